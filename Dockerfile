@@ -1,0 +1,60 @@
+# syntax=docker/dockerfile:1
+# docker build -t isosphere .                  CPU, about 400 MB without the bundle
+# docker build -t isosphere:gpu --target gpu . CUDA 13 and cuDNN 9
+# docker run -p 8080:8080 -v isosphere:/data isosphere
+#
+# torch lives in the builder alone: it exports the bundle, the server only reads it. Where your package index offers a
+# CPU build of torch elsewhere, pass --build-arg PIP_EXTRA_INDEX_URL=… to spare the builder the CUDA packages.
+
+FROM python:3.11-slim AS builder
+ARG PIP_EXTRA_INDEX_URL=""
+ARG BACKBONE=minilm
+ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
+WORKDIR /src
+COPY pyproject.toml constraints.txt README.md ./
+COPY models models
+RUN mkdir -p training/objectives training/evaluation serving/api serving/engines serving/indexes serving/stores serving/web \
+    && pip install -c constraints.txt ".[train,cpu]"
+RUN python -m models export "$BACKBONE" --out /bundle --name "$BACKBONE" && python -m models verify /bundle
+
+FROM python:3.11-slim AS cpu
+ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PYTHONUNBUFFERED=1
+RUN useradd --uid 10001 --create-home isosphere && install -d -o isosphere /data
+WORKDIR /app
+COPY pyproject.toml constraints.txt README.md ./
+COPY models models
+COPY training training
+COPY serving serving
+RUN pip install -c constraints.txt ".[serve,cpu]" && rm -rf training
+COPY --from=builder /bundle /bundle
+ENV ISOSPHERE_BUNDLE=/bundle ISOSPHERE_DATA=/data ISOSPHERE_HOST=0.0.0.0 ISOSPHERE_PORT=8080
+USER isosphere
+VOLUME /data
+EXPOSE 8080
+HEALTHCHECK --interval=10s --timeout=3s --start-period=120s \
+    CMD ["python", "-c", "import urllib.request as r; r.urlopen('http://127.0.0.1:8080/readyz', timeout=2)"]
+ENTRYPOINT ["python", "-m", "serving"]
+
+# onnxruntime-gpu 1.31 is built for CUDA 13 and cuDNN 9, which this image brings; faiss-gpu-cu12 brings its own CUDA 12.
+FROM nvidia/cuda:13.0.1-cudnn-runtime-ubuntu24.04 AS gpu
+ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PYTHONUNBUFFERED=1 PATH=/venv/bin:$PATH
+RUN apt-get update && apt-get install -y --no-install-recommends python3 python3-venv \
+    && rm -rf /var/lib/apt/lists/* \
+    && useradd --uid 10001 --create-home isosphere && install -d -o isosphere /data \
+    && python3 -m venv /venv
+WORKDIR /app
+COPY pyproject.toml constraints.txt README.md ./
+COPY models models
+COPY training training
+COPY serving serving
+RUN pip install -c constraints.txt ".[serve,gpu]" && rm -rf training
+COPY --from=builder /bundle /bundle
+ENV ISOSPHERE_BUNDLE=/bundle ISOSPHERE_DATA=/data ISOSPHERE_HOST=0.0.0.0 ISOSPHERE_PORT=8080 ISOSPHERE_DEVICE=cuda
+USER isosphere
+VOLUME /data
+EXPOSE 8080
+HEALTHCHECK --interval=10s --timeout=3s --start-period=120s \
+    CMD ["python", "-c", "import urllib.request as r; r.urlopen('http://127.0.0.1:8080/readyz', timeout=2)"]
+ENTRYPOINT ["python", "-m", "serving"]
+
+FROM cpu

@@ -1,0 +1,77 @@
+# `make` alone prints this file's verbs. Everything runs in .venv; nothing is installed elsewhere.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+
+PYTHON ?= python3
+# cpu or gpu: which runtimes (onnxruntime, faiss) the environment carries; remembered once chosen.
+EXTRAS ?= $(shell cat .venv/extras 2>/dev/null || echo cpu)
+MODEL ?=
+BACKBONE ?=
+CORPUS ?=
+DATA ?=
+STEPS ?=
+ARGS ?=
+
+BIN := .venv/bin
+STAMP := .venv/installed-$(EXTRAS)
+BUNDLE := artifacts/$(or $(MODEL),default)
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+serve: $(STAMP) $(BUNDLE)/manifest.json ## search and embed at http://127.0.0.1:8080 (MODEL=dclr serves artifacts/dclr, ARGS= server options)
+	@exec $(BIN)/python -m serving --bundle $(BUNDLE) $(ARGS)
+
+test: $(STAMP) ## the test suite, offline
+	@HF_HUB_OFFLINE=1 $(BIN)/pytest $(ARGS)
+
+setup: $(STAMP) ## the environment alone, in .venv (EXTRAS=gpu for CUDA runtimes)
+
+check: $(STAMP) ## exactly what CI runs: format, lint, types, import contracts, every test
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	HF_HUB_OFFLINE=1 $(BIN)/pytest -m "slow or not slow"
+
+format: $(STAMP) ## put the code into the house style
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+train: $(STAMP) ## train, evaluate, export: MODEL=simcse [BACKBONE= CORPUS= DATA= STEPS= ARGS=] leaves artifacts/<MODEL>
+	@$(if $(MODEL),,echo "name an objective: make train MODEL=simcse" >&2; exit 2)
+	$(BIN)/python -m training train $(MODEL) $(if $(BACKBONE),--backbone $(BACKBONE)) $(if $(CORPUS),--corpus $(CORPUS)) \
+		$(if $(DATA),--eval-data $(DATA)) $(if $(STEPS),--max-steps $(STEPS)) --out artifacts/$(MODEL) $(ARGS)
+
+evaluate: $(STAMP) $(BUNDLE)/manifest.json ## the seven STS tasks: DATA=<SentEval folder> [MODEL=]
+	@$(if $(DATA),,echo "name the evaluation data: make evaluate DATA=<folder in SentEval's layout>" >&2; exit 2)
+	$(BIN)/python -m training evaluate $(BUNDLE) --data $(DATA) $(ARGS)
+
+export: $(STAMP) ## artifacts/<MODEL> once more to ONNX, or any BACKBONE=<folder or hub id> to artifacts/<MODEL>
+	@$(if $(MODEL),,echo "name the bundle: make export MODEL=<name> [BACKBONE=<folder or hub id>]" >&2; exit 2)
+	$(BIN)/python -m models export $(or $(BACKBONE),$(BUNDLE)) --out $(BUNDLE) $(ARGS)
+
+benchmark: $(STAMP) ## measure on this machine, side by side with peers; writes benchmarks/results
+	$(BIN)/python -m benchmarks $(ARGS)
+
+clean: ## remove the environment and the caches (artifacts/, runs/ and var/ stay)
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "Python 3.11 or newer is needed; name one with PYTHON=python3.11" >&2; exit 2; }
+	@test -x $(BIN)/python || { echo "creating .venv …"; $(PYTHON) -m venv .venv; }
+	@# Both families install the same module names: the other one goes before this one comes.
+	@$(BIN)/pip uninstall -q -y $(if $(filter gpu,$(EXTRAS)),onnxruntime faiss-cpu,onnxruntime-gpu faiss-gpu-cu12) 2>/dev/null || true
+	@echo "installing what pyproject.toml asks for (train, serve, dev, $(EXTRAS)), versions from constraints.txt …"
+	@$(BIN)/pip install --disable-pip-version-check -c constraints.txt -e '.[train,serve,dev,$(EXTRAS)]'
+	@rm -f .venv/installed-*; echo $(EXTRAS) > .venv/extras; touch $@
+
+artifacts/default/manifest.json: | $(STAMP)
+	@echo "building the default bundle from minilm …"
+	@$(BIN)/python -m models export minilm --out artifacts/default --name minilm
+
+artifacts/%/manifest.json: | $(STAMP)
+	@echo "artifacts/$* is not there: make train MODEL=$* makes it" >&2; exit 2
+
+.PHONY: help serve test setup check format train evaluate export benchmark clean
