@@ -1,0 +1,95 @@
+"""`python -m models export|inspect|verify`: encoders to bundles, and a look into one."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from models import bundle, sources
+from models.bundle import BundleError
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one verb; 0, or 2 after one line that says what is wrong."""
+    arguments = _parser().parse_args(argv)
+    try:
+        if arguments.verb == "export":
+            _export(arguments)
+        elif arguments.verb == "inspect":
+            _inspect(arguments.folder)
+        else:
+            _verify(arguments.folder)
+    except ValueError as error:  # BundleError, SourceError, an unknown pooling: the user's to mend
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m models", description=__doc__)
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    export = verbs.add_parser("export", help="write an encoder as a bundle: weights, tokenizer, ONNX, manifest")
+    export.add_argument("source", help="minilm, a folder, a bundle or a hub id")
+    export.add_argument("--out", type=Path, required=True, help="folder of the bundle")
+    export.add_argument("--name", help="what the server calls it (default: the name of the folder)")
+    export.add_argument("--pooling", help="cls, mean, first_last, first_last_1 or last2 (default: as the source says)")
+    export.add_argument("--max-length", type=int, help="tokens a text is cut to (default: as the source says)")
+    export.add_argument("--if-missing", action="store_true", help="do nothing where a valid bundle already is")
+    inspect = verbs.add_parser("inspect", help="print the manifest, without the golden vectors")
+    verify = verbs.add_parser("verify", help="check every hash, then the golden vectors on ONNX Runtime")
+    for verb in (inspect, verify):
+        verb.add_argument("folder", type=Path)
+    return parser
+
+
+def _export(arguments: argparse.Namespace) -> None:
+    if arguments.if_missing and (arguments.out / bundle.MANIFEST).exists():
+        bundle.load(arguments.out)
+        print(f"{arguments.out}: already there, hashes verified")
+        return
+    sources.resolve(arguments.source)  # before torch is loaded: a wrong name is answered at once
+    from transformers.utils.logging import disable_progress_bar
+
+    from models.encoder import Encoder
+    from models.export import export
+
+    disable_progress_bar()  # type: ignore[no-untyped-call]
+    print(f"loading {arguments.source} …", flush=True)
+    encoder = Encoder.load(arguments.source, pooling=arguments.pooling, max_length=arguments.max_length)
+    print("exporting to ONNX and comparing with torch …", flush=True)
+    made = export(encoder, arguments.out, **_origin(arguments))
+    parity = (made.manifest.scores or {})["onnx_parity"]
+    print(f"{arguments.out}: {encoder.dim} dimensions, {encoder.pooling} pooling, parity {parity:.1e}")
+
+
+def _origin(arguments: argparse.Namespace) -> dict[str, Any]:
+    """What the manifest says of where the encoder came from; a bundle exported again keeps its history."""
+    if (Path(arguments.source) / bundle.MANIFEST).is_file():
+        before = bundle.load(Path(arguments.source)).manifest
+        kept = {key: getattr(before, key) for key in ("name", "backbone", "objective", "run", "scores")}
+        return {**kept, "name": arguments.name or before.name}
+    return {"name": arguments.name or arguments.out.name, "backbone": arguments.source}
+
+
+def _inspect(folder: Path) -> None:
+    facts = asdict(bundle.load(folder).manifest)
+    facts["golden"] = [golden["text"] for golden in facts["golden"]]
+    print(json.dumps(facts, ensure_ascii=False, indent=2))
+
+
+def _verify(folder: Path) -> None:
+    from models.verify import golden_cosine
+
+    opened = bundle.load(folder)
+    worst = golden_cosine(opened)
+    if not worst >= bundle.GOLDEN_COSINE:
+        raise BundleError(f"{opened.onnx}: cosine {worst:.6f} to a golden vector, below {bundle.GOLDEN_COSINE}")
+    print(f"{folder}: {len(opened.manifest.files)} files verified, golden cosine {worst:.6f}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,230 @@
+"""The bundle: an encoder as a folder on disk, the one thing that passes from training to serving.
+
+Everything in the folder stands in `manifest.json` with its SHA-256. A folder that lacks a file, holds an altered
+one or holds one more is refused: what is served is what was exported, to the byte.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+FORMAT_VERSION = 1
+MANIFEST = "manifest.json"
+ONNX = "onnx/model.onnx"
+TOKENIZER = "tokenizer.json"
+GOLDEN_COSINE = 0.999
+"""The lowest cosine to a golden vector at which an engine may serve the bundle (any precision)."""
+
+VOLATILE_CONFIG = {"_name_or_path", "architectures", "dtype", "torch_dtype", "transformers_version"}
+"""Keys of config.json that say who wrote it, not what the encoder computes."""
+
+
+class BundleError(ValueError):
+    """A folder is not a whole, unaltered bundle; the message names the file."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Golden:
+    """A sentence and its embedding at export (unit length, float32), for the self-test of whoever serves it."""
+
+    text: str
+    vector: list[float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """What `manifest.json` says; `files` maps each relative path to its SHA-256."""
+
+    format_version: int = FORMAT_VERSION
+    name: str
+    objective: str | None
+    backbone: str
+    dim: int
+    max_length: int
+    pooling: str
+    prompts: dict[str, str] = field(default_factory=dict)
+    files: dict[str, str]
+    fingerprint: str
+    run: dict[str, Any] | None = None
+    scores: dict[str, float] | None = None
+    golden: list[Golden]
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A verified bundle."""
+
+    folder: Path
+    manifest: Manifest
+
+    @property
+    def onnx(self) -> Path:
+        """The float32 graph: `input_ids`, `attention_mask` to `sentence_embedding` (N, D) and `norm` (N,)."""
+        return self.folder / ONNX
+
+    @property
+    def tokenizer_file(self) -> Path:
+        """For `models.tokenizer.Tokenizer`."""
+        return self.folder / TOKENIZER
+
+
+def load(folder: Path) -> Bundle:
+    """The bundle in `folder`, every hash verified.
+
+    Raises:
+        BundleError: no manifest, one that does not parse, or a missing, altered or foreign file.
+    """
+    manifest = _read_manifest(folder / MANIFEST)
+    listed, present = set(manifest.files), _files(folder)
+    if missing := sorted(listed - present):
+        raise BundleError(f"{folder / missing[0]}: missing, though the manifest lists it")
+    if foreign := sorted(present - listed):
+        raise BundleError(f"{folder / foreign[0]}: not in the manifest; a bundle holds nothing else")
+    for path, expected in manifest.files.items():
+        if sha256(folder / path) != expected:
+            raise BundleError(f"{folder / path}: altered (its SHA-256 is not the manifest's)")
+    if fingerprint(folder, manifest.files, pooling=manifest.pooling, max_length=manifest.max_length) != (
+        manifest.fingerprint
+    ):
+        raise BundleError(f"{folder / MANIFEST}: the fingerprint does not match the files")
+    return Bundle(folder, manifest)
+
+
+@contextmanager
+def writing(folder: Path) -> Iterator[Path]:
+    """A new folder beside `folder` that takes its place when the block ends well, and vanishes when it doesn't.
+
+    Whoever opens `folder` never sees a part of a bundle. A crash between the two renames of the swap leaves the
+    old one whole under `<folder>.old`, from which the next `writing` restores it.
+
+    Raises:
+        BundleError: `folder` holds something that is not a bundle; it is left alone.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    _refuse_foreign(folder)
+    draft = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    try:
+        yield draft
+        for path in (*draft.rglob("*"), draft):
+            path.chmod(0o755 if path.is_dir() else 0o644)  # a server may run as another user
+            _fsync(path)
+        _swap(draft, folder)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def write_manifest(folder: Path, **facts: Any) -> Manifest:
+    """Hash everything in `folder` and write its manifest from `facts`, the fields that can't be computed."""
+    files = {path: sha256(folder / path) for path in sorted(_files(folder))}
+    facts["fingerprint"] = fingerprint(folder, files, pooling=facts["pooling"], max_length=facts["max_length"])
+    manifest = Manifest(files=files, **facts)
+    text = json.dumps(asdict(manifest), ensure_ascii=False, indent=1, allow_nan=False)
+    (folder / MANIFEST).write_text(text + "\n", encoding="utf-8")
+    return manifest
+
+
+def fingerprint(folder: Path, files: dict[str, str], *, pooling: str, max_length: int) -> str:
+    """A hash of all that decides the vectors: weights, architecture, tokenizer, pooling, length.
+
+    Not of the ONNX bytes or the name: exporting the same encoder again must not cost anyone a re-embedding.
+    """
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    decides = {
+        "weights": files["model.safetensors"],
+        "config": {key: value for key, value in config.items() if key not in VOLATILE_CONFIG},
+        "tokenizer": files[TOKENIZER],
+        "pooling": pooling,
+        "max_length": max_length,
+    }
+    return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()
+
+
+def sha256(file: Path) -> str:
+    """Hex digest of the file's bytes."""
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _read_manifest(file: Path) -> Manifest:
+    try:
+        raw = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise BundleError(f"{file}: missing; is this the folder of a bundle?") from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise BundleError(f"{file}: not valid JSON ({error})") from error
+    if not isinstance(raw, dict) or raw.get("format_version") != FORMAT_VERSION:
+        raise BundleError(f"{file}: not a manifest of format version {FORMAT_VERSION}")
+    known = {f.name for f in fields(Manifest)}
+    if missing := known - raw.keys():
+        raise BundleError(f"{file}: lacks {', '.join(sorted(missing))}")
+    if unknown := raw.keys() - known:
+        raise BundleError(f"{file}: unknown {', '.join(sorted(unknown))}")
+    try:
+        golden = [Golden(**entry) for entry in raw.pop("golden")]
+        manifest = Manifest(**raw, golden=golden)
+        _check(manifest)
+    except (TypeError, AttributeError) as error:
+        raise BundleError(f"{file}: malformed ({error})") from error
+    except BundleError as error:
+        raise BundleError(f"{file}: {error}") from None
+    return manifest
+
+
+def _check(manifest: Manifest) -> None:
+    for path in (TOKENIZER, "config.json", "model.safetensors", ONNX):
+        if path not in manifest.files:
+            raise BundleError(f"does not list {path}")
+    for path in manifest.files:
+        if path.startswith("/") or ".." in path.split("/") or "\\" in path:
+            raise BundleError(f"{path!r} leaves the folder")
+    if not all(isinstance(number, int) and number > 0 for number in (manifest.dim, manifest.max_length)):
+        raise BundleError("dim and max_length must be positive integers")
+    if not manifest.golden or any(len(golden.vector) != manifest.dim for golden in manifest.golden):
+        raise BundleError(f"golden vectors must be there and have {manifest.dim} numbers")
+
+
+def _files(folder: Path) -> set[str]:
+    """Relative paths of every file but the manifest; a link is refused, for it may lead out of the folder."""
+    found = set()
+    for path in folder.rglob("*"):
+        if path.is_symlink():
+            raise BundleError(f"{path}: a link; a bundle holds plain files only")
+        if path.is_file():
+            found.add(path.relative_to(folder).as_posix())
+    return found - {MANIFEST}
+
+
+def _refuse_foreign(folder: Path) -> None:
+    old = folder.with_name(folder.name + ".old")
+    if old.exists() and not folder.exists():
+        old.rename(folder)
+    if folder.exists() and any(folder.iterdir()) and not (folder / MANIFEST).exists():
+        raise BundleError(f"{folder}: exists and is not a bundle; it is left alone")
+
+
+def _swap(draft: Path, folder: Path) -> None:
+    old = folder.with_name(folder.name + ".old")
+    if old.exists():
+        shutil.rmtree(old)
+    if folder.exists():
+        folder.rename(old)
+    draft.rename(folder)
+    _fsync(folder.parent)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _fsync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

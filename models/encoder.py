@@ -1,0 +1,194 @@
+"""A sentence encoder: backbone and pooling. No head, no loss, no normalisation."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from transformers import AutoModel, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+from models.pooling import AVERAGED_LAYERS, POOLINGS
+from models.sources import SourceError, resolve
+from models.tokenizer import Tokenizer, Tokens
+
+LONGEST = 512
+
+
+class Encoder(nn.Module):
+    """Token ids (N, L) to pooled vectors (N, D)."""
+
+    def __init__(
+        self,
+        backbone: PreTrainedModel,
+        hub_tokenizer: PreTrainedTokenizerBase,
+        *,
+        pooling: str,
+        max_length: int,
+        prompts: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__()
+        if pooling not in POOLINGS:
+            raise ValueError(f"pooling {pooling!r} is none of {', '.join(POOLINGS)}")
+        if getattr(backbone, "pooler", None) is not None:
+            # Pretraining's own head: kept for others to find in the saved folder, but no vector here passes through.
+            backbone.pooler.requires_grad_(False)
+        self.backbone = backbone
+        self.pooling = pooling
+        self.max_length = max_length
+        self.prompts = dict(prompts or {})
+        self.hub_tokenizer = hub_tokenizer
+        self.tokenizer = _fast_tokenizer(hub_tokenizer, max_length)
+
+    @classmethod
+    def load(cls, source: str | Path, *, pooling: str | None = None, max_length: int | None = None) -> Self:
+        """The encoder under a name, in a folder or in a bundle.
+
+        Pooling and length default to what the folder says in sentence-transformers' files, else to `cls` and 512.
+        Attention is the eager implementation: the faster one where dropout is on (training on CPU), and the only
+        one whose exported graph ONNX Runtime knows how to fuse.
+
+        Raises:
+            SourceError: the folder holds no encoder that can be read.
+        """
+        folder = resolve(str(source))
+        try:
+            backbone = _backbone(folder)
+            hub_tokenizer = AutoTokenizer.from_pretrained(folder)
+        except (OSError, ValueError, KeyError) as error:
+            raise SourceError(f"{folder}: {error}") from error
+        said = _said(folder)
+        return cls(
+            backbone,
+            hub_tokenizer,
+            pooling=pooling or said.get("pooling", "cls"),
+            max_length=min(
+                max_length or said.get("max_length", LONGEST),
+                hub_tokenizer.model_max_length,
+                _positions(backbone),
+            ),
+            prompts=said.get("prompts"),
+        )
+
+    @property
+    def dim(self) -> int:
+        """D, the width of the vectors."""
+        return int(self.backbone.config.hidden_size)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return self.backbone.device
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        """Pooled vectors (N, D) of token ids and their mask, each (N, L)."""
+        output = self.backbone(
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            output_hidden_states=self.pooling in AVERAGED_LAYERS,
+        )
+        layers = output.hidden_states if self.pooling in AVERAGED_LAYERS else (output.last_hidden_state,)
+        return POOLINGS[self.pooling](layers, attention_mask)
+
+    def tensors(self, batch: Sequence[Tokens]) -> tuple[Tensor, Tensor]:
+        """`input_ids` and `attention_mask` (N, L) on the encoder's device."""
+        ids, mask = self.tokenizer.pad(batch)
+        return torch.from_numpy(ids).to(self.device), torch.from_numpy(mask).to(self.device)
+
+    def encode(self, texts: Sequence[str], *, batch_size: int = 128) -> NDArray[np.float32]:
+        """Pooled vectors (N, D) of `texts` in their order, dropout off, no gradient; batches are cut by length."""
+        tokens = self.tokenizer.encode(texts)
+        pooled = np.empty((len(texts), self.dim), dtype=np.float32)
+        order = sorted(range(len(texts)), key=lambda i: -len(tokens[i]))
+        with torch.inference_mode(), dropout_off(self):
+            for start in range(0, len(order), batch_size):
+                rows = order[start : start + batch_size]
+                pooled[rows] = self(*self.tensors([tokens[i] for i in rows])).float().cpu().numpy()
+        return pooled
+
+    def save(self, folder: Path) -> None:
+        """Weights, architecture and tokenizer in the hub's format (no pooling: that is the bundle's to say)."""
+        self.backbone.save_pretrained(folder, max_shard_size="100GB")
+        self.hub_tokenizer.save_pretrained(folder)
+        special = folder / "special_tokens_map.json"
+        special.write_text(json.dumps(self.hub_tokenizer.special_tokens_map, indent=2) + "\n", encoding="utf-8")
+
+
+@contextmanager
+def dropout_off(encoder: nn.Module) -> Iterator[None]:
+    """Evaluation mode for the block, then whatever mode it was in.
+
+    The whole module is switched: attention dropout is a functional call that follows the attention module's own
+    `training` flag, so switching off `nn.Dropout` modules alone leaves it on.
+    """
+    before = encoder.training
+    encoder.eval()
+    try:
+        yield
+    finally:
+        encoder.train(before)
+
+
+def _backbone(folder: Path) -> PreTrainedModel:
+    backbone: PreTrainedModel
+    backbone, report = AutoModel.from_pretrained(
+        folder,
+        attn_implementation="eager",
+        use_safetensors=True,
+        dtype=torch.float32,
+        output_loading_info=True,
+    )
+    missing = set(report["missing_keys"])
+    if any(key.startswith("pooler.") for key in missing):
+        backbone.register_module("pooler", None)  # the checkpoint has none: random weights must not reach a bundle
+    if absent := sorted(key for key in missing if not key.startswith("pooler.")):
+        raise SourceError(f"{folder}: the weights lack {len(absent)} tensors of this architecture, e.g. {absent[0]}")
+    return backbone
+
+
+def _fast_tokenizer(hub_tokenizer: PreTrainedTokenizerBase, max_length: int) -> Tokenizer:
+    with TemporaryDirectory() as folder:
+        hub_tokenizer.save_pretrained(folder)
+        file = Path(folder) / "tokenizer.json"
+        if not file.is_file():
+            raise SourceError(f"{type(hub_tokenizer).__name__} has no fast form (tokenizer.json)")
+        return Tokenizer(file, max_length=max_length)
+
+
+def _said(folder: Path) -> dict[str, Any]:
+    """Pooling, length and prompts as our manifest says, or else as sentence-transformers wrote them."""
+    if manifest := _json(folder / "manifest.json"):
+        return {key: manifest[key] for key in ("pooling", "max_length", "prompts")}
+    said: dict[str, Any] = {}
+    if modes := _json(file := folder / "1_Pooling" / "config.json"):
+        if modes.get("pooling_mode_cls_token") or modes.get("pooling_mode") == "cls":
+            said["pooling"] = "cls"
+        elif modes.get("pooling_mode_mean_tokens") or modes.get("pooling_mode") == "mean":
+            said["pooling"] = "mean"
+        else:
+            raise SourceError(f"{file}: only the poolings cls and mean are known")
+    if length := _json(folder / "sentence_bert_config.json").get("max_seq_length"):
+        said["max_length"] = length
+    said["prompts"] = _json(folder / "config_sentence_transformers.json").get("prompts")
+    return said
+
+
+def _json(file: Path) -> dict[str, Any]:
+    if not file.is_file():
+        return {}
+    content: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    return content
+
+
+def _positions(backbone: PreTrainedModel) -> int:
+    """The longest text the position embeddings allow; RoBERTa's begin after the padding id."""
+    positions = getattr(backbone.config, "max_position_embeddings", LONGEST)
+    offset = backbone.config.pad_token_id + 1 if backbone.config.model_type in ("roberta", "mpnet") else 0
+    return int(positions) - offset

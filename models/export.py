@@ -1,0 +1,229 @@
+"""Encoder to bundle: weights, tokenizer, the files sentence-transformers reads, and an ONNX graph proven equal.
+
+The graph ends at the unit vector, so that nobody downstream needs to know the pooling; `norm` beside it, the
+length of the pooled vector, is what `normalize: false` multiplies back.
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+import torch
+import transformers
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from models import bundle
+from models.bundle import Bundle, Golden
+from models.encoder import Encoder, dropout_off
+from models.pooling import AVERAGED_LAYERS
+from models.tokenizer import Tokens
+
+PARITY = 1e-4
+"""Largest allowed difference of any coordinate of a unit vector, ONNX against torch."""
+OPSET = 17
+
+GOLDEN_SENTENCES = (
+    "The quick brown fox jumps over the lazy dog.",
+    "A man is playing a guitar on the stage.",
+    "Somebody performs music for an audience.",
+    "The central bank raised interest rates by half a percentage point.",
+    "How do I read a file line by line?",
+    "Photosynthesis turns light, water and carbon dioxide into sugar and oxygen.",
+    "No.",
+    "Der schnelle braune Fuchs springt über den faulen Hund.",
+    "x = [i ** 2 for i in range(10)]",
+    "It was the best of times, it was the worst of times, it was the age of wisdom, it was the age of foolishness.",
+)
+
+
+class ExportError(RuntimeError):
+    """The exported graph does not compute what the encoder computes."""
+
+
+class UnitVector(nn.Module):
+    """What is exported: token ids and mask (N, L) to unit vectors (N, D) and the norms (N,) they were divided by."""
+
+    def __init__(self, encoder: Encoder) -> None:
+        super().__init__()
+        self.encoder = encoder
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, Tensor]:
+        """See the class."""
+        pooled = self.encoder(input_ids, attention_mask)
+        norm = pooled.norm(dim=-1)
+        return pooled / norm.clamp_min(1e-12).unsqueeze(-1), norm
+
+
+def export(
+    encoder: Encoder,
+    folder: Path,
+    *,
+    name: str,
+    backbone: str,
+    objective: str | None = None,
+    run: dict[str, Any] | None = None,
+    scores: dict[str, float] | None = None,
+) -> Bundle:
+    """Write `encoder` as a bundle, atomically: `folder` is a whole, verified bundle or what it was before.
+
+    Raises:
+        ExportError: ONNX Runtime's vectors differ from torch's by more than `PARITY`.
+        bundle.BundleError: `folder` holds something that is not a bundle.
+    """
+    with bundle.writing(folder) as draft:
+        encoder.save(draft)
+        _write_sentence_transformers_files(encoder, draft)
+        (draft / "onnx").mkdir()
+        write_onnx(encoder, draft / bundle.ONNX)
+        parity = check_parity(encoder, draft / bundle.ONNX)
+        golden = encoder.encode(GOLDEN_SENTENCES)
+        golden /= np.linalg.norm(golden, axis=1, keepdims=True)
+        bundle.write_manifest(
+            draft,
+            name=name,
+            objective=objective,
+            backbone=backbone,
+            dim=encoder.dim,
+            max_length=encoder.max_length,
+            pooling=encoder.pooling,
+            prompts=encoder.prompts,
+            run=run,
+            scores={**(scores or {}), "onnx_parity": parity},
+            golden=[Golden(text=t, vector=v.tolist()) for t, v in zip(GOLDEN_SENTENCES, golden, strict=True)],
+        )
+    return bundle.load(folder)
+
+
+def write_onnx(encoder: Encoder, file: Path) -> None:
+    """The float32 graph of `UnitVector(encoder)`, batch and length dynamic, by torch's TorchScript exporter.
+
+    `eval()` is called on the outermost module: the exporter restores that module's mode while tracing, and would
+    otherwise leave dropout in the graph. ADR 0003 says why this exporter.
+    """
+    graph = UnitVector(encoder)
+    example = encoder.tensors(encoder.tokenizer.encode(["an example of two texts", "short"]))
+    with dropout_off(graph), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the tracer warns of every shape it reads; parity below is the check
+        torch.onnx.export(
+            graph,
+            example,
+            str(file),
+            dynamo=False,
+            opset_version=OPSET,
+            input_names=["input_ids", "attention_mask"],
+            output_names=["sentence_embedding", "norm"],
+            dynamic_axes={
+                "input_ids": {0: "batch", 1: "length"},
+                "attention_mask": {0: "batch", 1: "length"},
+                "sentence_embedding": {0: "batch"},
+                "norm": {0: "batch"},
+            },
+        )
+
+
+def check_parity(encoder: Encoder, file: Path) -> float:
+    """The largest difference of a coordinate, ONNX Runtime against torch, over every shape a server sends.
+
+    Raises:
+        ExportError: it is above `PARITY`, or the norms differ by more than that, relatively.
+    """
+    session = ort.InferenceSession(str(file), providers=["CPUExecutionProvider"])
+    graph, worst = UnitVector(encoder), 0.0
+    for case, batch in _parity_batches(encoder).items():
+        ids, mask = encoder.tensors(batch)
+        with torch.inference_mode(), dropout_off(graph):
+            expected, expected_norm = (out.float().cpu().numpy() for out in graph(ids, mask))
+        got, got_norm = session.run(
+            ["sentence_embedding", "norm"],
+            {"input_ids": ids.cpu().numpy(), "attention_mask": mask.cpu().numpy()},
+        )
+        difference = max(_largest(got - expected), _largest(got_norm / expected_norm - 1))
+        if not difference <= PARITY:  # also when it is NaN
+            raise ExportError(f"{case}: ONNX Runtime differs from torch by {difference:.2e}, more than {PARITY:.0e}")
+        worst = max(worst, difference)
+    return worst
+
+
+def _parity_batches(encoder: Encoder) -> dict[str, list[Tokens]]:
+    long = " ".join(GOLDEN_SENTENCES * (encoder.max_length // 40 + 1))
+    groups: dict[str, Sequence[str]] = {
+        "a short text": ["A short text."],
+        "a text of the maximal length": [long],
+        "a single token": ["a"],
+        "an empty text": [""],
+        "a padded batch": [*GOLDEN_SENTENCES, "a", "", long],
+    }
+    return {case: encoder.tokenizer.encode(texts) for case, texts in groups.items()}
+
+
+def _largest(difference: NDArray[np.float32]) -> float:
+    return float(np.abs(difference).max())
+
+
+def _write_sentence_transformers_files(encoder: Encoder, folder: Path) -> None:
+    """The format every version reads (so do text-embeddings-inference and infinity), from 2.0 on.
+
+    A pooling over two layers is `WeightedLayerPooling` with weight 1 on those and 0 elsewhere, then the mean.
+    """
+    layers = AVERAGED_LAYERS.get(encoder.pooling)
+    modules = [("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Normalize", "Normalize")]
+    if layers is not None:
+        modules.insert(1, ("1_WeightedLayerPooling", "WeightedLayerPooling"))
+        _write_layer_weights(encoder, folder, layers)
+    _write_json(
+        folder / "modules.json",
+        [
+            {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
+            for i, (path, kind) in enumerate(modules)
+        ],
+    )
+    _write_json(
+        folder / "1_Pooling" / "config.json",
+        {
+            "word_embedding_dimension": encoder.dim,
+            "pooling_mode_cls_token": encoder.pooling == "cls",
+            "pooling_mode_mean_tokens": encoder.pooling != "cls",
+            "pooling_mode_max_tokens": False,
+            "pooling_mode_mean_sqrt_len_tokens": False,
+        },
+    )
+    (folder / "2_Normalize").mkdir()
+    _write_json(folder / "sentence_bert_config.json", {"max_seq_length": encoder.max_length, "do_lower_case": False})
+    versions = {"transformers": transformers.__version__, "pytorch": torch.__version__}
+    _write_json(
+        folder / "config_sentence_transformers.json",
+        {
+            "__version__": versions,
+            "prompts": encoder.prompts,
+            "default_prompt_name": None,
+            "similarity_fn_name": "cosine",
+        },
+    )
+
+
+def _write_layer_weights(encoder: Encoder, folder: Path, layers: tuple[int, int]) -> None:
+    from safetensors.torch import save_file
+
+    depth = int(encoder.backbone.config.num_hidden_layers)
+    weights = torch.zeros(depth + 1)
+    weights[list(layers)] = 1
+    target = folder / "1_WeightedLayerPooling"
+    _write_json(
+        target / "config.json",
+        {"word_embedding_dimension": encoder.dim, "layer_start": 0, "num_hidden_layers": depth},
+    )
+    save_file({"layer_weights": weights}, target / "model.safetensors")
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    _write_json(folder / "config.json", {**config, "output_hidden_states": True})
+
+
+def _write_json(file: Path, content: Any) -> None:
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

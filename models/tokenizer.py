@@ -1,0 +1,111 @@
+"""Text to token ids, with the `tokenizers` library alone: training and serving cut texts the same way."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Tokenizer as FastTokenizer
+
+Direction = Literal["right", "left"]
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """One text as the encoder reads it."""
+
+    ids: NDArray[np.int64]
+    """(L,) with the special tokens."""
+    length: int
+    """Tokens of the whole text, special ones included: more than `len(ids)` where it was cut."""
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def truncated(self) -> bool:
+        """Whether a part of the text was left out."""
+        return self.length > len(self.ids)
+
+
+class Tokenizer:
+    """A `tokenizer.json`, cutting to `max_length` tokens and padding on the right.
+
+    The file's own truncation and padding are switched off: cutting here is what lets us say how much was cut.
+    """
+
+    def __init__(self, file: Path, *, max_length: int) -> None:
+        self._fast = FastTokenizer.from_file(str(file))
+        self._fast.no_truncation()
+        self._fast.no_padding()
+        self._pad_id = _pad_id(self._fast)
+        self.max_length = max_length
+        self.vocab_size: int = self._fast.get_vocab_size(with_added_tokens=True)
+        if max_length <= self._fast.num_special_tokens_to_add(is_pair=False):
+            raise ValueError(f"max_length {max_length} leaves no room for a text beside the special tokens")
+
+    def encode(
+        self, texts: Sequence[str], *, direction: Direction = "right", max_length: int | None = None
+    ) -> list[Tokens]:
+        """Tokens of each text, cut to `max_length` on the side named by `direction`, special tokens kept.
+
+        Raises:
+            ValueError: a text is not valid Unicode (it holds a lone surrogate); the message gives its position.
+        """
+        for i, text in enumerate(texts):
+            if not _encodable(text):
+                raise ValueError(f"text {i} is not valid Unicode: it holds a lone surrogate")
+        limit = max_length or self.max_length
+        encodings = self._fast.encode_batch_fast(list(texts), add_special_tokens=True)
+        return [_cut(encoding, limit, direction) for encoding in encodings]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of `ids`, special tokens skipped.
+
+        Raises:
+            ValueError: an id lies outside the vocabulary.
+        """
+        for i in ids:
+            if not 0 <= i < self.vocab_size:
+                raise ValueError(f"token id {i} is outside the vocabulary of {self.vocab_size}")
+        return str(self._fast.decode(list(ids), skip_special_tokens=True))
+
+    def pad(self, batch: Sequence[Tokens]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """`input_ids` and `attention_mask`, each (N, L) with L the longest of the batch."""
+        longest = max((len(tokens) for tokens in batch), default=0)
+        ids = np.full((len(batch), longest), self._pad_id, dtype=np.int64)
+        mask = np.zeros((len(batch), longest), dtype=np.int64)
+        for row, tokens in enumerate(batch):
+            ids[row, : len(tokens)] = tokens.ids
+            mask[row, : len(tokens)] = 1
+        return ids, mask
+
+
+def _cut(encoding: Any, limit: int, direction: Direction) -> Tokens:
+    ids = np.asarray(encoding.ids, dtype=np.int64)
+    length = len(ids)
+    if length <= limit:
+        return Tokens(ids, length)
+    special = np.asarray(encoding.special_tokens_mask, dtype=bool)
+    first, last = (int(edge) for edge in np.flatnonzero(~special)[[0, -1]])
+    room = limit - (first + length - 1 - last)
+    kept = slice(first, first + room) if direction == "right" else slice(last + 1 - room, last + 1)
+    return Tokens(np.concatenate([ids[:first], ids[kept], ids[last + 1 :]]), length)
+
+
+def _pad_id(fast: FastTokenizer) -> int:
+    """Masked out, so any id would do; the family's own keeps the arrays readable."""
+    found = (fast.token_to_id(name) for name in ("[PAD]", "<pad>"))
+    return next((i for i in found if i is not None), 0)
+
+
+def _encodable(text: str) -> bool:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -1,0 +1,106 @@
+"""What several rooms' tests stand on: a tiny real backbone and the bundle made of it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+WORDS = (
+    "the a an of in on to and or not is are was were be has have had do does did will would can could this that it "
+    "he she they we you i man woman child dog cat bird fish horse guitar music stage street city river mountain sea "
+    "sky sun moon star rain snow wind fire water earth tree flower grass stone house door window table chair book "
+    "paper pen word sentence language reader writer teacher student school bank market price money rate year day "
+    "night morning evening time hour minute red green blue white black big small long short fast slow hot cold new "
+    "old good bad run walk sing play read write eat drink sleep see hear say speak think know find give take make"
+).split()
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(scope="session")
+def tiny_backbone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A BERT of 2 layers, width 32, random weights, its vocabulary whole words and single letters."""
+    import torch
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+    from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
+
+    letters = "abcdefghijklmnopqrstuvwxyz0123456789"
+    pieces = [
+        "[PAD]",
+        "[UNK]",
+        "[CLS]",
+        "[SEP]",
+        "[MASK]",
+        *".,!?'\"-",
+        *letters,
+        *(f"##{c}" for c in letters),
+    ]
+    vocabulary = {piece: i for i, piece in enumerate(dict.fromkeys([*pieces, *WORDS]))}
+    tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[("[CLS]", vocabulary["[CLS]"]), ("[SEP]", vocabulary["[SEP]"])],
+    )
+    folder = tmp_path_factory.mktemp("tiny_backbone")
+    PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+        tokenizer_object=tokenizer,
+        pad_token="[PAD]",
+        unk_token="[UNK]",
+        cls_token="[CLS]",
+        sep_token="[SEP]",
+        mask_token="[MASK]",
+        model_max_length=64,
+    ).save_pretrained(folder)
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=len(vocabulary),
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=64,
+        max_position_embeddings=64,
+        initializer_range=0.2,  # random vectors far enough apart for tests that compare them
+    )
+    BertModel(config, add_pooling_layer=False).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_bundle(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The bundle of `tiny_backbone`, mean pooling, 64 tokens."""
+    from models.encoder import Encoder
+    from models.export import export
+
+    folder = tmp_path_factory.mktemp("bundles") / "tiny"
+    export(Encoder.load(tiny_backbone, pooling="mean"), folder, name="tiny", backbone="tiny")
+    return folder
+
+
+def _data(variable: str) -> Path:
+    folder = os.environ.get(variable)
+    if not folder:
+        pytest.skip(f"{variable} is not set")
+    return Path(folder)
+
+
+@pytest.fixture(scope="session")
+def test_data() -> Path:
+    """Real evaluation data and Wikipedia (`senteval/downstream`, `retrieval`, `corpus`)."""
+    return _data("ISOSPHERE_TEST_DATA")
+
+
+@pytest.fixture(scope="session")
+def goldens() -> Path:
+    """Values computed by the papers' published code on fixed tensors."""
+    return _data("ISOSPHERE_GOLDENS")

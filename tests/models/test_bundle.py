@@ -1,0 +1,171 @@
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from models import bundle
+from models.bundle import BundleError
+
+
+@pytest.fixture
+def copy(tiny_bundle: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
+
+
+def _edit_manifest(folder: Path, edit: Callable[[dict[str, object]], object]) -> None:
+    file = folder / bundle.MANIFEST
+    content = json.loads(file.read_text())
+    edit(content)
+    file.write_text(json.dumps(content))
+
+
+def test_the_layout_is_the_contract(tiny_bundle: Path) -> None:
+    opened = bundle.load(tiny_bundle)
+    present = {p.relative_to(tiny_bundle).as_posix() for p in tiny_bundle.rglob("*")}
+    assert present == {
+        "manifest.json", "config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
+        "model.safetensors", "modules.json", "1_Pooling", "1_Pooling/config.json", "2_Normalize",
+        "config_sentence_transformers.json", "sentence_bert_config.json", "onnx", "onnx/model.onnx",
+    }  # fmt: skip
+    assert opened.manifest.dim == 32
+    assert len(opened.manifest.golden) == 10
+    assert set(opened.manifest.files) == {p for p in present if "." in p} - {"manifest.json"}
+
+
+@pytest.mark.parametrize("path", ["onnx/model.onnx", "model.safetensors", "tokenizer.json", "1_Pooling/config.json"])
+def test_a_missing_file_is_named(copy: Path, path: str) -> None:
+    (copy / path).unlink()
+    with pytest.raises(BundleError, match=f"{path}: missing"):
+        bundle.load(copy)
+
+
+def test_a_foreign_file_is_named(copy: Path) -> None:
+    (copy / "onnx" / "model.onnx.data").write_bytes(b"x")
+    with pytest.raises(BundleError, match=r"onnx/model.onnx.data: not in the manifest"):
+        bundle.load(copy)
+
+
+def test_a_link_is_refused(copy: Path) -> None:
+    target = copy.parent / "elsewhere"
+    (copy / "tokenizer.json").rename(target)
+    (copy / "tokenizer.json").symlink_to(target)
+    with pytest.raises(BundleError, match=r"tokenizer.json: a link"):
+        bundle.load(copy)
+
+
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(data=st.data())
+def test_one_changed_byte_anywhere_is_refused_by_name(copy: Path, data: st.DataObject) -> None:
+    path = data.draw(st.sampled_from(sorted(bundle.load(copy).manifest.files)))
+    file = copy / path
+    original = file.read_bytes()
+    at = data.draw(st.integers(0, len(original) - 1))
+    file.write_bytes(original[:at] + bytes([original[at] ^ 1]) + original[at + 1 :])
+    with pytest.raises(BundleError, match=f"{path}: altered"):
+        bundle.load(copy)
+    file.write_bytes(original)
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        (lambda m: m.update(format_version=99), "format version 1"),
+        (lambda m: m.pop("pooling"), "lacks pooling"),
+        (lambda m: m.update(surprise=1), "unknown surprise"),
+        (lambda m: m.update(pooling="cls"), "fingerprint does not match"),
+        (lambda m: m.update(max_length=63), "fingerprint does not match"),
+        (lambda m: m.update(dim="32"), "positive integers"),
+        (lambda m: m.update(dim=33), "golden vectors must be there and have 33"),
+        (lambda m: m.update(golden=[]), "golden vectors must be there"),
+        (lambda m: m.update(golden=[{"text": "x"}]), "malformed"),
+        (lambda m: m["files"].update({"../outside": "00"}), "leaves the folder"),
+        (lambda m: m["files"].pop("onnx/model.onnx"), r"does not list onnx/model\.onnx"),
+    ],
+)
+def test_a_wrong_manifest_says_what_is_wrong(
+    copy: Path, edit: Callable[[dict[str, object]], object], message: str
+) -> None:
+    _edit_manifest(copy, edit)
+    with pytest.raises(BundleError, match=message):
+        bundle.load(copy)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff\xfe"])
+def test_a_manifest_that_is_no_json_object_is_an_error_naming_it(copy: Path, content: bytes) -> None:
+    (copy / bundle.MANIFEST).write_bytes(content)
+    with pytest.raises(BundleError, match=r"manifest\.json"):
+        bundle.load(copy)
+
+
+def test_no_folder_at_all(tmp_path: Path) -> None:
+    with pytest.raises(BundleError, match="is this the folder of a bundle"):
+        bundle.load(tmp_path / "nowhere")
+
+
+def test_a_failed_write_leaves_the_old_bundle_and_no_debris(copy: Path) -> None:
+    before = bundle.load(copy).manifest
+    with pytest.raises(RuntimeError), bundle.writing(copy) as draft:
+        (draft / "half").write_text("written")
+        raise RuntimeError
+    assert bundle.load(copy).manifest == before
+    assert [p.name for p in copy.parent.iterdir()] == ["bundle"]
+
+
+def test_a_process_killed_while_writing_leaves_the_old_bundle(copy: Path) -> None:
+    before = bundle.load(copy).manifest
+    script = (
+        "import os, sys; from pathlib import Path; from models import bundle\n"
+        "with bundle.writing(Path(sys.argv[1])) as draft:\n"
+        "    (draft / 'half').write_text('written'); os.kill(os.getpid(), 9)\n"
+    )
+    assert subprocess.run([sys.executable, "-c", script, str(copy)], check=False).returncode == -9
+    assert bundle.load(copy).manifest == before
+
+
+def test_a_swap_cut_in_two_is_mended_by_the_next_write(copy: Path, tiny_bundle: Path) -> None:
+    copy.rename(copy.with_name("bundle.old"))  # what is on disk when the power fails between the two renames
+    with pytest.raises(RuntimeError), bundle.writing(copy):
+        raise RuntimeError
+    assert bundle.load(copy).manifest == bundle.load(tiny_bundle).manifest
+
+
+def test_a_folder_that_is_not_a_bundle_is_left_alone(tmp_path: Path) -> None:
+    precious = tmp_path / "thesis"
+    precious.mkdir()
+    (precious / "chapter1.tex").write_text("years of work")
+    with pytest.raises(BundleError, match="not a bundle"), bundle.writing(precious):
+        pass
+    assert (precious / "chapter1.tex").read_text() == "years of work"
+
+
+def test_another_user_can_read_what_was_written(tiny_bundle: Path) -> None:
+    assert all(p.stat().st_mode & 0o044 == 0o044 for p in [tiny_bundle, *tiny_bundle.rglob("*")])
+
+
+def test_the_fingerprint_ignores_names_and_follows_what_decides_the_vectors(
+    tiny_backbone: Path, tiny_bundle: Path, tmp_path: Path
+) -> None:
+    from models.encoder import Encoder
+    from models.export import export
+
+    def made(name: str, **how: object) -> str:
+        encoder = Encoder.load(tiny_backbone, **how)  # type: ignore[arg-type]
+        return export(encoder, tmp_path / name, name=name, backbone=name).manifest.fingerprint
+
+    mean = bundle.load(tiny_bundle).manifest.fingerprint
+    assert made("renamed", pooling="mean") == mean
+    assert made("cls", pooling="cls") != mean
+    assert made("shorter", pooling="mean", max_length=32) != mean
+
+
+def test_importing_the_bundle_loads_no_torch() -> None:
+    script = "import sys, models.bundle, models.tokenizer, models.python_docs; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0

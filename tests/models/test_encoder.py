@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from models.encoder import Encoder, dropout_off
+from models.pooling import POOLINGS
+from models.sources import SourceError
+
+TEXTS = ["The man plays the guitar.", "a", "", "The river runs to the sea and the sun is hot in the morning."]
+
+
+@pytest.fixture(scope="module")
+def encoder(tiny_backbone: Path) -> Encoder:
+    return Encoder.load(tiny_backbone, pooling="mean")
+
+
+def test_a_text_has_one_vector_alone_or_in_any_batch(encoder: Encoder) -> None:
+    together = encoder.encode(TEXTS)
+    alone = np.concatenate([encoder.encode([text]) for text in TEXTS])
+    by_twos = encoder.encode(TEXTS, batch_size=2)
+    np.testing.assert_allclose(together, alone, atol=1e-5)
+    np.testing.assert_allclose(together, by_twos, atol=1e-5)
+
+
+def test_encode_leaves_the_mode_as_it_was_and_takes_no_gradient(encoder: Encoder) -> None:
+    encoder.train()
+    first, second = encoder.encode(TEXTS), encoder.encode(TEXTS)
+    assert encoder.training
+    np.testing.assert_array_equal(first, second)
+    encoder.eval()
+    encoder.encode(TEXTS)
+    assert not encoder.training
+
+
+def test_dropout_off_makes_two_passes_identical_and_dropout_on_does_not(encoder: Encoder) -> None:
+    batch = encoder.tensors(encoder.tokenizer.encode(TEXTS))
+    encoder.train()
+    with dropout_off(encoder):
+        assert torch.equal(encoder(*batch), encoder(*batch))
+    assert not torch.equal(encoder(*batch), encoder(*batch))
+
+
+def test_dropout_comes_back_after_an_error(encoder: Encoder) -> None:
+    encoder.train()
+    with pytest.raises(RuntimeError), dropout_off(encoder):
+        raise RuntimeError
+    assert encoder.training
+
+
+@pytest.mark.parametrize("pooling", POOLINGS)
+def test_padding_never_reaches_the_vector(tiny_backbone: Path, pooling: str) -> None:
+    encoder = Encoder.load(tiny_backbone, pooling=pooling).eval()
+    tokens = encoder.tokenizer.encode([TEXTS[0]])
+    ids, mask = encoder.tensors(tokens)
+    padded_ids = torch.nn.functional.pad(ids, (0, 7), value=5)
+    padded_mask = torch.nn.functional.pad(mask, (0, 7))
+    with torch.inference_mode():
+        torch.testing.assert_close(encoder(padded_ids, padded_mask), encoder(ids, mask), atol=1e-5, rtol=1e-5)
+
+
+def test_an_unknown_pooling_names_the_known_ones(tiny_backbone: Path) -> None:
+    with pytest.raises(ValueError, match="cls, mean, first_last"):
+        Encoder.load(tiny_backbone, pooling="max")
+
+
+def test_weights_of_another_architecture_are_refused(tiny_backbone: Path, tmp_path: Path) -> None:
+    for file in tiny_backbone.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 3}))
+    with pytest.raises(SourceError, match=r"lack \d+ tensors.*layer\.2"):
+        Encoder.load(tmp_path)
+
+
+def test_length_is_bounded_by_what_the_positions_allow(tiny_backbone: Path) -> None:
+    assert Encoder.load(tiny_backbone).max_length == 64
+    assert Encoder.load(tiny_backbone, max_length=1000).max_length == 64
+    assert Encoder.load(tiny_backbone, max_length=32).max_length == 32

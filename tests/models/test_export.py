@@ -1,0 +1,156 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+import torch
+
+from models import bundle, export
+from models.__main__ import main
+from models.encoder import Encoder
+from models.export import GOLDEN_SENTENCES, ExportError, check_parity, write_onnx
+from models.pooling import POOLINGS
+from models.verify import golden_cosine
+
+TEXTS = ["The man plays the guitar.", "a", "", "The river runs to the sea. " * 20]
+
+
+def _embed(folder: Path, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
+    opened = bundle.load(folder)
+    encoder = Encoder.load(folder)
+    ids, mask = encoder.tokenizer.pad(encoder.tokenizer.encode(texts))
+    session = ort.InferenceSession(str(opened.onnx), providers=["CPUExecutionProvider"])
+    vectors, norms = session.run(None, {"input_ids": ids, "attention_mask": mask})
+    return vectors, norms
+
+
+@pytest.fixture(scope="module", params=POOLINGS)
+def pooled_bundle(
+    request: pytest.FixtureRequest, tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    folder = tmp_path_factory.mktemp("pooled") / str(request.param)
+    export.export(Encoder.load(tiny_backbone, pooling=request.param), folder, name="t", backbone="tiny")
+    return folder
+
+
+@pytest.mark.filterwarnings("ignore")  # sentence-transformers' own
+def test_sentence_transformers_opens_every_pooling_and_agrees(pooled_bundle: Path) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    vectors, _ = _embed(pooled_bundle, TEXTS)
+    theirs = SentenceTransformer(str(pooled_bundle), device="cpu").encode(TEXTS)
+    assert (vectors * theirs).sum(axis=1).min() > 0.9999
+
+
+def test_the_graph_gives_unit_vectors_and_the_norm_they_were_divided_by(pooled_bundle: Path) -> None:
+    vectors, norms = _embed(pooled_bundle, TEXTS)
+    pooled = Encoder.load(pooled_bundle).encode(TEXTS)
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-6)
+    np.testing.assert_allclose(vectors * norms[:, None], pooled, atol=1e-4)
+
+
+def test_a_bundle_loads_back_as_the_encoder_it_was_made_of(tiny_backbone: Path, tiny_bundle: Path) -> None:
+    original, again = Encoder.load(tiny_backbone, pooling="mean"), Encoder.load(tiny_bundle)
+    assert again.pooling == "mean"
+    assert again.max_length == 64
+    np.testing.assert_array_equal(original.encode(TEXTS), again.encode(TEXTS))
+
+
+def test_no_dropout_and_no_external_data_in_the_graph(tiny_bundle: Path) -> None:
+    graph = onnx.load(tiny_bundle / bundle.ONNX, load_external_data=False).graph
+    assert "Dropout" not in {node.op_type for node in graph.node}
+    assert all(tensor.data_location != onnx.TensorProto.EXTERNAL for tensor in graph.initializer)
+
+
+def test_an_encoder_in_training_mode_is_exported_without_dropout_and_stays_in_it(
+    tiny_backbone: Path, tmp_path: Path
+) -> None:
+    encoder = Encoder.load(tiny_backbone, pooling="mean").train()
+    write_onnx(encoder, tmp_path / "model.onnx")
+    assert check_parity(encoder, tmp_path / "model.onnx") < 1e-5
+    assert encoder.training
+
+
+def test_parity_above_the_bound_fails_the_export_and_leaves_nothing(
+    tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoder = Encoder.load(tiny_backbone, pooling="mean")
+
+    def of_slightly_other_weights(encoder: Encoder, file: Path) -> None:
+        bias = encoder.backbone.get_parameter("embeddings.LayerNorm.bias")
+        with torch.no_grad():
+            bias[0] += 1e-2
+            write_onnx(encoder, file)
+            bias[0] -= 1e-2
+
+    monkeypatch.setattr(export, "write_onnx", of_slightly_other_weights)
+    with pytest.raises(ExportError, match=r"a short text: ONNX Runtime differs from torch by"):
+        export.export(encoder, tmp_path / "bundle", name="t", backbone="tiny")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_weights_that_are_not_numbers_fail_the_export(tiny_backbone: Path, tmp_path: Path) -> None:
+    encoder = Encoder.load(tiny_backbone, pooling="mean")
+    with torch.no_grad():
+        encoder.backbone.get_parameter("embeddings.LayerNorm.bias")[0] = float("nan")
+    with pytest.raises(ExportError, match="nan"):
+        export.export(encoder, tmp_path / "bundle", name="t", backbone="tiny")
+
+
+def test_golden_vectors_are_the_encoders_own(tiny_bundle: Path) -> None:
+    opened = bundle.load(tiny_bundle)
+    pooled = Encoder.load(tiny_bundle).encode(GOLDEN_SENTENCES)
+    golden = np.array([g.vector for g in opened.manifest.golden])
+    np.testing.assert_allclose(golden, pooled / np.linalg.norm(pooled, axis=1, keepdims=True), atol=1e-6)
+    assert golden_cosine(opened) > 0.999999
+
+
+def test_prompts_travel_with_the_encoder(tiny_backbone: Path, tmp_path: Path) -> None:
+    encoder = Encoder.load(tiny_backbone, pooling="cls")
+    encoder.prompts = {"query": "query: "}
+    made = export.export(encoder, tmp_path / "bundle", name="t", backbone="tiny")
+    assert made.manifest.prompts == {"query": "query: "}
+    assert Encoder.load(tmp_path / "bundle").prompts == {"query": "query: "}
+
+
+def test_a_bundle_exported_again_keeps_its_history_and_fingerprint(tiny_backbone: Path, tmp_path: Path) -> None:
+    encoder = Encoder.load(tiny_backbone, pooling="cls")
+    history: dict[str, Any] = {"objective": "simcse", "run": {"seed": 3}, "scores": {"stsb_dev": 80.5}}
+    first = export.export(encoder, tmp_path / "trained", name="trained", backbone="tiny", **history).manifest
+    assert main(["export", str(tmp_path / "trained"), "--out", str(tmp_path / "trained")]) == 0
+    again = bundle.load(tmp_path / "trained").manifest
+    assert (again.name, again.backbone, again.objective, again.run) == ("trained", "tiny", "simcse", {"seed": 3})
+    assert (again.scores or {})["stsb_dev"] == 80.5
+    assert again.fingerprint == first.fingerprint
+
+
+def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "models", *arguments], capture_output=True, text=True, check=False)
+
+
+def test_the_command_line_inspects_and_verifies(tiny_bundle: Path) -> None:
+    inspected = _run("inspect", str(tiny_bundle))
+    assert json.loads(inspected.stdout)["dim"] == 32
+    verified = _run("verify", str(tiny_bundle))
+    assert verified.returncode == 0, verified.stderr
+    assert "golden cosine 1.000000" in verified.stdout
+
+
+def test_the_command_line_answers_bad_input_in_one_line(tmp_path: Path) -> None:
+    for arguments in (
+        ("verify", str(tmp_path / "nowhere")),
+        ("export", str(tmp_path / "nowhere"), "--out", str(tmp_path / "out")),
+        ("export", "./no/such", "--out", str(tmp_path / "out")),
+    ):
+        ended = _run(*arguments)
+        assert ended.returncode == 2
+        assert ended.stderr.startswith("error: ")
+        assert ended.stderr.count("\n") == 1
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from models import sources
+from models.encoder import Encoder
+from models.sources import SourceError, resolve
+
+
+def test_minilm_is_the_published_encoder_with_its_own_pooling_and_length() -> None:
+    encoder = Encoder.load("minilm")
+    assert (encoder.dim, encoder.pooling, encoder.max_length) == (384, "mean", 256)
+    vectors = encoder.encode(["A man is playing a guitar.", "Someone plays an instrument.", "Interest rates rose."])
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    assert vectors[0] @ vectors[1] > vectors[0] @ vectors[2] + 0.4
+
+
+def test_altered_weights_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "MINILM_SHA256", "0" * 64)
+    with pytest.raises(SourceError, match=r"model\.safetensors: not the published weights"):
+        resolve("minilm")
+
+
+def test_an_absent_package_names_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "MINILM_PACKAGE", "no_such_package_anywhere")
+    with pytest.raises(SourceError, match="make setup"):
+        resolve("minilm")
+
+
+def test_a_folder_is_itself(tiny_backbone: Path) -> None:
+    assert resolve(str(tiny_backbone)) == tiny_backbone
+
+
+def test_a_folder_without_an_encoder_and_no_folder(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match=r"no config\.json"):
+        resolve(str(tmp_path))
+    with pytest.raises(SourceError, match="no such folder"):
+        resolve(str(tmp_path / "nowhere"))
+
+
+def test_the_hubs_local_cache_is_used_without_a_network(
+    tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit = "a" * 40
+    repository = tmp_path / "models--someone--tiny"
+    snapshot = repository / "snapshots" / commit
+    snapshot.mkdir(parents=True)
+    for file in tiny_backbone.iterdir():
+        (snapshot / file.name).write_bytes(file.read_bytes())
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text(commit)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    assert Encoder.load("someone/tiny").dim == 32
+
+
+def test_an_unknown_hub_name_offline_says_where_it_looked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    with pytest.raises(SourceError, match="neither a folder, nor in the local hub cache"):
+        resolve("someone/absent")
