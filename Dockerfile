@@ -1,6 +1,6 @@
 # syntax=docker/dockerfile:1
-# docker build -t isosphere .                  CPU, about 400 MB without the bundle
-# docker build -t isosphere:gpu --target gpu . CUDA 13 and cuDNN 9
+# docker build -t isosphere .                       CPU
+# docker build -t isosphere:gpu --target gpu .      CUDA 13 and cuDNN 9
 # docker run -p 8080:8080 -v isosphere:/data isosphere
 #
 # torch lives in the builder alone: it exports the bundle, the server only reads it. Where your package index offers a
@@ -13,22 +13,21 @@ ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 WORKDIR /src
 COPY pyproject.toml constraints.txt README.md ./
 COPY models models
-RUN mkdir -p training/objectives training/evaluation serving/api serving/engines serving/indexes serving/stores serving/web \
-    && pip install -c constraints.txt ".[train,cpu]"
+COPY training training
+COPY serving serving
+RUN pip wheel --no-deps --wheel-dir /wheels . && cp constraints.txt /wheels
+RUN pip install -c constraints.txt "$(echo /wheels/isosphere-*.whl)[train,cpu]"
 RUN python -m models export "$BACKBONE" --out /bundle --name "$BACKBONE" && python -m models verify /bundle
 
 FROM python:3.11-slim AS cpu
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PYTHONUNBUFFERED=1
 RUN useradd --uid 10001 --create-home isosphere && install -d -o isosphere /data
-WORKDIR /app
-COPY pyproject.toml constraints.txt README.md ./
-COPY models models
-COPY training training
-COPY serving serving
-RUN pip install -c constraints.txt ".[serve,cpu]" && rm -rf training
+RUN --mount=type=bind,from=builder,source=/wheels,target=/wheels \
+    pip install -c /wheels/constraints.txt "$(echo /wheels/isosphere-*.whl)[serve,cpu]"
 COPY --from=builder /bundle /bundle
 ENV ISOSPHERE_BUNDLE=/bundle ISOSPHERE_DATA=/data ISOSPHERE_HOST=0.0.0.0 ISOSPHERE_PORT=8080
 USER isosphere
+WORKDIR /home/isosphere
 VOLUME /data
 EXPOSE 8080
 HEALTHCHECK --interval=10s --timeout=3s --start-period=120s \
@@ -42,15 +41,12 @@ RUN apt-get update && apt-get install -y --no-install-recommends python3 python3
     && rm -rf /var/lib/apt/lists/* \
     && useradd --uid 10001 --create-home isosphere && install -d -o isosphere /data \
     && python3 -m venv /venv
-WORKDIR /app
-COPY pyproject.toml constraints.txt README.md ./
-COPY models models
-COPY training training
-COPY serving serving
-RUN pip install -c constraints.txt ".[serve,gpu]" && rm -rf training
+RUN --mount=type=bind,from=builder,source=/wheels,target=/wheels \
+    pip install -c /wheels/constraints.txt "$(echo /wheels/isosphere-*.whl)[serve,gpu]"
 COPY --from=builder /bundle /bundle
 ENV ISOSPHERE_BUNDLE=/bundle ISOSPHERE_DATA=/data ISOSPHERE_HOST=0.0.0.0 ISOSPHERE_PORT=8080 ISOSPHERE_DEVICE=cuda
 USER isosphere
+WORKDIR /home/isosphere
 VOLUME /data
 EXPOSE 8080
 HEALTHCHECK --interval=10s --timeout=3s --start-period=120s \
