@@ -1,0 +1,221 @@
+"""Killed at any step, a resumed run ends as if it had not been."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+
+from training import loop
+from training.checkpoint import CheckpointError
+from training.config import RunConfig
+from training.record import Record
+from training.run import Outcome
+
+Fit = Callable[..., tuple[Outcome, str]]
+MakeConfig = Callable[..., RunConfig]
+
+
+class Killed(BaseException):
+    """Stands for the end of the process: nothing catches it."""
+
+
+def assert_same_end(one: RunConfig, other: RunConfig) -> None:
+    """The runs' last checkpoints and best weights are equal to the bit, and so is what their metrics say of steps."""
+    for pattern in ("checkpoint.safetensors", "best-*.safetensors"):
+        [a], [b] = (list(Path(config.run).glob(pattern)) for config in (one, other))
+        assert a.name == b.name
+        first, second = load_file(a), load_file(b)
+        assert first.keys() == second.keys()
+        assert [name for name in first if first[name].ne(second[name]).any()] == []
+        with safe_open(a, framework="pt") as x, safe_open(b, framework="pt") as y:
+            assert x.metadata() == y.metadata()
+    assert logged(one) == logged(other)
+
+
+def logged(config: RunConfig) -> list[dict[str, Any]]:
+    lines = (Path(config.run) / "metrics.jsonl").read_text().splitlines()
+    return [{k: v for k, v in json.loads(line).items() if not k.endswith("_per_s")} for line in lines]
+
+
+@pytest.fixture
+def uninterrupted(make_config: MakeConfig, fitted: Fit) -> RunConfig:
+    config = make_config("whole")
+    fitted(config)
+    return config
+
+
+@pytest.mark.parametrize("step", range(1, 15))
+def test_a_run_that_ends_abruptly_at_any_step_is_taken_up(
+    step: int, uninterrupted: RunConfig, make_config: MakeConfig, fitted: Fit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = make_config("cut")
+    write = Record.write
+
+    def write_until(self: Record, kind: str, at: int, values: Any) -> None:
+        write(self, kind, at, values)
+        if (kind, at) == ("train", step):
+            raise Killed
+
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(Record, "write", write_until)
+        fitted(config)
+    fitted(config, resume=True)
+    assert_same_end(uninterrupted, config)
+
+
+@pytest.mark.parametrize("write", range(1, 9))
+def test_a_run_that_ends_while_a_file_is_written_is_taken_up(
+    write: int, uninterrupted: RunConfig, make_config: MakeConfig, fitted: Fit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = make_config("cut")
+    writes = 0
+
+    def half(tensors: Any, file: Path, metadata: Any) -> None:
+        nonlocal writes
+        save_file(tensors, file, metadata=metadata)
+        writes += 1
+        if writes == write:
+            os.truncate(file, file.stat().st_size // 2)
+            raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr("training.checkpoint.save_file", half)
+        try:
+            fitted(config)
+        except Killed:
+            fitted(config, resume=True)
+    assert_same_end(uninterrupted, config)
+
+
+def test_a_finished_run_resumes_to_the_same_end(uninterrupted: RunConfig, fitted: Fit) -> None:
+    before = (Path(uninterrupted.run) / "checkpoint.safetensors").read_bytes()
+    outcome, said = fitted(uninterrupted, resume=True)
+    assert (Path(uninterrupted.run) / "checkpoint.safetensors").read_bytes() == before
+    assert "from step 14" in said and outcome.best.step <= 14
+
+
+def test_sigkill_at_random_steps(uninterrupted: RunConfig, make_config: MakeConfig, fitted: Fit) -> None:
+    _kill_and_compare(uninterrupted, make_config("cut"), fitted, kills=2)
+
+
+@pytest.mark.slow
+def test_sigkill_at_many_random_steps(make_config: MakeConfig, fitted: Fit) -> None:
+    whole = make_config("whole", max_steps=200)
+    fitted(whole)
+    _kill_and_compare(whole, make_config("cut", max_steps=200), fitted, kills=8)
+
+
+def _kill_and_compare(whole: RunConfig, config: RunConfig, fitted: Fit, *, kills: int) -> None:
+    """Kills the process of the run again and again, each time some steps further; then lets it end."""
+    steps = sorted(random.sample(range(1, whole.max_steps or 0), kills))
+    for i, step in enumerate(steps):
+        _run_and_kill(config, at=step, resume=i > 0)
+    fitted(config, resume=True)
+    assert_same_end(whole, config)
+
+
+def _run_and_kill(config: RunConfig, *, at: int, resume: bool) -> None:
+    Path(config.run).parent.mkdir(parents=True, exist_ok=True)
+    described = Path(config.run).with_suffix(".json")
+    described.write_text(config.to_json())
+    metrics = Path(config.run) / "metrics.jsonl"
+    child = subprocess.Popen(
+        [sys.executable, "-c", CHILD, str(described), str(resume)],
+        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)},
+        stderr=subprocess.PIPE,
+    )
+    try:
+        while not (metrics.exists() and f'"train", "step": {at},' in metrics.read_text()):
+            assert child.poll() is None, child.stderr.read().decode() if child.stderr else ""
+            time.sleep(0.002)
+    finally:
+        child.send_signal(signal.SIGKILL)
+        child.communicate()
+    assert child.returncode == -signal.SIGKILL
+
+
+CHILD = """
+import sys, time
+from pathlib import Path
+import torch
+from training import run
+from training.config import RunConfig
+from training.record import Record
+
+torch.set_num_threads(1)
+write = Record.write
+def slowly(self, kind, step, values):  # so that the kill comes at the step it is meant for, or soon after
+    write(self, kind, step, values)
+    time.sleep(0.02)
+Record.write = slowly
+run.fit(RunConfig.from_json(Path(sys.argv[1]).read_text()), sys.stderr, resume=sys.argv[2] == "True")
+"""
+
+
+def test_a_changed_corpus_is_refused(
+    make_config: MakeConfig, fitted: Fit, sentences: list[str], tmp_path: Path
+) -> None:
+    corpus = tmp_path / "mine.txt"
+    corpus.write_text("\n".join(sentences))
+    config = make_config(corpus=(str(corpus),), max_steps=2)
+    fitted(config)
+    corpus.write_text("\n".join([*sentences, "one more sentence ."]))
+    with pytest.raises(CheckpointError, match=r"checkpoint\.safetensors: the corpus has changed"):
+        fitted(config, resume=True)
+
+
+def test_a_damaged_checkpoint_is_named(uninterrupted: RunConfig, fitted: Fit) -> None:
+    file = Path(uninterrupted.run) / "checkpoint.safetensors"
+    os.truncate(file, 1000)
+    with pytest.raises(CheckpointError, match=r"checkpoint\.safetensors: not a checkpoint of this run"):
+        fitted(uninterrupted, resume=True)
+
+
+def test_a_checkpoint_of_another_objective_is_refused(uninterrupted: RunConfig, fitted: Fit) -> None:
+    other = replace(uninterrupted, params=replace(uninterrupted.params, head=False))
+    with pytest.raises(CheckpointError, match="not a checkpoint of this run"):
+        fitted(other, resume=True)
+
+
+def test_ctrl_c_saves_the_step_it_stops_at(
+    uninterrupted: RunConfig, make_config: MakeConfig, fitted: Fit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = make_config("cut")
+    step = loop._step
+
+    def step_then_interrupt(state: Any, *rest: Any) -> Any:
+        if state.step == 6:
+            signal.raise_signal(signal.SIGINT)
+        return step(state, *rest)
+
+    with monkeypatch.context() as patch, pytest.raises(loop.InterruptedRun, match="stopped after step 7 of 14"):
+        patch.setattr(loop, "_step", step_then_interrupt)
+        fitted(config)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    _, said = fitted(config, resume=True)
+    assert "from step 7" in said
+    assert_same_end(uninterrupted, config)
+
+
+def test_a_second_ctrl_c_interrupts_at_once() -> None:
+    from training.interrupt import interruptible
+
+    with pytest.raises(KeyboardInterrupt), interruptible() as pressed:
+        assert not pressed()
+        signal.raise_signal(signal.SIGINT)
+        assert pressed()
+        signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

@@ -1,0 +1,182 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from training import cli, run
+from training.config import RunConfig
+from training.loop import DivergedError, InterruptedRun
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def call(*arguments: str) -> int:
+    """The exit code, however the command ends."""
+    try:
+        return cli.main(arguments)
+    except SystemExit as end:
+        return int(end.code or 0)
+
+
+def small(backbone: Path, corpus: Path) -> list[str]:
+    settings = ["batch_size=16", "eval_every=2", "precision=fp32", "device=cpu"]
+    return [
+        *("train", "simcse", "--backbone", str(backbone), "--corpus", str(corpus), "--max-steps", "3"),
+        *(word for setting in settings for word in ("--set", setting)),
+    ]
+
+
+def test_train_leaves_a_bundle_and_a_run(tiny_backbone: Path, corpus_file: Path, capsys: Capture) -> None:
+    assert call(*small(tiny_backbone, corpus_file), "--seed", "7") == 0
+    out, err = capsys.readouterr()
+    assert out.startswith("artifacts/simcse: self_retrieval_mrr10 0.")
+    assert "step 3/3" in err
+    manifest = json.loads(Path("artifacts/simcse/manifest.json").read_text())
+    assert manifest["run"]["config"]["seed"] == 7
+    assert Path("runs/simcse/metrics.jsonl").exists()
+
+    assert call(*small(tiny_backbone, corpus_file)) == 2
+    assert capsys.readouterr().err.count("runs/simcse holds a run already") == 1
+    assert call(*small(tiny_backbone, corpus_file), "--resume", "--seed", "8") == 2
+    assert capsys.readouterr().err.rstrip().endswith("changed: seed (7, 8)")
+    assert call("train", "simcse", "--resume") == 0, "options that are not given are the stored ones"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "the following arguments are required: train|evaluate|list"),
+        (["fly"], "invalid choice: 'fly'"),
+        (["train"], "the following arguments are required: objective"),
+        (["train", "dclr9"], "invalid choice: 'dclr9'"),
+        (["train", "simcse", "--max-steps", "many"], "argument --max-steps: invalid int value: 'many'"),
+        (["train", "simcse", "--max-steps", "0"], "max_steps: 0 is not above 0"),
+        (["train", "simcse", "--seed", "-3"], "seed: -3 is below 0"),
+        (["train", "simcse", "--preset", "huge"], "preset 'huge' of simcse is none of"),
+        (["train", "simcse", "--set", "tau=1"], "--set tau=1: 'tau' is none of"),
+        (["train", "simcse", "--set", "temperature=hot"], "expected a number, got 'hot'"),
+        (["train", "simcse", "--set", "temperature=-1"], "temperature -1.0 is not above 0"),
+        (["train", "simcse", "--set", "device=abacus"], "device 'abacus'"),
+        (["train", "simcse", "--corpus", "nowhere.txt"], "nowhere.txt: No such file or directory"),
+        (["train", "simcse", "--resume"], "runs/simcse holds no run to resume"),
+        (["evaluate", "minilm"], "the following arguments are required: --data"),
+        (["evaluate", "minilm", "--data", "x", "--tasks", "transfer"], "no task 'transfer'; there is sts"),
+        (["evaluate", "minilm", "--data", "nowhere"], "STS.input.MSRpar.txt: No such file"),
+        (["evaluate", "minilm", "--data", "x", "--pooling", "max"], "invalid choice: 'max'"),
+    ],
+)
+def test_bad_arguments_are_one_clear_line_and_exit_code_2(arguments: list[str], message: str, capsys: Capture) -> None:
+    assert call(*arguments) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("python -m training") and message in err
+    assert err.count("\n") == 1
+
+
+def test_a_backbone_that_is_not_there(corpus_file: Path, tmp_path: Path, capsys: Capture) -> None:
+    assert call(*small(tmp_path / "nothing", corpus_file)) == 2
+    assert "nothing: no such folder" in capsys.readouterr().err
+
+
+def test_evaluation_data_without_the_benchmark(corpus_file: Path, tiny_backbone: Path, capsys: Capture) -> None:
+    assert call(*small(tiny_backbone, corpus_file), "--eval-data", "nowhere") == 2
+    assert "nowhere/STS/STSBenchmark/sts-dev.csv: No such file" in capsys.readouterr().err
+    assert not Path("runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "message"),
+    [
+        (InterruptedRun("stopped after step 3 of 9"), 130, "stopped after step 3 of 9; the same command with --resume"),
+        (DivergedError("step 4: loss nan"), 1, "step 4: loss nan"),
+        (KeyboardInterrupt(), 130, "interrupted"),
+    ],
+)
+def test_how_a_run_ends_early(
+    error: BaseException, code: int, message: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fit(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(run, "fit", fit)
+    assert call("train", "simcse") == code
+    err = capsys.readouterr().err
+    assert message in err and err.count("\n") == 1
+
+
+def resolved(*arguments: str) -> RunConfig:
+    return cli.resolve(cli.parser().parse_args(["train", "simcse", *arguments]))
+
+
+def test_options_become_the_run() -> None:
+    config = resolved(
+        *("--backbone", "bert-large-uncased", "--corpus", "a.txt", "b.gz", "--eval-data", "data"),
+        *("--max-steps", "9", "--out", "artifacts/mine", "--seed", "3", "--set", "temperature=0.1"),
+    )
+    assert (config.backbone, config.preset, config.learning_rate) == ("bert-large-uncased", "bert-large-uncased", 1e-5)
+    assert (config.corpus, config.eval_data, config.max_steps) == (("a.txt", "b.gz"), "data", 9)
+    assert (config.out, config.run, config.seed) == ("artifacts/mine", "runs/mine", 3)
+    assert config.params.temperature == 0.1
+
+
+def test_defaults() -> None:
+    config = resolved()
+    assert (config.backbone, config.preset, config.corpus) == ("minilm", "minilm", ())
+    assert (config.out, config.run) == ("artifacts/simcse", "runs/simcse")
+    assert resolved("--set", "run=runs/other").run == "runs/other"
+
+
+def test_list_names_every_objective_and_task(capsys: Capture) -> None:
+    from training.objectives import OBJECTIVES
+
+    assert call("list") == 0
+    out = capsys.readouterr().out
+    for name, recipe in OBJECTIVES.items():
+        assert f"{name}: {recipe.summary}" in out
+        assert all(f"  {preset}: " in out for preset in recipe.presets)
+        assert all(f"  +{ablation}: " in out for ablation in recipe.ablations)
+    assert "tasks: sts" in out
+
+
+def test_evaluate_prints_a_table_and_writes_json(
+    tiny_bundle: Path, test_data: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from training.evaluation.pairs import STS_TASKS
+
+    for task in ("STS12", "STS14", "STS15", "SICKR"):
+        monkeypatch.delitem(STS_TASKS, task)  # the others are enough here, and quicker
+    assert call("evaluate", str(tiny_bundle), "--data", str(test_data), "--json", "scores.json") == 0
+    header, row = capsys.readouterr().out.splitlines()
+    assert header.split() == ["STS13", "STS16", "STSB", "mean"]
+    content = json.loads(Path("scores.json").read_text())
+    assert content["pooling"] == "mean" and content["max_length"] == 64
+    assert [f"{content['sts'][task]['spearman']['all']:.2f}" for task in header.split()[:3]] == row.split()[:3]
+    assert content["sts"]["STS16"]["pairs"] == 1186
+
+
+def test_train_with_evaluation_data_selects_by_stsb_dev(
+    tiny_backbone: Path, corpus_file: Path, test_data: Path, capsys: Capture, tmp_path: Path
+) -> None:
+    data = tmp_path / "data" / "STS" / "STSBenchmark"
+    data.parent.mkdir(parents=True)
+    data.symlink_to(test_data / "senteval" / "downstream" / "STS" / "STSBenchmark")
+    assert call(*small(tiny_backbone, corpus_file), "--eval-data", "data") == 0
+    out, err = capsys.readouterr()
+    assert "stsb_dev_spearman" in err and "0 held out" in err
+    header, row = out.splitlines()[:2]
+    scores = json.loads(Path("artifacts/simcse/manifest.json").read_text())["scores"]
+    assert header.split() == ["STSB", "mean"] and f"{scores['STSB']:.2f}" == row.split()[0]
+    assert "stsb_dev_spearman" in scores and "STS mean" not in scores
+
+
+def test_help_needs_no_more_than_a_screen(capsys: Capture, make_config: Callable[..., RunConfig]) -> None:
+    assert call("train", "--help") == 0
+    assert len(capsys.readouterr().out.splitlines()) < 40

@@ -1,0 +1,154 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from models.pooling import POOLINGS
+from training.config import ConfigError, RunConfig, from_preset
+from training.fields import check, kinds, parse
+from training.objectives import OBJECTIVES
+
+text = st.text(st.characters(codec="utf-8"), min_size=1, max_size=20)
+positive = st.floats(1e-9, 1e9)
+configs = st.builds(
+    lambda objective, preset, changes: from_preset(objective, preset=preset).override(changes),
+    st.just("simcse"),
+    st.sampled_from([*OBJECTIVES["simcse"].presets, "minilm+no-head"]),
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "backbone": text,
+            "corpus": st.lists(text).map(tuple),
+            "eval_data": st.none() | text,
+            "seed": st.integers(0, 2**62),
+            "max_steps": st.none() | st.integers(1, 10**9),
+            "learning_rate": positive,
+            "pooling": st.sampled_from(sorted(POOLINGS)),
+            "precision": st.sampled_from(["auto", "fp32", "bf16"]),
+            "temperature": positive,
+            "head": st.booleans(),
+        },
+    ),
+)
+
+
+@given(configs)
+def test_json_round_trip(config: RunConfig) -> None:
+    assert RunConfig.from_json(config.to_json()) == config
+
+
+@given(configs)
+def test_a_config_does_not_differ_from_itself(config: RunConfig) -> None:
+    assert config.differences(config) == []
+
+
+@pytest.mark.parametrize(("backbone", "preset"), [
+    ("minilm", "minilm"),
+    ("bert-base-uncased", "bert-base-uncased"),
+    ("google-bert/bert-large-uncased", "bert-large-uncased"),
+    ("/somewhere/of/mine", "bert-base-uncased"),
+])  # fmt: skip
+def test_the_preset_follows_the_backbone(backbone: str, preset: str) -> None:
+    assert from_preset("simcse", backbone=backbone).preset == preset
+
+
+def test_presets_and_ablations() -> None:
+    config = from_preset("simcse", preset="roberta-base+no-head")
+    assert (config.batch_size, config.learning_rate, config.params.head) == (512, 1e-5, False)
+    assert config.seed == 42 and config.max_length == 32 and config.clip_norm == 1.0 and config.weight_decay == 0
+
+
+def test_settings_are_typed() -> None:
+    config = from_preset("simcse")
+    settings = ["batch_size=8", "learning_rate=1e-4", "head=false", "max_steps=none", "corpus=a,b", "precision=fp32"]
+    assert config.parse(settings) == {
+        "batch_size": 8,
+        "learning_rate": 1e-4,
+        "head": False,
+        "max_steps": None,
+        "corpus": ("a", "b"),
+        "precision": "fp32",
+    }
+    changed = config.override(config.parse(settings))
+    assert changed.params.head is False and changed.batch_size == 8
+    assert changed.differences(config)[0] == "batch_size (8, 64)"
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("nonsense", "nonsense: expected key=value"),
+        ("batch=3", "'batch' is none of batch_size, "),
+        ("objective=x", "'objective' is none of"),
+        ("batch_size=three", "expected a whole number, got 'three'"),
+        ("batch_size=1.5", "expected a whole number"),
+        ("learning_rate=nan", "expected a number"),
+        ("head=maybe", "expected true or false"),
+        ("max_steps=x", "expected a whole number"),
+        ("precision=fp64", "expected one of auto, fp32, bf16, got 'fp64'"),
+    ],
+)
+def test_a_bad_setting_says_what_is_expected(setting: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        from_preset("simcse").parse([setting])
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"batch_size": 0}, "batch_size: 0 is not above 0"),
+        ({"max_steps": -1}, "max_steps: -1"),
+        ({"seed": -1}, "seed: -1 is below 0"),
+        ({"pooling": "max"}, "pooling 'max' is none of"),
+        ({"temperature": 0.0}, "temperature 0.0"),
+        ({"objective": "other"}, "objective 'other' is none of simcse"),
+    ],
+)
+def test_values_out_of_range_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        from_preset("simcse").override(changes)
+
+
+@pytest.mark.parametrize(
+    ("preset", "message"),
+    [("bert", "preset 'bert' of simcse is none of bert-base"), ("minilm+x", "ablation 'x' of simcse is none of")],
+)
+def test_unknown_presets_are_refused(preset: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        from_preset("simcse", preset=preset)
+
+
+def test_an_unknown_objective_is_refused() -> None:
+    with pytest.raises(ConfigError, match="objective 'dclr2' is none of"):
+        from_preset("dclr2")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"seed": "x"}, {"seed": None}, {"odd": 1}, {"params": {}}, {"params": 3}, {"objective": "x"}, {"corpus": "a"}],
+)
+def test_broken_json_is_refused(change: dict[str, Any]) -> None:
+    values = json.loads(from_preset("simcse").to_json())
+    with pytest.raises(ConfigError):
+        RunConfig.from_json(json.dumps(values | change))
+    with pytest.raises(ConfigError):
+        RunConfig.from_json("[]")
+    with pytest.raises(ConfigError):
+        RunConfig.from_json("{")
+
+
+def test_no_objective_names_a_parameter_like_a_field_of_the_run() -> None:
+    for recipe in OBJECTIVES.values():
+        for preset in recipe.presets.values():
+            assert not kinds(type(preset.params)).keys() & kinds(RunConfig).keys()
+
+
+@given(st.tuples(st.floats(allow_nan=False, allow_infinity=False), st.floats(-1, 1)))
+def test_tuples_of_numbers(values: tuple[float, ...]) -> None:
+    kind = tuple[float, ...]
+    assert parse(",".join(map(repr, values)), kind) == values
+    assert check(list(values), kind) == values

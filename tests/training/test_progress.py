@@ -1,0 +1,40 @@
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from training.progress import Progress
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_plain_lines_where_there_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([100.0, 102.0, 106.0, 107.0])
+    monkeypatch.setattr("training.progress.time.monotonic", lambda: next(clock))
+    stream = io.StringIO()
+    shown = Progress(stream, total=14, done=10)
+    shown.advance(1.0, sentences=64, seconds=1.0)
+    shown.advance(0.5, sentences=64, seconds=1.0)
+    shown.advance(0.25, sentences=64, seconds=1.0)
+    shown.advance(0.125, sentences=64, seconds=2.0)
+    shown.close()
+    assert stream.getvalue().splitlines() == [
+        "step 11/14: loss 1.0000, 64 sentences/s, 0:00:03 left",
+        "step 13/14: loss 0.2500, 64 sentences/s, 0:00:02 left",  # none after two seconds, one after six
+        "step 14/14: loss 0.1250, 51 sentences/s, 0:00:00 left",
+    ]
+
+
+def test_a_bar_on_a_terminal() -> None:
+    terminal = Terminal()
+    shown = Progress(terminal, total=4)
+    for _ in range(4):
+        shown.advance(0.5, sentences=8, seconds=0.1)
+    shown.say("a line")
+    shown.close()
+    assert "4/4" in terminal.getvalue() and "loss 0.5000, 80 sentences/s" in terminal.getvalue()
+    assert "a line\n" in terminal.getvalue()

@@ -1,0 +1,179 @@
+"""A run, described whole: a preset and what overrides it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from models.pooling import POOLINGS
+from training.fields import check, kinds, parse
+from training.objectives import OBJECTIVES
+
+FALLBACK_PRESET = "bert-base-uncased"
+"""For a backbone that no preset is named after."""
+
+NOT_SET = ("objective", "backbone", "preset", "params")
+"""What a run is built around: an option of its own, never a `--set`."""
+
+
+class ConfigError(ValueError):
+    """A run that can't be, in one line that names the option."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """Everything that decides what a run computes; `from_json(to_json())` is the same run."""
+
+    objective: str
+    params: Any
+    """The objective's own, a frozen dataclass."""
+    backbone: str
+    preset: str
+    """Of the objective's recipe; with an ablation, `preset+ablation`."""
+    batch_size: int
+    learning_rate: float
+    epochs: int
+    out: str
+    """Folder of the bundle."""
+    run: str
+    """Folder of the run's record."""
+    corpus: tuple[str, ...] = ()
+    """Text files, a sentence a line; none means the documentation inside CPython."""
+    eval_data: str | None = None
+    """Folder in SentEval's layout; with it the best weights are chosen by STS-B dev."""
+    seed: int = 42
+    max_steps: int | None = None
+    """Steps instead of epochs; the learning rate reaches zero there."""
+    max_length: int = 32
+    """Tokens of a training sentence, special ones included; evaluation has the encoder's own limit."""
+    pooling: str = "cls"
+    weight_decay: float = 0.0
+    clip_norm: float = 1.0
+    eval_every: int = 125
+    """Steps between evaluations, and between checkpoints."""
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    """Of the encoder's matrix products while training; `auto` is bf16 where the hardware has it."""
+    device: str = "auto"
+
+    def __post_init__(self) -> None:
+        if self.objective not in OBJECTIVES:
+            raise ConfigError(f"objective {self.objective!r} is none of {', '.join(OBJECTIVES)}")
+        if self.pooling not in POOLINGS:
+            raise ConfigError(f"pooling {self.pooling!r} is none of {', '.join(POOLINGS)}")
+        for name in ("batch_size", "epochs", "eval_every", "max_length", "max_steps", "learning_rate", "clip_norm"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise ConfigError(f"{name}: {value} is not above 0")
+        for name in ("seed", "weight_decay"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"{name}: {getattr(self, name)} is below 0")
+
+    def to_json(self) -> str:
+        """The run as a JSON object, a line a field."""
+        return json.dumps(asdict(self), indent=2) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """The run that `to_json` wrote.
+
+        Raises:
+            ConfigError: a key is unknown or missing, or a value has the wrong type.
+        """
+        try:
+            values = json.loads(text)
+            recipe = OBJECTIVES[values["objective"]]
+            params = next(iter(recipe.presets.values())).params
+            values["params"] = type(params)(**_checked(values["params"], kinds(type(params))))
+            return cls(**_checked(values, kinds(cls)))
+        except ConfigError:
+            raise
+        except (TypeError, KeyError, ValueError) as error:
+            raise ConfigError(f"not the configuration of a run: {error}") from error
+
+    def override(self, changes: Mapping[str, Any]) -> Self:
+        """This run with fields, its own or the objective's, at other values.
+
+        Raises:
+            ConfigError: a value is out of range.
+        """
+        own = {field.name for field in fields(self)}
+        theirs = {name: value for name, value in changes.items() if name not in own}
+        try:
+            params = replace(self.params, **theirs)
+        except (TypeError, ValueError) as error:
+            raise ConfigError(str(error)) from error
+        return replace(self, params=params, **{name: changes[name] for name in changes if name in own})
+
+    def parse(self, settings: Sequence[str]) -> dict[str, Any]:
+        """The changes that `key=value` settings ask for, each value of its field's type.
+
+        Raises:
+            ConfigError: a key is unknown, or a value is not of the key's type.
+        """
+        known = kinds(type(self)) | kinds(type(self.params))
+        known = {name: kind for name, kind in known.items() if name not in NOT_SET}
+        changes = {}
+        for setting in settings:
+            key, equals, text = setting.partition("=")
+            if not equals:
+                raise ConfigError(f"--set {setting}: expected key=value")
+            if key not in known:
+                raise ConfigError(f"--set {setting}: {key!r} is none of {', '.join(sorted(known))}")
+            try:
+                changes[key] = parse(text, known[key])
+            except ValueError as error:
+                raise ConfigError(f"--set {setting}: {error}") from error
+        return changes
+
+    def differences(self, other: RunConfig) -> list[str]:
+        """Where the two differ, as `field (this, other)`."""
+        mine, theirs = (asdict(c) | asdict(c.params) for c in (self, other))
+        names = [name for name in mine if name != "params" and mine[name] != theirs.get(name)]
+        return [f"{name} ({mine[name]}, {theirs.get(name)})" for name in names]
+
+
+def from_preset(objective: str, *, backbone: str = "minilm", preset: str | None = None) -> RunConfig:
+    """The run of `objective` as published for a backbone: `preset`, or the one named after the backbone.
+
+    Raises:
+        ConfigError: no such objective, preset or ablation.
+    """
+    if objective not in OBJECTIVES:
+        raise ConfigError(f"objective {objective!r} is none of {', '.join(OBJECTIVES)}")
+    recipe = OBJECTIVES[objective]
+    if preset is None:
+        family = Path(backbone).name
+        preset = family if family in recipe.presets else FALLBACK_PRESET
+    name, plus, ablation = preset.partition("+")
+    if name not in recipe.presets:
+        raise ConfigError(f"preset {name!r} of {objective} is none of {', '.join(recipe.presets)}")
+    if plus and ablation not in recipe.ablations:
+        raise ConfigError(f"ablation {ablation!r} of {objective} is none of {', '.join(recipe.ablations)}")
+    values = recipe.presets[name]
+    return RunConfig(
+        objective=objective,
+        params=replace(values.params, **recipe.ablations.get(ablation, {})),
+        backbone=backbone,
+        preset=preset,
+        batch_size=values.batch_size,
+        learning_rate=values.learning_rate,
+        epochs=values.epochs,
+        out=f"artifacts/{objective}",
+        run=f"runs/{objective}",
+    )
+
+
+def _checked(values: Any, known: Mapping[str, Any]) -> dict[str, Any]:
+    if not isinstance(values, dict) or values.keys() != known.keys():
+        odd = sorted(known.keys() ^ set(values))
+        raise ConfigError(f"not the configuration of a run: unknown or missing {', '.join(map(str, odd))}")
+    checked = {}
+    for name, value in values.items():
+        try:
+            checked[name] = value if known[name] is Any else check(value, known[name])
+        except ValueError as error:
+            raise ConfigError(f"{name}: {error}") from error
+    return checked

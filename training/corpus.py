@@ -1,0 +1,184 @@
+"""Sentences to train on: read as a stream, shuffled, each once."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import heapq
+import lzma
+import random
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+from models import python_docs
+from training.sentences import split
+
+HELD_OUT = 512
+"""At most, and never more than a twentieth of the corpus."""
+
+SHUFFLE_BUFFER = 1 << 17
+"""Sentences in memory at once: a corpus up to this size is shuffled whole, a larger one within this distance."""
+
+OPENERS: dict[str, Callable[[Path], AbstractContextManager[Iterable[bytes]]]] = {
+    ".gz": gzip.GzipFile,
+    ".xz": lzma.LZMAFile,
+}
+
+
+class CorpusError(ValueError):
+    """A corpus that can't be read or trained on; the message names the file and, where there is one, the line."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Census:
+    """What one reading of a corpus found."""
+
+    sentences: int
+    """Different ones to train on."""
+    held_out: tuple[str, ...]
+    """Different ones kept out of training."""
+    duplicates: int
+    blank: int
+    digest: str
+    """Of all lines in order: another corpus has another."""
+    threshold: int
+    """A sentence is held out if its hash is at most this."""
+
+
+class Corpus:
+    """A stream of sentences that can be read again and again, always in the same order."""
+
+    def __init__(
+        self,
+        read: Callable[[], Iterable[str]],
+        *,
+        name: str,
+        held_out: int = HELD_OUT,
+        buffer: int = SHUFFLE_BUFFER,
+    ) -> None:
+        self.name = name
+        self._read = read
+        self._buffer = buffer
+        self.census = _census(read(), name, held_out)
+
+    def batches_per_epoch(self, size: int) -> int:
+        """Batches of `size` sentences in one pass, a smaller last one included."""
+        return -(-self.census.sentences // size)
+
+    def batches(self, size: int, *, seed: int, start: int = 0) -> Iterator[list[str]]:
+        """Shuffled batches of `size` sentences without end, epoch after epoch, from batch `start` on.
+
+        The order depends on `seed` and the epoch alone, so `start` takes up a run exactly where it was left.
+        """
+        epoch, skip = divmod(start, self.batches_per_epoch(size))
+        while True:
+            shuffled = _shuffled(self._training(), self._buffer, random.Random(f"{seed}/{epoch}"))
+            yield from islice(_chunks(shuffled, size), skip, None)
+            epoch, skip = epoch + 1, 0
+
+    def _training(self) -> Iterator[str]:
+        seen = set()
+        for line in self._read():
+            sentence = line.strip()
+            key = _hash(sentence)
+            if sentence and key > self.census.threshold and key not in seen:
+                seen.add(key)
+                yield sentence
+
+
+def open_corpus(files: Sequence[str], *, held_out: int = HELD_OUT) -> Corpus:
+    """The sentences of text files (plain, .gz or .xz; one a line), or of CPython's documentation if none is given.
+
+    Raises:
+        CorpusError: a file is missing, damaged or not UTF-8, or there are too few sentences.
+    """
+    if not files:
+        sentences = list(documentation())  # a megabyte, and every pass over its sources would take seconds
+        return Corpus(lambda: sentences, name="python-docs", held_out=held_out)
+    paths = [Path(file) for file in files]
+    return Corpus(lambda: _lines(paths), name=" ".join(files), held_out=held_out)
+
+
+def documentation() -> Iterator[str]:
+    """English sentences from the documentation that every CPython carries."""
+    for section in python_docs.sections():
+        yield from split(section.text)
+
+
+def _lines(paths: Iterable[Path]) -> Iterator[str]:
+    for path in paths:
+        try:
+            with OPENERS.get(path.suffix, _open_plain)(path) as file:
+                for number, line in enumerate(file, start=1):
+                    yield _decoded(line, path, number)
+        except (OSError, EOFError, lzma.LZMAError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise CorpusError(f"{path}: {reason}") from error
+
+
+def _open_plain(path: Path) -> AbstractContextManager[Iterable[bytes]]:
+    return path.open("rb")
+
+
+def _decoded(line: bytes, path: Path, number: int) -> str:
+    try:
+        return line.decode("utf-8-sig" if number == 1 else "utf-8")
+    except UnicodeDecodeError as error:
+        raise CorpusError(
+            f"{path}:{number}: not UTF-8: byte 0x{line[error.start]:02x} in column {error.start + 1}"
+        ) from error
+
+
+def _census(lines: Iterable[str], name: str, held_out: int) -> Census:
+    """The held-out sentences are those with the least hashes: an even choice that one pass and one number settle."""
+    digest = hashlib.blake2b(digest_size=16)
+    seen: set[int] = set()
+    least: list[tuple[int, str]] = []
+    duplicates = blank = 0
+    for line in lines:
+        sentence = line.strip()
+        key = _hash(sentence)
+        digest.update(key.to_bytes(8, "big"))
+        if not sentence:
+            blank += 1
+        elif key in seen:
+            duplicates += 1
+        else:
+            seen.add(key)
+            if held_out and (len(least) < held_out or key < -least[0][0]):
+                (heapq.heappush if len(least) < held_out else heapq.heappushpop)(least, (-key, sentence))
+    kept = sorted((-key, sentence) for key, sentence in least)[: len(seen) // 20]
+    if not seen or (held_out and not kept):
+        needed = "20 different sentences are the least to train on" if held_out else "nothing to train on"
+        raise CorpusError(f"{name}: {len(seen)} different sentences; {needed}")
+    return Census(
+        sentences=len(seen) - len(kept),
+        held_out=tuple(sentence for _, sentence in kept),
+        duplicates=duplicates,
+        blank=blank,
+        digest=digest.hexdigest(),
+        threshold=kept[-1][0] if kept else -1,
+    )
+
+
+def _hash(sentence: str) -> int:
+    """64 bits: among ten million sentences two share one with probability 3e-6."""
+    return int.from_bytes(hashlib.blake2b(sentence.encode("utf-8"), digest_size=8).digest(), "big")
+
+
+def _shuffled(sentences: Iterator[str], size: int, draw: random.Random) -> Iterator[str]:
+    buffer = list(islice(sentences, size))
+    draw.shuffle(buffer)
+    for sentence in sentences:
+        slot = draw.randrange(size)
+        yield buffer[slot]
+        buffer[slot] = sentence
+    yield from buffer
+
+
+def _chunks(sentences: Iterator[str], size: int) -> Iterator[list[str]]:
+    while chunk := list(islice(sentences, size)):
+        yield chunk

@@ -1,0 +1,150 @@
+"""Scored sentence pairs in SentEval's layout: the seven STS tasks and STS-B's dev part."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+
+Subsets = Mapping[str, "list[Pair]"]
+
+
+class DataError(ValueError):
+    """Evaluation data that is missing or broken; the message names the file and, where there is one, the line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Two sentences and the similarity that people gave them."""
+
+    a: str
+    b: str
+    gold: float
+
+
+@dataclass(frozen=True)
+class TaskFiles:
+    """Where a task lies, how it is read, and how many pairs it must have."""
+
+    folder: str
+    read: Callable[[Path], dict[str, list[Pair]]]
+    pairs: int
+
+    def load(self, data: Path) -> Subsets:
+        """The task's subsets by name, from `data` or the `senteval/downstream` in it.
+
+        Raises:
+            DataError: a file is missing, a row is broken, or pairs are missing.
+        """
+        subsets = self.read(_root(data) / self.folder)
+        found = sum(map(len, subsets.values()))
+        if found != self.pairs:
+            raise DataError(f"{_root(data) / self.folder}: {found} scored pairs, expected {self.pairs}")
+        return MappingProxyType(subsets)
+
+    def present(self, data: Path) -> bool:
+        """Whether the task's folder is there at all."""
+        return (_root(data) / self.folder).is_dir()
+
+
+def sts_year(*subsets: str) -> Callable[[Path], dict[str, list[Pair]]]:
+    """Reads one year of SemEval: a file of pairs and one of scores for each subset."""
+    return lambda folder: {name: list(_semeval(folder, name)) for name in subsets}
+
+
+def sts_benchmark(part: str) -> Callable[[Path], dict[str, list[Pair]]]:
+    """Reads a part of the STS benchmark: seven columns or more, score and sentences in the fifth to seventh."""
+    return lambda folder: {part: list(_table(folder / f"sts-{part}.csv", gold=4, a=5, b=6, header=False))}
+
+
+def sick_test(folder: Path) -> dict[str, list[Pair]]:
+    """Reads the test part of SICK, scored for relatedness."""
+    return {"test": list(_table(folder / "SICK_test_annotated.txt", gold=3, a=1, b=2, header=True))}
+
+
+def _semeval(folder: Path, subset: str) -> Iterator[Pair]:
+    """Pairs with an empty score were never rated and are left out, as SentEval does."""
+    inputs, scores = (folder / f"STS.{kind}.{subset}.txt" for kind in ("input", "gs"))
+    rows, golds = _lines(inputs), _lines(scores)
+    if len(rows) != len(golds):
+        raise DataError(f"{scores}: {len(golds)} lines, but {inputs.name} has {len(rows)}")
+    for number, (row, gold) in enumerate(zip(rows, golds, strict=True), start=1):
+        if gold.strip():
+            columns = row.split("\t")
+            if len(columns) < 2:
+                raise DataError(f"{inputs}:{number}: expected two sentences with a tab between")
+            yield _pair(columns[0], columns[1], gold, where=inputs, scored=scores, number=number)
+
+
+def _table(file: Path, *, gold: int, a: int, b: int, header: bool) -> Iterator[Pair]:
+    for number, line in enumerate(_lines(file), start=1):
+        if header and number == 1:
+            continue
+        columns = line.split("\t")
+        if len(columns) <= max(gold, a, b):
+            raise DataError(
+                f"{file}:{number}: {len(columns)} columns with tabs between, expected {max(gold, a, b) + 1}"
+            )
+        yield _pair(columns[a], columns[b], columns[gold], where=file, scored=file, number=number)
+
+
+def _pair(a: str, b: str, gold: str, *, where: Path, scored: Path, number: int) -> Pair:
+    a, b = " ".join(a.split()), " ".join(b.split())
+    if not (a and b):
+        raise DataError(f"{where}:{number}: an empty sentence")
+    try:
+        score = float(gold)
+    except ValueError:
+        raise DataError(f"{scored}:{number}: {gold.strip()!r} is not a score") from None
+    if not 0 <= score <= 5:
+        raise DataError(f"{scored}:{number}: a score of {gold.strip()}, expected 0 to 5")
+    return Pair(a, b, score)
+
+
+def _lines(file: Path) -> list[str]:
+    """Lines end at newlines alone: these texts contain other characters that Unicode calls line breaks."""
+    try:
+        content = file.read_bytes()
+    except OSError as error:
+        raise DataError(f"{file}: {error.strerror}") from error
+    lines = content.removesuffix(b"\n").split(b"\n")
+    for number, line in enumerate(lines, start=1):
+        try:
+            line.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise DataError(f"{file}:{number}: not UTF-8 in column {error.start + 1}") from error
+    return [line.decode("utf-8") for line in lines]
+
+
+def _root(data: Path) -> Path:
+    nested = data / "senteval" / "downstream"
+    return nested if nested.is_dir() else data
+
+
+STS_TASKS: dict[str, TaskFiles] = {
+    "STS12": TaskFiles(
+        "STS/STS12-en-test",
+        sts_year("MSRpar", "MSRvid", "SMTeuroparl", "surprise.OnWN", "surprise.SMTnews"),
+        3108,
+    ),
+    "STS13": TaskFiles("STS/STS13-en-test", sts_year("FNWN", "headlines", "OnWN"), 1500),
+    "STS14": TaskFiles(
+        "STS/STS14-en-test",
+        sts_year("deft-forum", "deft-news", "headlines", "images", "OnWN", "tweet-news"),
+        3750,
+    ),
+    "STS15": TaskFiles(
+        "STS/STS15-en-test",
+        sts_year("answers-forums", "answers-students", "belief", "headlines", "images"),
+        3000,
+    ),
+    "STS16": TaskFiles(
+        "STS/STS16-en-test",
+        sts_year("answer-answer", "headlines", "plagiarism", "postediting", "question-question"),
+        1186,
+    ),
+    "STSB": TaskFiles("STS/STSBenchmark", sts_benchmark("test"), 1379),
+    "SICKR": TaskFiles("SICK", sick_test, 4927),
+}
+STSB_DEV = TaskFiles("STS/STSBenchmark", sts_benchmark("dev"), 1500)

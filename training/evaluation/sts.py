@@ -1,0 +1,130 @@
+"""Semantic textual similarity as SentEval measures it: Spearman between cosines and people's scores."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import pearsonr, spearmanr
+
+from training.evaluation.pairs import Pair, Subsets
+from training.evaluation.vectors import Encode, EvaluationError, unit_vectors
+
+STSB_DEV_METRIC = "stsb_dev_spearman"
+
+
+@dataclass(frozen=True)
+class Correlation:
+    """Spearman's and Pearson's, times 100."""
+
+    spearman: float
+    pearson: float
+    pairs: int
+
+
+@dataclass(frozen=True)
+class Aggregates:
+    """A correlation over the subsets of a task, times 100."""
+
+    all: float
+    """Over all pairs at once: what the papers report."""
+    mean: float
+    """Of the subsets' own, each counting once."""
+    wmean: float
+    """Of the subsets' own, each counting as its pairs."""
+
+
+@dataclass(frozen=True)
+class TaskScore:
+    """What a task says of an encoder."""
+
+    spearman: Aggregates
+    pearson: Aggregates
+    pairs: int
+    subsets: Mapping[str, Correlation]
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain dictionaries."""
+        return asdict(self)
+
+
+def evaluate(encode: Encode, tasks: Mapping[str, Subsets]) -> dict[str, TaskScore]:
+    """The score of each task; every different text of all of them is encoded once.
+
+    Raises:
+        EvaluationError: a vector is not finite, or all cosines of a subset are equal, so that it has no ranks.
+    """
+    texts = sorted({text for subsets in tasks.values() for pair in _pairs(subsets) for text in (pair.a, pair.b)})
+    unit = unit_vectors(encode, texts)
+    row = {text: i for i, text in enumerate(texts)}
+    scores = {}
+    for task, subsets in tasks.items():
+        cosines = {
+            name: _cosines(unit[[row[pair.a] for pair in pairs]], unit[[row[pair.b] for pair in pairs]])
+            for name, pairs in subsets.items()
+        }
+        golds = {name: np.array([pair.gold for pair in pairs]) for name, pairs in subsets.items()}
+        scores[task] = aggregate(cosines, golds, task=task)
+    return scores
+
+
+def aggregate(
+    cosines: Mapping[str, NDArray[np.float64]], golds: Mapping[str, NDArray[np.float64]], *, task: str
+) -> TaskScore:
+    """A task's score from the cosines and people's scores (n,) of each of its subsets.
+
+    Raises:
+        EvaluationError: the cosines, or people's scores, of a subset are all equal.
+    """
+    subsets = {name: _correlation(cosines[name], golds[name], where=f"{task} {name}") for name in cosines}
+    together = _correlation(
+        np.concatenate([cosines[name] for name in cosines]),
+        np.concatenate([golds[name] for name in cosines]),
+        where=task,
+    )
+    weights = [subset.pairs for subset in subsets.values()]
+
+    def aggregates(kind: str) -> Aggregates:
+        each = [getattr(subset, kind) for subset in subsets.values()]
+        return Aggregates(getattr(together, kind), fmean(each), fmean(each, weights))
+
+    return TaskScore(aggregates("spearman"), aggregates("pearson"), together.pairs, subsets)
+
+
+def mean_of_tasks(scores: Mapping[str, TaskScore]) -> float:
+    """The papers' last column: the mean of the tasks' "all" Spearman, each rounded to two decimals first."""
+    return fmean(round(score.spearman.all, 2) for score in scores.values())
+
+
+def table(scores: Mapping[str, TaskScore]) -> str:
+    """Spearman x 100 ("all") of each task and their mean, as two aligned lines."""
+    cells = {task: f"{score.spearman.all:.2f}" for task, score in scores.items()}
+    cells["mean"] = f"{mean_of_tasks(scores):.2f}"
+    widths = {task: max(len(task), len(cell)) for task, cell in cells.items()}
+    rows = ({task: task for task in cells}, cells)
+    return "\n".join("  ".join(row[task].rjust(width) for task, width in widths.items()) for row in rows)
+
+
+def _cosines(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Of row i with row i. Rounded, for the last bits would rank pairs of equal sentences, which are ties."""
+    cosines: NDArray[np.float64] = np.einsum("nd,nd->n", a, b).round(12)
+    return cosines
+
+
+def _correlation(cosines: NDArray[np.float64], golds: NDArray[np.float64], *, where: str) -> Correlation:
+    for what, values in (("cosines", cosines), ("people's scores", golds)):
+        if len(values) < 2 or np.ptp(values) == 0:
+            raise EvaluationError(f"{where}: all {what} are equal, so there is nothing to correlate")
+    return Correlation(
+        spearman=100 * float(spearmanr(cosines, golds).statistic),
+        pearson=100 * float(pearsonr(cosines, golds).statistic),
+        pairs=len(golds),
+    )
+
+
+def _pairs(subsets: Subsets) -> list[Pair]:
+    return [pair for pairs in subsets.values() for pair in pairs]

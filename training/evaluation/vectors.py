@@ -1,0 +1,34 @@
+"""The seam between evaluation and encoders: texts go in, vectors come out, nothing else is known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+Encode = Callable[[Sequence[str]], NDArray[np.float32]]
+"""N texts to vectors (N, D), in their order."""
+
+
+class EvaluationError(ValueError):
+    """No score can be given; the message says why."""
+
+
+def unit_vectors(encode: Encode, texts: Sequence[str]) -> NDArray[np.float64]:
+    """Unit vectors (N, D) of `texts`; a vector of zeros stays one, and so has cosine 0 with any other.
+
+    Raises:
+        EvaluationError: there is not one vector a text, or a vector holds NaN or infinity.
+    """
+    vectors = np.asarray(encode(texts), dtype=np.float64)
+    if vectors.ndim != 2 or len(vectors) != len(texts):
+        raise EvaluationError(f"{len(texts)} texts gave an array of shape {vectors.shape}")
+    broken = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
+    if len(broken):
+        raise EvaluationError(
+            f"{len(broken)} of {len(texts)} vectors hold NaN or infinity, the first that of {texts[broken[0]]!r}"
+        )
+    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+    unit: NDArray[np.float64] = vectors / np.where(norms > 0, norms, 1)
+    return unit

@@ -1,0 +1,77 @@
+"""Values of a dataclass's fields, from the text of a command line and from JSON, by the fields' own types."""
+
+from __future__ import annotations
+
+import math
+import types
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+
+def kinds(cls: type[Any]) -> dict[str, Any]:
+    """The type of each field of a dataclass, by name."""
+    hints = get_type_hints(cls)
+    return {field.name: hints[field.name] for field in fields(cls)}
+
+
+def parse(text: str, kind: Any) -> Any:
+    """`text` as a `kind`: bool, int, float, str, a literal, an optional one (`none`) or a tuple (`a,b,c`).
+
+    Raises:
+        ValueError: it is not one; the message says what is expected.
+    """
+    if get_origin(kind) is tuple:
+        return tuple(parse(part, get_args(kind)[0]) for part in text.split(",") if part)
+    if (inner := _optional(kind)) is not None:
+        return None if text.lower() == "none" else parse(text, inner)
+    read: dict[Any, Callable[[str], Any]] = {bool: _truth, int: int, float: float}
+    try:
+        value = read.get(kind, str)(text)
+    except ValueError:
+        raise ValueError(f"expected {described(kind)}, got {text!r}") from None
+    return check(value, kind)
+
+
+def check(value: Any, kind: Any) -> Any:
+    """`value`, as JSON has it, as a `kind`.
+
+    Raises:
+        ValueError: it is not one; the message says what is expected.
+    """
+    if get_origin(kind) is tuple and isinstance(value, Sequence) and not isinstance(value, str):
+        return tuple(check(part, get_args(kind)[0]) for part in value)
+    if (inner := _optional(kind)) is not None:
+        return None if value is None else check(value, inner)
+    if get_origin(kind) is Literal and value in get_args(kind):
+        return value
+    if kind is float and isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+        return float(value)
+    if kind in (bool, int, str) and type(value) is kind:
+        return value
+    raise ValueError(f"expected {described(kind)}, got {value!r}")
+
+
+def described(kind: Any) -> str:
+    """A `kind` in words."""
+    if get_origin(kind) is Literal:
+        return "one of " + ", ".join(str(option) for option in get_args(kind))
+    if get_origin(kind) is tuple:
+        return f"a list, each {described(get_args(kind)[0])}"
+    if (inner := _optional(kind)) is not None:
+        return f"{described(inner)} or none"
+    return {bool: "true or false", int: "a whole number", float: "a number", str: "text"}[kind]
+
+
+def _optional(kind: Any) -> Any | None:
+    """X of `X | None`."""
+    if get_origin(kind) in (Union, types.UnionType):
+        return next(inner for inner in get_args(kind) if inner is not types.NoneType)
+    return None
+
+
+def _truth(text: str) -> bool:
+    try:
+        return {"true": True, "false": False}[text.lower()]
+    except KeyError:
+        raise ValueError from None

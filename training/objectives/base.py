@@ -1,0 +1,88 @@
+"""What an objective is: it declares what it needs of the encoder, and scores what it is given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Generic, Protocol, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Needs:
+    """The passes through an encoder that an objective asks for."""
+
+    views: int = 2
+    """Dropout passes over the same sentences."""
+    clean: bool = False
+    """One more pass, dropout off, with gradient."""
+    teacher: bool = False
+    """The same sentences through a frozen reference encoder."""
+
+
+@dataclass(frozen=True)
+class Views:
+    """Pooled vectors before any head, float32 or wider."""
+
+    noisy: Tensor
+    """(V, N, D)"""
+    clean: Tensor | None = None
+    """(N, D)"""
+    teacher: Tensor | None = None
+    """(N, D'), without gradient"""
+
+
+class Objective(Protocol):
+    """Views to named terms whose sum is the loss.
+
+    In practice an `nn.Module`: whatever is thrown away after training (head, batch norm, whitening) belongs to it.
+    It draws from `rng` alone, so that a run can be repeated and resumed, and is called outside autocast.
+    """
+
+    @property
+    def needs(self) -> Needs:
+        """What `__call__` expects to find in its views."""
+
+    def __call__(self, views: Views, rng: torch.Generator) -> dict[str, Tensor]:
+        """Each term of the loss, a scalar; finite on any finite input, a batch of one sentence included."""
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """Weights trained beside the encoder's."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Weights and running statistics, for a checkpoint."""
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> object:
+        """Takes back what `state_dict` gave."""
+
+    def to(self, device: torch.device) -> object:
+        """Moves the weights, in place."""
+
+
+P = TypeVar("P")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preset(Generic[P]):
+    """Values for one backbone, with their source."""
+
+    source: str
+    batch_size: int
+    learning_rate: float
+    params: P
+    epochs: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe(Generic[P]):
+    """An objective as its paper trains it."""
+
+    summary: str
+    build: Callable[[P, int], Objective]
+    """From its parameters and the encoder's width."""
+    presets: Mapping[str, Preset[P]]
+    """By backbone."""
+    ablations: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """By name, the parameters that differ."""

@@ -1,0 +1,29 @@
+"""Contrastive arithmetic, in float32 or wider whatever the autocast around it."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+EPS = 1e-8
+"""Added nowhere: the least length a vector is divided by (PyTorch's `cosine_similarity`)."""
+
+
+def full_precision(x: Tensor) -> Tensor:
+    """`x`, widened to float32 where it is narrower."""
+    return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
+
+
+def cosine_logits(anchors: Tensor, candidates: Tensor, temperature: float) -> Tensor:
+    """cos(a_i, c_j) / tau: (N, D) and (M, D) to (N, M)."""
+    with torch.autocast(anchors.device.type, enabled=False):
+        unit = [F.normalize(full_precision(x), dim=1, eps=EPS) for x in (anchors, candidates)]
+        return unit[0] @ unit[1].T / temperature
+
+
+def info_nce(logits: Tensor) -> Tensor:
+    """-log softmax of each row's positive, which stands on the diagonal of (N, M >= N); the mean over N."""
+    with torch.autocast(logits.device.type, enabled=False):
+        positives = torch.arange(len(logits), device=logits.device)
+        return F.cross_entropy(full_precision(logits), positives)

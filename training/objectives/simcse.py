@@ -1,0 +1,62 @@
+"""SimCSE: a sentence and itself, told apart by dropout alone (Gao, Yao and Chen, EMNLP 2021)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from training.objectives.base import Needs, Preset, Recipe, Views
+from training.objectives.contrastive import cosine_logits, info_nce
+from training.objectives.heads import MLP
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimCSEParams:
+    """Defaults as published."""
+
+    temperature: float = 0.05
+    head: bool = True
+    """Whether a linear layer with tanh stands between the pooled vector and the loss."""
+
+    def __post_init__(self) -> None:
+        if not self.temperature > 0:
+            raise ValueError(f"temperature {self.temperature} is not above 0")
+
+
+class SimCSE(nn.Module):
+    """-log exp(cos(z_i, z'_i) / tau) / sum_j exp(cos(z_i, z'_j) / tau), the mean over the N anchors z_i."""
+
+    needs = Needs(views=2)
+
+    def __init__(self, params: SimCSEParams, dim: int) -> None:
+        super().__init__()
+        self.temperature = params.temperature
+        self.head = MLP(dim) if params.head else nn.Identity()
+
+    def forward(self, views: Views, rng: torch.Generator) -> dict[str, Tensor]:  # noqa: ARG002 - nothing is drawn
+        """One direction: anchors from the first view, candidates from the second."""
+        anchors, candidates = self.head(views.noisy)
+        return {"info_nce": info_nce(cosine_logits(anchors, candidates, self.temperature))}
+
+
+README = "README of princeton-nlp/SimCSE at 49fa580"
+
+RECIPE = Recipe(
+    summary="InfoNCE between two dropout views, the other sentences of the batch as negatives",
+    build=SimCSE,
+    presets={
+        "bert-base-uncased": Preset(source=README, batch_size=64, learning_rate=3e-5, params=SimCSEParams()),
+        "bert-large-uncased": Preset(source=README, batch_size=64, learning_rate=1e-5, params=SimCSEParams()),
+        "roberta-base": Preset(source=README, batch_size=512, learning_rate=1e-5, params=SimCSEParams()),
+        "roberta-large": Preset(source=README, batch_size=512, learning_rate=3e-5, params=SimCSEParams()),
+        "minilm": Preset(
+            source="ours: BERT-base's values, not tuned",
+            batch_size=64,
+            learning_rate=3e-5,
+            params=SimCSEParams(),
+        ),
+    },
+    ablations={"no-head": {"head": False}},
+)
