@@ -71,6 +71,11 @@ class RunConfig:
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name}: {getattr(self, name)} is below 0")
 
+        if self.seed >= 1 << 63:
+            raise ConfigError(f"seed: {self.seed} has more than 63 bits")
+        if self.max_length < 3:
+            raise ConfigError(f"max_length: {self.max_length} leaves no room between the special tokens")
+
     def to_json(self) -> str:
         """The run as a JSON object, a line a field."""
         return json.dumps(asdict(self), indent=2) + "\n"

@@ -103,6 +103,8 @@ def test_a_bad_setting_says_what_is_expected(setting: str, message: str) -> None
         ({"batch_size": 0}, "batch_size: 0 is not above 0"),
         ({"max_steps": -1}, "max_steps: -1"),
         ({"seed": -1}, "seed: -1 is below 0"),
+        ({"seed": 2**63}, "seed: 9223372036854775808 has more than 63 bits"),
+        ({"max_length": 2}, "max_length: 2 leaves no room"),
         ({"pooling": "max"}, "pooling 'max' is none of"),
         ({"temperature": 0.0}, "temperature 0.0"),
         ({"objective": "other"}, "objective 'other' is none of simcse"),
