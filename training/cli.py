@@ -26,6 +26,7 @@ from training.evaluation.vectors import EvaluationError
 from training.hardware import HardwareError
 from training.loop import DivergedError, InterruptedRun
 from training.objectives import OBJECTIVES
+from training.progress import encode_visibly
 from training.record import RunError
 
 TASKS = ("sts",)
@@ -102,7 +103,7 @@ def _add_evaluate(command: argparse.ArgumentParser) -> None:
 def _train(options: argparse.Namespace) -> int:
     config = resolve(options)
     outcome = run.fit(config, sys.stderr, resume=options.resume)
-    scores = run.sts_scores(outcome.encoder, Path(config.eval_data)) if config.eval_data else {}
+    scores = run.sts_scores(outcome.encoder, Path(config.eval_data), sys.stderr) if config.eval_data else {}
     if scores:
         print(sts.table(scores))
     bundle = run.publish(config, outcome, scores)
@@ -136,7 +137,7 @@ def resolve(options: argparse.Namespace) -> RunConfig:
 def _evaluate(options: argparse.Namespace) -> int:
     tasks = {name: files.load(options.data) for name, files in STS_TASKS.items()}
     encoder = Encoder.load(options.source, pooling=options.pooling)
-    scores = sts.evaluate(encoder.encode, tasks)
+    scores = sts.evaluate(encode_visibly(encoder.encode, sys.stderr), tasks)
     print(sts.table(scores))
     if options.json:
         content = {

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import TextIO
 
+import numpy as np
+from numpy.typing import NDArray
 from tqdm import tqdm
+
+from training.evaluation.vectors import Encode
 
 LINE_EVERY = 5.0
 """Seconds between plain lines."""
@@ -54,3 +59,22 @@ class Progress:
         """Leaves the bar as it stands."""
         if self._bar is not None:
             self._bar.close()
+
+
+def encode_visibly(encode: Encode, stream: TextIO, *, parts: int = 50) -> Encode:
+    """`encode` in `parts`, the shortest texts first, saying how far it is: the STS tasks take minutes."""
+
+    def visibly(texts: Sequence[str]) -> NDArray[np.float32]:
+        order = np.array(sorted(range(len(texts)), key=lambda i: len(texts[i])), dtype=np.int64)
+        vectors: list[NDArray[np.float32]] = []
+        said = time.monotonic()
+        with tqdm(total=len(texts), unit="text", file=stream, disable=not stream.isatty()) as bar:
+            for part in np.array_split(order, max(1, min(parts, len(order)))):
+                vectors.append(encode([texts[i] for i in part]))
+                bar.update(len(part))
+                if bar.disable and time.monotonic() - said >= LINE_EVERY:
+                    said = time.monotonic()
+                    print(f"encoded {sum(map(len, vectors))} of {len(texts)} texts", file=stream, flush=True)
+        return np.concatenate(vectors)[np.argsort(order)]
+
+    return visibly

@@ -25,7 +25,7 @@ from training.hardware import autocast_dtype, pick_device
 from training.interrupt import interruptible
 from training.loop import Setting, adamw, train
 from training.objectives import OBJECTIVES
-from training.progress import Progress
+from training.progress import Progress, encode_visibly
 from training.record import Record, RunError
 from training.selection import by_self_retrieval, by_stsb_dev
 
@@ -92,10 +92,10 @@ def publish(config: RunConfig, outcome: Outcome, scores: Mapping[str, TaskScore]
     )
 
 
-def sts_scores(encoder: Encoder, data: Path) -> dict[str, TaskScore]:
+def sts_scores(encoder: Encoder, data: Path, stream: TextIO) -> dict[str, TaskScore]:
     """The STS tasks that are in `data`, none if there are none."""
     tasks = {name: files.load(data) for name, files in STS_TASKS.items() if files.present(data)}
-    return sts.evaluate(encoder.encode, tasks) if tasks else {}
+    return sts.evaluate(encode_visibly(encoder.encode, stream), tasks) if tasks else {}
 
 
 def _initial(config: RunConfig, device: torch.device) -> State:

@@ -10,13 +10,9 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import settings
 
 from training import run
 from training.config import RunConfig, from_preset
-
-settings.register_profile("any-speed", deadline=None)
-settings.load_profile("any-speed")
 
 SUBJECTS = ["the man", "a woman", "the old dog", "a small cat", "the teacher", "a student", "the bird", "a writer"]
 VERBS = ["can see", "will read", "did find", "could hear", "does make", "would take", "may write about"]

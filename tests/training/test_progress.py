@@ -1,10 +1,13 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
-from training.progress import Progress
+from training.progress import Progress, encode_visibly
 
 
 class Terminal(io.StringIO):
@@ -38,3 +41,16 @@ def test_a_bar_on_a_terminal() -> None:
     shown.close()
     assert "4/4" in terminal.getvalue() and "loss 0.5000, 80 sentences/s" in terminal.getvalue()
     assert "a line\n" in terminal.getvalue()
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_encoding_in_parts_gives_every_text_its_own_vector(terminal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    def lengths(texts: Sequence[str]) -> NDArray[np.float32]:
+        return np.array([[len(text)] for text in texts], dtype=np.float32)
+
+    monkeypatch.setattr("training.progress.LINE_EVERY", 0.0)
+    texts = ["x" * (7 * i % 11) for i in range(23)]
+    stream = Terminal() if terminal else io.StringIO()
+    np.testing.assert_array_equal(encode_visibly(lengths, stream, parts=4)(texts), lengths(texts))
+    assert ("23/23" if terminal else "encoded 23 of 23 texts") in stream.getvalue()
+    assert encode_visibly(lengths, stream)(["one"]).tolist() == [[3]]
