@@ -1,0 +1,77 @@
+"""Corpora: create, list, describe, delete."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Response
+
+from serving.api.deps import CorpusName, ServiceDep
+from serving.api.route import Route
+from serving.api.schemas import CorporaAnswer, CorpusAnswer, CorpusRequest
+from serving.corpora import Corpora
+from serving.errors import NotFound
+from serving.names import check_corpus_name
+from serving.service import Service
+
+router = APIRouter(tags=["corpora"], route_class=Route)
+RECALL_TARGET = 0.95
+
+
+@router.put("/corpora/{name}", summary="Create a corpus", responses={201: {"model": CorpusAnswer}})
+async def create(
+    name: CorpusName, service: ServiceDep, response: Response, body: CorpusRequest | None = None
+) -> CorpusAnswer:
+    """201 when it is new, else 200; what is given replaces the description and recall target it had."""
+    wanted = body or CorpusRequest()
+    created = await service.on_corpora(
+        lambda corpora: corpora.create(name, description=wanted.description, recall_target=wanted.recall_target)
+    )
+    response.status_code = 201 if created else 200
+    return await service.on_corpora(lambda corpora: _answer(corpora, name, service))
+
+
+@router.get("/corpora", summary="List the corpora")
+async def listing(service: ServiceDep) -> CorporaAnswer:
+    """By name."""
+    return await service.on_corpora(
+        lambda corpora: CorporaAnswer(corpora=[_answer(corpora, name, service) for name in corpora.names()])
+    )
+
+
+@router.get("/corpora/{name}", summary="Describe a corpus")
+async def describe(name: CorpusName, service: ServiceDep) -> CorpusAnswer:
+    """What it holds and how it is searched."""
+    return await service.on_corpora(lambda corpora: _answer(corpora, name, service))
+
+
+@router.delete("/corpora/{name}", status_code=204, summary="Delete a corpus")
+async def delete(name: CorpusName, service: ServiceDep) -> None:
+    """With every document in it."""
+    await service.on_corpora(lambda corpora: corpora.drop(name))
+
+
+@router.api_route(
+    "/corpora/{path:path}", methods=["GET", "PUT", "POST", "DELETE"], include_in_schema=False, response_model=None
+)
+async def unknown(path: str) -> None:
+    """What no route above took: a name with a slash in it is refused as any bad name is."""
+    name, _, rest = path.partition("/")
+    check_corpus_name(name if rest else path, "name")
+    raise NotFound(f"there is no route /corpora/{path}")
+
+
+def _answer(corpora: Corpora, name: str, service: Service) -> CorpusAnswer:
+    corpus, size = corpora.corpus(name)
+    stale = size.documents and corpus.fingerprint != service.manifest.fingerprint
+    return CorpusAnswer(
+        name=corpus.name,
+        description=corpus.description,
+        documents=size.documents,
+        bytes=size.bytes,
+        dim=corpus.dim,
+        fingerprint=corpus.fingerprint,
+        recall_target=corpus.recall_target or RECALL_TARGET,
+        index=service.settings.index,
+        recall=1.0,
+        state="stale" if stale else "ready",
+        created=corpus.created,
+    )

@@ -1,0 +1,29 @@
+"""What routes are given."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import Depends, Path, Request
+
+from serving.names import check_corpus_name, check_document_id
+from serving.service import Service
+
+
+def service_of(request: Request) -> Service:
+    """The service that the app was made around, from its lifespan state."""
+    service: Service = request.state.service
+    return service
+
+
+def _corpus_name(name: Annotated[str, Path(description="name of the corpus")]) -> str:
+    return check_corpus_name(name, "name")
+
+
+def _document_id(id: Annotated[str, Path(description="id of the document")]) -> str:
+    return check_document_id(id, "id")
+
+
+ServiceDep = Annotated[Service, Depends(service_of)]
+CorpusName = Annotated[str, Depends(_corpus_name)]
+DocumentId = Annotated[str, Depends(_document_id)]

@@ -1,0 +1,121 @@
+"""Documents of a corpus: add, list, get, delete."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Query, Request, Response
+
+from serving.api.answers import json_response
+from serving.api.deps import CorpusName, DocumentId, ServiceDep
+from serving.api.route import Route, is_json, media_type
+from serving.api.schemas import DeleteAnswer, DeleteRequest, DocumentAnswer, DocumentsAnswer, UploadAnswer
+from serving.errors import Invalid, Malformed, UnsupportedMedia
+from serving.filters import compile_filter
+from serving.ports import Document
+from serving.uploads import Row, json_rows, ndjson_rows, read_upload
+
+router = APIRouter(prefix="/corpora/{name}/documents", tags=["documents"], route_class=Route)
+
+NDJSON = ("application/x-ndjson", "application/ndjson", "application/jsonl", "application/x-jsonlines")
+_ROW: dict[str, Any] = {
+    "type": "object",
+    "required": ["text"],
+    "properties": {"id": {"type": "string"}, "text": {"type": "string"}, "metadata": {"type": "object"}},
+    "example": {"id": "a", "text": "A text to find.", "metadata": {"lang": "en"}},
+}
+_UPLOAD = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "application/json": {
+                "schema": {
+                    "type": "object",
+                    "required": ["documents"],
+                    "properties": {"documents": {"type": "array", "items": _ROW}},
+                }
+            },
+            "application/x-ndjson": {
+                "schema": {"type": "string"},
+                "example": '{"id": "a", "text": "A text to find."}\n{"text": "Another."}\n',
+            },
+        },
+    }
+}
+
+
+@router.post("", response_model=UploadAnswer, summary="Add or replace documents", openapi_extra=_UPLOAD)
+async def add(
+    name: CorpusName,
+    request: Request,
+    service: ServiceDep,
+    on_error: Annotated[Literal["fail", "skip"], Query(description="skip keeps the good rows")] = "fail",
+) -> Response:
+    """Durable and searchable on return, all or none. The same id replaces; without an id one is made."""
+    rows = await _rows(request)
+    upload = read_upload(rows, service.settings, skip_errors=on_error == "skip")
+    await service.add(name, upload.documents)
+    answer: dict[str, Any] = {"ids": [document.id for document in upload.documents], "count": len(upload.documents)}
+    if on_error == "skip":
+        answer["errors"] = [rejected._asdict() for rejected in upload.rejected]
+    return json_response(answer)
+
+
+@router.get("", summary="List documents")
+async def listing(
+    name: CorpusName,
+    service: ServiceDep,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+    cursor: str | None = None,
+) -> DocumentsAnswer:
+    """Oldest first; a replaced document counts as new."""
+    after = _cursor(cursor)
+    documents, following = await service.on_corpora(lambda corpora: corpora.page(name, after, limit))
+    return DocumentsAnswer(
+        documents=[_answer(document) for document in documents],
+        cursor=None if following is None else str(following),
+    )
+
+
+@router.delete("", summary="Delete documents by filter")
+async def delete_where(name: CorpusName, body: DeleteRequest, service: ServiceDep) -> DeleteAnswer:
+    """Every document whose metadata matches."""
+    if not body.filter:
+        raise Invalid("would match everything; to empty a corpus, delete it", field="filter")
+    where = compile_filter(body.filter)
+    return DeleteAnswer(deleted=await service.on_corpora(lambda corpora: corpora.delete_where(name, where)))
+
+
+@router.get("/{id:path}", summary="Get a document")
+async def get(name: CorpusName, id: DocumentId, service: ServiceDep) -> DocumentAnswer:
+    """By its id."""
+    return _answer(await service.on_corpora(lambda corpora: corpora.document(name, id)))
+
+
+@router.delete("/{id:path}", status_code=204, summary="Delete a document")
+async def delete(name: CorpusName, id: DocumentId, service: ServiceDep) -> None:
+    """By its id; it stays deleted."""
+    await service.on_corpora(lambda corpora: corpora.delete(name, id))
+
+
+async def _rows(request: Request) -> list[Row]:
+    media, body = media_type(request), await request.body()
+    if media in NDJSON:
+        return ndjson_rows(body)
+    if not is_json(media):
+        raise UnsupportedMedia(f"documents come as application/json or application/x-ndjson, not {media}")
+    if not body:
+        raise Malformed("the body is empty")
+    return json_rows(await request.json())
+
+
+def _cursor(cursor: str | None) -> int:
+    if cursor is None:
+        return 0
+    if not (cursor.isascii() and cursor.isdecimal() and len(cursor) <= 18):
+        raise Invalid("not a cursor of this server", field="cursor")
+    return int(cursor)
+
+
+def _answer(document: Document) -> DocumentAnswer:
+    return DocumentAnswer(id=document.id, text=document.text, metadata=dict(document.metadata))

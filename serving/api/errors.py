@@ -1,0 +1,89 @@
+"""Errors as each family of routes writes them: the native one as text-embeddings-inference, /v1 as OpenAI."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+
+from serving.api.answers import json_response
+from serving.api.request_id import HEADER, id_of
+from serving.api.schemas import UNION_TAGS
+from serving.errors import Invalid, ServiceError
+
+log = logging.getLogger(__name__)
+
+_OPENAI_PATHS = ("/v1/", "/embeddings", "/models")
+_KINDS = {404: "NotFound", 405: "Validation"}
+
+
+def install(app: FastAPI) -> None:
+    """Every error of the app in its family's shape."""
+    app.add_exception_handler(ServiceError, _service_error)
+    app.add_exception_handler(RequestValidationError, _validation_error)
+    app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(Exception, _bug)
+
+
+def invalid(errors: Sequence[Mapping[str, Any]]) -> Invalid:
+    """pydantic's first complaint, naming the field as the caller wrote it."""
+    first = errors[0]
+    location = [str(step) for step in first["loc"] if step not in UNION_TAGS and step not in ("body", "query", "path")]
+    more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
+    return Invalid(str(first["msg"]).removeprefix("Value error, ") + more, field=".".join(location) or "body")
+
+
+def _service_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, ServiceError)
+    headers = {}
+    if error.retry_after is not None:
+        headers = {"retry-after": str(error.retry_after), "retry-after-ms": str(1000 * error.retry_after)}
+    return _answer(request, error.status, error.kind, error.message, field=error.field, headers=headers)
+
+
+def _validation_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    return _service_error(request, invalid(error.errors()))
+
+
+def _http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    message = f"{request.method} {request.url.path}: {error.detail}"
+    return _answer(
+        request,
+        error.status_code,
+        _KINDS.get(error.status_code, "Backend"),
+        message,
+        headers=dict(error.headers or {}),
+    )
+
+
+def _bug(request: Request, error: Exception) -> Response:
+    log.error("request %s failed", id_of(request.scope), exc_info=error)
+    message = f"internal error; the server's log has it under request {id_of(request.scope)}"
+    return _answer(request, 500, "Backend", message, headers={HEADER: id_of(request.scope)})
+
+
+def _answer(
+    request: Request, status: int, kind: str, message: str, *, field: str | None = None, headers: dict[str, str]
+) -> Response:
+    if request.url.path.startswith(_OPENAI_PATHS):
+        content: dict[str, Any] = {"error": _openai(status, kind, message, field)}
+    else:
+        content = {"error": message, "error_type": kind}
+    return json_response(content, status=status, headers=headers)
+
+
+def _openai(status: int, kind: str, message: str, field: str | None) -> dict[str, Any]:
+    family = {429: "rate_limit_error", 424: "server_error", 500: "server_error", 503: "server_error"}
+    code = "model_not_found" if status == 404 and field == "model" else kind.lower()
+    return {
+        "message": message,
+        "type": family.get(status, "invalid_request_error"),
+        "param": field,
+        "code": code,
+    }

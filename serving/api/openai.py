@@ -1,0 +1,56 @@
+"""OpenAI's routes: embeddings and models, with and without /v1."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Response
+
+from serving.api.answers import embedding_headers, encoded, json_response
+from serving.api.deps import ServiceDep
+from serving.api.route import Route
+from serving.api.schemas import OpenAIEmbeddings, OpenAIEmbeddingsRequest, OpenAIError, OpenAIModel, OpenAIModels
+from serving.embedder import EmbedOptions
+from serving.errors import NotFound
+from serving.service import Service
+
+_ERRORS: dict[int | str, dict[str, Any]] = {
+    status: {"model": OpenAIError} for status in (400, 404, 413, 415, 422, 424, 429, 503)
+}
+router = APIRouter(tags=["openai"], route_class=Route, responses=_ERRORS)
+
+
+@router.post("/v1/embeddings", response_model=OpenAIEmbeddings, summary="Embed texts or token ids")
+@router.post("/embeddings", response_model=OpenAIEmbeddings, include_in_schema=False)
+async def embeddings(body: OpenAIEmbeddingsRequest, service: ServiceDep) -> Response:
+    """Any `model` is answered by the one that is served. Token ids must be the model's own; they are embedded as is."""
+    result = await service.embed(body.input, EmbedOptions(dimensions=body.dimensions), "input")
+    usage = {"prompt_tokens": result.tokens, "total_tokens": result.tokens, "truncated": result.truncated}
+    data = [
+        {"object": "embedding", "index": i, "embedding": vector}
+        for i, vector in enumerate(encoded(result.vectors, body.encoding_format))
+    ]
+    return json_response(
+        {"object": "list", "data": data, "model": service.manifest.name, "usage": usage},
+        headers=embedding_headers(result),
+    )
+
+
+@router.get("/v1/models", summary="List the models")
+@router.get("/models", include_in_schema=False)
+async def models(service: ServiceDep) -> OpenAIModels:
+    """The one that is served."""
+    return OpenAIModels(data=[_model(service)])
+
+
+@router.get("/v1/models/{id:path}", summary="Describe a model")
+@router.get("/models/{id:path}", include_in_schema=False)
+async def model(id: str, service: ServiceDep) -> OpenAIModel:
+    """By the name that the list gives."""
+    if id != service.manifest.name:
+        raise NotFound(f"there is no model {id!r}; this server runs {service.manifest.name!r}", field="model")
+    return _model(service)
+
+
+def _model(service: Service) -> OpenAIModel:
+    return OpenAIModel(id=service.manifest.name, created=0, owned_by="isosphere")

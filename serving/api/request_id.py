@@ -1,0 +1,41 @@
+"""Every response carries `x-request-id`: the caller's own, or a new one."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import MutableMapping
+from typing import Any
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+HEADER = "x-request-id"
+_ACCEPTED = re.compile(rb"[\x21-\x7e]{1,128}")
+
+
+class RequestId:
+    """Pure ASGI, so that a response streams through it and a disconnect reaches the route."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass on, with the id in the scope and in the response."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        given = next((value for name, value in scope["headers"] if name == HEADER.encode()), b"")
+        name = given if _ACCEPTED.fullmatch(given) else uuid.uuid4().hex.encode()
+        scope.setdefault("state", {})["request_id"] = name.decode()
+
+        async def stamped(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message.get("headers", []), (HEADER.encode(), name)]
+            await send(message)
+
+        await self._app(scope, receive, stamped)
+
+
+def id_of(scope: MutableMapping[str, Any]) -> str:
+    """The id of the request."""
+    return str(scope.get("state", {}).get("request_id", ""))

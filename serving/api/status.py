@@ -1,0 +1,90 @@
+"""What runs here and how it fares: /info, health, metrics."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from typing import Any
+
+from fastapi import APIRouter, Response
+from prometheus_client import CONTENT_TYPE_LATEST
+
+from serving.api.answers import json_response
+from serving.api.deps import ServiceDep
+from serving.api.route import Route
+from serving.api.schemas import ErrorAnswer
+from serving.service import RETRY_SECONDS, Service
+
+router = APIRouter(tags=["status"], route_class=Route)
+NOT_READY: dict[int | str, dict[str, Any]] = {503: {"model": ErrorAnswer, "description": "loading, draining or failed"}}
+
+
+@router.get("/info", summary="Describe the server")
+async def info(service: ServiceDep) -> dict[str, Any]:
+    """text-embeddings-inference's keys, and ours. Before the model is loaded the engine's facts are null."""
+    manifest, settings, engine = service.manifest, service.settings, service.engine
+    return {
+        "model_id": manifest.name,
+        "model_sha": manifest.fingerprint,
+        "model_dtype": {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}.get(engine.precision)
+        if engine
+        else None,
+        "served_model_name": manifest.name,
+        "model_type": {"embedding": {"pooling": manifest.pooling}},
+        "max_concurrent_requests": None,
+        "max_input_length": manifest.max_length,
+        "max_batch_tokens": settings.max_batch_tokens,
+        "max_batch_requests": None,
+        "max_client_batch_size": settings.max_request_texts,
+        "auto_truncate": True,
+        "tokenization_workers": 1,
+        "version": version("isosphere"),
+        "sha": None,
+        "docker_label": None,
+        "fingerprint": manifest.fingerprint,
+        "backbone": manifest.backbone,
+        "objective": manifest.objective,
+        "dim": manifest.dim,
+        "prompts": manifest.prompts,
+        "engine": engine.name if engine else None,
+        "precision": engine.precision if engine else None,
+        "device": engine.device if engine else None,
+        "index": settings.index,
+        "state": service.health.state,
+    }
+
+
+@router.get("/health", summary="Ready to work?", responses=NOT_READY)
+@router.get("/readyz", summary="Ready to work?", responses=NOT_READY)
+@router.get("/ping", summary="Ready to work?", responses=NOT_READY)
+async def ready(service: ServiceDep) -> Response:
+    """200 while requests are served; 503 with the reason while loading, draining or failed."""
+    health = service.health
+    if health.state == "ready":
+        return json_response({"state": health.state})
+    return json_response(
+        {"error": f"{health.state}: {health.reason}", "error_type": "Unhealthy", "state": health.state},
+        status=503,
+        headers={"retry-after": str(RETRY_SECONDS)},
+    )
+
+
+@router.get("/livez", summary="Alive?")
+async def alive(service: ServiceDep) -> dict[str, str]:
+    """200 for as long as the process answers at all."""
+    return {"state": service.health.state}
+
+
+@router.get("/metrics", summary="Prometheus metrics", response_class=Response)
+async def metrics(service: ServiceDep) -> Response:
+    """The text exposition format."""
+    _observe(service)
+    return Response(service.metrics.text(), media_type=CONTENT_TYPE_LATEST)
+
+
+def _observe(service: Service) -> None:
+    ready = service.health.state == "ready"
+    service.metrics.ready.set(ready)
+    service.metrics.corpora.set(len(service.corpora.names()))
+    if ready:
+        service.metrics.queue_size.set(service.embedder.batcher.queued_texts)
+        service.metrics.queued_tokens.set(service.embedder.batcher.queued_tokens)

@@ -1,0 +1,213 @@
+"""Corpora: the store is the truth, an index in memory beside each corpus is a cache of it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from serving.errors import Conflict, Invalid
+from serving.filters import Predicate
+from serving.ports import Content, Corpus, Document, Floats, Index, Keys, Ranking, Size, Store
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Hit:
+    """A document found, with its cosine to the query and, where asked for, its vector."""
+
+    document: Document
+    score: float
+    vector: Floats | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """Which hits of a query to return."""
+
+    k: int = 10
+    offset: int = 0
+    where: Predicate | None = None
+    min_score: float | None = None
+    with_vector: bool = False
+
+
+@dataclass
+class _Place:
+    """Commits and index updates of one corpus happen together under its lock, so their orders are the same."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    index: Index | None = None
+
+
+class Corpora:
+    """All corpora of a store, searchable. Blocking: the service calls it from threads.
+
+    A write that returned is committed and seen by every search that starts later.
+    """
+
+    def __init__(self, store: Store, new_index: Callable[[int], Index]) -> None:
+        self._store = store
+        self._new_index = new_index
+        self._places: dict[str, _Place] = {}
+
+    def names(self) -> list[str]:
+        """Sorted."""
+        return self._store.names()
+
+    def warm(self) -> None:
+        """Build every index now rather than at the first search."""
+        for name in self.names():
+            with self._place(name) as place:
+                self._index(name, place)
+
+    def create(
+        self,
+        name: str,
+        *,
+        description: str | None = None,
+        recall_target: float | None = None,
+        content: Content | None = None,
+    ) -> bool:
+        """Create whole, `content` included, or take over what is given if it exists; whether it was created."""
+        corpus = Corpus(name, description, recall_target, created=time.time())
+        with self._places.setdefault(name, _Place()).lock:
+            return self._store.create(corpus, content)
+
+    def drop(self, name: str) -> None:
+        """Remove a corpus and everything in it."""
+        with self._place(name) as place:
+            self._store.drop(name)
+            place.index = None
+
+    def corpus(self, name: str) -> tuple[Corpus, Size]:
+        """What it is and how much it holds."""
+        return self._store.corpus(name), self._store.size(name)
+
+    def put(self, name: str, content: Content) -> None:
+        """Add documents, replacing those of the same id, all or none.
+
+        Raises:
+            Conflict: the corpus holds vectors of another bundle.
+        """
+        with self._place(name) as place:
+            before = self._store.corpus(name)
+            change = self._store.put(name, content)
+            if before.fingerprint != content.fingerprint:
+                place.index = None  # it was empty, and may have had another width
+            self._update(name, place, change.removed, change.added, content.vectors)
+
+    def delete(self, name: str, document: str) -> None:
+        """Remove one document by its id."""
+        with self._place(name) as place:
+            key = self._store.key(name, document)
+            self._store.delete(name, [key])
+            self._update(name, place, np.array([key]))
+
+    def delete_where(self, name: str, where: Predicate) -> int:
+        """Remove every document whose metadata matches; how many."""
+        with self._place(name) as place:
+            keys = self._matching(name, where)
+            self._store.delete(name, keys.tolist())
+            self._update(name, place, keys)
+            return len(keys)
+
+    def document(self, name: str, document: str) -> Document:
+        """One document by its id."""
+        key = self._store.key(name, document)
+        return self._store.documents(name, [key])[key]
+
+    def page(self, name: str, after: int, limit: int) -> tuple[list[Document], int | None]:
+        """Up to `limit` documents beyond the cursor `after`, oldest first, and the next cursor if there are more."""
+        rows = self._store.page(name, after, limit + 1)
+        more = len(rows) > limit
+        return [document for _, document in rows[:limit]], rows[limit - 1][0] if more else None
+
+    def search(self, name: str, queries: Floats, wanted: Wanted) -> list[list[Hit]]:
+        """The best documents for each row of (Q, D) `queries`, which need not be unit length."""
+        with self._place(name) as place:
+            corpus, index = self._store.corpus(name), self._index(name, place)
+            if index is None:
+                return [[] for _ in queries]
+            if corpus.dim != queries.shape[1]:
+                raise Invalid(
+                    f"{queries.shape[1]} numbers, but corpus {name!r} has {corpus.dim} dimensions", field="vector"
+                )
+            lengths = np.linalg.norm(queries.astype(np.float64), axis=1, keepdims=True)
+            units = (queries / np.where(lengths > 0, lengths, 1)).astype(np.float32)
+            allowed = None if wanted.where is None else self._matching(name, wanted.where)
+            rankings = index.search(units, wanted.k + wanted.offset, allowed)
+            return [self._hits(name, ranking, wanted) for ranking in rankings]
+
+    def check_fingerprint(self, name: str, fingerprint: str) -> None:
+        """Refuse to compare vectors of different encoders.
+
+        Raises:
+            Conflict: the corpus was embedded by another bundle.
+        """
+        corpus = self._store.corpus(name)
+        if corpus.fingerprint not in (None, fingerprint) and self._store.size(name).documents:
+            raise Conflict(
+                f"corpus {name!r} was embedded by the bundle {corpus.fingerprint}, this server runs {fingerprint}: "
+                "serve that bundle, or delete the corpus and upload it again"
+            )
+
+    def close(self) -> None:
+        """Close the store."""
+        self._store.close()
+
+    def _hits(self, name: str, ranking: Ranking, wanted: Wanted) -> list[Hit]:
+        keys, scores = (part[wanted.offset :] for part in ranking)
+        if wanted.min_score is not None:
+            keep = scores >= wanted.min_score
+            keys, scores = keys[keep], scores[keep]
+        documents = self._store.documents(name, keys.tolist())
+        vectors: dict[int, Floats] = {}
+        if wanted.with_vector:
+            for block, rows in self._store.vectors(name, keys.tolist()):
+                vectors.update(zip(block.tolist(), rows, strict=True))
+        return [
+            Hit(documents[key], score, vectors.get(key))
+            for key, score in zip(keys.tolist(), scores.tolist(), strict=True)
+        ]
+
+    def _matching(self, name: str, where: Predicate) -> Keys:
+        matching = (key for key, metadata in self._store.metadata(name) if where(metadata))
+        return np.fromiter(matching, dtype=np.int64)
+
+    @contextmanager
+    def _place(self, name: str) -> Iterator[_Place]:
+        self._store.corpus(name)
+        place = self._places.setdefault(name, _Place())
+        with place.lock:
+            yield place
+
+    def _index(self, name: str, place: _Place) -> Index | None:
+        """The index, built from the store if it is not there; None for a corpus that never held a document."""
+        corpus = self._store.corpus(name)
+        if place.index is None and corpus.dim is not None:
+            index = self._new_index(corpus.dim)
+            for keys, vectors in self._store.vectors(name):
+                index.add(keys, vectors)
+            place.index = index
+        return place.index
+
+    def _update(
+        self, name: str, place: _Place, removed: Keys, added: Keys | None = None, vectors: Floats | None = None
+    ) -> None:
+        """Follow a commit. The write is acknowledged whatever happens here: the store has it."""
+        if place.index is None:
+            return
+        try:
+            place.index.remove(removed)
+            if added is not None and vectors is not None:
+                place.index.add(added, vectors)
+        except Exception:
+            log.exception("the index of corpus %r could not be updated; it is rebuilt from the store", name)
+            place.index = None

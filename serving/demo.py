@@ -1,0 +1,89 @@
+"""The corpus that a new server comes with: what CPython documents about itself."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from itertools import islice
+
+import numpy as np
+from tqdm import tqdm
+
+from models.python_docs import Section, sections
+from serving.ports import Content, Document
+from serving.service import Service, uninterrupted
+
+log = logging.getLogger(__name__)
+
+NAME = "python-docs"
+DESCRIPTION = "The documentation inside CPython: language reference and docstrings of the standard library"
+MAX_DOCUMENTS = 8_000
+MAX_PARAGRAPHS = 2
+MIN_CHARACTERS, MAX_CHARACTERS = 30, 200
+"""At most about 50 tokens: longer paragraphs are cut after a sentence. Shorter ones say too little to be found."""
+STEP = 128
+"""Documents embedded between two reports of progress."""
+
+
+async def build(service: Service) -> None:
+    """Embed and store the demo corpus if the store has no corpus at all. Killed half-way, it leaves none."""
+    if service.corpora.names():
+        return
+    service.report(f"building the demo corpus {NAME}")
+    log.info("building the demo corpus %s (first start only; --no-demo turns it off)", NAME)
+    # Texts of a step are padded to its longest, so neighbours in length belong together.
+    documents = await asyncio.to_thread(lambda: sorted(_documents(), key=lambda document: len(document.text)))
+    vectors = []
+    with tqdm(total=len(documents), unit="doc", disable=not sys.stderr.isatty()) as bar:
+        for start in range(0, len(documents), STEP):
+            content = await service.embedded(documents[start : start + STEP])
+            vectors.append(content.vectors)
+            bar.update(len(content.documents))
+            _report(service, start, min(start + STEP, len(documents)), len(documents))
+    whole = Content(documents, np.concatenate(vectors), service.manifest.fingerprint)
+    create = asyncio.to_thread(service.corpora.create, NAME, description=DESCRIPTION, content=whole)
+    await uninterrupted(create)
+
+
+def _report(service: Service, before: int, done: int, total: int) -> None:
+    service.report(f"building the demo corpus {NAME}: {done} of {total} documents")
+    if not sys.stderr.isatty() and 10 * before // total < 10 * done // total:
+        log.info("demo corpus: %d of %d documents", done, total)
+
+
+def _documents() -> Iterator[Document]:
+    """Paragraphs, each with the module and name that it documents."""
+    return islice(map(_numbered(), _paragraphs()), MAX_DOCUMENTS)
+
+
+def _paragraphs() -> Iterator[tuple[Section, str]]:
+    """A docstring's first paragraphs say what the thing is for; the language reference is kept whole."""
+    for section in sections():
+        kept = None if section.module == "topics" else MAX_PARAGRAPHS
+        for paragraph in section.text.split("\n\n")[:kept]:
+            if len(paragraph) >= MIN_CHARACTERS:
+                yield section, paragraph
+
+
+def _numbered() -> Callable[[tuple[Section, str]], Document]:
+    """Ids that count the paragraphs of a name: overloads and conditional definitions share one."""
+    seen: Counter[str] = Counter()
+
+    def document(found: tuple[Section, str]) -> Document:
+        section, paragraph = found
+        name = f"{section.module}:{section.name}"
+        seen[name] += 1
+        metadata = {"module": section.module, "name": section.name, "paragraph": seen[name]}
+        return Document(f"{name}#{seen[name]}", _cut(paragraph), metadata)
+
+    return document
+
+
+def _cut(paragraph: str) -> str:
+    if len(paragraph) <= MAX_CHARACTERS:
+        return paragraph
+    end = paragraph.rfind(". ", 0, MAX_CHARACTERS) + 1
+    return paragraph[: end or paragraph.rfind(" ", 0, MAX_CHARACTERS)]

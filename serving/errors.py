@@ -1,0 +1,107 @@
+"""Everything the server can answer with instead of a result: a closed set, each carrying its status and kind."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+Kind = Literal[
+    "Validation",
+    "Overloaded",
+    "Unhealthy",
+    "Backend",
+    "Tokenizer",
+    "Empty",
+    "NotFound",
+    "Conflict",
+    "Unauthorized",
+]
+
+
+class ServiceError(Exception):
+    """What the caller is told; `field` names the part of the request at fault, where there is one."""
+
+    status: ClassVar[int]
+    kind: ClassVar[Kind]
+
+    def __init__(self, message: str, *, field: str | None = None, retry_after: int | None = None) -> None:
+        self.message = f"{field}: {message}" if field else message
+        self.field = field
+        self.retry_after = retry_after
+        super().__init__(self.message)
+
+
+class Malformed(ServiceError):
+    """The body is not what its content type says."""
+
+    status = 400
+    kind = "Validation"
+
+
+class Empty(ServiceError):
+    """A list that must hold something holds nothing."""
+
+    status = 400
+    kind = "Empty"
+
+
+class ForeignTokens(ServiceError):
+    """Token ids that this model's vocabulary does not have."""
+
+    status = 400
+    kind = "Tokenizer"
+
+
+class NotFound(ServiceError):
+    """No such corpus, document, model or route."""
+
+    status = 404
+    kind = "NotFound"
+
+
+class Conflict(ServiceError):
+    """The request does not fit what is stored: above all, vectors of another encoder."""
+
+    status = 409
+    kind = "Conflict"
+
+
+class TooLarge(ServiceError):
+    """More bytes, texts, tokens or documents than a request may carry."""
+
+    status = 413
+    kind = "Validation"
+
+
+class UnsupportedMedia(ServiceError):
+    """A content type that this route does not read."""
+
+    status = 415
+    kind = "Validation"
+
+
+class Invalid(ServiceError):
+    """A wrong type or value."""
+
+    status = 422
+    kind = "Validation"
+
+
+class Backend(ServiceError):
+    """The engine failed on the batch that this request was in."""
+
+    status = 424
+    kind = "Backend"
+
+
+class Overloaded(ServiceError):
+    """The queue is full; none of the request was admitted."""
+
+    status = 429
+    kind = "Overloaded"
+
+
+class Unhealthy(ServiceError):
+    """Loading, draining or failed."""
+
+    status = 503
+    kind = "Unhealthy"

@@ -1,0 +1,11 @@
+"""The indexes by name; each is made for one width."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from serving.indexes.exact import ExactIndex
+from serving.indexes.faiss import FaissIndex
+from serving.ports import Index
+
+INDEXES: dict[str, Callable[[int], Index]] = {"exact": ExactIndex, "faiss": FaissIndex}

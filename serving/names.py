@@ -1,0 +1,39 @@
+"""What corpora and documents may be called. A legal corpus name is also a safe file name."""
+
+from __future__ import annotations
+
+import re
+
+from serving.errors import Invalid
+
+CORPUS_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
+MAX_ID_BYTES = 512
+_CORPUS = re.compile(CORPUS_NAME.rstrip("$") + r"\Z")
+
+
+def check_corpus_name(name: str, field: str = "corpus") -> str:
+    """The name, if it is one.
+
+    Raises:
+        Invalid: it is not.
+    """
+    if not _CORPUS.match(name):
+        raise Invalid(f"{name[:80]!r} is not a corpus name: it must match {CORPUS_NAME}", field=field)
+    return name
+
+
+def check_document_id(name: str, field: str) -> str:
+    """The id, if it is one: 1 to 512 bytes of UTF-8 without NUL.
+
+    Raises:
+        Invalid: it is not.
+    """
+    if "\x00" in name:
+        raise Invalid("must not contain NUL", field=field)
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError:
+        raise Invalid("not valid Unicode: a lone surrogate", field=field) from None
+    if not 1 <= size <= MAX_ID_BYTES:
+        raise Invalid(f"must be 1 to {MAX_ID_BYTES} bytes long, not {size}", field=field)
+    return name

@@ -1,0 +1,179 @@
+"""The seams of the server: what an engine, an index and a store must do, and the values they exchange."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.bundle import Manifest
+from models.tokenizer import Direction, Tokens
+
+Floats = NDArray[np.float32]
+Keys = NDArray[np.int64]
+Device = Literal["auto", "cpu", "cuda"]
+
+
+class EngineError(RuntimeError):
+    """The engine can't run here, or not as the bundle asks; the message says why and what to change."""
+
+
+class Embedded(NamedTuple):
+    """What an engine makes of N texts."""
+
+    vectors: Floats
+    """(N, D), unit length."""
+    norms: Floats
+    """(N,), the length of each pooled vector before normalisation."""
+
+
+class Engine(Protocol):
+    """A loaded model. `tokenize` and `embed` run on different threads, each called by one thread at a time."""
+
+    name: str
+    precision: str
+    device: str
+    vocab_size: int
+
+    def tokenize(self, texts: Sequence[str], direction: Direction) -> list[Tokens]:
+        """Tokens of each text, cut to the model's length on the side that `direction` names."""
+
+    def embed(self, batch: Sequence[Tokens]) -> Embedded:
+        """One padded batch through the model, rows in the order given."""
+
+
+@dataclass(frozen=True)
+class EngineOptions:
+    """What an engine may use of the machine."""
+
+    device: Device = "auto"
+    threads: int = 1
+
+
+@dataclass(frozen=True)
+class Model:
+    """What is known of a model before its weights are read, and how to read them."""
+
+    manifest: Manifest
+    load: Callable[[EngineOptions], Engine]
+
+
+class Ranking(NamedTuple):
+    """The hits of one query, best first; equal scores are ordered oldest first."""
+
+    keys: Keys
+    scores: Floats
+
+
+class Index(Protocol):
+    """Unit vectors by key, searched by inner product. Not thread-safe: its corpus holds a lock around it."""
+
+    def __len__(self) -> int:
+        """Vectors held."""
+
+    def add(self, keys: Keys, vectors: Floats) -> None:
+        """Add (N, D) vectors under N keys that the index does not hold yet."""
+
+    def remove(self, keys: Keys) -> None:
+        """Remove those of `keys` that the index holds."""
+
+    def search(self, queries: Floats, k: int, allowed: Keys | None = None) -> list[Ranking]:
+        """For each row of (Q, D) `queries` the best `k`, or all there are, among `allowed` keys if given."""
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """A named collection of documents, all embedded by one encoder."""
+
+    name: str
+    description: str | None = None
+    recall_target: float | None = None
+    created: float = 0.0
+    """Seconds since the epoch."""
+    fingerprint: str | None = None
+    """Of the bundle that embedded it; None until the first document."""
+    dim: int | None = None
+
+
+@dataclass(frozen=True)
+class Document:
+    """A text, the id its owner gave it, and what its owner knows about it."""
+
+    id: str
+    text: str
+    metadata: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Content:
+    """Documents together with their (N, D) vectors and the encoder that made them."""
+
+    documents: Sequence[Document]
+    vectors: Floats
+    fingerprint: str
+
+
+class Change(NamedTuple):
+    """What a committed write did: keys that are gone, keys that are new. A replaced document gets a new key."""
+
+    removed: Keys
+    added: Keys
+
+
+class Size(NamedTuple):
+    """How much a corpus holds."""
+
+    documents: int
+    bytes: int
+
+
+class Store(Protocol):
+    """The truth. A method that returns has committed; one that raises has changed nothing. Thread-safe.
+
+    Keys are positive, grow with time and are never used twice. Every method that takes the name of a corpus
+    raises `NotFound` where there is none.
+    """
+
+    def names(self) -> list[str]:
+        """Every corpus, sorted."""
+
+    def create(self, corpus: Corpus, content: Content | None = None) -> bool:
+        """Create with all of `content` or not at all. An existing corpus only takes over the description and
+        recall target that are not None, and False is returned.
+        """
+
+    def corpus(self, name: str) -> Corpus:
+        """What it is."""
+
+    def drop(self, name: str) -> None:
+        """Remove it with every document."""
+
+    def put(self, name: str, content: Content) -> Change:
+        """Add documents, replacing those of the same id; `Conflict` if the corpus has another fingerprint."""
+
+    def delete(self, name: str, keys: Sequence[int]) -> None:
+        """Remove those of `keys` that exist."""
+
+    def key(self, name: str, document: str) -> int:
+        """The key of a document by its id, or `NotFound`."""
+
+    def documents(self, name: str, keys: Sequence[int]) -> dict[int, Document]:
+        """Those of `keys` that exist."""
+
+    def page(self, name: str, after: int, limit: int) -> list[tuple[int, Document]]:
+        """Up to `limit` documents with keys beyond `after`, in order of keys."""
+
+    def metadata(self, name: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
+        """Every key and its metadata, in order of keys."""
+
+    def vectors(self, name: str, keys: Sequence[int] | None = None) -> Iterator[tuple[Keys, Floats]]:
+        """All vectors, or those of `keys`, in blocks of (n,) keys and (n, D) vectors in order of keys."""
+
+    def size(self, name: str) -> Size:
+        """How much it holds."""
+
+    def close(self) -> None:
+        """Let go of everything; nothing may be called afterwards."""

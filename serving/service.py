@@ -1,0 +1,221 @@
+"""Everything the server can do, without HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from typing import Literal, TypeVar
+
+import numpy as np
+
+from models.bundle import GOLDEN_COSINE, Manifest
+from serving.corpora import Corpora, Hit, Wanted
+from serving.embedder import Embedder, Embeddings, EmbedOptions, Inputs
+from serving.engines import cpus
+from serving.errors import Unhealthy
+from serving.indexes import INDEXES
+from serving.metrics import Metrics
+from serving.ports import Content, Document, Engine, EngineError, EngineOptions, Floats, Model, Store
+from serving.settings import Settings
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+RETRY_SECONDS = 2
+
+
+@dataclass(frozen=True)
+class Health:
+    """Whether requests are served, and if not, why."""
+
+    state: Literal["loading", "ready", "draining", "failed"]
+    reason: str
+
+
+class Service:
+    """One model, its queue, and the corpora in one store.
+
+    `prepare` runs once the model is loaded, before the first request is admitted (the demo corpus is built there).
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        model: Model,
+        store: Store,
+        prepare: Callable[[Service], Awaitable[None]] | None = None,
+    ) -> None:
+        self.settings = settings
+        self.manifest: Manifest = model.manifest
+        self.metrics = Metrics()
+        self.corpora = Corpora(store, INDEXES[settings.index])
+        self.health = Health("loading", "starting")
+        self.loaded = asyncio.Event()
+        """Set when loading ended, well or not."""
+        self._model = model
+        self._prepare = prepare
+        self._embedder: Embedder | None = None
+        self._loading: asyncio.Task[None] | None = None
+        self._running = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Load in the background; at the end let what was admitted finish, within `drain_seconds`."""
+        self._loading = asyncio.create_task(self._load())
+        try:
+            yield
+        finally:
+            if self.health.state != "draining":
+                await self.drain()
+            await asyncio.wait([self._loading])
+            if self._embedder:
+                await self._embedder.close()
+            await asyncio.to_thread(self.corpora.close)
+
+    async def drain(self) -> bool:
+        """Admit nothing more and wait for the rest; whether all of it was finished in time."""
+        self.health = Health("draining", "the server is shutting down")
+        if self._loading:
+            self._loading.cancel()
+        try:
+            await asyncio.wait_for(self._idle.wait(), self.settings.drain_seconds)
+        except TimeoutError:
+            log.warning("%d requests did not finish in %g s", self._running, self.settings.drain_seconds)
+            return False
+        return True
+
+    @property
+    def embedder(self) -> Embedder:
+        """The loaded model.
+
+        Raises:
+            Unhealthy: there is none yet.
+        """
+        if not self._embedder:
+            raise Unhealthy(f"{self.health.state}: {self.health.reason}", retry_after=RETRY_SECONDS)
+        return self._embedder
+
+    @property
+    def engine(self) -> Engine | None:
+        """The loaded engine, None before there is one."""
+        return self._embedder.engine if self._embedder else None
+
+    @contextmanager
+    def admitted(self) -> Iterator[None]:
+        """Around every request that does work: refused unless ready, finished before the server goes.
+
+        Raises:
+            Unhealthy: loading, draining or failed.
+        """
+        if self.health.state != "ready":
+            raise Unhealthy(f"{self.health.state}: {self.health.reason}", retry_after=RETRY_SECONDS)
+        self._running += 1
+        self._idle.clear()
+        try:
+            yield
+        finally:
+            self._running -= 1
+            if not self._running:
+                self._idle.set()
+
+    def report(self, reason: str) -> None:
+        """Say what loading is busy with."""
+        if self.health.state == "loading":
+            self.health = Health("loading", reason)
+
+    async def embed(self, inputs: Inputs, options: EmbedOptions, field: str = "inputs") -> Embeddings:
+        """See `Embedder.embed`."""
+        with self.admitted():
+            return await self.embedder.embed(inputs, options, field)
+
+    async def similarity(self, a: Sequence[str], b: Sequence[str], options: EmbedOptions) -> tuple[Floats, Embeddings]:
+        """Cosines (A, B) of every text of `a` with every text of `b`, and the embeddings they come from."""
+        embeddings = await self.embed([*a, *b], options)
+        left, right = embeddings.vectors[: len(a)], embeddings.vectors[len(a) :]
+        return np.clip(left @ right.T, -1, 1), embeddings
+
+    async def add(self, corpus: str, documents: Sequence[Document]) -> None:
+        """Embed and store, all or none; on return they survive power loss and are found by every later search."""
+        with self.admitted():
+            fingerprint = self.manifest.fingerprint
+            await asyncio.to_thread(self.corpora.check_fingerprint, corpus, fingerprint)
+            if documents:
+                content = await self.embedded(documents)
+                await uninterrupted(asyncio.to_thread(self.corpora.put, corpus, content))
+
+    async def embedded(self, documents: Sequence[Document]) -> Content:
+        """Documents with their vectors; usable while loading."""
+        texts = [document.text for document in documents]
+        embeddings = await self.embedder.embed(texts, EmbedOptions(), "documents")
+        return Content(documents, embeddings.vectors, self.manifest.fingerprint)
+
+    async def search(self, corpus: str, queries: Sequence[str] | Floats, wanted: Wanted) -> list[list[Hit]]:
+        """The best documents for each query, given as text or as rows of a matrix.
+
+        Raises:
+            Conflict: the corpus was embedded by another bundle than the one that embeds the query.
+        """
+        with self.admitted():
+            if isinstance(queries, np.ndarray):
+                vectors: Floats = queries
+            else:
+                await asyncio.to_thread(self.corpora.check_fingerprint, corpus, self.manifest.fingerprint)
+                vectors = (await self.embedder.embed(queries, EmbedOptions(), "queries")).vectors
+            with self.metrics.searches.time():
+                return await asyncio.to_thread(self.corpora.search, corpus, vectors, wanted)
+
+    async def on_corpora(self, work: Callable[[Corpora], T]) -> T:
+        """Run blocking work on the corpora in a thread, once ready."""
+        with self.admitted():
+            return await uninterrupted(asyncio.to_thread(work, self.corpora))
+
+    async def _load(self) -> None:
+        try:
+            self.report(f"loading {self.manifest.name}")
+            threads = self.settings.threads or cpus.available()
+            options = EngineOptions(device=self.settings.device, threads=threads)
+            engine = await asyncio.to_thread(self._model.load, options)
+            self._embedder = Embedder(engine, self.manifest, self.settings, self.metrics)
+            self.report("testing the engine against the bundle's golden vectors")
+            await self._self_test(self._embedder)
+            self.report("building the indexes")
+            await uninterrupted(asyncio.to_thread(self.corpora.warm))
+            if self._prepare:
+                await self._prepare(self)
+        except Exception as error:  # the server stays up to say why it is not ready
+            log.error("loading failed: %s", error, exc_info=not isinstance(error, EngineError))
+            self.health = Health("failed", str(error))
+        else:
+            if self.health.state == "loading":
+                self.health = Health("ready", "")
+        finally:
+            self.loaded.set()
+
+    async def _self_test(self, embedder: Embedder) -> None:
+        golden = self.manifest.golden
+        if not golden:
+            return
+        embeddings = await embedder.embed([one.text for one in golden], EmbedOptions())
+        for one, vector in zip(golden, embeddings.vectors, strict=True):
+            expected = np.array(one.vector, dtype=np.float32)
+            cosine = float(vector @ expected / max(float(np.linalg.norm(expected)), 1e-12))
+            if not (math.isfinite(cosine) and cosine >= GOLDEN_COSINE):
+                raise EngineError(
+                    f"the engine gives {one.text!r} a vector whose cosine to the bundle's is {cosine:.6f}, "
+                    f"below {GOLDEN_COSINE}"
+                )
+
+
+async def uninterrupted(work: Awaitable[T]) -> T:
+    """Wait for a thread even when cancelled: it can't be stopped, and the store must stay open until it ends."""
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        raise

@@ -1,0 +1,164 @@
+"""Servers for tests: in this process around the fake engine, or a real process of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import hypothesis
+import pytest
+from fastapi.testclient import TestClient
+
+from serving.app import create_app
+from serving.engines import ENGINES
+from serving.ports import Model
+from serving.service import Service
+from serving.settings import Settings
+from serving.stores import STORES
+
+# Tests never judge wall time, so neither does Hypothesis.
+hypothesis.settings.register_profile("untimed", deadline=None)
+hypothesis.settings.load_profile("untimed")
+
+ROOT = Path(__file__).resolve().parents[2]
+MakeService = Callable[..., Service]
+
+
+@pytest.fixture
+def make_service(tmp_path: Path) -> MakeService:
+    """A service with the fake engine (or `model`), its data in the test's folder."""
+
+    def make(model: Model | None = None, store: str = "sqlite", **options: Any) -> Service:
+        settings = Settings(data=tmp_path, no_demo=True, **options)
+        opened = model or ENGINES["fake"](tmp_path)
+        return Service(settings, opened, STORES[store](tmp_path / "corpora"))
+
+    return make
+
+
+def wait_until_ready(client: httpx.Client | TestClient, seconds: float = 30) -> None:
+    deadline = time.monotonic() + seconds
+    while (answer := client.get("/readyz")).status_code != 200:
+        assert "failed" not in answer.text, answer.text
+        assert time.monotonic() < deadline, answer.text
+        time.sleep(0.01)
+
+
+@pytest.fixture(scope="session")
+def _shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
+    folder = tmp_path_factory.mktemp("shared")
+    service = Service(Settings(data=folder, no_demo=True), ENGINES["fake"](folder), STORES["sqlite"](folder))
+    with TestClient(create_app(service), raise_server_exceptions=False) as client:
+        wait_until_ready(client)
+        yield client
+
+
+@pytest.fixture
+def client(_shared: TestClient) -> Iterator[TestClient]:
+    """One server for many tests, without any corpus at the start of each."""
+    yield _shared
+    for corpus in _shared.get("/corpora").json()["corpora"]:
+        _shared.delete(f"/corpora/{corpus['name']}")
+
+
+@pytest.fixture
+def refuses(client: TestClient) -> Callable[..., None]:
+    """Sends a request and checks the native family's error: status, kind, what the message says."""
+
+    def check(refusal: tuple[int, str, str], method: str, path: str, **sent: Any) -> None:
+        status, kind, says = refusal
+        answer = client.request(method, path, **sent)
+        body = answer.json()
+        assert (answer.status_code, set(body)) == (status, {"error", "error_type"}), answer.text
+        assert body["error_type"] == kind
+        assert says in body["error"], body["error"]
+        assert answer.headers["x-request-id"]
+
+    return check
+
+
+@pytest.fixture
+def run() -> Callable[[Service, Callable[[], Coroutine[Any, Any, None]]], None]:
+    """Runs a coroutine while a service is up."""
+
+    def run(service: Service, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        async def main() -> None:
+            async with asyncio.timeout(30), service.running():
+                await work()
+
+        asyncio.run(main())
+
+    return run
+
+
+@dataclass
+class Running:
+    """A server process."""
+
+    process: subprocess.Popen[str]
+    client: httpx.Client
+
+    @property
+    def address(self) -> str:
+        return str(self.client.base_url).rstrip("/")
+
+    def wait_until_ready(self) -> None:
+        deadline = time.monotonic() + 30
+        while True:
+            assert self.process.poll() is None, self.process.communicate()
+            assert time.monotonic() < deadline
+            try:
+                if self.client.get("/readyz").status_code == 200:
+                    return
+            except httpx.TransportError:
+                pass
+            time.sleep(0.02)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+        self.client.close()
+
+
+@dataclass
+class Launcher:
+    """Starts `python -m serving` with the fake engine unless told otherwise."""
+
+    data: Path
+    started: list[Running] = field(default_factory=list)
+
+    def __call__(self, *arguments: str, ready: bool = True, engine: str = "fake") -> Running:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        command = [sys.executable, "-m", "serving", "--engine", engine, "--data", str(self.data), "--no-demo"]
+        process = subprocess.Popen(
+            [*command, "--port", str(port), *arguments],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        )
+        running = Running(process, httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30, trust_env=False))
+        self.started.append(running)
+        if ready:
+            running.wait_until_ready()
+        return running
+
+
+@pytest.fixture
+def launch(tmp_path: Path) -> Iterator[Launcher]:
+    launcher = Launcher(tmp_path)
+    yield launcher
+    for running in launcher.started:
+        running.kill()

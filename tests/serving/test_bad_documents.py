@@ -1,0 +1,154 @@
+"""Bad documents and searches: what is refused by name, and that nothing of it is kept."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from serving.json_body import unwritable
+
+JSON = {"content-type": "application/json"}
+Refusal = tuple[int, str, str]
+"""Status, kind, and what the message says."""
+Refuses = Callable[..., None]
+
+
+DOCUMENTS = [
+    ((400, "Empty", "documents: must hold"), {"documents": []}),
+    ((422, "Validation", "documents: must be a list"), {}),
+    ((422, "Validation", "documents: must be a list"), {"documents": None}),
+    ((422, "Validation", "documents.1: must be an object"), {"documents": [{"text": "a"}, "b"]}),
+    ((422, "Validation", "documents.1.text: is required"), {"documents": [{"text": "a"}, {"id": "b"}]}),
+    ((422, "Validation", "documents.0.text: must be a string"), {"documents": [{"text": 3}]}),
+    ((422, "Validation", "documents.0.text: not valid Unicode"), {"documents": [{"text": "\ud800"}]}),
+    ((422, "Validation", "documents.0.id: must be a string"), {"documents": [{"text": "a", "id": 3}]}),
+    ((422, "Validation", "documents.0.id: must be 1 to 512 bytes"), {"documents": [{"text": "a", "id": ""}]}),
+    ((422, "Validation", "documents.0.id: must be 1 to 512 bytes"), {"documents": [{"text": "a", "id": "é" * 257}]}),
+    ((422, "Validation", "documents.0.id: must not contain NUL"), {"documents": [{"text": "a", "id": "a\0"}]}),
+    ((422, "Validation", "documents.0.id: not valid Unicode"), {"documents": [{"text": "a", "id": "\udfff"}]}),
+    (
+        (422, "Validation", "documents.2.id: 'x' is already the id of documents.0"),
+        {"documents": [{"text": "a", "id": "x"}, {"text": "b"}, {"text": "c", "id": "x"}]},
+    ),
+    ((422, "Validation", "documents.0.metadata: must be an object"), {"documents": [{"text": "a", "metadata": []}]}),
+    (
+        (422, "Validation", "documents.0.metadata: numbers must be finite"),
+        {"documents": [{"text": "a", "metadata": {"n": [float("nan")]}}]},
+    ),
+    (
+        (422, "Validation", "documents.0.metadata: not valid Unicode"),
+        {"documents": [{"text": "a", "metadata": {"\ud800": 1}}]},
+    ),
+    (
+        (422, "Validation", "documents.0.metadata: nested deeper"),
+        {"documents": [{"text": "a", "metadata": {"n": json.loads("[" * 60 + "]" * 60)}}]},
+    ),
+    (
+        (413, "Validation", "documents.0.metadata: 65545 bytes"),
+        {"documents": [{"text": "a", "metadata": {"n": "a" * 65_537}}]},
+    ),
+    ((413, "Validation", "documents.1.text: 1000000 bytes"), {"documents": [{"text": "a"}, {"text": "a" * 1_000_000}]}),
+    ((413, "Validation", "split it"), {"documents": [{"text": "a"}] * 257}),
+]
+
+
+@pytest.mark.parametrize(("refusal", "body"), DOCUMENTS)
+def test_documents_and_nothing_is_kept(refuses: Refuses, client: TestClient, refusal: Refusal, body: Any) -> None:
+    client.put("/corpora/c")
+    path = "/corpora/c/documents"
+    refuses(refusal, "POST", path, content=json.dumps(body), headers=JSON)
+    assert client.get("/corpora/c").json()["documents"] == 0
+    assert client.get(path).json() == {"documents": [], "cursor": None}
+
+
+def test_documents_of_another_type(refuses: Refuses, client: TestClient) -> None:
+    client.put("/corpora/c")
+    refuses(
+        (415, "Validation", "text/csv"),
+        "POST",
+        "/corpora/c/documents",
+        content=b"a",
+        headers={"content-type": "text/csv"},
+    )
+    refuses((400, "Validation", "not JSON"), "POST", "/corpora/c/documents", content=b"{", headers=JSON)
+    refuses(
+        (422, "Validation", "on_error"),
+        "POST",
+        "/corpora/c/documents?on_error=x",
+        json={"documents": [{"text": "a"}]},
+    )
+
+
+NDJSON = (
+    b'{"id": "a", "text": "one"}\n\n{"id": "b"}\n{oops\n{"id": "a", "text": "again"}\n{"id": "e", "text": "two"}\r\n'
+)
+
+
+def test_a_bad_line_is_named_and_nothing_is_kept(refuses: Refuses, client: TestClient) -> None:
+    client.put("/corpora/c")
+    media = {"content-type": "application/x-ndjson"}
+    refuses(
+        (422, "Validation", "line 3.text: is required"),
+        "POST",
+        "/corpora/c/documents",
+        content=NDJSON,
+        headers=media,
+    )
+    refuses(
+        (400, "Validation", "line 1: not JSON"),
+        "POST",
+        "/corpora/c/documents",
+        content=b"{oops\n",
+        headers=media,
+    )
+    assert client.get("/corpora/c").json()["documents"] == 0
+
+
+def test_bad_lines_can_be_skipped(client: TestClient) -> None:
+    client.put("/corpora/c")
+    answer = client.post(
+        "/corpora/c/documents?on_error=skip", content=NDJSON, headers={"content-type": "application/x-ndjson"}
+    )
+    body = answer.json()
+    assert (answer.status_code, body["ids"], body["count"]) == (200, ["a", "e"], 2)
+    assert [error["place"] for error in body["errors"]] == ["line 3", "line 4", "line 5"]
+    assert "already the id of line 1" in body["errors"][2]["error"]
+
+
+SEARCHES = [
+    ((422, "Validation", "query: give one of"), {}),
+    ((422, "Validation", "query: give one of"), {"query": "a", "vector": [1.0]}),
+    ((400, "Empty", "queries: must hold"), {"queries": []}),
+    ((422, "Validation", "queries.1: "), {"queries": ["a", 1]}),
+    ((422, "Validation", "vector.1: "), {"vector": [1.0, float("nan")]}),
+    ((422, "Validation", "vector.0: "), {"vector": [float("inf")]}),
+    ((422, "Validation", "vector.0: "), {"vector": ["a"]}),
+    ((422, "Validation", "vector: has no direction"), {"vector": [0.0] * 64}),
+    ((422, "Validation", "vector: has no direction"), {"vector": []}),
+    ((422, "Validation", "vector: 3 numbers"), {"vector": [1.0, 2.0, 3.0]}),
+    ((422, "Validation", "k: "), {"query": "a", "k": 0}),
+    ((422, "Validation", "offset: "), {"query": "a", "offset": -1}),
+    ((422, "Validation", "mode: lexical search is not there yet"), {"query": "a", "mode": "LEXICAL"}),
+    ((422, "Validation", "mode: "), {"query": "a", "mode": "psychic"}),
+    ((422, "Validation", "filter: "), {"query": "a", "filter": [1]}),
+    ((422, "Validation", "filter.n.$regex: unknown operator"), {"query": "a", "filter": {"n": {"$regex": "x"}}}),
+    ((422, "Validation", "filter.$and.0.n.$gt: must be"), {"query": "a", "filter": {"$and": [{"n": {"$gt": None}}]}}),
+]
+
+
+@pytest.mark.parametrize(("refusal", "body"), SEARCHES)
+@pytest.mark.parametrize("path", ["/corpora/c/search", "/search"])
+def test_search(refuses: Refuses, client: TestClient, path: str, refusal: Refusal, body: Any) -> None:
+    client.put("/corpora/c")
+    client.post("/corpora/c/documents", json={"documents": [{"text": "a"}]})
+    named = body if "name" in path else {"corpus": "c", **body}
+    refuses(refusal, "POST", path, content=json.dumps(named), headers=JSON)
+
+
+def test_an_integer_that_json_would_lose() -> None:
+    assert unwritable({"n": 2**64 - 1}) is None
+    assert unwritable({"n": [2**64]}) == "integers must fit 64 bits"

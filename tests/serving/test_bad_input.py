@@ -1,0 +1,158 @@
+"""Every bad request: the status, the kind and the field that the contract names."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+JSON = {"content-type": "application/json"}
+Refusal = tuple[int, str, str]
+"""Status, kind, and what the message says."""
+Refuses = Callable[..., None]
+
+
+@pytest.mark.parametrize(
+    ("refusal", "body"),
+    [
+        ((400, "Empty", "inputs: must hold"), {"inputs": []}),
+        ((422, "Validation", "inputs: "), {}),
+        ((422, "Validation", "inputs: "), {"inputs": None}),
+        ((422, "Validation", "inputs: "), {"inputs": 7}),
+        ((422, "Validation", "inputs.1: "), {"inputs": ["a", 7]}),
+        ((422, "Validation", "inputs.0: "), {"inputs": ["\ud800"]}),
+        ((413, "Validation", "inputs: 2049 texts are more than the 2048"), {"inputs": ["a"] * 2049}),
+        ((413, "Validation", "inputs.1: 1000000 bytes"), {"inputs": ["a", "a" * 1_000_000]}),
+        (
+            (413, "Validation", "inputs.1: 202 tokens are more than the model's 128"),
+            {"inputs": ["a", "a " * 200], "truncate": False},
+        ),
+        ((422, "Validation", "truncation_direction: "), {"inputs": "a", "truncation_direction": "up"}),
+        ((422, "Validation", "encoding_format: "), {"inputs": "a", "encoding_format": "hex"}),
+        ((422, "Validation", "dimensions: must be between 1 and 64"), {"inputs": "a", "dimensions": 0}),
+        ((422, "Validation", "dimensions: must be between 1 and 64"), {"inputs": "a", "dimensions": 65}),
+        ((422, "Validation", "prompt_name: the model has no prompt 'x'"), {"inputs": "a", "prompt_name": "x"}),
+        ((422, "Validation", "body: "), ["a"]),
+    ],
+)
+@pytest.mark.parametrize("path", ["/embed", "/"])
+def test_embed(refuses: Refuses, path: str, refusal: Refusal, body: Any) -> None:
+    refuses(refusal, "POST", path, content=json.dumps(body), headers=JSON)
+
+
+@pytest.mark.parametrize(
+    ("refusal", "inputs"),
+    [
+        ((400, "Empty", "inputs.sentences: must hold"), {"source_sentence": "a", "sentences": []}),
+        ((400, "Empty", "inputs.sentences_b: must hold"), {"sentences_a": ["a"], "sentences_b": []}),
+        ((422, "Validation", "inputs.sentences: "), {"source_sentence": "a"}),
+        ((422, "Validation", "inputs.sentences.1: "), {"source_sentence": "a", "sentences": ["a", 1]}),
+    ],
+)
+@pytest.mark.parametrize("path", ["/similarity", "/"])
+def test_similarity(refuses: Refuses, path: str, refusal: Refusal, inputs: Any) -> None:
+    refuses(refusal, "POST", path, json={"inputs": inputs})
+
+
+@pytest.mark.parametrize(
+    ("refusal", "content", "media"),
+    [
+        ((400, "Validation", "not JSON"), b"{", "application/json"),
+        ((400, "Validation", "not JSON"), b"\xff", "application/json"),
+        ((400, "Validation", "not JSON"), b"[" * 100_000, "application/json"),
+        ((400, "Validation", "empty"), b"", "application/json"),
+        ((415, "Validation", "text/csv"), b"inputs", "text/csv"),
+        ((413, "Validation", "more than the 32000000"), b" " * 32_000_001, "application/json"),
+    ],
+)
+def test_bodies(refuses: Refuses, refusal: Refusal, content: bytes, media: str) -> None:
+    refuses(refusal, "POST", "/embed", content=content, headers={"content-type": media})
+
+
+def test_a_body_without_a_length_is_bounded_while_it_is_read(refuses: Refuses) -> None:
+    chunks = (b" " * 1_000_000 for _ in range(40))
+    refuses((413, "Validation", "more than the 32000000"), "POST", "/embed", content=chunks, headers=JSON)
+
+
+@pytest.mark.parametrize(
+    ("refusal", "says", "body"),
+    [
+        ((400, "empty", "input"), "must hold", {"input": []}),
+        ((400, "empty", "input.1"), "must hold", {"input": [[5], []]}),
+        ((400, "tokenizer", "input.0"), "check_embedding_ctx_length=False", {"input": [[99_999]]}),
+        ((400, "tokenizer", "input.0"), "token id -1", {"input": [-1]}),
+        ((422, "validation", "input"), "", {}),
+        ((422, "validation", "input.1"), "", {"input": ["a", 1]}),
+        ((422, "validation", "input.0.1"), "", {"input": [[1, "a"]]}),
+        ((422, "validation", "dimensions"), "between 1 and 64", {"input": "a", "dimensions": 100}),
+        ((413, "validation", "input"), "2049 texts", {"input": ["a"] * 2049}),
+    ],
+)
+@pytest.mark.parametrize("path", ["/v1/embeddings", "/embeddings"])
+def test_openai(client: TestClient, path: str, refusal: Refusal, says: str, body: Any) -> None:
+    answer = client.post(path, json=body)
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"], error["param"]) == refusal, answer.text
+    assert set(error) == {"message", "type", "param", "code"}
+    assert says in error["message"]
+
+
+def test_openai_unknown_model(client: TestClient) -> None:
+    answer = client.get("/v1/models/gpt-5")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (404, "model_not_found")
+
+
+@pytest.mark.parametrize("path", ["/corpora/nope", "/corpora/nope/documents", "/corpora/nope/documents/a"])
+def test_unknown_corpus(refuses: Refuses, path: str) -> None:
+    refuses((404, "NotFound", "'nope'"), "GET", path)
+
+
+def test_unknown_corpus_elsewhere(refuses: Refuses) -> None:
+    refuses((404, "NotFound", "'nope'"), "DELETE", "/corpora/nope")
+    refuses((404, "NotFound", "'nope'"), "POST", "/search", json={"corpus": "nope", "query": "a"})
+    refuses((404, "NotFound", "'nope'"), "POST", "/corpora/nope/documents", json={"documents": [{"text": "a"}]})
+    refuses((404, "NotFound", "/nowhere"), "GET", "/nowhere")
+    refuses((405, "Validation", "Method Not Allowed"), "DELETE", "/embed")
+
+
+@pytest.mark.parametrize(
+    "name", ["%2e%2e", "..%2fx", "%2e%2e/x", ".hidden", "a%00b", "a%20b", "é", "a" * 65, "-a", "a%0a"]
+)
+def test_bad_corpus_names_never_reach_the_disk(refuses: Refuses, tmp_path: Any, name: str) -> None:
+    before = sorted(tmp_path.parent.rglob("*"))
+    refuses((422, "Validation", "is not a corpus name"), "PUT", f"/corpora/{name}")
+    assert sorted(tmp_path.parent.rglob("*")) == before
+
+
+def test_a_bad_corpus_name_in_a_body(refuses: Refuses) -> None:
+    refuses((422, "Validation", "corpus: '../x'"), "POST", "/search", json={"corpus": "../x", "query": "a"})
+
+
+def test_other_bad_values(refuses: Refuses, client: TestClient) -> None:
+    client.put("/corpora/c")
+    refuses(
+        (422, "Validation", "filter: would match everything"),
+        "DELETE",
+        "/corpora/c/documents",
+        json={"filter": {}},
+    )
+    refuses((422, "Validation", "cursor: not a cursor"), "GET", "/corpora/c/documents?cursor=x")
+    refuses((422, "Validation", "limit: "), "GET", "/corpora/c/documents?limit=0")
+    refuses((422, "Validation", "recall_target: "), "PUT", "/corpora/c", json={"recall_target": 2})
+    refuses((422, "Validation", "id: must not contain NUL"), "GET", "/corpora/c/documents/%00")
+    refuses((404, "NotFound", "no document 'x'"), "DELETE", "/corpora/c/documents/x")
+
+
+def test_a_bug_is_json_too(refuses: Refuses, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("boom")
+
+    monkeypatch.setattr("serving.service.Service.embed", broken)
+    refuses((500, "Backend", "internal error"), "POST", "/embed", json={"inputs": "a"})
+
+
+def test_nul_in_a_text_is_fine(client: TestClient) -> None:
+    assert client.post("/embed", json={"inputs": "a\0b"}).status_code == 200

@@ -1,0 +1,54 @@
+"""The routes are those of the contract, each documented; so is every option."""
+
+from __future__ import annotations
+
+from fastapi.testclient import TestClient
+
+from serving.settings import Settings
+
+ROUTES = {
+    "/": {"post"},
+    "/embed": {"post"},
+    "/similarity": {"post"},
+    "/v1/embeddings": {"post"},
+    "/v1/models": {"get"},
+    "/v1/models/{id}": {"get"},
+    "/info": {"get"},
+    "/health": {"get"},
+    "/livez": {"get"},
+    "/readyz": {"get"},
+    "/ping": {"get"},
+    "/metrics": {"get"},
+    "/corpora": {"get"},
+    "/corpora/{name}": {"put", "get", "delete"},
+    "/corpora/{name}/documents": {"post", "get", "delete"},
+    "/corpora/{name}/documents/{id}": {"get", "delete"},
+    "/corpora/{name}/search": {"post"},
+    "/search": {"post"},
+}
+
+
+def test_every_route_is_in_the_contract_and_described(client: TestClient) -> None:
+    paths = client.get("/openapi.json").json()["paths"]
+    assert {path: set(methods) for path, methods in paths.items()} == ROUTES
+    for path, methods in paths.items():
+        for method, operation in methods.items():
+            assert operation.get("summary") and operation.get("description"), (method, path)
+            reads = method in ("post", "put") or (method == "delete" and path.endswith("documents"))
+            assert ("requestBody" in operation) == reads, (method, path)
+
+
+def test_aliases_without_v1(client: TestClient) -> None:
+    assert (
+        client.post("/embeddings", json={"input": "a"}).json()
+        == client.post("/v1/embeddings", json={"input": "a"}).json()
+    )
+    assert client.get("/models").json() == client.get("/v1/models").json()
+
+
+def test_documentation_page(client: TestClient) -> None:
+    assert client.get("/docs").status_code == 200
+
+
+def test_every_option_is_described() -> None:
+    assert all(option.description for option in Settings.model_fields.values())

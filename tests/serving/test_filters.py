@@ -1,0 +1,121 @@
+"""The filter language."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from serving.errors import Invalid
+from serving.filters import compile_filter
+
+BOOK = {
+    "year": 2011,
+    "title": "Emma",
+    "tags": ["a", "b"],
+    "author": {"name": "Jane", "born": 1775},
+    "ok": True,
+    "none": None,
+}
+
+
+@pytest.mark.parametrize(
+    ("condition", "matches"),
+    [
+        ({}, True),
+        ({"year": 2011}, True),
+        ({"year": 2011.0}, True),
+        ({"year": "2011"}, False),
+        ({"ok": True}, True),
+        ({"ok": 1}, False),
+        ({"year": {"$gt": 2010, "$lte": 2011}}, True),
+        ({"year": {"$gt": 2011}}, False),
+        ({"year": {"$gte": 2011}}, True),
+        ({"year": {"$lt": 2011}}, False),
+        ({"title": {"$gt": "Ella"}}, True),
+        ({"title": {"$gt": 3}}, False),
+        ({"ok": {"$gt": 0}}, False),
+        ({"year": {"$ne": 1}}, True),
+        ({"absent": {"$ne": 1}}, True),
+        ({"absent": {"$exists": False}}, True),
+        ({"none": {"$exists": True}}, True),
+        ({"absent": None}, True),
+        ({"none": None}, True),
+        ({"year": None}, False),
+        ({"tags": "a"}, True),
+        ({"tags": ["a", "b"]}, True),
+        ({"tags": ["a"]}, False),
+        ({"tags": {"$in": ["x", "b"]}}, True),
+        ({"tags": {"$nin": ["x", "b"]}}, False),
+        ({"year": {"$in": []}}, False),
+        ({"author.name": "Jane"}, True),
+        ({"author.name.first": "Jane"}, False),
+        ({"author": {"name": "Jane", "born": 1775}}, True),
+        ({"author": {"name": "Jane"}}, False),
+        ({"$and": [{"year": 2011}, {"title": "Emma"}]}, True),
+        ({"$or": [{"year": 1}, {"title": "Emma"}]}, True),
+        ({"$or": [{"year": 1}, {"title": "x"}]}, False),
+        ({"$not": {"year": 1}}, True),
+        ({"year": {"$not": {"$gt": 2000}}}, False),
+        ({"year": 2011, "title": "x"}, False),
+    ],
+)
+def test_matches(condition: dict[str, Any], matches: bool) -> None:
+    assert compile_filter(condition)(BOOK) is matches
+
+
+@pytest.mark.parametrize(
+    ("condition", "path"),
+    [
+        (7, "filter: "),
+        ({"$and": []}, "filter.$and: "),
+        ({"$or": [{"a": 1}, 2]}, "filter.$or.1: "),
+        ({"$nor": []}, "filter.$nor: "),
+        ({"a": {"$regex": "x"}}, "filter.a.$regex: "),
+        ({"a": {"$gt": 1, "b": 2}}, "filter.a.b: "),
+        ({"a.b": {"$in": 1}}, "filter.a.b.$in: "),
+        ({"a": {"$exists": 1}}, "filter.a.$exists: "),
+        ({"a": {"$lt": True}}, "filter.a.$lt: "),
+        ({"$not": {"$not": {"a": {"$lte": []}}}}, "filter.$not.$not.a.$lte: "),
+    ],
+)
+def test_refuses_by_path(condition: Any, path: str) -> None:
+    with pytest.raises(Invalid) as refused:
+        compile_filter(condition)
+    assert refused.value.message.startswith(path)
+
+
+def test_depth_is_bounded() -> None:
+    deep: dict[str, Any] = {"a": 1}
+    for _ in range(100):
+        deep = {"$not": deep}
+    with pytest.raises(Invalid, match="nested deeper"):
+        compile_filter(deep)
+    deep = {"$gt": 1}
+    for _ in range(100):
+        deep = {"$not": deep}
+    with pytest.raises(Invalid, match="nested deeper"):
+        compile_filter({"a": deep})
+
+
+json = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["a", "b", "$and", "$or", "$not", "$eq", "$gt", "$in", "$exists"]), inner, max_size=3
+        )
+    ),
+)
+
+
+@given(condition=json, metadata=st.dictionaries(st.sampled_from("ab"), json))
+def test_any_json_is_a_filter_or_refused(condition: Any, metadata: dict[str, Any]) -> None:
+    try:
+        predicate = compile_filter(condition)
+    except Invalid:
+        return
+    assert isinstance(predicate(metadata), bool)
+    assert compile_filter({"$not": condition})(metadata) is not predicate(metadata)

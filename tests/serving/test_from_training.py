@@ -1,0 +1,62 @@
+"""The whole line: text files to a trained bundle to a server that searches with it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SENTENCES = [
+    f"The {who} will {does} the {what} in the {when}."
+    for who in ("man", "woman", "child", "teacher", "writer")
+    for does in ("read", "see", "find", "make")
+    for what in ("book", "river", "house")
+    for when in ("morning", "evening")
+]
+
+
+@pytest.mark.filterwarnings("ignore")  # sentence-transformers' own
+def test_train_export_serve_search(tiny_backbone: Path, tmp_path: Path, launch: Callable[..., Any]) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    (tmp_path / "corpus.txt").write_text("\n".join(SENTENCES) + "\n")
+    bundle = tmp_path / "artifacts" / "mine"
+    trained = _command(
+        "training", "train", "simcse", "--backbone", str(tiny_backbone), "--corpus", str(tmp_path / "corpus.txt"),
+        "--out", str(bundle), "--max-steps", "6", "--set", f"run={tmp_path / 'run'}", "--set", "eval_every=3",
+        "--set", "learning_rate=0.001",
+    )  # fmt: skip
+    assert str(bundle) in trained
+    manifest = json.loads((bundle / "manifest.json").read_text())
+    assert manifest["objective"] == "simcse"
+    assert manifest["run"]["config"]["corpus"] == [str(tmp_path / "corpus.txt")]
+    assert "golden cosine 1.000000" in _command("models", "verify", str(bundle))
+
+    server = launch("--bundle", str(bundle), engine="onnxruntime")
+    assert server.client.get("/info").json()["fingerprint"] == manifest["fingerprint"]
+    served = np.array(server.client.post("/embed", json={"inputs": SENTENCES}).json())
+    theirs = SentenceTransformer(str(bundle), device="cpu").encode(SENTENCES)
+    assert (served * theirs).sum(axis=1).min() >= 0.9999
+
+    server.client.put("/corpora/mine").raise_for_status()
+    documents = [{"id": str(i), "text": text} for i, text in enumerate(SENTENCES)]
+    server.client.post("/corpora/mine/documents", json={"documents": documents}).raise_for_status()
+    server.kill()
+    again = launch("--bundle", str(bundle), engine="onnxruntime")
+    found = again.client.post("/corpora/mine/search", json={"queries": SENTENCES[::10], "k": 1}).json()["results"]
+    assert [result["hits"][0]["id"] for result in found] == [str(i) for i in range(0, len(SENTENCES), 10)]
+
+
+def _command(*arguments: str) -> str:
+    ended = subprocess.run(
+        [sys.executable, "-m", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout

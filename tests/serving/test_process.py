@@ -1,0 +1,187 @@
+"""The command as users run it: what it prints, refuses, imports, and how it goes."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import openai
+import pytest
+
+from serving.engines.fake import FakeEngine
+
+ROOT = Path(__file__).resolve().parents[2]
+Launch = Callable[..., Any]
+
+
+def refused(*arguments: str, **environment: str) -> str:
+    """The one line on stderr of a start that ends with 2."""
+    ended = subprocess.run(
+        [sys.executable, "-m", "serving", *arguments],
+        cwd=ROOT,
+        env=environment or None,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert ended.returncode == 2, ended
+    assert "Traceback" not in ended.stderr
+    return ended.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--port", "seventy"), "--port: "),
+        (("--port", "70000"), "--port: "),
+        (("--engine", "steam"), "--engine: must be one of onnxruntime, fake"),
+        (("--max-queued-tokens", "5"), "max_queued_tokens must not be below"),
+        (("--nonsense", "1"), "--nonsense"),
+    ],
+)
+def test_bad_options(arguments: tuple[str, ...], says: str) -> None:
+    assert says in refused(*arguments)
+
+
+def test_bad_environment() -> None:
+    assert "--device: " in refused(ISOSPHERE_DEVICE="abacus", PATH="")
+
+
+def test_no_bundle(tmp_path: Path) -> None:
+    assert str(tmp_path / "manifest.json") in refused("--bundle", str(tmp_path), "--data", str(tmp_path))
+
+
+def test_a_taken_port(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        line = refused("--engine", "fake", "--data", str(tmp_path), "--port", str(port))
+    assert f"127.0.0.1:{port}" in line and "in use" in line
+
+
+def test_a_taken_data_folder(launch: Launch, tmp_path: Path) -> None:
+    launch()
+    assert "in use by another server" in refused("--engine", "fake", "--data", str(tmp_path), "--port", "0")
+
+
+def test_it_announces_itself_and_drains_under_load(launch: Launch) -> None:
+    """SIGTERM with requests in flight: every one of them is answered, with vectors or with 503."""
+    server = launch()
+    with concurrent.futures.ThreadPoolExecutor(16) as pool:
+        answers = [pool.submit(embed, server.address, i) for i in range(100)]
+        concurrent.futures.wait(answers, return_when=concurrent.futures.FIRST_COMPLETED)
+        server.process.send_signal(signal.SIGTERM)
+        statuses = {answer.result() for answer in answers}
+    assert 200 in statuses and statuses <= {200, 503, None}
+    output, errors = server.process.communicate(timeout=20)
+    assert server.process.returncode == 0, errors
+    assert f"ready on {server.address}" in output
+    assert output.count("curl -s") == 2, "no corpus, no line that searches one"
+
+
+def embed(address: str, i: int) -> int | None:
+    """The status; None where no connection was accepted any more. A connection cut while answering raises."""
+    try:
+        answer = httpx.post(
+            f"{address}/embed", json={"inputs": [f"text {i}"] * 200}, timeout=20, trust_env=False, verify=False
+        )
+    except httpx.ConnectError:
+        return None
+    if answer.status_code == 200:
+        assert len(answer.json()) == 200
+    return answer.status_code
+
+
+def test_printed_commands_work(launch: Launch) -> None:
+    server = launch()
+    server.client.put("/corpora/c").raise_for_status()
+    server.client.post("/corpora/c/documents", json={"documents": [{"text": "run a coroutine"}]}).raise_for_status()
+    server.process.terminate()
+    server.process.communicate(timeout=20)
+    server = launch()
+    lines = [server.process.stdout.readline() for _ in range(5)]
+    commands = [line for line in lines if line.startswith("curl")]
+    assert len(commands) == 3, lines
+    for command in commands:
+        ran = subprocess.run(f"{command.rstrip()} --fail", shell=True, capture_output=True, text=True, check=False)
+        assert ran.returncode == 0, (command, ran)
+    assert '"run a coroutine"' in ran.stdout
+
+
+def test_a_thousand_connections_at_once(launch: Launch) -> None:
+    server = launch()
+    texts = [f"text {i} " + "word " * (i % 40) for i in range(1000)]
+
+    async def main() -> list[httpx.Response]:
+        limits = httpx.Limits(max_connections=1000)
+        async with httpx.AsyncClient(base_url=server.address, timeout=60, limits=limits, trust_env=False) as client:
+            return await asyncio.gather(*(client.post("/embed", json={"inputs": text}) for text in texts))
+
+    answers = asyncio.run(main())
+    assert {answer.status_code for answer in answers} == {200}
+    engine = FakeEngine()
+    expected = engine.embed(engine.tokenize(texts, "right")).vectors
+    assert np.allclose([answer.json()[0] for answer in answers], expected, atol=1e-6)
+
+
+def test_openai_client(launch: Launch) -> None:
+    server = launch()
+    client = openai.OpenAI(base_url=f"{server.address}/v1", api_key="none", max_retries=0)
+    default = client.embeddings.create(model="any", input=["a", "b"])
+    floats = client.embeddings.create(model="any", input=["a", "b"], encoding_format="float")
+    for one, two in zip(default.data, floats.data, strict=True):
+        assert np.allclose(one.embedding, two.embedding, atol=1e-7)
+    assert client.embeddings.create(model="any", input="a", dimensions=8).data[0].embedding.__len__() == 8
+    assert [model.id for model in client.models.list()] == ["fake"]
+    with pytest.raises(openai.BadRequestError, match="check_embedding_ctx_length"):
+        client.embeddings.create(model="any", input=[[100_000]])
+    with pytest.raises(openai.UnprocessableEntityError, match="dimensions"):
+        client.embeddings.create(model="any", input="a", dimensions=9999)
+    client.close()
+
+
+NO_TORCH = """
+import json, sys, threading, urllib.request
+sys.argv = ["serving", "--bundle", sys.argv[1], "--data", sys.argv[2], "--port", "0", "--no-demo", "--threads", "1"]
+import asyncio, os, signal
+from serving import server
+class Probe(server.Server):
+    async def startup(self, sockets=None):
+        await super().startup(sockets)
+        asyncio.get_running_loop().create_task(self.probe(sockets[0].getsockname()[1]))
+    async def probe(self, port):
+        await self._service.loaded.wait()
+        address, headers = f"http://127.0.0.1:{port}/embed", {"content-type": "application/json"}
+        request = urllib.request.Request(address, b'{"inputs": "a dog"}', headers)
+        vectors = json.load(await asyncio.to_thread(urllib.request.urlopen, request))
+        heavy = [name for name in ("torch", "transformers", "onnx", "sentence_transformers") if name in sys.modules]
+        print(json.dumps({"width": len(vectors[0]), "heavy": heavy}), flush=True)
+        os.kill(os.getpid(), signal.SIGTERM)
+import serving.__main__ as command
+command.Server = Probe
+sys.exit(command.main())
+"""
+
+
+def test_no_torch_in_the_server_process(tiny_bundle: Path, tmp_path: Path) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", NO_TORCH, str(tiny_bundle), str(tmp_path)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert '{"width": 32, "heavy": []}' in ran.stdout

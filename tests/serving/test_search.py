@@ -1,0 +1,135 @@
+"""Corpora, documents and search over HTTP."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from fastapi.testclient import TestClient
+
+BOOKS: list[dict[str, Any]] = [
+    {"id": "emma", "text": "a rich young woman makes matches", "metadata": {"year": 1815, "by": {"name": "Austen"}}},
+    {"id": "moby/dick", "text": "a captain hunts a white whale", "metadata": {"year": 1851}},
+    {"id": "ulysses", "text": "a man walks through a city for a day", "metadata": {"year": 1922}},
+]
+DOCUMENTS = "/corpora/books/documents"
+
+
+@pytest.fixture
+def books(client: TestClient) -> TestClient:
+    assert client.put("/corpora/books").status_code == 201
+    assert client.post(DOCUMENTS, json={"documents": BOOKS}).json() == {
+        "ids": [book["id"] for book in BOOKS],
+        "count": 3,
+    }
+    return client
+
+
+def search(client: TestClient, **body: Any) -> dict[str, Any]:
+    answer = client.post("/corpora/books/search", json=body)
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    assert client.post("/search", json={"corpus": "books", **body}).json() | {"took_ms": 0} == found | {"took_ms": 0}
+    return found
+
+
+def ids(client: TestClient, **body: Any) -> list[str]:
+    return [hit["id"] for hit in search(client, **body)["hits"]]
+
+
+def test_a_corpus(client: TestClient) -> None:
+    created = client.put("/corpora/c", json={"description": "mine"})
+    assert (created.status_code, created.json()["description"], created.json()["recall_target"]) == (201, "mine", 0.95)
+    again = client.put("/corpora/c", json={"recall_target": 0.9, "description": None})
+    assert (again.status_code, again.json()["description"], again.json()["recall_target"]) == (200, "mine", 0.9)
+    assert client.get("/corpora").json()["corpora"] == [client.get("/corpora/c").json()]
+    assert (
+        client.get("/corpora/c").json().items()
+        >= {"documents": 0, "dim": None, "index": "exact", "state": "ready"}.items()
+    )
+    deleted = client.delete("/corpora/c")
+    assert (deleted.status_code, deleted.content) == (204, b"")
+    assert client.get("/corpora/c").status_code == 404
+
+
+def test_hits(books: TestClient) -> None:
+    answer = search(books, query="the white whale", k=2)
+    assert (answer["mode"], answer["index"]) == ("dense", "exact")
+    assert answer["took_ms"] > 0
+    best = answer["hits"][0]
+    assert {key: best[key] for key in ("id", "text", "metadata")} == BOOKS[1]
+    assert best["score"] >= answer["hits"][1]["score"]
+    cosine = books.post(
+        "/similarity", json={"inputs": {"source_sentence": "the white whale", "sentences": [best["text"]]}}
+    )
+    assert best["score"] == pytest.approx(cosine.json()[0], abs=2e-6)
+
+
+def test_what_a_hit_carries(books: TestClient) -> None:
+    bare = search(books, query="whale", k=1, with_text=False, with_metadata=False, with_vector=True)["hits"][0]
+    assert set(bare) == {"id", "score", "vector"}
+    stored = books.post("/embed", json={"inputs": BOOKS[1]["text"]}).json()[0]
+    assert np.allclose(bare["vector"], stored, atol=1e-6)
+
+
+def test_queries_and_vectors(books: TestClient) -> None:
+    both = search(books, queries=["whale", "city"], k=1)["results"]
+    assert [result["hits"][0]["id"] for result in both] == ["moby/dick", "ulysses"]
+    vector = books.post("/embed", json={"inputs": "whale"}).json()[0]
+    assert ids(books, vector=vector) == ids(books, query="whale")
+    assert search(books, vector=[1e300 * x for x in vector])["hits"] == search(books, vector=vector)["hits"]
+
+
+def test_pages_scores_and_filters(books: TestClient) -> None:
+    everything = search(books, query="a", mode="Dense", exact=True)["hits"]
+    assert ids(books, query="a", k=1, offset=1) == [everything[1]["id"]]
+    assert ids(books, query="a", offset=9) == []
+    assert ids(books, query="a", min_score=everything[0]["score"]) == [everything[0]["id"]]
+    assert set(ids(books, query="a", filter={"year": {"$gt": 1850}})) == {"moby/dick", "ulysses"}
+    assert ids(books, query="a", filter={"by.name": "Austen"}) == ["emma"]
+    assert ids(books, query="a", k=1, filter={"year": {"$lt": 1}}) == []
+    assert len(ids(books, query="a", filter={})) == 3
+
+
+def test_an_empty_corpus_has_no_hits(client: TestClient) -> None:
+    client.put("/corpora/books")
+    assert ids(client, query="a") == []
+    assert search(client, queries=["a", "b"])["results"] == [{"hits": []}, {"hits": []}]
+
+
+def test_same_id_replaces(books: TestClient) -> None:
+    books.post(DOCUMENTS, json={"documents": [{"id": "emma", "text": "penguins on ice"}]})
+    assert ids(books, query="penguins on ice", k=1) == ["emma"]
+    assert books.get(f"{DOCUMENTS}/emma").json() == {"id": "emma", "text": "penguins on ice", "metadata": {}}
+    assert len(ids(books, query="a rich young woman makes matches")) == 3
+    assert books.get("/corpora/books").json()["documents"] == 3
+
+
+def test_deleted_stays_deleted(books: TestClient) -> None:
+    assert books.get(f"{DOCUMENTS}/moby/dick").json() == BOOKS[1]
+    assert books.delete(f"{DOCUMENTS}/moby%2Fdick").status_code == 204
+    assert books.get(f"{DOCUMENTS}/moby/dick").status_code == 404
+    assert "moby/dick" not in ids(books, query="white whale")
+    gone = books.request("DELETE", DOCUMENTS, json={"filter": {"year": {"$gte": 1900}}})
+    assert gone.json() == {"deleted": 1}
+    assert ids(books, query="a") == ["emma"]
+
+
+def test_pages_of_documents(client: TestClient) -> None:
+    client.put("/corpora/books")
+    written = [f"d{i}" for i in range(25)]
+    client.post(DOCUMENTS, json={"documents": [{"id": name, "text": name} for name in written]})
+    read, cursor = [], ""
+    while cursor is not None:
+        page = client.get(f"{DOCUMENTS}?limit=10" + (f"&cursor={cursor}" if cursor else "")).json()
+        read += [document["id"] for document in page["documents"]]
+        cursor = page["cursor"]
+    assert read == written
+
+
+def test_ndjson_without_ids(client: TestClient) -> None:
+    client.put("/corpora/books")
+    body = '{"text": "one"}\n{"text": "two", "id": null, "metadata": null}'
+    answer = client.post(DOCUMENTS, content=body, headers={"content-type": "application/x-ndjson; charset=utf-8"})
+    assert len(set(answer.json()["ids"])) == answer.json()["count"] == 2

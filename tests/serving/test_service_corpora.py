@@ -1,0 +1,90 @@
+"""The service and its corpora: other encoders, failing indexes, the demo."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from serving import demo
+from serving.app import create_app
+from serving.corpora import Wanted
+from serving.engines import ENGINES
+from serving.ports import Document
+from serving.service import Service
+
+MakeService = Callable[..., Service]
+Run = Callable[[Service, Callable[[], Coroutine[Any, Any, None]]], None]
+
+
+def test_another_bundle_is_a_conflict(make_service: MakeService, run: Run) -> None:
+    document = Document("a", "text", {})
+    first = make_service()
+
+    async def fill() -> None:
+        await first.loaded.wait()
+        await first.on_corpora(lambda corpora: corpora.create("c"))
+        await first.add("c", [document])
+
+    run(first, fill)
+    fake = ENGINES["fake"](Path())
+    other = replace(fake, manifest=replace(fake.manifest, fingerprint="fake-2"))
+    with TestClient(create_app(make_service(other))) as client:
+        while client.get("/readyz").status_code != 200:
+            pass
+        search = client.post("/corpora/c/search", json={"query": "a"})
+        assert (search.status_code, search.json()["error_type"]) == (409, "Conflict")
+        assert "fake-1" in search.json()["error"] and "fake-2" in search.json()["error"]
+        assert client.post("/corpora/c/documents", json={"documents": [{"text": "a"}]}).status_code == 409
+        assert client.get("/corpora/c").json()["state"] == "stale"
+        assert client.get("/corpora/c/documents/a").json()["text"] == "text"
+        client.delete("/corpora/c/documents/a")
+        assert client.post("/corpora/c/documents", json={"documents": [{"text": "a"}]}).status_code == 200
+        assert client.get("/corpora/c").json()["state"] == "ready"
+
+
+def test_an_index_that_fails_is_rebuilt_from_the_store(
+    make_service: MakeService, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = make_service()
+
+    async def work() -> None:
+        await service.loaded.wait()
+        await service.on_corpora(lambda corpora: corpora.create("c"))
+        await service.add("c", [Document("a", "one", {})])
+        monkeypatch.setattr("serving.indexes.exact.ExactIndex.remove", lambda *_: 1 / 0)
+        await service.add("c", [Document("b", "two", {})])
+        monkeypatch.undo()
+        hits = (await service.search("c", ["two"], Wanted()))[0]
+        assert [hit.document.id for hit in hits] == ["b", "a"]
+
+    run(service, work)
+
+
+def test_the_demo_corpus_is_all_or_nothing(
+    make_service: MakeService, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(demo, "MAX_DOCUMENTS", 300)
+    broken = make_service()
+    broken._prepare = demo.build
+    monkeypatch.setattr(broken, "report", lambda reason: 1 / 0 if reason.endswith("256 of 300 documents") else None)
+
+    async def fails() -> None:
+        await broken.loaded.wait()
+        assert broken.health.state == "failed"
+        assert broken.corpora.names() == []
+
+    run(broken, fails)
+    service = make_service()
+    service._prepare = demo.build
+
+    async def builds() -> None:
+        await service.loaded.wait()
+        assert service.health.state == "ready"
+        assert service.corpora.corpus(demo.NAME)[1].documents == 300
+
+    run(service, builds)
