@@ -1,0 +1,89 @@
+"""What documents and packaging promise, held against the tree."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from serving.app import create_app
+from serving.engines import ENGINES
+from serving.service import Service
+from serving.settings import Settings
+from serving.stores import STORES
+
+ROOT = Path(__file__).parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+ROOMS = ("models", "training", "serving")
+
+
+def _requirements() -> list[Requirement]:
+    extras = PROJECT["project"]["optional-dependencies"].values()
+    return [Requirement(line) for group in (PROJECT["project"]["dependencies"], *extras) for line in group]
+
+
+def test_every_requirement_is_pinned_to_one_version_it_admits() -> None:
+    lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if not line.startswith("#")]
+    pins = {canonicalize_name(pin.name): str(pin.specifier) for pin in map(Requirement, lines)}
+    assert all(re.fullmatch(r"==[\w.+]+", pin) for pin in pins.values())
+    for requirement in _requirements():
+        assert requirement.specifier.contains(pins[canonicalize_name(requirement.name)][2:]), requirement
+
+
+def test_every_package_is_listed() -> None:
+    found = {
+        p.parent.relative_to(ROOT).as_posix().replace("/", ".") for r in ROOMS for p in (ROOT / r).rglob("__init__.py")
+    }
+    assert set(PROJECT["tool"]["setuptools"]["packages"]) == found
+
+
+def test_every_module_can_be_imported() -> None:
+    for room in ROOMS:
+        for module in pkgutil.walk_packages([str(ROOT / room)], prefix=f"{room}."):
+            if not module.name.endswith("__main__"):
+                importlib.import_module(module.name)
+
+
+def test_readme_names_only_verbs_and_places_that_exist() -> None:
+    readme = (ROOT / "README.md").read_text()
+    verbs = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert set(re.findall(r"(?:^|`)make ([a-z]+)", readme, re.MULTILINE)) <= verbs
+    (house,) = re.findall(r"## The house\n\n```\n(.*?)```", readme, re.DOTALL)
+    room = ""
+    for line in house.splitlines():
+        name = line.split()[0]
+        room = name if not line.startswith(" ") else room
+        assert (ROOT / (name if name == room else room + name)).is_dir(), line
+    for link in re.findall(r"\]\((?!http)([^)#]+)\)", readme):
+        assert (ROOT / link).exists(), link
+
+
+def test_make_alone_lists_every_verb() -> None:
+    listed = subprocess.run(["make", "-s"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    for verb in ("serve", "test", "setup", "check", "train", "evaluate", "export", "benchmark", "help"):
+        assert f"make {verb} " in listed
+
+
+@pytest.mark.parametrize("command", ["models", "training", "serving"])
+def test_every_command_explains_itself(command: str) -> None:
+    shown = subprocess.run([sys.executable, "-m", command, "--help"], capture_output=True, text=True, check=True)
+    assert "usage" in shown.stdout.lower()
+
+
+def test_every_route_and_option_is_documented(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "api.md").read_text()
+    service = Service(Settings(data=tmp_path), ENGINES["fake"](tmp_path), STORES["memory"](tmp_path))
+    for path, methods in create_app(service).openapi()["paths"].items():
+        for method in methods:
+            forms = (f"`{method.upper()} {path}`", f"`{method.upper()} …`")  # the second follows the first's path
+            assert any(form in page for form in forms), f"{method.upper()} {path}"
+    for name in Settings.model_fields:
+        assert f"`--{name.replace('_', '-')}`" in page, name
