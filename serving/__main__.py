@@ -1,73 +1,22 @@
-"""`python -m serving`: check, bind, load, announce, serve."""
+"""`python -m serving`: see `serving.command`."""
 
 from __future__ import annotations
 
-import asyncio
-import logging
-import os
-import socket
 import sys
 
-from models.bundle import BundleError
-from serving import demo
-from serving.engines import ENGINES, cpus
-from serving.ports import EngineError
-from serving.server import BindError, Server, bind
-from serving.service import Service
-from serving.settings import Settings, SettingsError, read_settings
-from serving.stores import STORES
-from serving.stores.sqlite import StoreError
-
-log = logging.getLogger("serving")
-
-THINGS_TO_TRY = """\
-Isosphere is ready on {address}   (page: {address}/  API: {address}/docs)  Try:
-
-curl -s {address}/embed -H 'content-type: application/json' -d '{{"inputs": "A sentence to embed."}}'
-curl -s {address}/similarity -H 'content-type: application/json' -d \
-'{{"inputs": {{"source_sentence": "A cat sits outside.", "sentences": ["A feline is outdoors.", "Taxes rose."]}}}}'"""
-SEARCH_TO_TRY = """\
-curl -s {address}/corpora/{corpus}/search -H 'content-type: application/json' -d \
-'{{"query": "run a coroutine with a time limit", "k": 3}}'"""
+from serving.builds import ClashError, refuse_clashes
 
 
 def main() -> int:
-    """The exit status: 2, after one line, for a bad option, a bad bundle or an address that can't be had."""
-    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    """The exit status; 2, after one line, for what the user has to mend."""
     try:
-        settings = read_settings(sys.argv[1:])
-        os.environ.setdefault("RAYON_NUM_THREADS", str(settings.threads or cpus.available()))  # the tokenizers' pool
-        log.info("checking the bundle in %s", settings.bundle)
-        model = ENGINES[settings.engine](settings.bundle)
-        listening = bind(settings)
-        store = STORES[settings.store](settings.data / "corpora")
-    except (SettingsError, BundleError, EngineError, BindError, StoreError) as error:
-        log.error("serving: %s", error)
+        refuse_clashes()
+    except ClashError as error:
+        print(f"serving: {error}", file=sys.stderr)
         return 2
-    service = Service(settings, model, store, prepare=None if settings.no_demo else demo.build)
-    asyncio.run(_serve(service, listening, settings))
-    return 0
+    from serving.command import serve  # not before: a clash may break the import itself
 
-
-async def _serve(service: Service, listening: socket.socket, settings: Settings) -> None:
-    host = f"[{settings.host}]" if ":" in settings.host else settings.host
-    address = f"http://{host}:{listening.getsockname()[1]}"
-    log.info("listening on %s, loading %s on %s", address, service.manifest.name, settings.engine)
-    announcing = asyncio.create_task(_announce(service, address))
-    await Server(service).serve(sockets=[listening])
-    announcing.cancel()
-
-
-async def _announce(service: Service, address: str) -> None:
-    await service.loaded.wait()
-    if service.health.state != "ready":
-        return
-    print(THINGS_TO_TRY.format(address=address), flush=True)
-    names = service.corpora.names()
-    if names:
-        corpus = demo.NAME if demo.NAME in names else names[0]
-        print(SEARCH_TO_TRY.format(address=address, corpus=corpus), flush=True)
+    return serve(sys.argv[1:])
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from importlib.metadata import version
 from typing import Any
 
 from fastapi import FastAPI
+from fastapi_offline import FastAPIOffline
 
 from serving.api import ROUTERS, errors
 from serving.api.request_id import RequestId
@@ -43,7 +44,8 @@ def create_app(service: Service) -> FastAPI:
         async with service.running():
             yield {"service": service}
 
-    app = FastAPI(
+    app = FastAPIOffline(  # its /docs brings its own scripts: nothing is fetched from elsewhere
+        redoc_url=None,
         title="Isosphere",
         version=version("isosphere"),
         description=DESCRIPTION,

@@ -39,7 +39,7 @@ async def build(service: Service) -> None:
     vectors = []
     with tqdm(total=len(documents), unit="doc", disable=not sys.stderr.isatty()) as bar:
         for start in range(0, len(documents), STEP):
-            content = await service.embedded(documents[start : start + STEP])
+            content, _ = await service.embedded(documents[start : start + STEP])
             vectors.append(content.vectors)
             bar.update(len(content.documents))
             _report(service, start, min(start + STEP, len(documents)), len(documents))

@@ -8,7 +8,7 @@ import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -33,6 +33,15 @@ class Health:
 
     state: Literal["loading", "ready", "draining", "failed"]
     reason: str
+
+
+class Found(NamedTuple):
+    """The answer to a search."""
+
+    hits: list[list[Hit]]
+    """Of each query, best first."""
+    truncated: int
+    """Queries that were cut to the model's length."""
 
 
 class Service:
@@ -139,35 +148,41 @@ class Service:
         left, right = embeddings.vectors[: len(a)], embeddings.vectors[len(a) :]
         return np.clip(left @ right.T, -1, 1), embeddings
 
-    async def add(self, corpus: str, documents: Sequence[Document]) -> None:
-        """Embed and store, all or none; on return they survive power loss and are found by every later search."""
+    async def add(self, corpus: str, documents: Sequence[Document]) -> int:
+        """Embed and store, all or none; on return they survive power loss and are found by every later search.
+
+        The answer is how many were cut to the model's length: stored whole, embedded in part.
+        """
         with self.admitted():
             fingerprint = self.manifest.fingerprint
             await asyncio.to_thread(self.corpora.check_fingerprint, corpus, fingerprint)
-            if documents:
-                content = await self.embedded(documents)
-                await uninterrupted(asyncio.to_thread(self.corpora.put, corpus, content))
+            if not documents:
+                return 0
+            content, truncated = await self.embedded(documents)
+            await uninterrupted(asyncio.to_thread(self.corpora.put, corpus, content))
+            return truncated
 
-    async def embedded(self, documents: Sequence[Document]) -> Content:
-        """Documents with their vectors; usable while loading."""
+    async def embedded(self, documents: Sequence[Document]) -> tuple[Content, int]:
+        """Documents with their vectors, and how many of them were cut; usable while loading."""
         texts = [document.text for document in documents]
         embeddings = await self.embedder.embed(texts, EmbedOptions(), "documents")
-        return Content(documents, embeddings.vectors, self.manifest.fingerprint)
+        return Content(documents, embeddings.vectors, self.manifest.fingerprint), embeddings.truncated
 
-    async def search(self, corpus: str, queries: Sequence[str] | Floats, wanted: Wanted) -> list[list[Hit]]:
+    async def search(self, corpus: str, queries: Sequence[str] | Floats, wanted: Wanted) -> Found:
         """The best documents for each query, given as text or as rows of a matrix.
 
         Raises:
             Conflict: the corpus was embedded by another bundle than the one that embeds the query.
         """
         with self.admitted():
-            if isinstance(queries, np.ndarray):
-                vectors: Floats = queries
-            else:
+            vectors, truncated = queries, 0
+            if not isinstance(vectors, np.ndarray):
                 await asyncio.to_thread(self.corpora.check_fingerprint, corpus, self.manifest.fingerprint)
-                vectors = (await self.embedder.embed(queries, EmbedOptions(), "queries")).vectors
+                embeddings = await self.embedder.embed(vectors, EmbedOptions(), "queries")
+                vectors, truncated = embeddings.vectors, embeddings.truncated
             with self.metrics.searches.time():
-                return await asyncio.to_thread(self.corpora.search, corpus, vectors, wanted)
+                hits = await uninterrupted(asyncio.to_thread(self.corpora.search, corpus, vectors, wanted))
+            return Found(hits, truncated)
 
     async def on_corpora(self, work: Callable[[Corpora], T]) -> T:
         """Run blocking work on the corpora in a thread, once ready."""

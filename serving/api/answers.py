@@ -28,4 +28,9 @@ def encoded(vectors: Floats, encoding: Encoding) -> list[Any] | Floats:
 
 def embedding_headers(embeddings: Embeddings) -> dict[str, str]:
     """What a body of bare vectors can't say."""
-    return {"x-compute-tokens": str(embeddings.tokens), "x-truncated-inputs": str(embeddings.truncated)}
+    return {"x-compute-tokens": str(embeddings.tokens), **truncation_header(embeddings.truncated)}
+
+
+def truncation_header(truncated: int) -> dict[str, str]:
+    """How many texts were cut to the model's length: never silently."""
+    return {"x-truncated-inputs": str(truncated)}

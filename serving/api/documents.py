@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Request, Response
 
-from serving.api.answers import json_response
+from serving.api.answers import json_response, truncation_header
 from serving.api.deps import CorpusName, DocumentId, ServiceDep
 from serving.api.route import Route, is_json, media_type
 from serving.api.schemas import DeleteAnswer, DeleteRequest, DocumentAnswer, DocumentsAnswer, UploadAnswer
@@ -51,14 +51,17 @@ async def add(
     service: ServiceDep,
     on_error: Annotated[Literal["fail", "skip"], Query(description="skip keeps the good rows")] = "fail",
 ) -> Response:
-    """Durable and searchable on return, all or none. The same id replaces; without an id one is made."""
+    """Durable and searchable on return, all or none. The same id replaces; without an id one is made.
+
+    `x-truncated-inputs` counts the texts longer than the model reads: stored whole, embedded in part.
+    """
     rows = await _rows(request)
     upload = read_upload(rows, service.settings, skip_errors=on_error == "skip")
-    await service.add(name, upload.documents)
+    truncated = await service.add(name, upload.documents)
     answer: dict[str, Any] = {"ids": [document.id for document in upload.documents], "count": len(upload.documents)}
     if on_error == "skip":
         answer["errors"] = [rejected._asdict() for rejected in upload.rejected]
-    return json_response(answer)
+    return json_response(answer, headers=truncation_header(truncated))
 
 
 @router.get("", summary="List documents")

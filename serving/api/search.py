@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from fastapi import APIRouter, Response
 
-from serving.api.answers import json_response
+from serving.api.answers import json_response, truncation_header
 from serving.api.deps import CorpusName, ServiceDep
 from serving.api.route import Route
 from serving.api.schemas import CorpusSearchRequest, SearchAnswer, SearchRequest
@@ -46,12 +46,14 @@ async def _search(service: Service, name: str, body: SearchRequest) -> Response:
         min_score=body.min_score,
         with_vector=body.with_vector,
     )
-    results = [[_hit(hit, body) for hit in hits] for hits in await service.search(name, _queries(body), wanted)]
+    found = await service.search(name, _queries(body), wanted)
+    results = [[_hit(hit, body) for hit in hits] for hits in found.hits]
     answer: dict[str, Any] = {"hits": results[0]}
     if body.queries is not None:
         answer = {"results": [{"hits": hits} for hits in results]}
     took = round(1000 * (time.perf_counter() - started), 3)
-    return json_response(answer | {"took_ms": took, "mode": body.mode, "index": service.settings.index})
+    facts = {"took_ms": took, "mode": body.mode, "index": service.settings.index}
+    return json_response(answer | facts, headers=truncation_header(found.truncated))
 
 
 def _queries(body: SearchRequest) -> list[str] | Floats:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
@@ -57,22 +56,9 @@ def open_bundle(folder: Path) -> Model:
 
     Raises:
         BundleError: the folder is not a whole bundle; the message names the file.
-        EngineError: two builds of ONNX Runtime are installed over each other.
     """
-    refuse_clash("onnxruntime")
     source = bundle.load(folder)
     return Model(source.manifest, load=lambda options: OnnxRuntimeEngine(source, options))
-
-
-def refuse_clash(family: str) -> None:
-    """Builds of one family install the same module name, so the last one installed silently breaks the others."""
-    names = {str(found.metadata["Name"]).lower() for found in distributions()}
-    builds = sorted(name for name in names if name == family or name.startswith(f"{family}-"))
-    if len(builds) > 1:
-        raise EngineError(
-            f"{' and '.join(builds)} are installed together and overwrite each other: "
-            f"uninstall all of them, then install one (extras `cpu` or `gpu`)"
-        )
 
 
 def _session(graph: Path, options: EngineOptions) -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from fastapi.testclient import TestClient
 
 from serving.settings import Settings
@@ -47,7 +49,10 @@ def test_aliases_without_v1(client: TestClient) -> None:
 
 
 def test_documentation_page(client: TestClient) -> None:
-    assert client.get("/docs").status_code == 200
+    page = client.get("/docs")
+    assert page.status_code == 200
+    sources = re.findall(r'(?:src|href)="([^"]+)"', page.text)
+    assert sources and all(client.get(source).status_code == 200 for source in sources), "nothing from elsewhere"
 
 
 def test_every_option_is_described() -> None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import os
 import shutil
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,7 +13,7 @@ from fastapi.testclient import TestClient
 
 from models.bundle import BundleError
 from serving.app import create_app
-from serving.engines import ENGINES, cpus, onnxruntime
+from serving.engines import ENGINES, cpus
 from serving.ports import Engine, EngineError, EngineOptions
 from serving.service import Service
 from serving.settings import Settings
@@ -74,15 +72,6 @@ def test_cuda_where_there_is_none(tiny_bundle: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("onnxruntime.get_available_providers", lambda: ["CPUExecutionProvider"])
     with pytest.raises(EngineError, match="`gpu` extra"):
         ENGINES["onnxruntime"](tiny_bundle).load(EngineOptions(device="cuda"))
-
-
-@pytest.mark.parametrize("family", ["onnxruntime", "faiss"])
-def test_two_builds_over_each_other_are_named(monkeypatch: pytest.MonkeyPatch, family: str) -> None:
-    installed = [SimpleNamespace(metadata={"Name": name}) for name in (f"{family}-cpu", f"{family}-gpu", "numpy")]
-    monkeypatch.setattr(importlib.metadata, "distributions", lambda: installed)
-    monkeypatch.setattr(onnxruntime, "distributions", lambda: installed)
-    with pytest.raises(EngineError, match=f"{family}-cpu and {family}-gpu"):
-        onnxruntime.refuse_clash(family)
 
 
 def cgroup(root: Path, membership: str, **files: str) -> tuple[Path, Path]:

@@ -168,9 +168,9 @@ class Probe(server.Server):
         heavy = [name for name in ("torch", "transformers", "onnx", "sentence_transformers") if name in sys.modules]
         print(json.dumps({"width": len(vectors[0]), "heavy": heavy}), flush=True)
         os.kill(os.getpid(), signal.SIGTERM)
-import serving.__main__ as command
+import serving.command as command
 command.Server = Probe
-sys.exit(command.main())
+sys.exit(command.serve(sys.argv[1:]))
 """
 
 

@@ -133,3 +133,12 @@ def test_ndjson_without_ids(client: TestClient) -> None:
     body = '{"text": "one"}\n{"text": "two", "id": null, "metadata": null}'
     answer = client.post(DOCUMENTS, content=body, headers={"content-type": "application/x-ndjson; charset=utf-8"})
     assert len(set(answer.json()["ids"])) == answer.json()["count"] == 2
+
+
+def test_a_text_longer_than_the_model_reads_is_kept_whole_and_told(books: TestClient) -> None:
+    long = "whale " * 200
+    added = books.post(DOCUMENTS, json={"documents": [{"id": "long", "text": long}, {"id": "short", "text": "whale"}]})
+    assert added.headers["x-truncated-inputs"] == "1"
+    assert books.get(f"{DOCUMENTS}/long").json()["text"] == long
+    for body, cut in (({"query": long}, "1"), ({"query": "whale"}, "0"), ({"queries": [long, long]}, "2")):
+        assert books.post("/corpora/books/search", json=body).headers["x-truncated-inputs"] == cut

@@ -59,7 +59,7 @@ def test_an_index_that_fails_is_rebuilt_from_the_store(
         monkeypatch.setattr("serving.indexes.exact.ExactIndex.remove", lambda *_: 1 / 0)
         await service.add("c", [Document("b", "two", {})])
         monkeypatch.undo()
-        hits = (await service.search("c", ["two"], Wanted()))[0]
+        (hits,) = (await service.search("c", ["two"], Wanted())).hits
         assert [hit.document.id for hit in hits] == ["b", "a"]
 
     run(service, work)

@@ -1,0 +1,79 @@
+"""What `python -m serving` does: check, bind, load, announce, serve."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import sys
+from collections.abc import Sequence
+
+from models.bundle import BundleError
+from serving import demo
+from serving.engines import ENGINES, cpus
+from serving.ports import EngineError
+from serving.server import BindError, Server, bind
+from serving.service import Service
+from serving.settings import Settings, SettingsError, read_settings
+from serving.stores import STORES
+from serving.stores.sqlite import StoreError
+
+log = logging.getLogger("serving")
+
+THINGS_TO_TRY = """\
+Isosphere is ready on {address}   (page: {address}/  API: {address}/docs)  Try:
+
+curl -s {address}/embed -H 'content-type: application/json' -d '{{"inputs": "A sentence to embed."}}'
+curl -s {address}/similarity -H 'content-type: application/json' -d \
+'{{"inputs": {{"source_sentence": "A cat sits outside.", "sentences": ["A feline is outdoors.", "Taxes rose."]}}}}'"""
+SEARCH_TO_TRY = """\
+curl -s {address}/corpora/{corpus}/search -H 'content-type: application/json' -d \
+'{{"query": "run a coroutine with a time limit", "k": 3}}'"""
+
+
+def serve(arguments: Sequence[str]) -> int:
+    """Serve until told to stop.
+
+    The exit status: 2, after one line, for a bad option, a bad bundle or an address that can't be had.
+    """
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    try:
+        settings = read_settings(arguments)
+        os.environ.setdefault("RAYON_NUM_THREADS", str(settings.threads or cpus.available()))  # the tokenizers' pool
+        log.info("checking the bundle in %s", settings.bundle)
+        model = ENGINES[settings.engine](settings.bundle)
+        listening = bind(settings)
+        store = STORES[settings.store](settings.data / "corpora")
+    except (SettingsError, BundleError, EngineError, BindError, StoreError) as error:
+        log.error("serving: %s", error)
+        return 2
+    service = Service(settings, model, store, prepare=None if settings.no_demo else demo.build)
+    asyncio.run(_serve(service, listening, settings))
+    return 0
+
+
+async def _serve(service: Service, listening: socket.socket, settings: Settings) -> None:
+    address = f"http://{_reachable(settings.host)}:{listening.getsockname()[1]}"
+    log.info("listening on %s, loading %s on %s", address, service.manifest.name, settings.engine)
+    announcing = asyncio.create_task(_announce(service, address))
+    await Server(service).serve(sockets=[listening])
+    announcing.cancel()
+
+
+def _reachable(host: str) -> str:
+    """The host as a URL names it; this machine's own name for it where it means every address."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    return f"[{host}]" if ":" in host else host
+
+
+async def _announce(service: Service, address: str) -> None:
+    await service.loaded.wait()
+    if service.health.state != "ready":
+        return
+    print(THINGS_TO_TRY.format(address=address), flush=True)
+    names = service.corpora.names()
+    if names:
+        corpus = demo.NAME if demo.NAME in names else names[0]
+        print(SEARCH_TO_TRY.format(address=address, corpus=corpus), flush=True)
