@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -16,6 +15,8 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
+
+from models.disk import fsync
 
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
@@ -116,7 +117,7 @@ def writing(folder: Path) -> Iterator[Path]:
         yield draft
         for path in (*draft.rglob("*"), draft):
             path.chmod(0o755 if path.is_dir() else 0o644)  # a server may run as another user
-            _fsync(path)
+            fsync(path)
         _swap(draft, folder)
     finally:
         shutil.rmtree(draft, ignore_errors=True)
@@ -218,13 +219,5 @@ def _swap(draft: Path, folder: Path) -> None:
     if folder.exists():
         folder.rename(old)
     draft.rename(folder)
-    _fsync(folder.parent)
+    fsync(folder.parent)
     shutil.rmtree(old, ignore_errors=True)
-
-
-def _fsync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

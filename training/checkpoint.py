@@ -7,7 +7,6 @@ step: the learning rate, and the position in the corpus, whose order depends on 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from models.disk import fsync
 from models.encoder import Encoder
 from training.objectives.base import Objective
 
@@ -139,14 +139,6 @@ def _write(file: Path, tensors: dict[str, Tensor], facts: Mapping[str, object]) 
     """Beside, to the disk, then in place: a kill leaves the old file or the new."""
     beside = file.with_suffix(".part")
     save_file(tensors, beside, metadata={"state": json.dumps(facts)})
-    _to_disk(beside)
+    fsync(beside)
     beside.replace(file)
-    _to_disk(file.parent)
-
-
-def _to_disk(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    fsync(file.parent)

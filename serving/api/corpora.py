@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Response
 
+from serving.api.corpus_schemas import CorporaAnswer, CorpusAnswer, CorpusRequest
 from serving.api.deps import CorpusName, ServiceDep
 from serving.api.route import Route
-from serving.api.schemas import CorporaAnswer, CorpusAnswer, CorpusRequest
 from serving.corpora import Corpora
 from serving.errors import NotFound
 from serving.names import check_corpus_name

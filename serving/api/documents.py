@@ -7,9 +7,9 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Query, Request, Response
 
 from serving.api.answers import json_response, truncation_header
+from serving.api.corpus_schemas import DeleteAnswer, DeleteRequest, DocumentAnswer, DocumentsAnswer, UploadAnswer
 from serving.api.deps import CorpusName, DocumentId, ServiceDep
 from serving.api.route import Route, is_json, media_type
-from serving.api.schemas import DeleteAnswer, DeleteRequest, DocumentAnswer, DocumentsAnswer, UploadAnswer
 from serving.errors import Invalid, Malformed, UnsupportedMedia
 from serving.filters import compile_filter
 from serving.ports import Document

@@ -9,9 +9,9 @@ import numpy as np
 from fastapi import APIRouter, Response
 
 from serving.api.answers import json_response, truncation_header
+from serving.api.corpus_schemas import CorpusSearchRequest, SearchAnswer, SearchRequest
 from serving.api.deps import CorpusName, ServiceDep
 from serving.api.route import Route
-from serving.api.schemas import CorpusSearchRequest, SearchAnswer, SearchRequest
 from serving.corpora import Hit, Wanted
 from serving.errors import Empty, Invalid
 from serving.filters import compile_filter

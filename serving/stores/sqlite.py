@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from models.disk import fsync
 from serving.errors import NotFound
 from serving.ports import Change, Content, Corpus, Document, Floats, Keys, Size
 from serving.stores.corpus_file import CorpusFile
@@ -52,7 +53,7 @@ class SqliteStore:
             except BaseException:
                 _remove(file)
                 raise
-            _sync(self._folder)
+            fsync(self._folder)
             self._files[corpus.name] = file
             return True
 
@@ -138,12 +139,4 @@ def _remove(file: CorpusFile) -> None:
     file.close()
     for suffix in ("-wal", "-shm", ""):
         file.path.with_name(file.path.name + suffix).unlink(missing_ok=True)
-    _sync(file.path.parent)
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    fsync(file.path.parent)
