@@ -58,9 +58,11 @@ clean: ## remove the environment and the caches (artifacts/, runs/ and var/ stay
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info
 
 $(STAMP): pyproject.toml constraints.txt
+	@case "$(EXTRAS)" in cpu|gpu) ;; *) echo "EXTRAS is cpu or gpu, not $(EXTRAS)" >&2; exit 2;; esac
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "Python 3.11 or newer is needed; name one with PYTHON=python3.11" >&2; exit 2; }
-	@test -x $(BIN)/python || { echo "creating .venv …"; $(PYTHON) -m venv .venv; }
+	@test -x $(BIN)/pip || { echo "creating .venv …"; $(PYTHON) -m venv --clear .venv || \
+		{ rm -rf .venv; echo "on Debian and Ubuntu the package python3-venv is missing" >&2; exit 2; }; }
 	@# Both families install the same module names: the other one goes before this one comes.
 	@$(BIN)/pip uninstall -q -y $(if $(filter gpu,$(EXTRAS)),onnxruntime faiss-cpu,onnxruntime-gpu faiss-gpu-cu12) 2>/dev/null || true
 	@echo "installing what pyproject.toml asks for (train, serve, dev, $(EXTRAS)), versions from constraints.txt …"

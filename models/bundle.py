@@ -6,12 +6,15 @@ one or holds one more is refused: what is served is what was exported, to the by
 
 from __future__ import annotations
 
+import fcntl
+import glob
 import hashlib
 import json
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -105,20 +108,24 @@ def writing(folder: Path) -> Iterator[Path]:
     """A new folder beside `folder` that takes its place when the block ends well, and vanishes when it doesn't.
 
     Whoever opens `folder` never sees a part of a bundle. A crash between the two renames of the swap leaves the
-    old one whole under `<folder>.old`, from which the next `writing` restores it.
+    old one whole under a hidden name beside it, from which the next `writing` restores it; a killed writer's draft
+    is swept by the next one.
 
     Raises:
-        BundleError: `folder` holds something that is not a bundle; it is left alone.
+        BundleError: `folder` holds something that no bundle holds; it is left alone.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
+    _restore(folder)
     _refuse_foreign(folder)
-    draft = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    _sweep_drafts(folder)
+    draft = Path(tempfile.mkdtemp(prefix=_draft_prefix(folder), dir=folder.parent))
     try:
-        yield draft
-        for path in (*draft.rglob("*"), draft):
-            path.chmod(0o755 if path.is_dir() else 0o644)  # a server may run as another user
-            fsync(path)
-        _swap(draft, folder)
+        with _held(draft):
+            yield draft
+            for path in (*draft.rglob("*"), draft):
+                path.chmod(0o755 if path.is_dir() else 0o644)  # a server may run as another user
+                fsync(path)
+            _swap(draft, folder)
     finally:
         shutil.rmtree(draft, ignore_errors=True)
 
@@ -205,19 +212,55 @@ def _files(folder: Path) -> set[str]:
 
 
 def _refuse_foreign(folder: Path) -> None:
-    old = folder.with_name(folder.name + ".old")
-    if old.exists() and not folder.exists():
-        old.rename(folder)
-    if folder.exists() and any(folder.iterdir()) and not (folder / MANIFEST).exists():
-        raise BundleError(f"{folder}: exists and is not a bundle; it is left alone")
+    """Only what a manifest lists may be replaced, for replacing deletes it."""
+    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+        return
+    try:
+        foreign = sorted(_files(folder) - set(_read_manifest(folder / MANIFEST).files))
+    except (BundleError, NotADirectoryError):
+        raise BundleError(f"{folder}: exists and is not a bundle; it is left alone") from None
+    if foreign:
+        raise BundleError(f"{folder / foreign[0]}: not part of the bundle there, which is therefore left alone")
 
 
 def _swap(draft: Path, folder: Path) -> None:
-    old = folder.with_name(folder.name + ".old")
-    if old.exists():
-        shutil.rmtree(old)
+    previous = _previous(folder)
     if folder.exists():
-        folder.rename(old)
+        folder.rename(previous)
     draft.rename(folder)
     fsync(folder.parent)
-    shutil.rmtree(old, ignore_errors=True)
+    shutil.rmtree(previous, ignore_errors=True)
+
+
+def _restore(folder: Path) -> None:
+    """What a crash between the two renames left; or only the removal of the old one was cut short."""
+    previous = _previous(folder)
+    if previous.exists() and not folder.exists():
+        previous.rename(folder)
+    shutil.rmtree(previous, ignore_errors=True)
+
+
+def _previous(folder: Path) -> Path:
+    return folder.with_name(f".{folder.name}.previous-bundle")
+
+
+def _draft_prefix(folder: Path) -> str:
+    return f".{folder.name}.draft-bundle-"
+
+
+def _sweep_drafts(folder: Path) -> None:
+    """Remove drafts whose writers are gone: nobody holds their lock any more."""
+    for draft in folder.parent.glob(f"{glob.escape(_draft_prefix(folder))}*"):
+        with suppress(BlockingIOError), _held(draft):
+            shutil.rmtree(draft, ignore_errors=True)
+
+
+@contextmanager
+def _held(draft: Path) -> Iterator[None]:
+    """An exclusive lock that its process cannot outlive; BlockingIOError if another one has it."""
+    descriptor = os.open(draft, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(descriptor)

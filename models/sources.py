@@ -32,7 +32,7 @@ def resolve(name: str) -> Path:
         if not (folder / "config.json").is_file():
             raise SourceError(f"{folder}: no config.json, so this is not the folder of an encoder")
         return folder
-    if folder.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1:
+    if folder.is_absolute() or name.startswith((".", "~", "artifacts/", "runs/")) or name.count("/") > 1:
         raise SourceError(f"{folder}: no such folder")
     return _from_hub(name)
 
@@ -56,18 +56,19 @@ def minilm() -> Path:
 
 
 def _from_hub(name: str) -> Path:
+    """The cache first, then the hub; an interrupted download leaves a part in the cache, which the hub completes."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
-    try:
-        return Path(snapshot_download(name, allow_patterns=WANTED, local_files_only=True))
-    except LocalEntryNotFoundError:
-        pass  # not in the cache yet: ask the hub
-    except HFValidationError as error:
-        raise SourceError(f"{name!r}: neither a folder nor a hub id") from error
-    try:
-        return Path(snapshot_download(name, allow_patterns=WANTED))
-    except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
-        raise SourceError(f"{name!r}: neither a folder, nor in the local hub cache, nor to be had from the hub") from (
-            error
-        )
+    for cached_only in (True, False):
+        try:
+            folder = Path(snapshot_download(name, allow_patterns=WANTED, local_files_only=cached_only))
+        except HFValidationError as error:
+            raise SourceError(f"{name!r}: neither a folder nor a hub id") from error
+        except LocalEntryNotFoundError:
+            continue  # in no cache; or, the second time, the hub can't be reached either
+        except (HfHubHTTPError, OSError) as error:
+            raise SourceError(f"{name!r}: not to be had from the hub ({error})".splitlines()[0]) from error
+        if (folder / "config.json").is_file() and any(folder.glob("model*.safetensors")):
+            return folder
+    raise SourceError(f"{name!r}: neither a folder, nor whole in the local hub cache, nor to be had from the hub")

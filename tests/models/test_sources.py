@@ -56,7 +56,26 @@ def test_the_hubs_local_cache_is_used_without_a_network(
     assert Encoder.load("someone/tiny").dim == 32
 
 
+def test_a_part_of_a_download_is_not_taken_for_the_whole(
+    tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit = "a" * 40
+    snapshot = tmp_path / "models--someone--tiny" / "snapshots" / commit
+    snapshot.mkdir(parents=True)
+    (snapshot / "config.json").write_bytes((tiny_backbone / "config.json").read_bytes())
+    (tmp_path / "models--someone--tiny" / "refs").mkdir()
+    (tmp_path / "models--someone--tiny" / "refs" / "main").write_text(commit)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    with pytest.raises(SourceError, match="someone/tiny"):
+        resolve("someone/tiny")
+
+
+def test_a_mistyped_artifact_is_not_looked_for_on_the_hub() -> None:
+    with pytest.raises(SourceError, match="artifacts/smicse: no such folder"):
+        resolve("artifacts/smicse")
+
+
 def test_an_unknown_hub_name_offline_says_where_it_looked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
-    with pytest.raises(SourceError, match="neither a folder, nor in the local hub cache"):
+    with pytest.raises(SourceError, match="neither a folder, nor whole in the local hub cache"):
         resolve("someone/absent")
