@@ -1,0 +1,44 @@
+"""`make serve` as a newcomer runs it: default bundle, demo corpus, and the three printed commands."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.slow
+def test_make_serve_ends_with_three_commands_that_work(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        ["make", "serve", f"ARGS=--port 0 --data {tmp_path}"],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        assert process.stdout is not None
+        printed: list[str] = []
+        while sum(line.startswith("curl") for line in printed) < 3:
+            line = process.stdout.readline()
+            assert line, f"the server ended after printing {printed}"
+            printed.append(line)
+        commands = [line for line in printed if line.startswith("curl")]
+        embedded, similar, found = (
+            json.loads(subprocess.run(command, shell=True, capture_output=True, check=True).stdout)
+            for command in commands
+        )
+        assert len(embedded[0]) == 384
+        assert similar[0] > similar[1]
+        assert any("asyncio" in hit["metadata"]["module"] for hit in found["hits"])
+        assert all({"module", "name"} <= hit["metadata"].keys() for hit in found["hits"])
+    finally:
+        os.killpg(process.pid, signal.SIGTERM)
+        process.communicate(timeout=60)
