@@ -19,7 +19,7 @@ BUNDLE := artifacts/$(or $(MODEL),default)
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-serve: $(STAMP) $(BUNDLE)/manifest.json ## search and embed at http://127.0.0.1:8080 (MODEL=dclr serves artifacts/dclr, ARGS= server options)
+serve: $(STAMP) $(BUNDLE)/manifest.json ## search and embed at http://127.0.0.1:8080 (MODEL=simcse serves artifacts/simcse; ARGS="--port 9000")
 	@exec $(BIN)/python -m serving --bundle $(BUNDLE) $(ARGS)
 
 test: $(STAMP) ## the test suite, offline
@@ -74,6 +74,6 @@ artifacts/default/manifest.json: | $(STAMP)
 	@$(BIN)/python -m models export minilm --out artifacts/default --name minilm
 
 artifacts/%/manifest.json: | $(STAMP)
-	@echo "artifacts/$* is not there: make train MODEL=$* makes it" >&2; exit 2
+	@echo "artifacts/$* is not there: make train MODEL=<objective> or make export MODEL=$* BACKBONE=<folder> makes it" >&2; exit 2
 
 .PHONY: help serve test setup check format train evaluate export benchmark clean

@@ -165,8 +165,10 @@ def sha256(file: Path) -> str:
 def _read_manifest(file: Path) -> Manifest:
     try:
         raw = json.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise BundleError(f"{file}: missing; is this the folder of a bundle?") from None
+    except OSError as error:
+        raise BundleError(f"{file}: {error.strerror}") from error
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise BundleError(f"{file}: not valid JSON ({error})") from error
     if not isinstance(raw, dict) or raw.get("format_version") != FORMAT_VERSION:
@@ -217,7 +219,7 @@ def _refuse_foreign(folder: Path) -> None:
         return
     try:
         foreign = sorted(_files(folder) - set(_read_manifest(folder / MANIFEST).files))
-    except (BundleError, NotADirectoryError):
+    except BundleError:
         raise BundleError(f"{folder}: exists and is not a bundle; it is left alone") from None
     if foreign:
         raise BundleError(f"{folder / foreign[0]}: not part of the bundle there, which is therefore left alone")

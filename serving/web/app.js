@@ -4,11 +4,12 @@ const PAGE = 10;
 const PAUSE_MS = 150;
 
 const part = Object.fromEntries(
-  ["encoder", "search", "corpus", "query", "status", "hits", "more", "hit"].map((id) => [id, document.getElementById(id)]),
+  ["encoder", "search", "corpus", "query", "about", "status", "hits", "more", "hit"].map((id) => [id, document.getElementById(id)]),
 );
 
 let asked = null; // the running request: a newer one aborts it, so that answers never arrive out of order
 let timer = 0;
+let corpora = new Map(); // by name
 
 async function call(path, body, signal) {
   const request = body && {
@@ -29,14 +30,22 @@ function say(text, wrong = false) {
 
 function show(hit) {
   const item = part.hit.content.cloneNode(true);
-  const { module, name, ...rest } = hit.metadata ?? {};
-  const title = module ? [module, name].filter(Boolean).join(" · ") : hit.id;
+  const { title = hit.id, ...rest } = hit.metadata ?? {};
   item.querySelector("meter").value = Math.max(0, hit.score);
   item.querySelector("output").textContent = hit.score.toFixed(3);
   item.querySelector("h2").textContent = title;
-  item.querySelector("h2").title = JSON.stringify({ id: hit.id, ...rest });
   item.querySelector("p").textContent = hit.text;
+  item.querySelector("dl").append(...Object.entries(rest).map(([field, value]) => described(field, value)));
   part.hits.append(item);
+}
+
+function described(field, value) {
+  const pair = document.createElement("div");
+  const [term, detail] = [document.createElement("dt"), document.createElement("dd")];
+  term.textContent = field;
+  detail.textContent = typeof value === "string" ? value : JSON.stringify(value);
+  pair.append(term, detail);
+  return pair;
 }
 
 async function search(offset = 0) {
@@ -54,29 +63,37 @@ async function search(offset = 0) {
     const answer = await call(path, { query, k: PAGE, offset }, asked.signal);
     answer.hits.forEach(show);
     part.more.hidden = answer.hits.length < PAGE;
-    const took = `${Math.round(performance.now() - began)} ms, of which ${answer.took_ms.toFixed(1)} on the server`;
-    say(part.hits.children.length ? took : "This corpus holds no documents yet.");
+    const took = `${Math.round(performance.now() - began)} ms, of which ${Math.round(answer.took_ms)} on the server`;
+    say(part.hits.children.length ? `Nearest in meaning first. ${took}.` : "This corpus holds no documents yet.");
   } catch (error) {
     if (error.name !== "AbortError") say(`The search failed: ${error.message}`, true);
   }
 }
 
-function listCorpora(corpora, wanted) {
+function listCorpora(listed, wanted) {
+  corpora = new Map(listed.map((corpus) => [corpus.name, corpus]));
   part.corpus.replaceChildren(
-    ...corpora.map(({ name, documents }) => new Option(`${name} (${documents.toLocaleString()})`, name)),
+    ...listed.map(({ name, documents }) => new Option(`${name} (${documents.toLocaleString()})`, name)),
   );
-  part.corpus.disabled = corpora.length === 0;
-  if (corpora.some(({ name }) => name === wanted)) part.corpus.value = wanted;
+  part.corpus.disabled = listed.length === 0;
+  if (corpora.has(wanted)) part.corpus.value = wanted;
+}
+
+function describeCorpus() {
+  const { description, state } = corpora.get(part.corpus.value) ?? {};
+  const stale = "Embedded by another encoder than the one served: it can't be searched until it is uploaded again.";
+  part.about.textContent = state === "stale" ? stale : (description ?? "");
 }
 
 async function start() {
   const address = new URLSearchParams(location.search);
   part.query.value = address.get("q") ?? "";
   try {
-    const [info, { corpora }] = await Promise.all([call("info"), call("corpora")]);
+    const [info, { corpora: listed }] = await Promise.all([call("info"), call("corpora")]);
     part.encoder.textContent = `${info.model_id}, ${info.dim} dimensions, ${info.engine} ${info.precision}`;
-    listCorpora(corpora, address.get("corpus"));
-    if (corpora.length === 0) return say("There is no corpus yet. Create one with PUT /corpora/{name}, see API below.");
+    listCorpora(listed, address.get("corpus"));
+    if (listed.length === 0) return say("There is no corpus yet. Create one with PUT /corpora/{name}, see API below.");
+    describeCorpus();
     return search();
   } catch (error) {
     if (error.status !== 503) return say(`The server does not answer: ${error.message}`, true);
@@ -93,7 +110,10 @@ part.query.addEventListener("input", () => {
   clearTimeout(timer);
   timer = setTimeout(search, PAUSE_MS);
 });
-part.corpus.addEventListener("change", () => search());
+part.corpus.addEventListener("change", () => {
+  describeCorpus();
+  search();
+});
 part.more.addEventListener("click", () => search(part.hits.children.length));
 document.addEventListener("keydown", (event) => {
   if (event.key === "/" && document.activeElement !== part.query) {

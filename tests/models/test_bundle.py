@@ -106,8 +106,10 @@ def test_a_manifest_that_is_no_json_object_is_an_error_naming_it(copy: Path, con
 
 
 def test_no_folder_at_all(tmp_path: Path) -> None:
-    with pytest.raises(BundleError, match="is this the folder of a bundle"):
-        bundle.load(tmp_path / "nowhere")
+    (tmp_path / "file").touch()
+    for nothing in ("nowhere", "file"):
+        with pytest.raises(BundleError, match="is this the folder of a bundle"):
+            bundle.load(tmp_path / nothing)
 
 
 def test_a_failed_write_leaves_the_old_bundle_and_no_debris(copy: Path) -> None:

@@ -154,3 +154,10 @@ def test_the_command_line_answers_bad_input_in_one_line(tmp_path: Path) -> None:
         assert ended.stderr.startswith("error: ")
         assert ended.stderr.count("\n") == 1
     assert not (tmp_path / "out").exists()
+
+
+def test_a_place_that_can_not_be_written_is_named_in_one_line(tiny_backbone: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no folder")
+    ended = _run("export", str(tiny_backbone), "--out", str(tmp_path / "file" / "bundle"))
+    assert (ended.returncode, ended.stderr.count("\n")) == (2, 1), "and no report of transformers before it"
+    assert ended.stderr.startswith(f"error: {tmp_path}/file") and "/file" in ended.stderr

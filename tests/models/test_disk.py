@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from models.disk import replacing, verdict
+
+
+def test_what_was_written_beside_takes_the_place(tmp_path: Path) -> None:
+    file = tmp_path / "a.txt"
+    for text in ("new", "newer"):
+        with replacing(file) as beside:
+            beside.write_text(text)
+            assert not file.exists() or file.read_text() == "new"
+        assert file.read_text() == text
+    assert list(tmp_path.iterdir()) == [file]
+
+
+@pytest.mark.parametrize("end", [ValueError, KeyboardInterrupt])
+def test_a_block_that_ends_badly_leaves_the_old_file(tmp_path: Path, end: type[BaseException]) -> None:
+    file = tmp_path / "a.txt"
+    file.write_text("old")
+    with pytest.raises(end), replacing(file) as beside:
+        beside.write_text("half of")
+        raise end
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["old"]
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (FileNotFoundError(errno.ENOENT, "No such file or directory"), ("a.txt: No such file or directory", 2)),
+        (OSError(errno.ENOSPC, "No space left on device"), ("a.txt: No space left on device", 1)),
+        (PermissionError(errno.EACCES, "Permission denied", "a.txt.part"), ("a.txt: Permission denied", 2)),
+    ],
+)
+def test_an_error_names_the_file_that_was_to_be(
+    tmp_path: Path, error: OSError, expected: tuple[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(OSError) as caught, replacing(Path("a.txt")):  # noqa: PT011 - what it says is the test
+        raise error
+    assert verdict(caught.value) == expected
+
+
+def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError) as caught, replacing(tmp_path / "no" / "a.txt") as beside:
+        beside.write_text("text")
+    assert verdict(caught.value) == (f"{tmp_path}/no/a.txt: No such file or directory", 2)
