@@ -64,6 +64,7 @@ class Batcher:
         self._live: set[asyncio.Future[list[Embedded]]] = set()
         self._tokens_per_second = 0.0
         self.queued_tokens = 0
+        self._closed = False
 
     @property
     def queued_texts(self) -> int:
@@ -76,7 +77,9 @@ class Batcher:
         Raises:
             Overloaded: the queue has no room for all of them; none was admitted.
             Backend: the engine failed on a batch that one of them was in.
+            Unhealthy: the batcher was closed before all of them were embedded.
         """
+        self.check_open()
         tokens = sum(map(len, texts))
         if self.queued_tokens + tokens > self._max_queued_tokens:
             raise Overloaded(
@@ -94,6 +97,15 @@ class Batcher:
         rows = await request.future
         return Embedded(np.stack([row.vectors for row in rows]), np.stack([row.norms for row in rows]))
 
+    def check_open(self) -> None:
+        """Refuse work that would never be done.
+
+        Raises:
+            Unhealthy: the batcher was closed.
+        """
+        if self._closed:
+            raise _going()
+
     async def drain(self) -> None:
         """Return when everything admitted so far has been answered."""
         if self._live:
@@ -101,12 +113,13 @@ class Batcher:
 
     async def close(self) -> None:
         """Stop after the running batch; whoever still waits is told that the server is going away."""
+        self._closed = True
         if self._worker:
             self._worker.cancel()
             await asyncio.wait([self._worker])
         for future in self._live:
             if not future.done():
-                future.set_exception(Unhealthy("the server is shutting down", retry_after=1))
+                future.set_exception(_going())
         await asyncio.to_thread(self._thread.shutdown)
 
     async def _work(self) -> None:
@@ -182,3 +195,7 @@ class Batcher:
         if not self._tokens_per_second:
             return 1
         return min(60, max(1, math.ceil(self.queued_tokens / self._tokens_per_second)))
+
+
+def _going() -> Unhealthy:
+    return Unhealthy("the server is shutting down", retry_after=1)

@@ -12,12 +12,11 @@ from collections.abc import Sequence
 from models.bundle import BundleError
 from serving import demo
 from serving.engines import ENGINES, cpus
-from serving.ports import EngineError
+from serving.ports import EngineError, StoreError
 from serving.server import BindError, Server, bind
 from serving.service import Service
 from serving.settings import Settings, SettingsError, read_settings
 from serving.stores import STORES
-from serving.stores.sqlite import StoreError
 
 log = logging.getLogger("serving")
 

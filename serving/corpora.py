@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from serving.errors import Conflict, Invalid
+from serving.errors import Conflict, Invalid, NotFound, TooLarge
 from serving.filters import Predicate
 from serving.ports import Content, Corpus, Document, Floats, Index, Keys, Ranking, Size, Store
 
@@ -36,6 +36,8 @@ class Wanted:
     where: Predicate | None = None
     min_score: float | None = None
     with_vector: bool = False
+    max_characters: int | None = None
+    """In the texts of all hits of one search: each is read whole."""
 
 
 @dataclass
@@ -44,6 +46,8 @@ class _Place:
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     index: Index | None = None
+    removals: int = 0
+    """Writes that took documents away: what was read before one does not fit what is read after it."""
 
 
 class Corpora:
@@ -52,10 +56,17 @@ class Corpora:
     A write that returned is committed and seen by every search that starts later.
     """
 
-    def __init__(self, store: Store, new_index: Callable[[int], Index]) -> None:
+    def __init__(self, store: Store, index: type[Index]) -> None:
         self._store = store
-        self._new_index = new_index
-        self._places: dict[str, _Place] = {}
+        self._new_index = index
+        self._places = {name: _Place() for name in store.names()}
+        self._naming = threading.Lock()
+        """Around every change of `_places`."""
+
+    @property
+    def recall(self) -> float:
+        """recall@10 of the indexes against exact search."""
+        return self._new_index.recall
 
     def names(self) -> list[str]:
         """Sorted."""
@@ -77,18 +88,30 @@ class Corpora:
     ) -> bool:
         """Create whole, `content` included, or take over what is given if it exists; whether it was created."""
         corpus = Corpus(name, description, recall_target, created=time.time())
-        with self._places.setdefault(name, _Place()).lock:
-            return self._store.create(corpus, content)
+        with self._naming:
+            created = self._store.create(corpus, content)
+            if created:
+                self._places[name] = _Place()
+            return created
 
     def drop(self, name: str) -> None:
         """Remove a corpus and everything in it."""
-        with self._place(name) as place:
+        with self._place(name) as place, self._naming:
             self._store.drop(name)
-            place.index = None
+            place.removals += 1
+            del self._places[name]
 
     def corpus(self, name: str) -> tuple[Corpus, Size]:
         """What it is and how much it holds."""
         return self._store.corpus(name), self._store.size(name)
+
+    def listing(self) -> list[tuple[Corpus, Size]]:
+        """Every corpus, by name."""
+        found = []
+        for name in self.names():
+            with suppress(NotFound):  # dropped since it was named
+                found.append(self.corpus(name))
+        return found
 
     def put(self, name: str, content: Content) -> None:
         """Add documents, replacing those of the same id, all or none.
@@ -120,8 +143,7 @@ class Corpora:
 
     def document(self, name: str, document: str) -> Document:
         """One document by its id."""
-        key = self._store.key(name, document)
-        return self._store.documents(name, [key])[key]
+        return self._store.document(name, document)
 
     def page(self, name: str, after: int, limit: int) -> tuple[list[Document], int | None]:
         """Up to `limit` documents beyond the cursor `after`, oldest first, and the next cursor if there are more."""
@@ -132,18 +154,13 @@ class Corpora:
     def search(self, name: str, queries: Floats, wanted: Wanted) -> list[list[Hit]]:
         """The best documents for each row of (Q, D) `queries`, which need not be unit length."""
         with self._place(name) as place:
-            corpus, index = self._store.corpus(name), self._index(name, place)
-            if index is None:
-                return [[] for _ in queries]
-            if corpus.dim != queries.shape[1]:
-                raise Invalid(
-                    f"{queries.shape[1]} numbers, but corpus {name!r} has {corpus.dim} dimensions", field="vector"
-                )
-            lengths = np.linalg.norm(queries.astype(np.float64), axis=1, keepdims=True)
-            units = (queries / np.where(lengths > 0, lengths, 1)).astype(np.float32)
-            allowed = None if wanted.where is None else self._matching(name, wanted.where)
-            rankings = index.search(units, wanted.k + wanted.offset, allowed)
-            return [self._hits(name, ranking, wanted) for ranking in rankings]
+            index, removals = self._searched(name, place, queries), place.removals
+        found = self._find(name, index, queries, wanted)
+        with self._place(name) as now:
+            if now is place and now.removals == removals:
+                return found
+            # A document replaced meanwhile was there all the time, and may yet have been missed: again, alone.
+            return self._find(name, self._searched(name, now, queries), queries, wanted)
 
     def check_fingerprint(self, name: str, fingerprint: str) -> None:
         """Refuse to compare vectors of different encoders.
@@ -162,6 +179,28 @@ class Corpora:
         """Close the store."""
         self._store.close()
 
+    def _searched(self, name: str, place: _Place, queries: Floats) -> Index | None:
+        index, dim = self._index(name, place), self._store.corpus(name).dim
+        if index and dim != queries.shape[1]:
+            raise Invalid(f"{queries.shape[1]} numbers, but corpus {name!r} has {dim} dimensions", field="vector")
+        return index
+
+    def _find(self, name: str, index: Index | None, queries: Floats, wanted: Wanted) -> list[list[Hit]]:
+        if index is None:
+            return [[] for _ in queries]
+        lengths = np.linalg.norm(queries.astype(np.float64), axis=1, keepdims=True)
+        units = (queries / np.where(lengths > 0, lengths, 1)).astype(np.float32)
+        allowed = None if wanted.where is None else self._matching(name, wanted.where)
+        rankings = index.search(units, wanted.k + wanted.offset, allowed)
+        found: list[list[Hit]] = []
+        characters = 0
+        for ranking in rankings:
+            found.append(self._hits(name, ranking, wanted))
+            characters += sum(len(hit.document.text) for hit in found[-1])
+            if wanted.max_characters is not None and characters > wanted.max_characters:
+                raise TooLarge(f"the texts found are more than {wanted.max_characters} characters: ask for fewer hits")
+        return found
+
     def _hits(self, name: str, ranking: Ranking, wanted: Wanted) -> list[Hit]:
         keys, scores = (part[wanted.offset :] for part in ranking)
         if wanted.min_score is not None:
@@ -175,6 +214,7 @@ class Corpora:
         return [
             Hit(documents[key], score, vectors.get(key))
             for key, score in zip(keys.tolist(), scores.tolist(), strict=True)
+            if key in documents
         ]
 
     def _matching(self, name: str, where: Predicate) -> Keys:
@@ -183,9 +223,10 @@ class Corpora:
 
     @contextmanager
     def _place(self, name: str) -> Iterator[_Place]:
-        self._store.corpus(name)
-        place = self._places.setdefault(name, _Place())
+        place = self._places.get(name, _Place())
         with place.lock:
+            if self._places.get(name) is not place:  # there is none, or it was dropped while this waited
+                raise NotFound(f"there is no corpus {name!r}")
             yield place
 
     def _index(self, name: str, place: _Place) -> Index | None:
@@ -202,6 +243,7 @@ class Corpora:
         self, name: str, place: _Place, removed: Keys, added: Keys | None = None, vectors: Floats | None = None
     ) -> None:
         """Follow a commit. The write is acknowledged whatever happens here: the store has it."""
+        place.removals += len(removed) > 0
         if place.index is None:
             return
         try:

@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 from models.python_docs import Section, sections
 from serving.ports import Content, Document
-from serving.service import Service, uninterrupted
+from serving.service import Service
 
 log = logging.getLogger(__name__)
 
@@ -44,8 +44,7 @@ async def build(service: Service) -> None:
             bar.update(len(content.documents))
             _report(service, start, min(start + STEP, len(documents)), len(documents))
     whole = Content(documents, np.concatenate(vectors), service.manifest.fingerprint)
-    create = asyncio.to_thread(service.corpora.create, NAME, description=DESCRIPTION, content=whole)
-    await uninterrupted(create)
+    await service.lanes.run(NAME, lambda: service.corpora.create(NAME, description=DESCRIPTION, content=whole))
 
 
 def _report(service: Service, before: int, done: int, total: int) -> None:
@@ -85,5 +84,6 @@ def _numbered() -> Callable[[tuple[Section, str]], Document]:
 def _cut(paragraph: str) -> str:
     if len(paragraph) <= MAX_CHARACTERS:
         return paragraph
-    end = paragraph.rfind(". ", 0, MAX_CHARACTERS) + 1
-    return paragraph[: end or paragraph.rfind(" ", 0, MAX_CHARACTERS)]
+    sentence = paragraph.rfind(". ", 0, MAX_CHARACTERS) + 1
+    word = max(paragraph.rfind(" ", 0, MAX_CHARACTERS), 0)
+    return paragraph[: sentence or word or MAX_CHARACTERS]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Any, TypeGuard
 
 import numpy as np
@@ -13,12 +14,17 @@ import numpy as np
 from models.bundle import Manifest
 from models.tokenizer import Direction, Tokens
 from serving.batcher import Batcher
-from serving.errors import Backend, Empty, ForeignTokens, Invalid, TooLarge
+from serving.errors import Backend, Empty, ForeignTokens, Invalid, Overloaded, TooLarge
 from serving.metrics import Metrics
 from serving.ports import Embedded, Engine, Floats
 from serving.settings import Settings
 
 Inputs = Sequence[str] | Sequence[Sequence[int]]
+
+CHARACTERS_PER_TOKEN = 250
+"""A text is first cut to this many for each token the model reads, as text-embeddings-inference does."""
+TOKENIZED_AT_ONCE = 200_000
+"""Characters in one turn of the tokenizer: bounds its memory, and lets small requests pass between the turns."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +61,7 @@ class Embedder:
         self._settings = settings
         self._metrics = metrics
         self._tokenizing = ThreadPoolExecutor(1, thread_name_prefix="tokenizer")
+        self._tokenizing_characters = 0
         self.batcher = Batcher(
             self._checked,
             max_batch_tokens=settings.max_batch_tokens,
@@ -70,7 +77,9 @@ class Embedder:
             Overloaded, Backend: the server is.
         """
         with self._metrics.request(len(inputs)):
-            self._check_count(inputs, field)
+            if not inputs:
+                raise Empty("must hold at least one text", field=field)
+            check_count(len(inputs), self._settings.max_request_texts, field)
             dimensions = self._dimensions(options)
             tokens = await self._tokens(inputs, options, field)
             truncated = self._check_tokens(tokens, options, field)
@@ -91,14 +100,6 @@ class Embedder:
             raise Backend("the engine gave numbers that are not finite")
         return embedded
 
-    def _check_count(self, inputs: Inputs, field: str) -> None:
-        if not inputs:
-            raise Empty("must hold at least one text", field=field)
-        if len(inputs) > self._settings.max_request_texts:
-            raise TooLarge(
-                f"{len(inputs)} texts are more than the {self._settings.max_request_texts} of one request", field=field
-            )
-
     def _dimensions(self, options: EmbedOptions) -> int:
         native = self.manifest.dim
         if options.dimensions is None:
@@ -114,11 +115,44 @@ class Embedder:
         for i, text in enumerate(inputs):
             check_text(text, self._settings.max_text_bytes, f"{field}.{i}")
         prompt = self._prompt(options.prompt_name)
-        texts = [prompt + text for text in inputs] if prompt else list(inputs)
-        with self._metrics.tokenization.time():
-            return await asyncio.get_running_loop().run_in_executor(
-                self._tokenizing, self.engine.tokenize, texts, options.direction
+        texts = [prompt + text for text in inputs] if prompt else inputs
+        limit = self.manifest.max_length * CHARACTERS_PER_TOKEN
+        long = [i for i, text in enumerate(texts) if len(text) > limit]
+        if long and not options.truncate:
+            raise TooLarge(
+                f"{len(texts[long[0]])} characters are more than the {limit} that are read for the model's "
+                f"{self.manifest.max_length} tokens, and truncate is false",
+                field=f"{field}.{long[0]}",
             )
+        kept = [text[:limit] if options.direction == "right" else text[-limit:] for text in texts]
+        with self._metrics.tokenization.time(), self._admitted(sum(map(len, kept))):
+            tokens = await self._tokenized(kept, options.direction)
+        for i in long:  # what is left of it may well fit the model
+            tokens[i] = replace(tokens[i], length=max(tokens[i].length, len(tokens[i]) + 1))
+        return tokens
+
+    async def _tokenized(self, texts: Sequence[str], direction: Direction) -> list[Tokens]:
+        tokens: list[Tokens] = []
+        for turn in _turns(texts):
+            self.batcher.check_open()
+            tokens += await asyncio.get_running_loop().run_in_executor(
+                self._tokenizing, self.engine.tokenize, turn, direction
+            )
+        return tokens
+
+    @contextmanager
+    def _admitted(self, characters: int) -> Iterator[None]:
+        """While they wait for the tokenizer; one request alone is always admitted."""
+        waiting, limit = self._tokenizing_characters, self._settings.max_tokenizing_characters
+        if waiting and waiting + characters > limit:
+            raise Overloaded(
+                f"{waiting} characters wait for the tokenizer and {characters} more would exceed {limit}", retry_after=1
+            )
+        self._tokenizing_characters += characters
+        try:
+            yield
+        finally:
+            self._tokenizing_characters -= characters
 
     def _given(self, ids: Sequence[int], options: EmbedOptions, field: str) -> Tokens:
         if not ids:
@@ -161,6 +195,16 @@ class Embedder:
         return len(cut)
 
 
+def check_count(texts: int, limit: int, field: str) -> None:
+    """Refuse more texts than one request takes.
+
+    Raises:
+        TooLarge: more than `limit`.
+    """
+    if texts > limit:
+        raise TooLarge(f"{texts} texts are more than the {limit} of one request", field=field)
+
+
 def check_text(text: str, limit: int, field: str) -> None:
     """Refuse what can't be embedded or is too much.
 
@@ -174,6 +218,19 @@ def check_text(text: str, limit: int, field: str) -> None:
         raise Invalid("not valid Unicode: a lone surrogate", field=field) from None
     if size > limit:
         raise TooLarge(f"{size} bytes are more than the {limit} of one text", field=field)
+
+
+def _turns(texts: Sequence[str]) -> Iterator[list[str]]:
+    """`texts` in order, in lists of about `TOKENIZED_AT_ONCE` characters."""
+    turn, characters = list[str](), 0
+    for text in texts:
+        turn.append(text)
+        characters += len(text)
+        if characters >= TOKENIZED_AT_ONCE:
+            yield turn
+            turn, characters = [], 0
+    if turn:
+        yield turn
 
 
 def _is_ids(inputs: Inputs) -> TypeGuard[Sequence[Sequence[int]]]:

@@ -24,10 +24,15 @@ class ServiceError(Exception):
     kind: ClassVar[Kind]
 
     def __init__(self, message: str, *, field: str | None = None, retry_after: int | None = None) -> None:
-        self.message = f"{field}: {message}" if field else message
-        self.field = field
+        self.field = field and _writable(field)
+        self.message = _writable(f"{field}: {message}" if field else message)
         self.retry_after = retry_after
         super().__init__(self.message)
+
+
+def _writable(text: str) -> str:
+    """`text` with lone surrogates escaped: messages quote what callers send, and UTF-8 must hold them."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 class Malformed(ServiceError):

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from serving.errors import Invalid
+from serving.json_body import is_unicode
 
 Predicate = Callable[[Mapping[str, Any]], bool]
 Test = Callable[[Any], bool]
@@ -29,6 +30,8 @@ def compile_filter(condition: Any, field: str = "filter", depth: int = 0) -> Pre
         raise Invalid(f"nested deeper than {MAX_DEPTH}", field=field)
     if not isinstance(condition, dict):
         raise Invalid("must be an object", field=field)
+    if not condition and depth:
+        raise Invalid("must name a field: it would match everything", field=field)
     clauses = [_clause(key, value, f"{field}.{key}", depth + 1) for key, value in condition.items()]
     return lambda metadata: all(clause(metadata) for clause in clauses)
 
@@ -45,6 +48,8 @@ def _clause(key: str, value: Any, field: str, depth: int) -> Predicate:
         return lambda metadata: not negated(metadata)
     if key.startswith("$"):
         raise Invalid("unknown operator; here stand $and, $or, $not or the name of a field", field=field)
+    if not is_unicode(key):
+        raise Invalid("not valid Unicode: a lone surrogate", field=field)
     path, test = key.split("."), _test(value, field, depth)
     return lambda metadata: test(_reach(metadata, path))
 

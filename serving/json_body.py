@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,6 +13,8 @@ import orjson
 from serving.errors import Malformed
 
 MAX_DEPTH = 32
+_LONG_INTEGER = re.compile(rb"[0-9](?=[0-9]{18})")
+"""19 digits: an integer of fewer fits 64 bits."""
 
 
 def parse_json(body: bytes) -> Any:
@@ -25,11 +28,26 @@ def parse_json(body: bytes) -> Any:
     """
     try:
         return orjson.loads(body)
-    except orjson.JSONDecodeError as refused:
-        try:
-            return json.loads(body)
-        except (ValueError, RecursionError):
-            raise Malformed(f"not JSON: {refused}") from None
+    except orjson.JSONDecodeError:
+        return _read(body)
+
+
+def parse_exact(body: bytes) -> Any:
+    """As `parse_json`, with integers of any size: orjson makes floats of those beyond 64 bits.
+
+    Raises:
+        Malformed: not JSON, or nested too deeply.
+    """
+    return _read(body) if _LONG_INTEGER.search(body) else parse_json(body)
+
+
+def _read(body: bytes) -> Any:
+    try:
+        return json.loads(body)
+    except RecursionError:
+        raise Malformed("not JSON that can be read: nested too deeply") from None
+    except ValueError as error:
+        raise Malformed(f"not JSON: {error}") from None
 
 
 def unwritable(value: Any) -> str | None:
@@ -42,7 +60,7 @@ def unwritable(value: Any) -> str | None:
             return "numbers must be finite"
         if any(isinstance(one, int) and not -(2**63) <= one < 2**64 for one in level):
             return "integers must fit 64 bits"
-        if any(isinstance(one, str) and not _unicode(one) for one in level):
+        if any(isinstance(one, str) and not is_unicode(one) for one in level):
             return "not valid Unicode: a lone surrogate"
         level = [child for one in level for child in _children(one)]
     return f"nested deeper than {MAX_DEPTH}" if level else None
@@ -54,7 +72,8 @@ def _children(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def _unicode(text: str) -> bool:
+def is_unicode(text: str) -> bool:
+    """Whether UTF-8 can hold it: a lone surrogate can't be."""
     try:
         text.encode()
     except UnicodeEncodeError:

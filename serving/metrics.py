@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -50,6 +51,9 @@ class Metrics:
             yield
         except ServiceError as error:
             self.failure.labels(error.kind.lower()).inc()
+            raise
+        except asyncio.CancelledError:
+            self.failure.labels("dropped").inc()
             raise
         self.success.labels(method).inc()
         self.duration.observe(time.perf_counter() - started)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,10 +15,16 @@ from models.tokenizer import Direction, Tokens
 Floats = NDArray[np.float32]
 Keys = NDArray[np.int64]
 Device = Literal["auto", "cpu", "cuda"]
+RECALL_TARGET = 0.95
+"""recall@10 that a corpus asks of its index where its owner says nothing."""
 
 
 class EngineError(RuntimeError):
     """The engine can't run here, or not as the bundle asks; the message says why and what to change."""
+
+
+class StoreError(RuntimeError):
+    """The folder of the corpora, or a file in it, can't be used; the message names it."""
 
 
 class Embedded(NamedTuple):
@@ -69,7 +75,16 @@ class Ranking(NamedTuple):
 
 
 class Index(Protocol):
-    """Unit vectors by key, searched by inner product. Not thread-safe: its corpus holds a lock around it."""
+    """Unit vectors of one width by key, searched by inner product.
+
+    Written by one thread at a time, which its corpus sees to; searched by any number beside it. A search sees all or
+    nothing of each write.
+    """
+
+    recall: ClassVar[float]
+    """recall@10 against exact search."""
+
+    def __init__(self, dim: int) -> None: ...
 
     def __len__(self) -> int:
         """Vectors held."""
@@ -96,6 +111,11 @@ class Corpus:
     fingerprint: str | None = None
     """Of the bundle that embedded it; None until the first document."""
     dim: int | None = None
+
+    @property
+    def wanted_recall(self) -> float:
+        """recall@10 that it asks of its index."""
+        return self.recall_target or RECALL_TARGET
 
 
 @dataclass(frozen=True)
@@ -159,6 +179,9 @@ class Store(Protocol):
 
     def key(self, name: str, document: str) -> int:
         """The key of a document by its id, or `NotFound`."""
+
+    def document(self, name: str, document: str) -> Document:
+        """A document by its id, or `NotFound`."""
 
     def documents(self, name: str, keys: Sequence[int]) -> dict[int, Document]:
         """Those of `keys` that exist."""

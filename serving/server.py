@@ -30,7 +30,8 @@ def bind(settings: Settings) -> socket.socket:
     """
     try:
         family = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM)[0][0]
-        bound = socket.socket(family, socket.SOCK_STREAM)
+        # asyncio sets TCP_NODELAY only where the protocol is named; Nagle's delay would hold back every answer
+        bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind((settings.host, settings.port))
     except OSError as error:

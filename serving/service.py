@@ -18,8 +18,9 @@ from serving.embedder import Embedder, Embeddings, EmbedOptions, Inputs
 from serving.engines import cpus
 from serving.errors import Unhealthy
 from serving.indexes import INDEXES
+from serving.lanes import Lanes
 from serving.metrics import Metrics
-from serving.ports import Content, Document, Engine, EngineError, EngineOptions, Floats, Model, Store
+from serving.ports import Content, Document, Engine, EngineError, EngineOptions, Floats, Model, Store, StoreError
 from serving.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -61,6 +62,7 @@ class Service:
         self.manifest: Manifest = model.manifest
         self.metrics = Metrics()
         self.corpora = Corpora(store, INDEXES[settings.index])
+        self.lanes = Lanes()
         self.health = Health("loading", "starting")
         self.loaded = asyncio.Event()
         """Set when loading ended, well or not."""
@@ -69,6 +71,7 @@ class Service:
         self._embedder: Embedder | None = None
         self._loading: asyncio.Task[None] | None = None
         self._running = 0
+        self._receiving: set[asyncio.Timeout] = set()
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -84,6 +87,7 @@ class Service:
             await asyncio.wait([self._loading])
             if self._embedder:
                 await self._embedder.close()
+            await asyncio.to_thread(self.lanes.close)
             await asyncio.to_thread(self.corpora.close)
 
     async def drain(self) -> bool:
@@ -91,6 +95,8 @@ class Service:
         self.health = Health("draining", "the server is shutting down")
         if self._loading:
             self._loading.cancel()
+        for patience in self._receiving:
+            patience.reschedule(asyncio.get_running_loop().time())
         try:
             await asyncio.wait_for(self._idle.wait(), self.settings.drain_seconds)
         except TimeoutError:
@@ -132,6 +138,23 @@ class Service:
             if not self._running:
                 self._idle.set()
 
+    @asynccontextmanager
+    async def receiving(self) -> AsyncIterator[None]:
+        """Around the arrival of a request's body: a drain waits for no caller who is still sending.
+
+        Raises:
+            Unhealthy: the body was not there yet when the server began to drain.
+        """
+        try:
+            async with asyncio.timeout(0 if self.health.state == "draining" else None) as patience:
+                self._receiving.add(patience)
+                try:
+                    yield
+                finally:
+                    self._receiving.discard(patience)
+        except TimeoutError:
+            raise Unhealthy(f"{self.health.state}: {self.health.reason}", retry_after=RETRY_SECONDS) from None
+
     def report(self, reason: str) -> None:
         """Say what loading is busy with."""
         if self.health.state == "loading":
@@ -154,12 +177,11 @@ class Service:
         The answer is how many were cut to the model's length: stored whole, embedded in part.
         """
         with self.admitted():
-            fingerprint = self.manifest.fingerprint
-            await asyncio.to_thread(self.corpora.check_fingerprint, corpus, fingerprint)
+            await self._check_fingerprint(corpus)
             if not documents:
                 return 0
             content, truncated = await self.embedded(documents)
-            await uninterrupted(asyncio.to_thread(self.corpora.put, corpus, content))
+            await self.lanes.run(corpus, lambda: self.corpora.put(corpus, content))
             return truncated
 
     async def embedded(self, documents: Sequence[Document]) -> tuple[Content, int]:
@@ -177,17 +199,20 @@ class Service:
         with self.admitted():
             vectors, truncated = queries, 0
             if not isinstance(vectors, np.ndarray):
-                await asyncio.to_thread(self.corpora.check_fingerprint, corpus, self.manifest.fingerprint)
+                await self._check_fingerprint(corpus)
                 embeddings = await self.embedder.embed(vectors, EmbedOptions(), "queries")
                 vectors, truncated = embeddings.vectors, embeddings.truncated
             with self.metrics.searches.time():
-                hits = await uninterrupted(asyncio.to_thread(self.corpora.search, corpus, vectors, wanted))
+                hits = await self.lanes.run(corpus, lambda: self.corpora.search(corpus, vectors, wanted))
             return Found(hits, truncated)
 
-    async def on_corpora(self, work: Callable[[Corpora], T]) -> T:
-        """Run blocking work on the corpora in a thread, once ready."""
+    async def on_corpora(self, work: Callable[[Corpora], T], of: str = "") -> T:
+        """Run blocking work on the corpora in a thread, once ready; `of` names the corpus if it is about one."""
         with self.admitted():
-            return await uninterrupted(asyncio.to_thread(work, self.corpora))
+            return await self.lanes.run(of, lambda: work(self.corpora))
+
+    async def _check_fingerprint(self, corpus: str) -> None:
+        await self.lanes.run(corpus, lambda: self.corpora.check_fingerprint(corpus, self.manifest.fingerprint))
 
     async def _load(self) -> None:
         try:
@@ -199,11 +224,11 @@ class Service:
             self.report("testing the engine against the bundle's golden vectors")
             await self._self_test(self._embedder)
             self.report("building the indexes")
-            await uninterrupted(asyncio.to_thread(self.corpora.warm))
+            await self.lanes.run("", self.corpora.warm)
             if self._prepare:
                 await self._prepare(self)
         except Exception as error:  # the server stays up to say why it is not ready
-            log.error("loading failed: %s", error, exc_info=not isinstance(error, EngineError))
+            log.error("loading failed: %s", error, exc_info=not isinstance(error, EngineError | StoreError))
             self.health = Health("failed", str(error))
         else:
             if self.health.state == "loading":
@@ -224,13 +249,3 @@ class Service:
                     f"the engine gives {one.text!r} a vector whose cosine to the bundle's is {cosine:.6f}, "
                     f"below {GOLDEN_COSINE}"
                 )
-
-
-async def uninterrupted(work: Awaitable[T]) -> T:
-    """Wait for a thread even when cancelled: it can't be stopped, and the store must stay open until it ends."""
-    task = asyncio.ensure_future(work)
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await asyncio.wait([task])
-        raise

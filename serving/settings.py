@@ -54,11 +54,20 @@ class Settings(BaseSettings):
     max_batch_tokens: PositiveInt = Field(default=4096, description="padded tokens in one run of the model")
     max_queued_tokens: PositiveInt = Field(default=1_000_000, description="tokens waiting before requests get 429")
     max_request_texts: PositiveInt = Field(default=2048, description="texts in one request")
-    max_request_tokens: PositiveInt = Field(default=300_000, description="tokens in one request, after truncation")
+    max_request_tokens: PositiveInt = Field(
+        default=300_000, description="tokens in one request: of texts after truncation, of token ids before"
+    )
     max_body_bytes: PositiveInt = Field(default=32_000_000, description="bytes of one request body")
     max_text_bytes: PositiveInt = Field(default=999_999, description="bytes of one text in UTF-8")
     max_metadata_bytes: PositiveInt = Field(default=65_536, description="bytes of one document's metadata as JSON")
     max_upload_documents: PositiveInt = Field(default=256, description="documents in one upload")
+    max_tokenizing_characters: PositiveInt = Field(
+        default=64_000_000, description="characters waiting for the tokenizer before requests get 429"
+    )
+    max_search_hits: PositiveInt = Field(default=10_000, description="hits ranked for one request, over its queries")
+    max_search_characters: PositiveInt = Field(
+        default=100_000_000, description="characters in the texts found for one request"
+    )
     drain_seconds: NonNegativeFloat = Field(default=20.0, description="time for admitted requests after SIGTERM")
 
     @field_validator("engine", "store", "index")

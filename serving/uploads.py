@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, NamedTuple
 
 import orjson
 
 from serving.embedder import check_text
 from serving.errors import Empty, Invalid, ServiceError, TooLarge
-from serving.json_body import parse_json, unwritable
+from serving.json_body import parse_exact, unwritable
 from serving.names import check_document_id
 from serving.ports import Document
 from serving.settings import Settings
@@ -39,32 +41,32 @@ class Upload:
     rejected: list[Rejected] = field(default_factory=list)
 
 
-def json_rows(body: Any) -> list[Row]:
+def json_rows(body: Any) -> Iterator[Row]:
     """The rows of `{"documents": [...]}`."""
     documents = body.get("documents") if isinstance(body, dict) else None
     if not isinstance(documents, list):
         raise Invalid("must be a list of documents", field="documents")
-    return [Row(f"documents.{i}", document) for i, document in enumerate(documents)]
+    return (Row(f"documents.{i}", document) for i, document in enumerate(documents))
 
 
-def ndjson_rows(body: bytes) -> list[Row]:
+def ndjson_rows(body: bytes) -> Iterator[Row]:
     """One document a line; empty lines are passed over. A line that is not JSON keeps its error as its value."""
-    return [Row(f"line {n}", _line(line)) for n, line in enumerate(body.split(b"\n"), 1) if line.strip()]
+    return (Row(f"line {n}", _line(line)) for n, line in enumerate(io.BytesIO(body), 1) if not line.isspace())
 
 
-def read_upload(rows: Sequence[Row], settings: Settings, *, skip_errors: bool) -> Upload:
-    """Check every row.
+def read_upload(given: Iterable[Row], settings: Settings, *, skip_errors: bool) -> Upload:
+    """Check every row; of more than one upload takes, none is looked at.
 
     Raises:
         Empty, TooLarge: no rows, or more than one upload takes.
         ServiceError: of the first bad row, unless `skip_errors`.
     """
+    limit = settings.max_upload_documents
+    rows = list(islice(given, limit + 1))
     if not rows:
         raise Empty("must hold at least one document", field="documents")
-    if len(rows) > settings.max_upload_documents:
-        raise TooLarge(
-            f"{len(rows)} are more than the {settings.max_upload_documents} of one upload: split it", field="documents"
-        )
+    if len(rows) > limit:
+        raise TooLarge(f"more than the {limit} of one upload: split it", field="documents")
     upload, places = Upload(), dict[str, str]()
     for row in rows:
         try:
@@ -83,7 +85,7 @@ def read_upload(rows: Sequence[Row], settings: Settings, *, skip_errors: bool) -
 
 def _line(line: bytes) -> Any:
     try:
-        return parse_json(line)
+        return parse_exact(line)
     except ServiceError as error:
         return error
 

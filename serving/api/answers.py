@@ -31,6 +31,11 @@ def embedding_headers(embeddings: Embeddings) -> dict[str, str]:
     return {"x-compute-tokens": str(embeddings.tokens), **truncation_header(embeddings.truncated)}
 
 
+def retry_headers(seconds: int) -> dict[str, str]:
+    """When to come back: in seconds as HTTP has it, and in milliseconds as OpenAI's clients prefer it."""
+    return {"retry-after": str(seconds), "retry-after-ms": str(1000 * seconds)}
+
+
 def truncation_header(truncated: int) -> dict[str, str]:
     """How many texts were cut to the model's length: never silently."""
     return {"x-truncated-inputs": str(truncated)}

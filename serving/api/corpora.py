@@ -7,13 +7,12 @@ from fastapi import APIRouter, Response
 from serving.api.corpus_schemas import CorporaAnswer, CorpusAnswer, CorpusRequest
 from serving.api.deps import CorpusName, ServiceDep
 from serving.api.route import Route
-from serving.corpora import Corpora
 from serving.errors import NotFound
 from serving.names import check_corpus_name
+from serving.ports import Corpus, Size
 from serving.service import Service
 
 router = APIRouter(tags=["corpora"], route_class=Route)
-RECALL_TARGET = 0.95
 
 
 @router.put("/corpora/{name}", summary="Create a corpus", responses={201: {"model": CorpusAnswer}})
@@ -23,30 +22,30 @@ async def create(
     """201 when it is new, else 200; what is given replaces the description and recall target it had."""
     wanted = body or CorpusRequest()
     created = await service.on_corpora(
-        lambda corpora: corpora.create(name, description=wanted.description, recall_target=wanted.recall_target)
+        lambda corpora: corpora.create(name, description=wanted.description, recall_target=wanted.recall_target),
+        of=name,
     )
     response.status_code = 201 if created else 200
-    return await service.on_corpora(lambda corpora: _answer(corpora, name, service))
+    return _answer(*await service.on_corpora(lambda corpora: corpora.corpus(name), of=name), service)
 
 
 @router.get("/corpora", summary="List the corpora")
 async def listing(service: ServiceDep) -> CorporaAnswer:
     """By name."""
-    return await service.on_corpora(
-        lambda corpora: CorporaAnswer(corpora=[_answer(corpora, name, service) for name in corpora.names()])
-    )
+    found = await service.on_corpora(lambda corpora: corpora.listing())
+    return CorporaAnswer(corpora=[_answer(corpus, size, service) for corpus, size in found])
 
 
 @router.get("/corpora/{name}", summary="Describe a corpus")
 async def describe(name: CorpusName, service: ServiceDep) -> CorpusAnswer:
     """What it holds and how it is searched."""
-    return await service.on_corpora(lambda corpora: _answer(corpora, name, service))
+    return _answer(*await service.on_corpora(lambda corpora: corpora.corpus(name), of=name), service)
 
 
 @router.delete("/corpora/{name}", status_code=204, summary="Delete a corpus")
 async def delete(name: CorpusName, service: ServiceDep) -> None:
     """With every document in it."""
-    await service.on_corpora(lambda corpora: corpora.drop(name))
+    await service.on_corpora(lambda corpora: corpora.drop(name), of=name)
 
 
 @router.api_route(
@@ -59,8 +58,7 @@ async def unknown(path: str) -> None:
     raise NotFound(f"there is no route /corpora/{path}")
 
 
-def _answer(corpora: Corpora, name: str, service: Service) -> CorpusAnswer:
-    corpus, size = corpora.corpus(name)
+def _answer(corpus: Corpus, size: Size, service: Service) -> CorpusAnswer:
     stale = size.documents and corpus.fingerprint != service.manifest.fingerprint
     return CorpusAnswer(
         name=corpus.name,
@@ -69,9 +67,9 @@ def _answer(corpora: Corpora, name: str, service: Service) -> CorpusAnswer:
         bytes=size.bytes,
         dim=corpus.dim,
         fingerprint=corpus.fingerprint,
-        recall_target=corpus.recall_target or RECALL_TARGET,
+        recall_target=corpus.wanted_recall,
         index=service.settings.index,
-        recall=1.0,
+        recall=service.corpora.recall,
         state="stale" if stale else "ready",
         created=corpus.created,
     )

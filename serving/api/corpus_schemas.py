@@ -6,7 +6,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, Field, FiniteFloat
 
-from serving.api.schemas import Body, lower
+from serving.api.schemas import Body, Strings, lower
+
+MAX_VECTOR = 65_536
+"""Numbers in a vector: more than any encoder has dimensions."""
 
 
 class CorpusRequest(Body):
@@ -79,8 +82,8 @@ class SearchRequest(Body):
     """One of `query`, `queries` and `vector`, and how to answer."""
 
     query: str | None = Field(default=None, examples=["run a coroutine with a time limit"])
-    queries: list[str] | None = None
-    vector: list[FiniteFloat] | None = None
+    queries: Strings | None = None
+    vector: list[FiniteFloat] | None = Field(default=None, max_length=MAX_VECTOR, fail_fast=True)
     k: int = Field(default=10, ge=1, le=1000)
     offset: int = Field(default=0, ge=0, le=10_000)
     mode: Annotated[Literal["dense", "lexical", "hybrid"], BeforeValidator(lower)] = "dense"

@@ -10,7 +10,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
-from serving.api.answers import json_response
+from serving.api.answers import json_response, retry_headers
 from serving.api.request_id import HEADER, id_of
 from serving.api.schemas import UNION_TAGS
 from serving.errors import Invalid, ServiceError
@@ -39,9 +39,7 @@ def invalid(errors: Sequence[Mapping[str, Any]]) -> Invalid:
 
 def _service_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, ServiceError)
-    headers = {}
-    if error.retry_after is not None:
-        headers = {"retry-after": str(error.retry_after), "retry-after-ms": str(1000 * error.retry_after)}
+    headers = {} if error.retry_after is None else retry_headers(error.retry_after)
     return _answer(request, error.status, error.kind, error.message, field=error.field, headers=headers)
 
 

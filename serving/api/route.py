@@ -11,7 +11,9 @@ from typing import Any
 import starlette.requests
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
+from starlette.requests import ClientDisconnect
 
+from serving.api.counts import check_counts
 from serving.api.deps import service_of
 from serving.errors import Malformed, TooLarge, UnsupportedMedia
 from serving.json_body import parse_json
@@ -73,11 +75,16 @@ class Route(APIRoute):
 
         async def bounded(received: Request) -> Response:
             request = BoundedRequest(received.scope, received.receive)
-            body = await request.body()
+            service = service_of(request)
+            try:
+                async with service.receiving():
+                    body = await request.body()
+            except ClientDisconnect:
+                return Response(status_code=CLIENT_LEFT)
             if field is not None and body:
                 if not is_json(media_type(request)):
                     raise UnsupportedMedia(f"this route reads application/json, not {media_type(request)}")
-                await request.json()
+                check_counts(await request.json(), service.settings)
             elif required:
                 raise Malformed("the body is empty")
             return await _while_connected(request, handle(request))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, Discriminator, Field, Tag, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 
 from serving.embedder import EmbedOptions
 
@@ -31,13 +31,16 @@ def _input_kind(value: Any) -> str:
     return "ids" if isinstance(value, list) and value and isinstance(value[0], list) else "texts"
 
 
+Strings = Annotated[list[str], Field(fail_fast=True)]
+"""Checked up to the first that is none: a body of millions would otherwise become millions of errors."""
+Ids = Annotated[list[int], Field(fail_fast=True)]
 Texts = Annotated[
-    list[str],
+    Strings,
     BeforeValidator(_listed, json_schema_input_type=str | list[str]),
     Field(examples=[["A list of texts.", "Or one text."]]),
 ]
 TextsOrIds = Annotated[
-    Annotated[list[str], Tag("texts")] | Annotated[list[list[int]], Tag("ids")],
+    Annotated[Strings, Tag("texts")] | Annotated[list[Ids], Field(fail_fast=True), Tag("ids")],
     Discriminator(_input_kind),
     BeforeValidator(_input_list, json_schema_input_type=str | list[str] | list[int] | list[list[int]]),
 ]
@@ -46,7 +49,9 @@ UNION_TAGS = {"texts", "ids"}
 
 
 class Body(BaseModel):
-    """The rules that hold for every request body."""
+    """The rules that hold for every request body: types are taken at their word, save that an integer is a float."""
+
+    model_config = ConfigDict(strict=True)
 
     @model_validator(mode="before")
     @classmethod
@@ -89,14 +94,14 @@ class SourceSentences(Body):
     """One text against many."""
 
     source_sentence: str
-    sentences: list[str]
+    sentences: Strings
 
 
 class SentencePairs(Body):
     """Many texts against many."""
 
-    sentences_a: list[str]
-    sentences_b: list[str]
+    sentences_a: Strings
+    sentences_b: Strings
 
 
 def _pair_kind(value: Any) -> str:

@@ -13,7 +13,7 @@ from serving.api.corpus_schemas import CorpusSearchRequest, SearchAnswer, Search
 from serving.api.deps import CorpusName, ServiceDep
 from serving.api.route import Route
 from serving.corpora import Hit, Wanted
-from serving.errors import Empty, Invalid
+from serving.errors import Empty, Invalid, TooLarge
 from serving.filters import compile_filter
 from serving.names import check_corpus_name
 from serving.ports import Floats
@@ -39,14 +39,21 @@ async def _search(service: Service, name: str, body: SearchRequest) -> Response:
     started = time.perf_counter()
     if body.mode != "dense":
         raise Invalid(f"{body.mode} search is not there yet, only dense", field="mode")
+    queries = _queries(body)
+    hits, limit = len(queries) * (body.k + body.offset), service.settings.max_search_hits
+    if hits > limit:
+        raise TooLarge(
+            f"{hits} hits, over all queries and with the offset, are more than the {limit} of one request", field="k"
+        )
     wanted = Wanted(
         k=body.k,
         offset=body.offset,
         where=compile_filter(body.filter) if body.filter else None,
         min_score=body.min_score,
         with_vector=body.with_vector,
+        max_characters=service.settings.max_search_characters,
     )
-    found = await service.search(name, _queries(body), wanted)
+    found = await service.search(name, queries, wanted)
     results = [[_hit(hit, body) for hit in hits] for hits in found.hits]
     answer: dict[str, Any] = {"hits": results[0]}
     if body.queries is not None:

@@ -8,7 +8,7 @@ from typing import Any
 from fastapi import APIRouter, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from serving.api.answers import json_response
+from serving.api.answers import json_response, retry_headers
 from serving.api.deps import ServiceDep
 from serving.api.route import Route
 from serving.api.schemas import ErrorAnswer
@@ -18,6 +18,7 @@ router = APIRouter(tags=["status"], route_class=Route)
 NOT_READY: dict[int | str, dict[str, Any]] = {503: {"model": ErrorAnswer, "description": "loading, draining or failed"}}
 
 
+@router.head("/info", include_in_schema=False)
 @router.get("/info", summary="Describe the server")
 async def info(service: ServiceDep) -> dict[str, Any]:
     """text-embeddings-inference's keys, and ours. Before the model is loaded the engine's facts are null."""
@@ -53,6 +54,9 @@ async def info(service: ServiceDep) -> dict[str, Any]:
     }
 
 
+@router.head("/health", include_in_schema=False)
+@router.head("/readyz", include_in_schema=False)
+@router.head("/ping", include_in_schema=False)
 @router.get("/health", summary="Ready to work?", responses=NOT_READY)
 @router.get("/readyz", summary="Ready to work?", responses=NOT_READY)
 @router.get("/ping", summary="Ready to work?", responses=NOT_READY)
@@ -64,10 +68,11 @@ async def ready(service: ServiceDep) -> Response:
     return json_response(
         {"error": f"{health.state}: {health.reason}", "error_type": "Unhealthy", "state": health.state},
         status=503,
-        headers={"retry-after": str(RETRY_SECONDS)},
+        headers=retry_headers(RETRY_SECONDS),
     )
 
 
+@router.head("/livez", include_in_schema=False)
 @router.get("/livez", summary="Alive?")
 async def alive(service: ServiceDep) -> dict[str, str]:
     """200 for as long as the process answers at all."""

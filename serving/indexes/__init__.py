@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from serving.indexes.exact import ExactIndex
 from serving.indexes.faiss import FaissIndex
 from serving.ports import Index
 
-INDEXES: dict[str, Callable[[int], Index]] = {"exact": ExactIndex, "faiss": FaissIndex}
+INDEXES: dict[str, type[Index]] = {"exact": ExactIndex, "faiss": FaissIndex}

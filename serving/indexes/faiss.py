@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from typing import ClassVar
+
 import faiss
 import numpy as np
 
@@ -10,9 +13,12 @@ from serving.ports import Floats, Keys, Ranking
 
 
 class FaissIndex:
-    """Inner product over an id map."""
+    """Inner product over an id map. FAISS may not write while it searches, hence the lock."""
+
+    recall: ClassVar[float] = 1.0
 
     def __init__(self, dim: int) -> None:
+        self._lock = threading.Lock()
         self._index = faiss.IndexIDMap2(faiss.IndexFlatIP(dim))
 
     def __len__(self) -> int:
@@ -20,17 +26,20 @@ class FaissIndex:
 
     def add(self, keys: Keys, vectors: Floats) -> None:
         """Append."""
-        self._index.add_with_ids(np.ascontiguousarray(vectors, dtype=np.float32), keys)
+        with self._lock:
+            self._index.add_with_ids(np.ascontiguousarray(vectors, dtype=np.float32), keys)
 
     def remove(self, keys: Keys) -> None:
         """One pass over the index, whatever the number of keys."""
         if len(keys):
-            self._index.remove_ids(faiss.IDSelectorBatch(keys))
+            with self._lock:
+                self._index.remove_ids(faiss.IDSelectorBatch(keys))
 
     def search(self, queries: Floats, k: int, allowed: Keys | None = None) -> list[Ranking]:
         """See `Index`. Asks for more where the k-th score ties with what was cut off behind it."""
         selector = None if allowed is None else faiss.IDSelectorBatch(allowed)
-        return [self._one(query[None], k, selector) for query in queries]
+        with self._lock:
+            return [self._one(query[None], k, selector) for query in queries]
 
     def _one(self, query: Floats, k: int, selector: faiss.IDSelector | None) -> Ranking:
         parameters = None

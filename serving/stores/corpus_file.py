@@ -13,8 +13,8 @@ import numpy as np
 import orjson
 
 from serving.errors import Conflict, NotFound
-from serving.ports import Change, Content, Corpus, Document, Floats, Keys, Size
-from serving.stores.migrations import migrate
+from serving.ports import Change, Content, Corpus, Document, Floats, Keys, Size, StoreError
+from serving.stores.migrations import is_foreign, mark, migrate
 
 BLOCK = 4096
 """Rows a read fetches at a time."""
@@ -22,19 +22,39 @@ _CORPUS = "name, description, recall_target, created, fingerprint, dim"
 
 
 class CorpusFile:
-    """An open file. One connection writes, another reads what is committed; a lock before each."""
+    """An open file, made if there is none. One connection writes, another reads what is committed; a lock before each.
+
+    Closed, by one thread while others want to use it, it is a corpus that is not there: `NotFound`.
+
+    Raises:
+        StoreError: the file is not ours, of a later version, or corrupt.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._writer, self._reader = _connect(path), _connect(path)
-        self._writing, self._reading = threading.Lock(), threading.Lock()
-        with self._transaction() as writer:
-            migrate(writer, str(path))
+        self._writing, self._reading = threading.RLock(), threading.Lock()
+        self._open = True
+        with _naming(path):
+            if not path.exists() or not path.stat().st_size:
+                mark(path)
+            elif is_foreign(path):
+                raise StoreError(f"{path}: not a corpus of this server; move it elsewhere")
+            self._writer, self._reader = _connect(path), _connect(path)
+            try:
+                _prepare(self._writer)
+                _prepare(self._reader)
+                with self._transaction() as writer:
+                    migrate(writer, path)
+            except BaseException:
+                self.close()
+                raise
 
     def close(self) -> None:
         """SQLite folds the write-ahead log into the file when the last connection goes."""
-        self._reader.close()
-        self._writer.close()
+        with self._writing, self._reading:
+            self._open = False
+            self._reader.close()
+            self._writer.close()
 
     def create(self, corpus: Corpus, content: Content | None) -> None:
         """The corpus and all of its content, or nothing."""
@@ -58,9 +78,11 @@ class CorpusFile:
         return Corpus(*rows[0]) if rows else None
 
     def retire(self) -> None:
-        """From this commit on there is no corpus here, even if the file can't be removed."""
-        with self._transaction() as writer:
-            writer.execute("DELETE FROM corpora")
+        """Close it; from this commit on there is no corpus here, even if the file can't be removed."""
+        with self._writing:
+            with self._transaction() as writer:
+                writer.execute("DELETE FROM corpora")
+            self.close()
 
     def put(self, content: Content) -> Change:
         """See `Store.put`."""
@@ -74,10 +96,11 @@ class CorpusFile:
 
     def key(self, document: str) -> int:
         """See `Store.key`."""
-        rows = self._read("SELECT key FROM documents WHERE id = ?", document)
-        if not rows:
-            raise NotFound(f"corpus {self.path.stem!r} has no document {document!r}")
-        return int(rows[0][0])
+        return int(self._one("key", document)[0])
+
+    def document(self, document: str) -> Document:
+        """See `Store.document`."""
+        return _document(self._one("id, text, metadata", document))
 
     def documents(self, keys: Sequence[int]) -> dict[int, Document]:
         """See `Store.documents`."""
@@ -117,18 +140,25 @@ class CorpusFile:
             yield _matrix(rows)
 
     def size(self) -> Size:
-        """Documents, and bytes of the file with its log."""
-        documents = self._read("SELECT count(*) FROM vectors")[0][0]
-        log = self.path.with_name(self.path.name + "-wal")
-        return Size(documents, sum(file.stat().st_size for file in (self.path, log) if file.exists()))
+        """Documents, and bytes of the database without its log."""
+        pages = "page_count * page_size FROM pragma_page_count, pragma_page_size"
+        return Size(*self._read(f"SELECT (SELECT count(*) FROM vectors), {pages}")[0])
+
+    def _one(self, columns: str, document: str) -> Sequence[Any]:
+        rows: list[Sequence[Any]] = self._read(f"SELECT {columns} FROM documents WHERE id = ?", document)
+        if not rows:
+            raise NotFound(f"corpus {self.path.stem!r} has no document {document!r}")
+        return rows[0]
 
     def _read(self, statement: str, *values: Any) -> list[Any]:
-        with self._reading:
+        with self._reading, _naming(self.path):
+            self._check_open()
             return self._reader.execute(statement, values).fetchall()
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
         with self._writing:
+            self._check_open()
             self._writer.execute("BEGIN IMMEDIATE")
             try:
                 yield self._writer
@@ -138,13 +168,28 @@ class CorpusFile:
                     self._writer.execute("ROLLBACK")
                 raise
 
+    def _check_open(self) -> None:
+        if not self._open:
+            raise NotFound(f"there is no corpus {self.path.stem!r}")
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Errors of SQLite and of the disk name no file."""
+    try:
+        yield
+    except (sqlite3.DatabaseError, OSError) as error:
+        raise StoreError(f"{path}: {error}") from error
+
 
 def _connect(path: Path) -> sqlite3.Connection:
-    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    return sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+
+
+def _prepare(connection: sqlite3.Connection) -> None:
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute("PRAGMA foreign_keys = ON")
-    return connection
 
 
 def _put(writer: sqlite3.Connection, content: Content) -> Change:

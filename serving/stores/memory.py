@@ -89,6 +89,11 @@ class MemoryStore:
                 raise NotFound(f"corpus {name!r} has no document {document!r}")
             return key
 
+    def document(self, name: str, document: str) -> Document:
+        """See `Store`."""
+        with self._lock:
+            return self._shelf(name).rows[self.key(name, document)][0]
+
     def documents(self, name: str, keys: Sequence[int]) -> dict[int, Document]:
         """See `Store`."""
         with self._lock:

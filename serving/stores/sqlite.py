@@ -10,32 +10,37 @@ from pathlib import Path
 from typing import Any
 
 from models.disk import fsync
-from serving.errors import NotFound
-from serving.ports import Change, Content, Corpus, Document, Floats, Keys, Size
+from serving.errors import Conflict, NotFound
+from serving.ports import Change, Content, Corpus, Document, Floats, Keys, Size, StoreError
 from serving.stores.corpus_file import CorpusFile
 
 SUFFIX = ".sqlite"
-
-
-class StoreError(RuntimeError):
-    """The folder can't be used; the message names it."""
 
 
 class SqliteStore:
     """See `Store`. A corpus exists once the row that describes it is committed in its file.
 
     Raises:
-        StoreError: another process holds the folder.
+        StoreError: the folder can't be read and written, another process holds it, or a file in it is not a corpus
+            that this version can serve. Nothing but what a killed creation or removal left is ever removed.
     """
 
     def __init__(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
-        self._held = _hold(folder)
         self._lock = threading.Lock()
         self._files: dict[str, CorpusFile] = {}
-        for path in sorted(folder.glob(f"*{SUFFIX}")):
-            self._open_or_sweep(path)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._held = _hold(folder)
+            paths = sorted(path for path in folder.iterdir() if path.name.endswith(SUFFIX))
+        except OSError as error:
+            raise StoreError(f"the folder {folder} can't be used: {error}") from error
+        try:
+            for path in paths:
+                self._open_or_sweep(path)
+        except BaseException:
+            self.close()
+            raise
 
     def names(self) -> list[str]:
         """Sorted."""
@@ -47,7 +52,10 @@ class SqliteStore:
             if file := self._files.get(corpus.name):
                 file.describe(corpus.description, corpus.recall_target)
                 return False
-            file = CorpusFile(self._folder / f"{corpus.name}{SUFFIX}")
+            path = self._folder / f"{corpus.name}{SUFFIX}"
+            if path.exists():
+                raise Conflict(f"{path.name} was put into the folder of the corpora since the start: start again")
+            file = CorpusFile(path)
             try:
                 file.create(corpus, content)
             except BaseException:
@@ -83,6 +91,10 @@ class SqliteStore:
         """See `Store`."""
         return self._file(name).key(document)
 
+    def document(self, name: str, document: str) -> Document:
+        """See `Store`."""
+        return self._file(name).document(document)
+
     def documents(self, name: str, keys: Sequence[int]) -> dict[int, Document]:
         """See `Store`."""
         return self._file(name).documents(keys)
@@ -111,16 +123,20 @@ class SqliteStore:
         os.close(self._held)
 
     def _file(self, name: str) -> CorpusFile:
-        if name not in self._files:
-            raise NotFound(f"there is no corpus {name!r}")
-        return self._files[name]
+        if file := self._files.get(name):
+            return file
+        raise NotFound(f"there is no corpus {name!r}")
 
     def _open_or_sweep(self, path: Path) -> None:
-        file = CorpusFile(path)
-        if file.corpus():
-            self._files[path.name.removesuffix(SUFFIX)] = file
-        else:
+        file, name = CorpusFile(path), path.name.removesuffix(SUFFIX)
+        corpus = file.corpus()
+        if corpus is None:
             _remove(file)
+        elif corpus.name == name:
+            self._files[name] = file
+        else:
+            file.close()
+            raise StoreError(f"{path}: holds the corpus {corpus.name!r}; give the file its name back")
 
 
 def _hold(folder: Path) -> int:
@@ -137,6 +153,6 @@ def _hold(folder: Path) -> int:
 def _remove(file: CorpusFile) -> None:
     """The log first: a log left beside a later file of the same name would be replayed into it."""
     file.close()
-    for suffix in ("-wal", "-shm", ""):
+    for suffix in ("-journal", "-wal", "-shm", ""):
         file.path.with_name(file.path.name + suffix).unlink(missing_ok=True)
     fsync(file.path.parent)

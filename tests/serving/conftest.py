@@ -8,13 +8,12 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import httpx
-import hypothesis
 import pytest
 from fastapi.testclient import TestClient
 
@@ -24,10 +23,6 @@ from serving.ports import Model
 from serving.service import Service
 from serving.settings import Settings
 from serving.stores import STORES
-
-# Tests never judge wall time, so neither does Hypothesis.
-hypothesis.settings.register_profile("untimed", deadline=None)
-hypothesis.settings.load_profile("untimed")
 
 ROOT = Path(__file__).resolve().parents[2]
 MakeService = Callable[..., Service]
@@ -45,8 +40,13 @@ def make_service(tmp_path: Path) -> MakeService:
     return make
 
 
-def wait_until_ready(client: httpx.Client | TestClient, seconds: float = 30) -> None:
-    deadline = time.monotonic() + seconds
+@pytest.fixture(scope="session")
+def wait_until_ready() -> Callable[[TestClient], None]:
+    return _wait_until_ready
+
+
+def _wait_until_ready(client: TestClient) -> None:
+    deadline = time.monotonic() + 30
     while (answer := client.get("/readyz")).status_code != 200:
         assert "failed" not in answer.text, answer.text
         assert time.monotonic() < deadline, answer.text
@@ -58,7 +58,7 @@ def _shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
     folder = tmp_path_factory.mktemp("shared")
     service = Service(Settings(data=folder, no_demo=True), ENGINES["fake"](folder), STORES["sqlite"](folder))
     with TestClient(create_app(service), raise_server_exceptions=False) as client:
-        wait_until_ready(client)
+        _wait_until_ready(client)
         yield client
 
 
@@ -136,13 +136,19 @@ class Launcher:
     data: Path
     started: list[Running] = field(default_factory=list)
 
-    def __call__(self, *arguments: str, ready: bool = True, engine: str = "fake") -> Running:
+    def __call__(
+        self,
+        *arguments: str,
+        ready: bool = True,
+        engine: str = "fake",
+        command: Sequence[str] = (sys.executable, "-m", "serving"),
+    ) -> Running:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
-        command = [sys.executable, "-m", "serving", "--engine", engine, "--data", str(self.data), "--no-demo"]
+        options = ["--engine", engine, "--data", str(self.data), "--no-demo"]
         process = subprocess.Popen(
-            [*command, "--port", str(port), *arguments],
+            [*command, *options, "--port", str(port), *arguments],
             cwd=ROOT,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

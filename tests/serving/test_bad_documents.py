@@ -52,7 +52,16 @@ DOCUMENTS = [
         {"documents": [{"text": "a", "metadata": {"n": "a" * 65_537}}]},
     ),
     ((413, "Validation", "documents.1.text: 1000000 bytes"), {"documents": [{"text": "a"}, {"text": "a" * 1_000_000}]}),
+    *(
+        ((422, "Validation", "documents.1.metadata: integers must fit 64 bits"), {"documents": [{"text": "a"}, bad]})
+        for bad in (
+            {"text": "b", "metadata": {"n": 2**64}},
+            {"text": "b", "metadata": {"n": [{"m": -(2**63) - 1}]}},
+            {"text": "b", "metadata": {"n": 10**400}},
+        )
+    ),
     ((413, "Validation", "split it"), {"documents": [{"text": "a"}] * 257}),
+    ((413, "Validation", "split it"), {"documents": [1] * 257}),
 ]
 
 
@@ -83,6 +92,40 @@ def test_documents_of_another_type(refuses: Refuses, client: TestClient) -> None
     )
 
 
+def test_what_an_upload_can_not_do_is_refused(refuses: Refuses, client: TestClient) -> None:
+    client.put("/corpora/c")
+    one = {"documents": [{"text": "a"}]}
+    path = "/corpora/c/documents"
+    refuses((422, "Validation", "async: background jobs"), "POST", f"{path}?async=true", json=one)
+    refuses(
+        (422, "Validation", "Idempotency-Key: not there yet; give the documents ids"),
+        "POST",
+        path,
+        json=one,
+        headers={"Idempotency-Key": "k"},
+    )
+    assert client.get("/corpora/c").json()["documents"] == 0
+    assert client.post(f"{path}?async=false", json=one).status_code == 200
+
+
+def test_lines_beyond_the_limit_are_not_looked_at(refuses: Refuses, client: TestClient) -> None:
+    client.put("/corpora/c")
+    refuses(
+        (413, "Validation", "split it"),
+        "POST",
+        "/corpora/c/documents",
+        content=b"{oops\n" * 257,
+        headers={"content-type": "application/x-ndjson"},
+    )
+
+
+def test_the_largest_integers_are_kept_as_they_are(client: TestClient) -> None:
+    client.put("/corpora/c")
+    metadata = {"n": [2**64 - 1, -(2**63)], "digits": "1" * 30, "float": 1e30}
+    client.post("/corpora/c/documents", json={"documents": [{"id": "a", "text": "a", "metadata": metadata}]})
+    assert client.get("/corpora/c/documents/a").json()["metadata"] == metadata
+
+
 NDJSON = (
     b'{"id": "a", "text": "one"}\n\n{"id": "b"}\n{oops\n{"id": "a", "text": "again"}\n{"id": "e", "text": "two"}\r\n'
 )
@@ -108,10 +151,11 @@ def test_a_bad_line_is_named_and_nothing_is_kept(refuses: Refuses, client: TestC
     assert client.get("/corpora/c").json()["documents"] == 0
 
 
-def test_bad_lines_can_be_skipped(client: TestClient) -> None:
+@pytest.mark.parametrize("skip", ["skip", "SKIP"])
+def test_bad_lines_can_be_skipped(client: TestClient, skip: str) -> None:
     client.put("/corpora/c")
     answer = client.post(
-        "/corpora/c/documents?on_error=skip", content=NDJSON, headers={"content-type": "application/x-ndjson"}
+        f"/corpora/c/documents?on_error={skip}", content=NDJSON, headers={"content-type": "application/x-ndjson"}
     )
     body = answer.json()
     assert (answer.status_code, body["ids"], body["count"]) == (200, ["a", "e"], 2)
@@ -128,13 +172,21 @@ SEARCHES = [
     ((422, "Validation", "vector.0: "), {"vector": [float("inf")]}),
     ((422, "Validation", "vector.0: "), {"vector": ["a"]}),
     ((422, "Validation", "vector: has no direction"), {"vector": [0.0] * 64}),
+    ((422, "Validation", "vector.0: "), {"vector": ["1"]}),
+    ((422, "Validation", "vector.1: "), {"vector": [1, True]}),
+    ((422, "Validation", "vector: List should have at most 65536"), {"vector": [1.0] * 65_537}),
     ((422, "Validation", "vector: has no direction"), {"vector": []}),
     ((422, "Validation", "vector: 3 numbers"), {"vector": [1.0, 2.0, 3.0]}),
     ((422, "Validation", "k: "), {"query": "a", "k": 0}),
+    ((422, "Validation", "k: "), {"query": "a", "k": "3"}),
     ((422, "Validation", "offset: "), {"query": "a", "offset": -1}),
+    ((413, "Validation", "queries: 3000 texts"), {"queries": [1] * 3000}),
+    ((413, "Validation", "k: 12000 hits"), {"queries": ["a"] * 100, "k": 100, "offset": 20}),
     ((422, "Validation", "mode: lexical search is not there yet"), {"query": "a", "mode": "LEXICAL"}),
     ((422, "Validation", "mode: "), {"query": "a", "mode": "psychic"}),
     ((422, "Validation", "filter: "), {"query": "a", "filter": [1]}),
+    ((422, "Validation", "filter.\\ud800: not valid Unicode"), {"query": "a", "filter": {"\ud800": {"$foo": 1}}}),
+    ((422, "Validation", "filter.n.$\\ud800: unknown"), {"query": "a", "filter": {"n": {"$\ud800": 1}}}),
     ((422, "Validation", "filter.n.$regex: unknown operator"), {"query": "a", "filter": {"n": {"$regex": "x"}}}),
     ((422, "Validation", "filter.$and.0.n.$gt: must be"), {"query": "a", "filter": {"$and": [{"n": {"$gt": None}}]}}),
 ]

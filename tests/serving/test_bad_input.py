@@ -8,6 +8,10 @@ from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
+from pydantic import ValidationError
+
+from serving.api.corpus_schemas import SearchRequest
+from serving.api.schemas import Body, EmbedRequest, OpenAIEmbeddingsRequest, SimilarityRequest
 
 JSON = {"content-type": "application/json"}
 Refusal = tuple[int, str, str]
@@ -35,6 +39,9 @@ Refuses = Callable[..., None]
         ((422, "Validation", "dimensions: must be between 1 and 64"), {"inputs": "a", "dimensions": 0}),
         ((422, "Validation", "dimensions: must be between 1 and 64"), {"inputs": "a", "dimensions": 65}),
         ((422, "Validation", "prompt_name: the model has no prompt 'x'"), {"inputs": "a", "prompt_name": "x"}),
+        ((422, "Validation", "normalize: "), {"inputs": "a", "normalize": "off"}),
+        ((422, "Validation", "dimensions: "), {"inputs": "a", "dimensions": "8"}),
+        ((413, "Validation", "inputs: 3000 texts"), {"inputs": [1] * 3000}),
         ((422, "Validation", "body: "), ["a"]),
     ],
 )
@@ -50,11 +57,33 @@ def test_embed(refuses: Refuses, path: str, refusal: Refusal, body: Any) -> None
         ((400, "Empty", "inputs.sentences_b: must hold"), {"sentences_a": ["a"], "sentences_b": []}),
         ((422, "Validation", "inputs.sentences: "), {"source_sentence": "a"}),
         ((422, "Validation", "inputs.sentences.1: "), {"source_sentence": "a", "sentences": ["a", 1]}),
+        ((413, "Validation", "inputs.sentences: 3000"), {"source_sentence": "a", "sentences": [1] * 3000}),
+        ((413, "Validation", "inputs.sentences_a: 3000"), {"sentences_a": [1] * 3000, "sentences_b": [1]}),
+        ((413, "Validation", "inputs.sentences_b: 3000"), {"sentences_a": [1], "sentences_b": [1] * 3000}),
     ],
 )
 @pytest.mark.parametrize("path", ["/similarity", "/"])
 def test_similarity(refuses: Refuses, path: str, refusal: Refusal, inputs: Any) -> None:
     refuses(refusal, "POST", path, json={"inputs": inputs})
+
+
+@pytest.mark.parametrize(
+    ("model", "body"),
+    [
+        (EmbedRequest, {"inputs": [1] * 9}),
+        (SimilarityRequest, {"inputs": {"source_sentence": "a", "sentences": [1] * 9}}),
+        (SimilarityRequest, {"inputs": {"sentences_a": ["a"], "sentences_b": [1] * 9}}),
+        (OpenAIEmbeddingsRequest, {"input": ["a", *[1] * 9]}),
+        (OpenAIEmbeddingsRequest, {"input": [1, *["a"] * 9]}),
+        (OpenAIEmbeddingsRequest, {"input": [["a"] * 9] * 9}),
+        (SearchRequest, {"queries": [1] * 9}),
+        (SearchRequest, {"vector": ["1"] * 9}),
+    ],
+)
+def test_a_list_is_checked_up_to_its_first_bad_element(model: type[Body], body: Any) -> None:
+    with pytest.raises(ValidationError) as refused:
+        model.model_validate(body)
+    assert refused.value.error_count() == 1
 
 
 @pytest.mark.parametrize(
@@ -88,7 +117,13 @@ def test_a_body_without_a_length_is_bounded_while_it_is_read(refuses: Refuses) -
         ((422, "validation", "input.1"), "", {"input": ["a", 1]}),
         ((422, "validation", "input.0.1"), "", {"input": [[1, "a"]]}),
         ((422, "validation", "dimensions"), "between 1 and 64", {"input": "a", "dimensions": 100}),
+        ((422, "validation", "input.0.0"), "", {"input": [True]}),
+        ((422, "validation", "input.0.0"), "", {"input": [["5"]]}),
+        ((422, "validation", "input.0.0"), "", {"input": [[2**64]]}),
         ((413, "validation", "input"), "2049 texts", {"input": ["a"] * 2049}),
+        ((413, "validation", "input"), "2049 texts", {"input": [["a"]] * 2049}),
+        ((413, "validation", "input"), "300001 token ids", {"input": [1] * 300_001}),
+        ((413, "validation", "input"), "300001 token ids", {"input": [[1] * 300_000, ["a"]]}),
     ],
 )
 @pytest.mark.parametrize("path", ["/v1/embeddings", "/embeddings"])
@@ -139,6 +174,9 @@ def test_other_bad_values(refuses: Refuses, client: TestClient) -> None:
         "/corpora/c/documents",
         json={"filter": {}},
     )
+    empties: tuple[Any, ...] = ({"$and": [{}]}, {"$not": {}}, {"$or": [{"$and": [{}]}]})
+    for empty in empties:
+        refuses((422, "Validation", "match everything"), "DELETE", "/corpora/c/documents", json={"filter": empty})
     refuses((422, "Validation", "cursor: not a cursor"), "GET", "/corpora/c/documents?cursor=x")
     refuses((422, "Validation", "limit: "), "GET", "/corpora/c/documents?limit=0")
     refuses((422, "Validation", "recall_target: "), "PUT", "/corpora/c", json={"recall_target": 2})

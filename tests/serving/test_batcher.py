@@ -206,5 +206,8 @@ def test_closing_tells_those_who_wait() -> None:
             await running
         engine.open.set()
         await closing
+        with pytest.raises(Unhealthy):
+            await asyncio.wait_for(queue.submit([tokens(2, 1)]), 5)
+        assert queue.queued_tokens == 0
 
     asyncio.run(main())

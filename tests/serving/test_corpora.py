@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import random
+import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +17,8 @@ from serving.corpora import Corpora, Wanted
 from serving.errors import NotFound
 from serving.filters import compile_filter
 from serving.indexes import INDEXES
-from serving.ports import Content, Document, Floats
+from serving.indexes.exact import ExactIndex
+from serving.ports import Content, Document, Floats, Keys, Ranking
 from serving.stores import STORES
 
 DIM = 16
@@ -32,7 +37,8 @@ def content(name: str, seed: int) -> Content:
 @pytest.mark.parametrize("store", STORES)
 @pytest.mark.parametrize("index", INDEXES)
 def test_concurrent_writers(tmp_path: Path, store: str, index: str) -> None:
-    corpora = Corpora(STORES[store](tmp_path), INDEXES[index])
+    opened = STORES[store](tmp_path)
+    corpora = Corpora(opened, INDEXES[index])
     corpora.create("c")
 
     def write(worker: int) -> None:
@@ -52,8 +58,7 @@ def test_concurrent_writers(tmp_path: Path, store: str, index: str) -> None:
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(write, range(1, 5)))
     live = corpora.search("c", vector(0), Wanted(k=100, with_vector=True))
-    corpora._places.clear()
-    rebuilt = corpora.search("c", vector(0), Wanted(k=100, with_vector=True))
+    rebuilt = Corpora(opened, INDEXES[index]).search("c", vector(0), Wanted(k=100, with_vector=True))
     assert [(hit.document, hit.score) for hit in live[0]] == [(hit.document, hit.score) for hit in rebuilt[0]]
     for hit in live[0]:
         assert hit.vector is not None
@@ -67,4 +72,104 @@ def test_a_missing_corpus(tmp_path: Path) -> None:
     corpora = Corpora(STORES["memory"](tmp_path), INDEXES["exact"])
     with pytest.raises(NotFound):
         corpora.search("nope", vector(0), Wanted())
+    corpora.create("c")
+    corpora.drop("c")
     assert not corpora._places
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_corpora_come_and_go_while_others_use_them(tmp_path: Path, store: str) -> None:
+    """Every answer is right or `NotFound`: nothing is read from, or written to, a file that is going."""
+    corpora = Corpora(STORES[store](tmp_path), INDEXES["exact"])
+    corpora.create("stays", content=content("a", 1))
+    done = threading.Event()
+
+    def come_and_go() -> None:
+        for seed in range(100):
+            assert corpora.create("goes", content=content("first", seed))
+            corpora.drop("goes")
+
+    def upload(seed: int) -> None:
+        corpora.put("goes", content(f"{seed % 7}", seed))
+
+    def look(seed: int) -> None:
+        found = {corpus.name for corpus, _ in corpora.listing()}
+        assert found in ({"stays"}, {"stays", "goes"})
+
+    def search(seed: int) -> None:
+        for hit in corpora.search("goes", vector(seed), Wanted(k=5, with_vector=True))[0]:
+            assert hit.vector is not None
+
+    steps: list[Callable[[int], object]] = [
+        upload,
+        look,
+        look,
+        search,
+        search,
+        lambda _: corpora.page("goes", 0, 5),
+        lambda _: corpora.check_fingerprint("goes", "f"),
+        lambda _: corpora.document("goes", "3"),
+        lambda _: corpora.delete_where("goes", compile_filter({"seed": {"$gte": 50}})),
+    ]
+
+    def repeat(step: Callable[[int], object]) -> None:
+        for seed in count():
+            with suppress(NotFound):
+                step(seed)
+            if done.wait(0.001):
+                return
+
+    with ThreadPoolExecutor(1 + len(steps)) as pool:
+        changing = pool.submit(come_and_go)
+        changing.add_done_callback(lambda _: done.set())
+        list(pool.map(repeat, steps))
+        changing.result()
+    assert corpora.document("stays", "a").text == "text 1"
+    corpora.close()
+
+
+@pytest.mark.parametrize("store", STORES)
+@pytest.mark.parametrize("index", INDEXES)
+def test_a_document_that_is_being_replaced_is_always_found(tmp_path: Path, store: str, index: str) -> None:
+    corpora = Corpora(STORES[store](tmp_path), INDEXES[index])
+    corpora.create("c", content=content("a", 1))
+    everything, replaced = Wanted(where=compile_filter({"seed": {"$gte": 0}})), threading.Event()
+
+    def replace() -> None:
+        for _ in range(100):
+            corpora.put("c", content("a", 1))
+        replaced.set()
+
+    with ThreadPoolExecutor(1) as pool:
+        replacing = pool.submit(replace)
+        while not replaced.is_set():
+            for wanted in (everything, Wanted()):
+                assert [hit.document.id for hit in corpora.search("c", vector(1), wanted)[0]] == ["a"]
+            assert corpora.document("c", "a").text == "text 1"
+        replacing.result()
+    corpora.close()
+
+
+def test_others_do_not_wait_for_a_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While one search computes, its own corpus is written, read and searched; and it answers as of after that."""
+    corpora = Corpora(STORES["sqlite"](tmp_path), INDEXES["exact"])
+    corpora.create("c", content=content("a", 1))
+    started, finish, compute = threading.Event(), threading.Event(), ExactIndex.search
+
+    def slow(self: ExactIndex, queries: Floats, k: int, allowed: Keys | None = None) -> list[Ranking]:
+        if not started.is_set():
+            started.set()
+            assert finish.wait(20)
+        return compute(self, queries, k, allowed)
+
+    monkeypatch.setattr(ExactIndex, "search", slow)
+    with ThreadPoolExecutor(1) as pool:
+        busy = pool.submit(corpora.search, "c", vector(1), Wanted())
+        assert started.wait(20)
+        corpora.put("c", content("b", 2))
+        corpora.delete("c", "a")
+        assert [hit.document.id for hit in corpora.search("c", vector(2), Wanted())[0]] == ["b"]
+        assert corpora.listing()[0][1].documents == 1
+        finish.set()
+        assert [hit.document.id for hit in busy.result()[0]] == ["b"]
+    corpora.close()

@@ -71,6 +71,11 @@ def test_matches(condition: dict[str, Any], matches: bool) -> None:
     [
         (7, "filter: "),
         ({"$and": []}, "filter.$and: "),
+        ({"$and": [{}]}, "filter.$and.0: "),
+        ({"$or": [{"a": 1}, {}]}, "filter.$or.1: "),
+        ({"$not": {}}, "filter.$not: "),
+        ({"\ud800": 1}, "filter.\\ud800: not valid Unicode"),
+        ({"a": {"$\ud800": 1}}, "filter.a.$\\ud800: unknown operator"),
         ({"$or": [{"a": 1}, 2]}, "filter.$or.1: "),
         ({"$nor": []}, "filter.$nor: "),
         ({"a": {"$regex": "x"}}, "filter.a.$regex: "),
@@ -118,4 +123,5 @@ def test_any_json_is_a_filter_or_refused(condition: Any, metadata: dict[str, Any
     except Invalid:
         return
     assert isinstance(predicate(metadata), bool)
-    assert compile_filter({"$not": condition})(metadata) is not predicate(metadata)
+    if condition:  # an empty one is legal only as the whole filter
+        assert compile_filter({"$not": condition})(metadata) is not predicate(metadata)

@@ -11,6 +11,7 @@ from fastapi.testclient import TestClient
 
 from serving.engines.fake import DIM
 from serving.ports import Floats
+from serving.service import Health
 
 
 def vectors(client: TestClient, inputs: Any, **options: Any) -> Floats:
@@ -121,6 +122,18 @@ def test_models_and_info(client: TestClient) -> None:
 @pytest.mark.parametrize("path", ["/health", "/livez", "/readyz", "/ping"])
 def test_health(client: TestClient, path: str) -> None:
     assert client.get(path).status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/", "/health", "/livez", "/readyz", "/ping", "/info"])
+def test_head(client: TestClient, path: str) -> None:
+    assert client.head(path).status_code == 200
+
+
+def test_not_ready_says_when_to_come_back(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client.app_state["service"], "health", Health("loading", "starting"))
+    answer = client.get("/readyz")
+    assert answer.status_code == 503
+    assert int(answer.headers["retry-after-ms"]) == 1000 * int(answer.headers["retry-after"])
 
 
 def test_metrics(client: TestClient) -> None:

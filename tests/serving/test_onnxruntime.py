@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -45,12 +46,13 @@ def test_truncation(engine: Engine) -> None:
     assert (long.length, len(long), long.truncated) == (202, 64, True)
 
 
-def test_the_whole_server_on_it(tiny_bundle: Path, tmp_path: Path) -> None:
+def test_the_whole_server_on_it(
+    tiny_bundle: Path, tmp_path: Path, wait_until_ready: Callable[[TestClient], None]
+) -> None:
     model = ENGINES["onnxruntime"](tiny_bundle)
     service = Service(Settings(data=tmp_path, no_demo=True), model, STORES["sqlite"](tmp_path))
     with TestClient(create_app(service)) as client:
-        while client.get("/readyz").status_code != 200:
-            assert service.health.state != "failed", service.health
+        wait_until_ready(client)
         golden = json.loads((tiny_bundle / "manifest.json").read_text())["golden"]
         served = np.array(client.post("/embed", json={"inputs": [one["text"] for one in golden]}).json())
         assert np.allclose(served, [one["vector"] for one in golden], atol=1e-5)

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -75,12 +76,22 @@ def test_a_taken_data_folder(launch: Launch, tmp_path: Path) -> None:
     assert "in use by another server" in refused("--engine", "fake", "--data", str(tmp_path), "--port", "0")
 
 
+def test_data_that_cannot_be_served(tmp_path: Path) -> None:
+    (tmp_path / "corpora").mkdir()
+    (tmp_path / "corpora" / "notes.sqlite").write_text("mine")
+    assert "notes.sqlite: not a corpus" in refused("--engine", "fake", "--data", str(tmp_path), "--port", "0")
+    assert (tmp_path / "corpora" / "notes.sqlite").read_text() == "mine"
+    file = str(tmp_path / "corpora" / "notes.sqlite")
+    assert f"{file}/corpora can't be used" in refused("--engine", "fake", "--data", file, "--port", "0")
+
+
 def test_it_announces_itself_and_drains_under_load(launch: Launch) -> None:
-    """SIGTERM with requests in flight: every one of them is answered, with vectors or with 503."""
-    server = launch()
+    """SIGTERM with requests in flight: every one begun before it is answered, with vectors or with 503."""
+    server, told = launch(), threading.Event()
     with concurrent.futures.ThreadPoolExecutor(16) as pool:
-        answers = [pool.submit(embed, server.address, i) for i in range(100)]
+        answers = [pool.submit(embed, server.address, i, told) for i in range(100)]
         concurrent.futures.wait(answers, return_when=concurrent.futures.FIRST_COMPLETED)
+        told.set()
         server.process.send_signal(signal.SIGTERM)
         statuses = {answer.result() for answer in answers}
     assert 200 in statuses and statuses <= {200, 503, None}
@@ -90,13 +101,18 @@ def test_it_announces_itself_and_drains_under_load(launch: Launch) -> None:
     assert output.count("curl -s") == 2, "no corpus, no line that searches one"
 
 
-def embed(address: str, i: int) -> int | None:
-    """The status; None where no connection was accepted any more. A connection cut while answering raises."""
+def embed(address: str, i: int, told: threading.Event) -> int | None:
+    """The status; None where no connection was accepted any more, which only those who begin after `told` may see.
+
+    A connection cut while answering raises.
+    """
+    may_be_late = told.is_set()
     try:
         answer = httpx.post(
             f"{address}/embed", json={"inputs": [f"text {i}"] * 200}, timeout=20, trust_env=False, verify=False
         )
     except httpx.ConnectError:
+        assert may_be_late
         return None
     if answer.status_code == 200:
         assert len(answer.json()) == 200

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 from fastapi.testclient import TestClient
+
+from serving.app import create_app
+from serving.service import Service
 
 BOOKS: list[dict[str, Any]] = [
     {"id": "emma", "text": "a rich young woman makes matches", "metadata": {"year": 1815, "by": {"name": "Austen"}}},
@@ -142,3 +146,16 @@ def test_a_text_longer_than_the_model_reads_is_kept_whole_and_told(books: TestCl
     assert books.get(f"{DOCUMENTS}/long").json()["text"] == long
     for body, cut in (({"query": long}, "1"), ({"query": "whale"}, "0"), ({"queries": [long, long]}, "2")):
         assert books.post("/corpora/books/search", json=body).headers["x-truncated-inputs"] == cut
+
+
+def test_the_texts_of_one_answer_are_bounded(
+    make_service: Callable[..., Service], wait_until_ready: Callable[[TestClient], None]
+) -> None:
+    with TestClient(create_app(make_service(max_search_characters=250))) as client:
+        wait_until_ready(client)
+        client.put("/corpora/books")
+        client.post(DOCUMENTS, json={"documents": [{"text": "whale " * 16}]})
+        assert client.post("/corpora/books/search", json={"queries": ["a", "b"]}).status_code == 200
+        answer = client.post("/corpora/books/search", json={"queries": ["a", "b", "c"]})
+        assert (answer.status_code, answer.json()["error_type"]) == (413, "Validation")
+        assert "250 characters" in answer.json()["error"]

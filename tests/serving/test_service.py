@@ -103,12 +103,13 @@ def test_a_tampered_engine_is_never_ready(make_service: MakeService, run: Run) -
 
 
 @pytest.mark.parametrize(("failure", "says"), [("raise", "out of memory"), ("nan", "not finite")])
-def test_an_engine_failure_reaches_its_batch_only(make_service: MakeService, failure: str, says: str) -> None:
+def test_an_engine_failure_reaches_its_batch_only(
+    make_service: MakeService, failure: str, says: str, wait_until_ready: Callable[[TestClient], None]
+) -> None:
     engine = Gate(failure)
     engine.open.set()
     with TestClient(create_app(make_service(model(lambda _: engine)))) as client:
-        while client.get("/readyz").status_code != 200:
-            pass
+        wait_until_ready(client)
         answer = client.post("/embed", json={"inputs": "poison"})
         assert (answer.status_code, answer.json()["error_type"]) == (424, "Backend")
         assert says in answer.json()["error"]

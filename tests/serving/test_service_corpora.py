@@ -21,7 +21,9 @@ MakeService = Callable[..., Service]
 Run = Callable[[Service, Callable[[], Coroutine[Any, Any, None]]], None]
 
 
-def test_another_bundle_is_a_conflict(make_service: MakeService, run: Run) -> None:
+def test_another_bundle_is_a_conflict(
+    make_service: MakeService, run: Run, wait_until_ready: Callable[[TestClient], None]
+) -> None:
     document = Document("a", "text", {})
     first = make_service()
 
@@ -34,8 +36,7 @@ def test_another_bundle_is_a_conflict(make_service: MakeService, run: Run) -> No
     fake = ENGINES["fake"](Path())
     other = replace(fake, manifest=replace(fake.manifest, fingerprint="fake-2"))
     with TestClient(create_app(make_service(other))) as client:
-        while client.get("/readyz").status_code != 200:
-            pass
+        wait_until_ready(client)
         search = client.post("/corpora/c/search", json={"query": "a"})
         assert (search.status_code, search.json()["error_type"]) == (409, "Conflict")
         assert "fake-1" in search.json()["error"] and "fake-2" in search.json()["error"]
@@ -63,6 +64,20 @@ def test_an_index_that_fails_is_rebuilt_from_the_store(
         assert [hit.document.id for hit in hits] == ["b", "a"]
 
     run(service, work)
+
+
+@pytest.mark.parametrize(
+    ("paragraph", "kept"),
+    [
+        ("short", "short"),
+        ("One. " + "two " * 80, "One."),
+        ("word " * 80, ("word " * 40).rstrip()),
+        ("x" * 300, "x" * demo.MAX_CHARACTERS),
+        (" " + "x" * 300, " " + "x" * (demo.MAX_CHARACTERS - 1)),
+    ],
+)
+def test_the_demo_cuts_after_a_sentence_a_word_or_anywhere(paragraph: str, kept: str) -> None:
+    assert demo._cut(paragraph) == kept
 
 
 def test_the_demo_corpus_is_all_or_nothing(

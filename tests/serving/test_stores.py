@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 import tempfile
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +17,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from serving.errors import Conflict, NotFound
-from serving.ports import Content, Corpus, Document, Store
+from serving.ports import Content, Corpus, Document, Store, StoreError
 from serving.stores import STORES
-from serving.stores.sqlite import SqliteStore, StoreError
+from serving.stores.corpus_file import CorpusFile
+from serving.stores.migrations import mark
+from serving.stores.sqlite import SqliteStore
 
 DIM = 4
 ids = st.sampled_from(["a", "b", "c", "d/e", "é"])
@@ -85,6 +89,7 @@ class AsADictionary(RuleBasedStateMachine):
         assert {key: vectors[key].tolist() for key in vectors} == {
             key: self.held[document.id][1] for key, document in rows
         }
+        assert [self.store.document("c", one.id) for one in found] == found
         some = [key for key, _ in rows][::2]
         assert self.store.documents("c", [*some, 10**6]) == {key: one for key, one in rows if key in some}
         assert [key for keys, _ in self.store.vectors("c", some) for key in keys] == some
@@ -133,6 +138,8 @@ def test_a_missing_corpus_or_document(store: Store) -> None:
     store.create(Corpus("c"))
     with pytest.raises(NotFound, match="no document 'x'"):
         store.key("c", "x")
+    with pytest.raises(NotFound, match="no document 'x'"):
+        store.document("c", "x")
 
 
 def test_an_emptied_corpus_takes_another_encoder(store: Store) -> None:
@@ -151,13 +158,98 @@ def test_creation_with_content_is_all_or_nothing(tmp_path: Path) -> None:
 
 
 def test_what_a_killed_creation_left_is_swept(tmp_path: Path) -> None:
+    (tmp_path / "empty.sqlite").touch()
+    mark(tmp_path / "marked.sqlite")
+    CorpusFile(tmp_path / "migrated.sqlite").close()
+    retired = CorpusFile(tmp_path / "retired.sqlite")
+    retired.create(Corpus("retired"), content([("a", "b", {})]))
+    retired.retire()
     SqliteStore(tmp_path).close()
-    half = sqlite3.connect(tmp_path / "half.sqlite")
-    half.execute("CREATE TABLE t (x)")
-    half.close()
-    store = SqliteStore(tmp_path)
-    assert store.names() == []
     assert [path.name for path in tmp_path.iterdir()] == ["lock"]
+
+
+def corpus_named(file: Path, name: str) -> None:
+    made = CorpusFile(file)
+    made.create(Corpus(name), None)
+    made.close()
+
+
+def foreign_database(file: Path) -> None:
+    with closing(sqlite3.connect(file)) as database:
+        database.execute("CREATE TABLE corpora (name)")
+
+
+def later_version(file: Path) -> None:
+    corpus_named(file, "c")
+    with closing(sqlite3.connect(file)) as database:
+        database.execute("PRAGMA user_version = 99")
+
+
+def corrupt(file: Path) -> None:
+    corpus_named(file, "c")
+    file.write_bytes(file.read_bytes()[:100] + b"?" * 9000)
+
+
+REFUSED: list[tuple[Callable[[Path], object], str]] = [
+    (foreign_database, "not a corpus of this server"),
+    (lambda file: file.write_bytes(b"notes"), "not a corpus of this server"),
+    (later_version, "written by a later version"),
+    (corrupt, "malformed"),
+    (lambda file: corpus_named(file, "d"), "holds the corpus 'd'"),
+    (lambda file: file.mkdir(), "directory"),
+]
+
+
+@pytest.mark.parametrize(("make", "says"), REFUSED)
+def test_a_file_that_is_not_ours_is_named_and_left_alone(
+    tmp_path: Path, make: Callable[[Path], object], says: str
+) -> None:
+    file = tmp_path / "c.sqlite"
+    make(file)
+    before = None if file.is_dir() else file.read_bytes()
+    for _ in range(2):  # what was refused holds neither the file nor the folder
+        with pytest.raises(StoreError, match=rf"{re.escape(str(file))}: .*{says}"):
+            SqliteStore(tmp_path)
+    assert before is None or file.read_bytes() == before
+    assert {path.name for path in tmp_path.iterdir()} == {"lock", "c.sqlite"}
+
+
+def test_a_file_that_came_since_the_start_is_left_alone(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path)
+    foreign_database(tmp_path / "c.sqlite")
+    before = (tmp_path / "c.sqlite").read_bytes()
+    with pytest.raises(Conflict, match=r"c\.sqlite"):
+        store.create(Corpus("c"))
+    assert (tmp_path / "c.sqlite").read_bytes() == before
+    store.close()
+
+
+@pytest.mark.parametrize("obstacle", ["data", "data/lock"])
+def test_a_folder_that_cannot_be_used(tmp_path: Path, obstacle: str) -> None:
+    folder = tmp_path / "data"
+    if obstacle == "data":
+        folder.touch()
+    else:
+        (tmp_path / obstacle).mkdir(parents=True)
+    with pytest.raises(StoreError, match=re.escape(str(folder))):
+        SqliteStore(folder)
+
+
+def test_a_file_closed_under_its_readers(tmp_path: Path) -> None:
+    file = CorpusFile(tmp_path / "c.sqlite")
+    file.create(Corpus("c"), content([("a", "b", {})]))
+    file.retire()
+    calls: list[Callable[[], object]] = [
+        file.corpus,
+        file.size,
+        lambda: file.document("a"),
+        lambda: list(file.vectors(None)),
+        lambda: file.put(content([("a", "b", {})])),
+        lambda: file.delete([1]),
+    ]
+    for call in calls:
+        with pytest.raises(NotFound, match="no corpus 'c'"):
+            call()
 
 
 def test_two_servers_on_one_folder(tmp_path: Path) -> None:
@@ -166,15 +258,6 @@ def test_two_servers_on_one_folder(tmp_path: Path) -> None:
         SqliteStore(tmp_path)
     held.close()
     SqliteStore(tmp_path).close()
-
-
-def test_a_file_of_a_later_version_is_refused_by_name(tmp_path: Path) -> None:
-    SqliteStore(tmp_path).close()
-    later = sqlite3.connect(tmp_path / "later.sqlite")
-    later.execute("PRAGMA user_version = 99")
-    later.close()
-    with pytest.raises(ValueError, match=r"later\.sqlite: written by a later version"):
-        SqliteStore(tmp_path)
 
 
 def test_durability_settings(tmp_path: Path) -> None:
