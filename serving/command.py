@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from models.bundle import BundleError
 from serving import demo
+from serving.corpora import is_stale
 from serving.engines import ENGINES, cpus
 from serving.ports import EngineError, StoreError
 from serving.server import BindError, Server, bind
@@ -72,7 +73,12 @@ async def _announce(service: Service, address: str) -> None:
     if service.health.state != "ready":
         return
     print(THINGS_TO_TRY.format(address=address), flush=True)
-    names = service.corpora.names()
+    names = []
+    for corpus, size in service.corpora.listing():
+        if is_stale(corpus, size, service.manifest.fingerprint):
+            log.warning("corpus %s was embedded by another encoder: it can't be searched by this one", corpus.name)
+        else:
+            names.append(corpus.name)
     if names:
-        corpus = demo.NAME if demo.NAME in names else names[0]
-        print(SEARCH_TO_TRY.format(address=address, corpus=corpus), flush=True)
+        name = demo.NAME if demo.NAME in names else names[0]
+        print(SEARCH_TO_TRY.format(address=address, corpus=name), flush=True)

@@ -18,6 +18,11 @@ from serving.ports import Content, Corpus, Document, Floats, Index, Keys, Rankin
 log = logging.getLogger(__name__)
 
 
+def is_stale(corpus: Corpus, size: Size, fingerprint: str) -> bool:
+    """Whether another bundle than that of `fingerprint` embedded what the corpus holds."""
+    return size.documents > 0 and corpus.fingerprint != fingerprint
+
+
 @dataclass(frozen=True)
 class Hit:
     """A document found, with its cosine to the query and, where asked for, its vector."""
@@ -168,8 +173,8 @@ class Corpora:
         Raises:
             Conflict: the corpus was embedded by another bundle.
         """
-        corpus = self._store.corpus(name)
-        if corpus.fingerprint not in (None, fingerprint) and self._store.size(name).documents:
+        corpus, size = self.corpus(name)
+        if is_stale(corpus, size, fingerprint):
             raise Conflict(
                 f"corpus {name!r} was embedded by the bundle {corpus.fingerprint}, this server runs {fingerprint}: "
                 "serve that bundle, or delete the corpus and upload it again"

@@ -13,6 +13,7 @@ import numpy as np
 from tqdm import tqdm
 
 from models.python_docs import Section, sections
+from serving.corpora import Corpora, is_stale
 from serving.ports import Content, Document
 from serving.service import Service
 
@@ -29,11 +30,14 @@ STEP = 128
 
 
 async def build(service: Service) -> None:
-    """Embed and store the demo corpus if the store has no corpus at all. Killed half-way, it leaves none."""
-    if service.corpora.names():
+    """Embed and store the demo corpus where there is no corpus at all, or anew where another bundle embedded it.
+
+    Killed half-way it leaves none, or the old one.
+    """
+    if not _due(service):
         return
     service.report(f"building the demo corpus {NAME}")
-    log.info("building the demo corpus %s (first start only; --no-demo turns it off)", NAME)
+    log.info("building the demo corpus %s (once for each encoder; --no-demo turns it off)", NAME)
     # Texts of a step are padded to its longest, so neighbours in length belong together.
     documents = await asyncio.to_thread(lambda: sorted(_documents(), key=lambda document: len(document.text)))
     vectors = []
@@ -44,7 +48,20 @@ async def build(service: Service) -> None:
             bar.update(len(content.documents))
             _report(service, start, min(start + STEP, len(documents)), len(documents))
     whole = Content(documents, np.concatenate(vectors), service.manifest.fingerprint)
-    await service.lanes.run(NAME, lambda: service.corpora.create(NAME, description=DESCRIPTION, content=whole))
+    await service.lanes.run(NAME, lambda: _store(service.corpora, whole))
+
+
+def _due(service: Service) -> bool:
+    """A corpus of this name that somebody described otherwise is not ours to replace."""
+    listing = service.corpora.listing()
+    ours = [found for found in listing if (found[0].name, found[0].description) == (NAME, DESCRIPTION)]
+    return not listing or any(is_stale(*found, service.manifest.fingerprint) for found in ours)
+
+
+def _store(corpora: Corpora, whole: Content) -> None:
+    if NAME in corpora.names():
+        corpora.drop(NAME)
+    corpora.create(NAME, description=DESCRIPTION, content=whole)
 
 
 def _report(service: Service, before: int, done: int, total: int) -> None:

@@ -7,6 +7,7 @@ from fastapi import APIRouter, Response
 from serving.api.corpus_schemas import CorporaAnswer, CorpusAnswer, CorpusRequest
 from serving.api.deps import CorpusName, ServiceDep
 from serving.api.route import Route
+from serving.corpora import is_stale
 from serving.errors import NotFound
 from serving.names import check_corpus_name
 from serving.ports import Corpus, Size
@@ -59,7 +60,7 @@ async def unknown(path: str) -> None:
 
 
 def _answer(corpus: Corpus, size: Size, service: Service) -> CorpusAnswer:
-    stale = size.documents and corpus.fingerprint != service.manifest.fingerprint
+    stale = is_stale(corpus, size, service.manifest.fingerprint)
     return CorpusAnswer(
         name=corpus.name,
         description=corpus.description,

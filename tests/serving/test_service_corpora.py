@@ -14,7 +14,7 @@ from serving import demo
 from serving.app import create_app
 from serving.corpora import Wanted
 from serving.engines import ENGINES
-from serving.ports import Document
+from serving.ports import Document, Model
 from serving.service import Service
 
 MakeService = Callable[..., Service]
@@ -103,3 +103,54 @@ def test_the_demo_corpus_is_all_or_nothing(
         assert service.corpora.corpus(demo.NAME)[1].documents == 300
 
     run(service, builds)
+
+
+def test_the_demo_corpus_follows_the_encoder_and_other_corpora_are_left_alone(
+    make_service: MakeService, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(demo, "MAX_DOCUMENTS", 20)
+    fake = ENGINES["fake"](tmp_path)
+    other = replace(fake, manifest=replace(fake.manifest, fingerprint="fake-2"))
+
+    def built(model: Model, *, own: bool) -> None:
+        service = make_service(model)
+        service._prepare = demo.build
+
+        async def work() -> None:
+            await service.loaded.wait()
+            assert service.health.state == "ready"
+            corpus, size = service.corpora.corpus(demo.NAME)
+            assert (corpus.fingerprint, size.documents) == (model.manifest.fingerprint, 20)
+            if own:
+                await service.on_corpora(lambda corpora: corpora.create("mine"))
+                await service.add("mine", [Document("a", "one", {})])
+            assert service.corpora.corpus("mine")[0].fingerprint == "fake-1"
+
+        run(service, work)
+
+    built(fake, own=True)
+    built(other, own=False)
+    built(other, own=False)
+
+
+def test_a_corpus_of_ones_own_with_the_demos_name_is_not_replaced(
+    make_service: MakeService, run: Run, tmp_path: Path
+) -> None:
+    fake = ENGINES["fake"](tmp_path)
+    service = make_service(fake)
+
+    async def mine() -> None:
+        await service.loaded.wait()
+        await service.on_corpora(lambda corpora: corpora.create(demo.NAME, description="mine"))
+        await service.add(demo.NAME, [Document("a", "one", {})])
+
+    run(service, mine)
+    again = make_service(replace(fake, manifest=replace(fake.manifest, fingerprint="fake-2")))
+    again._prepare = demo.build
+
+    async def kept() -> None:
+        await again.loaded.wait()
+        assert again.corpora.corpus(demo.NAME)[0].fingerprint == "fake-1"
+        assert again.corpora.document(demo.NAME, "a").text == "one"
+
+    run(again, kept)
