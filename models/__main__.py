@@ -11,10 +11,11 @@ from typing import Any
 
 from models import bundle, sources
 from models.bundle import BundleError
+from models.disk import verdict
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one verb; 0, or 2 after one line that says what is wrong."""
+    """Run one verb; 0, or after one line that says what is wrong 2, or 1 if it is nothing that was given."""
     arguments = _parser().parse_args(argv)
     try:
         if arguments.verb == "export":
@@ -26,6 +27,10 @@ def main(argv: list[str] | None = None) -> int:
     except ValueError as error:  # BundleError, SourceError, an unknown pooling: the user's to mend
         print(f"error: {error}", file=sys.stderr)
         return 2
+    except OSError as error:
+        line, code = verdict(error)
+        print(f"error: {line}", file=sys.stderr)
+        return code
     return 0
 
 
@@ -52,16 +57,20 @@ def _export(arguments: argparse.Namespace) -> None:
         print(f"{arguments.out}: already there, hashes verified")
         return
     sources.resolve(arguments.source)  # before torch is loaded: a wrong name is answered at once
-    from transformers.utils.logging import disable_progress_bar
+    from transformers.utils.logging import disable_progress_bar, set_verbosity_error
 
     from models.encoder import Encoder
-    from models.export import export
+    from models.export import ExportError, export
 
     disable_progress_bar()  # type: ignore[no-untyped-call]
+    set_verbosity_error()  # type: ignore[no-untyped-call]
     print(f"loading {arguments.source} …", flush=True)
     encoder = Encoder.load(arguments.source, pooling=arguments.pooling, max_length=arguments.max_length)
     print("exporting to ONNX and comparing with torch …", flush=True)
-    made = export(encoder, arguments.out, **_origin(arguments))
+    try:
+        made = export(encoder, arguments.out, **_origin(arguments))
+    except ExportError as error:
+        raise SystemExit(f"error: {error}") from error
     parity = (made.manifest.scores or {})["onnx_parity"]
     print(f"{arguments.out}: {encoder.dim} dimensions, {encoder.pooling} pooling, parity {parity:.1e}")
 

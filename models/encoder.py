@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ from typing import Any, Self
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from safetensors import SafetensorError
 from torch import Tensor, nn
 from transformers import AutoModel, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
@@ -115,7 +117,10 @@ class Encoder(nn.Module):
 
     def save(self, folder: Path) -> None:
         """Weights, architecture and tokenizer in the hub's format (no pooling: that is the bundle's to say)."""
-        self.backbone.save_pretrained(folder, max_shard_size="100GB")
+        try:
+            self.backbone.save_pretrained(folder, max_shard_size="100GB")
+        except SafetensorError as error:  # all that it says of a full disk
+            raise OSError(errno.EIO, str(error)) from error
         self.hub_tokenizer.save_pretrained(folder)
         special = folder / "special_tokens_map.json"
         special.write_text(json.dumps(self.hub_tokenizer.special_tokens_map, indent=2) + "\n", encoding="utf-8")

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from models import bundle
 from models.bundle import Bundle, Golden
+from models.disk import naming
 from models.encoder import Encoder, dropout_off
 from models.pooling import AVERAGED_LAYERS
 from models.tokenizer import Tokens
@@ -76,8 +77,9 @@ def export(
     Raises:
         ExportError: ONNX Runtime's vectors differ from torch's by more than `PARITY`.
         bundle.BundleError: `folder` holds something that is not a bundle.
+        OSError: the bundle can't be written; names `folder`.
     """
-    with bundle.writing(folder) as draft:
+    with naming(folder), bundle.writing(folder) as draft:
         encoder.save(draft)
         _write_sentence_transformers_files(encoder, draft)
         (draft / "onnx").mkdir()

@@ -6,6 +6,7 @@ step: the learning rate, and the position in the corpus, whose order depends on 
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -16,7 +17,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from models.disk import fsync
+from models.disk import replacing
 from models.encoder import Encoder
 from training.objectives.base import Objective
 
@@ -79,7 +80,7 @@ def load(state: State, folder: Path, *, corpus: str) -> bool:
     except CheckpointError:
         raise
     except (OSError, SafetensorError, KeyError, TypeError, ValueError, RuntimeError) as error:
-        raise CheckpointError(f"{file}: not a checkpoint of this run: {error}") from error
+        raise CheckpointError(f"{file}: not a checkpoint of this run: {_first_line(error)}") from error
     state.step = facts["step"]
     state.best = Best(**facts["best"]) if facts["best"] else None
     return True
@@ -91,8 +92,16 @@ def save_best(encoder: Encoder, best: Best, folder: Path) -> None:
 
 
 def load_best(encoder: Encoder, best: Best, folder: Path) -> None:
-    """Puts the weights of the best evaluation into `encoder`."""
-    encoder.load_state_dict(load_file(_best_file(folder, best)))
+    """Puts the weights of the best evaluation into `encoder`.
+
+    Raises:
+        CheckpointError: their file is missing or damaged.
+    """
+    file = _best_file(folder, best)
+    try:
+        encoder.load_state_dict(load_file(file))
+    except (OSError, SafetensorError, RuntimeError) as error:
+        raise CheckpointError(f"{file}: not the best weights of this run: {_first_line(error)}") from error
 
 
 def _best_file(folder: Path, best: Best) -> Path:
@@ -136,9 +145,13 @@ def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _write(file: Path, tensors: dict[str, Tensor], facts: Mapping[str, object]) -> None:
-    """Beside, to the disk, then in place: a kill leaves the old file or the new."""
-    beside = file.with_suffix(".part")
-    save_file(tensors, beside, metadata={"state": json.dumps(facts)})
-    fsync(beside)
-    beside.replace(file)
-    fsync(file.parent)
+    with replacing(file) as beside:
+        try:
+            save_file(tensors, beside, metadata={"state": json.dumps(facts)})
+        except SafetensorError as error:  # all that it says of a full disk
+            raise OSError(errno.EIO, str(error)) from error
+
+
+def _first_line(error: Exception) -> str:
+    """Torch lists every tensor that does not fit, a line each."""
+    return str(error).partition("\n")[0]

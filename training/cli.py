@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from transformers.utils.logging import disable_progress_bar
+from transformers.utils.logging import disable_progress_bar, set_verbosity_error
 
 from models.bundle import BundleError
+from models.disk import verdict
 from models.encoder import Encoder
 from models.export import ExportError
 from models.pooling import POOLINGS
@@ -54,12 +55,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; the exit code is 0, 2 for bad input, 1 for a failure, 130 after Ctrl-C."""
     options = parser().parse_args(arguments)
     disable_progress_bar()  # type: ignore[no-untyped-call]  # transformers' own, one for each file it opens
+    set_verbosity_error()  # type: ignore[no-untyped-call]  # no report on weights that pooling does without
     try:
         return int(options.command(options))
     except BAD_INPUT as error:
         return _fail(error, 2)
     except (DivergedError, EvaluationError, ExportError) as error:
         return _fail(error, 1)
+    except OSError as error:
+        return _fail(*verdict(error))
     except InterruptedRun as error:
         return _fail(f"{error}; the same command with --resume goes on", 130)
     except KeyboardInterrupt:
@@ -103,7 +107,7 @@ def _add_evaluate(command: argparse.ArgumentParser) -> None:
 def _train(options: argparse.Namespace) -> int:
     config = resolve(options)
     outcome = run.fit(config, sys.stderr, resume=options.resume)
-    scores = run.sts_scores(outcome.encoder, Path(config.eval_data), sys.stderr) if config.eval_data else {}
+    scores = run.sts_scores(outcome, sys.stderr)
     if scores:
         print(sts.table(scores))
     bundle = run.publish(config, outcome, scores)
@@ -147,10 +151,7 @@ def _evaluate(options: argparse.Namespace) -> int:
             "sts": {task: score.to_json() for task, score in scores.items()},
             "sts_mean": sts.mean_of_tasks(scores),
         }
-        try:
-            record.write_whole(options.json, json.dumps(content, indent=2) + "\n")
-        except OSError as error:
-            raise ConfigError(f"--json {options.json}: {error.strerror}") from error
+        record.write_whole(options.json, json.dumps(content, indent=2) + "\n")
     return 0
 
 
@@ -160,7 +161,7 @@ def _list(_options: argparse.Namespace) -> int:
         for preset, values in recipe.presets.items():
             print(
                 f"  {preset}: batch {values.batch_size}, learning rate {values.learning_rate:g}, "
-                f"epochs {values.epochs} ({values.source})"
+                f"{values.pooling} pooling, epochs {values.epochs} ({values.source})"
             )
         for ablation, changes in recipe.ablations.items():
             print(f"  +{ablation}: {', '.join(f'{key}={value}' for key, value in changes.items())}")

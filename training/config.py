@@ -18,6 +18,9 @@ FALLBACK_PRESET = "bert-base-uncased"
 NOT_SET = ("objective", "backbone", "preset", "params")
 """What a run is built around: an option of its own, never a `--set`."""
 
+PATHS = ("backbone", "corpus", "eval_data", "out", "run")
+"""Each may be written in several ways; a backbone's name, as a path, is still one name."""
+
 
 class ConfigError(ValueError):
     """A run that can't be, in one line that names the option."""
@@ -35,6 +38,7 @@ class RunConfig:
     """Of the objective's recipe; with an ablation, `preset+ablation`."""
     batch_size: int
     learning_rate: float
+    pooling: str
     epochs: int
     out: str
     """Folder of the bundle."""
@@ -49,7 +53,6 @@ class RunConfig:
     """Steps instead of epochs; the learning rate reaches zero there."""
     max_length: int = 32
     """Tokens of a training sentence, special ones included; evaluation has the encoder's own limit."""
-    pooling: str = "cls"
     weight_decay: float = 0.0
     clip_norm: float = 1.0
     eval_every: int = 125
@@ -134,9 +137,9 @@ class RunConfig:
         return changes
 
     def differences(self, other: RunConfig) -> list[str]:
-        """Where the two differ, as `field (this, other)`."""
+        """Where the two differ, as `field (this, other)`; a path is the place it leads to, however it is written."""
         mine, theirs = (asdict(c) | asdict(c.params) for c in (self, other))
-        names = [name for name in mine if name != "params" and mine[name] != theirs.get(name)]
+        names = [name for name in mine if name != "params" and _place(name, mine) != _place(name, theirs)]
         return [f"{name} ({mine[name]}, {theirs.get(name)})" for name in names]
 
 
@@ -165,10 +168,19 @@ def from_preset(objective: str, *, backbone: str = "minilm", preset: str | None 
         preset=preset,
         batch_size=values.batch_size,
         learning_rate=values.learning_rate,
+        pooling=values.pooling,
         epochs=values.epochs,
         out=f"artifacts/{objective}",
         run=f"runs/{objective}",
     )
+
+
+def _place(name: str, values: Mapping[str, Any]) -> Any:
+    """The value of a field; for a path, or each of several, where it leads."""
+    value = values.get(name)
+    if name not in PATHS or value is None:
+        return value
+    return [Path(path).resolve() for path in ((value,) if isinstance(value, str) else value)]
 
 
 def _checked(values: Any, known: Mapping[str, Any]) -> dict[str, Any]:

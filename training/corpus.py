@@ -7,6 +7,7 @@ import hashlib
 import heapq
 import lzma
 import random
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -114,7 +115,7 @@ def _lines(paths: Iterable[Path]) -> Iterator[str]:
             with OPENERS.get(path.suffix, _open_plain)(path) as file:
                 for number, line in enumerate(file, start=1):
                     yield _decoded(line, path, number)
-        except (OSError, EOFError, lzma.LZMAError) as error:
+        except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
             reason = getattr(error, "strerror", None) or error
             raise CorpusError(f"{path}: {reason}") from error
 

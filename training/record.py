@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 from torch.utils.tensorboard import SummaryWriter
 
+from models.disk import naming, replacing
 from training.config import RunConfig
 
 CONFIG = "config.json"
@@ -26,21 +27,26 @@ class Record:
 
     def __init__(self, folder: Path, *, step: int) -> None:
         """Goes on after `step`; what an interrupted run wrote later is dropped."""
-        _keep_until(folder / METRICS, step)
-        self._metrics = (folder / METRICS).open("a", encoding="utf-8")
+        self._file = folder / METRICS
+        _keep_until(self._file, step)
+        self._metrics = self._file.open("a", encoding="utf-8")
         self._events = SummaryWriter(str(folder), purge_step=step + 1)
 
     def write(self, kind: str, step: int, values: Mapping[str, float]) -> None:
         """One line: `kind` is `train` or `evaluation`."""
-        self._metrics.write(json.dumps({"kind": kind, "step": step, **values}) + "\n")
-        self._metrics.flush()
+        with naming(self._file):
+            self._metrics.write(json.dumps({"kind": kind, "step": step, **values}) + "\n")
+            self._metrics.flush()
         for name, value in values.items():
             self._events.add_scalar(f"{kind}/{name}", value, step)
 
     def close(self) -> None:
         """Closes both files."""
-        self._metrics.close()
-        self._events.close()
+        try:
+            with naming(self._file):
+                self._metrics.close()
+        finally:
+            self._events.close()
 
 
 def start(config: RunConfig, environment: Mapping[str, Any]) -> Path:
@@ -70,32 +76,38 @@ def stored(folder: Path) -> RunConfig:
     """The configuration of the run in `folder`.
 
     Raises:
-        RunError: there is no run.
-        ConfigError: its configuration can't be read.
+        RunError: there is no run, or its configuration can't be read.
     """
+    file = folder / CONFIG
     try:
-        return RunConfig.from_json((folder / CONFIG).read_text(encoding="utf-8"))
+        return RunConfig.from_json(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise RunError(f"{folder} holds no run to resume") from None
+    except ValueError as error:  # ConfigError, or not UTF-8
+        raise RunError(f"{file}: {error}") from error
 
 
 def write_whole(file: Path, text: str) -> None:
     """Replaces `file` so that a reader finds the old text or the new, never a part."""
-    beside = file.with_name(file.name + ".part")
-    with beside.open("w", encoding="utf-8") as stream:
-        stream.write(text)
-        stream.flush()
-        os.fsync(stream.fileno())
-    beside.replace(file)
+    with replacing(file) as beside:
+        beside.write_text(text, encoding="utf-8")
 
 
 def _keep_until(metrics: Path, step: int) -> None:
-    """Drops lines after `step`, and the torn last one that a kill leaves."""
+    """Drops lines after `step`, and all from the first torn one on: a kill leaves half a line, power loss NULs."""
     if not metrics.exists():
         return
-    kept = []
-    for line in metrics.read_text(encoding="utf-8").splitlines(keepends=True):
-        if not line.endswith("\n") or json.loads(line)["step"] > step:
-            break
-        kept.append(line)
-    write_whole(metrics, "".join(kept))
+    lines = metrics.read_bytes().splitlines(keepends=True)
+    kept = takewhile(lambda line: (at := _step_of(line)) is not None and at <= step, lines)
+    with replacing(metrics) as beside:
+        beside.write_bytes(b"".join(kept))
+
+
+def _step_of(line: bytes) -> int | None:
+    """The step of a whole line of metrics, None for anything else."""
+    try:
+        values = json.loads(line) if line.endswith(b"\n") else None
+    except ValueError:
+        return None
+    step = values.get("step") if isinstance(values, dict) else None
+    return step if isinstance(step, int) else None

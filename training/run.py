@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, TextIO
 
 import torch
@@ -15,11 +16,11 @@ from models.encoder import Encoder
 from models.export import export
 from training import checkpoint, record
 from training.checkpoint import Best, State
-from training.config import RunConfig
+from training.config import ConfigError, RunConfig
 from training.corpus import HELD_OUT, Census, Corpus, open_corpus
 from training.environment import environment
 from training.evaluation import sts
-from training.evaluation.pairs import STS_TASKS
+from training.evaluation.pairs import STS_TASKS, Subsets
 from training.evaluation.sts import TaskScore
 from training.hardware import autocast_dtype, pick_device
 from training.interrupt import interruptible
@@ -27,24 +28,28 @@ from training.loop import Setting, adamw, train
 from training.objectives import OBJECTIVES
 from training.progress import Progress, encode_visibly
 from training.record import Record, RunError
-from training.selection import by_self_retrieval, by_stsb_dev
+from training.selection import Selection, by_self_retrieval, by_stsb_dev
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run came to: the encoder with its best weights, and how they were chosen."""
+    """What a run came to: the encoder with its best weights, how they were chosen, and what is to judge them."""
 
     encoder: Encoder
     best: Best
     metric: str
     census: Census
+    tasks: Mapping[str, Subsets]
+    """The STS tasks of the run's evaluation data."""
 
 
 def fit(config: RunConfig, stream: TextIO, *, resume: bool = False) -> Outcome:
     """Trains as `config` says, its record in `config.run`, reporting to `stream`.
 
+    All that the end needs is read or looked at before the run's folder is made.
+
     Raises:
-        RunError: the run's folder holds a run already, or with `resume` none.
+        RunError: the run's folder holds a run already, or with `resume` none; or the bundle can't be written.
         ValueError: one of the packages' own, naming the file or option: backbone, corpus or data are not usable.
         DivergedError, InterruptedRun: see `training.loop.train`.
     """
@@ -52,7 +57,7 @@ def fit(config: RunConfig, stream: TextIO, *, resume: bool = False) -> Outcome:
     device = pick_device(config.device)
     autocast = autocast_dtype(config.precision, device)
     corpus = open_corpus(config.corpus, held_out=0 if config.eval_data else HELD_OUT)
-    selection = by_stsb_dev(Path(config.eval_data)) if config.eval_data else by_self_retrieval(corpus.census.held_out)
+    selection, tasks = _judges(config, corpus, stream)
     state = _initial(config, device)
     folder = Path(config.run) if resume else record.start(config, _surroundings(corpus, device, autocast))
     taken_up = checkpoint.load(state, folder, corpus=corpus.census.digest)
@@ -68,7 +73,7 @@ def fit(config: RunConfig, stream: TextIO, *, resume: bool = False) -> Outcome:
     _loop(state, setting, taken_up, stream)
     assert state.best is not None, "the loop evaluates before its first step"
     checkpoint.load_best(state.encoder, state.best, folder)
-    return Outcome(state.encoder.eval().cpu(), state.best, selection.metric, corpus.census)
+    return Outcome(state.encoder.eval().cpu(), state.best, selection.metric, corpus.census, tasks)
 
 
 def publish(config: RunConfig, outcome: Outcome, scores: Mapping[str, TaskScore]) -> Bundle:
@@ -92,10 +97,23 @@ def publish(config: RunConfig, outcome: Outcome, scores: Mapping[str, TaskScore]
     )
 
 
-def sts_scores(encoder: Encoder, data: Path, stream: TextIO) -> dict[str, TaskScore]:
-    """The STS tasks that are in `data`, none if there are none."""
+def sts_scores(outcome: Outcome, stream: TextIO) -> dict[str, TaskScore]:
+    """The score of the outcome's encoder on each of its tasks."""
+    if not outcome.tasks:
+        return {}
+    return sts.evaluate(encode_visibly(outcome.encoder.encode, stream), outcome.tasks)
+
+
+def _judges(config: RunConfig, corpus: Corpus, stream: TextIO) -> tuple[Selection, dict[str, Subsets]]:
+    """What chooses the best weights, and the STS tasks that judge them; says which of those the data lacks."""
+    if config.eval_data is None:
+        return by_self_retrieval(corpus), {}
+    data = Path(config.eval_data)
+    selection = by_stsb_dev(data)
     tasks = {name: files.load(data) for name, files in STS_TASKS.items() if files.present(data)}
-    return sts.evaluate(encode_visibly(encoder.encode, stream), tasks) if tasks else {}
+    if absent := [name for name in STS_TASKS if name not in tasks]:
+        print(f"{data} lacks {', '.join(absent)}: the final scores go without", file=stream)
+    return selection, tasks
 
 
 def _initial(config: RunConfig, device: torch.device) -> State:
@@ -103,6 +121,8 @@ def _initial(config: RunConfig, device: torch.device) -> State:
     torch.manual_seed(config.seed)
     encoder = Encoder.load(config.backbone, pooling=config.pooling).to(device)
     objective = OBJECTIVES[config.objective].build(config.params, encoder.dim)
+    if objective.needs.teacher:
+        raise ConfigError(f"objective {config.objective} needs a teacher, and there is no way yet to name one")
     objective.to(device)
     optimiser = adamw(
         [*encoder.parameters(), *objective.parameters()],
@@ -133,7 +153,10 @@ def _loop(state: State, setting: Setting, taken_up: bool, stream: TextIO) -> Non
     if best is not None:
         progress.say(f"best: {setting.metric} {best.score:.4f} at step {best.step}")
         if best.step == 0:
-            progress.say(f"no step was better than {config.backbone} as it was: its own weights are the result")
+            progress.say(
+                f"no step was better than {config.backbone} as it was: "
+                f"the result is its own weights with {config.pooling} pooling"
+            )
 
 
 def _headline(setting: Setting, device: torch.device, resumed: int | None) -> str:
@@ -141,8 +164,9 @@ def _headline(setting: Setting, device: torch.device, resumed: int | None) -> st
     precision = "bf16" if setting.autocast else "fp32"
     begin = "" if resumed is None else f", from step {resumed}"
     return (
-        f"{config.objective} on {config.backbone}: {census.sentences} sentences of {setting.corpus.name} "
-        f"({census.duplicates} duplicates and {census.blank} blank lines dropped, {len(census.held_out)} held out), "
+        f"{config.objective} on {config.backbone}, {config.pooling} pooling: "
+        f"{census.sentences} sentences of {setting.corpus.name} ({census.duplicates} duplicates and "
+        f"{census.blank} blank lines dropped, {len(census.held_out)} held out), "
         f"{setting.total_steps} steps of {config.batch_size}{begin}, {precision} on {device}"
     )
 
@@ -167,7 +191,7 @@ def _counts(census: Census) -> dict[str, Any]:
 
 
 def _check_folders(config: RunConfig, resume: bool) -> None:
-    """What would stop the run at its end stops it before it begins."""
+    """A folder that would stop the run at its end stops it before it begins."""
     out = Path(config.out)
     if out.exists() and not (out / bundle.MANIFEST).exists() and (not out.is_dir() or any(out.iterdir())):
         raise RunError(f"{out} exists and is not a bundle: choose another --out")
@@ -175,3 +199,8 @@ def _check_folders(config: RunConfig, resume: bool) -> None:
         record.stored(Path(config.run))
     else:
         record.refuse_second(Path(config.run))
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        TemporaryDirectory(dir=out.parent).cleanup()  # the bundle will be written beside its place
+    except OSError as error:
+        raise RunError(f"--out {out}: {error.strerror}") from error

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from training.corpus import Corpus, CorpusError
 from training.evaluation import self_retrieval, sts
 from training.evaluation.pairs import STSB_DEV
 from training.evaluation.vectors import Encode
@@ -29,6 +30,16 @@ def by_stsb_dev(data: Path) -> Selection:
     return Selection(sts.STSB_DEV_METRIC, lambda encode: sts.evaluate(encode, tasks)["STSB-dev"].spearman.all)
 
 
-def by_self_retrieval(held_out: Sequence[str]) -> Selection:
-    """MRR@10 of finding a held-out sentence's other half: no labels needed."""
-    return Selection(self_retrieval.METRIC, lambda encode: self_retrieval.mrr10(encode, held_out))
+def by_self_retrieval(corpus: Corpus) -> Selection:
+    """MRR@10 of finding a held-out sentence's other half: no labels needed.
+
+    Raises:
+        CorpusError: no two held-out sentences have enough words to be halved.
+    """
+    pairs = [pair for pair in map(self_retrieval.halves, corpus.census.held_out) if pair]
+    if len(pairs) < 2:
+        raise CorpusError(
+            f"{corpus.name}: choosing the best without --eval-data needs two held-out sentences of "
+            f"{self_retrieval.LEAST_WORDS} words or more, and there are {len(pairs)}"
+        )
+    return Selection(self_retrieval.METRIC, lambda encode: self_retrieval.mrr10(encode, pairs))

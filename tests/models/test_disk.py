@@ -40,7 +40,7 @@ def test_an_error_names_the_file_that_was_to_be(
     tmp_path: Path, error: OSError, expected: tuple[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(OSError) as caught, replacing(Path("a.txt")):  # noqa: PT011 - what it says is the test
+    with pytest.raises(OSError) as caught, replacing(Path("a.txt")):
         raise error
     assert verdict(caught.value) == expected
 

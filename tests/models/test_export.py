@@ -11,6 +11,8 @@ import onnx
 import onnxruntime as ort
 import pytest
 import torch
+from safetensors import SafetensorError
+from transformers import PreTrainedModel
 
 from models import bundle, export
 from models.__main__ import main
@@ -161,3 +163,23 @@ def test_a_place_that_can_not_be_written_is_named_in_one_line(tiny_backbone: Pat
     ended = _run("export", str(tiny_backbone), "--out", str(tmp_path / "file" / "bundle"))
     assert (ended.returncode, ended.stderr.count("\n")) == (2, 1), "and no report of transformers before it"
     assert ended.stderr.startswith(f"error: {tmp_path}/file") and "/file" in ended.stderr
+
+
+def test_a_disk_that_fills_up_is_one_line_and_leaves_nothing(
+    tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise SafetensorError("I/O error: No space left on device (os error 28)")
+
+    monkeypatch.setattr(PreTrainedModel, "save_pretrained", full)
+    assert main(["export", str(tiny_backbone), "--out", str(tmp_path / "bundle")]) == 1
+    assert capsys.readouterr().err == f"error: {tmp_path}/bundle: I/O error: No space left on device (os error 28)\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_graph_that_differs_is_one_line_of_the_command(
+    tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(export, "PARITY", -1.0)
+    with pytest.raises(SystemExit, match=r"^error: a short text: ONNX Runtime differs from torch"):
+        main(["export", str(tiny_backbone), "--out", str(tmp_path / "bundle")])

@@ -15,13 +15,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from safetensors import safe_open
+import torch
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 
+from models.disk import verdict
 from training import loop
 from training.checkpoint import CheckpointError
 from training.config import RunConfig
-from training.record import Record
+from training.hardware import autocast_dtype
+from training.record import Record, RunError
 from training.run import Outcome
 
 Fit = Callable[..., tuple[Outcome, str]]
@@ -62,6 +65,12 @@ def test_a_run_that_ends_abruptly_at_any_step_is_taken_up(
     step: int, uninterrupted: RunConfig, make_config: MakeConfig, fitted: Fit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = make_config("cut")
+    _end_after(step, config, fitted, monkeypatch)
+    fitted(config, resume=True)
+    assert_same_end(uninterrupted, config)
+
+
+def _end_after(step: int, config: RunConfig, fitted: Fit, monkeypatch: pytest.MonkeyPatch) -> None:
     write = Record.write
 
     def write_until(self: Record, kind: str, at: int, values: Any) -> None:
@@ -72,8 +81,69 @@ def test_a_run_that_ends_abruptly_at_any_step_is_taken_up(
     with monkeypatch.context() as patch, pytest.raises(Killed):
         patch.setattr(Record, "write", write_until)
         fitted(config)
+
+
+@pytest.mark.parametrize("torn", [b"\0" * 64, b"\xff\xfe\n", b"7\n", b'{"step": "x"}\n', b'{"kind": "tr'])
+def test_metrics_that_power_loss_left_torn_are_cut_there(
+    torn: bytes, uninterrupted: RunConfig, make_config: MakeConfig, fitted: Fit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = make_config("cut")
+    _end_after(5, config, fitted, monkeypatch)
+    metrics = Path(config.run) / "metrics.jsonl"
+    metrics.write_bytes(metrics.read_bytes() + torn)
     fitted(config, resume=True)
     assert_same_end(uninterrupted, config)
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe", b"\0" * 9, b""])
+def test_a_damaged_configuration_is_named(content: bytes, make_config: MakeConfig, fitted: Fit) -> None:
+    config = make_config(max_steps=1)
+    fitted(config)
+    (Path(config.run) / "config.json").write_bytes(content)
+    with pytest.raises(RunError, match=r"^[^\n]*runs/one/config\.json: [^\n]+$"):
+        fitted(config, resume=True)
+
+
+def test_damaged_best_weights_are_named(uninterrupted: RunConfig, fitted: Fit) -> None:
+    [best] = Path(uninterrupted.run).glob("best-*.safetensors")
+    os.truncate(best, 1000)
+    with pytest.raises(CheckpointError, match=r"best-\d+\.safetensors: not the best weights of this run"):
+        fitted(uninterrupted, resume=True)
+
+
+def test_a_full_disk_names_the_file_and_the_run_goes_on_later(
+    uninterrupted: RunConfig, make_config: MakeConfig, fitted: Fit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = make_config("cut")
+
+    def full(tensors: Any, file: Path, metadata: Any) -> None:
+        file.write_bytes(b"as much as there was room for")
+        raise SafetensorError("I/O error: No space left on device (os error 28)")
+
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="No space left") as caught:
+        patch.setattr("training.checkpoint.save_file", full)
+        fitted(config)
+    line, code = verdict(caught.value)
+    assert line.startswith(f"{config.run}/best-00000000.safetensors: ") and code == 1
+    assert not list(Path(config.run).glob("*.part"))
+    fitted(config, resume=True)
+    assert_same_end(uninterrupted, config)
+
+
+@pytest.mark.skipif(autocast_dtype("auto", torch.device("cpu")) is None, reason="this CPU does not multiply bfloat16")
+def test_a_run_in_bf16_on_two_threads_is_taken_up(
+    make_config: MakeConfig, fitted: Fit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, cut = (make_config(name, precision="bf16") for name in ("whole", "cut"))
+    torch.set_num_threads(2)
+    try:
+        fitted(whole)
+        _end_after(7, cut, fitted, monkeypatch)
+        _, said = fitted(cut, resume=True)
+    finally:
+        torch.set_num_threads(1)
+    assert "from step 5" in said and "bf16 on cpu" in said
+    assert_same_end(whole, cut)
 
 
 @pytest.mark.parametrize("write", range(1, 9))

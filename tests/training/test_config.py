@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from training.config import ConfigError, RunConfig, from_preset
 from training.fields import check, kinds, parse
 from training.objectives import OBJECTIVES
 
-text = st.text(st.characters(codec="utf-8"), min_size=1, max_size=20)
+text = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=20)
 positive = st.floats(1e-9, 1e9)
 configs = st.builds(
     lambda objective, preset, changes: from_preset(objective, preset=preset).override(changes),
@@ -44,6 +45,23 @@ def test_json_round_trip(config: RunConfig) -> None:
 @given(configs)
 def test_a_config_does_not_differ_from_itself(config: RunConfig) -> None:
     assert config.differences(config) == []
+
+
+def test_a_path_written_in_another_way_is_no_difference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    paths = {"backbone": "mine", "corpus": ("c.txt", "d.gz"), "eval_data": "data", "out": "artifacts/d"}
+    config = from_preset("simcse").override(paths)
+    same = {
+        "backbone": "./mine",
+        "corpus": ("./c.txt", f"{tmp_path}/d.gz"),
+        "eval_data": "x/../data",
+        "out": "./artifacts/d/",
+    }
+    assert config.differences(config.override(same)) == []
+    assert config.differences(config.override({"corpus": ("d.gz", "c.txt")})) == [
+        "corpus (('c.txt', 'd.gz'), ('d.gz', 'c.txt'))"
+    ]
+    assert config.differences(config.override({"eval_data": None})) == ["eval_data (data, None)"]
 
 
 @pytest.mark.parametrize(("backbone", "preset"), [

@@ -112,12 +112,22 @@ def test_only_newlines_end_a_line(tmp_path: Path) -> None:
     assert open_corpus([str(tmp_path / "a.txt")], held_out=0).census.sentences == 2
 
 
+def bent(content: bytes) -> bytes:
+    """With the first byte after gzip's header of ten made one that no compressor writes."""
+    return content[:10] + b"\xff" + content[11:]
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
         ("bad.txt", b"fine\nb\xffd\n", r"bad\.txt:2: not UTF-8: byte 0xff in column 2"),
         ("bad.txt.gz", gzip.compress(b"\xff"), r"bad\.txt\.gz:1: not UTF-8"),
         ("cut.gz", gzip.compress(b"line\n" * 1000)[:-10], r"cut\.gz: "),
+        (
+            "bent.gz",
+            bent(gzip.compress(b"a line of many letters\n" * 99, mtime=0)),
+            r"bent\.gz: Error -3 while decompressing",
+        ),
         ("no.gz", b"plain text", r"no\.gz: Not a gzipped file"),
         ("cut.xz", lzma.compress(b"line\n" * 1000)[:-10], r"cut\.xz: "),
         ("no.xz", b"plain text", r"no\.xz: "),

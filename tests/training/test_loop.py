@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,9 @@ from tensorboard.backend.event_processing.event_accumulator import (  # type: ig
 )
 
 from training import run
-from training.config import RunConfig
+from training.config import ConfigError, RunConfig
+from training.corpus import CorpusError, open_corpus
+from training.evaluation.pairs import DataError
 from training.loop import DivergedError
 from training.objectives import OBJECTIVES
 from training.objectives.base import Needs, Preset, Recipe
@@ -43,9 +47,10 @@ def test_a_run_learns_and_keeps_its_best(make_config: MakeConfig, fitted: Fit) -
 def test_the_outcome_has_the_best_weights(make_config: MakeConfig, fitted: Fit) -> None:
     from training.selection import by_self_retrieval
 
-    outcome, _ = fitted(make_config())
+    config = make_config()
+    outcome, _ = fitted(config)
     assert not outcome.encoder.training
-    score = by_self_retrieval(outcome.census.held_out).score(outcome.encoder.encode)
+    score = by_self_retrieval(open_corpus(config.corpus)).score(outcome.encoder.encode)
     assert score == pytest.approx(outcome.best.score)
 
 
@@ -112,6 +117,76 @@ def test_an_out_folder_that_is_no_bundle_is_refused_before_training(make_config:
     assert not Path(config.run).exists()
 
 
+def test_an_out_folder_that_can_not_be_written_is_refused_before_training(
+    make_config: MakeConfig, fitted: Fit, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("no folder")
+    config = make_config(out=str(tmp_path / "file" / "bundle"))
+    with pytest.raises(RunError, match=r"--out .*file/bundle: (File exists|Not a directory)"):
+        fitted(config)
+    assert not Path(config.run).exists()
+
+
+def test_a_corpus_without_a_sentence_to_halve_is_refused_before_the_run_has_a_folder(
+    make_config: MakeConfig, fitted: Fit, tmp_path: Path
+) -> None:
+    corpus = tmp_path / "short.txt"
+    corpus.write_text("".join(f"only three {i}\n" for i in range(100)))
+    config = make_config(corpus=(str(corpus),))
+    with pytest.raises(CorpusError, match=r"short\.txt: .* two held-out sentences of 4 words or more, and there are 0"):
+        fitted(config)
+    assert not Path(config.run).exists()
+
+
+@pytest.fixture
+def stsb_data(tmp_path: Path) -> Path:
+    """STS-B in SentEval's layout, its sentences numbered, and no other task."""
+    folder = tmp_path / "data" / "STS" / "STSBenchmark"
+    folder.mkdir(parents=True)
+    for part, pairs in (("dev", 1500), ("test", 1379)):
+        rows = [f"g\tf\ty\t{i}\t{i % 6}\tthe man {i % 89}\ta woman {i % 97}\n" for i in range(pairs)]
+        (folder / f"sts-{part}.csv").write_text("".join(rows))
+    return tmp_path / "data"
+
+
+def test_tasks_that_the_evaluation_data_lacks_are_said_before_training_and_left_out_after(
+    make_config: MakeConfig, fitted: Fit, stsb_data: Path
+) -> None:
+    outcome, said = fitted(make_config(eval_data=str(stsb_data), max_steps=1))
+    assert said.startswith(f"{stsb_data} lacks STS12, STS13, STS14, STS15, STS16, SICKR: the final scores go without")
+    assert list(run.sts_scores(outcome, io.StringIO())) == ["STSB"]
+    (stsb_data / "STS" / "STSBenchmark" / "sts-test.csv").unlink()
+    outcome, said = fitted(make_config("two", eval_data=str(stsb_data), max_steps=1))
+    assert "STSB, SICKR: the final scores" in said and run.sts_scores(outcome, io.StringIO()) == {}
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        ("STS/STSBenchmark/sts-test.csv", "g\tf\ty\t0\t9\ta\tb\n", r"sts-test\.csv:1: a score of 9"),
+        ("STS/STS13-en-test/STS.gs.FNWN.txt", "1\n", r"STS\.input\.FNWN\.txt: No such file"),
+        ("SICK/SICK_test_annotated.txt", "header\n", r"SICK: 0 scored pairs, expected 4927"),
+    ],
+)
+def test_a_broken_task_is_an_error_before_training(
+    file: str, content: str, message: str, make_config: MakeConfig, stsb_data: Path
+) -> None:
+    (stsb_data / file).parent.mkdir(parents=True, exist_ok=True)
+    (stsb_data / file).write_text(content)
+    config = make_config(eval_data=str(stsb_data))
+    with pytest.raises(DataError, match=message):
+        run.fit(config, io.StringIO())
+    assert not Path(config.run).exists()
+
+
+def test_the_pooling_is_said_first_and_with_the_result(make_config: MakeConfig, fitted: Fit) -> None:
+    config = make_config(learning_rate=1e-12, max_steps=1, pooling="last2")
+    outcome, said = fitted(config)
+    assert f"simcse on {config.backbone}, last2 pooling: 228 sentences" in said
+    assert outcome.best.step == 0
+    assert said.rstrip().endswith("as it was: the result is its own weights with last2 pooling")
+
+
 class Broken(torch.nn.Module):
     """Plain until its fourth call."""
 
@@ -131,7 +206,7 @@ def test_a_loss_that_is_no_number_stops_the_run(
     make_config: MakeConfig, fitted: Fit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     params = make_config().params
-    preset = Preset(source="test", batch_size=8, learning_rate=1e-3, params=params)
+    preset = Preset(source="test", batch_size=8, learning_rate=1e-3, pooling="cls", params=params)
     broken = Recipe(summary="test", build=Broken, presets={"bert-base-uncased": preset})
     monkeypatch.setitem(OBJECTIVES, "broken", broken)
     config = make_config(objective="broken", eval_every=2)
@@ -161,7 +236,7 @@ def test_an_objective_that_needs_more_fits_the_loop_and_its_state_is_resumed(
     make_config: MakeConfig, fitted: Fit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     params = make_config().params
-    preset = Preset(source="test", batch_size=8, learning_rate=1e-3, params=params)
+    preset = Preset(source="test", batch_size=8, learning_rate=1e-3, pooling="cls", params=params)
     recipe = Recipe(summary="test", build=Demanding, presets={"bert-base-uncased": preset})
     monkeypatch.setitem(OBJECTIVES, "demanding", recipe)
     whole, cut = (make_config(name, objective="demanding") for name in ("whole", "cut"))
@@ -175,6 +250,22 @@ def test_an_objective_that_needs_more_fits_the_loop_and_its_state_is_resumed(
     fitted(cut, resume=True)
     losses = [[(line["apart"], line["together"]) for line in metrics(config, "train")] for config in (whole, cut)]
     assert losses[0] == losses[1]
+
+
+class Taught(Demanding):
+    """Asks for what no run can give it."""
+
+    needs = Needs(teacher=True)
+
+
+def test_an_objective_that_needs_a_teacher_is_refused_before_training(
+    make_config: MakeConfig, fitted: Fit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(OBJECTIVES, "taught", replace(OBJECTIVES["simcse"], build=Taught))
+    config = make_config(objective="taught")
+    with pytest.raises(ConfigError, match="objective taught needs a teacher"):
+        fitted(config)
+    assert not Path(config.run).exists()
 
 
 def test_publish_leaves_a_bundle_that_tells_where_it_is_from(

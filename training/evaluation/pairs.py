@@ -28,6 +28,8 @@ class TaskFiles:
     """Where a task lies, how it is read, and how many pairs it must have."""
 
     folder: str
+    files: str
+    """The pattern of its files' names: other tasks, or another part of this one, may share the folder."""
     read: Callable[[Path], dict[str, list[Pair]]]
     pairs: int
 
@@ -44,8 +46,8 @@ class TaskFiles:
         return MappingProxyType(subsets)
 
     def present(self, data: Path) -> bool:
-        """Whether the task's folder is there at all."""
-        return (_root(data) / self.folder).is_dir()
+        """Whether any of the task's files is there; whether all are, and are whole, only `load` tells."""
+        return any((_root(data) / self.folder).glob(self.files))
 
 
 def sts_year(*subsets: str) -> Callable[[Path], dict[str, list[Pair]]]:
@@ -125,26 +127,30 @@ def _root(data: Path) -> Path:
 STS_TASKS: dict[str, TaskFiles] = {
     "STS12": TaskFiles(
         "STS/STS12-en-test",
+        "STS.*.txt",
         sts_year("MSRpar", "MSRvid", "SMTeuroparl", "surprise.OnWN", "surprise.SMTnews"),
         3108,
     ),
-    "STS13": TaskFiles("STS/STS13-en-test", sts_year("FNWN", "headlines", "OnWN"), 1500),
+    "STS13": TaskFiles("STS/STS13-en-test", "STS.*.txt", sts_year("FNWN", "headlines", "OnWN"), 1500),
     "STS14": TaskFiles(
         "STS/STS14-en-test",
+        "STS.*.txt",
         sts_year("deft-forum", "deft-news", "headlines", "images", "OnWN", "tweet-news"),
         3750,
     ),
     "STS15": TaskFiles(
         "STS/STS15-en-test",
+        "STS.*.txt",
         sts_year("answers-forums", "answers-students", "belief", "headlines", "images"),
         3000,
     ),
     "STS16": TaskFiles(
         "STS/STS16-en-test",
+        "STS.*.txt",
         sts_year("answer-answer", "headlines", "plagiarism", "postediting", "question-question"),
         1186,
     ),
-    "STSB": TaskFiles("STS/STSBenchmark", sts_benchmark("test"), 1379),
-    "SICKR": TaskFiles("SICK", sick_test, 4927),
+    "STSB": TaskFiles("STS/STSBenchmark", "sts-test.csv", sts_benchmark("test"), 1379),
+    "SICKR": TaskFiles("SICK", "SICK_test_annotated.txt", sick_test, 4927),
 }
-STSB_DEV = TaskFiles("STS/STSBenchmark", sts_benchmark("dev"), 1500)
+STSB_DEV = TaskFiles("STS/STSBenchmark", "sts-dev.csv", sts_benchmark("dev"), 1500)

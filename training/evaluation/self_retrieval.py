@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from training.evaluation.vectors import Encode, EvaluationError, unit_vectors
+from training.evaluation.vectors import Encode, unit_vectors
 
 METRIC = "self_retrieval_mrr10"
 LEAST_WORDS = 4
@@ -19,19 +19,14 @@ def halves(sentence: str) -> tuple[str, str] | None:
     return (" ".join(words[:middle]), " ".join(words[middle:])) if len(words) >= LEAST_WORDS else None
 
 
-def mrr10(encode: Encode, sentences: Sequence[str]) -> float:
-    """The mean over all halves of 1 / rank of the other half among all other halves, 0 beyond rank 10.
+def mrr10(encode: Encode, pairs: Sequence[tuple[str, str]]) -> float:
+    """The mean over all halves of 1 / rank of the other of its pair among all other halves, 0 beyond rank 10.
 
     Ties count against the encoder: one that gives every text the same vector scores as badly as can be.
 
     Raises:
-        EvaluationError: no two sentences can be halved, or a vector is not finite.
+        EvaluationError: a vector is not finite.
     """
-    pairs = [pair for pair in map(halves, sentences) if pair]
-    if len(pairs) < 2:
-        raise EvaluationError(
-            f"self-retrieval needs two held-out sentences of {LEAST_WORDS} words or more, and has {len(pairs)}"
-        )
     unit = unit_vectors(encode, [half for pair in pairs for half in pair]).astype(np.float32)
     cosines = unit @ unit.T  # halves 2i and 2i + 1 belong together
     np.fill_diagonal(cosines, -np.inf)

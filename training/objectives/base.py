@@ -71,6 +71,7 @@ class Preset(Generic[P]):
     source: str
     batch_size: int
     learning_rate: float
+    pooling: str
     params: P
     epochs: int = 1
 

@@ -43,20 +43,23 @@ class SimCSE(nn.Module):
 
 README = "README of princeton-nlp/SimCSE at 49fa580"
 
+
+def _preset(batch_size: int, learning_rate: float, *, source: str = README) -> Preset[SimCSEParams]:
+    """All of them pool [CLS]."""
+    return Preset(
+        source=source, batch_size=batch_size, learning_rate=learning_rate, pooling="cls", params=SimCSEParams()
+    )
+
+
 RECIPE = Recipe(
     summary="InfoNCE between two dropout views, the other sentences of the batch as negatives",
     build=SimCSE,
     presets={
-        "bert-base-uncased": Preset(source=README, batch_size=64, learning_rate=3e-5, params=SimCSEParams()),
-        "bert-large-uncased": Preset(source=README, batch_size=64, learning_rate=1e-5, params=SimCSEParams()),
-        "roberta-base": Preset(source=README, batch_size=512, learning_rate=1e-5, params=SimCSEParams()),
-        "roberta-large": Preset(source=README, batch_size=512, learning_rate=3e-5, params=SimCSEParams()),
-        "minilm": Preset(
-            source="ours: BERT-base's values, not tuned",
-            batch_size=64,
-            learning_rate=3e-5,
-            params=SimCSEParams(),
-        ),
+        "bert-base-uncased": _preset(64, 3e-5),
+        "bert-large-uncased": _preset(64, 1e-5),
+        "roberta-base": _preset(512, 1e-5),
+        "roberta-large": _preset(512, 3e-5),
+        "minilm": _preset(64, 3e-5, source="ours: BERT-base's values, its pooling too, not tuned"),
     },
     ablations={"no-head": {"head": False}},
 )
