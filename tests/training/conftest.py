@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import random
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -85,3 +86,11 @@ def fit(config: RunConfig, *, resume: bool = False) -> tuple[run.Outcome, str]:
 @pytest.fixture
 def fitted() -> Callable[..., tuple[run.Outcome, str]]:
     return fit
+
+
+@pytest.fixture
+def listening_to_ctrl_c() -> Iterator[None]:
+    """A shell starts what it puts in the background with SIGINT ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -260,15 +260,7 @@ def test_a_checkpoint_of_another_objective_is_refused(uninterrupted: RunConfig, 
         fitted(other, resume=True)
 
 
-@pytest.fixture
-def _listening_to_ctrl_c() -> Iterator[None]:
-    """A shell starts what it puts in the background with SIGINT ignored."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
-@pytest.mark.usefixtures("_listening_to_ctrl_c")
+@pytest.mark.usefixtures("listening_to_ctrl_c")
 def test_ctrl_c_saves_the_step_it_stops_at(
     uninterrupted: RunConfig, make_config: MakeConfig, fitted: Fit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -287,15 +279,3 @@ def test_ctrl_c_saves_the_step_it_stops_at(
     _, said = fitted(config, resume=True)
     assert "from step 7" in said
     assert_same_end(uninterrupted, config)
-
-
-@pytest.mark.usefixtures("_listening_to_ctrl_c")
-def test_a_second_ctrl_c_interrupts_at_once() -> None:
-    from training.interrupt import interruptible
-
-    with pytest.raises(KeyboardInterrupt), interruptible() as pressed:
-        assert not pressed()
-        signal.raise_signal(signal.SIGINT)
-        assert pressed()
-        signal.raise_signal(signal.SIGINT)
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
