@@ -27,7 +27,7 @@ RUN --mount=type=bind,from=builder,source=/wheels,target=/wheels \
 COPY --from=builder /bundle /bundle
 ENV ISOSPHERE_BUNDLE=/bundle ISOSPHERE_DATA=/data ISOSPHERE_HOST=0.0.0.0 ISOSPHERE_PORT=8080
 USER isosphere
-WORKDIR /home/isosphere
+WORKDIR /app
 VOLUME /data
 EXPOSE 8080
 HEALTHCHECK --interval=10s --timeout=3s --start-period=120s \
@@ -46,7 +46,7 @@ RUN --mount=type=bind,from=builder,source=/wheels,target=/wheels \
 COPY --from=builder /bundle /bundle
 ENV ISOSPHERE_BUNDLE=/bundle ISOSPHERE_DATA=/data ISOSPHERE_HOST=0.0.0.0 ISOSPHERE_PORT=8080 ISOSPHERE_DEVICE=cuda
 USER isosphere
-WORKDIR /home/isosphere
+WORKDIR /app
 VOLUME /data
 EXPOSE 8080
 HEALTHCHECK --interval=10s --timeout=3s --start-period=120s \
