@@ -31,14 +31,15 @@ class Views:
     clean: Tensor | None = None
     """(N, D)"""
     teacher: Tensor | None = None
-    """(N, D'), without gradient"""
+    """(N, D'), without gradient, dropout off"""
 
 
 class Objective(Protocol):
     """Views to named terms whose sum is the loss.
 
     In practice an `nn.Module`: whatever is thrown away after training (head, batch norm, whitening) belongs to it.
-    It draws from `rng` alone, so that a run can be repeated and resumed, and is called outside autocast.
+    It draws from `rng` alone, so that a run can be repeated and resumed, and is called outside autocast. Its batch is
+    the whole batch: gathered from all devices, and from all passes where gradients are cached.
     """
 
     @property
@@ -74,6 +75,8 @@ class Preset(Generic[P]):
     pooling: str
     params: P
     epochs: int = 1
+    dropout: float | None = None
+    """Of hidden states and attention weights; None leaves the backbone's own."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,5 +88,7 @@ class Recipe(Generic[P]):
     """From its parameters and the encoder's width."""
     presets: Mapping[str, Preset[P]]
     """By backbone."""
+    off: Mapping[str, Any] = field(default_factory=dict)
+    """The parameters that switch off all it adds to SimCSE: with them the two losses are one."""
     ablations: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """By name, the parameters that differ."""
