@@ -1,16 +1,18 @@
 """A run that was killed goes on as if it had not been: everything that changes while training, in one file.
 
 The file is safetensors, its header carrying the few numbers, and is replaced whole. What is not here follows from the
-step: the learning rate, and the position in the corpus, whose order depends on the seed alone.
+step: the learning rate, and the position in the corpus, whose order depends on the seed alone. Several processes share
+one file: the first writes it, with the random state of each.
 """
 
 from __future__ import annotations
 
 import errno
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any, Self
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -19,7 +21,9 @@ from torch import Tensor
 
 from models.disk import replacing
 from models.encoder import Encoder
+from training.devices import Devices
 from training.objectives.base import Objective
+from training.random_state import RandomState
 
 CHECKPOINT = "checkpoint.safetensors"
 
@@ -45,38 +49,68 @@ class State:
     optimiser: torch.optim.Optimizer
     rng: torch.Generator
     """The objective's own; dropout draws from torch's."""
+    scaler: torch.amp.GradScaler
+    """Of the loss in fp16; otherwise it does nothing."""
     step: int = 0
     best: Best | None = None
 
 
-def save(state: State, folder: Path, *, corpus: str) -> None:
+@dataclass(frozen=True)
+class Moment:
+    """What a step begins with besides weights and the optimiser's moments, copied."""
+
+    random: RandomState
+    rng: Tensor
+    objective: dict[str, Tensor]
+    """Its running statistics; weights are left where they are."""
+
+    @classmethod
+    def of(cls, state: State) -> Self:
+        """As it is now."""
+        weights = {name for name, _ in state.objective.named_parameters()}
+        statistics = {name: x.clone() for name, x in state.objective.state_dict().items() if name not in weights}
+        return cls(RandomState.of(state.rng.device), state.rng.get_state(), statistics)
+
+
+def save(state: State, folder: Path, devices: Devices, *, corpus: str) -> None:
     """Writes the checkpoint of `state`, over `corpus` (its digest), and removes best weights that are no more."""
     facts = {
         "step": state.step,
         "best": asdict(state.best) if state.best else None,
         "corpus": corpus,
+        "scaler": state.scaler.state_dict(),
+        "processes": devices.count,
     }
-    _write(folder / CHECKPOINT, _tensors(state), facts)
-    for file in folder.glob("best-*.safetensors"):
-        if state.best is None or file != _best_file(folder, state.best):
-            file.unlink()
+    tensors = _tensors(state) | _random(devices.every(RandomState.of(devices.device)))
+    if devices.first:
+        _write(folder / CHECKPOINT, tensors, facts)
+        for file in folder.glob("best-*.safetensors"):
+            if state.best is None or file != _best_file(folder, state.best):
+                file.unlink()
+    devices.wait()
 
 
-def load(state: State, folder: Path, *, corpus: str) -> bool:
+def load(state: State, folder: Path, devices: Devices, *, corpus: str) -> bool:
     """Brings `state` to where the checkpoint in `folder` has it; False, and nothing done, if there is none.
 
     Raises:
-        CheckpointError: the file is damaged, or the corpus is not the one the run began with.
+        CheckpointError: the file is damaged, or corpus or number of processes are not those the run began with.
     """
     file = folder / CHECKPOINT
     if not file.exists():
         return False
     try:
-        with safe_open(file, framework="pt") as opened:
-            facts = json.loads(opened.metadata()["state"])
+        facts = _facts(file)
         if facts["corpus"] != corpus:
             raise CheckpointError(f"{file}: the corpus has changed since; its order can't be taken up")
-        _restore(state, load_file(file))
+        if facts["processes"] != devices.count:
+            raise CheckpointError(
+                f"{file}: the run has {facts['processes']} processes and can't go on with {devices.count}"
+            )
+        tensors = load_file(file)
+        _restore(state, tensors)
+        _restore_random(tensors, devices)
+        state.scaler.load_state_dict(facts["scaler"])
     except CheckpointError:
         raise
     except (OSError, SafetensorError, KeyError, TypeError, ValueError, RuntimeError) as error:
@@ -84,6 +118,29 @@ def load(state: State, folder: Path, *, corpus: str) -> bool:
     state.step = facts["step"]
     state.best = Best(**facts["best"]) if facts["best"] else None
     return True
+
+
+def save_moment(state: State, moment: Moment, file: Path, *, step: int, sentences: Sequence[str]) -> None:
+    """Writes weights and optimiser as they are, the rest as `moment` has it, and the sentences of the step to take."""
+    tensors = _tensors(state) | _random([moment.random]) | _named("objective.", moment.objective)
+    tensors["rng.objective"] = moment.rng
+    _write(file, tensors, {"step": step, "sentences": list(sentences)})
+
+
+def load_moment(state: State, file: Path, devices: Devices) -> list[str]:
+    """Brings `state` to what `save_moment` wrote, and gives the sentences.
+
+    Raises:
+        CheckpointError: the file is missing, damaged, or of another run.
+    """
+    try:
+        facts, tensors = _facts(file), load_file(file)
+        _restore(state, tensors)
+        _restore_random(tensors, devices)
+        state.step = facts["step"]
+        return [str(sentence) for sentence in facts["sentences"]]
+    except (OSError, SafetensorError, KeyError, TypeError, ValueError, RuntimeError) as error:
+        raise CheckpointError(f"{file}: not a step of this run: {_first_line(error)}") from error
 
 
 def save_best(encoder: Encoder, best: Best, folder: Path) -> None:
@@ -108,18 +165,26 @@ def _best_file(folder: Path, best: Best) -> Path:
     return folder / f"best-{best.step:08d}.safetensors"
 
 
+def _facts(file: Path) -> dict[str, Any]:
+    with safe_open(file, framework="pt") as opened:
+        facts: dict[str, Any] = json.loads(opened.metadata()["state"])
+    return facts
+
+
 def _tensors(state: State) -> dict[str, Tensor]:
     optimiser = state.optimiser.state_dict()["state"]
-    tensors = {
+    return {
         **_named("encoder.", state.encoder.state_dict()),
         **_named("objective.", state.objective.state_dict()),
         **{f"optimiser.{i}.{name}": x for i, slots in optimiser.items() for name, x in slots.items()},
         "rng.objective": state.rng.get_state(),
-        "rng.cpu": torch.get_rng_state(),
     }
-    if torch.cuda.is_available():
-        tensors["rng.cuda"] = torch.cuda.get_rng_state()
-    return tensors
+
+
+def _random(states: Sequence[RandomState]) -> dict[str, Tensor]:
+    """The random state of every process, in the order of their ranks."""
+    cpu = {f"rng.cpu.{rank}": each.cpu for rank, each in enumerate(states)}
+    return cpu | {f"rng.cuda.{rank}": each.cuda for rank, each in enumerate(states) if each.cuda is not None}
 
 
 def _restore(state: State, tensors: dict[str, Tensor]) -> None:
@@ -131,9 +196,11 @@ def _restore(state: State, tensors: dict[str, Tensor]) -> None:
     state.objective.load_state_dict(_under("objective.", tensors))
     state.optimiser.load_state_dict({"state": slots, "param_groups": state.optimiser.state_dict()["param_groups"]})
     state.rng.set_state(tensors["rng.objective"])
-    torch.set_rng_state(tensors["rng.cpu"])
-    if "rng.cuda" in tensors and torch.cuda.is_available():
-        torch.cuda.set_rng_state(tensors["rng.cuda"])
+
+
+def _restore_random(tensors: dict[str, Tensor], devices: Devices) -> None:
+    states = RandomState(tensors[f"rng.cpu.{devices.rank}"], tensors.get(f"rng.cuda.{devices.rank}"))
+    states.restore(devices.device)
 
 
 def _named(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from models.pooling import POOLINGS
+from training.augment import Augmentation
 from training.fields import check, kinds, parse
+from training.hardware import Precision
 from training.objectives import OBJECTIVES
 
 FALLBACK_PRESET = "bert-base-uncased"
@@ -18,8 +20,14 @@ FALLBACK_PRESET = "bert-base-uncased"
 NOT_SET = ("objective", "backbone", "preset", "params")
 """What a run is built around: an option of its own, never a `--set`."""
 
-PATHS = ("backbone", "corpus", "eval_data", "out", "run")
+PATHS = ("backbone", "corpus", "eval_data", "out", "run", "teacher")
 """Each may be written in several ways; a backbone's name, as a path, is still one name."""
+
+
+POSITIVE = (
+    *("batch_size", "chunk_size", "epochs", "eval_every", "max_length", "max_steps"),
+    *("learning_rate", "clip_norm"),
+)
 
 
 class ConfigError(ValueError):
@@ -46,6 +54,9 @@ class RunConfig:
     """Folder of the run's record."""
     corpus: tuple[str, ...] = ()
     """Text files, a sentence a line; none means the documentation inside CPython."""
+    teacher: str | None = None
+    """Encoder of an objective that needs one, any name or folder that a backbone may have; none means that SimCSE
+    trains one first."""
     eval_data: str | None = None
     """Folder in SentEval's layout; with it the best weights are chosen by STS-B dev."""
     seed: int = 42
@@ -53,12 +64,22 @@ class RunConfig:
     """Steps instead of epochs; the learning rate reaches zero there."""
     max_length: int = 32
     """Tokens of a training sentence, special ones included; evaluation has the encoder's own limit."""
+    dropout: float | None = None
+    """Of hidden states and attention weights; none leaves the backbone's own."""
+    augmentation: Literal["none", "token-shuffling", "token-cutoff", "feature-cutoff", "span-cutoff"] = "none"
+    """What the last view undergoes besides dropout."""
+    augmentation_rate: float | None = None
+    """The share it takes away; none is the published one."""
+    chunk_size: int | None = None
+    """Sentences encoded at once, by gradient caching: the batch may then be as large as one likes."""
     weight_decay: float = 0.0
     clip_norm: float = 1.0
     eval_every: int = 125
     """Steps between evaluations, and between checkpoints."""
-    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    precision: Precision = "auto"
     """Of the encoder's matrix products while training; `auto` is bf16 where the hardware has it."""
+    compile: bool = False
+    """Whether torch compiles the backbone: it needs a C++ compiler, and pays on a GPU and a long run."""
     device: str = "auto"
 
     def __post_init__(self) -> None:
@@ -66,18 +87,29 @@ class RunConfig:
             raise ConfigError(f"objective {self.objective!r} is none of {', '.join(OBJECTIVES)}")
         if self.pooling not in POOLINGS:
             raise ConfigError(f"pooling {self.pooling!r} is none of {', '.join(POOLINGS)}")
-        for name in ("batch_size", "epochs", "eval_every", "max_length", "max_steps", "learning_rate", "clip_norm"):
+        for name in POSITIVE:
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise ConfigError(f"{name}: {value} is not above 0")
         for name in ("seed", "weight_decay"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name}: {getattr(self, name)} is below 0")
-
+        if self.dropout is not None and not 0 <= self.dropout < 1:
+            raise ConfigError(f"dropout: {self.dropout} is not a share of at least 0 and below 1")
         if self.seed >= 1 << 63:
             raise ConfigError(f"seed: {self.seed} has more than 63 bits")
         if self.max_length < 3:
             raise ConfigError(f"max_length: {self.max_length} leaves no room between the special tokens")
+
+        try:
+            _ = self.augmented
+        except ValueError as error:
+            raise ConfigError(str(error)) from error
+
+    @property
+    def augmented(self) -> Augmentation | None:
+        """What is done to the last view besides dropout."""
+        return None if self.augmentation == "none" else Augmentation(self.augmentation, self.augmentation_rate)
 
     def to_json(self) -> str:
         """The run as a JSON object, a line a field."""
@@ -170,6 +202,7 @@ def from_preset(objective: str, *, backbone: str = "minilm", preset: str | None 
         learning_rate=values.learning_rate,
         pooling=values.pooling,
         epochs=values.epochs,
+        dropout=values.dropout,
         out=f"artifacts/{objective}",
         run=f"runs/{objective}",
     )

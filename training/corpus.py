@@ -65,19 +65,21 @@ class Corpus:
         self._buffer = buffer
         self.census = _census(read(), name, held_out)
 
-    def batches_per_epoch(self, size: int) -> int:
-        """Batches of `size` sentences in one pass, a smaller last one included."""
-        return -(-self.census.sentences // size)
+    def batches_per_epoch(self, size: int, *, least: int = 1) -> int:
+        """Batches of `size` sentences in one pass, with a smaller last one if it has at least `least`."""
+        whole, rest = divmod(self.census.sentences, size)
+        return whole + (rest >= least)
 
-    def batches(self, size: int, *, seed: int, start: int = 0) -> Iterator[list[str]]:
+    def batches(self, size: int, *, seed: int, start: int = 0, least: int = 1) -> Iterator[list[str]]:
         """Shuffled batches of `size` sentences without end, epoch after epoch, from batch `start` on.
 
         The order depends on `seed` and the epoch alone, so `start` takes up a run exactly where it was left.
         """
-        epoch, skip = divmod(start, self.batches_per_epoch(size))
+        per_epoch = self.batches_per_epoch(size, least=least)
+        epoch, skip = divmod(start, per_epoch)
         while True:
             shuffled = _shuffled(self._training(), self._buffer, random.Random(f"{seed}/{epoch}"))
-            yield from islice(_chunks(shuffled, size), skip, None)
+            yield from islice(_chunks(shuffled, size), skip, per_epoch)
             epoch, skip = epoch + 1, 0
 
     def _training(self) -> Iterator[str]:

@@ -6,7 +6,7 @@ from typing import Literal
 
 import torch
 
-Precision = Literal["auto", "fp32", "bf16"]
+Precision = Literal["auto", "fp32", "fp16", "bf16"]
 
 
 class HardwareError(ValueError):
@@ -30,14 +30,19 @@ def pick_device(name: str) -> torch.device:
 
 
 def autocast_dtype(precision: Precision, device: torch.device) -> torch.dtype | None:
-    """The type of the encoder's matrix products: bfloat16, or None for float32.
+    """The type of the encoder's matrix products: bfloat16, float16, or None for float32.
 
     `auto` takes bfloat16 where the hardware multiplies it: on a CPU with AMX or AVX512-BF16 a training step of
     MiniLM then takes little more than half the time; without either, bfloat16 is emulated and slower than float32.
     """
     if precision == "auto":
         return torch.bfloat16 if _multiplies_bf16(device) else None
-    return torch.bfloat16 if precision == "bf16" else None
+    return {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision)
+
+
+def named(dtype: torch.dtype | None) -> Precision:
+    """What a precision is called: the other way round."""
+    return {torch.bfloat16: "bf16", torch.float16: "fp16"}.get(dtype, "fp32")  # type: ignore[return-value, arg-type]
 
 
 def _multiplies_bf16(device: torch.device) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,10 @@ from training.config import RunConfig
 CONFIG = "config.json"
 ENVIRONMENT = "environment.json"
 METRICS = "metrics.jsonl"
+
+
+Write = Callable[[str, int, Mapping[str, float]], None]
+"""`Record.write`, or what a process has in its place that leaves the record to another."""
 
 
 class RunError(ValueError):
@@ -66,9 +70,14 @@ def start(config: RunConfig, environment: Mapping[str, Any]) -> Path:
     return folder
 
 
+def begun(folder: Path) -> bool:
+    """Whether `folder` holds a run."""
+    return (folder / CONFIG).exists()
+
+
 def refuse_second(folder: Path) -> None:
     """Raises `RunError` if `folder` holds a run."""
-    if (folder / CONFIG).exists():
+    if begun(folder):
         raise RunError(f"{folder} holds a run already: --resume it, remove it, or choose another --set run=FOLDER")
 
 
@@ -78,11 +87,21 @@ def stored(folder: Path) -> RunConfig:
     Raises:
         RunError: there is no run, or its configuration can't be read.
     """
-    file = folder / CONFIG
+    if not begun(folder):
+        raise RunError(f"{folder} holds no run to resume")
+    return described(folder / CONFIG)
+
+
+def described(file: Path) -> RunConfig:
+    """The run that a `config.json` describes.
+
+    Raises:
+        RunError: it can't be read.
+    """
     try:
         return RunConfig.from_json(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise RunError(f"{folder} holds no run to resume") from None
+    except OSError as error:
+        raise RunError(f"{file}: {error.strerror}") from error
     except ValueError as error:  # ConfigError, or not UTF-8
         raise RunError(f"{file}: {error}") from error
 

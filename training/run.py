@@ -1,9 +1,9 @@
-"""A whole run, from a configuration to a bundle."""
+"""A whole run, from a configuration to its outcome."""
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TextIO
@@ -11,97 +11,95 @@ from typing import Any, TextIO
 import torch
 
 from models import bundle
-from models.bundle import Bundle
 from models.encoder import Encoder
-from models.export import export
 from training import checkpoint, record
-from training.checkpoint import Best, State
-from training.config import ConfigError, RunConfig
-from training.corpus import HELD_OUT, Census, Corpus, open_corpus
+from training.assembly import initial, loaded, meter_of, step_of
+from training.batches import tokeniser
+from training.checkpoint import State
+from training.config import RunConfig
+from training.corpus import HELD_OUT, Corpus, open_corpus
+from training.devices import Devices
 from training.environment import environment
-from training.evaluation import sts
 from training.evaluation.pairs import STS_TASKS, Subsets
-from training.evaluation.sts import TaskScore
-from training.hardware import autocast_dtype, pick_device
+from training.hardware import autocast_dtype, named
 from training.interrupt import interruptible
-from training.loop import Setting, adamw, train
-from training.objectives import OBJECTIVES
-from training.progress import Progress, encode_visibly
+from training.loop import Setting, train
+from training.progress import Progress
+from training.publish import Outcome, counts, publish
 from training.record import Record, RunError
 from training.selection import Selection, by_self_retrieval, by_stsb_dev
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What a run came to: the encoder with its best weights, how they were chosen, and what is to judge them."""
-
-    encoder: Encoder
-    best: Best
-    metric: str
-    census: Census
-    tasks: Mapping[str, Subsets]
-    """The STS tasks of the run's evaluation data."""
+from training.step import Step
+from training.teacher import is_kept, plan
 
 
 def fit(config: RunConfig, stream: TextIO, *, resume: bool = False) -> Outcome:
     """Trains as `config` says, its record in `config.run`, reporting to `stream`.
 
-    All that the end needs is read or looked at before the run's folder is made.
+    All that the end needs is read or looked at before the run's folder is made. Of several processes, the first
+    reports and writes; each has the outcome.
 
     Raises:
         RunError: the run's folder holds a run already, or with `resume` none; or the bundle can't be written.
         ValueError: one of the packages' own, naming the file or option: backbone, corpus or data are not usable.
         DivergedError, InterruptedRun: see `training.loop.train`.
     """
-    _check_folders(config, resume)
-    device = pick_device(config.device)
-    autocast = autocast_dtype(config.precision, device)
+    devices = Devices(config.device)
+    if not devices.first:
+        stream = io.StringIO()
+    autocast = autocast_dtype(config.precision, devices.device)
+    if devices.first:
+        _check_folders(config, resume)
     corpus = open_corpus(config.corpus, held_out=0 if config.eval_data else HELD_OUT)
     selection, tasks = _judges(config, corpus, stream)
-    state = _initial(config, device)
-    folder = Path(config.run) if resume else record.start(config, _surroundings(corpus, device, autocast))
-    taken_up = checkpoint.load(state, folder, corpus=corpus.census.digest)
+    state = initial(config, devices, autocast)
+    folder = Path(config.run)
+    if devices.first and not resume:
+        record.start(config, _surroundings(corpus, devices, autocast))
+    devices.wait()
+    teacher = _teacher(config, corpus, devices, stream) if state.objective.needs.teacher else None
+    torch.manual_seed(config.seed + devices.rank)  # dropout: each process draws its own, whatever was drawn before
+    taken_up = checkpoint.load(state, folder, devices, corpus=corpus.census.digest)
 
     setting = Setting(
         config=config,
+        devices=devices,
         corpus=corpus,
+        tokenise=tokeniser(state.encoder, teacher, max_length=config.max_length, own=devices.rows),
+        meter=meter_of(state, teacher, devices, autocast),
         score=lambda encoder: selection.score(encoder.encode),
         metric=selection.metric,
         folder=folder,
-        autocast=autocast,
     )
-    _loop(state, setting, taken_up, stream)
+    step = step_of(config, state, devices, teacher, autocast)
+    _loop(state, step, setting, _headline(setting, autocast, state.step if taken_up else None), stream)
     assert state.best is not None, "the loop evaluates before its first step"
+    devices.wait()
     checkpoint.load_best(state.encoder, state.best, folder)
-    return Outcome(state.encoder.eval().cpu(), state.best, selection.metric, corpus.census, tasks)
+    return Outcome(state.encoder.eval().cpu(), state.best, selection.metric, corpus.census, tasks, devices.first)
 
 
-def publish(config: RunConfig, outcome: Outcome, scores: Mapping[str, TaskScore]) -> Bundle:
-    """Exports the outcome of a run to `config.out`, its record and scores in the manifest."""
-    spearman = {task: score.spearman.all for task, score in scores.items()}
-    if len(scores) == len(STS_TASKS):
-        spearman["STS mean"] = sts.mean_of_tasks(scores)
-    return export(
-        outcome.encoder,
-        Path(config.out),
-        name=Path(config.out).resolve().name,
-        backbone=config.backbone,
-        objective=config.objective,
-        run={
-            "config": asdict(config),
-            "environment": environment(),
-            "corpus": _counts(outcome.census),
-            "best_step": outcome.best.step,
-        },
-        scores={outcome.metric: outcome.best.score, **spearman},
-    )
+def _teacher(config: RunConfig, corpus: Corpus, devices: Devices, stream: TextIO) -> Encoder:
+    """The encoder the run names, or else SimCSE's, trained now if it was not before."""
+    source = config.teacher
+    if source is None:
+        planned = plan(config)
+        source = planned.out
+        if is_kept(planned, corpus.census.digest):
+            print(f"teacher: {source}, kept from before", file=stream)
+        else:
+            print(f"no --teacher: SimCSE trains one first, kept in {source}", file=stream)
+            _train_teacher(planned, devices, stream)
+    return loaded(source, devices)
 
 
-def sts_scores(outcome: Outcome, stream: TextIO) -> dict[str, TaskScore]:
-    """The score of the outcome's encoder on each of its tasks."""
-    if not outcome.tasks:
-        return {}
-    return sts.evaluate(encode_visibly(outcome.encoder.encode, stream), outcome.tasks)
+def _train_teacher(planned: RunConfig, devices: Devices, stream: TextIO) -> None:
+    begun = record.begun(Path(planned.run))
+    if begun and record.stored(Path(planned.run)) != planned:
+        raise RunError(f"{planned.run} has the teacher of another run: remove it, or name a bundle with --teacher")
+    outcome = fit(planned, stream, resume=begun)
+    if devices.first:
+        publish(planned, outcome, {})
+    devices.wait()
 
 
 def _judges(config: RunConfig, corpus: Corpus, stream: TextIO) -> tuple[Selection, dict[str, Subsets]]:
@@ -116,39 +114,19 @@ def _judges(config: RunConfig, corpus: Corpus, stream: TextIO) -> tuple[Selectio
     return selection, tasks
 
 
-def _initial(config: RunConfig, device: torch.device) -> State:
-    """Step 0: every weight that is new drawn from the seed."""
-    torch.manual_seed(config.seed)
-    encoder = Encoder.load(config.backbone, pooling=config.pooling).to(device)
-    objective = OBJECTIVES[config.objective].build(config.params, encoder.dim)
-    if objective.needs.teacher:
-        raise ConfigError(f"objective {config.objective} needs a teacher, and there is no way yet to name one")
-    objective.to(device)
-    optimiser = adamw(
-        [*encoder.parameters(), *objective.parameters()],
-        learning_rate=config.learning_rate,
-        weight_decay=config.weight_decay,
-        fused=device.type in ("cpu", "cuda", "mps"),
-    )
-    return State(
-        encoder=encoder,
-        objective=objective,
-        optimiser=optimiser,
-        rng=torch.Generator(device).manual_seed(config.seed),
-    )
-
-
-def _loop(state: State, setting: Setting, taken_up: bool, stream: TextIO) -> None:
+def _loop(state: State, step: Step, setting: Setting, headline: str, stream: TextIO) -> None:
     config, total = setting.config, setting.total_steps
-    lines = Record(setting.folder, step=state.step if taken_up else -1)
+    begin = state.step if state.best else -1  # a run that was taken up has been judged at least once
+    lines = Record(setting.folder, step=begin) if setting.devices.first else None
     progress = Progress(stream, total=total, done=state.step)
-    progress.say(_headline(setting, state.encoder.device, state.step if taken_up else None))
+    progress.say(headline)
     try:
         with interruptible() as stop:
-            train(state, setting, lines, progress, stop=stop)
+            train(state, step, setting, lines.write if lines else _left_to_the_first, progress, stop=stop)
     finally:
         progress.close()
-        lines.close()
+        if lines:
+            lines.close()
     best = state.best
     if best is not None:
         progress.say(f"best: {setting.metric} {best.score:.4f} at step {best.step}")
@@ -159,34 +137,29 @@ def _loop(state: State, setting: Setting, taken_up: bool, stream: TextIO) -> Non
             )
 
 
-def _headline(setting: Setting, device: torch.device, resumed: int | None) -> str:
-    config, census = setting.config, setting.corpus.census
-    precision = "bf16" if setting.autocast else "fp32"
+def _left_to_the_first(_kind: str, _step: int, _values: Mapping[str, float]) -> None:
+    """The record of any process but the first."""
+
+
+def _headline(setting: Setting, autocast: torch.dtype | None, resumed: int | None) -> str:
+    config, census, devices = setting.config, setting.corpus.census, setting.devices
+    processes = f" x {devices.count}" if devices.count > 1 else ""
     begin = "" if resumed is None else f", from step {resumed}"
     return (
         f"{config.objective} on {config.backbone}, {config.pooling} pooling: "
         f"{census.sentences} sentences of {setting.corpus.name} ({census.duplicates} duplicates and "
         f"{census.blank} blank lines dropped, {len(census.held_out)} held out), "
-        f"{setting.total_steps} steps of {config.batch_size}{begin}, {precision} on {device}"
+        f"{setting.total_steps} steps of {config.batch_size}{begin}, {named(autocast)} on {devices.device}{processes}"
     )
 
 
-def _surroundings(corpus: Corpus, device: torch.device, autocast: torch.dtype | None) -> dict[str, Any]:
+def _surroundings(corpus: Corpus, devices: Devices, autocast: torch.dtype | None) -> dict[str, Any]:
     return {
         **environment(),
-        "device": str(device),
-        "precision": "bf16" if autocast else "fp32",
-        "corpus": {"name": corpus.name, **_counts(corpus.census)},
-    }
-
-
-def _counts(census: Census) -> dict[str, Any]:
-    return {
-        "sentences": census.sentences,
-        "held_out": len(census.held_out),
-        "duplicates": census.duplicates,
-        "blank": census.blank,
-        "digest": census.digest,
+        "device": str(devices.device),
+        "processes": devices.count,
+        "precision": named(autocast),
+        "corpus": {"name": corpus.name, **counts(corpus.census)},
     }
 
 

@@ -2,62 +2,117 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import NamedTuple
 
+import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from models.encoder import Encoder, dropout_off
 from models.tokenizer import Tokens
 from training.objectives.base import Needs, Views
 from training.objectives.contrastive import full_precision
+from training.passes import by_length
+
+Augmentation = Callable[[Encoder, Tensor, Tensor], Tensor]
+"""An encoder, token ids and mask (n, L) to pooled vectors (n, D) of sentences that were changed on the way."""
 
 
-def tokenise(encoder: Encoder, sentences: Sequence[str], max_length: int) -> list[Tokens]:
-    """Token ids of each sentence, cut to `max_length` or to the encoder's own limit if that is less."""
-    return encoder.tokenizer.encode(sentences, max_length=min(max_length, encoder.max_length))
+class Pass(NamedTuple):
+    """Sentences of like length, padded to the longest of them."""
+
+    rows: Tensor
+    """(n,) their places in the batch"""
+    input_ids: Tensor
+    """(n, L)"""
+    attention_mask: Tensor
+    """(n, L)"""
 
 
-def encode_views(
-    encoder: Encoder,
-    needs: Needs,
-    sentences: Sequence[str],
-    *,
-    max_length: int,
-    teacher: Encoder | None = None,
-    autocast: torch.dtype | None = None,
-) -> tuple[Views, int]:
-    """The views of `sentences` that `needs` names, and the number of tokens that went through the encoder.
-
-    The dropout views are one padded pass over V x N rows. `autocast` is the type of the encoder's matrix products,
-    None for float32; the views are float32 either way.
-
-    Raises:
-        ValueError: a teacher is needed and none is given.
-    """
-    if needs.teacher and teacher is None:
-        raise ValueError("the objective needs a teacher and the run has none")
-    with torch.autocast(encoder.device.type, dtype=autocast, enabled=autocast is not None):
-        tokens = tokenise(encoder, sentences, max_length)
-        ids, mask = encoder.tensors(tokens)
-        noisy = encoder(ids.repeat(needs.views, 1), mask.repeat(needs.views, 1))
-        clean = _without_dropout(encoder, ids, mask) if needs.clean else None
-        reference = _frozen(teacher, sentences, max_length) if needs.teacher and teacher is not None else None
-    views = Views(
-        noisy=full_precision(noisy).view(needs.views, len(sentences), -1),
-        clean=None if clean is None else full_precision(clean),
-        teacher=None if reference is None else full_precision(reference),
-    )
-    return views, sum(map(len, tokens)) * (needs.views + needs.clean)
+def in_passes(encoder: Encoder, tokens: Sequence[Tokens], *, most: int | None = None) -> list[Pass]:
+    """Every sentence once, on the encoder's device; `most` is the number of sentences a pass may have."""
+    groups = by_length([len(sentence) for sentence in tokens], device=encoder.device.type, most=most)
+    return [_padded(encoder, tokens, rows) for rows in groups]
 
 
-def _without_dropout(encoder: Encoder, ids: Tensor, mask: Tensor) -> Tensor:
-    with dropout_off(encoder):
-        pooled: Tensor = encoder(ids, mask)
-    return pooled
+def _padded(encoder: Encoder, tokens: Sequence[Tokens], rows: Sequence[int]) -> Pass:
+    arrays = [np.array(rows), *encoder.tokenizer.pad([tokens[i] for i in rows])]
+    tensors = [torch.from_numpy(array) for array in arrays]
+    if encoder.device.type == "cuda":  # from pinned memory a copy need not be waited for
+        tensors = [tensor.pin_memory().to(encoder.device, non_blocking=True) for tensor in tensors]
+    return Pass(*tensors)
 
 
-def _frozen(teacher: Encoder, sentences: Sequence[str], max_length: int) -> Tensor:
-    with torch.no_grad(), dropout_off(teacher):
-        pooled: Tensor = teacher(*teacher.tensors(tokenise(teacher, sentences, max_length)))
-    return pooled
+def in_order(passes: Iterable[Pass], pooled: Tensor) -> Tensor:
+    """(..., n, D), the sentences of all passes one after the other, to the order they have in the batch."""
+    return pooled[..., torch.cat([each.rows for each in passes]).argsort(), :]
+
+
+class ViewEncoder(nn.Module):
+    """An encoder as an objective sees it: a sentence goes in, all the views of it that were asked for come out."""
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        needs: Needs,
+        *,
+        autocast: torch.dtype | None = None,
+        augmentation: Augmentation | None = None,
+    ) -> None:
+        """`autocast` is the type of the matrix products, None for float32; an augmentation changes the last view."""
+        super().__init__()
+        self.encoder = encoder
+        self.needs = needs
+        self.autocast = autocast
+        self.augmentation = augmentation
+
+    def forward(self, passes: Sequence[Pass]) -> Tensor:
+        """(V, n, D), or (V + 1, n, D) with the clean view last: the n sentences of all passes one after the other.
+
+        Float32 whatever `autocast` says. The dropout views of a pass are one run of the encoder over V x n rows.
+        """
+        with autocast(self.encoder, self.autocast):
+            return torch.cat([full_precision(self._views(each)) for each in passes], dim=1)
+
+    def _views(self, each: Pass) -> Tensor:
+        ids, mask = each.input_ids, each.attention_mask
+        plain = self.needs.views - (self.augmentation is not None)
+        parts = []
+        if plain:
+            parts.append(self.encoder(ids.repeat(plain, 1), mask.repeat(plain, 1)).unflatten(0, (plain, -1)))
+        if self.augmentation is not None:
+            parts.append(self.augmentation(self.encoder, ids, mask)[None])
+        if self.needs.clean:
+            with dropout_off(self.encoder):
+                parts.append(self.encoder(ids, mask)[None])
+        return torch.cat(parts)
+
+    def split(self, pooled: Tensor, teacher: Tensor | None) -> Views:
+        """What `forward` made of a batch, by name."""
+        clean = pooled[-1] if self.needs.clean else None
+        return Views(noisy=pooled[: self.needs.views], clean=clean, teacher=teacher)
+
+
+@dataclass(frozen=True)
+class Teacher:
+    """A frozen encoder; each sentence passes through it once a step, dropout off, nothing kept for a gradient."""
+
+    encoder: Encoder
+    autocast: torch.dtype | None = None
+
+    def __call__(self, tokens: Sequence[Tokens]) -> Tensor:
+        """(n, D') of sentences in its own vocabulary."""
+        passes = in_passes(self.encoder, tokens)
+        with torch.no_grad(), dropout_off(self.encoder), autocast(self.encoder, self.autocast):
+            pooled = torch.cat([full_precision(self.encoder(each.input_ids, each.attention_mask)) for each in passes])
+        return in_order(passes, pooled)
+
+
+@contextmanager
+def autocast(encoder: Encoder, dtype: torch.dtype | None) -> Iterator[None]:
+    """Matrix products in `dtype` inside the block; None leaves them in float32."""
+    with torch.autocast(encoder.device.type, dtype=dtype, enabled=dtype is not None):
+        yield

@@ -14,6 +14,7 @@ import torch
 
 from training import run
 from training.config import RunConfig, from_preset
+from training.publish import Outcome
 
 SUBJECTS = ["the man", "a woman", "the old dog", "a small cat", "the teacher", "a student", "the bird", "a writer"]
 VERBS = ["can see", "will read", "did find", "could hear", "does make", "would take", "may write about"]
@@ -76,7 +77,7 @@ def make_config(tiny_backbone: Path, corpus_file: Path, tmp_path: Path) -> Calla
     return make
 
 
-def fit(config: RunConfig, *, resume: bool = False) -> tuple[run.Outcome, str]:
+def fit(config: RunConfig, *, resume: bool = False) -> tuple[Outcome, str]:
     """A run and what it said."""
     said = io.StringIO()
     outcome = run.fit(config, said, resume=resume)
@@ -84,7 +85,7 @@ def fit(config: RunConfig, *, resume: bool = False) -> tuple[run.Outcome, str]:
 
 
 @pytest.fixture
-def fitted() -> Callable[..., tuple[run.Outcome, str]]:
+def fitted() -> Callable[..., tuple[Outcome, str]]:
     return fit
 
 

@@ -20,12 +20,14 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 
 from models.disk import verdict
-from training import loop
 from training.checkpoint import CheckpointError
 from training.config import RunConfig
 from training.hardware import autocast_dtype
+from training.loop import InterruptedRun
+from training.publish import Outcome
 from training.record import Record, RunError
-from training.run import Outcome
+from training.speed import FIGURES
+from training.step import Step
 
 Fit = Callable[..., tuple[Outcome, str]]
 MakeConfig = Callable[..., RunConfig]
@@ -50,7 +52,7 @@ def assert_same_end(one: RunConfig, other: RunConfig) -> None:
 
 def logged(config: RunConfig) -> list[dict[str, Any]]:
     lines = (Path(config.run) / "metrics.jsonl").read_text().splitlines()
-    return [{k: v for k, v in json.loads(line).items() if not k.endswith("_per_s")} for line in lines]
+    return [{k: v for k, v in json.loads(line).items() if k not in FIGURES} for line in lines]
 
 
 @pytest.fixture
@@ -265,15 +267,15 @@ def test_ctrl_c_saves_the_step_it_stops_at(
     uninterrupted: RunConfig, make_config: MakeConfig, fitted: Fit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = make_config("cut")
-    step = loop._step
+    step = Step.__call__
 
-    def step_then_interrupt(state: Any, *rest: Any) -> Any:
-        if state.step == 6:
+    def step_then_interrupt(self: Step, *rest: Any) -> Any:
+        if self._state.step == 6:
             signal.raise_signal(signal.SIGINT)
-        return step(state, *rest)
+        return step(self, *rest)
 
-    with monkeypatch.context() as patch, pytest.raises(loop.InterruptedRun, match="stopped after step 7 of 14"):
-        patch.setattr(loop, "_step", step_then_interrupt)
+    with monkeypatch.context() as patch, pytest.raises(InterruptedRun, match="stopped after step 7 of 14"):
+        patch.setattr(Step, "__call__", step_then_interrupt)
         fitted(config)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     _, said = fitted(config, resume=True)

@@ -5,12 +5,18 @@ import json
 import logging
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from safetensors.torch import load_file
 
+from models import bundle
 from training import cli, run
+from training.commands.train import resolve
 from training.config import RunConfig
-from training.loop import DivergedError, InterruptedRun
+from training.diverged import DivergedError
+from training.loop import InterruptedRun
+from training.speed import FIGURES
 
 Capture = pytest.CaptureFixture[str]
 
@@ -59,7 +65,12 @@ def test_train_leaves_a_bundle_and_a_run(tiny_backbone: Path, corpus_file: Path,
     [
         ([], "the following arguments are required: train|evaluate|list"),
         (["fly"], "invalid choice: 'fly'"),
-        (["train"], "the following arguments are required: objective"),
+        (["train"], "name an objective (simcse"),
+        (["train", "--config", "nowhere.json"], "nowhere.json: No such file or directory"),
+        (["train", "simcse", "--set", "dropout=1"], "dropout: 1.0 is not a share"),
+        (["train", "simcse", "--set", "augmentation=token-shuffling", "--set", "augmentation_rate=.1"], "has no rate"),
+        (["train", "simcse", "--set", "chunk_size=0"], "chunk_size: 0 is not above 0"),
+        (["replay", "runs/simcse"], "runs/simcse holds no run"),
         (["train", "dclr9"], "invalid choice: 'dclr9'"),
         (["train", "simcse", "--max-steps", "many"], "argument --max-steps: invalid int value: 'many'"),
         (["train", "simcse", "--max-steps", "0"], "max_steps: 0 is not above 0"),
@@ -152,7 +163,7 @@ def test_how_a_run_ends_early(
 
 
 def resolved(*arguments: str) -> RunConfig:
-    return cli.resolve(cli.parser().parse_args(["train", "simcse", *arguments]))
+    return resolve(cli.parser().parse_args(["train", "simcse", *arguments]))
 
 
 def test_options_become_the_run() -> None:
@@ -164,6 +175,45 @@ def test_options_become_the_run() -> None:
     assert (config.corpus, config.eval_data, config.max_steps) == (("a.txt", "b.gz"), "data", 9)
     assert (config.out, config.run, config.seed) == ("artifacts/mine", "runs/mine", 3)
     assert config.params.temperature == 0.1
+
+
+def test_a_config_is_the_run_once_more_bit_for_bit(tiny_backbone: Path, corpus_file: Path, capsys: Capture) -> None:
+    assert call(*small(tiny_backbone, corpus_file), "--set", "augmentation=token-cutoff") == 0
+    assert call("train", "--config", "runs/simcse/config.json") == 0
+    assert "artifacts/simcse-2: self_retrieval_mrr10" in capsys.readouterr().out
+    first, second = (bundle.load(Path(f"artifacts/{name}")).manifest for name in ("simcse", "simcse-2"))
+    assert first.fingerprint == second.fingerprint
+    assert first.run is not None and second.run is not None
+    different = {key for key, value in first.run["config"].items() if second.run["config"][key] != value}
+    assert different == {"run", "out"}
+    weights, metrics = _ended("runs/simcse")
+    assert _ended("runs/simcse-2") == (weights, metrics)
+    assert call("train", "--config", "runs/simcse/config.json", "--seed", "7", "--out", "artifacts/seed-7") == 0
+    assert _ended("runs/seed-7")[0] != weights
+
+
+def _ended(folder: str) -> tuple[dict[str, list[float]], list[dict[str, Any]]]:
+    """The last weights of a run, and its metrics but for speed."""
+    weights = load_file(Path(folder) / "checkpoint.safetensors")
+    lines = map(json.loads, (Path(folder) / "metrics.jsonl").read_text().splitlines())
+    metrics = [{key: value for key, value in line.items() if key not in FIGURES} for line in lines]
+    return {name: tensor.flatten().tolist() for name, tensor in weights.items()}, metrics
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--backbone", "x"], "--backbone: the run in runs/simcse/config.json has its own"),
+        (["--preset", "minilm"], "--preset: the run in runs/simcse/config.json has its own"),
+    ],
+)
+def test_what_a_config_has_already_is_refused(
+    arguments: list[str], message: str, make_config: Callable[..., RunConfig], capsys: Capture
+) -> None:
+    Path("runs/simcse").mkdir(parents=True)
+    Path("runs/simcse/config.json").write_text(make_config().to_json())
+    assert call("train", "--config", "runs/simcse/config.json", *arguments) == 2
+    assert message in capsys.readouterr().err
 
 
 def test_defaults() -> None:

@@ -100,14 +100,14 @@ def test_settings_are_typed() -> None:
     ("setting", "message"),
     [
         ("nonsense", "nonsense: expected key=value"),
-        ("batch=3", "'batch' is none of batch_size, "),
+        ("batch=3", "'batch' is none of augmentation, "),
         ("objective=x", "'objective' is none of"),
         ("batch_size=three", "expected a whole number, got 'three'"),
         ("batch_size=1.5", "expected a whole number"),
         ("learning_rate=nan", "expected a number"),
         ("head=maybe", "expected true or false"),
         ("max_steps=x", "expected a whole number"),
-        ("precision=fp64", "expected one of auto, fp32, bf16, got 'fp64'"),
+        ("precision=fp64", "expected one of auto, fp32, fp16, bf16, got 'fp64'"),
     ],
 )
 def test_a_bad_setting_says_what_is_expected(setting: str, message: str) -> None:

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -8,8 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from models.encoder import Encoder
-from training.objectives.base import Needs
-from training.views import encode_views
+from training.augment import Augmentation
+from training.objectives.base import Needs, Views
+from training.views import Teacher, ViewEncoder, in_order, in_passes
 
 SENTENCES = ["The man can see the river .", "A dog .", "The teacher will read a long book in the morning ."]
 
@@ -19,7 +20,7 @@ def encoder(tiny_backbone: Path) -> Encoder:
     return Encoder.load(tiny_backbone, pooling="cls").train()
 
 
-class Passes:
+class Runs:
     """The shapes of what went through an encoder, and whether dropout was on."""
 
     def __init__(self, encoder: nn.Module) -> None:
@@ -30,76 +31,86 @@ class Passes:
         self.seen.append((tuple(inputs[0].shape), module.training))
 
 
+def views_of(
+    encoder: Encoder,
+    needs: Needs,
+    sentences: Sequence[str] = SENTENCES,
+    *,
+    most: int | None = None,
+    autocast: torch.dtype | None = None,
+    augmentation: Augmentation | None = None,
+) -> Views:
+    view_encoder = ViewEncoder(encoder, needs, autocast=autocast, augmentation=augmentation)
+    passes = in_passes(encoder, encoder.tokenizer.encode(sentences), most=most)
+    return view_encoder.split(in_order(passes, view_encoder(passes)), None)
+
+
 def rows(views: Tensor) -> Iterator[Tensor]:
     return iter(views.flatten(0, -2))
 
 
-@pytest.mark.parametrize("count", [2, 3])
-def test_all_dropout_views_are_one_padded_pass(encoder: Encoder, count: int) -> None:
-    passes = Passes(encoder)
-    views, tokens = encode_views(encoder, Needs(views=count), SENTENCES, max_length=8)
-    assert passes.seen == [((count * 3, 8), True)]
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_all_dropout_views_of_a_pass_are_one_run_of_the_encoder(encoder: Encoder, count: int) -> None:
+    runs = Runs(encoder)
+    views = views_of(encoder, Needs(views=count))
+    assert runs.seen == [((count * 3, 13), True)]
     assert views.noisy.shape == (count, 3, encoder.dim)
     assert views.clean is None and views.teacher is None
-    assert tokens == count * (8 + 5 + 8)
 
 
 def test_every_row_has_a_dropout_mask_of_its_own(encoder: Encoder) -> None:
-    views, _ = encode_views(encoder, Needs(views=2), ["The same .", "The same ."], max_length=32)
-    vectors = list(rows(views.noisy))
+    vectors = list(rows(views_of(encoder, Needs(views=2), ["The same .", "The same ."]).noisy))
     assert all(not torch.equal(a, b) for i, a in enumerate(vectors) for b in vectors[:i])
 
 
-def test_views_are_in_the_order_of_the_sentences(encoder: Encoder) -> None:
+@pytest.mark.parametrize("most", [None, 1, 2])
+def test_views_are_in_the_order_of_the_sentences_whatever_the_passes(encoder: Encoder, most: int | None) -> None:
     encoder.eval()  # without dropout the views are equal, and equal to the vectors of the texts alone
-    views, _ = encode_views(encoder, Needs(views=2), SENTENCES, max_length=32)
+    views = views_of(encoder, Needs(views=2, clean=True), most=most)
     alone = torch.from_numpy(encoder.encode(SENTENCES))
-    torch.testing.assert_close(views.noisy[0], alone, rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(views.noisy[1], alone, rtol=1e-4, atol=1e-5)
+    assert views.clean is not None
+    for view in (*views.noisy, views.clean):
+        torch.testing.assert_close(view, alone, rtol=1e-4, atol=1e-5)
 
 
 def test_the_clean_pass_has_no_dropout_and_has_gradient(encoder: Encoder) -> None:
-    passes = Passes(encoder)
-    needs = Needs(views=2, clean=True)
-    first, tokens = encode_views(encoder, needs, SENTENCES, max_length=32)
-    second, _ = encode_views(encoder, needs, SENTENCES, max_length=32)
+    runs = Runs(encoder)
+    first, second = (views_of(encoder, Needs(views=2, clean=True)) for _ in range(2))
     assert first.clean is not None and second.clean is not None
-    assert [dropout for _, dropout in passes.seen] == [True, False, True, False]
-    assert torch.equal(first.clean, second.clean)
+    assert [dropout for _, dropout in runs.seen] == [True, False, True, False]
+    assert torch.equal(first.clean, second.clean) and not torch.equal(first.noisy, second.noisy)
     assert first.clean.requires_grad and encoder.training
-    assert tokens == 3 * sum(len(t) for t in encoder.tokenizer.encode(SENTENCES))
 
 
-def test_the_teacher_is_frozen_and_keeps_its_mode(encoder: Encoder, tiny_backbone: Path) -> None:
-    teacher = Encoder.load(tiny_backbone, pooling="mean").train()
-    needs = Needs(views=2, teacher=True)
-    views, _ = encode_views(encoder, needs, SENTENCES, max_length=32, teacher=teacher)
-    assert views.teacher is not None and not views.teacher.requires_grad
-    expected = torch.from_numpy(teacher.encode(SENTENCES))
-    torch.testing.assert_close(views.teacher, expected, rtol=1e-4, atol=1e-5)
-    assert teacher.training
-    views.noisy.sum().backward()  # type: ignore[no-untyped-call]
-    assert all(weight.grad is None for weight in teacher.parameters())
+def test_an_augmentation_changes_the_last_view_alone(encoder: Encoder) -> None:
+    encoder.eval()
+    plain = views_of(encoder, Needs(views=3))
+    changed = views_of(encoder, Needs(views=3), augmentation=Augmentation("token-shuffling"))
+    torch.testing.assert_close(changed.noisy[:2], plain.noisy[:2])
+    assert ((changed.noisy[2] - plain.noisy[2]).abs().amax(dim=1) > 1e-3).all()
+    alone = views_of(encoder, Needs(views=1), augmentation=Augmentation("feature-cutoff"))
+    assert alone.noisy.shape == (1, 3, encoder.dim)
 
 
-def test_a_needed_teacher_that_is_not_there_is_an_error(encoder: Encoder) -> None:
-    with pytest.raises(ValueError, match="teacher"):
-        encode_views(encoder, Needs(teacher=True), SENTENCES, max_length=32)
-
-
-def test_a_teacher_nobody_needs_is_not_run(encoder: Encoder, tiny_backbone: Path) -> None:
-    teacher = Encoder.load(tiny_backbone)
-    passes = Passes(teacher)
-    encode_views(encoder, Needs(), SENTENCES, max_length=32, teacher=teacher)
-    assert passes.seen == []
+def test_the_teacher_is_run_once_without_dropout_or_gradient_and_keeps_its_mode(tiny_backbone: Path) -> None:
+    encoder = Encoder.load(tiny_backbone, pooling="mean").train()
+    runs = Runs(encoder)
+    vectors = Teacher(encoder)(encoder.tokenizer.encode(SENTENCES))
+    assert runs.seen == [((3, 13), False)]
+    assert not vectors.requires_grad and encoder.training
+    torch.testing.assert_close(vectors, torch.from_numpy(encoder.encode(SENTENCES)), rtol=1e-4, atol=1e-5)
 
 
 def test_views_are_float32_under_autocast(encoder: Encoder) -> None:
     encoder.eval()
-    narrow, _ = encode_views(encoder, Needs(clean=True), SENTENCES, max_length=32, autocast=torch.bfloat16)
-    wide, _ = encode_views(encoder, Needs(), SENTENCES, max_length=32)
+    narrow = views_of(encoder, Needs(clean=True), autocast=torch.bfloat16)
+    wide = views_of(encoder, Needs())
     assert narrow.noisy.dtype == torch.float32
     assert narrow.clean is not None and narrow.clean.dtype == torch.float32
     assert not torch.equal(narrow.noisy, wide.noisy)
     cosines = torch.cosine_similarity(narrow.noisy, wide.noisy, dim=-1)
     assert cosines.min().item() > 0.99
+
+
+def test_float64_stays_float64(encoder: Encoder) -> None:
+    assert views_of(encoder.double(), Needs()).noisy.dtype == torch.float64

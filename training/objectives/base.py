@@ -52,6 +52,9 @@ class Objective(Protocol):
     def parameters(self) -> Iterator[nn.Parameter]:
         """Weights trained beside the encoder's."""
 
+    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """The same, by name."""
+
     def state_dict(self) -> dict[str, Any]:
         """Weights and running statistics, for a checkpoint."""
 

@@ -1,0 +1,198 @@
+"""Two processes on the CPU compute what one computes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from training.assembly import initial
+from training.config import ConfigError, RunConfig, from_preset
+from training.devices import Devices
+from training.objectives import OBJECTIVES
+from training.record import METRICS
+from training.speed import FIGURES
+
+MakeConfig = Callable[..., RunConfig]
+
+GRADIENTS = """
+import sys
+from pathlib import Path
+import torch
+from safetensors.torch import save_file
+from training.assembly import initial, loaded, step_of
+from training.batches import tokeniser
+from training.config import RunConfig
+from training.devices import Devices
+
+torch.set_num_threads(1)
+for file in map(Path, sys.argv[1:]):
+    config = RunConfig.from_json(file.read_text())
+    devices = Devices(config.device)
+    state = initial(config, devices, None)
+    state.encoder.double().train()
+    state.objective.double()
+    teacher = loaded(config.teacher, devices).double() if config.teacher else None
+    step = step_of(config, state, devices, teacher, None)
+    sentences = [line.strip() for line in open(config.corpus[0])][: config.batch_size]
+    values = step.gradients(tokeniser(state.encoder, teacher, max_length=32, own=devices.rows)(sentences))
+    named = {**dict(state.encoder.named_parameters()), **dict(state.objective.named_parameters())}
+    grads = {name: weight.grad for name, weight in named.items() if weight.grad is not None}
+    save_file(grads | values, file.with_suffix(f".{devices.count}.{devices.rank}"))
+"""
+
+
+def launched(processes: int, *command: str) -> subprocess.CompletedProcess[str]:
+    """`torchrun` with so many processes, or plainly Python for one."""
+    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+    return subprocess.run(
+        [sys.executable, *(launcher if processes > 1 else []), *command],
+        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+def described(config: RunConfig, folder: Path, name: str) -> str:
+    file = folder / f"{name}.json"
+    file.write_text(config.to_json())
+    return str(file)
+
+
+CASES = [*OBJECTIVES, "simcse in chunks"]
+
+
+@pytest.fixture(scope="module")
+def computed(tiny_backbone: Path, corpus_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Loss and gradients of every case, by one process and by two: `<case>.<processes>.<rank>`."""
+    folder = tmp_path_factory.mktemp("gradients")
+    script = folder / "gradients.py"
+    script.write_text(GRADIENTS)
+    files = [described(_without_chance(case, tiny_backbone, corpus_file), folder, case) for case in CASES]
+    for processes in (1, 2):
+        done = launched(processes, str(script), *files)
+        assert done.returncode == 0, done.stderr
+    return folder
+
+
+def _without_chance(case: str, backbone: Path, corpus: Path) -> RunConfig:
+    """15 sentences, so that the processes have 7 and 8. Dropout is drawn on each apart: here there is none."""
+    objective = case.split(maxsplit=1)[0]
+    params = OBJECTIVES[objective].presets["minilm"].params
+    if hasattr(params, "groups"):
+        params = replace(params, groups=16)
+    needs = OBJECTIVES[objective].build(params, 32).needs
+    base = from_preset("simcse", backbone=str(backbone)).override(
+        {
+            "corpus": (str(corpus),),
+            "batch_size": 15,
+            "dropout": 0.0,
+            "augmentation": "span-cutoff",
+            "augmentation_rate": 0.0,
+            "chunk_size": 3 if "chunks" in case else None,
+            "teacher": str(backbone) if needs.teacher else None,
+            "precision": "fp32",
+            "device": "cpu",
+        }
+    )
+    return replace(base, objective=objective, params=params)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_loss_and_gradients_of_two_processes_are_those_of_one(case: str, computed: Path) -> None:
+    alone = load_file(computed / f"{case}.1.0")
+    for rank in (0, 1):
+        together = load_file(computed / f"{case}.2.{rank}")
+        assert together.keys() == alone.keys() and len(alone) > 30
+        for name, gradient in alone.items():
+            torch.testing.assert_close(together[name], gradient, rtol=1e-6, atol=1e-10, msg=f"{name} of rank {rank}")
+
+
+def logged(config: RunConfig) -> list[dict[str, Any]]:
+    lines = map(json.loads, (Path(config.run) / METRICS).read_text().splitlines())
+    return [{name: value for name, value in line.items() if name not in FIGURES} for line in lines]
+
+
+@pytest.mark.slow
+def test_a_run_of_two_processes_leaves_one_record_and_one_bundle(make_config: MakeConfig, tmp_path: Path) -> None:
+    # 228 sentences in batches of 114 and a teacher to train first; dropout is drawn on each process apart.
+    config = replace(
+        make_config(max_steps=None, batch_size=114, eval_every=1),
+        objective="dclr",
+        params=OBJECTIVES["dclr"].presets["minilm"].params,
+    )
+    file = described(config, tmp_path, "config")
+    command = ("-m", "training", "train", "--config", file, "--set", f"run={config.run}", "--out", config.out)
+    done = launched(2, *command)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("self_retrieval_mrr10") == 1, "one process reports"
+    assert done.stderr.count("2 steps of 114, fp32 on cpu x 2") == 2, "teacher and student, each once"
+    assert [line["step"] for line in logged(config) if line["kind"] == "train"] == [1, 2]
+    assert (Path(config.out) / "manifest.json").exists()
+    refused = launched(2, "-m", "training", "train", "--config", file)
+    assert refused.returncode != 0 and "--config with several processes needs --out" in refused.stderr
+
+
+STOPPED = """
+import os, sys
+from pathlib import Path
+import torch
+from training import run
+from training.config import RunConfig
+from training.step import Step
+
+torch.set_num_threads(1)
+config, last = RunConfig.from_json(Path(sys.argv[1]).read_text()), int(sys.argv[2])
+step = Step.__call__
+def until_the_last(self, *rest):
+    if self._state.step == last:
+        os._exit(9)
+    return step(self, *rest)
+Step.__call__ = until_the_last
+run.fit(config, sys.stderr, resume=sys.argv[3] == "resume")
+"""
+
+
+@pytest.mark.slow
+def test_a_run_of_two_processes_is_taken_up_with_the_dropout_of_each(make_config: MakeConfig, tmp_path: Path) -> None:
+    script = tmp_path / "stopped.py"
+    script.write_text(STOPPED)
+    whole, cut = (make_config(name, max_steps=8, eval_every=3, batch_size=15) for name in ("whole", "cut"))
+    files = [described(config, tmp_path, name) for config, name in ((whole, "whole"), (cut, "cut"))]
+    assert launched(2, str(script), files[0], "99", "begin").returncode == 0
+    assert launched(2, str(script), files[1], "5", "begin").returncode != 0
+    alone = launched(1, str(script), files[1], "99", "resume")
+    assert "the run has 2 processes and can't go on with 1" in alone.stderr
+    resumed = launched(2, str(script), files[1], "99", "resume")
+    assert resumed.returncode == 0, resumed.stderr
+    assert logged(cut) == logged(whole)
+
+
+def test_every_row_belongs_to_one_process_and_shares_differ_by_one() -> None:
+    devices = Devices("cpu")
+    for count, sentences in product((1, 2, 3, 8), (8, 17, 64)):
+        devices.count, shares = count, []
+        for rank in range(count):
+            devices.rank = rank
+            shares.append(devices.rows(sentences))
+        assert [row for share in shares for row in share] == list(range(sentences))
+        assert max(map(len, shares)) - min(map(len, shares)) <= 1
+
+
+def test_a_batch_too_small_for_the_processes_is_refused(make_config: MakeConfig) -> None:
+    devices = Devices("cpu")
+    devices.count = 3
+    with pytest.raises(ConfigError, match="batch_size: 2 leaves some of 3 processes without a sentence"):
+        initial(make_config(batch_size=2), devices, None)

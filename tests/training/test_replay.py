@@ -1,0 +1,91 @@
+"""A loss that is no number stops the run at its step, and the step can be taken again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from training import cli, diverged
+from training.checkpoint import CheckpointError
+from training.config import RunConfig
+from training.diverged import DivergedError
+from training.objectives import OBJECTIVES
+from training.objectives.base import Needs, Views
+from training.publish import Outcome
+from training.replay import replay
+
+Fit = Callable[..., tuple[Outcome, str]]
+MakeConfig = Callable[..., RunConfig]
+
+
+class Fragile(nn.Module):
+    """Not a number once its running sum of what it drew has passed a limit: weights, chance and statistics matter."""
+
+    needs = Needs()
+    total: Tensor
+
+    def __init__(self, params: Any, dim: int) -> None:
+        super().__init__()
+        self.register_buffer("total", torch.zeros(()))
+
+    def forward(self, views: Views, rng: torch.Generator) -> dict[str, Tensor]:
+        self.total += torch.rand((), generator=rng)
+        plain = views.noisy.square().mean()
+        return {"plain": plain, "drawn": plain * self.total * (float("nan") if self.total > 3 else 1)}
+
+
+@pytest.fixture
+def broken(make_config: MakeConfig, fitted: Fit, monkeypatch: pytest.MonkeyPatch) -> RunConfig:
+    """A run that diverged, somewhere between the evaluations."""
+    monkeypatch.setitem(OBJECTIVES, "fragile", replace(OBJECTIVES["simcse"], build=Fragile))
+    config = replace(make_config(), objective="fragile")
+    with pytest.raises(DivergedError) as caught:
+        fitted(config)
+    assert str(diverged.last(Path(config.run))) in str(caught.value)
+    return config
+
+
+def test_the_step_taken_again_is_the_step(broken: RunConfig, capsys: pytest.CaptureFixture[str]) -> None:
+    step, values, odd = replay(broken, diverged.last(Path(broken.run)))
+    again = replay(broken, diverged.last(Path(broken.run)))
+    assert again[0] == step > 1 and again[1]["plain"] == values["plain"]
+    assert values["plain"] == values["plain"] and values["drawn"] != values["drawn"]
+    assert odd == [], "the views are fine: it is the objective"
+    assert cli.main(["replay", broken.run]) == 0
+    assert f"step {step}: plain {values['plain']}, drawn nan" in capsys.readouterr().out
+
+
+def test_it_has_the_terms_that_the_run_saw(
+    broken: RunConfig, make_config: MakeConfig, fitted: Fit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(DivergedError) as caught:
+        fitted(replace(broken, run=f"{broken.run}-again"))
+    _, values, _ = replay(broken, diverged.last(Path(broken.run)))
+    assert f"plain {values['plain']}, drawn nan" in str(caught.value)
+
+
+def test_sentences_whose_views_are_no_numbers_are_named(broken: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    from models.encoder import Encoder
+
+    whole = Encoder.forward
+
+    def spoiled(self: Encoder, ids: Tensor, mask: Tensor, **inputs: Tensor) -> Tensor:
+        return torch.cat([whole(self, ids, mask, **inputs)[:-1], torch.full((1, self.dim), torch.nan)])
+
+    file = diverged.last(Path(broken.run))
+    monkeypatch.setattr(Encoder, "forward", spoiled)
+    _, _, odd = replay(broken, file)
+    assert len(odd) == 1
+
+
+def test_a_run_that_never_diverged_has_nothing_to_replay(make_config: MakeConfig, fitted: Fit) -> None:
+    config = make_config(max_steps=1)
+    fitted(config)
+    with pytest.raises(CheckpointError, match=r"runs/one: no step of this run diverged"):
+        diverged.last(Path(config.run))

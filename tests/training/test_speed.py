@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from models.encoder import Encoder
+from training.batches import tokeniser
+from training.devices import Devices
+from training.objectives.base import Needs
+from training.speed import FIGURES, Meter, Work, matmul_peak
+
+
+def test_work_is_what_torch_counts(tiny_backbone: Path) -> None:
+    encoder = Encoder.load(tiny_backbone, pooling="cls").eval()
+    tokens = encoder.tokenizer.encode(["the man can see the river", "a woman will read this book"])
+    assert {len(sentence) for sentence in tokens} == {8}
+    with FlopCounterMode(display=False) as counted, torch.no_grad():
+        encoder(*encoder.tensors(tokens))
+    assert Work.of(encoder).forward([8, 8]) == counted.get_total_flops()
+
+
+def test_a_meter_counts_every_pass_and_a_backward_as_two(tiny_backbone: Path) -> None:
+    encoder = Encoder.load(tiny_backbone)
+    batch = tokeniser(encoder, encoder, max_length=32, own=Devices("cpu").rows)(["a dog .", "the man can see"])
+    work = Work(weights=10, attention=1)
+    meter = Meter(needs=Needs(views=2, clean=True, teacher=True), work=work, teacher=work, peak=1000.0)
+    forward = 2 * 10 * (5 + 6) + 4 * (25 + 36)
+    figures = meter([batch, batch], seconds=2.0)
+    assert tuple(figures) == FIGURES
+    assert figures["sentences_per_s"] == 2 and figures["tokens_per_s"] == 3 * 11
+    assert figures["flops_per_s"] == pytest.approx(3 * 3 * forward + forward)
+    assert figures["utilisation"] == pytest.approx(figures["flops_per_s"] / 1000)
+
+
+def test_measuring_the_peak_draws_nothing() -> None:
+    before = torch.get_rng_state()
+    assert matmul_peak.__wrapped__(torch.device("cpu"), torch.float32, seconds=0.0) > 1e8
+    assert torch.equal(torch.get_rng_state(), before)

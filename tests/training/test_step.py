@@ -1,0 +1,157 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from training.assembly import initial, loaded, step_of
+from training.batches import Batch, tokeniser
+from training.checkpoint import State
+from training.config import ConfigError, RunConfig
+from training.devices import Devices
+from training.hardware import autocast_dtype
+from training.objectives import OBJECTIVES
+from training.objectives.base import Needs, Views
+from training.step import Step
+
+MakeConfig = Callable[..., RunConfig]
+Started = tuple[State, Step, Callable[[Sequence[str]], Batch]]
+
+
+def started(config: RunConfig, *, teacher: Path | None = None) -> Started:
+    devices = Devices("cpu")
+    autocast = autocast_dtype(config.precision, devices.device)
+    state = initial(config, devices, autocast)
+    taught = loaded(str(teacher), devices) if teacher else None
+    state.encoder.train()
+    step = step_of(config, state, devices, taught, autocast)
+    return state, step, tokeniser(state.encoder, taught, max_length=config.max_length, own=devices.rows)
+
+
+def weights(state: State) -> list[Tensor]:
+    return [weight.detach().clone() for group in state.optimiser.param_groups for weight in group["params"]]
+
+
+class Scripted(nn.Module):
+    """A plain loss, times a factor a call."""
+
+    needs = Needs()
+    factors: Sequence[float] = ()
+
+    def __init__(self, params: Any, dim: int) -> None:
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, views: Views, rng: torch.Generator) -> dict[str, Tensor]:
+        self.calls += 1
+        return {"plain": views.noisy.square().mean() * self.factors[self.calls - 1]}
+
+
+@pytest.fixture
+def scripted(monkeypatch: pytest.MonkeyPatch) -> type[Scripted]:
+    monkeypatch.setitem(OBJECTIVES, "scripted", replace(OBJECTIVES["simcse"], build=Scripted))
+    return Scripted
+
+
+@pytest.mark.parametrize("odd", [float("nan"), float("inf")])
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_after_a_loss_that_is_no_number_no_weight_changes_any_more(
+    odd: float, precision: str, make_config: MakeConfig, scripted: type[Scripted], sentences: list[str]
+) -> None:
+    scripted.factors = [1, 1, odd, 1, 1]
+    state, step, tokenise = started(make_config(objective="scripted", precision=precision))
+    kept: list[list[Tensor]] = []
+    losses = []
+    for _ in range(5):
+        losses.append(step(tokenise(sentences[:8]), 1e-3)["loss"].item())
+        kept.append(weights(state))
+    moved = [any(not torch.equal(a, b) for a, b in zip(x, y, strict=True)) for x, y in pairwise(kept)]
+    assert moved == [True, False, False, False]
+    assert [math.isfinite(loss) for loss in losses] == [True, True, False, False, False]
+    assert all(torch.isfinite(weight).all() for weight in kept[-1])
+
+
+def test_fp16_skips_an_update_whose_gradient_is_out_of_range_and_goes_on(
+    make_config: MakeConfig, scripted: type[Scripted], sentences: list[str]
+) -> None:
+    scripted.factors = [1, 1e30, 1]
+    state, step, tokenise = started(make_config(objective="scripted", precision="fp16"))
+    kept = [weights(state)]
+    for _ in range(3):
+        step(tokenise(sentences[:8]), 1e-3)
+        kept.append(weights(state))
+    same = [all(torch.equal(a, b) for a, b in zip(x, y, strict=True)) for x, y in pairwise(kept)]
+    assert same == [False, True, False]
+    assert state.scaler.get_scale() == 2**15, "halved once"
+
+
+@pytest.mark.parametrize(("changes"), [{"precision": "bf16"}, {"precision": "fp16"}, {"dropout": 0.3}])
+def test_a_few_steps_lower_the_loss(changes: dict[str, Any], make_config: MakeConfig, sentences: list[str]) -> None:
+    _, step, tokenise = started(make_config(**changes))
+    losses = [step(tokenise(sentences[:32]), 1e-3)["loss"].item() for _ in range(15)]
+    assert sum(losses[-3:]) < 0.9 * sum(losses[:3])
+
+
+@pytest.mark.parametrize("chunk_size", [1, 5, 100])
+def test_a_batch_in_chunks_has_the_gradient_of_the_whole(
+    chunk_size: int, make_config: MakeConfig, sentences: list[str], tiny_backbone: Path
+) -> None:
+    """Without dropout, which is drawn a pass at a time; test_caching has it with dropout."""
+    found = []
+    for size in (None, chunk_size):
+        config = make_config(dropout=0.0, augmentation="span-cutoff", augmentation_rate=0.0, chunk_size=size)
+        state, step, tokenise = started(config)
+        cast(nn.Module, state.objective).double()
+        state.encoder.double()
+        values = step.gradients(tokenise(sentences[:16]))
+        found.append(([w.grad for group in state.optimiser.param_groups for w in group["params"]], values["loss"]))
+    (whole, loss), (parts, same) = found
+    torch.testing.assert_close(same, loss, rtol=1e-10, atol=0)
+    for one, other in zip(whole, parts, strict=True):
+        torch.testing.assert_close(other, one, rtol=1e-6, atol=1e-12)
+
+
+def test_views_that_nothing_tells_apart_are_refused(make_config: MakeConfig) -> None:
+    with pytest.raises(ConfigError, match=r"dropout: .* has none, .* --set dropout=0.1"):
+        started(make_config(dropout=0.0))
+    started(make_config(dropout=0.0, augmentation="token-cutoff"))
+
+
+class Waits(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts what would have to wait for a device: numbers read from tensors."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.seen: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.nonzero.default):
+            self.seen.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("objective", list(OBJECTIVES))
+def test_a_step_waits_for_nothing(
+    objective: str, make_config: MakeConfig, sentences: list[str], tiny_backbone: Path
+) -> None:
+    config = replace(make_config(precision="bf16"), objective=objective, params=narrow(objective))
+    _, step, tokenise = started(config, teacher=tiny_backbone)
+    batch = tokenise(sentences[:8])
+    step(batch, 1e-3)  # the optimiser makes its moments
+    with Waits() as waits:
+        step(batch, 1e-3)
+    assert waits.seen == []
+
+
+def narrow(objective: str) -> Any:
+    """The published parameters, at the width of the tiny backbone."""
+    params = OBJECTIVES[objective].presets["minilm"].params
+    return replace(params, groups=16) if hasattr(params, "groups") else params

@@ -1,0 +1,112 @@
+"""An objective that needs a teacher has one: named, or trained first and kept."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from models import bundle
+from training import run
+from training.config import RunConfig
+from training.objectives import OBJECTIVES
+from training.objectives.base import Needs, Views
+from training.publish import Outcome
+from training.record import RunError
+from training.teacher import plan
+
+Fit = Callable[..., tuple[Outcome, str]]
+MakeConfig = Callable[..., RunConfig]
+
+
+class Imitation(nn.Module):
+    """Towards the teacher's vectors, which a test may look at."""
+
+    needs = Needs(teacher=True)
+    seen: list[Tensor]
+
+    def __init__(self, params: Any, dim: int) -> None:
+        super().__init__()
+
+    def forward(self, views: Views, rng: torch.Generator) -> dict[str, Tensor]:
+        assert views.teacher is not None
+        self.seen.append(views.teacher)
+        return {"distance": (views.noisy - views.teacher).square().mean()}
+
+
+@pytest.fixture
+def imitation(monkeypatch: pytest.MonkeyPatch) -> type[Imitation]:
+    monkeypatch.setitem(OBJECTIVES, "imitation", replace(OBJECTIVES["simcse"], build=Imitation))
+    monkeypatch.setattr(Imitation, "seen", [], raising=False)
+    return Imitation
+
+
+@pytest.fixture
+def make_taught(imitation: type[Imitation], make_config: MakeConfig) -> MakeConfig:
+    def make(name: str = "one", **changes: Any) -> RunConfig:
+        return replace(make_config(name, **{"max_steps": 4, "eval_every": 2, **changes}), objective="imitation")
+
+    return make
+
+
+def test_a_named_teacher_is_used_and_nothing_is_trained_first(
+    make_taught: MakeConfig, fitted: Fit, tiny_bundle: Path, imitation: type[Imitation], sentences: list[str]
+) -> None:
+    config = make_taught(teacher=str(tiny_bundle))
+    _, said = fitted(config)
+    assert "teacher" not in said and not Path(plan(config).run).exists()
+    assert [len(vectors) for vectors in imitation.seen] == [16] * 4, "once a step"
+    assert not any(vectors.requires_grad for vectors in imitation.seen)
+
+
+def test_without_one_simcse_trains_it_first_and_keeps_it(
+    make_taught: MakeConfig, fitted: Fit, imitation: type[Imitation]
+) -> None:
+    config = make_taught()
+    _, said = fitted(config)
+    planned = plan(config)
+    assert said.startswith(f"no --teacher: SimCSE trains one first, kept in {planned.out}")
+    assert (planned.out, planned.run) == (f"{config.out}-teacher", f"{config.run}-teacher")
+    manifest = bundle.load(Path(planned.out)).manifest
+    assert manifest.objective == "simcse" and manifest.run is not None
+    assert manifest.run["config"]["max_steps"] == config.max_steps
+
+
+def test_a_teacher_of_another_run_is_not_taken_for_this_ones(make_taught: MakeConfig, fitted: Fit) -> None:
+    fitted(make_taught())
+    other = make_taught(seed=1)
+    Path(other.run, "config.json").unlink()
+    with pytest.raises(RunError, match=r"runs/one-teacher has the teacher of another run: .* --teacher"):
+        fitted(other)
+
+
+def test_a_run_stopped_while_its_teacher_trained_is_taken_up_there(
+    make_taught: MakeConfig, fitted: Fit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = make_taught()
+    with monkeypatch.context() as patch, pytest.raises(ZeroDivisionError):
+        patch.setattr(run, "publish", lambda *_: 1 / 0)
+        fitted(config)
+    assert not Path(plan(config).out).exists()
+    said = io.StringIO()
+    outcome = run.fit(config, said, resume=True)
+    assert "from step 4" in said.getvalue(), "the teacher had all its steps"
+    assert outcome.best.step >= 0 and Path(plan(config).out).exists()
+
+
+def test_the_result_is_the_same_whether_the_teacher_was_kept_or_trained(make_taught: MakeConfig, fitted: Fit) -> None:
+    config = make_taught()
+    first, _ = fitted(config)
+    for file in Path(config.run).iterdir():
+        file.unlink()
+    Path(config.run).rmdir()
+    second, said = fitted(config)
+    assert "kept from before" in said
+    pairs = zip(first.encoder.state_dict().values(), second.encoder.state_dict().values(), strict=True)
+    assert all(torch.equal(a, b) for a, b in pairs)

@@ -1,0 +1,78 @@
+"""What a run is put together from."""
+
+from __future__ import annotations
+
+import torch
+
+from models.encoder import Encoder
+from training.checkpoint import State
+from training.config import ConfigError, RunConfig
+from training.devices import Devices
+from training.objectives import OBJECTIVES
+from training.prepare import check_views_differ, prepared
+from training.speed import Meter, Work, matmul_peak
+from training.step import Step, adamw
+from training.views import Teacher
+
+
+def initial(config: RunConfig, devices: Devices, autocast: torch.dtype | None) -> State:
+    """Step 0: every weight that is new drawn from the seed, on every process alike.
+
+    Raises:
+        ConfigError: the encoder is too narrow for the objective, has no dropout, or the batch is less than the devices.
+    """
+    if config.batch_size < devices.count:
+        raise ConfigError(
+            f"batch_size: {config.batch_size} leaves some of {devices.count} processes without a sentence"
+        )
+    torch.manual_seed(config.seed)
+    encoder = prepared(config, devices.device)
+    try:
+        objective = OBJECTIVES[config.objective].build(config.params, encoder.dim)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    check_views_differ(encoder, config, objective.needs.views)
+    objective.to(devices.device)
+    optimiser = adamw(
+        [*encoder.parameters(), *objective.parameters()],
+        learning_rate=config.learning_rate,
+        weight_decay=config.weight_decay,
+    )
+    return State(
+        encoder=encoder,
+        objective=objective,
+        optimiser=optimiser,
+        rng=torch.Generator(devices.device).manual_seed(config.seed),
+        scaler=torch.amp.GradScaler(devices.device.type, enabled=autocast == torch.float16),
+    )
+
+
+def step_of(
+    config: RunConfig, state: State, devices: Devices, teacher: Encoder | None, autocast: torch.dtype | None
+) -> Step:
+    """What takes the steps of the run."""
+    return Step(
+        state,
+        devices,
+        clip_norm=config.clip_norm,
+        teacher=Teacher(teacher, autocast) if teacher else None,
+        autocast=autocast,
+        augmentation=config.augmented,
+        chunk_size=config.chunk_size,
+    )
+
+
+def meter_of(state: State, teacher: Encoder | None, devices: Devices, autocast: torch.dtype | None) -> Meter:
+    """What measures its speed."""
+    return Meter(
+        needs=state.objective.needs,
+        work=Work.of(state.encoder),
+        teacher=Work.of(teacher) if teacher else None,
+        peak=matmul_peak(devices.device, autocast or torch.float32) * devices.count,
+        processes=devices.count,
+    )
+
+
+def loaded(source: str, devices: Devices) -> Encoder:
+    """A frozen encoder, on the device of this process."""
+    return Encoder.load(source).to(devices.device).requires_grad_(False)

@@ -1,0 +1,30 @@
+"""`list`: what there is to train and to judge by."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from training.commands.evaluate import TASKS
+from training.objectives import OBJECTIVES
+
+
+def add(commands: Any) -> None:
+    """The command; it has no options."""
+    command = commands.add_parser("list", help="objectives with their presets and ablations, and tasks")
+    command.set_defaults(command=show)
+
+
+def show(_options: argparse.Namespace) -> int:
+    """Prints it."""
+    for name, recipe in OBJECTIVES.items():
+        print(f"{name}: {recipe.summary}")
+        for preset, values in recipe.presets.items():
+            print(
+                f"  {preset}: batch {values.batch_size}, learning rate {values.learning_rate:g}, "
+                f"{values.pooling} pooling, epochs {values.epochs} ({values.source})"
+            )
+        for ablation, changes in recipe.ablations.items():
+            print(f"  +{ablation}: {', '.join(f'{key}={value}' for key, value in changes.items())}")
+    print(f"tasks: {', '.join(TASKS)}")
+    return 0

@@ -1,0 +1,28 @@
+"""`replay`: the step at which a run diverged, taken once more and looked into."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from training import diverged, record
+from training.replay import replay
+
+
+def add(commands: Any) -> None:
+    """The command and its options."""
+    command = commands.add_parser("replay", help="take the step at which a run diverged once more")
+    command.add_argument("run", type=Path, metavar="RUN", help="folder of the run, e.g. runs/dclr")
+    command.set_defaults(command=show)
+
+
+def show(options: argparse.Namespace) -> int:
+    """Prints the terms of the loss, and the sentences whose views are not finite."""
+    config = record.stored(options.run)
+    file = diverged.last(options.run)
+    step, values, odd = replay(config, file)
+    print(f"{file}: step {step}: {diverged.listed(values)}")
+    for sentence in odd:
+        print(f"  not finite: {sentence}")
+    return 0

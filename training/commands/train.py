@@ -1,0 +1,101 @@
+"""`train`: a run from its options to a bundle."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Mapping
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from training import record, run
+from training.config import ConfigError, RunConfig, from_preset
+from training.evaluation import sts
+from training.objectives import OBJECTIVES
+from training.publish import publish, sts_scores
+
+
+def add(commands: Any) -> None:
+    """The command and its options."""
+    command = commands.add_parser("train", help="train an encoder, judge it, leave a bundle")
+    command.add_argument(
+        "objective", nargs="?", choices=list(OBJECTIVES), metavar="OBJECTIVE", help=", ".join(OBJECTIVES)
+    )
+    command.add_argument("--config", type=Path, metavar="FILE", help="a run's config.json: the same run once more")
+    command.add_argument("--backbone", metavar="NAME|DIR", help="default: minilm")
+    command.add_argument("--corpus", nargs="+", metavar="FILE", help="text, a sentence a line (default: Python's docs)")
+    command.add_argument("--eval-data", metavar="DIR", help="SentEval's data: choose the best by STS-B dev")
+    command.add_argument("--teacher", metavar="BUNDLE", help="reference encoder (default: SimCSE trains one first)")
+    command.add_argument("--preset", metavar="NAME[+ABLATION]", help="published values (default: the backbone's)")
+    command.add_argument("--max-steps", type=int, metavar="N")
+    command.add_argument("--out", metavar="DIR", help="folder of the bundle (default: artifacts/OBJECTIVE)")
+    command.add_argument("--seed", type=int, metavar="S")
+    command.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="any other value of the run")
+    command.add_argument("--resume", action="store_true", help="go on where the run of this name was stopped")
+    command.set_defaults(command=train)
+
+
+def train(options: argparse.Namespace) -> int:
+    """Trains, judges, publishes; of several processes, the first."""
+    config = resolve(options)
+    outcome = run.fit(config, sys.stderr, resume=options.resume)
+    if not outcome.first:
+        return 0
+    scores = sts_scores(outcome, sys.stderr)
+    if scores:
+        print(sts.table(scores))
+    bundle = publish(config, outcome, scores)
+    print(f"{bundle.folder}: {outcome.metric} {outcome.best.score:.4f} at step {outcome.best.step}")
+    return 0
+
+
+def resolve(options: argparse.Namespace) -> RunConfig:
+    """The run that the options describe; with `--resume` the stored one, which they must not contradict.
+
+    Raises:
+        ConfigError, RunError: there is no such run; the message names the option.
+    """
+    base = _described(options)
+    named = ("objective", "backbone", "eval_data", "teacher", "max_steps", "out", "seed")
+    given: dict[str, Any] = {name: getattr(options, name) for name in named if getattr(options, name) is not None}
+    if options.preset is not None:
+        given["preset"] = options.preset
+    if options.corpus:
+        given["corpus"] = tuple(options.corpus)
+    if options.out:
+        given["run"] = str(Path("runs") / Path(options.out).resolve().name)
+    given |= base.parse(options.set)
+    wanted = base.override(given)
+    if options.resume:
+        stored = record.stored(Path(wanted.run))
+        if differences := stored.differences(stored.override(given)):
+            raise ConfigError(f"--resume goes on with the run as it was; changed: {', '.join(differences)}")
+        return stored
+    return _beside(wanted, given) if options.config else wanted
+
+
+def _described(options: argparse.Namespace) -> RunConfig:
+    """The run before any option that changes a value of it: of a file, or of a preset."""
+    if options.config is None:
+        if options.objective is None:
+            raise ConfigError(f"name an objective ({', '.join(OBJECTIVES)}) or a --config")
+        return from_preset(options.objective, backbone=options.backbone or "minilm", preset=options.preset)
+    config = record.described(options.config)
+    for option in ("preset", "backbone"):
+        if getattr(options, option) is not None:
+            raise ConfigError(f"--{option}: the run in {options.config} has its own")
+    if options.objective not in (None, config.objective):
+        raise ConfigError(f"{options.config} is a run of {config.objective}, not of {options.objective}")
+    return config
+
+
+def _beside(wanted: RunConfig, given: Mapping[str, Any]) -> RunConfig:
+    """The repetition of a run, in the first free folders beside those of the run unless others are named."""
+    if given.keys() >= {"run", "out"}:
+        return wanted
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise ConfigError("--config with several processes needs --out: each would look for a free folder of its own")
+    free = next(n for n in count(2) if not any(Path(f"{folder}-{n}").exists() for folder in (wanted.run, wanted.out)))
+    return wanted.override({"run": f"{wanted.run}-{free}", "out": f"{wanted.out}-{free}"} | dict(given))

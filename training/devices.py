@@ -1,0 +1,107 @@
+"""The processes that train together, each on a device of its own; one, unless `torchrun` or `accelerate` started more.
+
+Every process holds all weights and encodes its share of each batch. The views are then gathered, so that each computes
+the loss of the whole batch: negatives, noise, permutations and batch statistics are those of a single process, drawn
+from the same seed, and no objective knows how many devices there are.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, nullcontext
+
+import torch
+from accelerate import Accelerator  # type: ignore[import-untyped]
+from accelerate.utils import DistributedDataParallelKwargs  # type: ignore[import-untyped]
+from torch import Tensor, nn
+
+from training.hardware import pick_device
+from training.random_state import RandomState
+
+
+class Devices:
+    """What the processes of a run do together. Alone, a process waits for nobody and gathers nothing."""
+
+    def __init__(self, name: str) -> None:
+        """The device called `name` (see `pick_device`); with several processes `auto` gives each its own.
+
+        Raises:
+            HardwareError: there is no such device.
+        """
+        self._group = _group(name) if int(os.environ.get("WORLD_SIZE", "1")) > 1 else None
+        self.device = self._group.device if self._group else pick_device(name)
+        self.count = self._group.num_processes if self._group else 1
+        self.rank = self._group.process_index if self._group else 0
+
+    @property
+    def first(self) -> bool:
+        """Whether this process is the one that reads the judges, reports and writes."""
+        return self.rank == 0
+
+    def rows(self, sentences: int) -> range:
+        """The rows of a batch that this process encodes; shares differ by one row at most."""
+        return range(self.rank * sentences // self.count, (self.rank + 1) * sentences // self.count)
+
+    def parallel(self, module: nn.Module) -> nn.Module:
+        """`module` on the device, its gradients averaged over the processes whenever they are computed."""
+        module.to(self.device)
+        return self._group.prepare_model(module) if self._group else module
+
+    def gathered(self, pooled: Tensor, sentences: int) -> Tensor:
+        """(..., n, D) of each process's rows to (..., N, D) of all, in the order of the batch; without gradient."""
+        if self._group is None:
+            return pooled
+        most = -(-sentences // self.count)
+        padded = pooled.new_zeros((most, *pooled.shape[:-2], pooled.shape[-1]))
+        padded[: pooled.shape[-2]] = pooled.movedim(-2, 0)
+        shares = self._group.gather(padded).split(most)
+        sizes = [(r + 1) * sentences // self.count - r * sentences // self.count for r in range(self.count)]
+        return torch.cat([share[:size] for share, size in zip(shares, sizes, strict=True)]).movedim(0, -2)
+
+    def agreed(self, value: float) -> float:
+        """The first process's value, on all."""
+        return self.each(value)[0]
+
+    def each(self, value: float) -> list[float]:
+        """Every process's value, in the order of their ranks."""
+        if self._group is None:
+            return [value]
+        numbers: list[float] = self._group.gather(
+            torch.tensor([value], dtype=torch.float64, device=self.device)
+        ).tolist()
+        return numbers
+
+    def every(self, state: RandomState) -> list[RandomState]:
+        """Every process's random state, in the order of their ranks."""
+        if self._group is None:
+            return [state]
+        cpu, cuda = (
+            None if x is None else self._group.gather(x.to(self.device)[None]).cpu() for x in (state.cpu, state.cuda)
+        )
+        assert cpu is not None
+        return [RandomState(cpu[rank], None if cuda is None else cuda[rank]) for rank in range(self.count)]
+
+    def average(self, gradients: Iterable[Tensor | None]) -> None:
+        """Makes each the mean over the processes: equal sums may differ in their last bit from device to device."""
+        if self._group is not None:
+            for gradient in gradients:
+                if gradient is not None:
+                    gradient.copy_(self._group.reduce(gradient, "mean"))
+
+    @contextmanager
+    def apart(self, module: nn.Module) -> Iterator[None]:
+        """Within, gradients of a `parallel` module stay with the process: the next backward exchanges them."""
+        with self._group.no_sync(module) if self._group else nullcontext():
+            yield
+
+    def wait(self) -> None:
+        """Until every process is here."""
+        if self._group is not None:
+            self._group.wait_for_everyone()
+
+
+def _group(name: str) -> Accelerator:
+    # Buffers are constants (position ids): sending them before each pass would only cost time.
+    data_parallel = DistributedDataParallelKwargs(broadcast_buffers=False)
+    return Accelerator(cpu=name == "cpu", kwargs_handlers=[data_parallel])

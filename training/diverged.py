@@ -1,0 +1,50 @@
+"""A step whose loss is not a number, kept so that it can be taken again and looked into."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+
+from training import checkpoint
+from training.checkpoint import CheckpointError, State
+from training.devices import Devices
+from training.unread import Taken
+
+
+class DivergedError(ArithmeticError):
+    """A loss or gradient is not a number; the message names step and terms."""
+
+
+def only_the_gradient(values: Mapping[str, float]) -> bool:
+    """Whether the loss is a number: a gradient out of fp16's range is expected, and its update is skipped."""
+    return math.isfinite(values["loss"])
+
+
+def listed(values: Mapping[str, float]) -> str:
+    """The terms in one line."""
+    return ", ".join(f"{name} {value}" for name, value in values.items())
+
+
+def last(folder: Path) -> Path:
+    """The file of the step at which the run in `folder` diverged last.
+
+    Raises:
+        CheckpointError: it never did.
+    """
+    files = sorted(folder.glob("diverged-*.safetensors"))
+    if not files:
+        raise CheckpointError(f"{folder}: no step of this run diverged")
+    return files[-1]
+
+
+def save(state: State, taken: Taken, folder: Path, devices: Devices) -> Path:
+    """Writes weights, random states and sentences as they were before the step. Nothing has changed a weight since.
+
+    With several processes the random state is the first one's alone.
+    """
+    file = folder / f"diverged-{taken.step:08d}.safetensors"
+    if devices.first:
+        checkpoint.save_moment(state, taken.before, file, step=taken.step - 1, sentences=taken.batch.sentences)
+    devices.wait()
+    return file

@@ -1,0 +1,43 @@
+"""A batch in passes of like length: less padding, the same batch.
+
+The batch stays what the corpus drew, and so do its in-batch negatives; what changes is only which of its sentences are
+padded together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+PASS_COST = {"cpu": 100}
+"""What a pass costs besides its tokens, in sentence-tokens, measured (docs/log.md); elsewhere one pass is best."""
+
+
+def by_length(lengths: Sequence[int], *, device: str, most: int | None = None) -> list[list[int]]:
+    """The rows of each pass, every row in one of them: sorted by length, cut where a pass saves more than it costs.
+
+    `lengths` are in tokens, `device` a torch device type, `most` the number of sentences a pass may have.
+    """
+    order = sorted(range(len(lengths)), key=lambda row: -lengths[row])
+    longest = np.array([lengths[row] for row in order])
+    cuts = _cuts(longest, PASS_COST.get(device, longest.sum()), most or len(order))
+    return [order[start:end] for start, end in cuts]
+
+
+def _cuts(longest: np.ndarray, cost: int, most: int) -> list[tuple[int, int]]:
+    """The cheapest way to cut descending lengths: a pass costs `cost` and its rows times its first row's length."""
+    size = len(longest)
+    least = np.zeros(size + 1)  # what the first so many rows cost at least
+    begin = np.zeros(size + 1, dtype=int)  # where their last pass begins
+    for end in range(1, size + 1):
+        starts = np.arange(max(0, end - most), end)
+        totals = least[starts] + cost + (end - starts) * longest[starts]
+        begin[end] = starts[totals.argmin()]
+        least[end] = totals.min()
+    cuts = []
+    end = size
+    while end:
+        cuts.append((int(begin[end]), end))
+        end = int(begin[end])
+    return cuts[::-1]

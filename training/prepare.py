@@ -1,0 +1,50 @@
+"""An encoder made ready to be trained."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import nn
+
+from models.encoder import Encoder
+from training.config import ConfigError, RunConfig
+
+
+def prepared(config: RunConfig, device: torch.device) -> Encoder:
+    """The run's backbone with its dropout, on `device`.
+
+    Raises:
+        SourceError: there is no such backbone.
+    """
+    encoder = Encoder.load(config.backbone, pooling=config.pooling)
+    if config.dropout is not None:
+        set_dropout(encoder, config.dropout)
+    encoder.to(device)
+    if config.compile:
+        encoder.backbone.compile(dynamic=True)
+    return encoder
+
+
+def set_dropout(encoder: Encoder, rate: float) -> None:
+    """Every dropout of the backbone, that of attention weights included, at `rate`."""
+    for module, name in _rates(encoder):
+        setattr(module, name, rate)
+
+
+def check_views_differ(encoder: Encoder, config: RunConfig, views: int) -> None:
+    """Raises `ConfigError` if nothing would tell the dropout views of a sentence apart."""
+    plain = views - (config.augmentation != "none")
+    if plain > 1 and not any(getattr(module, name) for module, name in _rates(encoder)):
+        raise ConfigError(
+            f"dropout: {config.backbone} has none, so the views of a sentence would be equal: --set dropout=0.1"
+        )
+
+
+def _rates(encoder: Encoder) -> Iterator[tuple[nn.Module, str]]:
+    """Modules and the attribute that holds their rate."""
+    for module in encoder.backbone.modules():
+        if isinstance(module, nn.Dropout):
+            yield module, "p"
+        elif isinstance(getattr(module, "attention_dropout", None), float):  # ModernBERT: a number, no module
+            yield module, "attention_dropout"

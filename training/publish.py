@@ -1,0 +1,73 @@
+"""What a run came to, judged and made a bundle."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, TextIO
+
+from models.bundle import Bundle
+from models.encoder import Encoder
+from models.export import export
+from training.checkpoint import Best
+from training.config import RunConfig
+from training.corpus import Census
+from training.environment import environment
+from training.evaluation import sts
+from training.evaluation.pairs import STS_TASKS, Subsets
+from training.evaluation.sts import TaskScore
+from training.progress import encode_visibly
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The encoder with its best weights, how they were chosen, and what is to judge them."""
+
+    encoder: Encoder
+    best: Best
+    metric: str
+    census: Census
+    tasks: Mapping[str, Subsets]
+    """The STS tasks of the run's evaluation data."""
+    first: bool = True
+    """Whether this process is the one to publish it."""
+
+
+def publish(config: RunConfig, outcome: Outcome, scores: Mapping[str, TaskScore]) -> Bundle:
+    """Exports the outcome of a run to `config.out`, its record and scores in the manifest."""
+    spearman = {task: score.spearman.all for task, score in scores.items()}
+    if len(scores) == len(STS_TASKS):
+        spearman["STS mean"] = sts.mean_of_tasks(scores)
+    return export(
+        outcome.encoder,
+        Path(config.out),
+        name=Path(config.out).resolve().name,
+        backbone=config.backbone,
+        objective=config.objective,
+        run={
+            "config": asdict(config),
+            "environment": environment(),
+            "corpus": counts(outcome.census),
+            "best_step": outcome.best.step,
+        },
+        scores={outcome.metric: outcome.best.score, **spearman},
+    )
+
+
+def sts_scores(outcome: Outcome, stream: TextIO) -> dict[str, TaskScore]:
+    """The score of the outcome's encoder on each of its tasks."""
+    if not outcome.tasks:
+        return {}
+    return sts.evaluate(encode_visibly(outcome.encoder.encode, stream), outcome.tasks)
+
+
+def counts(census: Census) -> dict[str, Any]:
+    """What a run says of its corpus."""
+    return {
+        "sentences": census.sentences,
+        "held_out": len(census.held_out),
+        "duplicates": census.duplicates,
+        "blank": census.blank,
+        "digest": census.digest,
+    }

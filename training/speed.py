@@ -1,0 +1,88 @@
+"""How fast a run is, in sentences, tokens and arithmetic, and how near to what the device can do."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+from torch import nn
+
+from models.encoder import Encoder
+from training.batches import Batch
+from training.objectives.base import Needs
+
+
+FIGURES = ("sentences_per_s", "tokens_per_s", "flops_per_s", "utilisation")
+"""What a meter tells: the only values of a run that two runs of one configuration need not share."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """The arithmetic of an encoder's matrix products; whatever else it computes is not counted, nor is padding."""
+
+    weights: int
+    """In the linear layers that a token passes."""
+    attention: int
+    """Layers x width: a token pays 4 operations for each of these and each token it attends to."""
+
+    @classmethod
+    def of(cls, encoder: Encoder) -> Work:
+        """Counted from the backbone's layers; the pooler that no vector passes is left out."""
+        linear = [
+            module
+            for name, module in encoder.backbone.named_modules()
+            if isinstance(module, nn.Linear) and not name.startswith("pooler")
+        ]
+        config = encoder.backbone.config
+        return cls(sum(module.weight.numel() for module in linear), config.num_hidden_layers * config.hidden_size)
+
+    def forward(self, lengths: Iterable[int]) -> float:
+        """Operations of one pass over sentences of so many tokens."""
+        return sum(2.0 * self.weights * length + 4.0 * self.attention * length * length for length in lengths)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Meter:
+    """Turns batches and the seconds they took into what the log says of speed."""
+
+    needs: Needs
+    work: Work
+    teacher: Work | None
+    peak: float
+    """Operations a second of a large matrix product, on all devices together."""
+    processes: int = 1
+
+    def __call__(self, batches: Sequence[Batch], seconds: float) -> dict[str, float]:
+        """Sentences, tokens and operations a second, of all processes; `utilisation` is the share of the peak.
+
+        A backward pass is two forward ones; a second encoding for gradient caching is not counted, as it is no
+        progress. The other processes are taken to have had as many tokens as this one.
+        """
+        passes = self.needs.views + self.needs.clean
+        sentences = sum(len(batch.sentences) for batch in batches)
+        tokens = sum(batch.token_count for batch in batches) * passes * self.processes
+        operations = sum(self._operations(batch, passes) for batch in batches) * self.processes
+        figures = (sentences / seconds, tokens / seconds, operations / seconds, operations / seconds / self.peak)
+        return dict(zip(FIGURES, figures, strict=True))
+
+    def _operations(self, batch: Batch, passes: int) -> float:
+        own = 3 * passes * self.work.forward(map(len, batch.tokens))
+        return own + (self.teacher.forward(map(len, batch.teacher_tokens or ())) if self.teacher else 0)
+
+
+@cache
+def matmul_peak(device: torch.device, dtype: torch.dtype, *, seconds: float = 0.2) -> float:
+    """Operations a second of a square matrix product large enough to be limited by arithmetic alone: the best seen."""
+    size = 8192 if device.type == "cuda" else 1024
+    a, b = torch.ones(2, size, size, device=device, dtype=dtype)  # nothing drawn: the run's random state is its own
+    best, began = float("inf"), time.perf_counter()
+    while time.perf_counter() - began < seconds or best == float("inf"):
+        started = time.perf_counter()
+        a @ b
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        best = min(best, time.perf_counter() - started)
+    return 2.0 * size**3 / best

@@ -1,0 +1,37 @@
+"""The frozen encoder that an objective needs, where none is named: SimCSE's, of the same backbone, kept."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+from models import bundle
+from models.bundle import BundleError
+from training.config import RunConfig, from_preset
+
+SHARED = (
+    *("backbone", "pooling", "dropout", "corpus", "eval_data", "seed", "max_steps", "max_length"),
+    *("eval_every", "chunk_size", "precision", "compile", "device"),
+)
+"""What the teacher's run has in common with the run that asks for it; the rest is SimCSE's preset."""
+
+
+def plan(config: RunConfig) -> RunConfig:
+    """The run that makes the teacher, its folders beside those of `config`."""
+    simcse = from_preset("simcse", backbone=config.backbone)
+    shared = {name: getattr(config, name) for name in SHARED}
+    return simcse.override({**shared, "out": f"{config.out}-teacher", "run": f"{config.run}-teacher"})
+
+
+def is_kept(planned: RunConfig, corpus: str) -> bool:
+    """Whether the bundle of the planned run, over the corpus with that digest, is there already."""
+    folder = Path(planned.out)
+    if not (folder / bundle.MANIFEST).exists():
+        return False
+    try:
+        run = bundle.load(folder).manifest.run or {}
+    except BundleError:
+        return False
+    same_run = run.get("config") == json.loads(json.dumps(asdict(planned)))
+    return bool(same_run and run["corpus"]["digest"] == corpus)
