@@ -91,7 +91,7 @@ def token_shuffling(
     """The position ids of all tokens, special ones included, in random order; the token ids stay."""
     if "position_ids" not in inspect.signature(encoder.backbone.forward).parameters:
         raise _no_place(encoder, "position ids", "span-cutoff")
-    # RoBERTa's and MPNet's positions begin after the padding id, which their embeddings keep under this name.
+    # Positions of RoBERTa and its kin begin after the padding id, which their embeddings keep under this name.
     first = getattr(getattr(encoder.backbone, "embeddings", None), "padding_idx", -1) + 1
     positions = torch.arange(first, first + mask.shape[1], device=mask.device).expand(mask.shape)
     pooled: Tensor = encoder(ids, mask, position_ids=shuffle_positions(positions, draw_token_order(mask, rng)))

@@ -92,7 +92,7 @@ def _without_chance(case: str, backbone: Path, corpus: Path) -> RunConfig:
     objective = case.split(maxsplit=1)[0]
     params = OBJECTIVES[objective].presets["minilm"].params
     if hasattr(params, "groups"):
-        params = replace(params, groups=16)
+        params = replace(params, groups=16, views=2)
     needs = OBJECTIVES[objective].build(params, 32).needs
     base = from_preset("simcse", backbone=str(backbone)).override(
         {

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from training.objectives import simcse
+from training.objectives import dclr, gs_infonce, imsimcse, simcse, whitenedcse
 from training.objectives.base import Recipe
 
 OBJECTIVES: dict[str, Recipe[Any]] = {
     "simcse": simcse.RECIPE,
+    "gs-infonce": gs_infonce.RECIPE,
+    "dclr": dclr.RECIPE,
+    "whitenedcse": whitenedcse.RECIPE,
+    "imsimcse": imsimcse.RECIPE,
 }

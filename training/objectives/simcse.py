@@ -32,13 +32,13 @@ class SimCSE(nn.Module):
 
     def __init__(self, params: SimCSEParams, dim: int) -> None:
         super().__init__()
-        self.temperature = params.temperature
+        self.params = params
         self.head = MLP(dim) if params.head else nn.Identity()
 
     def forward(self, views: Views, rng: torch.Generator) -> dict[str, Tensor]:  # noqa: ARG002 - nothing is drawn
         """One direction: anchors from the first view, candidates from the second."""
         anchors, candidates = self.head(views.noisy)
-        return {"info_nce": info_nce(cosine_logits(anchors, candidates, self.temperature))}
+        return {"info_nce": info_nce(cosine_logits(anchors, candidates, self.params.temperature))}
 
 
 README = "README of princeton-nlp/SimCSE at 49fa580"

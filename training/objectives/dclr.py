@@ -1,0 +1,168 @@
+"""DCLR: noise negatives where sentences are lacking, and no false negatives (Zhou, Zhang, Zhao and Wen, ACL 2022)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from training.objectives.base import Needs, Preset, Recipe, Views
+from training.objectives.contrastive import cosine_logits, full_precision, info_nce
+from training.objectives.heads import MLP
+from training.objectives.noise import ascended, gaussian_negatives
+from training.objectives.weighting import binary_cross_entropy, distillation, instance_weights
+
+
+@dataclass(frozen=True, kw_only=True)
+class DCLRParams:
+    """Defaults as published for BERT-base."""
+
+    temperature: float = 0.05
+    noise_ratio: float = 1.0
+    """k, noise negatives to sentences of the batch."""
+    ascent_steps: int = 4
+    """t, steps that noise takes to less uniformity."""
+    ascent_rate: float = 1e-3
+    """Beta, the length of a step; noise itself is about sqrt(D) long."""
+    ascent_temperature: float = 0.05
+    """Tau_u; the published code's, the paper gives none."""
+    ascent_loss: Literal["paper", "reference"] = "paper"
+    """Whether the non-uniformity loss has only noise in its denominator or, as in the published code, the batch too."""
+    weighting: Literal["paper", "reference", "none"] = "paper"
+    """Whether a false negative leaves the denominator, or, as in the published code, has its logit put to 0."""
+    threshold: float = 0.9
+    """Phi, the cosine from which on a negative counts as a false one."""
+    judge: Literal["teacher", "self"] = "teacher"
+    """Whose cosines are compared with the threshold."""
+    distillation: float = 0.0
+    """Weight of the teacher's similarities as a target of the encoder's own."""
+    head: bool = True
+    """Whether a linear layer with tanh stands between the pooled vector and the loss."""
+
+    def __post_init__(self) -> None:
+        for name in ("temperature", "ascent_temperature"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} {getattr(self, name)} is not above 0")
+        for name in ("noise_ratio", "ascent_steps", "ascent_rate", "distillation"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"{name} {getattr(self, name)} is not a number of at least 0")
+        if not -1 <= self.threshold <= 1:
+            raise ValueError(f"threshold {self.threshold} is no cosine")
+
+
+class DCLR(nn.Module):
+    """-log exp s(z_i, z'_i) / sum over c of alpha_ic exp s(z_i, c), c the batch's sentences z'_j and the noise n_m.
+
+    Equation 6, with the positive kept in the denominator. The other weighting, and distillation, are terms of their
+    own: see `training.objectives.weighting`.
+    """
+
+    def __init__(self, params: DCLRParams, dim: int) -> None:
+        super().__init__()
+        self.params = params
+        self.head = MLP(dim) if params.head else nn.Identity()
+
+    @property
+    def needs(self) -> Needs:
+        """A teacher only where one judges or is imitated."""
+        judges = self.params.weighting != "none" and self.params.judge == "teacher"
+        return Needs(views=2, teacher=judges or self.params.distillation > 0)
+
+    def forward(self, views: Views, rng: torch.Generator) -> dict[str, Tensor]:
+        """One direction: anchors from the first view, candidates from the second and from noise."""
+        params = self.params
+        anchors, positives = full_precision(self.head(views.noisy))
+        noise = self._noise(anchors, positives, rng)
+        logits = cosine_logits(anchors, torch.cat([positives, noise]), params.temperature)
+        terms = self._contrast(logits, self._weights(views, anchors, positives, noise))
+        if params.distillation:
+            assert views.teacher is not None, "needs say so"
+            in_batch = logits[:, : len(anchors)]
+            terms["distillation"] = params.distillation * distillation(in_batch, views.teacher, params.temperature)
+        return terms
+
+    def _noise(self, anchors: Tensor, positives: Tensor, rng: torch.Generator) -> Tensor:
+        params = self.params
+        return ascended(
+            gaussian_negatives(anchors, params.noise_ratio, rng),
+            anchors,
+            steps=params.ascent_steps,
+            rate=params.ascent_rate,
+            temperature=params.ascent_temperature,
+            sentences=positives if params.ascent_loss == "reference" else None,
+        )
+
+    def _weights(self, views: Views, anchors: Tensor, positives: Tensor, noise: Tensor) -> Tensor | None:
+        if self.params.weighting == "none":
+            return None
+        if self.params.judge == "teacher":
+            assert views.teacher is not None, "needs say so"
+            anchors = positives = views.teacher
+        return instance_weights(anchors, positives, noise, self.params.threshold)
+
+    def _contrast(self, logits: Tensor, weights: Tensor | None) -> dict[str, Tensor]:
+        if weights is None:
+            return {"info_nce": info_nce(logits)}
+        if self.params.weighting == "reference":
+            return {"binary_cross_entropy": binary_cross_entropy(logits * weights)}
+        return {"info_nce": info_nce(logits + weights.log())}
+
+
+SCRIPT = "run.sh of RUCAIBox/DCLR at e2c3430"
+
+
+def _published(
+    batch_size: int, learning_rate: float, *, threshold: float, noise_ratio: float, source: str
+) -> Preset[DCLRParams]:
+    """All of them pool [CLS] and take 3 epochs."""
+    return Preset(
+        source=source,
+        batch_size=batch_size,
+        learning_rate=learning_rate,
+        pooling="cls",
+        epochs=3,
+        params=DCLRParams(threshold=threshold, noise_ratio=noise_ratio),
+    )
+
+
+RECIPE = Recipe(
+    summary="SimCSE with noise moved to where sentences are lacking, and a frozen encoder's word on false negatives",
+    build=DCLR,
+    presets={
+        "bert-base-uncased": _published(128, 3e-5, threshold=0.9, noise_ratio=1.0, source=f"the paper and {SCRIPT}"),
+        "bert-large-uncased": _published(
+            256,
+            3e-5,
+            threshold=0.9,
+            noise_ratio=4.0,
+            source=f"the paper, which starts from SimCSE's weights; {SCRIPT}: a ratio of 3, 1 epoch",
+        ),
+        "roberta-base": _published(128, 3e-5, threshold=0.85, noise_ratio=2.5, source=f"the paper and {SCRIPT}"),
+        "roberta-large": _published(
+            256,
+            1e-5,
+            threshold=0.85,
+            noise_ratio=5.0,
+            source=f"the paper, which starts from SimCSE's weights; {SCRIPT}: 1 epoch",
+        ),
+        "minilm": Preset(
+            source="ours: BERT-base's threshold and ratio on SimCSE's preset of this name, not tuned",
+            batch_size=64,
+            learning_rate=3e-5,
+            pooling="mean",
+            params=DCLRParams(),
+        ),
+    },
+    off={"noise_ratio": 0.0, "weighting": "none"},
+    ablations={
+        "no-noise": {"noise_ratio": 0.0},
+        "no-weighting": {"weighting": "none"},
+        "random-noise": {"ascent_steps": 0},
+        "self-weighting": {"judge": "self"},
+        "knowledge-distillation": {"weighting": "none", "distillation": 1.0},
+        "reference": {"weighting": "reference", "ascent_loss": "reference"},
+    },
+)

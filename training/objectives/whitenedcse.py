@@ -1,0 +1,163 @@
+"""WhitenedCSE: positives made by whitening shuffled groups of channels (Zhuo et al., ACL 2023)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from training.objectives.base import Needs, Preset, Recipe, Views
+from training.objectives.heads import MLP
+from training.objectives.multi_positive import MultiPositive, multi_positive_loss, positive_logits
+from training.objectives.whitening import Gradient, GroupWhitening, MomentumWhitening
+
+
+@dataclass(frozen=True, kw_only=True)
+class WhitenedCSEParams:
+    """Defaults as the paper has them for BERT-base."""
+
+    temperature: float = 0.05
+    views: int = 3
+    """The anchor and its positives: the paper's "number of positives"."""
+    single_feature: bool = False
+    """Whether the views are shuffles of one dropout pass (figure 2) instead of a pass each."""
+    whitening: Literal["none", "pca", "zca", "group", "shuffled-group"] = "shuffled-group"
+    groups: int = 384
+    """Of channels, whitened apart; the paper's "group size"."""
+    eps: float = 1e-5
+    """Added to every eigenvalue: a batch of one sentence has none above 0."""
+    gradient: Gradient = "detached"
+    momentum: float = 0.99
+    """Of the statistics of pca and zca; the paper gives no value."""
+    chunking: Literal["views", "reference"] = "views"
+    """What is whitened together: each view, or the published code's thirds of the interleaved rows."""
+    multi_positive: MultiPositive = "L1"
+    positive_weights: tuple[float, ...] | None = None
+    """lambda, one for each positive; none is 1 for each."""
+
+    def __post_init__(self) -> None:
+        if not self.temperature > 0:
+            raise ValueError(f"temperature {self.temperature} is not above 0")
+        if self.views < 2:
+            raise ValueError(f"views {self.views} is below 2, an anchor and a positive")
+        if self.groups < 1:
+            raise ValueError(f"groups {self.groups} is below 1")
+        if not self.eps > 0:
+            raise ValueError(f"eps {self.eps} is not above 0")
+        if not 0 <= self.momentum < 1:
+            raise ValueError(f"momentum {self.momentum} is not in [0, 1)")
+        if len(self.weights) != self.views - 1 or not all(weight > 0 for weight in self.weights):
+            raise ValueError(f"positive_weights {self.positive_weights} are not {self.views - 1} numbers above 0")
+        if self.gradient == "full" and self.whitening == "pca":
+            raise ValueError("gradient full: principal axes have none where two eigenvalues are equal")
+        if self.single_feature and (self.whitening, self.chunking) != ("shuffled-group", "views"):
+            raise ValueError("single_feature: without a shuffle for each view all of them are the same")
+        if self.chunking == "reference" and self.whitening not in ("group", "shuffled-group"):
+            raise ValueError(f"chunking reference: whitening {self.whitening} has no parts")
+
+    @property
+    def weights(self) -> tuple[float, ...]:
+        """lambda, one for each positive."""
+        return (1.0,) * (self.views - 1) if self.positive_weights is None else self.positive_weights
+
+
+class WhitenedCSE(nn.Module):
+    """Whitening, then the head, then InfoNCE of the first view against each of the others.
+
+    Raises:
+        ValueError: the groups do not divide the width.
+    """
+
+    def __init__(self, params: WhitenedCSEParams, dim: int) -> None:
+        super().__init__()
+        self.params = params
+        self.whitening = _whitening(params, dim)
+        self.head = MLP(dim)
+
+    @property
+    def needs(self) -> Needs:
+        """A dropout pass for each view, or one for all of them."""
+        return Needs(views=1 if self.params.single_feature else self.params.views)
+
+    def forward(self, views: Views, rng: torch.Generator) -> dict[str, Tensor]:
+        """One term; the permutations are drawn from `rng`."""
+        logits = positive_logits(self.head(self._whitened(views.noisy, rng)), self.params.temperature)
+        return {"info_nce": multi_positive_loss(logits, self.params.weights, self.params.multi_positive)}
+
+    def _whitened(self, noisy: Tensor, rng: torch.Generator) -> Tensor:
+        if self.whitening is None:
+            return noisy
+        if self.params.single_feature:
+            noisy = noisy.expand(self.params.views, -1, -1)
+        if self.params.chunking == "reference":
+            whitened: Tensor = self.whitening(interleaved(noisy), rng)
+            return separated(whitened)
+        return self.whitening(noisy, rng)  # type: ignore[no-any-return]
+
+
+def interleaved(views: Tensor) -> Tensor:
+    """(V, N, D) to V parts as the published code cuts them: all the views of some N / V sentences in each."""
+    return views.transpose(0, 1).reshape(views.shape)
+
+
+def separated(parts: Tensor) -> Tensor:
+    """What `interleaved` made of (V, N, D), put back."""
+    count, n, dim = parts.shape
+    return parts.reshape(n, count, dim).transpose(0, 1)
+
+
+def _whitening(params: WhitenedCSEParams, dim: int) -> GroupWhitening | MomentumWhitening | None:
+    match params.whitening:
+        case "none":
+            return None
+        case "pca" | "zca" as kind:
+            return MomentumWhitening(dim, kind, momentum=params.momentum, eps=params.eps, gradient=params.gradient)
+        case kind:
+            shuffled = kind == "shuffled-group"
+            return GroupWhitening(dim, params.groups, shuffled=shuffled, eps=params.eps, gradient=params.gradient)
+
+
+PAPER = "the paper; its script has batch 128 on each of two devices and 1e-5"
+GROUPS = (32, 48, 64, 96, 128, 192, 256, 384)
+
+
+def _preset(source: str, groups: int, *, pooling: str = "cls") -> Preset[WhitenedCSEParams]:
+    """The paper trains every backbone with the same batch and learning rate."""
+    params = WhitenedCSEParams(groups=groups)
+    return Preset(source=source, batch_size=64, learning_rate=3e-5, pooling=pooling, params=params)
+
+
+def _ablations() -> dict[str, Mapping[str, Any]]:
+    """What the paper varies: the groups, their shuffling, the positives, the whitening."""
+    return {
+        **{f"groups-{k}": {"groups": k} for k in GROUPS},
+        **{f"no-shuffle-{k}": {"groups": k, "whitening": "group"} for k in GROUPS},
+        **{f"positives-{views}": {"views": views} for views in (2, 3, 4, 5)},
+        "sgw-only": {"views": 2},
+        "multi-positive-only": {"whitening": "none"},
+        **{f"whitening-{kind}": {"whitening": kind} for kind in ("none", "pca", "zca", "group")},
+    }
+
+
+RECIPE = Recipe(
+    summary="InfoNCE with several positives, each a whitening of other groups of channels",
+    build=WhitenedCSE,
+    presets={
+        "bert-base-uncased": _preset(PAPER, 384),
+        "bert-large-uncased": _preset(
+            f"{PAPER}; its 384 groups do not divide 1024: 512, as in BERT-base 2 channels each", 512
+        ),
+        "roberta-base": _preset(PAPER, 256),
+        "roberta-large": _preset(PAPER, 256),
+        "minilm": _preset(
+            "ours: BERT-base's values, 2 channels a group as there, with the pooling minilm was made with",
+            192,
+            pooling="mean",
+        ),
+    },
+    off={"whitening": "none", "views": 2},
+    ablations=_ablations(),
+)

@@ -1,0 +1,118 @@
+"""Whitening over the sentences of a batch: in groups of channels, shuffled or not, or of all channels at once.
+
+Whitened vectors are centred, and their covariance is the identity. ZCA, x C^(-1/2), moves them least; PCA,
+x U L^(-1/2), turns them onto the principal axes.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from training.objectives.contrastive import full_precision
+from training.objectives.inverse_root import inverse_square_root, principal_axes
+
+Gradient = Literal["detached", "full"]
+"""Whether the covariance is a constant for the gradient; the mean never is."""
+
+
+def covariance(centred: Tensor, *, correction: int = 0) -> Tensor:
+    """Of the N rows of (..., N, C), divided by N less `correction`: (..., C, C)."""
+    return centred.mT @ centred / max(centred.shape[-2] - correction, 1)
+
+
+def group_whitening(x: Tensor, groups: int, *, eps: float, gradient: Gradient = "detached") -> Tensor:
+    """ZCA of each of the k groups of D / k neighbouring channels, over the N rows of (..., N, D); float32 or wider.
+
+    Source: WhitenedCSE (Zhuo et al., ACL 2023), equations 2 to 6, without the shuffling.
+    """
+    with torch.autocast(x.device.type, enabled=False):
+        wide = full_precision(x)
+        centred = wide - wide.mean(-2, keepdim=True)
+        grouped = centred.reshape(*x.shape[:-1], groups, -1).transpose(-3, -2)  # (..., k, N, D / k)
+        spread = covariance(grouped.detach() if gradient == "detached" else grouped)
+        whitened = grouped @ inverse_square_root(spread, eps)
+        return whitened.transpose(-3, -2).reshape(x.shape)
+
+
+def shuffled_group_whitening(
+    x: Tensor, permutations: Tensor, groups: int, *, eps: float, gradient: Gradient = "detached"
+) -> Tensor:
+    """`group_whitening` of (..., N, D) with the channels in the order of `permutations` (..., D), then put back."""
+    shuffled = x.gather(-1, permutations[..., None, :].expand_as(x))
+    whitened = group_whitening(shuffled, groups, eps=eps, gradient=gradient)
+    return whitened.gather(-1, permutations.argsort(-1)[..., None, :].expand_as(x))
+
+
+class Statistics(NamedTuple):
+    """Mean (D,) and covariance (D, D) of vectors."""
+
+    mean: Tensor
+    covariance: Tensor
+
+    def moved(self, rows: Tensor, momentum: float) -> Statistics:
+        """beta of these and 1 - beta of those of (N, D) rows (WhitenedCSE, equation 13)."""
+        mean = rows.mean(0)
+        spread = covariance(rows - mean, correction=1)
+        return Statistics(self.mean.lerp(mean, 1 - momentum), self.covariance.lerp(spread, 1 - momentum))
+
+
+class GroupWhitening(nn.Module):
+    """Each view over its own batch, in k groups of channels; with `shuffled`, each view draws its own groups.
+
+    Raises:
+        ValueError: the groups do not divide the width.
+    """
+
+    def __init__(self, dim: int, groups: int, *, shuffled: bool, eps: float, gradient: Gradient) -> None:
+        super().__init__()
+        if dim % groups:
+            valid = ", ".join(str(k) for k in range(1, dim + 1) if dim % k == 0)
+            raise ValueError(f"groups: {groups} does not divide the width {dim}; these do: {valid}")
+        self.groups = groups
+        self.shuffled = shuffled
+        self.eps = eps
+        self.gradient = gradient
+
+    def forward(self, views: Tensor, rng: torch.Generator) -> Tensor:
+        """(V, N, D) to the same, white."""
+        if not self.shuffled:
+            return group_whitening(views, self.groups, eps=self.eps, gradient=self.gradient)
+        permutations = torch.rand(views.shape[::2], generator=rng, device=views.device).argsort(dim=-1)
+        return shuffled_group_whitening(views, permutations, self.groups, eps=self.eps, gradient=self.gradient)
+
+
+class MomentumWhitening(nn.Module):
+    """All channels at once, all views alike, by the moving statistics of all their rows, this batch included.
+
+    They begin as those of white vectors: with fewer rows than channels a batch's own covariance has no inverse. They
+    are float64: the axes of eigenvalues as near to one another as these begin cannot be told apart in float32.
+    """
+
+    mean: Tensor
+    covariance: Tensor
+
+    def __init__(
+        self, dim: int, kind: Literal["pca", "zca"], *, momentum: float, eps: float, gradient: Gradient
+    ) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(dim, dtype=torch.float64))
+        self.register_buffer("covariance", torch.eye(dim, dtype=torch.float64))
+        self.kind = kind
+        self.momentum = momentum
+        self.eps = eps
+        self.gradient = gradient
+
+    def forward(self, views: Tensor, rng: torch.Generator) -> Tensor:  # noqa: ARG002 - nothing is drawn
+        """(V, N, D) to the same, whiter from step to step."""
+        with torch.autocast(views.device.type, enabled=False):
+            rows = views.double()
+            mean, spread = Statistics(self.mean, self.covariance).moved(rows.flatten(0, 1), self.momentum)
+            self.mean, self.covariance = mean.detach(), spread.detach()
+            if self.kind == "pca":
+                matrix = principal_axes(spread, self.eps)
+            else:
+                matrix = inverse_square_root(self.covariance if self.gradient == "detached" else spread, self.eps)
+            return ((rows - mean) @ matrix).to(full_precision(views).dtype)
