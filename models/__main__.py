@@ -72,7 +72,8 @@ def _export(arguments: argparse.Namespace) -> None:
     except ExportError as error:
         raise SystemExit(f"error: {error}") from error
     parity = (made.manifest.scores or {})["onnx_parity"]
-    print(f"{arguments.out}: {encoder.dim} dimensions, {encoder.pooling} pooling, parity {parity:.1e}")
+    transformed = f", {encoder.transform.kind} transform" if encoder.transform else ""
+    print(f"{arguments.out}: {encoder.dim} dimensions, {encoder.pooling} pooling{transformed}, parity {parity:.1e}")
 
 
 def _origin(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -88,6 +89,8 @@ def _inspect(folder: Path) -> None:
     facts = asdict(bundle.load(folder).manifest)
     facts["golden"] = [golden["text"] for golden in facts["golden"]]
     print(json.dumps(facts, ensure_ascii=False, indent=2))
+    if "1_Pooling/config.json" not in facts["files"]:
+        print("note: sentence-transformers has no words for this transform and can't open the bundle", file=sys.stderr)
 
 
 def _verify(folder: Path) -> None:

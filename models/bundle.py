@@ -15,7 +15,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
 ONNX = "onnx/model.onnx"
 TOKENIZER = "tokenizer.json"
+TRANSFORM = "transform.safetensors"
 GOLDEN_COSINE = 0.999
 """The lowest cosine to a golden vector at which an engine may serve the bundle (any precision)."""
 
@@ -56,6 +57,8 @@ class Manifest:
     max_length: int
     pooling: str
     prompts: dict[str, str] = field(default_factory=dict)
+    transform: dict[str, Any] | None = None
+    """What stands between pooling and the unit vector: its kind and sizes, its weights in `transform.safetensors`."""
     files: dict[str, str]
     fingerprint: str
     run: dict[str, Any] | None = None
@@ -96,9 +99,7 @@ def load(folder: Path) -> Bundle:
     for path, expected in manifest.files.items():
         if sha256(folder / path) != expected:
             raise BundleError(f"{folder / path}: altered (its SHA-256 is not the manifest's)")
-    if fingerprint(folder, manifest.files, pooling=manifest.pooling, max_length=manifest.max_length) != (
-        manifest.fingerprint
-    ):
+    if fingerprint(folder, manifest) != manifest.fingerprint:
         raise BundleError(f"{folder / MANIFEST}: the fingerprint does not match the files")
     return Bundle(folder, manifest)
 
@@ -116,7 +117,7 @@ def writing(folder: Path) -> Iterator[Path]:
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     _restore(folder)
-    _refuse_foreign(folder)
+    refuse_foreign(folder)
     _sweep_drafts(folder)
     draft = Path(tempfile.mkdtemp(prefix=_draft_prefix(folder), dir=folder.parent))
     try:
@@ -130,29 +131,47 @@ def writing(folder: Path) -> Iterator[Path]:
         shutil.rmtree(draft, ignore_errors=True)
 
 
+def refuse_foreign(folder: Path) -> None:
+    """Only what a manifest lists may be replaced, for replacing deletes it.
+
+    Raises:
+        BundleError: `folder` holds something else; it is left alone.
+    """
+    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+        return
+    try:
+        foreign = sorted(_files(folder) - set(_read_manifest(folder / MANIFEST).files))
+    except BundleError:
+        raise BundleError(f"{folder}: exists and is not a bundle; it is left alone") from None
+    if foreign:
+        raise BundleError(f"{folder / foreign[0]}: not part of the bundle there, which is therefore left alone")
+
+
 def write_manifest(folder: Path, **facts: Any) -> Manifest:
     """Hash everything in `folder` and write its manifest from `facts`, the fields that can't be computed."""
     files = {path: sha256(folder / path) for path in sorted(_files(folder))}
-    facts["fingerprint"] = fingerprint(folder, files, pooling=facts["pooling"], max_length=facts["max_length"])
-    manifest = Manifest(files=files, **facts)
+    unsigned = Manifest(files=files, fingerprint="", **facts)
+    manifest = replace(unsigned, fingerprint=fingerprint(folder, unsigned))
     text = json.dumps(asdict(manifest), ensure_ascii=False, indent=1, allow_nan=False)
     (folder / MANIFEST).write_text(text + "\n", encoding="utf-8")
     return manifest
 
 
-def fingerprint(folder: Path, files: dict[str, str], *, pooling: str, max_length: int) -> str:
-    """A hash of all that decides the vectors: weights, architecture, tokenizer, pooling, length.
+def fingerprint(folder: Path, manifest: Manifest) -> str:
+    """A hash of all that decides the vectors: weights, architecture, tokenizer, pooling, length, transform.
 
     Not of the ONNX bytes or the name: exporting the same encoder again must not cost anyone a re-embedding.
     """
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     decides = {
-        "weights": files["model.safetensors"],
+        "weights": manifest.files["model.safetensors"],
         "config": {key: value for key, value in config.items() if key not in VOLATILE_CONFIG},
-        "tokenizer": files[TOKENIZER],
-        "pooling": pooling,
-        "max_length": max_length,
+        "tokenizer": manifest.files[TOKENIZER],
+        "pooling": manifest.pooling,
+        "max_length": manifest.max_length,
     }
+    if manifest.transform is not None:
+        decides["transform"] = {**manifest.transform, "weights": manifest.files[TRANSFORM]}
     return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()
 
 
@@ -173,6 +192,7 @@ def _read_manifest(file: Path) -> Manifest:
         raise BundleError(f"{file}: not valid JSON ({error})") from error
     if not isinstance(raw, dict) or raw.get("format_version") != FORMAT_VERSION:
         raise BundleError(f"{file}: not a manifest of format version {FORMAT_VERSION}")
+    raw.setdefault("transform", None)  # bundles from before there were any
     known = {f.name for f in fields(Manifest)}
     if missing := known - raw.keys():
         raise BundleError(f"{file}: lacks {', '.join(sorted(missing))}")
@@ -193,6 +213,10 @@ def _check(manifest: Manifest) -> None:
     for path in (TOKENIZER, "config.json", "model.safetensors", ONNX):
         if path not in manifest.files:
             raise BundleError(f"does not list {path}")
+    if not isinstance(manifest.transform, dict | None):
+        raise BundleError("transform must be an object or null")
+    if (TRANSFORM in manifest.files) != (manifest.transform is not None):
+        raise BundleError(f"{TRANSFORM} and the manifest's transform must be both there or both absent")
     for path in manifest.files:
         if path.startswith("/") or ".." in path.split("/") or "\\" in path:
             raise BundleError(f"{path!r} leaves the folder")
@@ -211,18 +235,6 @@ def _files(folder: Path) -> set[str]:
         if path.is_file():
             found.add(path.relative_to(folder).as_posix())
     return found - {MANIFEST}
-
-
-def _refuse_foreign(folder: Path) -> None:
-    """Only what a manifest lists may be replaced, for replacing deletes it."""
-    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
-        return
-    try:
-        foreign = sorted(_files(folder) - set(_read_manifest(folder / MANIFEST).files))
-    except BundleError:
-        raise BundleError(f"{folder}: exists and is not a bundle; it is left alone") from None
-    if foreign:
-        raise BundleError(f"{folder / foreign[0]}: not part of the bundle there, which is therefore left alone")
 
 
 def _swap(draft: Path, folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""A sentence encoder: backbone and pooling. No head, no loss, no normalisation."""
+"""A sentence encoder: backbone, pooling and, where one was fitted, a transform. No head, no loss, no normalisation."""
 
 from __future__ import annotations
 
@@ -17,15 +17,17 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 from transformers import AutoModel, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
+from models import transform as transforms
 from models.pooling import AVERAGED_LAYERS, POOLINGS
 from models.sources import SourceError, resolve
 from models.tokenizer import Tokenizer, Tokens
+from models.transform import Transform
 
 LONGEST = 512
 
 
 class Encoder(nn.Module):
-    """Token ids (N, L) to pooled vectors (N, D)."""
+    """Token ids (N, L) to vectors (N, D): pooled, then transformed if there is a transform."""
 
     def __init__(
         self,
@@ -35,6 +37,7 @@ class Encoder(nn.Module):
         pooling: str,
         max_length: int,
         prompts: Mapping[str, str] | None = None,
+        transform: Transform | None = None,
     ) -> None:
         super().__init__()
         if pooling not in POOLINGS:
@@ -44,10 +47,13 @@ class Encoder(nn.Module):
             backbone.pooler.requires_grad_(False)
         self.backbone = backbone
         self.pooling = pooling
+        self.transform: Transform | None = None
         self.max_length = max_length
         self.prompts = dict(prompts or {})
         self.hub_tokenizer = hub_tokenizer
         self.tokenizer = _fast_tokenizer(hub_tokenizer, max_length)
+        if transform is not None:
+            self.attach(transform)
 
     @classmethod
     def load(cls, source: str | Path, *, pooling: str | None = None, max_length: int | None = None) -> Self:
@@ -58,15 +64,19 @@ class Encoder(nn.Module):
         one whose exported graph ONNX Runtime knows how to fuse.
 
         Raises:
-            SourceError: the folder holds no encoder that can be read.
+            SourceError: the folder holds no encoder that can be read, or its transform belongs to another pooling.
         """
         folder = resolve(str(source))
+        said = _said(folder)
+        fitted = said.get("transform")
+        if fitted and pooling not in (None, said["pooling"]):
+            raise SourceError(f"{folder}: its transform was fitted on {said['pooling']} pooling, not {pooling}")
         try:
             backbone = _backbone(folder)
             hub_tokenizer = AutoTokenizer.from_pretrained(folder)
+            transform = transforms.load(folder, fitted) if fitted else None
         except (OSError, ValueError, KeyError) as error:
             raise SourceError(f"{folder}: {error}") from error
-        said = _said(folder)
         return cls(
             backbone,
             hub_tokenizer,
@@ -77,11 +87,17 @@ class Encoder(nn.Module):
                 _positions(backbone),
             ),
             prompts=said.get("prompts"),
+            transform=transform,
         )
 
     @property
     def dim(self) -> int:
         """D, the width of the vectors."""
+        return self.pooled_dim if self.transform is None else self.transform.out
+
+    @property
+    def pooled_dim(self) -> int:
+        """The width of the pooled vectors, which is what a transform takes."""
         return int(self.backbone.config.hidden_size)
 
     @property
@@ -89,15 +105,29 @@ class Encoder(nn.Module):
         """Where the weights are."""
         return self.backbone.device
 
-    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        """Pooled vectors (N, D) of token ids and their mask, each (N, L)."""
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, **inputs: Tensor) -> Tensor:
+        """Vectors (N, D) of token ids and their mask, each (N, L); `inputs` are the backbone's other ones."""
         output = self.backbone(
             input_ids=input_ids,
             attention_mask=attention_mask,
             output_hidden_states=self.pooling in AVERAGED_LAYERS,
+            **inputs,
         )
         layers = output.hidden_states if self.pooling in AVERAGED_LAYERS else (output.last_hidden_state,)
-        return POOLINGS[self.pooling](layers, attention_mask)
+        vectors = POOLINGS[self.pooling](layers, attention_mask)
+        if self.transform is not None:
+            vectors = self.transform(vectors)
+        return vectors
+
+    def attach(self, transform: Transform) -> None:
+        """Pooled vectors pass through `transform` from here on; it stays as it is, whatever is trained around it.
+
+        Raises:
+            ValueError: it takes vectors of another width.
+        """
+        if transform.dim != self.pooled_dim:
+            raise ValueError(f"the transform takes {transform.dim} dimensions, pooled vectors have {self.pooled_dim}")
+        self.transform = transform.requires_grad_(False).to(self.device)
 
     def tensors(self, batch: Sequence[Tokens]) -> tuple[Tensor, Tensor]:
         """`input_ids` and `attention_mask` (N, L) on the encoder's device."""
@@ -105,20 +135,25 @@ class Encoder(nn.Module):
         return torch.from_numpy(ids).to(self.device), torch.from_numpy(mask).to(self.device)
 
     def encode(self, texts: Sequence[str], *, batch_size: int = 128) -> NDArray[np.float32]:
-        """Pooled vectors (N, D) of `texts` in their order, dropout off, no gradient; batches are cut by length."""
+        """Vectors (N, D) of `texts` in their order, dropout off, no gradient; batches are cut by length."""
         tokens = self.tokenizer.encode(texts)
-        pooled = np.empty((len(texts), self.dim), dtype=np.float32)
+        vectors = np.empty((len(texts), self.dim), dtype=np.float32)
         order = sorted(range(len(texts)), key=lambda i: -len(tokens[i]))
         with torch.inference_mode(), dropout_off(self):
             for start in range(0, len(order), batch_size):
                 rows = order[start : start + batch_size]
-                pooled[rows] = self(*self.tensors([tokens[i] for i in rows])).float().cpu().numpy()
-        return pooled
+                vectors[rows] = self(*self.tensors([tokens[i] for i in rows])).float().cpu().numpy()
+        return vectors
 
     def save(self, folder: Path) -> None:
-        """Weights, architecture and tokenizer in the hub's format (no pooling: that is the bundle's to say)."""
+        """Weights, architecture and tokenizer in the hub's format, and the transform's weights.
+
+        What pooling and transform are is the bundle's to say.
+        """
         try:
             self.backbone.save_pretrained(folder, max_shard_size="100GB")
+            if self.transform is not None:
+                transforms.save(self.transform, folder)
         except SafetensorError as error:  # all that it says of a full disk
             raise OSError(errno.EIO, str(error)) from error
         self.hub_tokenizer.save_pretrained(folder)
@@ -170,7 +205,8 @@ def _fast_tokenizer(hub_tokenizer: PreTrainedTokenizerBase, max_length: int) -> 
 def _said(folder: Path) -> dict[str, Any]:
     """Pooling, length and prompts as our manifest says, or else as sentence-transformers wrote them."""
     if manifest := _json(folder / "manifest.json"):
-        return {key: manifest[key] for key in ("pooling", "max_length", "prompts")}
+        known = {key: manifest[key] for key in ("pooling", "max_length", "prompts")}
+        return {**known, "transform": manifest.get("transform")}
     said: dict[str, Any] = {}
     if modes := _json(file := folder / "1_Pooling" / "config.json"):
         if modes.get("pooling_mode_cls_token") or modes.get("pooling_mode") == "cls":
@@ -193,7 +229,8 @@ def _json(file: Path) -> dict[str, Any]:
 
 
 def _positions(backbone: PreTrainedModel) -> int:
-    """The longest text the position embeddings allow; RoBERTa's begin after the padding id."""
-    positions = getattr(backbone.config, "max_position_embeddings", LONGEST)
-    offset = backbone.config.pad_token_id + 1 if backbone.config.model_type in ("roberta", "mpnet") else 0
-    return int(positions) - offset
+    """The longest text the position embeddings allow; those of RoBERTa and its kin begin after a padding index."""
+    positions = int(getattr(backbone.config, "max_position_embeddings", LONGEST))
+    table = getattr(getattr(backbone, "embeddings", None), "position_embeddings", None)
+    padding = getattr(table, "padding_idx", None)
+    return positions if padding is None else positions - padding - 1

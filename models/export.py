@@ -6,7 +6,6 @@ length of the pooled vector, is what `normalize: false` multiplies back.
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,15 +14,13 @@ from typing import Any
 import numpy as np
 import onnxruntime as ort
 import torch
-import transformers
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from models import bundle
+from models import bundle, sentence_transformers_format, transform
 from models.bundle import Bundle, Golden
 from models.disk import naming
 from models.encoder import Encoder, dropout_off
-from models.pooling import AVERAGED_LAYERS
 from models.tokenizer import Tokens
 
 PARITY = 1e-4
@@ -81,7 +78,7 @@ def export(
     """
     with naming(folder), bundle.writing(folder) as draft:
         encoder.save(draft)
-        _write_sentence_transformers_files(encoder, draft)
+        sentence_transformers_format.write(encoder, draft)
         (draft / "onnx").mkdir()
         write_onnx(encoder, draft / bundle.ONNX)
         parity = check_parity(encoder, draft / bundle.ONNX)
@@ -96,6 +93,7 @@ def export(
             max_length=encoder.max_length,
             pooling=encoder.pooling,
             prompts=encoder.prompts,
+            transform=transform.described(encoder.transform),
             run=run,
             scores={**(scores or {}), "onnx_parity": parity},
             golden=[Golden(text=t, vector=v.tolist()) for t, v in zip(GOLDEN_SENTENCES, golden, strict=True)],
@@ -167,65 +165,3 @@ def _parity_batches(encoder: Encoder) -> dict[str, list[Tokens]]:
 
 def _largest(difference: NDArray[np.float32]) -> float:
     return float(np.abs(difference).max())
-
-
-def _write_sentence_transformers_files(encoder: Encoder, folder: Path) -> None:
-    """The format every version reads (so do text-embeddings-inference and infinity), from 2.0 on.
-
-    A pooling over two layers is `WeightedLayerPooling` with weight 1 on those and 0 elsewhere, then the mean.
-    """
-    layers = AVERAGED_LAYERS.get(encoder.pooling)
-    modules = [("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Normalize", "Normalize")]
-    if layers is not None:
-        modules.insert(1, ("1_WeightedLayerPooling", "WeightedLayerPooling"))
-        _write_layer_weights(encoder, folder, layers)
-    _write_json(
-        folder / "modules.json",
-        [
-            {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
-            for i, (path, kind) in enumerate(modules)
-        ],
-    )
-    _write_json(
-        folder / "1_Pooling" / "config.json",
-        {
-            "word_embedding_dimension": encoder.dim,
-            "pooling_mode_cls_token": encoder.pooling == "cls",
-            "pooling_mode_mean_tokens": encoder.pooling != "cls",
-            "pooling_mode_max_tokens": False,
-            "pooling_mode_mean_sqrt_len_tokens": False,
-        },
-    )
-    (folder / "2_Normalize").mkdir()
-    _write_json(folder / "sentence_bert_config.json", {"max_seq_length": encoder.max_length, "do_lower_case": False})
-    versions = {"transformers": transformers.__version__, "pytorch": torch.__version__}
-    _write_json(
-        folder / "config_sentence_transformers.json",
-        {
-            "__version__": versions,
-            "prompts": encoder.prompts,
-            "default_prompt_name": None,
-            "similarity_fn_name": "cosine",
-        },
-    )
-
-
-def _write_layer_weights(encoder: Encoder, folder: Path, layers: tuple[int, int]) -> None:
-    from safetensors.torch import save_file
-
-    depth = int(encoder.backbone.config.num_hidden_layers)
-    weights = torch.zeros(depth + 1)
-    weights[list(layers)] = 1
-    target = folder / "1_WeightedLayerPooling"
-    _write_json(
-        target / "config.json",
-        {"word_embedding_dimension": encoder.dim, "layer_start": 0, "num_hidden_layers": depth},
-    )
-    save_file({"layer_weights": weights}, target / "model.safetensors")
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    _write_json(folder / "config.json", {**config, "output_hidden_states": True})
-
-
-def _write_json(file: Path, content: Any) -> None:
-    file.parent.mkdir(exist_ok=True)
-    file.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

@@ -14,7 +14,7 @@ from models.disk import verdict
 from models.export import ExportError
 from models.sources import SourceError
 from training.checkpoint import CheckpointError
-from training.commands import evaluate, listing, replay, train
+from training.commands import evaluate, listing, postprocess, replay, train
 from training.config import ConfigError
 from training.corpus import CorpusError
 from training.diverged import DivergedError
@@ -22,9 +22,10 @@ from training.evaluation.pairs import DataError
 from training.evaluation.vectors import EvaluationError
 from training.hardware import HardwareError
 from training.loop import InterruptedRun
+from training.postprocess.base import PostprocessError
 from training.record import RunError
 
-COMMANDS = {"train": train, "evaluate": evaluate, "list": listing, "replay": replay}
+COMMANDS = {"train": train, "evaluate": evaluate, "postprocess": postprocess, "list": listing, "replay": replay}
 BAD_INPUT = (
     BundleError,
     CheckpointError,
@@ -32,6 +33,7 @@ BAD_INPUT = (
     CorpusError,
     DataError,
     HardwareError,
+    PostprocessError,
     RunError,
     SourceError,
 )

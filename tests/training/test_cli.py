@@ -63,7 +63,7 @@ def test_train_leaves_a_bundle_and_a_run(tiny_backbone: Path, corpus_file: Path,
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "the following arguments are required: train|evaluate|list"),
+        ([], "the following arguments are required: train|evaluate|postprocess|list|replay"),
         (["fly"], "invalid choice: 'fly'"),
         (["train"], "name an objective (simcse"),
         (["train", "--config", "nowhere.json"], "nowhere.json: No such file or directory"),

@@ -7,6 +7,7 @@ from typing import Any
 
 from training.commands.evaluate import TASKS
 from training.objectives import OBJECTIVES
+from training.postprocess import POSTPROCESSES
 
 
 def add(commands: Any) -> None:
@@ -26,5 +27,7 @@ def show(_options: argparse.Namespace) -> int:
             )
         for ablation, changes in recipe.ablations.items():
             print(f"  +{ablation}: {', '.join(f'{key}={value}' for key, value in changes.items())}")
+    for name, chosen in POSTPROCESSES.items():
+        print(f"postprocess {name}: {chosen.summary}")
     print(f"tasks: {', '.join(TASKS)}")
     return 0

@@ -1,0 +1,134 @@
+"""Glow on a vector: the normalising flow of BERT-flow (Li et al., EMNLP 2020), from pooled vectors to N(0, I)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import ClassVar, cast
+
+import torch
+from torch import Tensor, nn
+
+LOG_SCALE_FACTOR = 3.0
+"""Log-scales are learnt divided by this, so that they move three times as fast (Glow's published code)."""
+
+
+class ActNorm(nn.Module):
+    """A shift and a scale for each coordinate: (x + b) exp(3 s), (N, D) to (N, D)."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.shift = nn.Parameter(torch.zeros(width))
+        self.log_scale = nn.Parameter(torch.zeros(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """See the class."""
+        return (x + self.shift) * (LOG_SCALE_FACTOR * self.log_scale).exp()
+
+    def inverse(self, y: Tensor) -> Tensor:
+        """The x of `forward(x) == y`."""
+        return y * (-LOG_SCALE_FACTOR * self.log_scale).exp() - self.shift
+
+    def log_det(self) -> Tensor:
+        """Log of the Jacobian's determinant, the same at every x."""
+        return LOG_SCALE_FACTOR * self.log_scale.sum()
+
+
+class AdditiveCoupling(nn.Module):
+    """The second half of the coordinates moved by a function of the first half, which stays: no volume changes."""
+
+    def __init__(self, width: int, hidden: int) -> None:
+        super().__init__()
+        self.hidden = nn.Sequential(
+            *(nn.Linear(width // 2, hidden, bias=False), ActNorm(hidden), nn.ReLU()),
+            *(nn.Linear(hidden, hidden, bias=False), ActNorm(hidden), nn.ReLU()),
+        )
+        self.shift = nn.Linear(hidden, width // 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, D) to (N, D)."""
+        first, second = x.chunk(2, dim=-1)
+        return torch.cat([first, second + self.shift(self.hidden(first))], dim=-1)
+
+    def inverse(self, y: Tensor) -> Tensor:
+        """The x of `forward(x) == y`."""
+        first, second = y.chunk(2, dim=-1)
+        return torch.cat([first, second - self.shift(self.hidden(first))], dim=-1)
+
+
+class Step(nn.Module):
+    """Actnorm, the coordinates in reverse order, additive coupling."""
+
+    def __init__(self, width: int, hidden: int) -> None:
+        super().__init__()
+        self.actnorm = ActNorm(width)
+        self.coupling = AdditiveCoupling(width, hidden)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, D) to (N, D)."""
+        reordered: Tensor = self.coupling(self.actnorm(x).flip(-1))
+        return reordered
+
+    def inverse(self, y: Tensor) -> Tensor:
+        """The x of `forward(x) == y`."""
+        return self.actnorm.inverse(self.coupling.inverse(y).flip(-1))
+
+
+class Flow(nn.Module):
+    """Pooled vectors (N, D) to latents (N, D), one to one.
+
+    A vector is an image of one pixel, so Glow's squeeze has nothing to do: after all levels but the last the second
+    half of the coordinates leaves as it is, and the first goes on. The latents of all levels are put side by side.
+    """
+
+    kind: ClassVar = "flow"
+
+    def __init__(self, *, dim: int, levels: int, depth: int, hidden: int) -> None:
+        super().__init__()
+        if dim % 2**levels:
+            raise ValueError(f"{dim} dimensions can't be halved {levels} times, once in each of {levels} levels")
+        self.sizes = {"dim": dim, "levels": levels, "depth": depth, "hidden": hidden}
+        self.levels = nn.ModuleList(
+            nn.ModuleList(Step(dim >> level, hidden) for _ in range(depth)) for level in range(levels)
+        )
+
+    @property
+    def dim(self) -> int:
+        """D of what goes in."""
+        return self.sizes["dim"]
+
+    @property
+    def out(self) -> int:
+        """The same D of what comes out."""
+        return self.sizes["dim"]
+
+    def forward(self, pooled: Tensor) -> Tensor:
+        """See the class."""
+        return self._latents(pooled, level=0)
+
+    def inverse(self, latents: Tensor) -> Tensor:
+        """The pooled vectors (N, D) of `forward(pooled) == latents`."""
+        return self._origin(latents, level=0)
+
+    def log_det(self) -> Tensor:
+        """Log of the Jacobian's determinant, the same at every x: additive coupling and reversal keep the volume."""
+        steps = [step for level in range(len(self.levels)) for step in self._steps(level)]
+        return torch.stack([step.actnorm.log_det() for step in steps]).sum()
+
+    def _latents(self, x: Tensor, level: int) -> Tensor:
+        for step in self._steps(level):
+            x = step(x)
+        if level == len(self.levels) - 1:
+            return x
+        staying, leaving = x.chunk(2, dim=-1)
+        return torch.cat([leaving, self._latents(staying, level + 1)], dim=-1)
+
+    def _origin(self, x: Tensor, level: int) -> Tensor:
+        if level < len(self.levels) - 1:
+            leaving, staying = x.chunk(2, dim=-1)
+            x = torch.cat([self._origin(staying, level + 1), leaving], dim=-1)
+        for step in reversed(self._steps(level)):
+            x = step.inverse(x)
+        return x
+
+    def _steps(self, level: int) -> list[Step]:
+        return list(cast("Iterable[Step]", self.levels[level]))

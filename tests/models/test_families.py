@@ -1,0 +1,147 @@
+"""The families of backbones that the papers use, and two newer ones: each tiny, its weights random."""
+
+from __future__ import annotations
+
+import string
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from tokenizers import Regex, Tokenizer, models, pre_tokenizers, processors
+from torch import Tensor
+from transformers import PreTrainedTokenizerFast
+
+from models.encoder import Encoder, dropout_off
+from models.export import PARITY, check_parity, write_onnx
+from models.pooling import POOLINGS
+
+TEXTS = ["The man plays the guitar.", "a", "", "The river runs to the sea and the sun is hot in the morning."]
+
+BERT_PIECES = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
+ROBERTA_PIECES = {"cls": "<s>", "pad": "<pad>", "sep": "</s>", "unk": "<unk>", "mask": "<mask>"}
+"""In the order of their ids: RoBERTa's positions begin after that of the padding, 1."""
+
+SIZES = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 64,
+    "initializer_range": 0.2,
+}
+
+
+@dataclass(frozen=True)
+class Family:
+    """`positions` are those of the configuration, of which RoBERTa and MPNet keep two for themselves."""
+
+    name: str
+    pieces: dict[str, str] = field(default_factory=lambda: BERT_PIECES)
+    positions: int = 40
+    sizes: dict[str, Any] = field(default_factory=lambda: SIZES)
+    dropout: tuple[str, ...] = ("hidden_dropout_prob", "attention_probs_dropout_prob")
+
+    def write(self, folder: Path) -> None:
+        """A tokenizer of single characters, and a model with random weights."""
+        vocabulary = {piece: i for i, piece in enumerate([*self.pieces.values(), *string.printable])}
+        cls, sep = self.pieces["cls"], self.pieces["sep"]
+        tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=self.pieces["unk"]))
+        tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("."), behavior="isolated")
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single=f"{cls} $A {sep}", special_tokens=[(piece, vocabulary[piece]) for piece in (cls, sep)]
+        )
+        PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+            tokenizer_object=tokenizer, **{f"{name}_token": piece for name, piece in self.pieces.items()}
+        ).save_pretrained(folder)
+        torch.manual_seed(0)
+        config = getattr(transformers, f"{self.name}Config")(
+            vocab_size=len(vocabulary),
+            max_position_embeddings=self.positions,
+            **{f"{name}_token_id": vocabulary[self.pieces[name]] for name in ("pad", "cls", "sep")},
+            **{"bos_token_id": None, "eos_token_id": None},
+            **self.sizes,
+            **dict.fromkeys(self.dropout, 0.1),
+        )
+        getattr(transformers, f"{self.name}Model")(config).save_pretrained(folder)
+
+
+FAMILIES = [
+    Family("Bert"),
+    Family("Roberta", ROBERTA_PIECES, positions=42),
+    Family("XLMRoberta", ROBERTA_PIECES, positions=42),
+    Family("MPNet", ROBERTA_PIECES, positions=42),
+    Family(
+        "DistilBert",
+        sizes={"dim": 32, "n_layers": 2, "n_heads": 2, "hidden_dim": 64, "initializer_range": 0.2},
+        dropout=("dropout", "attention_dropout"),
+    ),
+    Family("Electra", sizes={**SIZES, "embedding_size": 16}),
+    Family(
+        "ModernBert",
+        # Windows of 8 tokens in the first and last layer, so that the longest text is several of them.
+        sizes={**SIZES, "num_hidden_layers": 3, "local_attention": 8, "global_attn_every_n_layers": 2},
+        dropout=("attention_dropout", "mlp_dropout", "embedding_dropout"),
+    ),
+]
+
+
+@pytest.fixture(scope="module", params=FAMILIES, ids=lambda family: family.name)
+def backbone(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("family")
+    request.param.write(folder)
+    return folder
+
+
+def tensors(encoder: Encoder) -> tuple[Tensor, Tensor]:
+    return encoder.tensors(encoder.tokenizer.encode(TEXTS))
+
+
+def test_a_text_may_be_as_long_as_the_positions_allow(backbone: Path) -> None:
+    encoder = Encoder.load(backbone)
+    assert encoder.max_length == 40
+    long = encoder.tokenizer.encode(["a" * 100])
+    assert len(long[0]) == 40
+    assert np.isfinite(encoder.encode(["a" * 100])).all()
+
+
+def test_every_pooling_is_finite_and_padding_never_reaches_it(backbone: Path) -> None:
+    for pooling in POOLINGS:
+        encoder = Encoder.load(backbone, pooling=pooling).eval()
+        together = encoder.encode(TEXTS)
+        assert together.shape == (len(TEXTS), 32)
+        assert np.isfinite(together).all()
+        np.testing.assert_allclose(together, np.concatenate([encoder.encode([text]) for text in TEXTS]), atol=1e-5)
+
+
+def test_the_last_hidden_state_is_the_last_of_all(backbone: Path) -> None:
+    """On which the poolings over two layers rely."""
+    encoder = Encoder.load(backbone).eval()
+    ids, mask = tensors(encoder)
+    output = encoder.backbone(input_ids=ids, attention_mask=mask, output_hidden_states=True)
+    assert torch.equal(output.last_hidden_state, output.hidden_states[-1])
+    assert len(output.hidden_states) == encoder.backbone.config.num_hidden_layers + 1
+
+
+def test_dropout_tells_two_passes_apart_until_it_is_off(backbone: Path) -> None:
+    encoder = Encoder.load(backbone, pooling="mean").train()
+    batch = tensors(encoder)
+    assert not torch.equal(encoder(*batch), encoder(*batch))
+    with dropout_off(encoder):
+        assert torch.equal(encoder(*batch), encoder(*batch))
+
+
+def test_the_graph_computes_what_torch_computes(backbone: Path, tmp_path: Path) -> None:
+    encoder = Encoder.load(backbone, pooling="mean")
+    write_onnx(encoder, tmp_path / "model.onnx")
+    assert check_parity(encoder, tmp_path / "model.onnx") <= PARITY
+
+
+@pytest.mark.parametrize("pooling", POOLINGS)
+def test_every_pooling_of_a_family_without_absolute_positions_is_exported(tmp_path: Path, pooling: str) -> None:
+    FAMILIES[-1].write(tmp_path)
+    encoder = Encoder.load(tmp_path, pooling=pooling)
+    write_onnx(encoder, tmp_path / "model.onnx")
+    assert check_parity(encoder, tmp_path / "model.onnx") <= PARITY

@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from models.flow import Flow
+
+
+def flow_of(dim: int, levels: int, depth: int, seed: int, dtype: torch.dtype = torch.float64) -> Flow:
+    """A flow with every weight drawn, none of them where training begins."""
+    rng = torch.Generator().manual_seed(seed)
+    flow = Flow(dim=dim, levels=levels, depth=depth, hidden=5).to(dtype)
+    drawn = {
+        name: 0.2 * torch.randn(weights.shape, generator=rng, dtype=dtype)
+        for name, weights in flow.state_dict().items()
+    }
+    flow.load_state_dict(drawn)
+    return flow
+
+
+shapes = st.tuples(st.integers(1, 3), st.integers(1, 3), st.integers(1, 3), st.integers(0, 99)).map(
+    lambda drawn: (drawn[0] * 2 ** drawn[1], *drawn[1:])
+)
+
+
+@settings(max_examples=30)
+@given(shape=shapes)
+def test_the_volume_changes_as_the_jacobian_says(shape: tuple[int, int, int, int]) -> None:
+    flow = flow_of(*shape)
+    x = torch.linspace(-1, 1, flow.dim, dtype=torch.float64)
+    jacobian = torch.autograd.functional.jacobian(lambda one: flow(one[None])[0], x)  # type: ignore[no-untyped-call]
+    _, log_det = torch.linalg.slogdet(jacobian)
+    torch.testing.assert_close(flow.log_det(), log_det, rtol=1e-9, atol=1e-9)
+
+
+@settings(max_examples=30)
+@given(shape=shapes)
+def test_latents_lead_back_to_their_vectors(shape: tuple[int, int, int, int]) -> None:
+    flow = flow_of(*shape, dtype=torch.float32)
+    x = torch.randn(6, flow.dim, generator=torch.Generator().manual_seed(shape[-1]))
+    latents = flow(x)
+    assert latents.shape == x.shape
+    torch.testing.assert_close(flow.inverse(latents), x, rtol=1e-5, atol=1e-5)
+
+
+def test_the_half_that_leaves_a_level_is_not_touched_by_the_next() -> None:
+    flow = flow_of(16, levels=3, depth=2, seed=0)
+    x = torch.randn(4, 16, dtype=torch.float64)
+    before = flow(x)
+    with torch.no_grad():
+        for weights in flow.levels[1].parameters():
+            weights.add_(0.1)
+    after = flow(x)
+    assert torch.equal(before[:, :8], after[:, :8])
+    assert not torch.isclose(before[:, 8:], after[:, 8:]).any(dim=0).all()
+
+
+def test_every_coordinate_is_moved_by_training() -> None:
+    flow = flow_of(16, levels=3, depth=3, seed=0)
+    flow(torch.randn(4, 16, dtype=torch.float64)).square().sum().backward()
+    assert all(weights.grad is not None and weights.grad.abs().sum() > 0 for weights in flow.parameters())
+
+
+def test_a_width_that_can_not_be_halved_so_often_is_refused() -> None:
+    with pytest.raises(ValueError, match="12 dimensions can't be halved 3 times"):
+        Flow(dim=12, levels=3, depth=1, hidden=4)

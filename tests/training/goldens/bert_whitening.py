@@ -1,0 +1,36 @@
+"""BERT-whitening (bojone/BERT-whitening): cosines, which the signs of the directions do not change."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from models.transform import Affine
+from tests.training.goldens.golden import Golden
+from training.postprocess.whitening import Moments, whitening_matrix
+
+COSINES = "official_cos_k"
+
+
+def check(golden: Golden, dtype: torch.dtype) -> None:
+    """Mean and covariance over both sides, for each number of directions in the file."""
+    first, second = golden["emb1"], golden["emb2"]
+    moments = Moments(first.shape[1])
+    moments.add(first)
+    moments.add(second)
+    golden.close(-moments.mean[None], "official_bias")
+    for key in golden.keys(COSINES):
+        dims = int(key.removeprefix(COSINES))
+        whiten = Affine.of(moments.mean, whitening_matrix(moments.covariance(), dims)).to(dtype)
+        a, b = normalize(whiten(first)), normalize(whiten(second))
+        _close(golden, (a * b).sum(1), key)
+        _close(golden, a @ a.T, f"official_gram_k{dims}")
+
+
+def _close(golden: Golden, cosines: Tensor, key: str) -> None:
+    """In parts of 1: the small directions are scaled up with their rounding, and a cosine may be near 0."""
+    if key in golden:
+        golden.compared.append(key)
+        tolerance = 1e-10 if golden.dtype == torch.float64 else 1e-5
+        torch.testing.assert_close(cosines, golden[key], rtol=0, atol=tolerance)

@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+import pytest
+
+from models import bundle
+from models.bundle import BundleError
+from models.encoder import Encoder
+from training.commands import postprocess
+from training.config import ConfigError
+from training.evaluation.pairs import DataError
+
+
+def call(*arguments: str) -> int:
+    parser = argparse.ArgumentParser()
+    postprocess.add(parser.add_subparsers())
+    options = parser.parse_args(["postprocess", *arguments])
+    return int(options.command(options))
+
+
+def test_it_leaves_a_bundle_and_says_what_was_fitted(
+    tiny_backbone: Path, corpus_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "white"
+    arguments = ["--pooling", "mean", "--max-length", "16", "--corpus", str(corpus_file), "--set", "dims=12"]
+    assert call("whitening", str(tiny_backbone), "--out", str(out), *arguments, "--seed", "5") == 0
+    assert capsys.readouterr().out == f"{out}: whitening, 32 to 12 dimensions, sentences 240\n"
+    manifest = bundle.load(out).manifest
+    assert (manifest.name, manifest.dim, manifest.max_length) == ("white", 12, 16)
+    assert (manifest.backbone, manifest.objective) == (str(tiny_backbone), None)
+    run = manifest.run or {}
+    assert run["postprocess"] == "whitening"
+    assert run["params"] == {"dims": 12}
+    assert run["seed"] == 5
+    assert run["corpus"]["sentences"] == run["fitted"]["sentences"] == 240
+    assert Encoder.load(out).dim == 12
+
+
+def test_a_bundle_keeps_its_backbone_and_objective_and_is_not_post_processed_twice(
+    tiny_bundle: Path, corpus_file: Path, tmp_path: Path
+) -> None:
+    trained = tmp_path / "trained"
+    from models.export import export
+
+    export(Encoder.load(tiny_bundle), trained, name="trained", backbone="bert", objective="simcse")
+    assert call("flow", str(trained), "--out", str(tmp_path / "flow"), "--corpus", str(corpus_file)) == 0
+    manifest = bundle.load(tmp_path / "flow").manifest
+    assert (manifest.backbone, manifest.objective, manifest.pooling) == ("bert", "simcse", "mean")
+    assert (manifest.run or {})["fitted"]["bits_per_dim"] < 20
+    with pytest.raises(ValueError, match="has a transform already"):
+        call("dcl", str(tmp_path / "flow"), "--out", str(tmp_path / "twice"), "--corpus", str(corpus_file))
+    assert not (tmp_path / "twice").exists()
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("dims", "--set dims: expected KEY=VALUE, KEY one of dims"),
+        ("tau=1", "--set tau=1: expected KEY=VALUE, KEY one of dims"),
+        ("dims=many", "--set dims=many: expected a whole number, got 'many'"),
+        ("dims=-1", "dims: -1 is not above 0"),
+    ],
+)
+def test_a_wrong_setting_is_named(tiny_backbone: Path, tmp_path: Path, setting: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{message}"):
+        call("whitening", str(tiny_backbone), "--out", str(tmp_path / "out"), "--set", setting)
+
+
+def test_what_would_stop_it_at_the_end_stops_it_before_it_begins(tiny_backbone: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").write_text("kept")
+    with pytest.raises(BundleError, match="not a bundle"):
+        call("whitening", str(tiny_backbone), "--out", str(tmp_path / "mine"), "--corpus", "nowhere.txt")
+    with pytest.raises(DataError, match="holds none of STS12"):
+        call("whitening", str(tiny_backbone), "--out", str(tmp_path / "out"), "--eval-data", str(tmp_path))
+
+
+def test_real_data_judges_the_outcome(
+    tiny_backbone: Path, corpus_file: Path, tmp_path: Path, test_data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = test_data / "senteval" / "downstream" / "STS" / "STSBenchmark"
+    (tmp_path / "STS").mkdir()
+    (tmp_path / "STS" / "STSBenchmark").symlink_to(folder)
+    arguments = ["--out", str(tmp_path / "out"), "--corpus", str(corpus_file), "--eval-data", str(tmp_path)]
+    assert call("whitening", str(tiny_backbone), *arguments) == 0
+    scores = json.loads((tmp_path / "out" / bundle.MANIFEST).read_text())["scores"]
+    assert set(scores) == {"STSB", "onnx_parity"}
+    assert "STSB" in capsys.readouterr().out

@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import io
+
+import pytest
+import torch
+from torch import Tensor
+
+from models.encoder import Encoder
+from models.transform import Affine
+from training.corpus import Corpus
+from training.objectives.decorrelation import cross_correlation, dimension_contrast
+from training.postprocess.dcl import DCLParams, dropout_views, fit, train
+
+
+def draw_views(count: int, seed: int) -> Tensor:
+    """(2, N, 8), noisy views whose dimensions are correlated."""
+    rng = torch.Generator().manual_seed(seed)
+    mix = torch.eye(8) + 0.5 * torch.ones(8, 8)
+    clean = torch.randn(count, 8, generator=rng) @ mix
+    return clean + 0.1 * torch.randn(2, count, 8, generator=rng)
+
+
+def test_the_map_is_the_identity_at_first() -> None:
+    matrix, losses = train([draw_views(64, 0)], 8, DCLParams(learning_rate=1e-9))
+    torch.testing.assert_close(matrix, torch.eye(8), atol=1e-8, rtol=0)
+    first, second = draw_views(64, 0)
+    assert losses == [pytest.approx(dimension_contrast(first, second, 10.0).item())]
+
+
+def test_training_decorrelates_the_dimensions_of_unseen_views() -> None:
+    matrix, losses = train([draw_views(64, seed) for seed in range(300)], 8, DCLParams(learning_rate=0.01))
+    first, second = draw_views(1000, 999)
+    before, after = (
+        cross_correlation(a, b, centred=True) for a, b in ((first, second), (first @ matrix, second @ matrix))
+    )
+    assert losses[-1] < losses[0]
+    assert (after.sum() - after.trace()).abs() < 0.5 * (before.sum() - before.trace())
+
+
+def test_views_differ_by_dropout_alone_and_leave_it_off(encoder: Encoder, sentences: list[str]) -> None:
+    encoder.eval()
+    ((first, second),) = dropout_views(encoder, [sentences[:10]])
+    assert first.shape == second.shape == (10, 32)
+    assert not torch.equal(first, second)
+    assert not first.requires_grad
+    assert not encoder.training
+
+
+def test_it_is_an_affine_transform_without_a_shift(encoder: Encoder, corpus: Corpus) -> None:
+    fitted = fit(encoder, corpus, DCLParams(), seed=0, stream=io.StringIO())
+    assert isinstance(fitted.transform, Affine)
+    assert (fitted.transform.dim, fitted.transform.out) == (32, 32)
+    assert not fitted.transform.mean.any()
+    assert not torch.equal(fitted.transform.matrix, torch.eye(32))
+
+
+@pytest.mark.parametrize(("name", "value"), [("temperature", 0.0), ("batch_size", 1), ("epochs", 0)])
+def test_a_parameter_out_of_range_is_named(name: str, value: float) -> None:
+    with pytest.raises(ValueError, match=f"{name}: {value}"):
+        DCLParams(**{name: value})  # type: ignore[arg-type]

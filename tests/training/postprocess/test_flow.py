@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+import io
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from models.encoder import Encoder
+from models.flow import Flow
+from training.corpus import Corpus
+from training.postprocess.base import PostprocessError
+from training.postprocess.flow import FlowParams, bits_per_dim, fit, initialise, train
+
+
+def draw(count: int, seed: int) -> Tensor:
+    """(N, 16): the second half nearly a function of the first; around 3, the scales from 0.1 to 10."""
+    half = torch.randn(count, 8, generator=torch.Generator().manual_seed(seed))
+    return torch.cat([half, half.abs() + 0.1 * half.flip(0)], dim=1) * torch.logspace(-1, 1, 16) + 3
+
+
+@pytest.fixture
+def flow() -> Flow:
+    return Flow(dim=16, levels=2, depth=2, hidden=8)
+
+
+def test_a_flow_that_does_nothing_has_the_bits_of_a_standard_normal(flow: Flow) -> None:
+    torch.nn.init.zeros_(flow.get_parameter("levels.0.0.coupling.shift.weight"))
+    with torch.no_grad():
+        for weights in flow.parameters():
+            weights.zero_()
+    x = draw(7, seed=0)
+    normal = torch.distributions.Normal(0, 1)
+    expected = -normal.log_prob(x).sum(1).mean() / (16 * math.log(2))  # type: ignore[no-untyped-call]
+    torch.testing.assert_close(bits_per_dim(flow, x), expected)
+
+
+def test_bits_per_dim_are_those_of_the_density(flow: Flow) -> None:
+    """A flow of scales alone makes the normal distribution with the inverse scales likeliest."""
+    x = draw(2000, seed=1)
+    initialise(flow, x)
+    deviations = torch.distributions.Normal(x.mean(0), x.std(0))
+    expected = -deviations.log_prob(x).sum(1).mean() / (16 * math.log(2))  # type: ignore[no-untyped-call]
+    torch.testing.assert_close(bits_per_dim(flow, x), expected, rtol=1e-3, atol=1e-3)
+
+
+def test_the_first_batch_becomes_standard(flow: Flow) -> None:
+    first = draw(32, seed=0)
+    initialise(flow, first)
+    latents = flow(first)
+    torch.testing.assert_close(latents.mean(0), torch.zeros(16), atol=1e-5, rtol=0)
+    torch.testing.assert_close(latents.var(0, correction=0), torch.ones(16), atol=1e-3, rtol=0)
+
+
+def test_training_makes_unseen_vectors_likelier(flow: Flow) -> None:
+    unseen = draw(500, seed=1)
+    batches = list(draw(3200, seed=0).chunk(100))
+    initialise(flow, batches[0])
+    before = bits_per_dim(flow, unseen).item()
+    bits = train(flow, batches, FlowParams())
+    assert len(bits) == 100
+    assert bits_per_dim(flow, unseen).item() < before - 0.05
+
+
+def test_a_constant_coordinate_neither_overflows_nor_makes_noise_loud(flow: Flow) -> None:
+    constant = draw(6400, seed=0)
+    constant[:, [3, 12]] = 0.25
+    bits = train(flow, constant.chunk(200), FlowParams(learning_rate=0.01))
+    assert all(map(math.isfinite, bits))
+    jitter = constant[:50].clone()
+    jitter[:, [3, 12]] *= 1 + 1e-7
+    torch.testing.assert_close(flow(jitter), flow(constant[:50]), atol=1e-3, rtol=0)
+
+
+def test_a_width_that_can_not_be_halved_is_refused(encoder: Encoder, corpus: Corpus) -> None:
+    with pytest.raises(PostprocessError, match="32 dimensions can't be halved 6 times"):
+        fit(encoder, corpus, FlowParams(levels=6), seed=0, stream=io.StringIO())
+
+
+def test_a_flow_that_diverges_says_so(encoder: Encoder, corpus: Corpus) -> None:
+    with pytest.raises(PostprocessError, match=r"diverged at learning_rate 1e\+30"):
+        fit(encoder, corpus, FlowParams(learning_rate=1e30), seed=0, stream=io.StringIO())
+
+
+def test_epochs_are_passes_over_the_corpus(encoder: Encoder, corpus: Corpus) -> None:
+    def bits(epochs: int) -> float:
+        torch.manual_seed(0)
+        fitted = fit(encoder, corpus, FlowParams(epochs=epochs), seed=0, stream=io.StringIO())
+        return fitted.facts["bits_per_dim"]
+
+    assert bits(4) < bits(1)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("levels", 0), ("hidden", 0), ("batch_size", 1), ("learning_rate", 0.0), ("weight_decay", -0.1)],
+)
+def test_a_parameter_out_of_range_is_named(name: str, value: float) -> None:
+    with pytest.raises(ValueError, match=f"{name}: {value}"):
+        FlowParams(**{name: value})  # type: ignore[arg-type]

@@ -1,0 +1,109 @@
+"""What holds for every post-processing of the table."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from models import bundle
+from models.encoder import Encoder
+from models.export import export
+from models.transform import TRANSFORMS, Transform
+from serving.engines import ENGINES
+from serving.ports import EngineOptions
+from training.corpus import Corpus
+from training.postprocess import POSTPROCESSES
+from training.postprocess.base import PostprocessError
+
+TEXTS = ["the dog can see the river .", "a", "", "the teacher will read the long book in the morning ."]
+
+
+@pytest.fixture(params=POSTPROCESSES)
+def name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def apply(name: str, encoder: Encoder, corpus: Corpus, seed: int = 3) -> Transform:
+    chosen = POSTPROCESSES[name]
+    fitted = chosen.apply(encoder, corpus, chosen.params, seed=seed, stream=io.StringIO())
+    assert fitted.transform is encoder.transform
+    assert fitted.facts["sentences"] == corpus.census.sentences
+    return fitted.transform
+
+
+def test_the_same_seed_gives_the_same_transform(name: str, tiny_backbone: Path, corpus: Corpus) -> None:
+    first, second = (apply(name, Encoder.load(tiny_backbone, pooling="mean"), corpus) for _ in range(2))
+    weights = second.state_dict()
+    assert all(torch.equal(tensor, weights[key]) for key, tensor in first.state_dict().items())
+
+
+def test_it_changes_the_vectors_and_not_the_backbone(name: str, encoder: Encoder, corpus: Corpus) -> None:
+    pooled, before = encoder.encode(TEXTS), {key: value.clone() for key, value in encoder.backbone.state_dict().items()}
+    transform = apply(name, encoder, corpus)
+    assert all(torch.equal(before[key], value) for key, value in encoder.backbone.state_dict().items())
+    expected = transform(torch.from_numpy(pooled)).numpy()
+    assert encoder.dim == transform.out == expected.shape[1]
+    np.testing.assert_allclose(encoder.encode(TEXTS), expected, atol=1e-4)
+    assert expected.shape != pooled.shape or not np.allclose(expected, pooled)
+
+
+def test_it_is_served_from_its_bundle(name: str, encoder: Encoder, corpus: Corpus, tmp_path: Path) -> None:
+    transform = apply(name, encoder, corpus)
+    export(encoder, tmp_path / name, name=name, backbone="tiny")
+    model = ENGINES["onnxruntime"](tmp_path / name)
+    engine = model.load(EngineOptions(device="cpu"))
+    embedded = engine.embed(engine.tokenize(TEXTS, "right"))
+    assert model.manifest.dim == transform.out
+    assert model.manifest.transform is not None
+    np.testing.assert_allclose(embedded.vectors * embedded.norms[:, None], encoder.encode(TEXTS), rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.filterwarnings("ignore")  # sentence-transformers' own
+def test_sentence_transformers_agrees_where_it_can_open_the_bundle(
+    name: str, encoder: Encoder, corpus: Corpus, tmp_path: Path
+) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    apply(name, encoder, corpus)
+    made = export(encoder, tmp_path / name, name=name, backbone="tiny")
+    if "1_Pooling/config.json" not in made.manifest.files:
+        pytest.skip("its files have no words for this transform; tests/models/test_transform.py")
+    theirs = SentenceTransformer(str(tmp_path / name), device="cpu").encode(TEXTS)
+    ours = encoder.encode(TEXTS)
+    ours /= np.linalg.norm(ours, axis=1, keepdims=True)
+    assert (ours * theirs).sum(axis=1).min() >= 0.9999
+
+
+def test_a_corpus_that_is_too_small_is_refused_and_told_how_many_are_needed(
+    name: str, encoder: Encoder, short_corpus: Corpus
+) -> None:
+    with pytest.raises(
+        PostprocessError, match=r"short: 20 different sentences are too few .* at least \d\d are needed"
+    ):
+        apply(name, encoder, short_corpus)
+    assert encoder.transform is None
+
+
+def test_an_encoder_that_has_a_transform_is_refused(name: str, encoder: Encoder, corpus: Corpus) -> None:
+    encoder.attach(TRANSFORMS["affine"](dim=32, out=32))
+    with pytest.raises(PostprocessError, match=r"has a transform already \(affine\)"):
+        apply(name, encoder, corpus)
+
+
+def test_it_says_how_far_it_is_in_plain_lines(
+    name: str, encoder: Encoder, corpus: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("training.postprocess.vectors.LINE_EVERY", 0.0)
+    said, chosen = io.StringIO(), POSTPROCESSES[name]
+    chosen.apply(encoder, corpus, chosen.params, seed=0, stream=said)
+    assert said.getvalue().splitlines()[-1].endswith("of 240 sentences")
+
+
+def test_the_manifest_knows_the_transform(name: str, encoder: Encoder, corpus: Corpus, tmp_path: Path) -> None:
+    transform = apply(name, encoder, corpus)
+    export(encoder, tmp_path / name, name=name, backbone="tiny")
+    assert bundle.load(tmp_path / name).manifest.transform == {"kind": transform.kind, **transform.sizes}

@@ -1,0 +1,111 @@
+"""`postprocess`: a transform fitted to an encoder's vectors, and the two together as a bundle."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from models import bundle
+from models.bundle import Manifest
+from models.encoder import Encoder
+from models.export import export
+from models.pooling import POOLINGS
+from training.config import ConfigError
+from training.corpus import Corpus, open_corpus
+from training.environment import environment
+from training.evaluation import sts
+from training.evaluation.pairs import STS_TASKS, DataError, Subsets
+from training.fields import kinds, parse
+from training.hardware import pick_device
+from training.postprocess import POSTPROCESSES
+from training.postprocess.base import Fitted
+from training.progress import encode_visibly
+from training.publish import counts
+
+
+def add(commands: Any) -> None:
+    """The command and its options."""
+    command = commands.add_parser("postprocess", help="fit a transform to an encoder's vectors, leave a bundle")
+    command.add_argument("name", choices=list(POSTPROCESSES), metavar="NAME", help=", ".join(POSTPROCESSES))
+    command.add_argument("source", metavar="SOURCE", help="minilm, a folder, a bundle or a hub id")
+    command.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of the bundle")
+    command.add_argument("--corpus", nargs="+", default=[], metavar="FILE", help="as in train: text, a sentence a line")
+    command.add_argument("--pooling", choices=list(POOLINGS), help="default: as the source says")
+    command.add_argument("--max-length", type=int, metavar="N", help="tokens of a text (default: as the source says)")
+    command.add_argument("--eval-data", type=Path, metavar="DIR", help="SentEval's data: scores for the manifest")
+    command.add_argument("--seed", type=int, default=42, metavar="S")
+    command.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a parameter of the fit")
+    command.set_defaults(command=postprocess)
+
+
+def postprocess(options: argparse.Namespace) -> int:
+    """Fits, judges if there is data to judge by, exports."""
+    bundle.refuse_foreign(options.out)
+    chosen = POSTPROCESSES[options.name]
+    params = _overridden(chosen.params, options.set)
+    tasks = _tasks(options.eval_data) if options.eval_data else {}
+    corpus = open_corpus(options.corpus, held_out=0)
+    origin = _manifest(Path(options.source))
+    encoder = Encoder.load(options.source, pooling=options.pooling, max_length=options.max_length)
+    encoder.to(pick_device("auto"))
+    fitted = chosen.apply(encoder, corpus, params, seed=options.seed, stream=sys.stderr)
+    encoder.eval().cpu()
+    scores = sts.evaluate(encode_visibly(encoder.encode, sys.stderr), tasks) if tasks else {}
+    if scores:
+        print(sts.table(scores))
+    made = export(
+        encoder,
+        options.out,
+        name=options.out.resolve().name,
+        backbone=origin.backbone if origin else options.source,
+        objective=origin.objective if origin else None,
+        run=_record(options, params, corpus, fitted),
+        scores={task: score.spearman.all for task, score in scores.items()},
+    )
+    facts = ", ".join(f"{name.replace('_', ' ')} {value:g}" for name, value in fitted.facts.items())
+    print(f"{made.folder}: {options.name}, {encoder.pooled_dim} to {encoder.dim} dimensions, {facts}")
+    return 0
+
+
+def _overridden(params: Any, settings: Sequence[str]) -> Any:
+    """The parameters with `key=value` settings, each value of its field's type."""
+    known, changes = kinds(type(params)), {}
+    for setting in settings:
+        key, equals, text = setting.partition("=")
+        if not equals or key not in known:
+            raise ConfigError(f"--set {setting}: expected KEY=VALUE, KEY one of {', '.join(known)}")
+        try:
+            changes[key] = parse(text, known[key])
+        except ValueError as error:
+            raise ConfigError(f"--set {setting}: {error}") from error
+    try:
+        return replace(params, **changes)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+
+
+def _tasks(data: Path) -> dict[str, Subsets]:
+    if tasks := {name: files.load(data) for name, files in STS_TASKS.items() if files.present(data)}:
+        return tasks
+    raise DataError(f"{data}: holds none of {', '.join(STS_TASKS)}")
+
+
+def _manifest(source: Path) -> Manifest | None:
+    """What the source says of itself if it is a bundle."""
+    return bundle.load(source).manifest if (source / bundle.MANIFEST).is_file() else None
+
+
+def _record(options: argparse.Namespace, params: Any, corpus: Corpus, fitted: Fitted) -> dict[str, Any]:
+    return {
+        "postprocess": options.name,
+        "source": options.source,
+        "params": asdict(params),
+        "seed": options.seed,
+        "corpus": {"name": corpus.name, **counts(corpus.census)},
+        "fitted": dict(fitted.facts),
+        "environment": environment(),
+    }

@@ -1,0 +1,14 @@
+"""The table of post-processings: a new one is a file beside this and a line here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from training.postprocess import dcl, flow, whitening
+from training.postprocess.base import Postprocess
+
+POSTPROCESSES: dict[str, Postprocess[Any]] = {
+    "whitening": whitening.POSTPROCESS,
+    "flow": flow.POSTPROCESS,
+    "dcl": dcl.POSTPROCESS,
+}

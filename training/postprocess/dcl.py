@@ -1,0 +1,94 @@
+"""The dimension-wise contrastive loss alone: a linear map between pooling and the unit vector, the encoder frozen.
+
+SimCSE++ (Xu et al., EMNLP 2023) trains the encoder with this loss; on a frozen one it is post-processing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from statistics import fmean
+from typing import TextIO
+
+import torch
+from torch import Tensor, nn
+
+from models.encoder import Encoder
+from models.transform import Affine
+from training.corpus import Corpus
+from training.objectives.base import Needs
+from training.objectives.decorrelation import dimension_contrast
+from training.postprocess.base import Fitted, Postprocess, PostprocessError, check_above_zero
+from training.postprocess.vectors import sentence_batches
+from training.views import ViewEncoder, in_passes
+
+LAST = 100
+"""Batches over which the loss is reported at the end."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DCLParams:
+    """The temperature of the published DCL-only model; the rest is ours, for published code trains the encoder."""
+
+    temperature: float = 10.0
+    """models_vicreg.py of SimCSE++; its help text says 20."""
+    batch_size: int = 64
+    epochs: int = 1
+    learning_rate: float = 1e-4
+    """Chosen on STS: ten times as much takes more off the loss, and off STS too (docs/objectives.md)."""
+
+    def __post_init__(self) -> None:
+        check_above_zero(self, "temperature", "epochs", "learning_rate")
+        if self.batch_size < 2:
+            raise ValueError(f"batch_size: {self.batch_size} sentence does not vary")
+
+
+def dropout_views(encoder: Encoder, batches: Iterable[list[str]]) -> Iterator[Tensor]:
+    """Two dropout passes (2, N, D) of each batch, without gradient, on the CPU."""
+    views = ViewEncoder(encoder, Needs(views=2)).train()
+    for sentences in batches:
+        with torch.no_grad():
+            pooled = views(in_passes(encoder, encoder.tokenizer.encode(sentences)))
+        yield pooled.cpu()
+    encoder.eval()
+
+
+def train(batches: Iterable[Tensor], dim: int, params: DCLParams) -> tuple[Tensor, list[float]]:
+    """The matrix (D, D), the identity at first, and the loss of each batch (2, N, D)."""
+    matrix = nn.Parameter(torch.eye(dim))
+    optimiser = torch.optim.Adam([matrix], lr=params.learning_rate)
+    losses: list[float] = []
+    for first, second in batches:
+        optimiser.zero_grad()
+        loss = dimension_contrast(first @ matrix, second @ matrix, params.temperature)
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimiser.step()
+        losses.append(loss.item())
+    return matrix.detach(), losses
+
+
+def fit(encoder: Encoder, corpus: Corpus, params: DCLParams, *, seed: int, stream: TextIO) -> Fitted:
+    """The linear map under which each dimension of one view finds itself in the other.
+
+    Raises:
+        PostprocessError: the corpus has no whole batch.
+    """
+    sentences = corpus.census.sentences
+    if sentences < params.batch_size:
+        raise PostprocessError(
+            f"{corpus.name}: {sentences} different sentences are too few for DCL: "
+            f"at least {params.batch_size} are needed, a whole batch"
+        )
+    batches = sentence_batches(
+        corpus, size=params.batch_size, least=params.batch_size, epochs=params.epochs, seed=seed, stream=stream
+    )
+    matrix, losses = train(dropout_views(encoder, batches), encoder.dim, params)
+    facts = {"sentences": sentences, "loss_at_first": losses[0], "loss": fmean(losses[-LAST:])}
+    return Fitted(Affine.of(torch.zeros(encoder.dim), matrix), facts)
+
+
+POSTPROCESS = Postprocess(
+    summary="DCL: a linear map trained by the dimension-wise contrastive loss on two dropout views",
+    params=DCLParams(),
+    fit=fit,
+)

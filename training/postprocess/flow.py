@@ -1,0 +1,134 @@
+"""BERT-flow: a normalising flow that makes pooled vectors Gaussian (Li et al., EMNLP 2020)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from statistics import fmean
+from typing import TextIO
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import clip_grad_norm_
+
+from models.encoder import Encoder
+from models.flow import LOG_SCALE_FACTOR, ActNorm, AdditiveCoupling, Flow
+from training.corpus import Corpus
+from training.postprocess.base import Fitted, Postprocess, PostprocessError, check_above_zero
+from training.postprocess.vectors import pooled_batches
+
+NOISE = 1e-3
+"""Of the vectors' mean deviation, added in training, as images are dequantised. Coordinates may be constant (two of
+all-MiniLM's 384 are) and a last layer norm leaves a hyperplane: without noise the likelihood would have no bound."""
+LAST = 100
+"""Batches over which the bits per dimension are reported at the end."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FlowParams:
+    """Defaults as published: the configuration `l3_d3_w32` and the optimiser of bohanli/BERT-flow."""
+
+    levels: int = 3
+    depth: int = 3
+    """Steps in a level."""
+    hidden: int = 32
+    """Width of the two hidden layers in a coupling."""
+    batch_size: int = 32
+    epochs: int = 1
+    learning_rate: float = 1e-3
+    weight_decay: float = 0.01
+    clip_norm: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_above_zero(self, "levels", "depth", "hidden", "epochs", "learning_rate", "clip_norm")
+        if self.batch_size < 2:
+            raise ValueError(f"batch_size: {self.batch_size} sentence has no variance to begin with")
+        if self.weight_decay < 0:
+            raise ValueError(f"weight_decay: {self.weight_decay} is below 0")
+
+
+def bits_per_dim(flow: Flow, pooled: Tensor) -> Tensor:
+    """-log2 p(x) / D, the mean over pooled vectors (N, D): the density of their latents, and the change of volume."""
+    latents = flow(pooled)
+    log_prior = -0.5 * (latents.square() + math.log(2 * math.pi)).sum(-1)
+    bits: Tensor = -(log_prior + flow.log_det()).mean() / (flow.dim * math.log(2))
+    return bits
+
+
+@torch.no_grad()
+def initialise(flow: Flow, pooled: Tensor) -> None:
+    """Glow's beginning: couplings that do nothing yet, and actnorms that make the first batch (N, D) standard.
+
+    The actnorms inside the couplings are set likewise, on what the hidden layers, from N(0, 0.05), make of it.
+    """
+    for module in flow.modules():
+        if isinstance(module, AdditiveCoupling):
+            for parameter in module.hidden.parameters():
+                nn.init.normal_(parameter, std=0.05)
+            nn.init.zeros_(module.shift.weight)
+            nn.init.zeros_(module.shift.bias)
+    actnorms = [module for module in flow.modules() if isinstance(module, ActNorm)]
+    hooks = [actnorm.register_forward_pre_hook(_standardise) for actnorm in actnorms]
+    flow(pooled)
+    for hook in hooks:
+        hook.remove()
+
+
+def fit(encoder: Encoder, corpus: Corpus, params: FlowParams, *, seed: int, stream: TextIO) -> Fitted:
+    """The flow under which the corpus's vectors are likeliest.
+
+    Raises:
+        PostprocessError: the width can't be halved so often, the corpus has no whole batch, or the flow diverged.
+    """
+    sentences = corpus.census.sentences
+    if sentences < params.batch_size:
+        raise PostprocessError(
+            f"{corpus.name}: {sentences} different sentences are too few for a flow: "
+            f"at least {params.batch_size} are needed, a whole batch to begin with"
+        )
+    try:
+        flow = Flow(dim=encoder.dim, levels=params.levels, depth=params.depth, hidden=params.hidden)
+    except ValueError as error:
+        raise PostprocessError(str(error)) from error
+    bits = train(
+        flow,
+        pooled_batches(encoder, corpus, size=params.batch_size, epochs=params.epochs, seed=seed, stream=stream),
+        params,
+    )
+    if not all(map(math.isfinite, bits)):
+        raise PostprocessError(f"the flow diverged at learning_rate {params.learning_rate}: choose a lower one")
+    return Fitted(flow.eval(), {"sentences": sentences, "bits_per_dim": fmean(bits[-LAST:])})
+
+
+def train(flow: Flow, batches: Iterable[Tensor], params: FlowParams) -> list[float]:
+    """Maximum likelihood over batches (N, D) of pooled vectors, the first of which initialises; bits per dimension."""
+    optimiser = torch.optim.AdamW(flow.parameters(), lr=params.learning_rate, weight_decay=params.weight_decay)
+    bits: list[float] = []
+    deviation = torch.tensor(0.0)
+    for batch in batches:
+        if not bits:
+            deviation = NOISE * batch.std(0).mean()
+            initialise(flow, batch + deviation * torch.randn_like(batch))
+        optimiser.zero_grad()
+        loss = bits_per_dim(flow, batch + deviation * torch.randn_like(batch))
+        loss.backward()  # type: ignore[no-untyped-call]
+        clip_grad_norm_(flow.parameters(), params.clip_norm)
+        optimiser.step()
+        bits.append(loss.item())
+    return bits
+
+
+def _standardise(actnorm: nn.Module, inputs: tuple[Tensor]) -> None:
+    """Sets an actnorm so that its output over `inputs` has mean 0 and variance 1."""
+    assert isinstance(actnorm, ActNorm)
+    deviation, mean = torch.std_mean(inputs[0], dim=0, correction=0)
+    actnorm.shift.copy_(-mean)
+    actnorm.log_scale.copy_(-(deviation + 1e-6).log() / LOG_SCALE_FACTOR)
+
+
+POSTPROCESS = Postprocess(
+    summary="BERT-flow: Glow on the vector, its latents standard normal",
+    params=FlowParams(),
+    fit=fit,
+)

@@ -1,0 +1,102 @@
+"""BERT-whitening: vectors of mean zero and covariance identity (Su et al., 2021, arXiv:2103.15316)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TextIO
+
+import torch
+from torch import Tensor
+
+from models.encoder import Encoder
+from models.transform import Affine
+from training.corpus import Corpus
+from training.postprocess.base import Fitted, Postprocess, PostprocessError, check_above_zero
+from training.postprocess.vectors import pooled_batches
+
+NEGLIGIBLE = 1e-12
+"""Of the largest variance. A last layer norm leaves all vectors in a hyperplane, and coordinates may be constant: what
+float32 holds across it is rounding error, which whitening would make as large as all else."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WhiteningParams:
+    """Which directions are kept."""
+
+    dims: int | None = None
+    """How many of the leading ones (k; 256 for base, 384 for large models in the paper); None keeps all that vary."""
+
+    def __post_init__(self) -> None:
+        check_above_zero(self, "dims")
+
+
+class Moments:
+    """Mean and covariance of a stream of vectors, float64, in memory of D x D (Chan, Golub and LeVeque, 1983)."""
+
+    def __init__(self, dim: int) -> None:
+        self.count = 0
+        self.mean = torch.zeros(dim, dtype=torch.float64)
+        self._scatter = torch.zeros(dim, dim, dtype=torch.float64)
+
+    def add(self, vectors: Tensor) -> None:
+        """N more vectors (N, D)."""
+        batch = vectors.double()
+        mean = batch.mean(0)
+        total = self.count + len(batch)
+        centred, offset = batch - mean, mean - self.mean
+        self._scatter += centred.T @ centred + offset.outer(offset) * (self.count * len(batch) / total)
+        self.mean += offset * (len(batch) / total)
+        self.count = total
+
+    def covariance(self) -> Tensor:
+        """(D, D), divided by N - 1."""
+        return self._scatter / (self.count - 1)
+
+
+def whitening_matrix(covariance: Tensor, dims: int | None = None) -> Tensor:
+    """W = U diag(1 / sqrt(s)) of covariance = U diag(s) U', its first k columns: (D, D) to (D, k), s descending.
+
+    k is `dims`, or the number of directions that vary.
+
+    Raises:
+        PostprocessError: fewer directions vary, or none.
+    """
+    directions, variances, _ = torch.linalg.svd(covariance)
+    varying = int((variances > NEGLIGIBLE * variances[0]).sum())
+    kept = dims or varying
+    if not 0 < kept <= varying:
+        raise PostprocessError(
+            f"only {varying} of {len(variances)} directions vary over this corpus, dims={kept} can't be kept"
+            if varying
+            else "all sentences have the same vector: there is nothing to whiten"
+        )
+    whitening: Tensor = directions[:, :kept] / variances[:kept].sqrt()
+    return whitening
+
+
+def fit(encoder: Encoder, corpus: Corpus, params: WhiteningParams, *, seed: int, stream: TextIO) -> Fitted:
+    """The whitening of the corpus's vectors.
+
+    Raises:
+        PostprocessError: more directions are wanted than there are, or than the corpus can tell apart.
+    """
+    wanted, sentences = params.dims or encoder.dim, corpus.census.sentences
+    if wanted > encoder.dim:
+        raise PostprocessError(f"dims: {wanted} are wanted of vectors with {encoder.dim}")
+    if sentences <= wanted:
+        raise PostprocessError(
+            f"{corpus.name}: {sentences} different sentences are too few to whiten {wanted} dimensions: "
+            f"at least {wanted + 1} are needed, and many more for a good estimate"
+        )
+    moments = Moments(encoder.dim)
+    for vectors in pooled_batches(encoder, corpus, size=1024, seed=seed, stream=stream):
+        moments.add(vectors)
+    matrix = whitening_matrix(moments.covariance(), params.dims)
+    return Fitted(Affine.of(moments.mean.float(), matrix.float()), {"sentences": moments.count})
+
+
+POSTPROCESS = Postprocess(
+    summary="BERT-whitening: mean zero, covariance identity, the leading directions first",
+    params=WhiteningParams(),
+    fit=fit,
+)
