@@ -30,14 +30,21 @@ def main() -> int:
         print(f"{name}: measuring …", flush=True)
         result = {
             "command": f"python -m benchmarks {name}",
-            "machine": {"cpu": _cpu(), "cpus": cpus.available(), "python": platform.python_version()},
-            "versions": {package: version(package) for package in PACKAGES},
+            **surroundings(),
             **BENCHMARKS[name](),
         }
         file = RESULTS / f"{name}.json"
         file.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
         print(json.dumps(result["figures"], indent=2), f"\nkept in {file}", flush=True)
     return 0
+
+
+def surroundings() -> dict[str, Any]:
+    """What the figures were measured on and with."""
+    return {
+        "machine": {"cpu": _cpu(), "cpus": cpus.available(), "python": platform.python_version()},
+        "versions": {package: version(package) for package in PACKAGES},
+    }
 
 
 def _cpu() -> str:
