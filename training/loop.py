@@ -16,6 +16,7 @@ from training.config import RunConfig
 from training.corpus import Corpus
 from training.devices import Devices
 from training.diverged import DivergedError
+from training.objectives.base import Reports
 from training.progress import Progress
 from training.record import Write
 from training.speed import Meter
@@ -109,7 +110,8 @@ def _read(unread: Unread, state: State, setting: Setting, record: Write, progres
 def _evaluate(state: State, setting: Setting, record: Write, progress: Progress) -> None:
     """The first process judges; all go by its score."""
     score = setting.devices.agreed(setting.score(state.encoder) if setting.devices.first else 0.0)
-    record("evaluation", state.step, {setting.metric: score})
+    report = state.objective.report() if isinstance(state.objective, Reports) else {}
+    record("evaluation", state.step, {setting.metric: score, **report})
     best = state.best is None or score > state.best.score
     if best:
         state.best = Best(state.step, score)

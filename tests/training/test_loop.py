@@ -3,6 +3,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -248,6 +249,14 @@ def test_an_objective_that_needs_more_fits_the_loop_and_its_state_is_resumed(
     fitted(cut, resume=True)
     losses = [[(line["apart"], line["together"]) for line in metrics(config, "train")] for config in (whole, cut)]
     assert losses[0] == losses[1]
+
+
+@pytest.mark.parametrize(("rows", "rank"), [(0, 16), (8, 24), (100, 32)])
+def test_the_rank_that_barlow_twins_sees_is_logged(rows: int, rank: int, make_config: MakeConfig, fitted: Fit) -> None:
+    params = replace(OBJECTIVES["imsimcse"].presets["minilm"].params, barlow_weight=0.1, artificial_rows=rows)
+    config = replace(make_config(max_steps=2, eval_every=1), objective="imsimcse", params=params)
+    fitted(config)
+    assert [line.get("correlation_rank") for line in metrics(config, "evaluation")] == [None, rank, rank]
 
 
 def test_publish_leaves_a_bundle_that_tells_where_it_is_from(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -63,6 +63,14 @@ class Objective(Protocol):
 
     def to(self, device: torch.device) -> object:
         """Moves the weights, in place."""
+
+
+@runtime_checkable
+class Reports(Protocol):
+    """An objective that has something to say besides its terms."""
+
+    def report(self) -> dict[str, float]:
+        """Figures of the last batch, logged with each evaluation; nothing before there was one."""
 
 
 P = TypeVar("P")

@@ -11,7 +11,13 @@ from torch import Tensor, nn
 
 from training.objectives.base import Needs, Preset, Recipe, Views
 from training.objectives.contrastive import cosine_logits, info_nce
-from training.objectives.decorrelation import DCLForm, barlow_twins, cross_correlation, dimension_contrast
+from training.objectives.decorrelation import (
+    DCLForm,
+    barlow_twins,
+    cross_correlation,
+    dimension_contrast,
+    rank_of_cross_correlation,
+)
 from training.objectives.heads import MLP
 
 Pair = Literal["dropout", "gaussian-noise", "mean-sampling", "off-dropout", "shared-mean"]
@@ -71,6 +77,7 @@ class ImSimCSE(nn.Module):
         super().__init__()
         self.params = params
         self.head = MLP(dim)
+        self._correlated: tuple[Tensor, Tensor, Tensor] | None = None
 
     @property
     def needs(self) -> Needs:
@@ -95,8 +102,15 @@ class ImSimCSE(nn.Module):
         if params.barlow_weight:
             artificial = torch.randn(params.artificial_rows, noisy.shape[-1], generator=rng, device=noisy.device)
             correlation = cross_correlation(noisy[0], noisy[1], artificial, centred=params.barlow_centred)
+            self._correlated = noisy[0].detach(), noisy[1].detach(), artificial
             terms["barlow_twins"] = params.barlow_weight * barlow_twins(correlation, params.barlow_off_diagonal)
         return terms
+
+    def report(self) -> dict[str, float]:
+        """The rank of the last batch's correlation, where Barlow Twins has a weight."""
+        if self._correlated is None:
+            return {}
+        return {"correlation_rank": rank_of_cross_correlation(*self._correlated, centred=self.params.barlow_centred)}
 
     def _pair(self, kind: Pair, noisy: Tensor, clean: Tensor | None, rng: torch.Generator) -> tuple[Tensor, Tensor]:
         """The two sides, (N, D) each."""
