@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from models.encoder import Encoder
+from training.acceleration import swift
 from training.checkpoint import State
 from training.config import ConfigError, RunConfig
 from training.devices import Devices
@@ -75,4 +76,4 @@ def meter_of(state: State, teacher: Encoder | None, devices: Devices, autocast: 
 
 def loaded(source: str, devices: Devices) -> Encoder:
     """A frozen encoder, on the device of this process."""
-    return Encoder.load(source).to(devices.device).requires_grad_(False)
+    return swift(Encoder.load(source).to(devices.device)).requires_grad_(False)

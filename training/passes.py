@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-PASS_COST = {"cpu": 100}
+PASS_COST = {"cpu": 50}
 """What a pass costs besides its tokens, in sentence-tokens, measured (docs/log.md); elsewhere one pass is best."""
 
 

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from models.encoder import Encoder
+from training.acceleration import swift
 from training.config import ConfigError, RunConfig
 
 
@@ -20,7 +21,7 @@ def prepared(config: RunConfig, device: torch.device) -> Encoder:
     encoder = Encoder.load(config.backbone, pooling=config.pooling)
     if config.dropout is not None:
         set_dropout(encoder, config.dropout)
-    encoder.to(device)
+    swift(encoder.to(device))
     if config.compile:
         encoder.backbone.compile(dynamic=True)
     return encoder

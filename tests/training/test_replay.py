@@ -81,7 +81,7 @@ def test_sentences_whose_views_are_no_numbers_are_named(broken: RunConfig, monke
     file = diverged.last(Path(broken.run))
     monkeypatch.setattr(Encoder, "forward", spoiled)
     _, _, odd = replay(broken, file)
-    assert len(odd) == 1
+    assert 1 <= len(odd) < broken.batch_size, "one in each pass"
 
 
 def test_a_run_that_never_diverged_has_nothing_to_replay(make_config: MakeConfig, fitted: Fit) -> None:

@@ -1,0 +1,51 @@
+"""A loaded encoder made quicker to train. Its weights, their names and what it computes stay the same."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from models.encoder import Encoder
+from training.attention import FAMILIES, SWIFT
+from training.dropout import Dropout
+
+
+def swift(encoder: Encoder) -> Encoder:
+    """`encoder` itself, its attention replaced by a quicker one, and on the CPU its dropout and word embeddings too.
+
+    In evaluation it computes what it did, bit for bit; in training the same function, with other random numbers.
+    """
+    if encoder.backbone.config.model_type in FAMILIES:
+        encoder.backbone.set_attn_implementation(SWIFT)
+    if encoder.device.type != "cpu":  # where torch's own are quick
+        return encoder
+    for parent in list(encoder.backbone.modules()):
+        for name, child in parent.named_children():
+            if type(child) is nn.Dropout:
+                setattr(parent, name, Dropout(child.p).train(child.training))
+    if not torch.distributed.is_initialized():  # processes exchange dense gradients
+        _look_up_sparsely(encoder)
+    return encoder
+
+
+def _look_up_sparsely(encoder: Encoder) -> None:
+    """Lets the gradient of the word embeddings name the rows it has until all passes of a step have added theirs.
+
+    Torch would write out one as large as the whole table for each pass, nearly all of it zeros and in memory that the
+    kernel has yet to map. Here it is written out once a backward, for clipping and optimisers, in the place of the last
+    one: who wants to keep a gradient copies it.
+    """
+    words = encoder.backbone.get_input_embeddings()
+    if not isinstance(words, nn.Embedding):
+        return
+    table = torch.empty(0)
+
+    def write_out(weight: Tensor) -> None:
+        nonlocal table
+        if weight.grad is not None and weight.grad.is_sparse:
+            if (table.shape, table.dtype) != (weight.shape, weight.dtype):
+                table = torch.empty_like(weight)
+            weight.grad = table.zero_().add_(weight.grad)
+
+    words.sparse = True
+    words.weight.register_post_accumulate_grad_hook(write_out)  # type: ignore[no-untyped-call]
