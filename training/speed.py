@@ -14,7 +14,6 @@ from models.encoder import Encoder
 from training.batches import Batch
 from training.objectives.base import Needs
 
-
 FIGURES = ("sentences_per_s", "tokens_per_s", "flops_per_s", "utilisation")
 """What a meter tells: the only values of a run that two runs of one configuration need not share."""
 
