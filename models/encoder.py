@@ -67,15 +67,17 @@ class Encoder(nn.Module):
             SourceError: the folder holds no encoder that can be read, or its transform belongs to another pooling.
         """
         folder = resolve(str(source))
-        said = _said(folder)
-        fitted = said.get("transform")
-        if fitted and pooling not in (None, said["pooling"]):
-            raise SourceError(f"{folder}: its transform was fitted on {said['pooling']} pooling, not {pooling}")
         try:
+            said = _said(folder)
+            fitted = said.get("transform")
+            if fitted and pooling not in (None, said["pooling"]):
+                raise SourceError(f"{folder}: its transform was fitted on {said['pooling']} pooling, not {pooling}")
             backbone = _backbone(folder)
             hub_tokenizer = AutoTokenizer.from_pretrained(folder)
             transform = transforms.load(folder, fitted) if fitted else None
-        except (OSError, ValueError, KeyError) as error:
+        except SourceError:
+            raise
+        except (OSError, ValueError, KeyError, SafetensorError) as error:
             raise SourceError(f"{folder}: {error}") from error
         return cls(
             backbone,

@@ -10,7 +10,7 @@ from training.checkpoint import State
 from training.config import ConfigError, RunConfig
 from training.devices import Devices
 from training.objectives import OBJECTIVES
-from training.prepare import check_views_differ, prepared
+from training.prepare import check_augmentation, check_views_differ, prepared
 from training.speed import Meter, Work, matmul_peak
 from training.step import Step, adamw
 from training.views import Teacher
@@ -33,6 +33,7 @@ def initial(config: RunConfig, devices: Devices, autocast: torch.dtype | None) -
     except ValueError as error:
         raise ConfigError(str(error)) from error
     check_views_differ(encoder, config, objective.needs.views)
+    check_augmentation(encoder, config)
     objective.to(devices.device)
     optimiser = adamw(
         [*encoder.parameters(), *objective.parameters()],

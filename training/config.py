@@ -30,6 +30,10 @@ POSITIVE = (
 )
 
 
+LEAST_LENGTH = 3
+"""Tokens: one, and the special ones around it."""
+
+
 class ConfigError(ValueError):
     """A run that can't be, in one line that names the option."""
 
@@ -98,7 +102,7 @@ class RunConfig:
             raise ConfigError(f"dropout: {self.dropout} is not a share of at least 0 and below 1")
         if self.seed >= 1 << 63:
             raise ConfigError(f"seed: {self.seed} has more than 63 bits")
-        if self.max_length < 3:
+        if self.max_length < LEAST_LENGTH:
             raise ConfigError(f"max_length: {self.max_length} leaves no room between the special tokens")
 
         try:

@@ -16,7 +16,7 @@ from accelerate import Accelerator  # type: ignore[import-untyped]
 from accelerate.utils import DistributedDataParallelKwargs  # type: ignore[import-untyped]
 from torch import Tensor, nn
 
-from training.hardware import pick_device
+from training.hardware import HardwareError, pick_device
 from training.random_state import RandomState
 
 
@@ -102,6 +102,12 @@ class Devices:
 
 
 def _group(name: str) -> Accelerator:
-    # Buffers are constants (position ids): sending them before each pass would only cost time.
+    device = pick_device(name)
+    if device.index is not None:
+        raise HardwareError(f"device {name!r}: of several processes each takes one of its own")
+    # Buffers are constants (position ids): sending them before each pass would only cost time. Precision is ours.
     data_parallel = DistributedDataParallelKwargs(broadcast_buffers=False)
-    return Accelerator(cpu=name == "cpu", kwargs_handlers=[data_parallel])
+    group = Accelerator(cpu=device.type == "cpu", mixed_precision="no", kwargs_handlers=[data_parallel])
+    if group.num_processes != int(os.environ["WORLD_SIZE"]):
+        raise HardwareError(f"{os.environ['WORLD_SIZE']} processes were started, and they have not found each other")
+    return group

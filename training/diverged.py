@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping
 from pathlib import Path
 
+from torch.amp.grad_scaler import GradScaler
+
 from training import checkpoint
 from training.checkpoint import CheckpointError, State
 from training.devices import Devices
@@ -16,9 +18,12 @@ class DivergedError(ArithmeticError):
     """A loss or gradient is not a number; the message names step and terms."""
 
 
-def only_the_gradient(values: Mapping[str, float]) -> bool:
-    """Whether the loss is a number: a gradient out of fp16's range is expected, and its update is skipped."""
-    return math.isfinite(values["loss"])
+def only_out_of_range(values: Mapping[str, float], scaler: GradScaler) -> bool:
+    """Whether fp16 could not hold a gradient whose loss is a number: its update is skipped, and the scale halved.
+
+    Not once the scale is below 1, which the range of fp16 no longer explains.
+    """
+    return scaler.is_enabled() and math.isfinite(values["loss"]) and scaler.get_scale() >= 1
 
 
 def listed(values: Mapping[str, float]) -> str:

@@ -99,9 +99,12 @@ def _read(unread: Unread, state: State, setting: Setting, record: Write, progres
     speed = setting.meter([each.taken.batch for each in steps], seconds)
     for each in steps:
         taken, values = each.taken, each.values
-        if each.diverged and not (state.scaler.is_enabled() and diverged.only_the_gradient(values)):
+        if each.diverged and not diverged.only_out_of_range(values, state.scaler):
             file = diverged.save(state, taken, setting.folder, setting.devices)
-            raise DivergedError(f"step {taken.step}: {diverged.listed(values)}; {file} has the weights and the batch")
+            raise DivergedError(
+                f"step {taken.step}: {diverged.listed(values)}; {file} has the weights and the batch: look into it "
+                f"with python -m training replay {setting.folder}"
+            )
         rate = learning_rate(setting.config.learning_rate, taken.step - 1, setting.total_steps)
         record("train", taken.step, {**values, "learning_rate": rate, **speed})
         progress.advance(values["loss"], len(taken.batch.sentences), seconds / len(steps))

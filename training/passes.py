@@ -20,9 +20,11 @@ def by_length(lengths: Sequence[int], *, device: str, most: int | None = None) -
     `lengths` are in tokens, `device` a torch device type, `most` the number of sentences a pass may have.
     """
     order = sorted(range(len(lengths)), key=lambda row: -lengths[row])
+    if device not in PASS_COST:
+        most = most or max(len(order), 1)
+        return [order[start : start + most] for start in range(0, len(order), most)]
     longest = np.array([lengths[row] for row in order])
-    cuts = _cuts(longest, PASS_COST.get(device, longest.sum()), most or len(order))
-    return [order[start:end] for start, end in cuts]
+    return [order[start:end] for start, end in _cuts(longest, PASS_COST[device], most or len(order))]
 
 
 def _cuts(longest: np.ndarray, cost: int, most: int) -> list[tuple[int, int]]:

@@ -42,6 +42,17 @@ def check_views_differ(encoder: Encoder, config: RunConfig, views: int) -> None:
         )
 
 
+def check_augmentation(encoder: Encoder, config: RunConfig) -> None:
+    """Raises `ConfigError` if the backbone has no place for the run's augmentation: found by trying."""
+    if config.augmented is None:
+        return
+    try:
+        with torch.no_grad(), torch.random.fork_rng():
+            config.augmented(encoder, *encoder.tensors(encoder.tokenizer.encode(["a"])))
+    except ValueError as error:
+        raise ConfigError(f"augmentation: {error}") from error
+
+
 def _rates(encoder: Encoder) -> Iterator[tuple[nn.Module, str]]:
     """Modules and the attribute that holds their rate."""
     for module in encoder.backbone.modules():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping
 from itertools import takewhile
 from pathlib import Path
@@ -39,7 +40,8 @@ class Record:
     def write(self, kind: str, step: int, values: Mapping[str, float]) -> None:
         """One line: `kind` is `train` or `evaluation`."""
         with naming(self._file):
-            self._metrics.write(json.dumps({"kind": kind, "step": step, **values}) + "\n")
+            numbers = {name: value if math.isfinite(value) else None for name, value in values.items()}
+            self._metrics.write(json.dumps({"kind": kind, "step": step, **numbers}) + "\n")
             self._metrics.flush()
         for name, value in values.items():
             self._events.add_scalar(f"{kind}/{name}", value, step)
@@ -88,7 +90,7 @@ def stored(folder: Path) -> RunConfig:
         RunError: there is no run, or its configuration can't be read.
     """
     if not begun(folder):
-        raise RunError(f"{folder} holds no run to resume")
+        raise RunError(f"{folder} holds no run")
     return described(folder / CONFIG)
 
 

@@ -17,7 +17,9 @@ from training.teacher import plan
 
 
 def replay(config: RunConfig, file: Path) -> tuple[int, dict[str, float], list[str]]:
-    """A step that diverged, taken again: its number, its terms, and the sentences of which a view is not finite.
+    """A step that diverged, taken again: its number, its terms, and the sentences at which something is not finite.
+
+    On one process, whatever the run had: dropout is then another. On the same one it is the same.
 
     Raises:
         CheckpointError: the file is not of this run.
@@ -33,9 +35,17 @@ def replay(config: RunConfig, file: Path) -> tuple[int, dict[str, float], list[s
     state.encoder.train()
     views: list[Tensor] = []
     values = step.gradients(batch, seen=views.append)
-    odd = ~torch.isfinite(views[0]).all(dim=-1).all(dim=0)
+    values["gradient_norm"] = step.gradient_norm()
     return (
         state.step + 1,
         {name: value.item() for name, value in values.items()},
-        [sentence for sentence, bad in zip(sentences, odd.tolist(), strict=True) if bad],
+        [sentence for sentence, bad in zip(sentences, _odd(views[0], values["loss"]), strict=True) if bad],
     )
+
+
+def _odd(views: Tensor, loss: Tensor) -> list[bool]:
+    """Of each sentence, whether a view is not finite, or with a loss that is, the gradient there."""
+    assert views.grad is not None
+    looked_at = torch.stack([views.detach(), views.grad if torch.isfinite(loss) else views.detach()])
+    odd: list[bool] = (~torch.isfinite(looked_at)).any(dim=-1).any(dim=0).any(dim=0).tolist()
+    return odd

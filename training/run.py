@@ -16,7 +16,7 @@ from training import checkpoint, record
 from training.assembly import initial, loaded, meter_of, step_of
 from training.batches import tokeniser
 from training.checkpoint import State
-from training.config import RunConfig
+from training.config import ConfigError, RunConfig
 from training.corpus import HELD_OUT, Corpus, open_corpus
 from training.devices import Devices
 from training.environment import environment
@@ -52,11 +52,13 @@ def fit(config: RunConfig, stream: TextIO, *, resume: bool = False) -> Outcome:
     corpus = open_corpus(config.corpus, held_out=0 if config.eval_data else HELD_OUT)
     selection, tasks = _judges(config, corpus, stream)
     state = initial(config, devices, autocast)
+    teacher = _named_teacher(config, state, corpus, devices)
     folder = Path(config.run)
     if devices.first and not resume:
         record.start(config, _surroundings(corpus, devices, autocast))
     devices.wait()
-    teacher = _teacher(config, corpus, devices, stream) if state.objective.needs.teacher else None
+    if state.objective.needs.teacher and teacher is None:
+        teacher = _planned_teacher(plan(config), corpus, devices, stream)
     torch.manual_seed(config.seed + devices.rank)  # dropout: each process draws its own, whatever was drawn before
     taken_up = checkpoint.load(state, folder, devices, corpus=corpus.census.digest)
 
@@ -78,28 +80,34 @@ def fit(config: RunConfig, stream: TextIO, *, resume: bool = False) -> Outcome:
     return Outcome(state.encoder.eval().cpu(), state.best, selection.metric, corpus.census, tasks, devices.first)
 
 
-def _teacher(config: RunConfig, corpus: Corpus, devices: Devices, stream: TextIO) -> Encoder:
-    """The encoder the run names, or else SimCSE's, trained now if it was not before."""
-    source = config.teacher
-    if source is None:
-        planned = plan(config)
-        source = planned.out
-        if is_kept(planned, corpus.census.digest):
-            print(f"teacher: {source}, kept from before", file=stream)
-        else:
-            print(f"no --teacher: SimCSE trains one first, kept in {source}", file=stream)
-            _train_teacher(planned, devices, stream)
-    return loaded(source, devices)
+def _named_teacher(config: RunConfig, state: State, corpus: Corpus, devices: Devices) -> Encoder | None:
+    """The teacher that the run names, None if one has to be made; what would stop the making is found now."""
+    if not state.objective.needs.teacher:
+        if config.teacher is not None:
+            raise ConfigError(f"teacher: {config.objective} as it is set has no use for {config.teacher}")
+        return None
+    if config.teacher is not None:
+        return loaded(config.teacher, devices)
+    planned = plan(config)
+    if devices.first and not is_kept(planned, corpus.census.digest):
+        begun = record.begun(Path(planned.run))
+        if begun and record.stored(Path(planned.run)) != planned:
+            raise RunError(f"{planned.run} has the teacher of another run: remove it, or name a bundle with --teacher")
+        _check_folders(planned, resume=begun)
+    return None
 
 
-def _train_teacher(planned: RunConfig, devices: Devices, stream: TextIO) -> None:
-    begun = record.begun(Path(planned.run))
-    if begun and record.stored(Path(planned.run)) != planned:
-        raise RunError(f"{planned.run} has the teacher of another run: remove it, or name a bundle with --teacher")
-    outcome = fit(planned, stream, resume=begun)
-    if devices.first:
-        publish(planned, outcome, {})
-    devices.wait()
+def _planned_teacher(planned: RunConfig, corpus: Corpus, devices: Devices, stream: TextIO) -> Encoder:
+    """SimCSE's encoder, trained now if it was not before."""
+    if is_kept(planned, corpus.census.digest):
+        print(f"teacher: {planned.out}, kept from before", file=stream)
+    else:
+        print(f"no --teacher: SimCSE trains one first, kept in {planned.out}", file=stream)
+        outcome = fit(planned, stream, resume=record.begun(Path(planned.run)))
+        if devices.first:
+            publish(planned, outcome, {})
+        devices.wait()
+    return loaded(planned.out, devices)
 
 
 def _judges(config: RunConfig, corpus: Corpus, stream: TextIO) -> tuple[Selection, dict[str, Subsets]]:

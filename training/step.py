@@ -56,14 +56,18 @@ class Step:
         state.optimiser.zero_grad(set_to_none=True)
         terms = self.gradients(batch)
         state.scaler.unscale_(state.optimiser)
-        norm = clip_grad_norm_(_weights(state.optimiser), self._clip_norm)
+        norm = self.gradient_norm()
         self._update(norm, learning_rate)
         return {**terms, "gradient_norm": norm}
+
+    def gradient_norm(self) -> Tensor:
+        """The length of the gradient of all weights, before it is clipped to what the run allows."""
+        return clip_grad_norm_(_weights(self._state.optimiser), self._clip_norm)
 
     def gradients(self, batch: Batch, *, seen: Callable[[Tensor], None] | None = None) -> dict[str, Tensor]:
         """Adds the gradient of the loss to that of every weight; each term, and `loss`.
 
-        `seen` is shown the views of the whole batch, (V, N, D), the clean one last.
+        `seen` is shown the views of the whole batch, (V, N, D), the clean one last; they get their gradient, too.
         """
         state = self._state
         passes = in_passes(state.encoder, batch.tokens, most=self._chunk_size)
@@ -74,7 +78,7 @@ class Step:
             """The loss of the whole batch, and its gradient at the views of each pass."""
             views = self._devices.gathered(in_order(passes, pooled.detach()), len(batch.sentences)).requires_grad_()
             if seen is not None:
-                seen(views.detach())
+                seen(views)
             terms = state.objective(self._views.split(views, teacher), state.rng)
             loss = torch.stack(list(terms.values())).sum()
             self._diverged |= ~torch.isfinite(loss.detach())
@@ -86,7 +90,8 @@ class Step:
             own = views.grad[:, batch.own.start : batch.own.stop] * self._devices.count
             return [own[:, each.rows] for each in passes]
 
-        if self._chunk_size is None or len(passes) == 1:
+        # Several processes have to go the same way, even where one has a single pass: they wait for each other in it.
+        if self._chunk_size is None or (len(passes) == 1 and self._devices.count == 1):
             pooled = self._encode(passes)
             pooled.backward(torch.cat(at_the_views(pooled), dim=1))
         else:

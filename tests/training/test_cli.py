@@ -81,7 +81,7 @@ def test_train_leaves_a_bundle_and_a_run(tiny_backbone: Path, corpus_file: Path,
         (["train", "simcse", "--set", "temperature=-1"], "temperature -1.0 is not above 0"),
         (["train", "simcse", "--set", "device=abacus"], "device 'abacus'"),
         (["train", "simcse", "--corpus", "nowhere.txt"], "nowhere.txt: No such file or directory"),
-        (["train", "simcse", "--resume"], "runs/simcse holds no run to resume"),
+        (["train", "simcse", "--resume"], "runs/simcse holds no run"),
         (["evaluate", "minilm"], "the following arguments are required: --data"),
         (["evaluate", "minilm", "--data", "x", "--tasks", "transfer"], "no task 'transfer'; there is sts"),
         (["evaluate", "minilm", "--data", "nowhere"], "STS.input.MSRpar.txt: No such file"),
@@ -204,6 +204,8 @@ def _ended(folder: str) -> tuple[dict[str, list[float]], list[dict[str, Any]]]:
     ("arguments", "message"),
     [
         (["--backbone", "x"], "--backbone: the run in runs/simcse/config.json has its own"),
+        (["--resume"], "--resume: name the run that --config began, by --out or --set run=FOLDER"),
+        (["--teacher", "minilm"], "teacher: simcse as it is set has no use for minilm"),
         (["--preset", "minilm"], "--preset: the run in runs/simcse/config.json has its own"),
     ],
 )

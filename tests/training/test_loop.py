@@ -105,7 +105,7 @@ def test_a_second_run_needs_another_folder(make_config: MakeConfig, fitted: Fit)
 
 
 def test_a_run_that_never_began_is_not_resumed(make_config: MakeConfig, fitted: Fit) -> None:
-    with pytest.raises(RunError, match=r"runs/one holds no run to resume"):
+    with pytest.raises(RunError, match=r"runs/one holds no run"):
         fitted(make_config(), resume=True)
 
 

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from models import bundle
+from models.sources import SourceError
 from training import run
-from training.config import RunConfig
+from training.config import ConfigError, RunConfig
 from training.objectives import OBJECTIVES
 from training.objectives.base import Needs, Views
 from training.publish import Outcome
@@ -63,6 +64,30 @@ def test_a_named_teacher_is_used_and_nothing_is_trained_first(
     assert "teacher" not in said and not Path(plan(config).run).exists()
     assert [len(vectors) for vectors in imitation.seen] == [16] * 4, "once a step"
     assert not any(vectors.requires_grad for vectors in imitation.seen)
+
+
+def test_a_teacher_that_is_not_there_leaves_no_run_in_the_way(
+    make_taught: MakeConfig, fitted: Fit, tiny_bundle: Path
+) -> None:
+    with pytest.raises(SourceError, match="nowhere"):
+        fitted(make_taught(teacher="nowhere"))
+    fitted(make_taught(teacher=str(tiny_bundle)))
+
+
+def test_a_place_for_the_teacher_that_is_taken_is_refused_before_the_run_has_a_folder(
+    make_taught: MakeConfig, fitted: Fit
+) -> None:
+    config = make_taught()
+    Path(plan(config).out).mkdir(parents=True)
+    (Path(plan(config).out) / "thesis.txt").write_text("dear")
+    with pytest.raises(RunError, match=r"one-teacher exists and is not a bundle"):
+        fitted(config)
+    assert not Path(config.run).exists()
+
+
+def test_a_teacher_nobody_needs_is_refused(make_config: MakeConfig, fitted: Fit, tiny_bundle: Path) -> None:
+    with pytest.raises(ConfigError, match="teacher: simcse as it is set has no use for"):
+        fitted(make_config(teacher=str(tiny_bundle)))
 
 
 def test_without_one_simcse_trains_it_first_and_keeps_it(

@@ -69,6 +69,8 @@ def resolve(options: argparse.Namespace) -> RunConfig:
     given |= base.parse(options.set)
     wanted = base.override(given)
     if options.resume:
+        if options.config and "run" not in given:
+            raise ConfigError("--resume: name the run that --config began, by --out or --set run=FOLDER")
         stored = record.stored(Path(wanted.run))
         if differences := stored.differences(stored.override(given)):
             raise ConfigError(f"--resume goes on with the run as it was; changed: {', '.join(differences)}")
