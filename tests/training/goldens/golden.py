@@ -24,11 +24,19 @@ class Golden:
         self.facts: dict[str, Any] = json.loads(file.with_suffix(".json").read_text(encoding="utf-8"))
         self.dtype = dtype
         self.compared: list[str] = []
+        self._read: set[str] = set()
+
+    @property
+    def ignored(self) -> set[str]:
+        """Keys that were neither read as an input nor compared."""
+        float32 = {f"{key}_f32" for key in self.compared}
+        return self._arrays.keys() - self._read - float32 - {*self.compared}
 
     def __contains__(self, key: str) -> bool:
         return key in self._arrays
 
     def __getitem__(self, key: str) -> Tensor:
+        self._read.add(key)
         tensor = torch.from_numpy(self._arrays[key])
         return tensor.to(self.dtype) if tensor.is_floating_point() else tensor
 

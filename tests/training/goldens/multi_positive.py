@@ -18,9 +18,10 @@ READINGS: dict[str, MultiPositive] = {
 def check(golden: Golden, dtype: torch.dtype) -> None:
     anchors, positives = golden.leaf("h"), golden.leaf("h_pos")
     logits = positive_logits(torch.cat([anchors[None], positives]), golden.facts["temp"])
+    lam = golden["lam"].tolist()
     for key in golden.keys("paper_"):
         reading, _, last = key.removeprefix("paper_").rpartition("_lam")
-        weights = (1.0,) * (len(positives) - 1) + (float(last),)
+        weights = (*lam[:-1], float(last))
         loss = multi_positive_loss(logits, weights, READINGS[reading])
         at_anchors, at_positives = gradients(loss, anchors, positives)
         golden.close(loss, key)
