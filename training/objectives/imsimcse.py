@@ -19,6 +19,7 @@ from training.objectives.decorrelation import (
     rank_of_cross_correlation,
 )
 from training.objectives.heads import MLP
+from training.objectives.noise import gaussian
 
 Pair = Literal["dropout", "gaussian-noise", "mean-sampling", "off-dropout", "shared-mean"]
 """What stands on the two sides of a similarity: two dropout views; the same with Gaussian noise added (table 1, "+");
@@ -100,7 +101,7 @@ class ImSimCSE(nn.Module):
             contrast = dimension_contrast(noisy[0], noisy[1], params.dcl_temperature, form=params.dcl_form)
             terms["dcl"] = params.dcl_weight * contrast
         if params.barlow_weight:
-            artificial = torch.randn(params.artificial_rows, noisy.shape[-1], generator=rng, device=noisy.device)
+            artificial = gaussian(params.artificial_rows, noisy.shape[-1], like=noisy, rng=rng)
             correlation = cross_correlation(noisy[0], noisy[1], artificial, centred=params.barlow_centred)
             self._correlated = noisy[0].detach(), noisy[1].detach(), artificial
             terms["barlow_twins"] = params.barlow_weight * barlow_twins(correlation, params.barlow_off_diagonal)
@@ -118,8 +119,8 @@ class ImSimCSE(nn.Module):
             case "dropout":
                 return noisy[0], noisy[1]
             case "gaussian-noise":
-                noise = torch.randn(noisy[:2].shape, generator=rng, device=noisy.device)
-                noised = noisy[:2] + math.sqrt(self.params.noise_variance) * noise.to(noisy)
+                noise = gaussian(*noisy[:2].shape, like=noisy, rng=rng)
+                noised = noisy[:2] + math.sqrt(self.params.noise_variance) * noise
                 return noised[0], noised[1]
             case "mean-sampling":
                 return noisy[0::2].mean(dim=0), noisy[1::2].mean(dim=0)
