@@ -1,56 +1,138 @@
-"""SimCSE steps a second: our step in fp32 and bf16 against sentence-transformers' MultipleNegativesRankingLoss."""
+"""Training steps a second: every objective as a run takes them, against the published loop and a peer's."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from itertools import islice
+import json
+import resource
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import cache, partial
+from itertools import cycle, islice
 from typing import Any
 
 import torch
+from torch.nn import functional as F
 
 from benchmarks.interleave import interleaved, rates
 from models.encoder import Encoder
 from models.sources import resolve
+from training.assembly import initial, loaded, step_of
+from training.batches import Batch, tokeniser
+from training.config import RunConfig, from_preset
 from training.corpus import open_corpus
-from training.loop import adamw
-from training.objectives import OBJECTIVES
-from training.views import encode_views
+from training.devices import Devices
+from training.hardware import autocast_dtype
+from training.objectives.base import Needs
+from training.objectives.heads import MLP
+from training.speed import Work, matmul_peak
 
-BATCH, LENGTH, ROUNDS = 64, 32, 8
+BATCH, LENGTH, ROUNDS, WARMUP = 64, 32, 10, 3
 BACKBONE = "minilm"
+CPU = torch.device("cpu")
+
+OURS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    "simcse_fp32": ("simcse", {"precision": "fp32"}, {}),
+    "simcse": ("simcse", {}, {}),
+    "gs-infonce": ("gs-infonce", {}, {}),
+    "dclr": ("dclr", {}, {}),
+    "whitenedcse": ("whitenedcse", {}, {}),
+    "whitenedcse_2_views": ("whitenedcse", {}, {"views": 2}),
+    "imsimcse": ("imsimcse", {}, {}),
+}
+"""Objective, what differs in the run, and in its parameters."""
+PEERS = ("published", "sentence_transformers")
 
 
 def measure() -> dict[str, Any]:
-    """Sentences a second of whole steps (forward, backward, clip, AdamW), batch 64, 32 tokens, the default corpus."""
-    batches = list(islice(open_corpus([], held_out=0).batches(BATCH, seed=0), ROUNDS + 1))
-    contestants = {
-        "ours_fp32": _ours(batches, None),
-        "ours_bf16": _ours(batches, torch.bfloat16),
-        "sentence_transformers": _peer(batches),
-    }
-    seconds = interleaved(contestants, ROUNDS)
+    """Whole steps (tokens, forward, backward, clip, AdamW) on the default corpus: batch 64, at most 32 tokens."""
+    names = (*PEERS, *OURS)
+    with ExitStack() as running:
+        processes = {name: running.enter_context(_process(name, _batches())) for name in names}
+        seconds = interleaved({name: partial(_step, process) for name, process in processes.items()}, ROUNDS, WARMUP)
+        memory = {name: _last_words(process) for name, process in processes.items()}
+    against = {peer: rates(seconds, BATCH, peer) for peer in PEERS}
     return {
-        "setting": f"{BACKBONE}, batch {BATCH}, two dropout views, {LENGTH} tokens, {ROUNDS} rounds of one step each",
-        "figures": {"sentences": rates(seconds, BATCH, "sentence_transformers")},
+        "setting": (
+            f"{BACKBONE}, [CLS], batch {BATCH}, {LENGTH} tokens at most, CPython's documentation, bf16 where not said "
+            f"otherwise; {ROUNDS} interleaved rounds of one step, each contestant in a process of its own; published: "
+            "transformers, fp32, sdpa, padded to the longest; sentence_transformers: a step of "
+            "MultipleNegativesRankingLoss on (text, text), fp32; tokens and operations are useful ones, padding is not "
+            "counted"
+        ),
+        "figures": {
+            "peak_flops_per_s": {name: f"{matmul_peak(CPU, dtype):.3g}" for name, dtype in _types().items()},
+            "contestants": {
+                name: {
+                    "sentences_per_s": against["published"][name]["per_second"],
+                    **{f"times_{peer}": against[peer][name][f"times_{peer}"] for peer in PEERS},
+                    "step_over_simcse": _ratio(seconds[name], seconds["simcse"]),
+                    **_work(name, statistics.median(seconds[name])),
+                    "peak_memory_mb": memory[name],
+                }
+                for name in names
+            },
+        },
     }
 
 
-def _ours(batches: list[list[str]], autocast: torch.dtype | None) -> Callable[[], None]:
-    encoder = Encoder.load(BACKBONE, pooling="cls").train()
-    recipe = OBJECTIVES["simcse"]
-    objective = recipe.build(recipe.presets[BACKBONE].params, encoder.dim)
-    weights = [*encoder.parameters(), *objective.parameters()]
-    optimiser = adamw(weights, learning_rate=3e-5, weight_decay=0.0, fused=True)
-    rng, turn = torch.Generator().manual_seed(0), iter(batches)
+def contestant(name: str, batches: Sequence[Sequence[str]]) -> Callable[[], None]:
+    """One step a call, on the next of the batches, again and again."""
+    texts = cycle(batches)
+    return _ours(name, texts) if name in OURS else {PEERS[0]: _published, PEERS[1]: _peer}[name](texts)
+
+
+@cache
+def _batches() -> list[list[str]]:
+    return list(islice(open_corpus([], held_out=0).batches(BATCH, seed=0), ROUNDS + WARMUP))
+
+
+def _config(name: str) -> RunConfig:
+    objective, run, params = OURS[name]
+    config = from_preset(objective, backbone=BACKBONE).override({"pooling": "cls", "device": "cpu", **run})
+    return replace(config, params=replace(config.params, **params))
+
+
+def _ours(name: str, texts: Iterator[Sequence[str]]) -> Callable[[], None]:
+    """The step of a run; its teacher is the backbone."""
+    config, devices = _config(name), Devices("cpu")
+    autocast = autocast_dtype(config.precision, CPU)
+    state = initial(config, devices, autocast)
+    state.encoder.train()
+    teacher = loaded(BACKBONE, devices) if state.objective.needs.teacher else None
+    step = step_of(config, state, devices, teacher, autocast)
+    tokenise: Callable[[Sequence[str]], Batch] = tokeniser(state.encoder, teacher, max_length=LENGTH, own=devices.rows)
+
+    def take() -> None:
+        step(tokenise(next(texts)), 3e-5)["loss"].item()
+
+    return take
+
+
+def _published(texts: Iterator[Sequence[str]]) -> Callable[[], None]:
+    """SimCSE as princeton-nlp/SimCSE's loop does it: both copies padded in one batch, [CLS], a head, one direction."""
+    from transformers import AutoModel, AutoTokenizer
+
+    folder = resolve(BACKBONE)
+    tokenizer, backbone = AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder).train()
+    head = MLP(backbone.config.hidden_size)
+    weights = [*backbone.parameters(), *head.parameters()]
+    optimiser = torch.optim.AdamW(weights, lr=3e-5, weight_decay=0.0, fused=True)
 
     def step() -> None:
-        views, _ = encode_views(encoder, objective.needs, next(turn), max_length=LENGTH, autocast=autocast)
-        _update(sum(objective(views, rng).values(), torch.zeros(())), weights, optimiser)
+        batch = [text for text in next(texts) for _ in range(2)]
+        inputs = tokenizer(batch, padding=True, truncation=True, max_length=LENGTH, return_tensors="pt")
+        pooled = head(backbone(**inputs).last_hidden_state[:, 0]).view(-1, 2, backbone.config.hidden_size)
+        logits = F.cosine_similarity(pooled[:, None, 0], pooled[None, :, 1], dim=-1) / 0.05
+        _update(F.cross_entropy(logits, torch.arange(len(logits))), weights, optimiser)
 
     return step
 
 
-def _peer(batches: list[list[str]]) -> Callable[[], None]:
+def _peer(texts: Iterator[Sequence[str]]) -> Callable[[], None]:
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.losses import MultipleNegativesRankingLoss
 
@@ -58,12 +140,11 @@ def _peer(batches: list[list[str]]) -> Callable[[], None]:
     model.max_seq_length = LENGTH
     loss = MultipleNegativesRankingLoss(model)
     weights = list(model.parameters())
-    optimiser = adamw(weights, learning_rate=3e-5, weight_decay=0.0, fused=True)
-    turn = iter(batches)
+    optimiser = torch.optim.AdamW(weights, lr=3e-5, weight_decay=0.0, fused=True)
 
     def step() -> None:
-        texts = next(turn)
-        features = [model.preprocess(texts) for _ in range(2)]
+        batch = list(next(texts))
+        features = [model.preprocess(batch) for _ in range(2)]
         _update(loss(features, torch.empty(0)), weights, optimiser)
 
     return step
@@ -74,3 +155,71 @@ def _update(loss: torch.Tensor, weights: list[torch.nn.Parameter], optimiser: to
     loss.backward()  # type: ignore[no-untyped-call]
     torch.nn.utils.clip_grad_norm_(weights, 1.0)
     optimiser.step()
+
+
+def _ratio(seconds: Sequence[float], reference: Sequence[float]) -> float:
+    return round(statistics.median(own / theirs for own, theirs in zip(seconds, reference, strict=True)), 2)
+
+
+def _work(name: str, seconds: float) -> dict[str, float]:
+    """Tokens and operations a second, and their share of the peak in the contestant's precision."""
+    encoder = Encoder.load(BACKBONE)
+    lengths = [[min(len(tokens), LENGTH) for tokens in encoder.tokenizer.encode(batch)] for batch in _batches()]
+    needs, precision = Needs(), "fp32"
+    if name in OURS:
+        config = _config(name)
+        needs = initial(config, Devices("cpu"), None).objective.needs
+        precision = "fp32" if config.precision == "fp32" else "bf16"
+    passes, work = needs.views + needs.clean, Work.of(encoder)
+    operations = statistics.mean((3 * passes + needs.teacher) * work.forward(batch) for batch in lengths)
+    peak = matmul_peak(CPU, _types().get(precision, torch.float32))
+    return {
+        "tokens_per_s": round(statistics.mean(map(sum, lengths)) * passes / seconds),
+        "gflops_per_s": round(operations / seconds / 1e9, 1),
+        "utilisation": round(operations / seconds / peak, 2),
+    }
+
+
+def _types() -> dict[str, torch.dtype]:
+    """What the contestants compute in on this machine."""
+    auto = autocast_dtype("auto", CPU)
+    return {"fp32": torch.float32} | ({"bf16": auto} if auto else {})
+
+
+def _process(name: str, batches: Sequence[Sequence[str]]) -> subprocess.Popen[str]:
+    """The contestant as its user would have it: with nobody else's threads and heap."""
+    command = [sys.executable, "-m", "benchmarks.training", name]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    _tell(process, json.dumps(batches))
+    return process
+
+
+def _step(process: subprocess.Popen[str]) -> None:
+    _tell(process, "step")
+    assert process.stdout is not None
+    if process.stdout.readline() != "taken\n":
+        raise RuntimeError(f"a contestant has stopped: {process.args!r}")
+
+
+def _tell(process: subprocess.Popen[str], line: str) -> None:
+    assert process.stdin is not None
+    process.stdin.write(line + "\n")
+    process.stdin.flush()
+
+
+def _last_words(process: subprocess.Popen[str]) -> int:
+    """The most memory it ever held: MB."""
+    return int(process.communicate()[0])
+
+
+def main(name: str) -> None:
+    """The contestant's process: batches come in on the first line, each further line asks for a step."""
+    take = contestant(name, json.loads(sys.stdin.readline()))
+    for _ in sys.stdin:
+        take()
+        print("taken", flush=True)
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -33,27 +33,27 @@ def attention(
     """Attended values (N, L, heads, d) and the weights (N, heads, L, L) of query, key and value, each (N, heads, L, d).
 
     Under bf16 autocast the scores stay bf16, which the softmax widens inside; the eager one writes them out in float32
-    first, only to narrow them again. The fused one keeps no weights and gives none. In evaluation it is the
-    architecture's own eager attention.
+    first, only to narrow them again. The fused one keeps no weights and gives none. In evaluation, but
+    for views under autocast, it is the architecture's own eager attention.
     """
-    if not module.training:
+    if not (module.training or torch.is_autocast_enabled(value.device.type)):
         eager = sys.modules[type(module).__module__].eager_attention_forward
         result: tuple[Tensor, Tensor] = eager(
             module, query, key, value, attention_mask, scaling=scaling, dropout=dropout, **more
         )
         return result
     with torch.autocast(value.device.type, enabled=False):
-        narrow, scaling = value.dtype, scaling or query.size(-1) ** -0.5
+        narrow, scaling, rate = value.dtype, scaling or query.size(-1) ** -0.5, dropout if module.training else 0.0
         query, key = query.to(narrow), key.to(narrow)
         if attention_mask is not None:  # nothing may become infinite: a row of -inf has no softmax
             attention_mask = attention_mask.clamp(min=torch.finfo(narrow).min / 2).to(narrow)
         if value.device.type != "cpu":
-            attended = F.scaled_dot_product_attention(query, key, value, attention_mask, dropout, scale=scaling)
+            attended = F.scaled_dot_product_attention(query, key, value, attention_mask, rate, scale=scaling)
             return attended.transpose(1, 2).contiguous(), None
         scores = query @ key.transpose(2, 3) * scaling
         if attention_mask is not None:
             scores = scores + attention_mask
-        weights = drop(scores.softmax(dim=-1), dropout)
+        weights = drop(scores.softmax(dim=-1), rate)
         return (weights @ value).transpose(1, 2).contiguous(), weights
 
 
