@@ -36,7 +36,10 @@ def main() -> int:
             curves[objective] = _trained(objective, options, Path(folder))
             print(objective, curves[objective], flush=True)
     result = {
-        "command": f"python -m benchmarks.curves --steps {options.steps} --batch {options.batch} --every {options.every} {options.description}",
+        "command": (
+            f"python -m benchmarks.curves --steps {options.steps} --batch {options.batch} --every {options.every}; "
+            f"{options.description}"
+        ),
         **surroundings(),
         "setting": "minilm from [CLS], 32 tokens, learning rate 3e-5 to 0, seed 42; (step, STS-B dev)",
         "figures": curves,
