@@ -21,9 +21,10 @@ def prepared(config: RunConfig, device: torch.device) -> Encoder:
     encoder = Encoder.load(config.backbone, pooling=config.pooling)
     if config.dropout is not None:
         set_dropout(encoder, config.dropout)
-    swift(encoder.to(device))
-    if config.compile:
-        encoder.backbone.compile(dynamic=True)
+    encoder.to(device)
+    if not config.compile:
+        return swift(encoder)
+    encoder.backbone.compile(dynamic=True)  # it makes its own of dropout and attention
     return encoder
 
 
