@@ -11,7 +11,10 @@ from collections.abc import Sequence
 import numpy as np
 
 PASS_COST = {"cpu": 50}
-"""What a pass costs besides its tokens, in sentence-tokens: 25 to 100 do equally well (docs/log.md); elsewhere one pass is best."""
+"""What a pass costs besides its tokens, in sentence-tokens; 25 to 100 do equally well (docs/log.md).
+
+On other devices one pass is best.
+"""
 
 
 def by_length(lengths: Sequence[int], *, device: str, most: int | None = None) -> list[list[int]]:
