@@ -30,11 +30,16 @@ Curve = list[tuple[int, float]]
 def main() -> int:
     """Trains, keeps the figures, draws them."""
     options = _parser().parse_args()
-    curves = {}
+    curves: dict[str, Curve] = {}
     with TemporaryDirectory() as folder:
         for objective in OBJECTIVES:  # SimCSE first: it is the teacher of those that need one
             curves[objective] = _trained(objective, options, Path(folder))
             print(objective, curves[objective], flush=True)
+            _keep(curves, options)
+    return 0
+
+
+def _keep(curves: dict[str, Curve], options: argparse.Namespace) -> None:
     result = {
         "command": (
             f"python -m benchmarks.curves --steps {options.steps} --batch {options.batch} --every {options.every}; "
@@ -46,7 +51,6 @@ def main() -> int:
     }
     (RESULTS / "curves.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
     _plot(curves)
-    return 0
 
 
 def _parser() -> argparse.ArgumentParser:
