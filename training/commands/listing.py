@@ -23,7 +23,8 @@ def show(_options: argparse.Namespace) -> int:
         for preset, values in recipe.presets.items():
             print(
                 f"  {preset}: batch {values.batch_size}, learning rate {values.learning_rate:g}, "
-                f"{values.pooling} pooling, epochs {values.epochs} ({values.source})"
+                f"{values.pooling} pooling, epochs {values.epochs}"
+                f"{'' if values.dropout is None else f', dropout {values.dropout:g}'} ({values.source})"
             )
         for ablation, changes in recipe.ablations.items():
             print(f"  +{ablation}: {', '.join(f'{key}={value}' for key, value in changes.items())}")
