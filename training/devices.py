@@ -30,7 +30,9 @@ class Devices:
             HardwareError: there is no such device.
         """
         self._group = _group(name) if int(os.environ.get("WORLD_SIZE", "1")) > 1 else None
-        self.device = self._group.device if self._group else pick_device(name)
+        self.device = pick_device(name)
+        if self._group and self.device.type != "cpu":
+            self.device = self._group.device
         self.count = self._group.num_processes if self._group else 1
         self.rank = self._group.process_index if self._group else 0
 
