@@ -240,10 +240,11 @@ def test_list_names_every_objective_and_task(capsys: Capture) -> None:
 def test_evaluate_prints_a_table_and_writes_json(
     tiny_bundle: Path, test_data: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from training.commands import evaluate
     from training.evaluation.pairs import STS_TASKS
 
     quick = {task: STS_TASKS[task] for task in ("STS13", "STS16", "STSB")}
-    monkeypatch.setattr(cli, "STS_TASKS", quick)
+    monkeypatch.setattr(evaluate, "STS_TASKS", quick)
     assert call("evaluate", str(tiny_bundle), "--data", str(test_data), "--json", "scores.json") == 0
     header, row = capsys.readouterr().out.splitlines()
     assert header.split() == ["STS13", "STS16", "STSB", "mean"]
