@@ -10,7 +10,7 @@ from typing import Any, Literal, Self
 
 from models.pooling import POOLINGS
 from training.augment import Augmentation
-from training.fields import check, kinds, parse
+from training.fields import check, kinds, settings
 from training.hardware import Precision
 from training.objectives import OBJECTIVES
 
@@ -151,26 +151,17 @@ class RunConfig:
             raise ConfigError(str(error)) from error
         return replace(self, params=params, **{name: changes[name] for name in changes if name in own})
 
-    def parse(self, settings: Sequence[str]) -> dict[str, Any]:
+    def parse(self, texts: Sequence[str]) -> dict[str, Any]:
         """The changes that `key=value` settings ask for, each value of its field's type.
 
         Raises:
             ConfigError: a key is unknown, or a value is not of the key's type.
         """
         known = kinds(type(self)) | kinds(type(self.params))
-        known = {name: kind for name, kind in known.items() if name not in NOT_SET}
-        changes = {}
-        for setting in settings:
-            key, equals, text = setting.partition("=")
-            if not equals:
-                raise ConfigError(f"--set {setting}: expected key=value")
-            if key not in known:
-                raise ConfigError(f"--set {setting}: {key!r} is none of {', '.join(sorted(known))}")
-            try:
-                changes[key] = parse(text, known[key])
-            except ValueError as error:
-                raise ConfigError(f"--set {setting}: {error}") from error
-        return changes
+        try:
+            return settings(texts, {name: kind for name, kind in known.items() if name not in NOT_SET})
+        except ValueError as error:
+            raise ConfigError(str(error)) from error
 
     def differences(self, other: RunConfig) -> list[str]:
         """Where the two differ, as `field (this, other)`; a path is the place it leads to, however it is written."""

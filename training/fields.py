@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -31,6 +31,26 @@ def parse(text: str, kind: Any) -> Any:
     except ValueError:
         raise ValueError(f"expected {described(kind)}, got {text!r}") from None
     return check(value, kind)
+
+
+def settings(texts: Sequence[str], known: Mapping[str, Any]) -> dict[str, Any]:
+    """The values that `--set key=value` options name, each of its kind.
+
+    Raises:
+        ValueError: a key is unknown, or a value is not of the key's kind; the message quotes the option.
+    """
+    values = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals:
+            raise ValueError(f"--set {text}: expected key=value")
+        if key not in known:
+            raise ValueError(f"--set {text}: {key!r} is none of {', '.join(sorted(known))}")
+        try:
+            values[key] = parse(value, known[key])
+        except ValueError as error:
+            raise ValueError(f"--set {text}: {error}") from error
+    return values
 
 
 def check(value: Any, kind: Any) -> Any:

@@ -19,7 +19,7 @@ from training.corpus import Corpus, open_corpus
 from training.environment import environment
 from training.evaluation import sts
 from training.evaluation.pairs import STS_TASKS, DataError, Subsets
-from training.fields import kinds, parse
+from training.fields import kinds, settings
 from training.hardware import pick_device
 from training.postprocess import POSTPROCESSES
 from training.postprocess.base import Fitted
@@ -73,19 +73,10 @@ def postprocess(options: argparse.Namespace) -> int:
     return 0
 
 
-def _overridden(params: Any, settings: Sequence[str]) -> Any:
+def _overridden(params: Any, texts: Sequence[str]) -> Any:
     """The parameters with `key=value` settings, each value of its field's type."""
-    known, changes = kinds(type(params)), {}
-    for setting in settings:
-        key, equals, text = setting.partition("=")
-        if not equals or key not in known:
-            raise ConfigError(f"--set {setting}: expected KEY=VALUE, KEY one of {', '.join(known)}")
-        try:
-            changes[key] = parse(text, known[key])
-        except ValueError as error:
-            raise ConfigError(f"--set {setting}: {error}") from error
     try:
-        return replace(params, **changes)
+        return replace(params, **settings(texts, kinds(type(params))))
     except ValueError as error:
         raise ConfigError(str(error)) from error
 

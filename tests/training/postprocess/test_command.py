@@ -58,8 +58,8 @@ def test_a_bundle_keeps_its_backbone_and_objective_and_is_not_post_processed_twi
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ("dims", "--set dims: expected KEY=VALUE, KEY one of dims"),
-        ("tau=1", "--set tau=1: expected KEY=VALUE, KEY one of dims"),
+        ("dims", "--set dims: expected key=value"),
+        ("tau=1", "--set tau=1: 'tau' is none of dims"),
         ("dims=many", "--set dims=many: expected a whole number, got 'many'"),
         ("dims=-1", "dims: -1 is not above 0"),
     ],
