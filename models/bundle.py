@@ -24,6 +24,8 @@ from models.disk import fsync
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
 ONNX = "onnx/model.onnx"
+FP32 = "fp32"
+"""The precision of `ONNX`; a graph of another one is `onnx/model_<precision>.onnx`."""
 TOKENIZER = "tokenizer.json"
 TRANSFORM = "transform.safetensors"
 GOLDEN_COSINE = 0.999
@@ -77,6 +79,16 @@ class Bundle:
     def onnx(self) -> Path:
         """The float32 graph: `input_ids`, `attention_mask` to `sentence_embedding` (N, D) and `norm` (N,)."""
         return self.folder / ONNX
+
+    @property
+    def graphs(self) -> dict[str, Path]:
+        """The graph of each precision, the float32 one first."""
+        reduced = {
+            path.removeprefix("onnx/model_").removesuffix(".onnx"): self.folder / path
+            for path in sorted(self.manifest.files)
+            if path.startswith("onnx/model_") and path.endswith(".onnx")
+        }
+        return {FP32: self.onnx, **reduced}
 
     @property
     def tokenizer_file(self) -> Path:

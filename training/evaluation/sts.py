@@ -16,6 +16,9 @@ from training.evaluation.vectors import Encode, EvaluationError, unit_vectors
 
 STSB_DEV_METRIC = "stsb_dev_spearman"
 
+Cosines = Mapping[str, Mapping[str, NDArray[np.float64]]]
+"""Of the pairs (n,) of each subset of each task."""
+
 
 @dataclass(frozen=True)
 class Correlation:
@@ -58,18 +61,41 @@ def evaluate(encode: Encode, tasks: Mapping[str, Subsets]) -> dict[str, TaskScor
     Raises:
         EvaluationError: a vector is not finite, or all cosines of a subset are equal, so that it has no ranks.
     """
+    return score(cosines(encode, tasks), tasks)
+
+
+def cosines(encode: Encode, tasks: Mapping[str, Subsets]) -> Cosines:
+    """The cosines (n,) of the pairs of each subset of each task, in the order of the pairs.
+
+    Raises:
+        EvaluationError: a vector is not finite.
+    """
     texts = sorted({text for subsets in tasks.values() for pair in _pairs(subsets) for text in (pair.a, pair.b)})
     unit = unit_vectors(encode, texts)
     row = {text: i for i, text in enumerate(texts)}
-    scores = {}
-    for task, subsets in tasks.items():
-        cosines = {
+    return {
+        task: {
             name: _cosines(unit[[row[pair.a] for pair in pairs]], unit[[row[pair.b] for pair in pairs]])
             for name, pairs in subsets.items()
         }
-        golds = {name: np.array([pair.gold for pair in pairs]) for name, pairs in subsets.items()}
-        scores[task] = aggregate(cosines, golds, task=task)
-    return scores
+        for task, subsets in tasks.items()
+    }
+
+
+def score(cosines: Cosines, tasks: Mapping[str, Subsets]) -> dict[str, TaskScore]:
+    """The score of each task from what `cosines` gave for it.
+
+    Raises:
+        EvaluationError: all cosines of a subset are equal.
+    """
+    return {
+        task: aggregate(
+            cosines[task],
+            {name: np.array([pair.gold for pair in pairs]) for name, pairs in subsets.items()},
+            task=task,
+        )
+        for task, subsets in tasks.items()
+    }
 
 
 def aggregate(

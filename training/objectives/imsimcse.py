@@ -33,6 +33,8 @@ class ImSimCSEParams:
     """Defaults as the paper has them."""
 
     temperature: float = 0.05
+    head: bool = True
+    """Whether a linear layer with tanh stands between the features and the loss."""
     positives: Literal["dropout", "gaussian-noise", "mean-sampling"] = "dropout"
     negatives: Pair = "off-dropout"
     m: float = 0.9
@@ -77,7 +79,7 @@ class ImSimCSE(nn.Module):
     def __init__(self, params: ImSimCSEParams, dim: int) -> None:
         super().__init__()
         self.params = params
-        self.head = MLP(dim)
+        self.head = MLP(dim) if params.head else nn.Identity()
         self._correlated: tuple[Tensor, Tensor, Tensor] | None = None
 
     @property

@@ -22,6 +22,8 @@ class WhitenedCSEParams:
     temperature: float = 0.05
     views: int = 3
     """The anchor and its positives: the paper's "number of positives"."""
+    head: bool = True
+    """Whether a linear layer with tanh stands between the features and the loss."""
     single_feature: bool = False
     """Whether the views are shuffles of one dropout pass (figure 2) instead of a pass each."""
     whitening: Literal["none", "pca", "zca", "group", "shuffled-group"] = "shuffled-group"
@@ -75,7 +77,7 @@ class WhitenedCSE(nn.Module):
         super().__init__()
         self.params = params
         self.whitening = _whitening(params, dim)
-        self.head = MLP(dim)
+        self.head = MLP(dim) if params.head else nn.Identity()
 
     @property
     def needs(self) -> Needs:
