@@ -109,17 +109,20 @@ class Encoder(nn.Module):
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, **inputs: Tensor) -> Tensor:
         """Vectors (N, D) of token ids and their mask, each (N, L); `inputs` are the backbone's other ones."""
+        return self.pooled(self.layers(input_ids, attention_mask, **inputs), attention_mask)
+
+    def layers(self, input_ids: Tensor, attention_mask: Tensor | None, **inputs: Any) -> Sequence[Tensor]:
+        """What the pooling reads, each (N, L, D): the last layer alone, or every one from the embeddings on."""
+        averaged = self.pooling in AVERAGED_LAYERS
         output = self.backbone(
-            input_ids=input_ids,
-            attention_mask=attention_mask,
-            output_hidden_states=self.pooling in AVERAGED_LAYERS,
-            **inputs,
+            input_ids=input_ids, attention_mask=attention_mask, output_hidden_states=averaged, **inputs
         )
-        layers = output.hidden_states if self.pooling in AVERAGED_LAYERS else (output.last_hidden_state,)
+        return output.hidden_states if averaged else (output.last_hidden_state,)
+
+    def pooled(self, layers: Sequence[Tensor], attention_mask: Tensor) -> Tensor:
+        """Vectors (N, D) of what `layers` gave for sentences with this mask (N, L)."""
         vectors = POOLINGS[self.pooling](layers, attention_mask)
-        if self.transform is not None:
-            vectors = self.transform(vectors)
-        return vectors
+        return vectors if self.transform is None else self.transform(vectors)
 
     def attach(self, transform: Transform) -> None:
         """Pooled vectors pass through `transform` from here on; it stays as it is, whatever is trained around it.
@@ -230,9 +233,14 @@ def _json(file: Path) -> dict[str, Any]:
     return content
 
 
+def position_embeddings(backbone: PreTrainedModel) -> nn.Embedding | None:
+    """The table of learnt positions, None where there is none."""
+    table = getattr(getattr(backbone, "embeddings", None), "position_embeddings", None)
+    return table if isinstance(table, nn.Embedding) else None
+
+
 def _positions(backbone: PreTrainedModel) -> int:
     """The longest text the position embeddings allow; those of RoBERTa and its kin begin after a padding index."""
     positions = int(getattr(backbone.config, "max_position_embeddings", LONGEST))
-    table = getattr(getattr(backbone, "embeddings", None), "position_embeddings", None)
-    padding = getattr(table, "padding_idx", None)
-    return positions if padding is None else positions - padding - 1
+    table = position_embeddings(backbone)
+    return positions if table is None or table.padding_idx is None else positions - table.padding_idx - 1

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from transformers import AttentionInterface
+from transformers import AttentionInterface, PreTrainedModel
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, AttentionMaskInterface
 
 from training.dropout import dropout as drop
@@ -17,6 +18,8 @@ SWIFT = "isosphere_swift"
 """Its name among transformers' attention implementations."""
 FAMILIES = frozenset(("bert", "distilbert", "electra", "modernbert", "roberta", "xlm-roberta"))
 """The model types whose attention it is: no bias but the mask, no shared heads, no cap on the scores."""
+PACKED = FAMILIES - {"modernbert"}
+"""Those of them whose sentences may lie in one sequence: they take positions, and attend the same in every layer."""
 
 
 def attention(
@@ -28,37 +31,71 @@ def attention(
     *,
     scaling: float | None = None,
     dropout: float = 0.0,
+    packed: Sequence[Tensor] | None = None,
     **more: Any,
 ) -> tuple[Tensor, Tensor | None]:
     """Attended values (N, L, heads, d) and the weights (N, heads, L, L) of query, key and value, each (N, heads, L, d).
 
+    `packed` are the additive masks (n, 1, 1, L) of the parts that lie one after the other in a single sequence of T
+    tokens, each of which attends to itself: N is 1 and L is T then, and there are no weights.
+
     Under bf16 autocast the scores stay bf16, which the softmax widens inside; the eager one writes them out in float32
     first, only to narrow them again. The fused one keeps no weights and gives none. In evaluation, but
-    for views under autocast, it is the architecture's own eager attention.
+    for views under autocast and packed ones, it is the architecture's own eager attention.
     """
-    if not (module.training or torch.is_autocast_enabled(value.device.type)):
+    if packed is None and not (module.training or torch.is_autocast_enabled(value.device.type)):
         eager = sys.modules[type(module).__module__].eager_attention_forward
         result: tuple[Tensor, Tensor] = eager(
             module, query, key, value, attention_mask, scaling=scaling, dropout=dropout, **more
         )
         return result
     with torch.autocast(value.device.type, enabled=False):
-        narrow, scaling, rate = value.dtype, scaling or query.size(-1) ** -0.5, dropout if module.training else 0.0
-        query, key = query.to(narrow), key.to(narrow)
-        if attention_mask is not None:  # nothing may become infinite: a row of -inf has no softmax
-            attention_mask = attention_mask.clamp(min=torch.finfo(narrow).min / 2).to(narrow)
-        if value.device.type != "cpu":
-            attended = F.scaled_dot_product_attention(query, key, value, attention_mask, rate, scale=scaling)
-            return attended.transpose(1, 2).contiguous(), None
-        scores = query @ key.transpose(2, 3) * scaling
-        if attention_mask is not None:
-            scores = scores + attention_mask
-        weights = drop(scores.softmax(dim=-1), rate)
-        return (weights @ value).transpose(1, 2).contiguous(), weights
+        query, key = query.to(value.dtype), key.to(value.dtype)
+        scaling, rate = scaling or query.size(-1) ** -0.5, dropout if module.training else 0.0
+        if packed is None:
+            return _attend((query, key, value), attention_mask, scaling, rate)
+        parts = zip(*(_parts(each, packed) for each in (query, key, value)), strict=True)
+        attended = [_attend(part, mask, scaling, rate)[0] for part, mask in zip(parts, packed, strict=True)]
+        return torch.cat([each.flatten(0, 1) for each in attended])[None], None
 
 
-def mask(*places: Any, **named: Any) -> Tensor:
-    """The eager attention's additive mask, built even where there is no padding: to look is to wait for the device."""
+def _attend(
+    projected: Sequence[Tensor], mask: Tensor | None, scaling: float, rate: float
+) -> tuple[Tensor, Tensor | None]:
+    """Attended values (N, L, heads, d) of query, key and value, and the weights where they are kept."""
+    query, key, value = projected
+    if mask is not None:  # nothing may become infinite: a row of -inf has no softmax
+        least = max(torch.finfo(each.dtype).min for each in (mask, value))
+        mask = mask.clamp(min=least / 2).to(value.dtype)
+    if value.device.type != "cpu":
+        attended = F.scaled_dot_product_attention(query, key, value, mask, rate, scale=scaling)
+        return attended.transpose(1, 2).contiguous(), None
+    scores = query @ key.transpose(2, 3) * scaling
+    if mask is not None:
+        scores = scores + mask
+    weights = drop(scores.softmax(dim=-1), rate)
+    return (weights @ value).transpose(1, 2).contiguous(), weights
+
+
+def _parts(projected: Tensor, packed: Sequence[Tensor]) -> list[Tensor]:
+    """(1, heads, T, d) cut into the (n, heads, L, d) of each part."""
+    shapes = [(mask.size(0), mask.size(-1)) for mask in packed]
+    tokens = torch.split(projected[0].transpose(0, 1), [n * length for n, length in shapes])
+    return [each.view(*shape, *each.shape[1:]).transpose(1, 2) for each, shape in zip(tokens, shapes, strict=True)]
+
+
+def packs(backbone: PreTrainedModel) -> bool:
+    """Whether sentences may lie in one sequence: other attentions would attend from each to all of them."""
+    return backbone.config._attn_implementation == SWIFT and backbone.config.model_type in PACKED
+
+
+def mask(*places: Any, **named: Any) -> Tensor | None:
+    """The eager attention's additive mask, built even where there is no padding: to look is to wait for the device.
+
+    None where no padding is named: packed sentences bring their own.
+    """
+    if named["attention_mask"] is None:
+        return None
     built: Tensor = ALL_MASK_ATTENTION_FUNCTIONS["eager"](*places, **{**named, "allow_is_bidirectional_skip": False})
     return built
 

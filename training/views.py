@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -15,21 +14,11 @@ from models.encoder import Encoder, dropout_off
 from models.tokenizer import Tokens
 from training.objectives.base import Needs, Views
 from training.objectives.contrastive import full_precision
+from training.packing import Pass, encoded
 from training.passes import by_length
 
 Augmentation = Callable[[Encoder, Tensor, Tensor], Tensor]
 """An encoder, token ids and mask (n, L) to pooled vectors (n, D) of sentences that were changed on the way."""
-
-
-class Pass(NamedTuple):
-    """Sentences of like length, padded to the longest of them."""
-
-    rows: Tensor
-    """(n,) their places in the batch"""
-    input_ids: Tensor
-    """(n, L)"""
-    attention_mask: Tensor
-    """(n, L)"""
 
 
 def in_passes(encoder: Encoder, tokens: Sequence[Tokens], *, most: int | None = None) -> list[Pass]:
@@ -72,22 +61,19 @@ class ViewEncoder(nn.Module):
     def forward(self, passes: Sequence[Pass]) -> Tensor:
         """(V, n, D), or (V + 1, n, D) with the clean view last: the n sentences of all passes one after the other.
 
-        Float32 whatever `autocast` says. The dropout views of a pass are one run of the encoder over V x n rows.
+        Float32 whatever `autocast` says. The dropout views are one run of the encoder, the clean one is another.
         """
-        with autocast(self.encoder, self.autocast):
-            return torch.cat([full_precision(self._views(each)) for each in passes], dim=1)
-
-    def _views(self, each: Pass) -> Tensor:
-        ids, mask = each.input_ids, each.attention_mask
         plain = self.needs.views - (self.augmentation is not None)
         parts = []
-        if plain:
-            parts.append(self.encoder(ids.repeat(plain, 1), mask.repeat(plain, 1)).unflatten(0, (plain, -1)))
-        if self.augmentation is not None:
-            parts.append(self.augmentation(self.encoder, ids, mask)[None])
-        if self.needs.clean:
-            with dropout_off(self.encoder):
-                parts.append(self.encoder(ids, mask)[None])
+        with autocast(self.encoder, self.autocast):
+            if plain:
+                parts.append(encoded(self.encoder, passes, plain))
+            if self.augmentation is not None:
+                changed = [self.augmentation(self.encoder, each.input_ids, each.attention_mask) for each in passes]
+                parts.append(full_precision(torch.cat(changed))[None])
+            if self.needs.clean:
+                with dropout_off(self.encoder):
+                    parts.append(encoded(self.encoder, passes))
         return torch.cat(parts)
 
     def split(self, pooled: Tensor, teacher: Tensor | None) -> Views:
@@ -107,7 +93,7 @@ class Teacher:
         """(n, D') of sentences in its own vocabulary."""
         passes = in_passes(self.encoder, tokens)
         with torch.no_grad(), dropout_off(self.encoder), autocast(self.encoder, self.autocast):
-            pooled = torch.cat([full_precision(self.encoder(each.input_ids, each.attention_mask)) for each in passes])
+            (pooled,) = encoded(self.encoder, passes)
         return in_order(passes, pooled)
 
 

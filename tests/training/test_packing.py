@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+from torch import Tensor
+from transformers import AutoConfig
+
+from models.encoder import Encoder
+from models.pooling import POOLINGS
+from training.acceleration import swift
+from training.attention import PACKED
+from training.packing import encoded
+from training.views import in_order, in_passes
+
+SENTENCES = ["The man can see the river .", "A dog .", "a", "The teacher will read a long book in the morning ."]
+ARCHITECTURES = {
+    "bert": "Bert",
+    "distilbert": "DistilBert",
+    "electra": "Electra",
+    "roberta": "Roberta",
+    "xlm-roberta": "XLMRoberta",
+}
+
+
+@pytest.fixture(params=sorted(PACKED))
+def encoder(request: pytest.FixtureRequest, tiny_backbone: Path) -> Encoder:
+    """Of each family, with the vocabulary of the tiny backbone."""
+    base = AutoConfig.from_pretrained(tiny_backbone)
+    sizes = {
+        "vocab_size": base.vocab_size,
+        "hidden_size": 32,
+        "dim": 32,
+        "embedding_size": 32,
+        "num_hidden_layers": 2,
+        "n_layers": 2,
+        "num_attention_heads": 2,
+        "n_heads": 2,
+        "intermediate_size": 64,
+        "hidden_dim": 64,
+        "max_position_embeddings": 66,
+        "initializer_range": 0.2,
+        "pad_token_id": 0,
+    }
+    name = ARCHITECTURES[request.param]
+    config = getattr(transformers, f"{name}Config")(**sizes)
+    torch.manual_seed(0)
+    backbone = getattr(transformers, f"{name}Model")(config)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tiny_backbone)
+    encoder = Encoder(backbone, tokenizer, pooling="mean", max_length=64)
+    backbone.set_attn_implementation("eager")
+    return encoder.double()
+
+
+def vectors(encoder: Encoder, most: int | None, copies: int) -> Tensor:
+    passes = in_passes(encoder, encoder.tokenizer.encode(SENTENCES), most=most)
+    return in_order(passes, encoded(encoder, passes, copies))
+
+
+@pytest.mark.parametrize("pooling", POOLINGS)
+@pytest.mark.parametrize(("most", "copies"), [(1, 1), (2, 2)])
+def test_packed_sentences_have_the_vectors_and_the_gradient_of_padded_ones(
+    encoder: Encoder, pooling: str, most: int, copies: int
+) -> None:
+    encoder.pooling = pooling
+    encoder.eval()
+    ids, mask = encoder.tensors(encoder.tokenizer.encode(SENTENCES))
+    weights = torch.randn(copies, len(SENTENCES), encoder.dim, dtype=torch.float64)
+
+    def gradients(found: Tensor) -> list[Tensor]:
+        encoder.zero_grad()
+        (found * weights).sum().backward()  # type: ignore[no-untyped-call]
+        return [weight.grad.clone() for weight in encoder.parameters() if weight.grad is not None]
+
+    expected = encoder(ids, mask).expand(copies, -1, -1)
+    wanted = gradients(expected)
+    swift(encoder)
+    found = vectors(encoder, most, copies)
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
+    for ours, theirs in zip(gradients(found), wanted, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9)
+
+
+def test_all_passes_are_one_run_of_the_backbone(encoder: Encoder) -> None:
+    runs = []
+    swift(encoder).backbone.register_forward_hook(lambda _module, _inputs, _output: runs.append(1))
+    vectors(encoder, 1, 2)
+    assert len(runs) == 1
+
+
+def test_with_an_attention_that_knows_no_packing_each_pass_is_a_run(encoder: Encoder) -> None:
+    runs = []
+    encoder.backbone.register_forward_hook(lambda _module, _inputs, _output: runs.append(1))
+    vectors(encoder, 1, 2)
+    assert len(runs) == len(SENTENCES)
+
+
+def test_copies_have_dropout_of_their_own(encoder: Encoder) -> None:
+    first, second = vectors(swift(encoder).train(), 2, 2)
+    assert ((first - second).abs().amax(dim=1) > 1e-6).all()
