@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice
@@ -40,10 +40,10 @@ class Setting:
     corpus: Corpus
     tokenise: Callable[[list[str]], Batch]
     meter: Meter
-    score: Callable[[Encoder], float]
-    """By which the best weights are chosen: more is better."""
+    scores: Callable[[Encoder], Mapping[str, float]]
+    """What an evaluation records."""
     metric: str
-    """Its name."""
+    """The one of them by which the best weights are chosen: more is better."""
     folder: Path
     """Of checkpoints."""
 
@@ -112,9 +112,10 @@ def _read(unread: Unread, state: State, setting: Setting, record: Write, progres
 
 def _evaluate(state: State, setting: Setting, record: Write, progress: Progress) -> None:
     """The first process judges; all go by its score."""
-    score = setting.devices.agreed(setting.score(state.encoder) if setting.devices.first else 0.0)
+    scores = setting.scores(state.encoder) if setting.devices.first else {setting.metric: 0.0}
+    score = setting.devices.agreed(scores[setting.metric])
     report = state.objective.report() if isinstance(state.objective, Reports) else {}
-    record("evaluation", state.step, {setting.metric: score, **report})
+    record("evaluation", state.step, {**scores, **report})
     best = state.best is None or score > state.best.score
     if best:
         state.best = Best(state.step, score)

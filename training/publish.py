@@ -10,6 +10,7 @@ from typing import Any, TextIO
 from models.bundle import Bundle
 from models.encoder import Encoder
 from models.export import export
+from training import record
 from training.checkpoint import Best
 from training.config import RunConfig
 from training.corpus import Census
@@ -50,6 +51,7 @@ def publish(config: RunConfig, outcome: Outcome, scores: Mapping[str, TaskScore]
             "environment": environment(),
             "corpus": counts(outcome.census),
             "best_step": outcome.best.step,
+            "curve": record.evaluations(Path(config.run)),
         },
         scores={outcome.metric: outcome.best.score, **spearman},
     )

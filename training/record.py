@@ -108,6 +108,18 @@ def described(file: Path) -> RunConfig:
         raise RunError(f"{file}: {error}") from error
 
 
+def evaluations(folder: Path) -> list[dict[str, Any]]:
+    """Every evaluation of the run in `folder`: its step, and what was recorded."""
+    file = folder / METRICS
+    with naming(file):
+        lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    return [
+        {name: value for name, value in line.items() if name != "kind"}
+        for line in lines
+        if line["kind"] == "evaluation"
+    ]
+
+
 def write_whole(file: Path, text: str) -> None:
     """Replaces `file` so that a reader finds the old text or the new, never a part."""
     with replacing(file) as beside:

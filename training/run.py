@@ -68,7 +68,7 @@ def fit(config: RunConfig, stream: TextIO, *, resume: bool = False) -> Outcome:
         corpus=corpus,
         tokenise=tokeniser(state.encoder, teacher, max_length=config.max_length, own=devices.rows),
         meter=meter_of(state, teacher, devices, autocast),
-        score=lambda encoder: selection.score(encoder.encode),
+        scores=lambda encoder: selection.scores(encoder.encode),
         metric=selection.metric,
         folder=folder,
     )

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from training.corpus import Corpus, CorpusError
-from training.evaluation import self_retrieval, sts
+from training.evaluation import geometry, self_retrieval, sts
 from training.evaluation.pairs import STSB_DEV
-from training.evaluation.vectors import Encode
+from training.evaluation.vectors import Encode, remembered, unit_vectors
 
 
 @dataclass(frozen=True)
 class Selection:
-    """A score, more is better, and its name in metrics and manifest."""
+    """What a run watches while it trains."""
 
     metric: str
-    score: Callable[[Encode], float]
+    """The score that chooses, more is better; its name in metrics and manifest."""
+    scores: Callable[[Encode], Mapping[str, float]]
+    """It, and beside it how the vectors lie: uniformity and, where there are labels, alignment (DCLR, Figure 4)."""
 
 
 def by_stsb_dev(data: Path) -> Selection:
@@ -26,8 +30,20 @@ def by_stsb_dev(data: Path) -> Selection:
     Raises:
         DataError: it is missing or broken.
     """
-    tasks = {"STSB-dev": STSB_DEV.load(data)}
-    return Selection(sts.STSB_DEV_METRIC, lambda encode: sts.evaluate(encode, tasks)["STSB-dev"].spearman.all)
+    subsets = STSB_DEV.load(data)
+    pairs = [pair for subset in subsets.values() for pair in subset]
+    close = [i for i, pair in enumerate(pairs) if pair.gold > geometry.CLOSE]
+
+    def scores(encode: Encode) -> dict[str, float]:
+        encode = remembered(encode)
+        sides = [unit_vectors(encode, side) for side in ([pair.a for pair in pairs], [pair.b for pair in pairs])]
+        return {
+            sts.STSB_DEV_METRIC: sts.evaluate(encode, {"STSB-dev": subsets})["STSB-dev"].spearman.all,
+            "alignment": geometry.alignment(*(side[close] for side in sides)),
+            "uniformity": geometry.uniformity(np.concatenate(sides)),
+        }
+
+    return Selection(sts.STSB_DEV_METRIC, scores)
 
 
 def by_self_retrieval(corpus: Corpus) -> Selection:
@@ -42,4 +58,12 @@ def by_self_retrieval(corpus: Corpus) -> Selection:
             f"{corpus.name}: choosing the best without --eval-data needs two held-out sentences of "
             f"{self_retrieval.LEAST_WORDS} words or more, and there are {len(pairs)}"
         )
-    return Selection(self_retrieval.METRIC, lambda encode: self_retrieval.mrr10(encode, pairs))
+
+    def scores(encode: Encode) -> dict[str, float]:
+        encode = remembered(encode)
+        return {
+            self_retrieval.METRIC: self_retrieval.mrr10(encode, pairs),
+            "uniformity": geometry.uniformity(unit_vectors(encode, [half for pair in pairs for half in pair])),
+        }
+
+    return Selection(self_retrieval.METRIC, scores)

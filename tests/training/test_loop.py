@@ -51,7 +51,8 @@ def test_the_outcome_has_the_best_weights(make_config: MakeConfig, fitted: Fit) 
     config = make_config()
     outcome, _ = fitted(config)
     assert not outcome.encoder.training
-    score = by_self_retrieval(open_corpus(config.corpus)).score(outcome.encoder.encode)
+    selection = by_self_retrieval(open_corpus(config.corpus))
+    score = selection.scores(outcome.encoder.encode)[selection.metric]
     assert score == pytest.approx(outcome.best.score)
 
 

@@ -4,52 +4,89 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import shlex
 import sys
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from models.encoder import Encoder
 from models.pooling import POOLINGS
 from training import record
-from training.evaluation import sts
-from training.evaluation.pairs import STS_TASKS
+from training.evaluation.pairs import DataError
+from training.evaluation.subjects import subject
+from training.evaluation.suite import TASKS, judge, material
+from training.evaluation.tables import tables
 from training.progress import encode_visibly
-
-TASKS = ("sts",)
+from training.report.page import render
 
 
 def add(commands: Any) -> None:
     """The command and its options."""
-    command = commands.add_parser("evaluate", help="judge a bundle or a backbone")
-    command.add_argument("source", metavar="BUNDLE_OR_BACKBONE")
-    command.add_argument("--data", type=Path, required=True, metavar="DIR", help="SentEval's data")
-    command.add_argument("--tasks", type=_tasks, default=["sts"], metavar="TASK,…", help="sts (default)")
-    command.add_argument("--pooling", choices=list(POOLINGS), help="default: the bundle's or backbone's own")
-    command.add_argument("--json", type=Path, metavar="FILE", help="write every score there")
+    command = commands.add_parser("evaluate", help="judge a bundle, a backbone or a running server")
+    command.add_argument("source", metavar="BUNDLE|BACKBONE|URL", help="a bundle is judged by its ONNX graph")
+    command.add_argument("--data", type=Path, required=True, metavar="DIR", help="SentEval's and BEIR's data")
+    command.add_argument(
+        "--tasks", type=_tasks, default=["sts"], metavar="TASK,…", help=f"of {', '.join(TASKS)}, or all (default: sts)"
+    )
+    command.add_argument("--torch", action="store_true", help="judge the torch encoder, not the bundle's graph")
+    command.add_argument("--pooling", choices=list(POOLINGS), help="another than its own, by torch")
+    command.add_argument("--precision", metavar="P", help="which of the bundle's graphs; by torch fp32 or bf16")
+    command.add_argument("--json", type=Path, metavar="FILE", help="write every number there")
+    command.add_argument("--html", type=Path, metavar="FILE", help="write a report to look at")
+    command.add_argument("--beside", type=Path, nargs="+", default=[], metavar="JSON", help="others in the report")
+    command.add_argument("--key", default=os.environ.get("ISOSPHERE_API_KEY"), help="of a server that wants one")
     command.set_defaults(command=evaluate)
 
 
 def evaluate(options: argparse.Namespace) -> int:
-    """Prints the table, and writes every score."""
-    tasks = {name: files.load(options.data) for name, files in STS_TASKS.items()}
-    encoder = Encoder.load(options.source, pooling=options.pooling)
-    scores = sts.evaluate(encode_visibly(encoder.encode, sys.stderr), tasks)
-    print(sts.table(scores))
+    """Prints the tables, and writes every number."""
+    beside = [_evaluation(file) for file in options.beside]
+    given = material(options.data, options.tasks)
+    judged = subject(
+        options.source, pooling=options.pooling, by_torch=options.torch, precision=options.precision, key=options.key
+    )
+    with closing(judged):
+        visible = replace(judged, encode=encode_visibly(judged.encode, sys.stderr))
+        evaluation = judge(visible, given, command=_command(options))
+    print(tables(evaluation))
     if options.json:
-        content = {
-            "source": options.source,
-            "pooling": encoder.pooling,
-            "max_length": encoder.max_length,
-            "sts": {task: score.to_json() for task, score in scores.items()},
-            "sts_mean": sts.mean_of_tasks(scores),
-        }
-        record.write_whole(options.json, json.dumps(content, indent=2) + "\n")
+        record.write_whole(options.json, json.dumps(evaluation, indent=2, allow_nan=False) + "\n")
+    if options.html:
+        record.write_whole(options.html, render([evaluation, *beside]))
     return 0
 
 
+def _command(options: argparse.Namespace) -> str:
+    """As it may be typed again; a key is nobody's business."""
+    words = ["python", "-m", "training", "evaluate", options.source, "--data", str(options.data)]
+    words += ["--tasks", ",".join(options.tasks)]
+    words += ["--torch"] if options.torch else []
+    words += ["--pooling", options.pooling] if options.pooling else []
+    words += ["--precision", options.precision] if options.precision else []
+    return shlex.join(words)
+
+
+def _evaluation(file: Path) -> dict[str, Any]:
+    """One that `--json` wrote.
+
+    Raises:
+        DataError: it can't be read or shown.
+    """
+    try:
+        evaluation: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        render([evaluation])
+    except OSError as error:
+        raise DataError(f"{file}: {error.strerror}") from error
+    except (ValueError, AttributeError) as error:
+        raise DataError(f"{file}: {error}") from error
+    return evaluation
+
+
 def _tasks(text: str) -> list[str]:
-    tasks = text.split(",")
+    tasks = list(TASKS) if text == "all" else text.split(",")
     for task in tasks:
         if task not in TASKS:
-            raise argparse.ArgumentTypeError(f"no task {task!r}; there is {', '.join(TASKS)}")
+            raise argparse.ArgumentTypeError(f"no task {task!r}; there is {', '.join(TASKS)}, all")
     return tasks

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from training.commands.evaluate import TASKS
+from training.evaluation.suite import TASKS
 from training.objectives import OBJECTIVES
 from training.postprocess import POSTPROCESSES
 

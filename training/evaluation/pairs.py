@@ -39,15 +39,21 @@ class TaskFiles:
         Raises:
             DataError: a file is missing, a row is broken, or pairs are missing.
         """
-        subsets = self.read(_root(data) / self.folder)
+        subsets = self.read(data_root(data) / self.folder)
         found = sum(map(len, subsets.values()))
         if found != self.pairs:
-            raise DataError(f"{_root(data) / self.folder}: {found} scored pairs, expected {self.pairs}")
+            raise DataError(f"{data_root(data) / self.folder}: {found} scored pairs, expected {self.pairs}")
         return MappingProxyType(subsets)
 
     def present(self, data: Path) -> bool:
         """Whether any of the task's files is there; whether all are, and are whole, only `load` tells."""
-        return any((_root(data) / self.folder).glob(self.files))
+        return any((data_root(data) / self.folder).glob(self.files))
+
+
+def texts(tasks: Mapping[str, Subsets]) -> list[str]:
+    """The different sentences of all tasks, sorted."""
+    pairs = (pair for subsets in tasks.values() for each in subsets.values() for pair in each)
+    return sorted({text for pair in pairs for text in (pair.a, pair.b)})
 
 
 def sts_year(*subsets: str) -> Callable[[Path], dict[str, list[Pair]]]:
@@ -68,7 +74,7 @@ def sick_test(folder: Path) -> dict[str, list[Pair]]:
 def _semeval(folder: Path, subset: str) -> Iterator[Pair]:
     """Pairs with an empty score were never rated and are left out, as SentEval does."""
     inputs, scores = (folder / f"STS.{kind}.{subset}.txt" for kind in ("input", "gs"))
-    rows, golds = _lines(inputs), _lines(scores)
+    rows, golds = lines(inputs), lines(scores)
     if len(rows) != len(golds):
         raise DataError(f"{scores}: {len(golds)} lines, but {inputs.name} has {len(rows)}")
     for number, (row, gold) in enumerate(zip(rows, golds, strict=True), start=1):
@@ -80,7 +86,7 @@ def _semeval(folder: Path, subset: str) -> Iterator[Pair]:
 
 
 def _table(file: Path, *, gold: int, a: int, b: int, header: bool) -> Iterator[Pair]:
-    for number, line in enumerate(_lines(file), start=1):
+    for number, line in enumerate(lines(file), start=1):
         if header and number == 1:
             continue
         columns = line.split("\t")
@@ -104,22 +110,27 @@ def _pair(a: str, b: str, gold: str, *, where: Path, scored: Path, number: int) 
     return Pair(a, b, score)
 
 
-def _lines(file: Path) -> list[str]:
-    """Lines end at newlines alone: these texts contain other characters that Unicode calls line breaks."""
+def lines(file: Path, *, encoding: str = "utf-8") -> list[str]:
+    """Lines end at newlines alone: these texts contain other characters that Unicode calls line breaks.
+
+    Raises:
+        DataError: the file can't be read, or a line is not in `encoding`.
+    """
     try:
         content = file.read_bytes()
     except OSError as error:
         raise DataError(f"{file}: {error.strerror}") from error
-    lines = content.removesuffix(b"\n").split(b"\n")
-    for number, line in enumerate(lines, start=1):
+    decoded = []
+    for number, line in enumerate(content.removesuffix(b"\n").split(b"\n"), start=1):
         try:
-            line.decode("utf-8")
+            decoded.append(line.decode(encoding))
         except UnicodeDecodeError as error:
-            raise DataError(f"{file}:{number}: not UTF-8 in column {error.start + 1}") from error
-    return [line.decode("utf-8") for line in lines]
+            raise DataError(f"{file}:{number}: not {encoding.upper()} in column {error.start + 1}") from error
+    return decoded
 
 
-def _root(data: Path) -> Path:
+def data_root(data: Path) -> Path:
+    """The `senteval/downstream` in `data`, or `data` itself where there is none."""
     nested = data / "senteval" / "downstream"
     return nested if nested.is_dir() else data
 

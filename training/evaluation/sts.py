@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import pearsonr, spearmanr
 
-from training.evaluation.pairs import Pair, Subsets
+from training.evaluation.pairs import Subsets, texts
 from training.evaluation.vectors import Encode, EvaluationError, unit_vectors
 
 STSB_DEV_METRIC = "stsb_dev_spearman"
@@ -70,9 +70,9 @@ def cosines(encode: Encode, tasks: Mapping[str, Subsets]) -> Cosines:
     Raises:
         EvaluationError: a vector is not finite.
     """
-    texts = sorted({text for subsets in tasks.values() for pair in _pairs(subsets) for text in (pair.a, pair.b)})
-    unit = unit_vectors(encode, texts)
-    row = {text: i for i, text in enumerate(texts)}
+    sentences = texts(tasks)
+    unit = unit_vectors(encode, sentences)
+    row = {text: i for i, text in enumerate(sentences)}
     return {
         task: {
             name: _cosines(unit[[row[pair.a] for pair in pairs]], unit[[row[pair.b] for pair in pairs]])
@@ -150,7 +150,3 @@ def _correlation(cosines: NDArray[np.float64], golds: NDArray[np.float64], *, wh
         pearson=100 * float(pearsonr(cosines, golds).statistic),
         pairs=len(golds),
     )
-
-
-def _pairs(subsets: Subsets) -> list[Pair]:
-    return [pair for pairs in subsets.values() for pair in pairs]

@@ -32,3 +32,19 @@ def unit_vectors(encode: Encode, texts: Sequence[str]) -> NDArray[np.float64]:
     norms = np.linalg.norm(vectors, axis=1, keepdims=True)
     unit: NDArray[np.float64] = vectors / np.where(norms > 0, norms, 1)
     return unit
+
+
+def remembered(encode: Encode) -> Encode:
+    """`encode`, each different text only once however often it is asked for: tasks share theirs."""
+    rows: dict[str, NDArray[np.float32]] = {}
+
+    def look_up(texts: Sequence[str]) -> NDArray[np.float32]:
+        new = [text for text in dict.fromkeys(texts) if text not in rows]
+        if new:
+            vectors = np.asarray(encode(new), dtype=np.float32)
+            if vectors.ndim != 2 or len(vectors) != len(new):
+                raise EvaluationError(f"{len(new)} texts gave an array of shape {vectors.shape}")
+            rows.update(zip(new, vectors, strict=True))
+        return np.stack([rows[text] for text in texts]) if texts else np.empty((0, 0), dtype=np.float32)
+
+    return look_up

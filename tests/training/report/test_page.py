@@ -1,0 +1,268 @@
+"""The page: well formed, whole, escaped, and without what wasn't measured."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import Callable
+from html.parser import HTMLParser
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from training.report.judged import ReportError
+from training.report.page import STYLE, render
+
+Evaluate = Callable[..., dict[str, Any]]
+
+VOID = {"meta"}
+SECTIONS = ["judged", "sts", "transfer", "retrieval", "geometry", "curve", "speed", "reading"]
+FIGURES = ["sts-means", "plane", "spectrum", "cosines-0", "nearest", "curve-stsb_dev_spearman", "curve-uniformity",
+           "curve-alignment", "curve-loss", "throughput"]  # fmt: skip
+
+
+class Page(HTMLParser):
+    """Elements with their attributes, and the text of the page; fails where tags don't match."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.words: list[str] = []
+        self._open: list[str] = []
+        self.feed(html)
+        self.close()
+        assert not self._open
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self._open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self._open and self._open[-1] != "style":
+            self.words.append(data)
+
+    def ids(self, tag: str | None = None) -> list[str]:
+        return [
+            attributes["id"] or "" for name, attributes in self.elements if "id" in attributes and tag in (None, name)
+        ]
+
+    @property
+    def figures(self) -> list[str]:
+        return [name.removesuffix("-title") for name in self.ids("title")]
+
+    @property
+    def text(self) -> str:
+        return "".join(self.words)
+
+
+def test_all_sections_and_figures_are_there_with_all_their_data(evaluate: Evaluate) -> None:
+    page = Page(render([evaluate()]))
+    assert page.ids("section") == SECTIONS
+    assert page.figures == FIGURES
+
+
+@pytest.mark.parametrize(
+    ("absent", "section"),
+    [
+        ("sts", "sts"),
+        ("transfer", "transfer"),
+        ("retrieval", "retrieval"),
+        ("geometry", "geometry"),
+        ("curve", "curve"),
+    ],
+)
+@pytest.mark.parametrize("emptied", [True, False])
+def test_a_section_without_data_is_left_out(evaluate: Evaluate, absent: str, section: str, emptied: bool) -> None:
+    evaluation = evaluate()
+    if emptied:
+        evaluation[absent] = [] if absent == "curve" else {}
+    else:
+        del evaluation[absent]
+    assert Page(render([evaluation])).ids("section") == [name for name in SECTIONS if name != section]
+
+
+def test_speed_is_there_with_times_or_with_precisions(evaluate: Evaluate) -> None:
+    for absent in ("speed", "precisions"):
+        evaluation = evaluate()
+        del evaluation[absent]
+        assert "speed" in Page(render([evaluation])).ids("section")
+    del evaluation["speed"]
+    assert "speed" not in Page(render([evaluation])).ids("section")
+
+
+def test_the_least_evaluation_makes_a_page() -> None:
+    page = Page(render([{"format": 1, "subject": {"source": "somewhere"}}]))
+    assert page.ids("section") == ["judged", "reading"]
+    assert "somewhere" in page.text
+
+
+def test_scores_are_said_beside_the_papers(evaluate: Evaluate) -> None:
+    evaluation = evaluate()
+    evaluation["sts"]["tasks"]["STS12"]["spearman"]["all"] = 71.234
+    evaluation["sts"]["mean"] = 77.771
+    text = Page(render([evaluation])).text
+    for said in ("71.23", "77.77", "WhitenedCSE", "78.78", "75.11 ± 0.84", "83.00", "surprise.OnWN", "(81.40)", "0.25"):
+        assert said in text
+
+
+def test_papers_are_those_of_the_backbone(evaluate: Evaluate) -> None:
+    evaluation = evaluate()
+    assert "don't report minilm: their rows are there for orientation" in Page(render([evaluation])).text
+    evaluation["subject"]["backbone"] = None
+    assert "don't report an unnamed backbone" in Page(render([evaluation])).text
+    evaluation["subject"]["backbone"] = "roberta-base"
+    text = Page(render([evaluation])).text
+    assert "RoBERTa-whitening" in text
+    assert "BERT-flow" not in text
+    assert "for orientation" not in text
+
+
+def test_a_name_is_text_wherever_it_stands(evaluate: Evaluate) -> None:
+    evil = "<script>alert(1)</script>\"'&"
+    evaluation = evaluate(evil)
+    evaluation["subject"]["backbone"] = evaluation["subject"]["engine"] = evaluation["command"] = evil
+    evaluation["retrieval"] = {evil: {"ndcg10": 1.0, "through": evil}}
+    evaluation["precisions"] = {evil: {"texts_per_second": 1}}
+    html = render([evaluation, evaluate(evil)])
+    page = Page(html)
+    assert "<script" not in html
+    assert {tag for tag, _ in page.elements}.isdisjoint({"script", "img", "link", "iframe"})
+    assert page.text.count(evil) >= 10
+    assert not any(name.startswith("on") for _, attributes in page.elements for name in attributes)
+
+
+def test_nothing_is_loaded_from_elsewhere(evaluate: Evaluate) -> None:
+    html = render([evaluate(), evaluate("other", seed=1)])
+    page = Page(html)
+    assert not {"src", "href", "srcset"} & {name for _, attributes in page.elements for name in attributes}
+    assert "url(" not in html
+    assert "@import" not in html
+    assert set(re.findall(r"https?://[^\s\"<]+", html)) == {"http://www.w3.org/2000/svg"}
+
+
+def test_drawings_are_xml_and_say_what_they_show(evaluate: Evaluate) -> None:
+    html = render([evaluate(), evaluate("other", seed=1, width=64)])
+    drawings = [ElementTree.fromstring(drawing) for drawing in re.findall(r"<svg.*?</svg>", html, re.DOTALL)]
+    assert len(drawings) == len(FIGURES) + 1
+    space = "{http://www.w3.org/2000/svg}"
+    for drawing in drawings:
+        title, description = drawing[0], drawing[1]
+        assert (title.tag, description.tag) == (f"{space}title", f"{space}desc")
+        assert drawing.get("aria-labelledby") == f"{title.get('id')} {description.get('id')}"
+        assert title.text
+        assert description.text
+
+
+def test_everything_drawn_lies_in_its_drawing(evaluate: Evaluate) -> None:
+    html = render([evaluate(), evaluate("other", seed=1, width=64), evaluate("third", seed=2)])
+    for drawing in re.findall(r"<svg.*?</svg>", html, re.DOTALL):
+        root = ElementTree.fromstring(drawing)
+        _, _, width, height = map(float, root.get("viewBox", "").split())
+        for each in root.iter():
+            for names, most in ((("x", "x1", "x2", "cx"), width), (("y", "y1", "y2", "cy"), height)):
+                assert all(0 <= float(each.get(name, "0")) <= most for name in names)
+            points = [tuple(map(float, point.split(","))) for point in each.get("points", "").split()]
+            assert all(0 <= x <= width and 0 <= y <= height for x, y in points)
+
+
+def test_ids_are_unique_and_headers_have_a_scope(evaluate: Evaluate) -> None:
+    page = Page(render([evaluate(), evaluate("other", seed=1), evaluate("third", seed=2)]))
+    assert set(Counter(page.ids()).values()) == {1}
+    headers = [attributes for tag, attributes in page.elements if tag == "th"]
+    assert headers
+    assert {attributes.get("scope") for attributes in headers} == {"row", "col"}
+
+
+def test_equal_names_are_told_apart(evaluate: Evaluate) -> None:
+    text = Page(render([evaluate("same"), evaluate("same", seed=1)])).text
+    assert "same #1" in text
+    assert "same #2" in text
+
+
+def test_every_row_has_a_cell_for_every_column(evaluate: Evaluate) -> None:
+    other = {"format": 1, "subject": {"name": "bare"}, "sts": {"tasks": {"STSB": {"spearman": {"all": 70.0}}}}}
+    html = render([evaluate(), other])
+    for table in re.findall(r"<table.*?</table>", html, re.DOTALL):
+        rows = re.findall(r"<tr.*?</tr>", table, re.DOTALL)
+        assert len({len(re.findall(r"<t[hd]\b", row)) for row in rows}) == 1
+
+
+def test_the_chosen_step_is_marked_where_it_is_known(evaluate: Evaluate) -> None:
+    evaluation = evaluate()
+    html = render([evaluation])
+    assert html.count('class="chosen mark-0"') == html.count(">step 1250<") == 4
+    assert "1250 of minilm, 1125 of other" in render([evaluation, evaluate("other", seed=1)])
+    del evaluation["best_step"]
+    assert 'class="chosen' not in render([evaluation])
+
+
+def test_steps_at_which_nothing_was_measured_are_left_out(evaluate: Evaluate) -> None:
+    evaluation = evaluate()
+    for point in evaluation["curve"]:
+        del point["alignment"]
+        point["uniformity"] = None
+    assert {"curve-alignment", "curve-uniformity"}.isdisjoint(Page(render([evaluation])).figures)
+
+
+def test_a_spectrum_that_ends_in_zeros_is_drawn_as_far_as_it_goes(evaluate: Evaluate) -> None:
+    evaluation = evaluate()
+    evaluation["geometry"]["spectrum_centred"]["values"] = [0.5, 0.3, 0.2, 1e-12, 0.0]
+    (curve,) = re.findall(
+        r'aria-labelledby="spectrum-title.*?<polyline points="([^"]*)"', render([evaluation]), re.DOTALL
+    )
+    assert len(curve.split()) == 3
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"format": 2}, "evaluation 2: format 2"),
+        ({"subject": None}, "evaluation 2: no subject"),
+        ({"sts": [1]}, "evaluation 2: sts is not an object"),
+        ({"curve": {}}, "evaluation 2: curve is not a list"),
+        ({"speed": {"seconds": math.nan}}, "evaluation 2 speed seconds is nan"),
+        ({"curve": [{"step": 0, "loss": math.inf}]}, r"evaluation 2 curve\[0\] loss is inf"),
+        ({"geometry": {"cosine_histogram": {"edges": [0, 1], "share": [0.5, 0.5]}}}, "one edge more"),
+    ],
+)
+def test_what_cannot_be_shown_is_named(evaluate: Evaluate, change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ReportError, match=message):
+        render([evaluate(), evaluate() | change])
+
+
+def test_no_evaluation_is_no_report() -> None:
+    with pytest.raises(ReportError, match="no evaluation"):
+        render([])
+
+
+def test_the_page_is_that_of_the_evaluation_read_from_a_file(evaluate: Evaluate) -> None:
+    evaluation = evaluate()
+    assert render([json.loads(json.dumps(evaluation))]) == render([evaluation])
+
+
+def test_text_can_be_read_in_both_themes() -> None:
+    """Contrast of 4.5 or more, WCAG 2.2 criterion 1.4.3."""
+    themes = re.findall(r":root \{(.*?)\}", STYLE.read_text(encoding="utf-8"), re.DOTALL)
+    assert len(themes) == 2
+    for theme in themes:
+        colours = dict(re.findall(r"--([\w-]+): (#\w{6});", theme))
+        for name in ("ink", "faint", "mark-0", "mark-1", "mark-2", "mark-3"):
+            assert contrast(colours[name], colours["paper"]) >= 4.5
+
+
+def contrast(one: str, other: str) -> float:
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def luminance(colour: str) -> float:
+    channels = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+    return sum(weight * c for weight, c in zip((0.2126, 0.7152, 0.0722), linear, strict=True))

@@ -1,0 +1,56 @@
+"""The papers' rows."""
+
+from __future__ import annotations
+
+from statistics import fmean
+
+import pytest
+
+from training.evaluation.pairs import STS_TASKS
+from training.report import published
+from training.report.published import BERT, ROBERTA, STS, STS_ROWS, TRANSFER, TRANSFER_ROWS, Row
+
+ROWS = [*STS_ROWS, *TRANSFER_ROWS]
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.method}, {row.backbone}")
+def test_a_mean_is_that_of_its_seven_tasks(row: Row) -> None:
+    assert row.source
+    if row.tasks is not None:
+        assert len(row.tasks) == len(STS) == len(TRANSFER)
+        assert fmean(row.tasks) == pytest.approx(row.mean, abs=0.02)
+
+
+def test_no_row_stands_twice() -> None:
+    for rows in (STS_ROWS, TRANSFER_ROWS):
+        assert len({(row.backbone, row.method) for row in rows}) == len(rows)
+    assert len({row.tasks for row in ROWS if row.tasks}) == sum(row.tasks is not None for row in ROWS)
+
+
+def test_the_tasks_are_those_that_are_evaluated_in_their_order() -> None:
+    assert tuple(STS_TASKS) == STS
+
+
+@pytest.mark.parametrize(
+    ("backbone", "family"),
+    [
+        ("bert-base-uncased", BERT),
+        ("google-bert/bert-base-cased", BERT),
+        ("FacebookAI/roberta-base", ROBERTA),
+        ("bert-large-uncased", None),
+        ("distilroberta-base", None),
+        ("minilm", None),
+        ("", None),
+    ],
+)
+def test_the_family_of_a_backbone(backbone: str, family: str | None) -> None:
+    assert published.family(backbone) == family
+
+
+def test_rows_beside_backbones_are_of_their_families() -> None:
+    def families(*backbones: str) -> set[str]:
+        return {row.backbone for row in published.beside(STS_ROWS, backbones)}
+
+    assert families("roberta-base", "minilm") == {ROBERTA}
+    assert families("roberta-base", "bert-base-uncased") == {BERT, ROBERTA}
+    assert families("minilm") == families() == {BERT}

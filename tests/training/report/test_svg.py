@@ -1,0 +1,79 @@
+"""Labels, and that shapes lie where their values are."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from training.report import svg
+from training.report.axes import linear
+from training.report.markup import element
+from training.report.plots import Caption, Dot, Plane, Series, bars, dot_plot, lines
+from training.report.svg import WIDTH, Frame
+
+CAPTION = Caption("figure", "Title.", "Description.")
+PLACES = st.lists(st.floats(0, 170), min_size=1, max_size=12)
+
+
+@given(places=PLACES)
+def test_labels_stand_apart_within_the_plot_in_the_order_of_their_places(places: list[float]) -> None:
+    moved = svg.apart(places, 13, within=(0, 170))
+    assert all(lower - upper >= 13 - 1e-6 for upper, lower in pairwise(sorted(moved)))
+    assert all(-1e-6 <= place <= 170 + 1e-6 for place in moved)
+    for (a, moved_a), (b, moved_b) in pairwise(sorted(zip(places, moved, strict=True))):
+        assert a == b or moved_a < moved_b
+
+
+def test_labels_that_stand_apart_stay_and_a_crowd_parts_about_its_middle() -> None:
+    assert svg.apart([10, 100, 50], 13, within=(0, 170)) == [10, 100, 50]
+    assert svg.apart([80, 80, 20], 10, within=(0, 170)) == [75, 85, 20]
+
+
+@pytest.mark.parametrize("name", ["minilm", "a" * 14, "simcse-bert-base-seed-42", "simcse-bert-base-seed-43"])
+def test_a_short_name_keeps_its_beginning_and_its_end(name: str) -> None:
+    short = svg.short(name, 14)
+    assert len(short) <= 14
+    assert (short[:6], short[-6:]) == (name[:6], name[-6:])
+
+
+def test_bars_begin_at_zero_and_are_as_long_as_their_values() -> None:
+    figure = bars(CAPTION, "Texts per second", [Dot("a", 50, "mark-0"), Dot("b", 100, "mark-0")], digits=0)
+    short, long = figure.iter("rect")
+    assert short.get("x") == long.get("x")
+    assert 2 * float(short.get("width", "")) == pytest.approx(float(long.get("width", "")), abs=0.2)
+    assert next(each for each in figure.iter("text") if each.get("class") == "tick").text == "0"
+
+
+def test_dots_lie_under_their_ticks_and_a_deviation_reaches_to_both_sides() -> None:
+    figure = dot_plot(CAPTION, "Spearman", [Dot("a", 70, "paper"), Dot("b", 76, "paper", deviation=4)])
+    ticks = {each.text: float(each.get("x", "")) for each in figure.iter("text") if each.get("class") == "tick"}
+    first, second = (float(each.get("cx", "")) for each in figure.iter("circle"))
+    assert first == pytest.approx(ticks["70"])
+    (spread,) = (each for each in figure.iter("line") if "spread" in each.get("class", ""))
+    assert float(spread.get("x2", "")) - second == pytest.approx(second - float(spread.get("x1", "")), abs=0.2)
+    assert float(spread.get("x2", "")) == pytest.approx(ticks["80"])
+
+
+def test_higher_values_lie_higher() -> None:
+    frame = Frame(linear("x", [0, 1]), linear("y", [0, 10]))
+    assert frame.up(10) == frame.top < frame.up(5) < frame.up(0) == frame.foot
+    assert frame.left == frame.across(0) < frame.across(1) == WIDTH - frame.right
+
+
+def test_several_lines_say_their_names_and_one_does_not() -> None:
+    plane = Plane(linear("Step", [0, 1]), linear("Loss", [0, 1]))
+    a, b = (Series(name, "mark-0", [(0, 0), (1, 1)]) for name in ("first", "second"))
+
+    def names(*series: Series) -> set[str | None]:
+        return {each.text for each in lines(CAPTION, plane, series).iter("text")}
+
+    assert names(a, b) >= {"first", "second"}
+    assert not names(a) & {"first"}
+
+
+def test_text_between_elements_keeps_its_place() -> None:
+    made = element("p", "a", "A", element("b", "c"), "d", None, "e", class_="x")
+    assert (made.text, made[0].tail, made.get("class")) == ("aA", "de", "x")

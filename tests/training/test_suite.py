@@ -1,0 +1,193 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from models.bundle import BundleError, load
+from models.encoder import Encoder
+from models.graph import Graph
+from models.sources import SourceError
+from training.cli import main
+from training.evaluation.beir import Collection
+from training.evaluation.labelled import Example, Labelled
+from training.evaluation.pairs import DataError, Pair
+from training.evaluation.server import Server
+from training.evaluation.subjects import SubjectError, subject
+from training.evaluation.suite import Material, judge, material
+from training.evaluation.tables import aligned, tables
+from training.evaluation.vectors import EvaluationError, remembered
+from training.report.page import render
+
+PAIRS = [
+    Pair("the man can play a guitar", "a man will play the guitar", 4.8),
+    Pair("the dog and the cat sleep", "a cat and a dog sleep", 4.2),
+    Pair("the market was hot", "the river is cold", 1.0),
+    Pair("a child can read", "the bird will sing", 0.4),
+    Pair("the teacher can speak", "a student will write", 2.2),
+    Pair("red flower", "green tree", 2.0),
+]
+TEXTS = [f"{a} {b} {c}" for a in ("the", "a") for b in ("cat", "dog", "bird") for c in ("sleep", "eat", "run", "sing")]
+GIVEN = Material(
+    sts={"STS12": {"one": PAIRS[:3], "two": PAIRS[3:]}, "STSB": {"test": PAIRS}},
+    transfer={"MR": Labelled([Example((text,), "the" in text) for text in TEXTS])},
+    retrieval={"tiny": Collection({"d": TEXTS[0], "e": TEXTS[1]}, {"q": TEXTS[2]}, {"q": {"d": 1}})},
+    geometry={"dev": PAIRS},
+)
+
+
+def test_a_bundle_is_judged_by_its_graph_on_everything(tiny_bundle: Path) -> None:
+    judged = subject(str(tiny_bundle), key=None)
+    found = judge(judged, GIVEN, command="the command")
+    assert found["subject"]["kind"] == "bundle" and found["subject"]["precision"] == "fp32"
+    assert found["sts"]["tasks"]["STS12"]["subsets"].keys() == {"one", "two"}
+    assert 0 <= found["transfer"]["mean"] <= 100
+    assert found["retrieval"]["tiny"]["through"] == "exact search"
+    assert found["geometry"]["alignment"] > 0
+    assert found["speed"]["texts"] == len({text for pair in PAIRS for text in (pair.a, pair.b)} | {*TEXTS})
+    json.dumps(found, allow_nan=False)
+    assert "STS12" in tables(found) and "nDCG@10" in tables(found)
+    assert "<svg" in render([found])
+
+
+def test_torch_and_graph_agree(tiny_bundle: Path) -> None:
+    by_graph, by_torch = (subject(str(tiny_bundle), by_torch=flag, key=None) for flag in (False, True))
+    assert by_torch.facts["engine"].startswith("torch") and by_graph.facts["engine"].startswith("onnxruntime")
+    first, second = (judge(each, GIVEN, command="")["sts"]["mean"] for each in (by_graph, by_torch))
+    assert first == pytest.approx(second, abs=0.01)
+
+
+def test_another_pooling_is_another_encoder(tiny_bundle: Path) -> None:
+    judged = subject(str(tiny_bundle), pooling="cls", key=None)
+    assert judged.facts["pooling"] == "cls" and judged.facts["fingerprint"] is None
+    expected = Encoder.load(tiny_bundle, pooling="cls").encode(TEXTS)
+    np.testing.assert_allclose(judged.encode(TEXTS), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_bf16_is_near_float32_and_not_it(tiny_backbone: Path) -> None:
+    wide, narrow = (subject(str(tiny_backbone), precision=name, key=None).encode(TEXTS) for name in ("fp32", "bf16"))
+    cosines = (wide * narrow).sum(1) / np.linalg.norm(wide, axis=1) / np.linalg.norm(narrow, axis=1)
+    assert cosines.min() > 0.99 and not np.array_equal(wide, narrow)
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"source": "http://127.0.0.1:1", "pooling": "cls"}, SubjectError),
+        ({"source": "http://127.0.0.1:1"}, EvaluationError),
+        ({"source": "no-such-encoder/at-all"}, SourceError),
+        ({"source": "minilm", "precision": "int8"}, SubjectError),
+    ],
+)
+def test_what_cannot_be_judged_is_named(options: dict[str, Any], error: type[Exception]) -> None:
+    with pytest.raises(error, match=str(options["source"]) if error is not SubjectError else None):
+        subject(**options, key=None)
+
+
+def test_the_other_graphs_of_a_bundle_are_compared(tiny_bundle: Path) -> None:
+    judged = subject(str(tiny_bundle), key=None)
+    found = judge(replace(judged, others={"int8": _rounded(judged.encode)}), GIVEN, command="")["precisions"]
+    assert found["fp32"]["least_cosine"] == pytest.approx(1, abs=1e-6)
+    assert found["int8"]["least_cosine"] < 0.9999
+
+
+def _rounded(encode: Callable[[Sequence[str]], NDArray[np.float32]]) -> Callable[[Sequence[str]], NDArray[np.float32]]:
+    def encode_roughly(texts: Sequence[str]) -> NDArray[np.float32]:
+        rough = np.round(encode(texts), 1)
+        unit: NDArray[np.float32] = rough / np.linalg.norm(rough, axis=1, keepdims=True)
+        return unit
+
+    return encode_roughly
+
+
+def test_no_text_is_encoded_twice() -> None:
+    asked: list[str] = []
+
+    def encode(texts: Sequence[str]) -> NDArray[np.float32]:
+        asked.extend(texts)
+        return np.array([[len(text), 1] for text in texts], dtype=np.float32)
+
+    once = remembered(encode)
+    np.testing.assert_array_equal(once(["a", "bcd", "a"]), [[1, 1], [3, 1], [1, 1]])
+    np.testing.assert_array_equal(once(["bcd", "ef"]), [[3, 1], [2, 1]])
+    assert asked == ["a", "bcd", "ef"]
+
+
+def test_a_vector_too_few_is_an_error() -> None:
+    with pytest.raises(EvaluationError, match="2 texts"):
+        remembered(lambda _texts: np.ones((1, 3), dtype=np.float32))(["a", "b"])
+
+
+def test_data_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no collection"):
+        material(tmp_path, ["retrieval"])
+    with pytest.raises(DataError, match="no such folder"):
+        material(tmp_path / "nowhere", ["sts"])
+
+
+def server(answer: Callable[[httpx.Request], httpx.Response]) -> Server:
+    return Server("http://encoder/", transport=httpx.MockTransport(answer))
+
+
+def test_a_server_of_another_make_answers_in_numbers() -> None:
+    def answer(request: httpx.Request) -> httpx.Response:
+        if request.url.path == "/info":
+            return httpx.Response(200, json={"model_id": "other"})
+        inputs = json.loads(request.content)["inputs"]
+        return httpx.Response(200, json=[[len(text), 0.5] for text in inputs])
+
+    texts = ["a" * n for n in range(1, 80)]
+    np.testing.assert_array_equal(server(answer).encode(texts), [[len(text), 0.5] for text in texts])
+
+
+def test_a_busy_server_is_asked_again() -> None:
+    answers = iter([429, 503, 200])
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(next(answers), json={}, headers={"retry-after": "0"})
+
+    assert server(answer).info == {}
+
+
+@pytest.mark.parametrize(
+    ("response", "message"),
+    [
+        (httpx.Response(500, text="broken"), "/info: 500 broken"),
+        (httpx.Response(200, text="<html>"), "/info: the answer is not JSON"),
+    ],
+)
+def test_a_server_that_fails_is_named(response: httpx.Response, message: str) -> None:
+    with pytest.raises(EvaluationError, match=message):
+        server(lambda _request: response)
+
+
+def test_columns_are_aligned() -> None:
+    assert aligned([["a", "b"], ["long", "1.25"]]) == ["a        b", "long  1.25"]
+
+
+def test_the_command_writes_what_it_measured(
+    test_data: Path, tiny_bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = {"json": tmp_path / "e.json", "html": tmp_path / "e.html"}
+    arguments = ["evaluate", str(tiny_bundle), "--data", str(test_data), "--tasks", "geometry"]
+    assert main([*arguments, "--json", str(files["json"]), "--html", str(files["html"])]) == 0
+    found = json.loads(files["json"].read_text())
+    assert found["geometry"]["sentences"] > 2000 and "sts" not in found
+    assert f"{found['geometry']['uniformity']:.4f}" in capsys.readouterr().out
+    assert main([*arguments, "--beside", str(files["json"]), "--html", str(tmp_path / "both.html")]) == 0
+    assert (tmp_path / "both.html").read_text().count("tiny #2") > 0
+    (tmp_path / "e.json").write_text("{}")
+    assert main([*arguments, "--beside", str(files["json"])]) == 2
+    assert str(files["json"]) in capsys.readouterr().err
+
+
+def test_the_graph_refuses_a_precision_it_lacks(tiny_bundle: Path) -> None:
+    with pytest.raises(BundleError, match="no int4 graph; there is fp32"):
+        Graph(load(tiny_bundle), precision="int4")

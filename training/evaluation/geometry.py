@@ -1,0 +1,236 @@
+"""How an encoder's vectors lie in space: no score of a task, but what the papers explain their scores by."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from training.evaluation.pairs import Pair
+from training.evaluation.vectors import Encode, EvaluationError, unit_vectors
+
+Floats = NDArray[np.float64]
+
+BLOCK = 1024
+"""Rows of a matrix of cosines that are held at a time."""
+CLOSE = 4.0
+"""The gold score from which on STS pairs are positives."""
+HISTOGRAM_BATCH = 256
+HISTOGRAM_BINS = 40
+TOP = 4
+TOP_BATCHES = (32, 64, 128, 256, 512, 1024)
+RANK_BATCH = 64
+MOST_BATCHES = 16
+"""Batches of one size that a mean is taken over, where there are as many."""
+
+
+@dataclass(frozen=True)
+class Spectrum:
+    """The singular values of N vectors, largest first, as parts of their sum, and what they amount to."""
+
+    effective_rank: float
+    values: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """The share of values between each edge and the next."""
+
+    edges: tuple[float, ...]
+    share: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """What `evaluate` measured; each field's definition is that of the function of its name."""
+
+    alignment: float
+    """Of the pairs with a gold score above 4 (SimCSE's text)."""
+    alignment_at_least_4: float
+    """Of the pairs with a gold score of 4 or above (DCLR's code)."""
+    uniformity: float
+    """Of both sides of all pairs together."""
+    random_cosine_mean: float
+    random_cosine_sd: float
+    spectrum: Spectrum
+    spectrum_centred: Spectrum
+    """Of the vectors less their mean."""
+    cosine_histogram: Histogram
+    top4_cosine: Mapping[int, float]
+    """By batch size, as far as there are sentences."""
+    correlation_rank: int
+    correlation_rank_of_64: float | None
+    """The mean over batches of 64; None where there are fewer sentences."""
+    pairs: int
+    sentences: int
+    dim: int
+    seed: int
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain dictionaries."""
+        return asdict(self)
+
+
+def evaluate(
+    encode: Encode, pairs: Sequence[Pair], *, sentences: Sequence[str] | None = None, seed: int = 0
+) -> Geometry:
+    """Alignment and uniformity of `pairs`, all else of the different ones among `sentences`.
+
+    Without `sentences` those of the pairs are taken. The seed shuffles them before they are cut into batches.
+
+    Raises:
+        EvaluationError: a vector is not finite, no pair has a gold score above 4, or all sentences are alike.
+    """
+    golds = np.array([pair.gold for pair in pairs])
+    if not (golds > CLOSE).any():
+        raise EvaluationError(f"none of {len(pairs)} pairs has a gold score above {CLOSE:g}, so there is no alignment")
+    texts = [pair.a for pair in pairs] + [pair.b for pair in pairs]
+    unit, both = _encoded(encode, texts)
+    a, b = np.split(both, 2)
+    if sentences is not None:
+        unit, _ = _encoded(encode, sentences)
+    if len(unit) < 2:
+        raise EvaluationError(f"{len(unit)} different sentences, expected two at least")
+    shuffled = unit[np.random.default_rng(seed).permutation(len(unit))]
+    mean, deviation = random_cosines(unit)
+    return Geometry(
+        alignment=alignment(a[golds > CLOSE], b[golds > CLOSE]),
+        alignment_at_least_4=alignment(a[golds >= CLOSE], b[golds >= CLOSE]),
+        uniformity=uniformity(both),
+        random_cosine_mean=mean,
+        random_cosine_sd=deviation,
+        spectrum=spectrum(unit),
+        spectrum_centred=spectrum(unit - unit.mean(axis=0)),
+        cosine_histogram=cosine_histogram(shuffled),
+        top4_cosine={size: top4_cosine(shuffled, size) for size in TOP_BATCHES if size <= len(unit)},
+        correlation_rank=correlation_rank(unit),
+        correlation_rank_of_64=_mean_rank(shuffled),
+        pairs=len(pairs),
+        sentences=len(unit),
+        dim=unit.shape[1],
+        seed=seed,
+    )
+
+
+def _encoded(encode: Encode, texts: Sequence[str]) -> tuple[Floats, Floats]:
+    """Unit vectors of the different ones among `texts`, which are encoded once, and of all."""
+    rows = {text: row for row, text in enumerate(dict.fromkeys(texts))}
+    unit = unit_vectors(encode, list(rows))
+    return unit, unit[[rows[text] for text in texts]]
+
+
+def alignment(a: Floats, b: Floats) -> float:
+    """The mean of ||x - y||² over the rows (N, D) of `a` and `b`; 0 is best (Wang and Isola 2020, alpha = 2)."""
+    return float(((a - b) ** 2).sum(axis=1).mean())
+
+
+def uniformity(unit: Floats) -> float:
+    """The log of the mean of e^(-2 ||x - y||²) over distinct pairs of the N unit vectors (N, D), however many alike.
+
+    Exact, in blocks. -4 would be orthogonal vectors, 0 is a single point (Wang and Isola 2020, t = 2).
+
+    Raises:
+        EvaluationError: there are fewer than two vectors.
+    """
+    if len(unit) < 2:
+        raise EvaluationError(f"uniformity is of pairs, and there are {len(unit)} vectors")
+    squares = (unit**2).sum(axis=1)
+    total = 0.0
+    for start in range(0, len(unit), BLOCK):
+        block = slice(start, start + BLOCK)
+        distances = squares[block, None] + squares[None, start:] - 2 * unit[block] @ unit[start:].T
+        kernel = np.exp(-2 * np.maximum(distances, 0))
+        total += float(np.triu(kernel, k=1).sum())
+    return float(np.log(total / (len(unit) * (len(unit) - 1) / 2)))
+
+
+def random_cosines(unit: Floats) -> tuple[float, float]:
+    """Mean and standard deviation of the cosines of all distinct pairs of the unit vectors (N, D).
+
+    The mean is the anisotropy of Ethayarajh (2019), there over a sample of pairs. Both follow without the pairs:
+    the sum of all cosines is ||sum of the vectors||², that of their squares is the squared Frobenius norm of U^T U.
+    """
+    pairs = len(unit) * (len(unit) - 1)
+    own = (unit**2).sum(axis=1)
+    mean = float(((unit.sum(axis=0) ** 2).sum() - own.sum()) / pairs)
+    square = float((((unit.T @ unit) ** 2).sum() - (own**2).sum()) / pairs)
+    return mean, max(square - mean**2, 0.0) ** 0.5
+
+
+def spectrum(vectors: Floats) -> Spectrum:
+    """The singular values of (N, D) over their sum, and e^entropy of those (Roy and Vetterli 2007, effective rank).
+
+    Raises:
+        EvaluationError: all vectors are zero, as centred ones are where the encoder gives a single point.
+    """
+    values = np.linalg.svd(vectors, compute_uv=False)
+    if values[0] <= np.finfo(np.float32).eps * np.sqrt(len(vectors)):  # the vectors were float32
+        raise EvaluationError("all vectors are equal, or zero, so they have no spectrum")
+    parts = values / values.sum()
+    present = parts[parts > 0]
+    entropy = -(present * np.log(present)).sum()
+    return Spectrum(float(np.exp(entropy)), tuple(parts.tolist()))
+
+
+def cosine_histogram(unit: Floats) -> Histogram:
+    """Parts of the cosines between a sentence and all others of its batch of 256 that fall into 40 bins over [-1, 1].
+
+    Mean over batches of the rows (N, D) in their order; fewer than 256 are one batch (DCLR, Figure 1: the 255 in-batch
+    negatives of a sentence).
+    """
+    shares = []
+    for batch in _batches(unit, min(HISTOGRAM_BATCH, len(unit))):
+        counts, _ = np.histogram(_others(batch).clip(-1, 1), bins=HISTOGRAM_BINS, range=(-1, 1))
+        shares.append(counts / counts.sum())
+    edges = np.linspace(-1, 1, HISTOGRAM_BINS + 1)
+    return Histogram(tuple(edges.tolist()), tuple(np.mean(shares, axis=0).tolist()))
+
+
+def top4_cosine(unit: Floats, size: int) -> float:
+    """The mean of the four highest cosines between a sentence and the others of its batch of `size`.
+
+    Mean over batches of the rows (N, D) in their order. It rises with the size: larger batches bring negatives that
+    are near the anchor (GS-InfoNCE, Figure 1).
+
+    Raises:
+        EvaluationError: there is no whole batch, or no four others in one.
+    """
+    if not TOP < size <= len(unit):
+        raise EvaluationError(f"a batch of {size}, expected {TOP + 1} to {len(unit)} sentences")
+    return float(np.mean([np.partition(_others(batch), -TOP, axis=1)[:, -TOP:] for batch in _batches(unit, size)]))
+
+
+def correlation_rank(vectors: Floats) -> int:
+    """The rank of the correlation matrix (D, D) of the dimensions of (N, D): at most N - 1, for it is centred.
+
+    ImSimCSE calls N - 1 < D the rank bottleneck of a batch. Singular values count above D * eps times the largest, as
+    in `numpy.linalg.matrix_rank`, with the eps of float32, for the vectors were float32. A dimension that does not vary
+    correlates with none and adds nothing.
+    """
+    eps = float(np.finfo(np.float32).eps)
+    centred = vectors - vectors.mean(axis=0)
+    norms = np.linalg.norm(centred, axis=0)
+    varies = norms > eps * np.linalg.norm(vectors, axis=0)
+    standard = centred[:, varies] / norms[varies]
+    correlations = standard.T @ standard
+    return int(np.linalg.matrix_rank(correlations, rtol=vectors.shape[1] * eps, hermitian=True)) if varies.any() else 0
+
+
+def _mean_rank(unit: Floats) -> float | None:
+    ranks = [correlation_rank(batch) for batch in _batches(unit, RANK_BATCH)]
+    return float(np.mean(ranks)) if ranks else None
+
+
+def _batches(unit: Floats, size: int) -> Iterator[Floats]:
+    """Whole batches only, and not more than `MOST_BATCHES`."""
+    for i in range(min(len(unit) // size, MOST_BATCHES)):
+        yield unit[i * size : (i + 1) * size]
+
+
+def _others(batch: Floats) -> Floats:
+    """The cosines (B, B - 1) of each with all others."""
+    cosines = batch @ batch.T
+    return cosines[~np.eye(len(batch), dtype=bool)].reshape(len(batch), -1)

@@ -1,0 +1,127 @@
+"""Retrieval as BEIR measures it: does the nearest document answer the query?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from math import log2
+from statistics import fmean
+from typing import Any
+
+import faiss
+import numpy as np
+from numpy.typing import NDArray
+
+from training.evaluation.beir import Collection
+from training.evaluation.vectors import Encode, EvaluationError, unit_vectors
+
+DEPTH = 100
+"""Documents in a ranking: the deepest that a measure looks."""
+
+
+@dataclass(frozen=True)
+class RetrievalScore:
+    """Means over the queries, times 100."""
+
+    ndcg10: float
+    """Of the first ten, gain = grade, discounted by log2(rank + 1), by what the best order of all judged would have:
+    `ndcg_cut_10` of trec_eval (Järvelin and Kekäläinen 2002)."""
+    mrr10: float
+    """Of 1 / rank of the first relevant document, 0 beyond rank 10."""
+    recall100: float
+    """Of the relevant documents, the part that is among the first hundred."""
+    queries: int
+    documents: int
+
+    def to_json(self) -> dict[str, Any]:
+        """As a plain dictionary."""
+        return asdict(self)
+
+
+def evaluate(encode: Encode, collection: Collection) -> RetrievalScore:
+    """The score of the exact ranking of all documents by cosine.
+
+    Raises:
+        EvaluationError: a vector is not finite.
+    """
+    return score(rankings(encode, collection), collection)
+
+
+def rankings(encode: Encode, collection: Collection, depth: int = DEPTH) -> dict[str, list[str]]:
+    """The ids of each query's `depth` nearest documents, nearest first.
+
+    Cosines that are equal to six decimals keep the order of the collection.
+
+    Raises:
+        EvaluationError: a vector is not finite.
+    """
+    documents, queries = list(collection.documents), list(collection.queries)
+    vectors = unit_vectors(encode, list(collection.documents.values())).astype(np.float32)
+    asked = unit_vectors(encode, list(collection.queries.values())).astype(np.float32)
+    index = faiss.IndexFlatIP(vectors.shape[1])
+    index.add(vectors)
+    found = _nearest(index, asked, depth + 1)  # one more, for the query's own id is left out
+    return {
+        query: [documents[row] for row in rows if documents[row] != query][:depth]
+        for query, rows in zip(queries, found, strict=True)
+    }
+
+
+def score(rankings: Mapping[str, Sequence[str]], collection: Collection) -> RetrievalScore:
+    """The score of rankings from anywhere: document ids by query, nearest first, 100 of them where there are as many.
+
+    A document with the query's own id is passed over, as in BEIR. A query none of whose documents is relevant scores 0,
+    as in trec_eval.
+
+    Raises:
+        EvaluationError: a query has no ranking, or a ranking holds an id that is unknown or comes twice.
+    """
+    scores = []
+    for query in collection.queries:
+        if query not in rankings:
+            raise EvaluationError(f"query {query!r} has no ranking")
+        scores.append(_of_query(_checked(query, rankings[query], collection), collection.judgements[query]))
+    if not scores:
+        raise EvaluationError("there are no queries")
+    ndcg10, mrr10, recall100 = (100 * fmean(column) for column in zip(*scores, strict=True))
+    return RetrievalScore(ndcg10, mrr10, recall100, len(collection.queries), len(collection.documents))
+
+
+def _of_query(ranking: Sequence[str], judgements: Mapping[str, int]) -> tuple[float, float, float]:
+    """nDCG@10, 1 / rank and recall@100, 0 to 1."""
+    grades = {document: grade for document, grade in judgements.items() if grade > 0}
+    if not grades:
+        return 0.0, 0.0, 0.0
+    gains = [grades.get(document, 0) for document in ranking[:DEPTH]]
+    best = sorted(grades.values(), reverse=True)
+    first = next((rank for rank, gain in enumerate(gains[:10], start=1) if gain), None)
+    return _dcg(gains[:10]) / _dcg(best[:10]), 1 / first if first else 0.0, np.count_nonzero(gains) / len(best)
+
+
+def _checked(query: str, ranking: Sequence[str], collection: Collection) -> list[str]:
+    unknown = next((document for document in ranking if document not in collection.documents), None)
+    if unknown is not None:
+        raise EvaluationError(f"the ranking for query {query!r} holds {unknown!r}, which is no document")
+    if len(set(ranking)) < len(ranking):
+        raise EvaluationError(f"the ranking for query {query!r} holds a document twice")
+    return [document for document in ranking if document != query]
+
+
+def _dcg(gains: Sequence[int]) -> float:
+    return sum(gain / log2(rank + 1) for rank, gain in enumerate(gains, start=1))
+
+
+def _nearest(index: faiss.IndexFlatIP, queries: NDArray[np.float32], k: int) -> list[NDArray[np.int64]]:
+    """Rows of the k nearest (Q, k), ties by row. Asks for more where the k-th ties with what was cut off behind it."""
+    k = min(k, index.ntotal)
+    nearest: dict[int, NDArray[np.int64]] = {}
+    pending, asked = np.arange(len(queries)), k
+    while len(pending):
+        asked = min(2 * asked, index.ntotal)
+        cosines, rows = index.search(queries[pending], asked)
+        cosines = cosines.round(6)  # the last bits depend on where in a block a vector lies, and would break ties
+        whole = (cosines[:, -1] < cosines[:, k - 1]) | (asked == index.ntotal)
+        for i in np.flatnonzero(whole):
+            nearest[pending[i]] = rows[i][np.lexsort((rows[i], -cosines[i]))][:k]
+        pending = pending[~whole]
+    return [nearest[i] for i in range(len(queries))]

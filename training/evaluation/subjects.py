@@ -1,0 +1,138 @@
+"""What can be judged: a bundle by its graphs, a backbone or bundle by torch, a running server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from models import bundle
+from models.bundle import FP32, MANIFEST
+from models.encoder import Encoder
+from models.graph import Graph
+from models.sources import resolve
+from training.evaluation.beir import Collection
+from training.evaluation.server import Server
+from training.evaluation.vectors import Encode
+from training.views import autocast
+
+AUTOCAST = {FP32: None, "bf16": torch.bfloat16}
+"""Of torch's matrix products."""
+
+
+class SubjectError(ValueError):
+    """What is to be judged can't be judged so; the message says why."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """An encoder under judgement."""
+
+    facts: Mapping[str, Any]
+    encode: Encode
+    others: Mapping[str, Encode] = field(default_factory=dict)
+    """The same bundle's graphs of other precisions."""
+    run: Mapping[str, Any] | None = None
+    """What its manifest says of the training run."""
+    rankings: Callable[[Collection], Mapping[str, list[str]]] | None = None
+    """A search of its own to be judged instead of an exact one."""
+    close: Callable[[], None] = lambda: None
+    """To be called when it has been judged."""
+
+
+def subject(
+    source: str, *, pooling: str | None = None, by_torch: bool = False, precision: str | None = None, key: str | None
+) -> Subject:
+    """A server by its URL, a bundle by its ONNX graph, anything else by torch; `key` is the server's.
+
+    Raises:
+        SubjectError: the options don't go together.
+        SourceError, BundleError, EvaluationError: there is no such encoder, bundle or server.
+    """
+    if source.startswith(("http://", "https://")):
+        if pooling or by_torch or precision:
+            raise SubjectError(f"{source}: a server has its own pooling and precision")
+        return _served(Server(source, key=key))
+    folder = Path(source)
+    if (folder / MANIFEST).is_file() and not (by_torch or pooling):
+        return _exported(folder, precision or FP32)
+    return _by_torch(source, pooling, precision or FP32)
+
+
+def _exported(folder: Path, precision: str) -> Subject:
+    opened = bundle.load(folder)
+    graph = Graph(opened, precision=precision)
+    manifest = opened.manifest
+    facts = {
+        "source": str(folder),
+        "kind": "bundle",
+        "name": manifest.name,
+        "objective": manifest.objective,
+        "backbone": manifest.backbone,
+        "fingerprint": manifest.fingerprint,
+        "pooling": manifest.pooling,
+        "transform": (manifest.transform or {}).get("kind"),
+        "dim": manifest.dim,
+        "max_length": manifest.max_length,
+        "engine": graph.engine,
+        "precision": precision,
+        "device": "cpu",
+        "bytes": opened.graphs[precision].stat().st_size,
+    }
+    others = {name: Graph(opened, precision=name).encode for name in opened.graphs if name != precision}
+    return Subject(facts, graph.encode, others, manifest.run)
+
+
+def _by_torch(source: str, pooling: str | None, precision: str) -> Subject:
+    if precision not in AUTOCAST:
+        raise SubjectError(
+            f"torch judges in {' or '.join(AUTOCAST)}, not in {precision}; a bundle's graphs may be in it"
+        )
+    folder = resolve(source)
+    encoder = Encoder.load(source, pooling=pooling)
+    made = bundle.load(folder).manifest if (folder / MANIFEST).is_file() else None
+
+    def encode(texts: Any) -> Any:
+        with autocast(encoder, AUTOCAST[precision]):
+            return encoder.encode(texts)
+
+    facts = {
+        "source": source,
+        "kind": "bundle" if made else "backbone",
+        "name": made.name if made else f"{Path(source).name}, {encoder.pooling}",
+        "objective": made.objective if made else None,
+        "backbone": made.backbone if made else Path(source).name,
+        "fingerprint": made.fingerprint if made and encoder.pooling == made.pooling else None,
+        "pooling": encoder.pooling,
+        "transform": encoder.transform.kind if encoder.transform else None,
+        "dim": encoder.dim,
+        "max_length": encoder.max_length,
+        "engine": f"torch {torch.__version__}",
+        "precision": precision,
+        "device": encoder.device.type,
+        "bytes": sum(weight.numel() * weight.element_size() for weight in encoder.parameters()),
+    }
+    return Subject(facts, encode, run=made.run if made else None)
+
+
+def _served(server: Server) -> Subject:
+    info = server.info
+    facts = {
+        "source": server.url,
+        "kind": "server",
+        "name": info.get("model_id"),
+        "objective": info.get("objective"),
+        "backbone": info.get("backbone"),
+        "fingerprint": info.get("fingerprint"),
+        "pooling": (info.get("model_type") or {}).get("embedding", {}).get("pooling"),
+        "dim": info.get("dim"),
+        "max_length": info.get("max_input_length"),
+        "engine": info.get("engine"),
+        "precision": info.get("precision") or info.get("model_dtype"),
+        "device": info.get("device"),
+    }
+    known = {name: fact for name, fact in facts.items() if fact is not None}
+    return Subject(known, server.encode, rankings=server.rankings, close=server.close)

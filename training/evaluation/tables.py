@@ -1,0 +1,103 @@
+"""An evaluation as tables on a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+
+def tables(evaluation: Mapping[str, Any]) -> str:
+    """A table for each kind of task that was judged, a blank line between."""
+    made = [f"{evaluation['subject'].get('name')}: {_described(evaluation['subject'])}"]
+    for name, write in WRITERS.items():
+        if name in evaluation:
+            made.append("\n".join(write(evaluation[name])))
+    return "\n\n".join(made)
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Columns as wide as their widest cell, the first from the left, the others from the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            cell.ljust(width) if i == 0 else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+
+
+def _described(subject: Mapping[str, Any]) -> str:
+    known = ("kind", "pooling", "transform", "dim", "engine", "precision", "device")
+    return ", ".join(f"{name} {subject[name]}" for name in known if subject.get(name) is not None)
+
+
+def _sts(scores: Mapping[str, Any]) -> Iterator[str]:
+    tasks = scores["tasks"]
+    rows = [["", *tasks, "mean"]]
+    for kind in ("spearman", "pearson"):
+        for over in ("all", "mean", "wmean"):
+            values = [tasks[task][kind][over] for task in tasks]
+            mean = scores["mean"] if (kind, over) == ("spearman", "all") else sum(values) / len(values)
+            rows.append([f"{kind.capitalize()}, {OVER[over]}", *(f"{value:.2f}" for value in (*values, mean))])
+    yield from aligned(rows)
+
+
+def _transfer(scores: Mapping[str, Any]) -> Iterator[str]:
+    tasks = scores["tasks"]
+    yield from aligned(
+        [
+            ["Transfer", *tasks, "mean"],
+            ["accuracy", *(f"{task['accuracy']:.2f}" for task in tasks.values()), f"{scores['mean']:.2f}"],
+            ["on dev", *(f"{task['dev_accuracy']:.2f}" for task in tasks.values()), ""],
+            ["F1", *(f"{task['f1']:.2f}" if task["f1"] is not None else "" for task in tasks.values()), ""],
+        ]
+    )
+
+
+def _retrieval(scores: Mapping[str, Any]) -> Iterator[str]:
+    rows = [["Retrieval", "nDCG@10", "MRR@10", "Recall@100", "queries", "documents", "through"]]
+    for name, score in scores.items():
+        measures = [f"{score[measure]:.2f}" for measure in ("ndcg10", "mrr10", "recall100")]
+        rows.append([name, *measures, str(score["queries"]), str(score["documents"]), score["through"]])
+    yield from aligned(rows)
+
+
+def _geometry(found: Mapping[str, Any]) -> Iterator[str]:
+    rows = [
+        ["Geometry", ""],
+        ["alignment", f"{found['alignment']:.4f}"],
+        ["uniformity", f"{found['uniformity']:.4f}"],
+        ["mean cosine", f"{found['random_cosine_mean']:.4f}"],
+        ["effective rank", f"{found['spectrum']['effective_rank']:.1f} of {found['dim']}"],
+        ["effective rank, centred", f"{found['spectrum_centred']['effective_rank']:.1f}"],
+        ["rank of the correlations", str(found["correlation_rank"])],
+    ]
+    yield from aligned(rows)
+
+
+def _speed(found: Mapping[str, Any]) -> Iterator[str]:
+    latency = found["latency_ms"]
+    yield (
+        f"{found['texts']} texts in {found['seconds']} s, {found['texts_per_second']:.0f} a second; "
+        f"one alone {latency['p50']:.1f} ms (median), {latency['p95']:.1f} ms (95th percentile)"
+    )
+
+
+def _precisions(found: Mapping[str, Any]) -> Iterator[str]:
+    rows = [["Precision", "STS mean", "least cosine", "texts/s"]]
+    for name, one in found.items():
+        cells = (f"{one['sts_mean']:.2f}", f"{one['least_cosine']:.6f}", f"{one['texts_per_second']:.0f}")
+        rows.append([name, *cells])
+    yield from aligned(rows)
+
+
+OVER = {"all": "all pairs", "mean": "mean of subsets", "wmean": "by their size"}
+WRITERS = {
+    "sts": _sts,
+    "transfer": _transfer,
+    "retrieval": _retrieval,
+    "geometry": _geometry,
+    "precisions": _precisions,
+    "speed": _speed,
+}

@@ -1,0 +1,83 @@
+"""How the encoder was chosen: what was measured of it over the steps of its training."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from xml.etree.ElementTree import Element
+
+from training.report import svg
+from training.report.axes import linear
+from training.report.judged import Judged
+from training.report.markup import Part, element, section
+from training.report.plots import Caption, Extra, Plane, Series, lines
+from training.report.svg import Frame
+
+QUANTITIES = {
+    "stsb_dev_spearman": ("STS-B dev", "Spearman × 100", "Better the higher."),
+    "self_retrieval_mrr10": ("Self-retrieval", "MRR@10", "Half a sentence finds the other half. Better the higher."),
+    "uniformity": ("Uniformity", "Uniformity", "Better the lower."),
+    "alignment": ("Alignment", "Alignment", "Better the lower."),
+    "loss": ("Loss", "Loss", "Of the training objective."),
+}
+"""Names in the curve, with their title, axis and direction."""
+
+
+def curve(judged: Sequence[Judged]) -> Element | None:
+    """One panel for each quantity, for two scales on one plot would suggest a relation (DCLR's Figure 4 as panels)."""
+    figures = [figure for name in QUANTITIES if (figure := _panel(name, judged)) is not None]
+    if not figures:
+        return None
+    return section("curve", "Learning curve", element("div", *figures, class_="figures"))
+
+
+def _panel(name: str, judged: Sequence[Judged]) -> Part:
+    series = [Series(each.name, each.mark, points) for each in judged if len(points := _points(each, name)) > 1]
+    if not series:
+        return None
+    title, axis, direction = QUANTITIES[name]
+    steps = [step for each in series for step, _ in each.points]
+    values = [value for each in series for _, value in each.points]
+    chosen = [
+        (each, step)
+        for each in judged
+        if (step := each.get("best_step")) is not None and min(steps) <= step <= max(steps)
+    ]
+    return lines(
+        Caption(f"curve-{name}", f"{title}.", f"{direction} {_said(chosen)}The axis shows the range of the data."),
+        Plane(linear("Step", steps, from_zero=True, most=5), linear(axis, values), _chosen(chosen)),
+        series,
+        dots=len(steps) <= 60,
+    )
+
+
+def _points(judged: Judged, name: str) -> list[tuple[float, float]]:
+    """In the order of the steps; a step at which the quantity was not measured is left out."""
+    known = (
+        (float(point["step"]), float(point[name]))
+        for point in judged.get("curve") or []
+        if point.get(name) is not None and point.get("step") is not None
+    )
+    return sorted(known)
+
+
+def _said(chosen: Sequence[tuple[Judged, int]]) -> str:
+    """Which step is whose, for lines of several can't all have their label beside them."""
+    if len(chosen) < 2:
+        return "Dashed: the step that was chosen. " if chosen else ""
+    steps = ", ".join(f"{step} of {each.name}" for each, step in chosen)
+    return f"Dashed: the steps that were chosen, {steps}. "
+
+
+def _chosen(chosen: Sequence[tuple[Judged, int]]) -> Extra:
+    """A line at each step that was chosen, labelled where it is the only one."""
+
+    def drawn(frame: Frame) -> list[Element]:
+        places = [(each.mark, step, frame.across(step)) for each, step in chosen]
+        marks = [svg.line((x, frame.top), (x, frame.foot), f"chosen {kind}") for kind, _, x in places]
+        if len(places) == 1:
+            ((kind, step, x),) = places
+            side, anchor = (-5, "end") if frame.x.at(step) > 0.5 else (5, "start")
+            marks.append(svg.text((x + side, frame.top - 3), f"step {step}", f"name {kind}", anchor=anchor))
+        return marks
+
+    return drawn

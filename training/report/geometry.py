@@ -1,0 +1,164 @@
+"""How embeddings lie on the sphere."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from xml.etree.ElementTree import Element
+
+from training.report import svg
+from training.report.axes import decades, linear, sizes
+from training.report.judged import Judged
+from training.report.markup import Part, element, number, row, section, table
+from training.report.plots import Caption, Plane, Series, histogram, lines, points
+from training.report.svg import WIDTH, Frame
+
+MEASURES = {
+    "sentences": ("Sentences", 0),
+    "alignment": ("Alignment, pairs scored above 4", 3),
+    "alignment_at_least_4": ("Alignment, pairs scored 4 or more", 3),
+    "uniformity": ("Uniformity", 3),
+    "random_cosine_mean": ("Cosine of different sentences, mean", 3),
+    "random_cosine_sd": ("Cosine of different sentences, standard deviation", 3),
+    "spectrum.effective_rank": ("Effective rank", 1),
+    "spectrum_centred.effective_rank": ("Effective rank, centred", 1),
+    "correlation_rank": ("Rank of the correlation matrix", 0),
+    "correlation_rank_of_64": ("Rank of the correlation matrix of 64 sentences", 1),
+}
+"""Where each is, what it is called and how many digits it deserves."""
+
+DECADES = 6
+"""Of singular values below the largest; what is smaller is rounding."""
+
+
+def geometry(judged: Sequence[Judged]) -> Element | None:
+    """The measures as a table, and each distribution as a plot."""
+    measured = [each for each in judged if each.get("geometry")]
+    if not measured:
+        return None
+    rows = [
+        row(title, *(number(each.get("geometry", *name.split(".")), digits) for each in measured))
+        for name, (title, digits) in MEASURES.items()
+        if any(each.get("geometry", *name.split(".")) is not None for each in measured)
+    ]
+    figures = [_plane(measured), _spectrum(measured), *_cosines(measured), _nearest(measured)]
+    return section(
+        "geometry",
+        "Geometry",
+        table("Geometry of the embeddings", ["Measure", *(each.name for each in measured)], [rows]) if rows else None,
+        element("div", *figures, class_="figures"),
+    )
+
+
+def _plane(judged: Sequence[Judged]) -> Part:
+    """Wang and Isola 2020: alignment against uniformity."""
+    known = [
+        Series(each.name, each.mark, [(each.get("geometry", "uniformity"), each.get("geometry", "alignment"))])
+        for each in judged
+        if each.get("geometry", "uniformity") is not None and each.get("geometry", "alignment") is not None
+    ]
+    if not known:
+        return None
+    uniformity, alignment = zip(*(each.points[0] for each in known), strict=True)
+    return points(
+        Caption(
+            "plane",
+            "Alignment and uniformity.",
+            "Both are better the lower they are: the best corner is bottom left. "
+            "Each axis shows the range of the data.",
+        ),
+        Plane(linear("Uniformity", uniformity, most=5), linear("Alignment", alignment, most=5)),
+        known,
+    )
+
+
+def _spectrum(judged: Sequence[Judged]) -> Part:
+    """Singular values of the centred matrix, each a share of their sum."""
+    spectra = {each.name: _visible(each.get("geometry", "spectrum_centred", "values") or []) for each in judged}
+    series = [
+        Series(each.name, each.mark, [(i, share) for i, share in enumerate(spectra[each.name], start=1)])
+        for each in judged
+        if len(spectra[each.name]) > 1
+    ]
+    if not series:
+        return None
+    widths = sorted({len(each.get("geometry", "spectrum_centred", "values") or []) for each in judged} - {0})
+    shares = [share for each in series for _, share in each.points]
+
+    def reference(frame: Frame) -> list[Element]:
+        return [
+            part
+            for width in widths
+            for part in (
+                svg.line((frame.left, frame.up(1 / width)), (WIDTH - frame.right, frame.up(1 / width)), "reference"),
+                svg.text(
+                    (WIDTH - frame.right, frame.up(1 / width) - 4), f"isotropic, D = {width}", "tick", anchor="end"
+                ),
+            )
+        ]
+
+    return lines(
+        Caption(
+            "spectrum",
+            "Singular values.",
+            "Of the centred embeddings, largest first, each as a share of their sum, on a logarithmic axis. Dashed: D "
+            f"equal values. Values more than {DECADES} powers of ten below the largest are left out.",
+        ),
+        Plane(
+            linear("Rank of the singular value", (1, *map(float, widths)), from_zero=True),
+            decades("Share of the sum", [*shares, *(1 / width for width in widths)]),
+            reference,
+        ),
+        series,
+    )
+
+
+def _visible(spectrum: Sequence[float]) -> list[float]:
+    return [share for share in spectrum if share > 0 and share >= spectrum[0] * 10.0**-DECADES]
+
+
+def _cosines(judged: Sequence[Judged]) -> list[Element]:
+    """One histogram for each evaluation, all on the same axes."""
+    known = [each for each in judged if each.get("geometry", "cosine_histogram", "share")]
+    edges = [edge for each in known for edge in each.get("geometry", "cosine_histogram", "edges")]
+    shares = [share for each in known for share in each.get("geometry", "cosine_histogram", "share")]
+    return [
+        histogram(
+            Caption(
+                f"cosines-{i}",
+                f"Cosines of different sentences, {each.name}."
+                if len(judged) > 1
+                else "Cosines of different sentences.",
+                "Share of the pairs in each bin. "
+                f"Over all pairs: mean {number(each.get('geometry', 'random_cosine_mean'), 3)}, "
+                f"standard deviation {number(each.get('geometry', 'random_cosine_sd'), 3)}.",
+            ),
+            Plane(linear("Cosine", edges, most=6), linear("Share of the pairs", shares, from_zero=True)),
+            each.get("geometry", "cosine_histogram", "edges"),
+            Series(each.name, each.mark, [(0.0, y) for y in each.get("geometry", "cosine_histogram", "share")]),
+        )
+        for i, each in enumerate(known)
+    ]
+
+
+def _nearest(judged: Sequence[Judged]) -> Part:
+    """The four most similar other sentences of a batch, against its size."""
+    series = [
+        Series(each.name, each.mark, sorted((int(size), cosine) for size, cosine in known.items()))
+        for each in judged
+        if (known := each.get("geometry", "top4_cosine"))
+    ]
+    measured = {int(size) for each in series for size, _ in each.points}
+    if len(measured) < 2:
+        return None
+    cosines = [cosine for each in series for _, cosine in each.points]
+    return lines(
+        Caption(
+            "nearest",
+            "Nearest in-batch negatives.",
+            "Mean cosine of a sentence to the four most similar others of its batch. The axis of the batch size is "
+            "logarithmic.",
+        ),
+        Plane(sizes("Batch size, sentences", measured), linear("Cosine", cosines)),
+        series,
+        dots=True,
+    )

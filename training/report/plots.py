@@ -1,0 +1,146 @@
+"""The plots of a report: dots on a labelled axis, lines, bars that begin at zero, points in a plane."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from xml.etree.ElementTree import Element
+
+from training.report import svg
+from training.report.axes import Axis, linear
+from training.report.markup import number
+from training.report.svg import WIDTH, Frame, Point
+
+LABEL_GAP = 13
+"""Between the base lines of labels, in units of the drawing."""
+NAME_LENGTH = 14
+
+
+@dataclass(frozen=True)
+class Caption:
+    """What a figure is: `name` is unique on the page."""
+
+    name: str
+    title: str
+    description: str
+
+
+@dataclass(frozen=True)
+class Dot:
+    """A value in its own row of a dot plot."""
+
+    name: str
+    value: float
+    kind: str
+    deviation: float | None = None
+
+
+@dataclass(frozen=True)
+class Series:
+    """Points (x, y) of one kind in the order of x."""
+
+    name: str
+    kind: str
+    points: Sequence[Point]
+
+
+Extra = Callable[[Frame], Sequence[Element]]
+"""What a plot shows besides its data."""
+
+
+@dataclass(frozen=True)
+class Plane:
+    """The axes of a plot and what else is drawn on them."""
+
+    x: Axis
+    y: Axis
+    extra: Extra = field(default=lambda _frame: ())
+
+
+def dot_plot(caption: Caption, label: str, dots: Sequence[Dot]) -> Element:
+    """One row for each dot, its value beside it; a deviation is a line to both sides."""
+    reach = [dot.value + sign * (dot.deviation or 0) for dot in dots for sign in (-1, 1)]
+    height = 18 * len(dots)
+    frame = Frame(linear(label, reach), _unmarked(), left=150, right=40, height=height)
+    parts = [
+        svg.line((frame.across(tick), frame.top), (frame.across(tick), frame.foot), "grid") for tick in frame.x.ticks
+    ]
+    for i, dot in enumerate(dots):
+        y = frame.top + 18 * i + 9
+        tooltip = f"{dot.name}: {number(dot.value)}" + (f" ± {number(dot.deviation)}" if dot.deviation else "")
+        parts.append(svg.text((frame.left - 10, y + 4), svg.short(dot.name, 23), f"name {dot.kind}", anchor="end"))
+        if dot.deviation:
+            ends = (dot.value - dot.deviation, dot.value + dot.deviation)
+            parts.append(svg.line((frame.across(ends[0]), y), (frame.across(ends[1]), y), f"spread {dot.kind}"))
+        parts.append(svg.dot((frame.across(dot.value), y), dot.kind, tooltip))
+        parts.append(svg.text((WIDTH, y + 4), number(dot.value), f"value {dot.kind}", anchor="end"))
+    return svg.figure(caption.name, caption.title, caption.description, frame.foot + 40, [*parts, *frame.below()])
+
+
+def bars(caption: Caption, label: str, values: Sequence[Dot], *, digits: int) -> Element:
+    """Horizontal bars from zero, each with its value."""
+    frame = Frame(linear(label, (bar.value for bar in values), from_zero=True), _unmarked(), left=150, right=56,
+                  height=24 * len(values))  # fmt: skip
+    parts = [
+        svg.line((frame.across(tick), frame.top), (frame.across(tick), frame.foot), "grid") for tick in frame.x.ticks
+    ]
+    for i, value in enumerate(values):
+        y = frame.top + 24 * i + 12
+        said = number(value.value, digits)
+        corners = (frame.left, y - 7), (frame.across(value.value), y + 7)
+        parts.append(svg.text((frame.left - 10, y + 4), svg.short(value.name, 23), f"name {value.kind}", anchor="end"))
+        parts.append(svg.bar(*corners, value.kind, f"{value.name}: {said}"))
+        parts.append(svg.text((WIDTH, y + 4), said, f"value {value.kind}", anchor="end"))
+    return svg.figure(caption.name, caption.title, caption.description, frame.foot + 40, [*parts, *frame.below()])
+
+
+def lines(caption: Caption, plane: Plane, series: Sequence[Series], *, dots: bool = False) -> Element:
+    """A line for each series; where there are several, each says its name at its end."""
+    named = len(series) > 1
+    frame = Frame(plane.x, plane.y, left=56, right=100 if named else 16)
+    parts = [*frame.axes(), *plane.extra(frame)]
+    for each in series:
+        places = [(frame.across(x), frame.up(y)) for x, y in each.points]
+        parts.append(svg.curve(places, each.kind))
+        if dots:
+            tips = (f"{each.name}: {number(y, 4)} at {x:g}" for x, y in each.points)
+            parts += [svg.dot(place, each.kind, tip) for place, tip in zip(places, tips, strict=True)]
+    if named:
+        ends = [frame.up(each.points[-1][1]) for each in series]
+        parts += [
+            svg.text((WIDTH - frame.right + 8, y + 4), svg.short(each.name, NAME_LENGTH), f"name {each.kind}")
+            for each, y in zip(series, svg.apart(ends, LABEL_GAP, within=(frame.top, frame.foot)), strict=True)
+        ]
+    return _drawn(caption, frame, parts)
+
+
+def points(caption: Caption, plane: Plane, named: Sequence[Series]) -> Element:
+    """A dot for each series of one point, its name beside it."""
+    frame = Frame(plane.x, plane.y, left=56, right=100, height=200)
+    places = [(frame.across(x), frame.up(y)) for each in named for x, y in each.points]
+    heights = svg.apart([y for _, y in places], LABEL_GAP, within=(frame.top, frame.foot))
+    parts = [*frame.axes(), *plane.extra(frame)]
+    for each, place, height in zip(named, places, heights, strict=True):
+        (x, y), *_ = each.points
+        parts.append(svg.dot(place, each.kind, f"{each.name}: {number(x, 3)}, {number(y, 3)}"))
+        parts.append(svg.text((place[0] + 9, height + 4), svg.short(each.name, NAME_LENGTH), f"name {each.kind}"))
+    return _drawn(caption, frame, parts)
+
+
+def histogram(caption: Caption, plane: Plane, edges: Sequence[float], shares: Series) -> Element:
+    """Bars from zero between neighbouring edges; `shares` has the height of each as its y."""
+    frame = Frame(plane.x, plane.y, left=56)
+    parts = [*frame.axes(), *plane.extra(frame)]
+    for left, right, (_, share) in zip(edges[:-1], edges[1:], shares.points, strict=True):
+        corners = (frame.across(left), frame.foot), (frame.across(right), frame.up(share))
+        parts.append(svg.bar(*corners, shares.kind, f"{number(left)} to {number(right)}: {number(100 * share)} %"))
+    return _drawn(caption, frame, parts)
+
+
+def _drawn(caption: Caption, frame: Frame, parts: Sequence[Element]) -> Element:
+    return svg.figure(caption.name, caption.title, caption.description, frame.foot + 40, parts)
+
+
+def _unmarked() -> Axis:
+    """Of plots whose rows have names in place of a scale."""
+    return Axis("", (0.0, 1.0), ("", ""))

@@ -1,0 +1,95 @@
+"""What the papers report, as data: Spearman x 100 ("all") of the STS tasks, accuracy of the transfer tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+STS = ("STS12", "STS13", "STS14", "STS15", "STS16", "STSB", "SICKR")
+TRANSFER = ("MR", "CR", "SUBJ", "MPQA", "SST2", "TREC", "MRPC")
+
+BERT = "BERT-base"
+ROBERTA = "RoBERTa-base"
+
+SIMCSE = "Gao et al. 2021 (SimCSE)"
+DCLR = "Zhou et al. 2022 (DCLR)"
+SEEDS = "github.com/hppRC/simple-simcse, README: the paper's settings over 50 seeds"
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line of a paper's table. Without `tasks`, only the mean of the seven is known."""
+
+    backbone: str
+    method: str
+    mean: float
+    source: str
+    tasks: tuple[float, ...] | None = None
+    """In the order of `STS` or `TRANSFER`."""
+    deviation: float | None = None
+    """Standard deviation of the mean over seeds."""
+
+
+STS_ROWS = (
+    Row(BERT, "GloVe, mean", 61.32, f"{SIMCSE}, Table 5", (55.14, 70.66, 59.73, 68.25, 63.66, 58.02, 53.76)),
+    Row(BERT, "BERT, [CLS]", 31.40, f"{DCLR}, main STS table", (21.54, 32.11, 21.28, 37.89, 44.24, 20.30, 42.42)),
+    Row(BERT, "BERT, mean", 52.57, f"{DCLR}, main STS table", (30.87, 59.89, 47.73, 60.29, 63.73, 47.29, 58.22)),
+    Row(BERT, "BERT, first-last", 56.70, f"{SIMCSE}, Table 5", (39.70, 59.38, 49.67, 66.03, 66.19, 53.87, 62.06)),
+    Row(BERT, "BERT-flow", 66.55, f"{SIMCSE}, Table 5", (58.40, 67.10, 60.85, 75.16, 71.22, 68.66, 64.47)),
+    Row(BERT, "BERT-whitening", 66.28, f"{SIMCSE}, Table 5", (57.83, 66.90, 60.90, 75.08, 71.31, 68.24, 63.73)),
+    Row(BERT, "IS-BERT", 66.58, f"{SIMCSE}, Table 5", (56.77, 69.24, 61.21, 75.23, 70.16, 69.21, 64.25)),
+    Row(
+        BERT,
+        "ConSERT",
+        72.74,
+        "Yan et al. 2021 (ConSERT); trained on the STS tasks' own sentences",
+        (64.64, 78.49, 69.07, 79.72, 75.95, 73.97, 67.31),
+    ),
+    Row(BERT, "SimCSE", 76.25, f"{SIMCSE}, Table 5", (68.40, 82.41, 74.38, 80.91, 78.56, 76.85, 72.23)),
+    Row(BERT, "SimCSE, 50 seeds", 75.11, SEEDS, deviation=0.84),
+    Row(BERT, "DCLR", 77.22, f"{DCLR}, main STS table", (70.81, 83.73, 75.11, 82.56, 78.44, 78.31, 71.59)),
+    Row(BERT, "GS-InfoNCE", 77.63, "Wu et al. 2022 (GS-InfoNCE)", (70.12, 82.57, 75.21, 82.89, 80.23, 79.70, 72.70)),
+    Row(BERT, "ImSimCSE", 78.05, "Xu et al. 2023 (SimCSE++), abstract: 1.8 above SimCSE's 76.25"),
+    Row(BERT, "ArcCSE", 78.11, "Zhang et al. 2022 (ArcCSE)", (72.08, 84.27, 76.25, 82.32, 79.54, 79.92, 72.39)),
+    Row(
+        BERT,
+        "WhitenedCSE",
+        78.78,
+        "Zhuo et al. 2023 (WhitenedCSE), and the authors' README",
+        (74.03, 84.90, 76.40, 83.40, 80.23, 81.14, 71.33),
+    ),
+    Row(ROBERTA, "RoBERTa, [CLS]", 44.57, f"{DCLR}, main STS table", (16.67, 45.57, 30.36, 55.08, 56.98, 45.41, 61.89)),
+    Row(ROBERTA, "RoBERTa, mean", 53.36, f"{DCLR}, main STS table", (32.11, 56.33, 45.22, 61.34, 61.98, 54.53, 62.03)),
+    Row(ROBERTA, "RoBERTa, first-last", 56.57, f"{SIMCSE}, Table 5", (40.88, 58.74, 49.07, 65.63, 61.48, 58.55, 61.63)),
+    Row(ROBERTA, "RoBERTa-whitening", 61.73, f"{SIMCSE}, Table 5", (46.99, 63.24, 57.23, 71.36, 68.99, 61.36, 62.91)),
+    Row(ROBERTA, "SimCSE", 76.57, f"{SIMCSE}, Table 5", (70.16, 81.77, 73.24, 81.36, 80.65, 80.22, 68.56)),
+    Row(ROBERTA, "SimCSE, 50 seeds", 74.60, SEEDS, deviation=0.21),
+    Row(ROBERTA, "GS-InfoNCE", 77.74, "Wu et al. 2022 (GS-InfoNCE)", (71.12, 83.24, 75.00, 82.61, 81.36, 81.26, 69.62)),
+    Row(ROBERTA, "DCLR", 77.87, f"{DCLR}, main STS table", (70.01, 83.08, 75.09, 83.66, 81.06, 81.86, 70.33)),
+)
+"""BERT-flow and -whitening fitted to NLI. All unsupervised."""
+
+TRANSFER_ROWS = (
+    Row(BERT, "GloVe, mean", 81.52, f"{SIMCSE}, Table E.1", (77.25, 78.30, 91.17, 87.85, 80.18, 83.00, 72.87)),
+    Row(BERT, "BERT, [CLS]", 84.66, f"{SIMCSE}, Table E.1", (78.68, 84.85, 94.21, 88.23, 84.13, 91.40, 71.13)),
+    Row(BERT, "BERT, mean", 84.94, f"{SIMCSE}, Table E.1", (78.66, 86.25, 94.37, 88.66, 84.40, 92.80, 69.54)),
+    Row(BERT, "IS-BERT", 85.83, f"{SIMCSE}, Table E.1", (81.09, 87.18, 94.96, 88.75, 85.96, 88.64, 74.24)),
+    Row(BERT, "SimCSE", 85.81, f"{SIMCSE}, Table E.1", (81.18, 86.46, 94.45, 88.88, 85.50, 89.80, 74.43)),
+    Row(BERT, "SimCSE with MLM", 86.64, f"{SIMCSE}, Table E.1", (82.92, 87.23, 95.71, 88.73, 86.81, 87.01, 78.07)),
+    Row(ROBERTA, "SimCSE", 84.84, f"{SIMCSE}, Table E.1", (81.04, 87.74, 93.28, 86.94, 86.60, 84.60, 73.68)),
+    Row(ROBERTA, "SimCSE with MLM", 86.90, f"{SIMCSE}, Table E.1", (83.37, 87.76, 95.05, 87.16, 89.02, 90.80, 75.13)),
+)
+
+
+def family(backbone: str) -> str | None:
+    """The papers' name of a backbone: `BERT-base` of `bert-base-uncased`; None of one that they don't report."""
+    for name in (ROBERTA, BERT):
+        if backbone.rsplit("/", 1)[-1].lower().startswith(name.lower()):
+            return name
+    return None
+
+
+def beside(rows: Iterable[Row], backbones: Iterable[str]) -> list[Row]:
+    """The rows on the backbones' families, of BERT-base where the papers report none of them."""
+    families = {name for name in map(family, backbones) if name is not None} or {BERT}
+    return [row for row in rows if row.backbone in families]

@@ -1,0 +1,185 @@
+"""STS, transfer and retrieval: tables beside the papers' rows."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+from xml.etree.ElementTree import Element
+
+from training.report import published
+from training.report.judged import Judged
+from training.report.markup import ABSENT, Part, details, element, number, row, section, table
+from training.report.plots import Caption, Dot, dot_plot
+from training.report.published import STS, TRANSFER, Row
+
+NAMES = {"STSB": "STS-B", "SICKR": "SICK-R", "SST2": "SST-2"}
+"""Of tasks, where the papers write them otherwise."""
+AGGREGATES = ("all", "mean", "wmean")
+REACH = 12
+"""Points below our lowest mean at which a dot plot ends: further, and differences of seeds could not be seen in it."""
+
+
+def sts(judged: Sequence[Judged]) -> Element | None:
+    """The seven tasks beside the papers' rows, the mean as a dot plot, each subset for those who ask."""
+    measured = [each for each in judged if each.get("sts", "tasks")]
+    if not measured:
+        return None
+    papers = published.beside(published.STS_ROWS, _backbones(measured))
+    ours = [
+        row(each.name, *(number(each.get("sts", "tasks", task, "spearman", "all")) for task in STS),
+            number(each.get("sts", "mean")), kind="own")
+        for each in measured
+    ]  # fmt: skip
+    head = ["Spearman × 100", *(NAMES.get(task, task) for task in STS), "Mean"]
+    return section(
+        "sts",
+        "Semantic textual similarity",
+        _apology(measured),
+        table("STS, Spearman × 100 over all pairs of a task", head, [ours, _published(papers)]),
+        _means(measured, papers),
+        *(_subsets(each) for each in measured),
+        _sources(papers),
+    )
+
+
+def transfer(judged: Sequence[Judged]) -> Element | None:
+    """Accuracy of a logistic regression on fixed embeddings; on the dev part too, and the C of each fold."""
+    measured = [each for each in judged if each.get("transfer", "tasks")]
+    if not measured:
+        return None
+    papers = published.beside(published.TRANSFER_ROWS, _backbones(measured))
+    head = ["Accuracy, %", *(NAMES.get(task, task) for task in TRANSFER[:-1]), "MRPC (F1)", "Mean"]
+    ours = [line for each in measured for line in _accuracies(each)]
+    return section(
+        "transfer",
+        "Transfer tasks",
+        _apology(measured),
+        table("Transfer, accuracy in %", head, [ours, _published(papers)]),
+        *(_regularisation(each) for each in measured),
+        _sources(papers),
+    )
+
+
+def retrieval(judged: Sequence[Judged]) -> Element | None:
+    """What a search finds, over the whole collection."""
+    rows = [
+        row(f"{each.name}, {collection}", number(found.get("ndcg10")), number(found.get("mrr10")),
+            number(found.get("recall100")), number(found.get("queries"), 0), number(found.get("documents"), 0),
+            str(found.get("through") or ABSENT), kind="own")
+        for each in judged
+        for collection, found in (each.get("retrieval") or {}).items()
+    ]  # fmt: skip
+    if not rows:
+        return None
+    head = ["× 100", "nDCG@10", "MRR@10", "Recall@100", "Queries", "Documents", "Through"]
+    return section("retrieval", "Retrieval", table("Retrieval, × 100", head, [rows]))
+
+
+def _backbones(judged: Iterable[Judged]) -> list[str]:
+    return [str(each.get("subject", "backbone") or "") for each in judged]
+
+
+def _apology(judged: Sequence[Judged]) -> Part:
+    """Where the papers' backbone is another."""
+    others = sorted({name or "an unnamed backbone" for name in _backbones(judged) if published.family(name) is None})
+    if not others:
+        return None
+    said = " and ".join(others)
+    return element("p", f"The papers don't report {said}: their rows are there for orientation, not for comparison.")
+
+
+def _published(papers: Sequence[Row]) -> list[Element]:
+    names = _paper_names(papers)
+    return [
+        row(name, *(map(number, paper.tasks) if paper.tasks else [ABSENT] * 7), _mean(paper), kind="paper")
+        for name, paper in zip(names, papers, strict=True)
+    ]
+
+
+def _mean(paper: Row) -> str:
+    return number(paper.mean) + (f" ± {number(paper.deviation)}" if paper.deviation else "")
+
+
+def _paper_names(papers: Sequence[Row]) -> list[str]:
+    """With the backbone where the method alone would be ambiguous."""
+    count = Counter(paper.method for paper in papers)
+    return [paper.method if count[paper.method] == 1 else f"{paper.method}, {paper.backbone}" for paper in papers]
+
+
+def _means(measured: Sequence[Judged], papers: Sequence[Row]) -> Part:
+    ours = [Dot(each.name, mean, each.mark) for each in measured if (mean := each.get("sts", "mean")) is not None]
+    if not ours:
+        return None
+    least = min(dot.value for dot in ours) - REACH
+    theirs = [
+        Dot(name, paper.mean, "paper", paper.deviation)
+        for name, paper in zip(_paper_names(papers), papers, strict=True)
+        if paper.mean >= least
+    ]
+    return dot_plot(
+        Caption(
+            "sts-means",
+            "Mean of the seven STS tasks.",
+            "Spearman × 100. Grey: the papers' own numbers, single runs but for the row over 50 seeds, whose line is "
+            f"one standard deviation to either side. Rows more than {REACH} points below the lowest in colour are in "
+            "the table alone; the axis does not begin at zero.",
+        ),
+        "Mean Spearman × 100",
+        sorted([*theirs, *ours], key=lambda dot: dot.value),
+    )
+
+
+def _subsets(judged: Judged) -> Element:
+    bodies = []
+    for task, found in judged.get("sts", "tasks").items():
+        rows = [
+            row(f"{NAMES.get(task, task)} {subset}", number(scores.get("spearman")), number(scores.get("pearson")),
+                number(scores.get("pairs"), 0))
+            for subset, scores in (found.get("subsets") or {}).items()
+        ]  # fmt: skip
+        rows += [
+            row(f"{NAMES.get(task, task)}, {how}", *(number((found.get(kind) or {}).get(how))
+                for kind in ("spearman", "pearson")), number(found.get("pairs"), 0), kind="total")
+            for how in AGGREGATES
+        ]  # fmt: skip
+        bodies.append(rows)
+    return details(
+        f"{judged.name}: each subset",
+        element("p", "all: over all pairs at once; mean: of the subsets; wmean: weighted by their pairs."),
+        table(f"STS subsets of {judged.name}", ["× 100", "Spearman", "Pearson", "Pairs"], bodies),
+    )
+
+
+def _accuracies(judged: Judged) -> list[Element]:
+    """On the test part, and on the dev part where it is known."""
+
+    def found(task: str) -> Mapping[str, Any]:
+        return judged.get("transfer", "tasks", task) or {}
+
+    f1 = found("MRPC").get("f1")
+    accuracy = [number(found(task).get("accuracy")) for task in TRANSFER]
+    if f1 is not None:
+        accuracy[-1] += f" ({number(f1)})"
+    lines = [row(judged.name, *accuracy, number(judged.get("transfer", "mean")), kind="own")]
+    dev = [found(task).get("dev_accuracy") for task in TRANSFER]
+    if any(each is not None for each in dev):
+        lines.append(row("on its dev part", *map(number, dev), ABSENT, kind="dev"))
+    return lines
+
+
+def _regularisation(judged: Judged) -> Part:
+    chosen = {task: found["folds"] for task, found in judged.get("transfer", "tasks").items() if found.get("folds")}
+    if not chosen:
+        return None
+    rows = [
+        row(NAMES.get(task, task), *(", ".join(f"{fold[of]:g}" for fold in folds) for of in ("c", "test")))
+        for task, folds in chosen.items()
+    ]
+    head = ["Task", "C of each fold", "Test rows of each fold"]
+    return details(f"{judged.name}: C of each fold", table(f"C of {judged.name}", head, [rows]))
+
+
+def _sources(papers: Sequence[Row]) -> Element:
+    rows = [row(name, paper.source) for name, paper in zip(_paper_names(papers), papers, strict=True)]
+    return details("Where the papers' rows are from", table("Sources", ["Row", "Source"], [rows]))

@@ -1,0 +1,158 @@
+"""Shapes of plots. Colours and type are the style sheet's: a shape says only what kind of thing it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from statistics import fmean
+from xml.etree.ElementTree import Element
+
+from training.report.axes import Axis
+from training.report.markup import Part, element
+
+WIDTH = 380
+MARKS = 4
+"""Kinds of marks that the style sheet tells apart."""
+
+Point = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Frame:
+    """The rectangle between the axes, in units of the drawing; y grows downwards."""
+
+    x: Axis
+    y: Axis
+    left: float = 46
+    right: float = 14
+    top: float = 14
+    height: float = 170
+    """From the top of the y axis to its foot."""
+
+    @property
+    def foot(self) -> float:
+        """Where y begins."""
+        return self.top + self.height
+
+    def across(self, value: float) -> float:
+        """Of a value on the x axis."""
+        return self.left + self.x.at(value) * (WIDTH - self.left - self.right)
+
+    def up(self, value: float) -> float:
+        """Of a value on the y axis."""
+        return self.foot - self.y.at(value) * self.height
+
+    def axes(self) -> list[Element]:
+        """Both axes: hairlines, ticks and what they measure."""
+        end = WIDTH - self.right
+        levels = zip(self.y.ticks, self.y.names, strict=True)
+        return [
+            *(
+                part
+                for tick, name in levels
+                for part in (
+                    line((self.left, self.up(tick)), (end, self.up(tick)), "grid"),
+                    text((self.left - 6, self.up(tick) + 4), name, "tick", anchor="end"),
+                )
+            ),
+            *self.below(),
+            element(
+                "text", self.y.label, class_="label", text_anchor="middle",
+                transform=f"translate(11 {_n(self.top + self.height / 2)}) rotate(-90)",
+            ),
+        ]  # fmt: skip
+
+    def below(self) -> list[Element]:
+        """The x axis."""
+        places = [self.across(tick) for tick in self.x.ticks]
+        middle = (self.left + WIDTH - self.right) / 2
+        return [
+            line((self.left, self.foot), (WIDTH - self.right, self.foot), "axis"),
+            *(line((place, self.foot), (place, self.foot + 4), "axis") for place in places),
+            *(
+                text((place, self.foot + 16), name, "tick", anchor="middle")
+                for place, name in zip(places, self.x.names, strict=True)
+            ),
+            text((middle, self.foot + 32), self.x.label, "label", anchor="middle"),
+        ]
+
+
+def figure(name: str, title: str, description: str, height: float, parts: Iterable[Part]) -> Element:
+    """A drawing with its caption: `name` is unique on the page, the description says to the blind what is seen."""
+    drawing = element(
+        "svg",
+        element("title", title, id=f"{name}-title"),
+        element("desc", description, id=f"{name}-description"),
+        *parts,
+        xmlns="http://www.w3.org/2000/svg", viewBox=f"0 0 {WIDTH} {_n(height)}", role="img",
+        aria_labelledby=f"{name}-title {name}-description",
+    )  # fmt: skip
+    return element("figure", drawing, element("figcaption", element("b", title), " ", description))
+
+
+def text(at: Point, content: str, kind: str, *, anchor: str = "start") -> Element:
+    """A line of text that begins, has its middle, or ends at a point of its base line."""
+    return element("text", content, x=_n(at[0]), y=_n(at[1]), class_=kind, text_anchor=anchor)
+
+
+def line(start: Point, end: Point, kind: str) -> Element:
+    """A straight line."""
+    return element("line", x1=_n(start[0]), y1=_n(start[1]), x2=_n(end[0]), y2=_n(end[1]), class_=kind)
+
+
+def dot(at: Point, kind: str, tooltip: str) -> Element:
+    """A measurement."""
+    return element("circle", element("title", tooltip), cx=_n(at[0]), cy=_n(at[1]), r="4", class_=f"dot {kind}")
+
+
+def curve(points: Iterable[Point], kind: str) -> Element:
+    """Measurements in order, joined by straight lines."""
+    return element("polyline", points=" ".join(f"{_n(x)},{_n(y)}" for x, y in points), class_=f"curve {kind}")
+
+
+def bar(start: Point, end: Point, kind: str, tooltip: str) -> Element:
+    """A rectangle between two opposite corners."""
+    (left, right), (top, foot) = sorted((start[0], end[0])), sorted((start[1], end[1]))
+    return element(
+        "rect", element("title", tooltip), x=_n(left), y=_n(top), width=_n(right - left), height=_n(foot - top),
+        class_=f"bar {kind}",
+    )  # fmt: skip
+
+
+def mark(index: int) -> str:
+    """The kind of the marks of an evaluation; they repeat after `MARKS`, the labels beside them don't."""
+    return f"mark-{index % MARKS}"
+
+
+def apart(places: Iterable[float], gap: float, *, within: tuple[float, float]) -> list[float]:
+    """The places nearest to these, in least squares, at which labels stand `gap` or more apart.
+
+    They stay `within` its first and its last place, but for labels that don't fit there, which go on below it.
+    """
+    wanted = list(places)
+    order = sorted(range(len(wanted)), key=wanted.__getitem__)
+    runs: list[list[float]] = []  # isotonic regression of what is left when the gaps are taken out
+    for rank, i in enumerate(order):
+        runs.append([wanted[i] - rank * gap])
+        while len(runs) > 1 and fmean(runs[-1]) < fmean(runs[-2]):
+            merged = runs.pop()
+            runs[-1] += merged
+    low, high = within
+    last = max(low, high - gap * (len(wanted) - 1))
+    settled = [min(max(fmean(run), low), last) for run in runs for _ in run]
+    result = [0.0] * len(wanted)
+    for rank, i in enumerate(order):
+        result[i] = settled[rank] + rank * gap
+    return result
+
+
+def short(name: str, most: int) -> str:
+    """Of at most `most` characters: its beginning and its end, for names differ in either."""
+    if len(name) <= most:
+        return name
+    end = (most - 1) // 2
+    return f"{name[: most - 1 - end]}…{name[-end:]}"
+
+
+def _n(value: float) -> str:
+    return f"{value:.1f}".removesuffix(".0")
