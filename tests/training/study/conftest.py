@@ -1,0 +1,68 @@
+"""Studies small enough to carry out in seconds."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from training.commands import study
+
+WORDS = ("man", "woman", "dog", "cat", "bird", "fish", "horse", "guitar", "river", "city")
+MakeStudy = Callable[..., Path]
+
+
+@pytest.fixture(scope="session")
+def stsb_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """STS-B in SentEval's layout and no other task: few different sentences, so that it is encoded at once."""
+    data = tmp_path_factory.mktemp("data")
+    folder = data / "STS" / "STSBenchmark"
+    folder.mkdir(parents=True)
+    for part, pairs in (("dev", 1500), ("test", 1379)):
+        rows = []
+        for i in range(pairs):
+            a, b = WORDS[i % 10], WORDS[(i // 10) % 10]
+            score = 5 - min(5, abs(i % 10 - (i // 10) % 10))
+            rows.append(f"g\tf\ty\t{i}\t{score}\tthe {a} can see\ta {b} can see\n")
+        (folder / f"sts-{part}.csv").write_text("".join(rows))
+    return data
+
+
+@pytest.fixture
+def make_study(tiny_backbone: Path, corpus_file: Path, stsb_data: Path, tmp_path: Path) -> MakeStudy:
+    """A study file: two steps of the tiny backbone, and what is given beside that."""
+
+    def make(text: str = "[grid]\nseed = [0, 1]\n", name: str = "tiny", **base: Any) -> Path:
+        values: Mapping[str, Any] = {
+            "objective": "simcse",
+            "backbone": str(tiny_backbone),
+            "corpus": [str(corpus_file)],
+            "eval_data": str(stsb_data),
+            "max_steps": 2,
+            "batch_size": 8,
+            "eval_every": 1,
+            "precision": "fp32",
+            "device": "cpu",
+            **base,
+        }
+        kept = {key: value for key, value in values.items() if value is not None}
+        file = tmp_path / f"{name}.toml"
+        file.write_text("[base]\n" + "".join(f"{key} = {_toml(value)}\n" for key, value in kept.items()) + text)
+        return file
+
+    return make
+
+
+def _toml(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else repr(value)
+
+
+def call(*arguments: str) -> int:
+    """The exit code of `study`; its errors are raised."""
+    parser = argparse.ArgumentParser()
+    study.add(parser.add_subparsers())
+    options = parser.parse_args(["study", *arguments])
+    return int(options.command(options))

@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from training.corpus import CorpusError
+from training.study.shares import share
+
+
+def lines(file: str) -> list[str]:
+    return Path(file).read_text().splitlines()
+
+
+def test_a_share_has_its_size_and_is_part_of_a_larger_one(
+    corpus_file: Path, sentences: list[str], tmp_path: Path
+) -> None:
+    tenth, half = (lines(share([str(corpus_file)], fraction, tmp_path)) for fraction in (0.1, 0.5))
+    assert (len(tenth), len(half)) == (24, 120)
+    assert tenth == half[:24] and len(set(half)) == 120 and set(half) < set(sentences)
+    assert half not in ([sentence for sentence in sentences if sentence in set(half)], sorted(half)), "shuffled"
+    assert len(lines(share([str(corpus_file)], 1e-6, tmp_path))) == 1
+
+
+def test_it_is_of_the_sentences_in_whatever_order(sentences: list[str], tmp_path: Path) -> None:
+    orders = [sentences, random.Random(1).sample(sentences, len(sentences)), [*sentences, *sentences[:50], "", " "]]
+    shares = []
+    for number, order in enumerate(orders):
+        file = tmp_path / f"{number}.txt"
+        file.write_text("\n".join(order) + "\n")
+        shares.append(lines(share([str(file)], 0.25, tmp_path / "shares")))
+    assert len(shares[0]) == 60 and shares[0] == shares[1] == shares[2]
+
+
+def test_it_is_written_once_and_anew_for_another_corpus(
+    corpus_file: Path, sentences: list[str], tmp_path: Path
+) -> None:
+    first = share([str(corpus_file)], 0.1, tmp_path)
+    Path(first).write_text("kept\n")
+    assert share([str(corpus_file)], 0.1, tmp_path) == first and lines(first) == ["kept"]
+    other = tmp_path / "other.txt"
+    other.write_text("\n".join(sentences[:100]) + "\n")
+    assert len(lines(share([str(other)], 0.1, tmp_path))) == 10
+
+
+def test_a_broken_corpus_is_named(tmp_path: Path) -> None:
+    with pytest.raises(CorpusError, match=r"nowhere\.txt"):
+        share([str(tmp_path / "nowhere.txt")], 0.1, tmp_path)

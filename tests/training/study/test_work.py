@@ -1,0 +1,159 @@
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.stats import spearmanr
+
+from training.config import ConfigError, RunConfig
+from training.evaluation.pairs import STS_TASKS
+from training.record import METRICS, write_whole
+from training.study import teachers, work
+from training.study.description import Study
+from training.study.judgement import kept
+from training.study.lock import locked
+from training.study.results import COSINES, RESULT, TRIAL, folder_of
+from training.study.trial import StudyError, Trial
+from training.study.work import RECORD, SHARES, TEACHERS, carry_out
+from training.teacher import plan
+
+MakeStudy = Callable[..., Path]
+
+
+def trials(file: Path) -> list[Trial]:
+    return Study.read(file).trials()
+
+
+def worked(trial: Trial, study: Path) -> tuple[dict[str, Any], str]:
+    """The result of a run, and what it said."""
+    folder, said = folder_of(trial, study), io.StringIO()
+    folder.mkdir(parents=True, exist_ok=True)
+    write_whole(folder / TRIAL, trial.to_json())
+    carry_out(folder, said)
+    return json.loads((folder / RESULT).read_text()), said.getvalue()
+
+
+def test_a_run_leaves_its_result_and_no_weights(make_study: MakeStudy, stsb_data: Path, tmp_path: Path) -> None:
+    (trial,) = trials(make_study("[grid]\nseed = [3]\n"))
+    result, _ = worked(trial, tmp_path)
+    folder = folder_of(trial, tmp_path)
+    cosines, golds = kept(folder / COSINES)
+    assert golds["STSB"].tolist() == [pair.gold for pair in STS_TASKS["STSB"].load(stsb_data)["test"]]
+    for task in ("STSB", "STSB-dev"):
+        assert cosines[task].dtype == np.float32
+        assert result["scores"][task] == pytest.approx(100 * spearmanr(cosines[task], golds[task]).statistic, abs=1e-3)
+    assert [line["step"] for line in result["curve"]] == [0, 1, 2]
+    best = max(line["stsb_dev_spearman"] for line in result["curve"])
+    assert result["scores"]["STSB-dev"] == pytest.approx(best, abs=1e-4), "the best weights are judged"
+    assert result["config"]["seed"] == 3 and result["seconds"]["steps"] > 0 and result["uniformity"] < 0
+    assert not list(folder.rglob("*.safetensors")) and not list(folder.rglob("*.onnx"))
+
+    written = (folder / RESULT).stat().st_mtime_ns
+    assert worked(trial, tmp_path)[1] == "" and (folder / RESULT).stat().st_mtime_ns == written, "not repeated"
+
+
+def test_a_run_that_was_trained_but_not_judged_is_only_judged(
+    make_study: MakeStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (trial,) = trials(make_study("[grid]\nseed = [3]\n"))
+
+    def broken(*_: object) -> None:
+        raise OSError("no space left")
+
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="no space"):
+        patch.setattr(work, "judge", broken)
+        worked(trial, tmp_path)
+    metrics = folder_of(trial, tmp_path) / RECORD / METRICS
+    trained = [line for line in metrics.read_text().splitlines() if '"train"' in line]
+    result, _ = worked(trial, tmp_path)
+    assert [line for line in metrics.read_text().splitlines() if '"train"' in line] == trained and len(trained) == 2
+    assert result["scores"] == worked(trial, tmp_path / "whole")[0]["scores"]
+
+
+def test_another_seed_is_another_run(make_study: MakeStudy, tmp_path: Path) -> None:
+    one, other = (worked(trial, tmp_path)[0] for trial in trials(make_study("[grid]\nseed = [3, 4]\n")))
+    assert one["scores"] != other["scores"] and one["curve"][0] == other["curve"][0]
+
+
+def test_a_share_of_the_corpus_is_trained_on(make_study: MakeStudy, tmp_path: Path) -> None:
+    (trial,) = trials(make_study("", fraction=0.25))
+    result, _ = worked(trial, tmp_path)
+    assert result["corpus"]["sentences"] == 60 and result["fraction"] == 0.25
+    assert [file.name.partition("-")[0] for file in (tmp_path / SHARES).glob("*.txt")] == ["0.25"]
+
+
+def test_what_is_not_trained_is_judged_as_it_is(make_study: MakeStudy, tmp_path: Path) -> None:
+    cls, mean = trials(make_study('[grid]\npooling = ["cls", "mean"]\n', untrained=True))
+    results = [worked(trial, tmp_path)[0] for trial in (cls, mean)]
+    (trained,) = trials(make_study("", pooling="cls"))
+    begin = worked(trained, tmp_path)[0]["curve"][0]["stsb_dev_spearman"]
+    assert results[0]["scores"]["STSB-dev"] == pytest.approx(begin, abs=1e-4), "as a run before its first step"
+    assert results[0]["scores"] != results[1]["scores"]
+    assert results[0]["curve"] == [] and results[0]["corpus"] is None and results[0]["untrained"]
+
+
+def test_a_teacher_is_trained_once_for_all_that_share_it(make_study: MakeStudy, tmp_path: Path) -> None:
+    first, second = trials(make_study("[grid]\nnoise_ratio = [1.0, 2.0]\n", objective="dclr"))
+    assert "SimCSE trains one first" in worked(first, tmp_path)[1]
+    (place,) = (tmp_path / TEACHERS).iterdir()
+    (bundle,) = place.glob("bundle/manifest.json")
+    written = bundle.stat().st_mtime_ns
+    assert "SimCSE trains one first" not in worked(second, tmp_path)[1]
+    assert bundle.stat().st_mtime_ns == written and list((tmp_path / TEACHERS).iterdir()) == [place]
+
+
+def test_only_what_needs_a_teacher_gets_the_named_one(
+    make_study: MakeStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    named = trials(make_study('[grid]\nobjective = ["simcse", "dclr"]\n', objective=None, teacher="somewhere"))
+    given = [teachers.with_teacher(trial.config, tmp_path, io.StringIO()).teacher for trial in named]
+    assert given == [None, "somewhere"]
+
+    made = []
+
+    def is_kept(planned: RunConfig, corpus: str) -> bool:
+        made.append(planned)
+        return True
+
+    monkeypatch.setattr(teachers, "is_kept", is_kept)
+    for trial in trials(make_study("[grid]\nseed = [0, 1]\nnoise_ratio = [1.0, 2.0]\n", objective="dclr")):
+        config = teachers.with_teacher(trial.config, tmp_path, io.StringIO())
+        assert config.teacher == made[-1].out
+        assert made[-1].seed == trial.config.seed and made[-1].params == plan(trial.config).params
+    assert len({planned.out for planned in made}) == 2, "one for each seed"
+
+
+def test_one_process_at_a_time(make_study: MakeStudy, tmp_path: Path) -> None:
+    (trial,) = trials(make_study(""))
+    with locked(folder_of(trial, tmp_path)), pytest.raises(StudyError, match="another process is at work there"):
+        worked(trial, tmp_path)
+
+
+def test_what_can_not_be_done_says_why(make_study: MakeStudy, tmp_path: Path) -> None:
+    with pytest.raises(StudyError, match=r"trial\.json: No such file"):
+        carry_out(tmp_path, io.StringIO())
+    (unjudged,) = trials(make_study("", eval_data=None))
+    with pytest.raises(StudyError, match="eval_data: a study judges by"):
+        worked(unjudged, tmp_path)
+    (narrow,) = trials(make_study("", objective="whitenedcse", groups=5))
+    with pytest.raises(ConfigError, match="5"):
+        worked(narrow, tmp_path)
+
+
+def test_broken_cosines_are_named(make_study: MakeStudy, tmp_path: Path) -> None:
+    (trial,) = trials(make_study("", untrained=True))
+    worked(trial, tmp_path)
+    file = folder_of(trial, tmp_path) / COSINES
+    whole = file.read_bytes()
+    for content in (b"nothing", whole[: len(whole) // 2], b""):
+        file.write_bytes(content)
+        with pytest.raises(StudyError, match=COSINES):
+            kept(file)
+    np.savez(file, other=np.zeros(1))
+    with pytest.raises(StudyError, match="other: unknown"):
+        kept(file)

@@ -1,0 +1,200 @@
+"""Is one encoder better than another, or were the sentence pairs kind to it? Intervals by resampling the pairs.
+
+The percentile bootstrap (Efron and Tibshirani 1993, chapter 13): a test set of n pairs is redrawn n times with
+replacement, and whatever it said of the encoders is computed anew. Encoders that are compared see the same redrawn
+pairs, so that a pair that is hard for both counts for neither. The spread between seeds is another one: an interval
+here is about the given encoders on other pairs, not about other seeds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from training.evaluation.vectors import EvaluationError
+
+Values = NDArray[np.floating[Any]]
+Tasks = Mapping[str, Values]
+"""Of the pairs (n,) of each task."""
+
+AT_ONCE = 1 << 19
+"""Pairs times resamples in one array: what still lies in a processor's cache is ranked fastest."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Mean Spearman x 100 of some encoders minus that of others."""
+
+    difference: float
+    low: float
+    high: float
+    better: float
+    """The share of resamples in which the first are ahead, a tie counting half."""
+
+
+@dataclass(frozen=True)
+class Interval:
+    """Mean Spearman x 100 of some encoders, and where it lies on other pairs."""
+
+    mean: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Resampled:
+    """What some encoders score: on the pairs there are, and on redrawn ones."""
+
+    mean: float
+    """Spearman x 100, of tasks and encoders."""
+    means: NDArray[np.float64]
+    """The same (B,), of each resample."""
+
+    def interval(self, level: float = 0.95) -> Interval:
+        """Where `level` of the resamples lie.
+
+        Raises:
+            EvaluationError: the level is not between 0 and 1.
+        """
+        return Interval(self.mean, *_percentiles(self.means, level))
+
+    def against(self, other: Resampled, level: float = 0.95) -> Comparison:
+        """How far these are ahead of others on the same resamples: of the same tasks, number and seed.
+
+        Raises:
+            EvaluationError: the level is not between 0 and 1.
+        """
+        differences = self.means - other.means
+        better = float(np.mean((differences > 0) + 0.5 * (differences == 0)))
+        return Comparison(self.mean - other.mean, *_percentiles(differences, level), better)
+
+
+def resample(runs: Sequence[Tasks], golds: Tasks, *, resamples: int = 1000, seed: int = 0) -> Resampled:
+    """The mean over encoders and tasks, each task resampled by itself; the same seed redraws the same pairs.
+
+    `runs` has the cosines (n,) of each encoder on each task, `golds` people's scores (n,).
+
+    Raises:
+        EvaluationError: there is no encoder, task or resample, there are not as many cosines as scores, or some are
+            not finite or all equal.
+    """
+    _check(runs, golds, resamples)
+    means = np.zeros(resamples)
+    for number, (task, scores) in enumerate(golds.items()):
+        draw = np.random.default_rng([seed, number])
+        judges = [weighted_spearman(run[task], scores) for run in runs]
+        at_once = max(1, AT_ONCE // len(scores))
+        for start in range(0, resamples, at_once):
+            weights = _weights(draw, len(scores), min(at_once, resamples - start))
+            for judge in judges:
+                means[start : start + at_once] += judge(weights)
+    return Resampled(_observed(runs, golds), 100 * means / (len(runs) * len(golds)))
+
+
+def compare(
+    a: Sequence[Values],
+    b: Sequence[Values],
+    golds: Values,
+    *,
+    resamples: int = 1000,
+    level: float = 0.95,
+    seed: int = 0,
+) -> Comparison:
+    """The cosines (n,) of each of the encoders `a` against those of each of `b`, people's scores (n,) the measure.
+
+    Raises:
+        EvaluationError: see `resample` and `Resampled.against`.
+    """
+    first, second = (_one_task(runs, golds, resamples, seed) for runs in (a, b))
+    return first.against(second, level)
+
+
+def interval(
+    runs: Sequence[Values], golds: Values, *, resamples: int = 1000, level: float = 0.95, seed: int = 0
+) -> Interval:
+    """The mean of the encoders whose cosines (n,) are given, people's scores (n,) the measure.
+
+    Raises:
+        EvaluationError: see `resample` and `Resampled.interval`.
+    """
+    return _one_task(runs, golds, resamples, seed).interval(level)
+
+
+def _one_task(runs: Sequence[Values], golds: Values, resamples: int, seed: int) -> Resampled:
+    return resample([{"pairs": cosines} for cosines in runs], {"pairs": golds}, resamples=resamples, seed=seed)
+
+
+def weighted_spearman(cosines: Values, golds: Values) -> Callable[[NDArray[np.float64]], NDArray[np.float64]]:
+    """Spearman's correlation (B,) of pairs (n,) that occur as often as weights (n, B) say; no ranks count as 0.
+
+    Ties share the mean of their ranks: with w before a value and v at it, that is w + (v + 1) / 2. All the sums are
+    of halves and quarters far below 2^53, and so exact.
+    """
+    rank_cosines, rank_golds = _ranker(cosines), _ranker(golds)
+
+    def correlate(weights: NDArray[np.float64]) -> NDArray[np.float64]:
+        total = weights.sum(axis=0)
+        middle = (total + 1) / 2  # of ranks, whatever is tied
+        x, y = rank_cosines(weights) - middle, rank_golds(weights) - middle
+        spread = np.sqrt(np.einsum("nb,nb,nb->b", weights, x, x) * np.einsum("nb,nb,nb->b", weights, y, y))
+        together = np.einsum("nb,nb,nb->b", weights, x, y)
+        correlations: NDArray[np.float64] = np.divide(together, spread, out=np.zeros_like(spread), where=spread > 0)
+        return correlations
+
+    return correlate
+
+
+def _ranker(values: Values) -> Callable[[NDArray[np.float64]], NDArray[np.float64]]:
+    """Weights (n, B) to the mid-ranks (n, B) of `values` (n,); what is the same for all weights is done once."""
+    _, group, sizes = np.unique(values, return_inverse=True, return_counts=True)
+    order = np.argsort(group, kind="stable")
+    last = np.cumsum(sizes) - 1
+
+    def ranks(weights: NDArray[np.float64]) -> NDArray[np.float64]:
+        until = weights[order].cumsum(axis=0)[last]  # (groups, B)
+        before = np.concatenate([np.zeros_like(until[:1]), until[:-1]])
+        middles: NDArray[np.float64] = ((before + until + 1) / 2)[group]
+        return middles
+
+    return ranks
+
+
+def _weights(draw: np.random.Generator, n: int, count: int) -> NDArray[np.float64]:
+    """How often each of n pairs is drawn, (n, count); each column sums to n."""
+    drawn = draw.integers(0, n, size=(count, n))
+    flat = (drawn * count + np.arange(count)[:, None]).ravel()
+    return np.bincount(flat, minlength=n * count).reshape(n, count).astype(np.float64)
+
+
+def _observed(runs: Sequence[Tasks], golds: Tasks) -> float:
+    each = [weighted_spearman(run[task], golds[task])(np.ones((len(golds[task]), 1))) for run in runs for task in golds]
+    return 100 * float(np.mean(each))
+
+
+def _percentiles(values: NDArray[np.float64], level: float) -> tuple[float, float]:
+    if not 0 < level < 1:
+        raise EvaluationError(f"a level of {level} is not between 0 and 1")
+    low, high = np.quantile(values, [(1 - level) / 2, (1 + level) / 2])
+    return float(low), float(high)
+
+
+def _check(runs: Sequence[Tasks], golds: Tasks, resamples: int) -> None:
+    if resamples < 1:
+        raise EvaluationError(f"{resamples} resamples give no interval")
+    if not runs or not golds:
+        raise EvaluationError("an interval needs at least one encoder and one task")
+    for task, scores in golds.items():
+        if any(task not in run for run in runs):
+            raise EvaluationError(f"{task}: an encoder has no cosines of it")
+        for cosines in (run[task] for run in runs):
+            if cosines.shape != scores.shape or cosines.ndim != 1:
+                raise EvaluationError(f"{task}: cosines of shape {cosines.shape} for scores of shape {scores.shape}")
+            for what, values in (("cosines", cosines), ("people's scores", scores)):
+                if not np.isfinite(values).all():
+                    raise EvaluationError(f"{task}: {what} hold NaN or infinity")
+                if len(values) < 2 or np.ptp(values) == 0:
+                    raise EvaluationError(f"{task}: all {what} are equal, so there is nothing to correlate")

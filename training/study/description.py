@@ -1,0 +1,201 @@
+"""A study file: what its runs have in common, what is varied, and the runs that this makes."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import product
+from pathlib import Path
+from typing import Any, Self
+
+from training.config import NOT_SET, ConfigError, RunConfig, from_preset
+from training.fields import check, kinds
+from training.study.trial import StudyError, Trial
+
+PARTS = {"name": str, "about": str, "base": dict, "grid": dict, "arm": list}
+CHOICES = ("objective", "backbone", "preset", "ablation", "fraction", "untrained")
+"""Settings that choose what a run starts from; all others are fields of the run or of its objective."""
+
+FOLDERS = ("out", "run")
+"""The study's to give."""
+
+JUDGED_BY = ("backbone", "pooling", "eval_data")
+"""All that makes a difference to an encoder that is not trained."""
+
+
+@dataclass(frozen=True)
+class Arm:
+    """Settings under a name, and axes of their own."""
+
+    name: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    grid: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Study:
+    """Each arm at each point of the product of the axes: the study's and the arm's own."""
+
+    file: Path
+    name: str
+    about: str
+    base: Mapping[str, Any]
+    grid: Mapping[str, Sequence[Any]]
+    arms: tuple[Arm, ...]
+
+    @classmethod
+    def read(cls, file: Path) -> Self:
+        """The study that a TOML file describes; see docs/studies.md.
+
+        Raises:
+            StudyError: it can't be read, or a part is unknown, missing or of the wrong shape.
+        """
+        try:
+            values = tomllib.loads(file.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise StudyError(f"{file}: {error.strerror}") from error
+        except ValueError as error:  # TOMLDecodeError says the line; or not UTF-8
+            raise StudyError(f"{file}: {error}") from error
+        for key, value in values.items():
+            if key not in PARTS:
+                raise StudyError(f"{file}: {key}: unknown; a study has {', '.join(PARTS)}")
+            if not isinstance(value, PARTS[key]):
+                raise StudyError(f"{file}: {key}: expected {PARTS[key].__name__}, got {value!r}")
+        name = values.get("name", file.stem)
+        if not re.fullmatch(r"\w[\w.-]*", name):
+            raise StudyError(f"{file}: name: {name!r} is no name of a folder: letters, digits, '.', '_' and '-'")
+        grid = _axes(values.get("grid", {}), f"{file}: grid")
+        if twice := sorted(grid.keys() & values.get("base", {}).keys()):
+            raise StudyError(f"{file}: base: {twice[0]}: is an axis already")
+        arms = tuple(_arm(values, grid, f"{file}: arm {n}") for n, values in enumerate(values.get("arm", []), start=1))
+        if repeated := [name for name, count in Counter(arm.name for arm in arms).items() if count > 1]:
+            raise StudyError(f"{file}: arm: the name {repeated[0]!r} is given twice")
+        return cls(file, name, values.get("about", ""), values.get("base", {}), grid, arms or (Arm(""),))
+
+    def override(self, changes: Mapping[str, Any]) -> Self:
+        """This study with other values: of an axis a list, else what all runs share.
+
+        Raises:
+            StudyError: an axis gets no list, or an arm has its own value.
+        """
+        base, grid, arms = dict(self.base), dict(self.grid), list(self.arms)
+        for key, value in changes.items():
+            if key in grid:
+                grid |= _axes({key: value}, f"{self.file}: grid")
+            elif owners := [arm.name for arm in arms if key in arm.settings]:
+                raise StudyError(f"{self.file}: {key}: arm {owners[0]!r} has its own")
+            elif any(key in arm.grid for arm in arms):
+                axis = _axes({key: value}, f"{self.file}: arm.grid")
+                arms = [replace(arm, grid={**arm.grid, **axis}) if key in arm.grid else arm for arm in arms]
+            else:
+                base[key] = value
+        return replace(self, base=base, grid=grid, arms=tuple(arms))
+
+    def trials(self) -> list[Trial]:
+        """Every run, arm by arm; what is not trained once for all values that make no difference to it.
+
+        Raises:
+            StudyError: a setting is unknown, of the wrong type or out of range, or settings contradict each other.
+        """
+        found: dict[tuple[str, str], Trial] = {}
+        for arm in self.arms:
+            axes = {**self.grid, **arm.grid}
+            for point in product(*axes.values()):
+                trial = self._trial(arm, dict(zip(axes, point, strict=True)))
+                found.setdefault((trial.id, trial.label), trial)
+        return list(found.values())
+
+    def _trial(self, arm: Arm, axes: Mapping[str, Any]) -> Trial:
+        settings = {**self.base, **arm.settings, **axes}
+        where = f"{self.file}: " + (f"arm {arm.name!r}: " if arm.name else "")
+        try:
+            fraction = check(settings.pop("fraction", 1.0), float)
+            untrained = check(settings.pop("untrained", False), bool)
+            if not 0 < fraction <= 1:
+                raise ConfigError(f"fraction: {fraction} is not a share above 0 and at most 1")
+            if untrained:
+                kept = {key: value for key, value in settings.items() if key in JUDGED_BY}
+                axes = {key: value for key, value in axes.items() if key in JUDGED_BY}
+                return Trial(arm=arm.name, axes=axes, config=_config({**kept, "objective": "simcse"}), untrained=True)
+            return Trial(arm=arm.name, axes=axes, config=_config(settings), fraction=fraction)
+        except ValueError as error:
+            raise StudyError(f"{where}{error}") from error
+
+
+def settings(texts: Sequence[str]) -> dict[str, Any]:
+    """What `KEY=VALUE` texts set, values as TOML has them; what is none is text without its quotes.
+
+    Raises:
+        StudyError: there is no key or no value.
+    """
+    values: dict[str, Any] = {}
+    for text in texts:
+        key, equals, written = text.partition("=")
+        if not (key and equals):
+            raise StudyError(f"--set {text}: expected KEY=VALUE")
+        try:
+            values[key] = tomllib.loads(f"value = {written}")["value"]
+        except tomllib.TOMLDecodeError:
+            values[key] = written
+    return values
+
+
+def _config(settings: Mapping[str, Any]) -> RunConfig:
+    """The run that settings describe, without folders."""
+    chosen = {key: settings[key] for key in CHOICES if key in settings}
+    for key, value in chosen.items():
+        if not isinstance(value, str):
+            raise ConfigError(f"{key}: expected text, got {value!r}")
+    if "objective" not in chosen:
+        raise ConfigError("objective: missing, in [base], in [grid] or in the arm")
+    objective, backbone = chosen["objective"], chosen.get("backbone", "minilm")
+    config = from_preset(objective, backbone=backbone, preset=chosen.get("preset"))
+    if (ablation := chosen.get("ablation", "none")) != "none":
+        config = from_preset(objective, backbone=backbone, preset=f"{config.preset}+{ablation}")
+    known = kinds(RunConfig) | kinds(type(config.params))
+    known = {name: kind for name, kind in known.items() if name not in (*NOT_SET, *FOLDERS)}
+    changes = {}
+    for key, value in settings.items():
+        if key in CHOICES:
+            continue
+        if key not in known:
+            raise ConfigError(f"{key}: unknown; {objective} has {', '.join(sorted({*known, *CHOICES}))}")
+        try:
+            changes[key] = check(None if value == "none" and _optional(known[key]) else value, known[key])
+        except ValueError as error:
+            raise ConfigError(f"{key}: {error}") from error
+    return config.override({**changes, **dict.fromkeys(FOLDERS, "")})
+
+
+def _optional(kind: Any) -> bool:
+    """Whether none is a value of it: TOML has no word for it."""
+    try:
+        check(None, kind)
+    except ValueError:
+        return False
+    return True
+
+
+def _arm(values: Any, grid: Mapping[str, Any], where: str) -> Arm:
+    if not isinstance(values, dict) or not isinstance(name := values.get("name"), str) or not name:
+        raise StudyError(f"{where}: name: missing, or not text")
+    own = values.get("grid", {})
+    if not isinstance(own, dict):
+        raise StudyError(f"{where}: grid: expected a table of lists, got {own!r}")
+    settings = {key: value for key, value in values.items() if key not in ("name", "grid")}
+    for key in (*settings, *own):
+        if key in grid or (key in settings and key in own):
+            raise StudyError(f"{where}: {key}: is an axis already")
+    return Arm(name, settings, _axes(own, f"{where}: grid"))
+
+
+def _axes(values: Mapping[str, Any], where: str) -> dict[str, Sequence[Any]]:
+    for key, points in values.items():
+        if not isinstance(points, list) or not points:
+            raise StudyError(f"{where}: {key}: an axis is a list of values, got {points!r}")
+        if any(points.count(point) > 1 for point in points):
+            raise StudyError(f"{where}: {key}: a value is given twice")
+    return dict(values)

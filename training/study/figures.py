@@ -1,0 +1,194 @@
+"""The figures of a study: every seed a dot, so that a mean can't look surer than it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from xml.etree.ElementTree import Element
+
+from training.report import svg
+from training.report.axes import Axis, linear
+from training.report.markup import number
+from training.report.plots import Caption, Plane, Series, lines, points
+from training.report.svg import WIDTH, Frame
+from training.study.results import Result
+from training.study.summary import Row, Summary
+from training.study.trial import SEED, label_of
+
+LINE = 18
+"""Height of an arm's strip."""
+NAME = 27
+"""Characters of an arm's name that find room."""
+MOST = 8
+"""Arms in a figure that names them beside their data."""
+MEANS = f"Means over seeds; of more than {MOST} arms, the best."
+LOGARITHMIC_FROM = 16.0
+"""Ratio of the largest to the smallest value of an axis."""
+
+CURVES = {
+    "stsb_dev_spearman": ("STS-B dev while training", "Spearman × 100"),
+    "uniformity": ("Uniformity while training", "Uniformity"),
+    "alignment": ("Alignment while training", "Alignment"),
+}
+"""What an evaluation may have measured, with a title and what its axis says."""
+
+
+def figures(summary: Summary) -> list[Element]:
+    """All that the results give cause for."""
+    return [_arms(summary), *_gains(summary), *_sweeps(summary), *_curves(summary), *_planes(summary)]
+
+
+@dataclass(frozen=True)
+class Strip:
+    """A line of a figure: a mean, where it lies on other sentence pairs, and what it is the mean of."""
+
+    label: str
+    mean: float
+    ends: tuple[float, float] | None
+    seeds: Sequence[tuple[str, float]] = ()
+
+
+def _arms(summary: Summary) -> Element:
+    strips = [
+        Strip(
+            row.label,
+            row.mean.mean,
+            (row.interval.low, row.interval.high) if row.interval else None,
+            [(f"seed {each.axes.get(SEED, '–')}", y) for each, y in zip(row.results, row.mean.values, strict=True)],
+        )
+        for row in summary.rows
+    ]
+    caption = Caption(
+        "arms",
+        f"{summary.title} of each arm.",
+        "Grey: each seed. Coloured: their mean, and where 95 % of resampled test sets put it. Dashed: "
+        f"{summary.against}.",
+    )
+    reference = next(row.mean.mean for row in summary.rows if row.label == summary.against)
+    return _strips(caption, "Spearman × 100", strips, reference)
+
+
+def _gains(summary: Summary) -> Iterable[Element]:
+    strips = [Strip(row.label, row.gain.difference, (row.gain.low, row.gain.high)) for row in summary.rows if row.gain]
+    if strips:
+        caption = Caption(
+            "gains",
+            f"Gain over {summary.against}.",
+            "With the interval of a paired bootstrap of the sentence pairs: one that crosses the dashed line shows "
+            "no difference.",
+        )
+        yield _strips(caption, "Difference of Spearman × 100", strips, 0.0)
+
+
+def _strips(caption: Caption, label: str, strips: Sequence[Strip], reference: float) -> Element:
+    reach = [reference, *(strip.mean for strip in strips)]
+    reach += [y for strip in strips for y in (*(strip.ends or ()), *(value for _, value in strip.seeds))]
+    names = Axis("", (0.0, 1.0), ("", ""))
+    frame = Frame(linear(label, reach), names, left=165, right=44, height=LINE * len(strips))
+    parts = [svg.line((x, frame.top), (x, frame.foot), "grid") for x in map(frame.across, frame.x.ticks)]
+    middle = frame.across(reference)
+    parts.append(svg.line((middle, frame.top), (middle, frame.foot), "reference"))
+    for place, strip in enumerate(strips):
+        parts += _strip(strip, frame, frame.top + LINE * (place + 0.5))
+    return svg.figure(caption.name, caption.title, caption.description, frame.foot + 40, [*parts, *frame.below()])
+
+
+def _strip(strip: Strip, frame: Frame, y: float) -> Iterable[Element]:
+    yield svg.text((frame.left - 8, y + 4), svg.short(strip.label, NAME), "name", anchor="end")
+    if strip.ends:
+        low, high = map(frame.across, strip.ends)
+        yield svg.line((low, y), (high, y), "spread mark-0")
+    for name, value in strip.seeds:
+        yield svg.dot((frame.across(value), y), "paper", f"{strip.label}, {name}: {number(value)}")
+    yield svg.dot((frame.across(strip.mean), y), "mark-0", f"{strip.label}: {number(strip.mean)}")
+    yield svg.text((WIDTH, y + 4), number(strip.mean), "value", anchor="end")
+
+
+def _sweeps(summary: Summary) -> Iterable[Element]:
+    """A figure for each numeric axis: DCLR's figures 5 and 6, ImSimCSE's table 5, WhitenedCSE's tables 4 to 6."""
+    names = dict.fromkeys(name for row in summary.rows for name in row.results[0].axes if name != SEED)
+    for name in names:
+        swept: dict[str, list[tuple[float, Row]]] = {}
+        for row in summary.rows:
+            value = row.results[0].axes.get(name)
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                swept.setdefault(_rest(row.results[0], name), []).append((float(value), row))
+        swept = {rest: sorted(of, key=lambda each: each[0]) for rest, of in swept.items() if len(of) > 1}
+        if swept:
+            yield _sweep(name, swept, summary.title)
+
+
+def _sweep(name: str, swept: Mapping[str, Sequence[tuple[float, Row]]], title: str) -> Element:
+    series = [
+        Series(rest, svg.mark(place), [(value, row.mean.mean) for value, row in of])
+        for place, (rest, of) in enumerate(swept.items())
+    ]
+    seeds = [(value, y, row) for of in swept.values() for value, row in of for y in row.mean.values]
+
+    def each_seed(frame: Frame) -> list[Element]:
+        return [svg.dot((frame.across(x), frame.up(y)), "paper", f"{row.label}: {y:.2f}") for x, y, row in seeds]
+
+    plane = Plane(_scale(name, [x for x, _, _ in seeds]), linear("Spearman × 100", [y for _, y, _ in seeds]), each_seed)
+    arm = f"Of {series[0].name}. " if len(series) == 1 else ""
+    caption = Caption(f"sweep-{name}", f"{title} over {name}.", f"{arm}Grey: each seed. Lines: their means.")
+    return lines(caption, plane, series, dots=True)
+
+
+def _scale(name: str, values: Sequence[float]) -> Axis:
+    """Logarithmic where the values span much; its ticks are then the values themselves."""
+    ticks = sorted(set(values))
+    if ticks[0] > 0 and ticks[-1] / ticks[0] >= LOGARITHMIC_FROM:
+        shown = [f"{100 * tick:g} %" if name == "fraction" else f"{tick:g}" for tick in ticks]
+        return Axis(name, tuple(ticks), tuple(shown), logarithmic=True)
+    return linear(name, values)
+
+
+def _curves(summary: Summary) -> Iterable[Element]:
+    """Means over seeds at each step: DCLR's figure 4."""
+    shown = _best(summary)
+    for name, (title, axis) in CURVES.items():
+        series = [
+            Series(row.label, svg.mark(place), points)
+            for place, row in enumerate(shown)
+            if len(points := _over_steps(row.results, name)) > 1
+        ]
+        if series:
+            steps, values = zip(*(point for each in series for point in each.points), strict=True)
+            caption = Caption(f"curve-{name}", f"{title}.", MEANS)
+            yield lines(caption, Plane(linear("Step", steps, from_zero=True, most=5), linear(axis, values)), series)
+
+
+def _over_steps(results: Sequence[Result], name: str) -> list[tuple[float, float]]:
+    """The mean at the steps at which every result has it."""
+    by_step = [
+        {float(point["step"]): float(point[name]) for point in result.curve if point.get(name) is not None}
+        for result in results
+    ]
+    shared = set.intersection(*map(set, by_step))
+    return [(step, fmean(values[step] for values in by_step)) for step in sorted(shared)]
+
+
+def _planes(summary: Summary) -> Iterable[Element]:
+    """Alignment and uniformity of the final encoders, as Wang and Isola plot them."""
+    series = [
+        Series(
+            row.label,
+            svg.mark(place),
+            [(fmean(each.uniformity for each in row.results), fmean(each.alignment for each in row.results))],
+        )
+        for place, row in enumerate(_best(summary))
+    ]
+    across, up = zip(*(point for each in series for point in each.points), strict=True)
+    caption = Caption("plane", "Alignment and uniformity.", f"Of STS-B dev, better the lower, both. {MEANS}")
+    yield points(caption, Plane(linear("Uniformity", across, most=5), linear("Alignment", up)), series)
+
+
+def _best(summary: Summary) -> list[Row]:
+    """The best arms, in their order."""
+    best = sorted(summary.rows, key=lambda row: -row.mean.mean)[:MOST]
+    return [row for row in summary.rows if row in best]
+
+
+def _rest(result: Result, name: str) -> str:
+    return label_of(result.arm, {axis: value for axis, value in result.axes.items() if axis != name})

@@ -1,0 +1,28 @@
+"""One process at a time: a lock that the system takes back from whoever dies."""
+
+from __future__ import annotations
+
+import fcntl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from training.study.trial import StudyError
+
+LOCK = "lock"
+
+
+@contextmanager
+def locked(folder: Path, *, wait: bool = False) -> Iterator[None]:
+    """Holds `folder`, which is made if it is not there.
+
+    Raises:
+        StudyError: another process has it, unless `wait` says to wait for that.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / LOCK).open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError as error:
+            raise StudyError(f"{folder}: another process is at work there") from error
+        yield

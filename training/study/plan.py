@@ -1,0 +1,102 @@
+"""The plan of a study, kept in its folder: what it is about and its runs in order, with how far each of them is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from training import record
+from training.evaluation.pairs import STSB_DEV
+from training.study.description import Study
+from training.study.lock import LOCK, locked
+from training.study.results import LOG, finished, folder_of
+from training.study.trial import StudyError, Trial
+from training.study.work import RECORD
+
+PLAN = "study.json"
+FOLDER = Path("runs/studies")
+"""Where studies lie unless another place is named."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a study's folder is for."""
+
+    name: str
+    about: str
+    trials: Sequence[Trial]
+
+    @classmethod
+    def of(cls, study: Study) -> Plan:
+        """Of a study file, checked.
+
+        Raises:
+            StudyError: see `Study.trials`.
+        """
+        return cls(study.name, study.about, study.trials())
+
+    def check_files(self) -> None:
+        """What would stop every run stops the study before it begins.
+
+        Raises:
+            StudyError: no evaluation data are named, or a corpus is no file.
+            DataError: the evaluation data lack STS-B's dev part, or it is broken.
+        """
+        for data in {trial.config.eval_data for trial in self.trials}:
+            if data is None:
+                raise StudyError(f"{self.name}: eval_data: a study judges by SentEval's data: name them by --data")
+            STSB_DEV.load(Path(data))
+        for file in {file for trial in self.trials for file in trial.config.corpus}:
+            if not Path(file).is_file():
+                raise StudyError(f"{self.name}: corpus: {file} is no file")
+
+    def keep(self, folder: Path) -> None:
+        """Writes it."""
+        trials = [json.loads(trial.to_json()) for trial in self.trials]
+        content = {"name": self.name, "about": self.about, "trials": trials}
+        record.write_whole(folder / PLAN, json.dumps(content) + "\n")
+
+    @classmethod
+    def kept(cls, folder: Path) -> Plan:
+        """The one in a study's folder.
+
+        Raises:
+            StudyError: there is none, or it is damaged.
+        """
+        file = folder / PLAN
+        try:
+            values = json.loads(file.read_text(encoding="utf-8"))
+            trials = [Trial.from_json(json.dumps(each)) for each in values["trials"]]
+            return cls(values["name"], values["about"], trials)
+        except OSError as error:
+            raise StudyError(f"{file}: {error.strerror}; `study run` writes it") from error
+        except (ValueError, TypeError, KeyError) as error:
+            raise StudyError(f"{file}: {error}") from error
+
+
+def folder_named(source: Path, out: Path | None) -> Path:
+    """The folder of a study that is named by it or by its file.
+
+    Raises:
+        StudyError: the file is no study.
+    """
+    return out or (source if source.is_dir() else FOLDER / Study.read(source).name)
+
+
+def state(trial: Trial, study: Path) -> str:
+    """How far a run is, in words."""
+    folder = folder_of(trial, study)
+    if finished(trial, study):
+        return "finished"
+    if not (folder / LOCK).exists():
+        return "waiting"
+    try:
+        with locked(folder):
+            pass
+    except StudyError:
+        return "at work"
+    metrics = folder / RECORD / record.METRICS
+    steps = metrics.read_text(encoding="utf-8").count('"kind": "train"') if metrics.exists() else 0
+    return f"stopped after step {steps}, its log is {folder / LOG}"

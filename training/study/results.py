@@ -1,0 +1,122 @@
+"""What the runs of a study came to: a file for each run, and all of them as lines of one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from training.record import write_whole
+from training.study.trial import StudyError, Trial, label_of
+
+RUNS, TRIAL, RESULT, COSINES, LOG = "runs", "trial.json", "result.json", "cosines.npz", "log.txt"
+RESULTS = "results.jsonl"
+
+FIELDS = ("scores", "alignment", "uniformity", "curve", "seconds", "best_step")
+"""What a line must have besides `id`, `arm` and `axes`."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """A line of the results: a run of the study and what it came to."""
+
+    id: str
+    arm: str
+    axes: Mapping[str, Any]
+    scores: Mapping[str, float]
+    """Spearman x 100 by task."""
+    alignment: float
+    uniformity: float
+    curve: Sequence[Mapping[str, Any]]
+    """The evaluations while it trained: `step` and whatever figures there were."""
+    seconds: Mapping[str, float]
+    best_step: int
+    """Whose weights were judged; 0 where no step was better than the encoder it began with, and without training."""
+
+    @property
+    def unimproved(self) -> bool:
+        """Whether it was trained in vain."""
+        return bool(self.curve) and self.best_step == 0
+
+    @property
+    def label(self) -> str:
+        """Results of one label differ by their seed alone."""
+        return label_of(self.arm, self.axes)
+
+    @classmethod
+    def of(cls, line: str) -> Self:
+        """What a line says; a line may say more.
+
+        Raises:
+            ValueError: it is not that.
+        """
+        values = json.loads(line)
+        if not isinstance(values, dict):
+            raise ValueError("not an object")
+        if missing := [name for name in ("id", "arm", "axes", *FIELDS) if name not in values]:
+            raise ValueError(f"{missing[0]}: missing")
+        kinds = {"id": str, "arm": str, "axes": dict, "scores": dict, "curve": list, "seconds": dict, "best_step": int}
+        for name, kind in kinds.items():
+            if not isinstance(values[name], kind):
+                raise ValueError(f"{name}: {values[name]!r} is no {kind.__name__}")
+        numbers = {"alignment": values["alignment"], "uniformity": values["uniformity"], **values["scores"]}
+        for name, value in numbers.items():
+            if not isinstance(value, int | float) or isinstance(value, bool):
+                raise ValueError(f"{name}: {value!r} is no number")
+        return cls(**{name: values[name] for name in cls.__dataclass_fields__})
+
+
+def folder_of(trial: Trial, study: Path) -> Path:
+    """The folder of a run."""
+    return study / RUNS / trial.id
+
+
+def finished(trial: Trial, study: Path) -> bool:
+    """Whether there is a result, which is then never computed again."""
+    return (folder_of(trial, study) / RESULT).exists()
+
+
+def collect(trials: Sequence[Trial], study: Path) -> int:
+    """Writes the results of all finished runs, in the order of the study; gives their number.
+
+    Raises:
+        StudyError: a result can't be read.
+    """
+    lines = []
+    for trial in trials:
+        if finished(trial, study):
+            file = folder_of(trial, study) / RESULT
+            try:
+                measured = json.loads(file.read_text(encoding="utf-8"))
+            except ValueError as error:
+                raise StudyError(f"{file}: {error}; remove it, and the run is judged again") from error
+            place = {"id": trial.id, "arm": trial.arm, "axes": dict(trial.axes)}
+            lines.append(json.dumps({**place, **measured}))
+    write_whole(study / RESULTS, "".join(f"{line}\n" for line in lines))
+    return len(lines)
+
+
+def read(study: Path) -> list[Result]:
+    """The results in a study's folder.
+
+    Raises:
+        StudyError: there are none, or a line is broken.
+    """
+    file = study / RESULTS
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise StudyError(f"{file}: {error.strerror}; `study run` writes it") from error
+    except ValueError as error:
+        raise StudyError(f"{file}: {error}") from error
+    results = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            results.append(Result.of(line))
+        except ValueError as error:
+            raise StudyError(f"{file}:{number}: {error}") from error
+    if not results:
+        raise StudyError(f"{file}: no run is finished")
+    return results

@@ -1,0 +1,100 @@
+"""The runs of a study one after the other, or a few at once, each in a process of its own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+from signal import SIGINT
+from threading import Lock
+from typing import TextIO
+
+from training.record import write_whole
+from training.study.results import LOG, TRIAL, collect, finished, folder_of
+from training.study.trial import Trial
+
+STOPPED = 130
+"""Exit code of a process that was interrupted and can go on."""
+
+LAST_LINES = 5
+"""Of a failed run's log."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A run that ended badly."""
+
+    trial: Trial
+    log: Path
+
+    def __str__(self) -> str:
+        lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()
+        shown = "".join(f"\n    {line}" for line in lines[-LAST_LINES:])
+        return f"{self.trial.title} ({self.trial.id}) failed; the end of {self.log}:{shown}"
+
+
+class Processes:
+    """Starts processes until it is told to stop, and then stops those there are."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._live: set[subprocess.Popen[bytes]] = set()
+        self._stopped = False
+
+    def __call__(self, trial: Trial, study: Path) -> Failure | None:
+        """Waits for the run to end; a run that was stopped has not failed."""
+        folder = folder_of(trial, study)
+        folder.mkdir(parents=True, exist_ok=True)
+        write_whole(folder / TRIAL, trial.to_json())
+        with (folder / LOG).open("ab") as log:
+            with self._lock:
+                if self._stopped:
+                    return None
+                # A session of its own: Ctrl-C in a terminal reaches this process alone, which passes it on once.
+                process = subprocess.Popen(
+                    [sys.executable, "-m", "training.study", str(folder)],
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+                self._live.add(process)
+            code = process.wait()
+        with self._lock:
+            self._live.discard(process)
+            return Failure(trial, folder / LOG) if code and not self._stopped else None
+
+    def stop(self) -> None:
+        """As Ctrl-C does: a run finishes its step and saves itself."""
+        with self._lock:
+            self._stopped = True
+            for process in self._live:
+                process.send_signal(SIGINT)
+
+
+def carry_out_all(trials: Sequence[Trial], study: Path, stream: TextIO, *, jobs: int = 1) -> list[Failure]:
+    """Every run that has no result yet, `jobs` at once; a failure does not stop the others.
+
+    Raises:
+        KeyboardInterrupt: after the runs under way have saved themselves.
+    """
+    due = list({trial.id: trial for trial in trials if not finished(trial, study)}.values())
+    different = len({trial.id for trial in trials})
+    print(f"{different} runs, {different - len(due)} of them finished before", file=stream, flush=True)
+    processes, failures = Processes(), []
+    with ThreadPoolExecutor(jobs) as pool:
+        futures: dict[Future[Failure | None], Trial] = {pool.submit(processes, each, study): each for each in due}
+        try:
+            for number, future in enumerate(as_completed(futures), start=1):
+                failure, trial = future.result(), futures[future]
+                collect(trials, study)
+                if failure:
+                    failures.append(failure)
+                print(f"{number}/{len(due)} {failure or f'{trial.title}: done ({trial.id})'}", file=stream, flush=True)
+        except KeyboardInterrupt:
+            processes.stop()
+            raise
+    return failures

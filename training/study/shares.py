@@ -1,0 +1,42 @@
+"""A share of a corpus, as in figure 5 of DCLR: the first sentences of a fixed shuffle."""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+from collections.abc import Sequence
+from itertools import chain, islice
+from pathlib import Path
+
+from training.corpus import open_corpus
+from training.record import write_whole
+from training.study.lock import locked
+
+SHUFFLE = b"isosphere-share-0"
+"""Of the order of sentences: another key would be another shuffle."""
+
+READ_AT_ONCE = 4096
+
+
+def share(files: Sequence[str], fraction: float, folder: Path) -> str:
+    """The file in `folder` with that share of the different sentences, written if it is not there.
+
+    Sentences are ordered by a keyed hash of themselves, so a smaller share is part of a larger one, and it does not
+    matter in which order, or how often, the corpus has them. At least one sentence is taken.
+
+    Raises:
+        CorpusError: the corpus can't be read.
+    """
+    with locked(folder, wait=True):
+        corpus = open_corpus(files, held_out=0)
+        written = folder / f"{fraction:g}-{corpus.census.digest[:12]}.txt"
+        if not written.exists():
+            batches = islice(corpus.batches(READ_AT_ONCE, seed=0), corpus.batches_per_epoch(READ_AT_ONCE))
+            count = max(1, round(fraction * corpus.census.sentences))
+            first = heapq.nsmallest(count, chain.from_iterable(batches), key=_place)
+            write_whole(written, "".join(f"{sentence}\n" for sentence in first))
+    return str(written)
+
+
+def _place(sentence: str) -> bytes:
+    return hashlib.blake2b(sentence.encode("utf-8"), digest_size=16, key=SHUFFLE).digest()

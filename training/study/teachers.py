@@ -1,0 +1,54 @@
+"""The frozen encoders of a study: each trained once for all the runs that would train the same one."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from pathlib import Path
+from typing import TextIO
+
+from models.encoder import Encoder
+from training import record, run
+from training.config import ConfigError, RunConfig
+from training.corpus import open_corpus
+from training.objectives import OBJECTIVES
+from training.publish import publish
+from training.study.lock import locked
+from training.teacher import is_kept, plan
+
+
+def with_teacher(config: RunConfig, folder: Path, stream: TextIO) -> RunConfig:
+    """The run with the teacher it needs, trained in `folder` unless it is named or there already; else with none.
+
+    Raises:
+        ConfigError: the encoder is too narrow for the objective.
+        ValueError, DivergedError, InterruptedRun: see `training.run.fit`.
+    """
+    if not _needs_teacher(config):
+        return replace(config, teacher=None)
+    if config.teacher is not None:
+        return config
+    planned = plan(config).override({"out": "", "run": ""})
+    place = folder.resolve() / hashlib.blake2b(planned.to_json().encode("utf-8"), digest_size=6).hexdigest()
+    planned = planned.override({"out": str(place / "bundle"), "run": str(place / "record")})
+    with locked(place, wait=True):
+        if not is_kept(planned, open_corpus(planned.corpus, held_out=0).census.digest):
+            print(f"teacher: SimCSE trains one first, for all runs that share it, in {place}", file=stream)
+            outcome = run.fit(planned, stream, resume=record.begun(Path(planned.run)))
+            publish(planned, outcome, {})
+            drop_checkpoints(Path(planned.run))
+    return replace(config, teacher=planned.out)
+
+
+def drop_checkpoints(folder: Path) -> None:
+    """Of a run that is over: they are several times as large as its encoder, and a study has many runs."""
+    for file in folder.glob("*.safetensors"):
+        file.unlink()
+
+
+def _needs_teacher(config: RunConfig) -> bool:
+    width = Encoder.load(config.backbone, pooling=config.pooling).dim
+    try:
+        return OBJECTIVES[config.objective].build(config.params, width).needs.teacher
+    except ValueError as error:
+        raise ConfigError(str(error)) from error

@@ -1,0 +1,96 @@
+"""One run of a study, from its description to its result: trained, judged, never exported."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, TextIO
+
+from models.encoder import Encoder
+from training import record, run
+from training.config import RunConfig
+from training.corpus import Census
+from training.devices import Devices
+from training.environment import environment
+from training.publish import Outcome, counts
+from training.study.judgement import judge
+from training.study.lock import locked
+from training.study.results import COSINES, RESULT, TRIAL
+from training.study.shares import share
+from training.study.teachers import drop_checkpoints, with_teacher
+from training.study.trial import StudyError, Trial
+
+RECORD, SHARES, TEACHERS = "record", "shares", "teachers"
+
+
+def carry_out(folder: Path, stream: TextIO) -> None:
+    """Does what `trial.json` in `folder` says, going on where it was interrupted, and leaves the result there.
+
+    Raises:
+        StudyError: there is no such description, another process is at work, or nothing is named to judge by.
+        ValueError, DivergedError, InterruptedRun: see `training.run.fit`.
+        DataError, EvaluationError: see `training.study.judgement.judge`.
+    """
+    trial = _described(folder / TRIAL)
+    if trial.config.eval_data is None:
+        raise StudyError("eval_data: a study judges by SentEval's data: name them by --data or in [base]")
+    with locked(folder):
+        if (folder / RESULT).exists():
+            return
+        if trial.untrained:
+            trained: dict[str, Any] = {"best_step": 0, "corpus": None, "curve": []}
+            encoder, steps = Encoder.load(trial.config.backbone, pooling=trial.config.pooling), 0.0
+        else:
+            config = _placed(trial, folder, stream)
+            outcome = run.fit(config, stream, resume=record.begun(folder / RECORD))
+            trained, encoder = _trained(outcome, config), outcome.encoder
+            steps = _seconds_of_steps(folder / RECORD / record.METRICS, outcome.census, config)
+        began = time.perf_counter()
+        judgement = judge(encoder.to(Devices(trial.config.device).device), Path(trial.config.eval_data), stream)
+        judgement.keep(folder / COSINES)
+        result = {
+            "untrained": trial.untrained,
+            "fraction": trial.fraction,
+            "scores": judgement.scores,
+            "alignment": judgement.alignment,
+            "uniformity": judgement.uniformity,
+            **trained,
+            "seconds": {"steps": steps, "judging": time.perf_counter() - began},
+            "config": asdict(trial.config),
+            "environment": environment(),
+        }
+        record.write_whole(folder / RESULT, json.dumps(result) + "\n")
+        drop_checkpoints(folder / RECORD)
+
+
+def _described(file: Path) -> Trial:
+    try:
+        return Trial.from_json(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise StudyError(f"{file}: {error.strerror}") from error
+
+
+def _placed(trial: Trial, folder: Path, stream: TextIO) -> RunConfig:
+    """The run with folders, its share of the corpus and its teacher; the latter two belong to the whole study."""
+    study, config = folder.parent.parent, trial.config
+    if trial.fraction < 1:
+        config = config.override({"corpus": (share(config.corpus, trial.fraction, study / SHARES),)})
+    config = with_teacher(config, study / TEACHERS, stream)
+    return config.override({"out": str(folder / "bundle"), "run": str(folder / RECORD)})
+
+
+def _trained(outcome: Outcome, config: RunConfig) -> dict[str, Any]:
+    return {
+        "best_step": outcome.best.step,
+        "corpus": counts(outcome.census),
+        "curve": record.evaluations(Path(config.run)),
+    }
+
+
+def _seconds_of_steps(metrics: Path, census: Census, config: RunConfig) -> float:
+    """Of all steps, in however many attempts they were taken: sentences over sentences a second."""
+    size = min(config.batch_size, census.sentences)
+    lines = map(json.loads, metrics.read_text(encoding="utf-8").splitlines())
+    return float(sum(size / line["sentences_per_s"] for line in lines if line["kind"] == "train"))
