@@ -1,0 +1,82 @@
+"""`data`: what the papers evaluate on and train on, from the Hugging Face hub."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from training.data import checksums
+from training.data.catalogue import CATALOGUE
+from training.data.fetch import default_folder, provide
+from training.data.hub import by_hand, from_hub
+from training.evaluation.pairs import DataError
+
+
+def add(commands: Any) -> None:
+    """The command, its own commands and their options."""
+    data = commands.add_parser("data", help="fetch what the papers evaluate on and train on")
+    actions = data.add_subparsers(required=True, metavar="get|list|verify")
+
+    command = actions.add_parser("get", help="fetch, check and record; what is there already is not fetched again")
+    command.add_argument("names", nargs="+", choices=list(CATALOGUE), metavar="NAME", help=", ".join(CATALOGUE))
+    command.set_defaults(command=get)
+    _add_folder(command)
+
+    command = actions.add_parser("list", help="what there is, and what of it is here")
+    command.set_defaults(command=show)
+    _add_folder(command)
+
+    command = actions.add_parser("verify", help="hold what is here to its counts and checksums; fetches nothing")
+    command.add_argument("names", nargs="*", metavar="NAME", help="default: all that is here")
+    command.set_defaults(command=verify)
+    _add_folder(command)
+
+
+def get(options: argparse.Namespace) -> int:
+    """Prints the folder, for `--data` and `--eval-data`, once all is in it."""
+    folder = _folder(options)
+    for name in dict.fromkeys(options.names):
+        provide(name, CATALOGUE[name], folder, sys.stderr, download=from_hub)
+    print(folder)
+    return 0
+
+
+def show(options: argparse.Namespace) -> int:
+    """Prints it, without reading the data."""
+    folder = _folder(options)
+    recorded = checksums.read(folder)
+    for name, dataset in CATALOGUE.items():
+        entry = recorded.get(name)
+        whole = entry is not None and all((folder / file).is_file() for file in entry.files)
+        state = f"here since {entry.time}" if entry and whole else "incomplete" if entry else "not here"
+        print(f"{name}: {dataset.summary} ({state})")
+        for source in dataset.sources:
+            print(f"  {source.megabytes:g} MB: {source.file} of {source.repo}, commit {source.commit}")
+    print(f"folder: {folder}")
+    return 0
+
+
+def verify(options: argparse.Namespace) -> int:
+    """Says of each dataset what was found; ends at the first that is not whole."""
+    folder = _folder(options)
+    if unknown := [name for name in options.names if name not in CATALOGUE]:
+        raise DataError(f"no dataset {unknown[0]!r}; there is {', '.join(CATALOGUE)}")
+    recorded = checksums.read(folder)
+    here = [
+        name for name, each in CATALOGUE.items() if name in recorded or each.present(folder) or by_hand(each, folder)
+    ]
+    if not (names := list(dict.fromkeys(options.names)) or here):
+        raise DataError(f"{folder}: holds none of {', '.join(CATALOGUE)}")
+    for name in names:
+        provide(name, CATALOGUE[name], folder, sys.stdout, download=None)
+    return 0
+
+
+def _add_folder(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--to", type=Path, metavar="DIR", help="folder (default: $ISOSPHERE_DATA, else in the cache)")
+
+
+def _folder(options: argparse.Namespace) -> Path:
+    return options.to if options.to is not None else default_folder()

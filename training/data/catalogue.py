@@ -1,0 +1,159 @@
+"""What there is to fetch: where it lies on the Hugging Face hub, what it becomes, and when it is whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from training.data.unpack import Unpack, copied, gunzipped, untarred
+from training.evaluation import beir
+from training.evaluation.labelled import TRANSFER_TASKS
+from training.evaluation.pairs import STS_TASKS, STSB_DEV, DataError
+
+SENTEVAL = "senteval/downstream"
+SCIFACT = "retrieval/scifact"
+WIKI1M = "corpus/wiki1m.txt"
+
+Check = Callable[[Path], str]
+"""The folder of all data to what was counted in it; raises `DataError` unless that is what there must be."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file of a dataset on the hub. Its commit is fixed: datasets change, and some drop the files read here."""
+
+    repo: str
+    commit: str
+    file: str
+    megabytes: float
+    unpack: Unpack
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Something to fetch by one name."""
+
+    summary: str
+    sources: tuple[Source, ...]
+    files: tuple[str, ...]
+    """Patterns of what it becomes, below the folder of all data."""
+    check: Check
+
+    def present(self, folder: Path) -> list[str]:
+        """Its files that are there, by their paths below `folder`; hidden ones, which systems strew, are not its."""
+        found = {path for pattern in self.files for path in folder.glob(pattern) if path.is_file()}
+        return sorted(path.relative_to(folder).as_posix() for path in found if not path.name.startswith("."))
+
+
+def scored_pairs(folder: Path) -> str:
+    """Counts the seven STS tasks and STS-B's dev part."""
+    pairs = 0
+    for task in (*STS_TASKS.values(), STSB_DEV):
+        pairs += sum(map(len, task.load(folder / SENTEVAL).values()))
+    return f"{len(STS_TASKS)} tasks and STS-B dev, {pairs} scored pairs"
+
+
+def labelled_examples(folder: Path) -> str:
+    """Counts the seven transfer tasks."""
+    examples = sum(sum(task.load(folder / SENTEVAL).rows) for task in TRANSFER_TASKS.values())
+    return f"{len(TRANSFER_TASKS)} tasks, {examples} labelled examples"
+
+
+def collection(place: str, documents: int, **splits: tuple[int, int]) -> Check:
+    """Counts documents, and for each split queries and judgements."""
+
+    def check(folder: Path) -> str:
+        for split, expected in splits.items():
+            found = beir.load(folder / place, split)
+            counts = len(found.queries), sum(map(len, found.judgements.values()))
+            if (len(found.documents), *counts) != (documents, *expected):
+                raise DataError(
+                    f"{folder / place}: {len(found.documents)} documents, {counts[0]} queries and {counts[1]} "
+                    f"judgements in {split}, expected {documents}, {expected[0]} and {expected[1]}"
+                )
+        queries = ", ".join(f"{count} {split} queries" for split, (count, _) in splits.items())
+        return f"{documents} documents, {queries}"
+
+    return check
+
+
+def text_lines(place: str, expected: int) -> Check:
+    """Counts lines of UTF-8, that end at newlines alone."""
+
+    def check(folder: Path) -> str:
+        file, found = folder / place, 0
+        try:
+            with file.open("rb") as stream:
+                for line in stream:
+                    found += 1
+                    line.decode()
+        except OSError as error:
+            raise DataError(f"{file}: {error.strerror}") from error
+        except UnicodeDecodeError as error:
+            raise DataError(f"{file}:{found}: not UTF-8 in column {error.start + 1}") from error
+        if found != expected:
+            raise DataError(f"{file}: {found} lines, expected {expected}")
+        return f"{expected} lines"
+
+    return check
+
+
+def _senteval(summary: str, folders: list[str], check: Check) -> Dataset:
+    source = Source(
+        "princeton-nlp/datasets-for-simcse",
+        "e145e8bb659b2aa2669f32ef79cb4cdef6c58fef",
+        "senteval.tar",
+        89.8,
+        untarred(SENTEVAL, folders),
+    )
+    return Dataset(summary, (source,), tuple(f"{SENTEVAL}/{folder}/*" for folder in folders), check)
+
+
+def _scifact(file: str, megabytes: float) -> Source:
+    target = f"{SCIFACT}/{file.removesuffix('.gz')}"
+    return Source("BeIR/scifact", "984eed826375f18d27936c4a32bf0f8491e3f414", file, megabytes, gunzipped(target))
+
+
+def _scifact_judgements(file: str, megabytes: float) -> Source:
+    target = f"{SCIFACT}/qrels/{file}"
+    return Source("BeIR/scifact-qrels", "2938d17dc3b09882fdb8c12bbbe2e2dc0e75a029", file, megabytes, copied(target))
+
+
+CATALOGUE: dict[str, Dataset] = {
+    "sts": _senteval(
+        "STS12 to STS16, STS-B and SICK-R, as SentEval scores them",
+        [task.folder for task in STS_TASKS.values()],
+        scored_pairs,
+    ),
+    "transfer": _senteval(
+        "MR, CR, SUBJ, MPQA, SST2, TREC and MRPC, SentEval's transfer tasks",
+        [task.folder for task in TRANSFER_TASKS.values()],
+        labelled_examples,
+    ),
+    "wiki1m": Dataset(
+        "a million sentences of Wikipedia, the corpus of SimCSE and its successors",
+        (
+            Source(
+                "princeton-nlp/datasets-for-simcse",
+                "e145e8bb659b2aa2669f32ef79cb4cdef6c58fef",
+                "wiki1m_for_simcse.txt",
+                120,
+                copied(WIKI1M),
+            ),
+        ),
+        (WIKI1M,),
+        text_lines(WIKI1M, 1_000_000),
+    ),
+    "scifact": Dataset(
+        "scientific claims and the abstracts that answer them, of BEIR",
+        (
+            _scifact("corpus.jsonl.gz", 2.76),
+            _scifact("queries.jsonl.gz", 0.05),
+            _scifact_judgements("test.tsv", 0.01),
+            _scifact_judgements("train.tsv", 0.01),
+        ),
+        tuple(f"{SCIFACT}/{file}" for file in ("corpus.jsonl", "queries.jsonl", "qrels/test.tsv", "qrels/train.tsv")),
+        collection(SCIFACT, 5183, test=(300, 339), train=(809, 919)),
+    ),
+}

@@ -1,0 +1,57 @@
+"""A file of a dataset, from the hub or from where a person put it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+from training.data.catalogue import Dataset, Source
+from training.evaluation.pairs import DataError
+
+DOWNLOADS = "downloads"
+
+
+class HubError(DataError):
+    """A file that can't be had from the hub; the message says why."""
+
+
+Download = Callable[[Source], Path]
+"""Where the file lies once it is fetched, whole; raises `HubError`."""
+
+
+def from_hub(source: Source) -> Path:
+    """The file in the hub's local cache, fetched if it isn't there; a part that an interrupted download left is used.
+
+    Raises:
+        HubError: there is no network, or no such file.
+        OSError: the disk gave out.
+    """
+    from httpx import HTTPError
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import LocalEntryNotFoundError, OfflineModeIsEnabled, XetDownloadError
+
+    try:
+        return Path(hf_hub_download(source.repo, source.file, repo_type="dataset", revision=source.commit))
+    except (HTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled, XetDownloadError) as error:
+        reason = str(error).strip().partition("\n")[0].removesuffix(".")
+        raise HubError(reason or type(error).__name__) from error
+
+
+def by_hand(dataset: Dataset, folder: Path) -> dict[Source, Path]:
+    """The files that a person fetched elsewhere and put into `downloads/<repo>` in `folder`."""
+    places = {source: folder / DOWNLOADS / source.repo / source.file for source in dataset.sources}
+    return {source: place for source, place in places.items() if place.is_file()}
+
+
+def instructions(name: str, dataset: Dataset, folder: Path, brought: Collection[Source]) -> str:
+    """What to fetch elsewhere, and where to put it."""
+    wanted: dict[tuple[str, str], list[str]] = {}
+    for source in dataset.sources:
+        if source not in brought:
+            wanted.setdefault((source.repo, source.commit), []).append(source.file)
+    steps = "; ".join(
+        f"fetch {' and '.join(files)} of the hub dataset {repo}, commit {commit}, elsewhere "
+        f"and put it into {folder / DOWNLOADS / repo}"
+        for (repo, commit), files in wanted.items()
+    )
+    return f"{steps}; then: python -m training data verify {name} --to {folder}"
