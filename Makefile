@@ -51,6 +51,13 @@ export: $(STAMP) ## artifacts/<MODEL> once more to ONNX, or any BACKBONE=<folder
 	@$(if $(MODEL),,echo "name the bundle: make export MODEL=<name> [BACKBONE=<folder or hub id>]" >&2; exit 2)
 	$(BIN)/python -m models export $(or $(BACKBONE),$(BUNDLE)) --out $(BUNDLE) $(ARGS)
 
+promote: $(STAMP) ## serve artifacts/<MODEL> if it verifies and is not worse than what is served: MODEL=simcse [DATA= ARGS=]
+	@$(if $(MODEL),,echo "name the bundle: make promote MODEL=<name>" >&2; exit 2)
+	$(BIN)/python -m training promote $(BUNDLE) $(if $(DATA),--data $(DATA)) $(ARGS)
+
+rollback: $(STAMP) ## serve what was served before the last promotion
+	$(BIN)/python -m training rollback $(ARGS)
+
 benchmark: $(STAMP) ## measure on this machine, side by side with peers; writes benchmarks/results
 	$(BIN)/python -m benchmarks $(ARGS)
 
@@ -76,4 +83,4 @@ artifacts/default/manifest.json: | $(STAMP)
 artifacts/%/manifest.json: | $(STAMP)
 	@echo "artifacts/$* is not there: make train MODEL=<objective> or make export MODEL=$* BACKBONE=<folder> makes it" >&2; exit 2
 
-.PHONY: help serve test setup check format train evaluate export benchmark clean
+.PHONY: help serve test setup check format train evaluate export promote rollback benchmark clean

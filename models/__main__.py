@@ -56,6 +56,7 @@ def _export(arguments: argparse.Namespace) -> None:
         bundle.load(arguments.out)
         print(f"{arguments.out}: already there, hashes verified")
         return
+    bundle.refuse_foreign(arguments.out)
     sources.resolve(arguments.source)  # before torch is loaded: a wrong name is answered at once
     from transformers.utils.logging import disable_progress_bar, set_verbosity_error
 

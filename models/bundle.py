@@ -28,6 +28,10 @@ FP32 = "fp32"
 """The precision of `ONNX`; a graph of another one is `onnx/model_<precision>.onnx`."""
 TOKENIZER = "tokenizer.json"
 TRANSFORM = "transform.safetensors"
+REPORT = "report.json"
+"""How the encoder was judged; a promoted bundle carries it. It decides no vector, so no fingerprint changes with it."""
+REPORT_PAGE = "report.html"
+"""The same to look at, where there is one."""
 GOLDEN_COSINE = 0.999
 """The lowest cosine to a golden vector at which an engine may serve the bundle (any precision)."""
 
@@ -99,9 +103,13 @@ class Bundle:
 def load(folder: Path) -> Bundle:
     """The bundle in `folder`, every hash verified.
 
+    A link to a folder is followed once: what is read later is of this bundle, wherever the link points by then.
+
     Raises:
         BundleError: no manifest, one that does not parse, or a missing, altered or foreign file.
     """
+    if folder.is_symlink():
+        folder = folder.parent / folder.readlink()
     manifest = _read_manifest(folder / MANIFEST)
     listed, present = set(manifest.files), _files(folder)
     if missing := sorted(listed - present):
@@ -147,8 +155,10 @@ def refuse_foreign(folder: Path) -> None:
     """Only what a manifest lists may be replaced, for replacing deletes it.
 
     Raises:
-        BundleError: `folder` holds something else; it is left alone.
+        BundleError: `folder` holds something else, or is a link to a promoted bundle; it is left alone.
     """
+    if folder.is_symlink():
+        raise BundleError(f"{folder}: a link to {folder.readlink()}; promote a bundle, or roll back, to change it")
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 
 from serving.builds import ClashError, refuse_clashes
@@ -9,6 +10,7 @@ from serving.builds import ClashError, refuse_clashes
 
 def main() -> int:
     """The exit status; 2, after one line, for what the user has to mend."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})  # it waits until the server can reload, or end
     try:
         refuse_clashes()
     except ClashError as error:

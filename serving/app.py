@@ -25,7 +25,7 @@ ERRORS: dict[int | str, dict[str, Any]] = {
     for status, description in {
         400: "malformed or empty",
         404: "not found",
-        409: "embedded by another bundle",
+        409: "embedded by another bundle, or busy with the same",
         413: "too large",
         415: "a content type that is not read",
         422: "wrong type or value, naming the field",

@@ -156,16 +156,20 @@ class Corpora:
         more = len(rows) > limit
         return [document for _, document in rows[:limit]], rows[limit - 1][0] if more else None
 
-    def search(self, name: str, queries: Floats, wanted: Wanted) -> list[list[Hit]]:
-        """The best documents for each row of (Q, D) `queries`, which need not be unit length."""
+    def search(self, name: str, queries: Floats, wanted: Wanted, fingerprint: str | None = None) -> list[list[Hit]]:
+        """The best documents for each row of (Q, D) `queries`, which need not be unit length.
+
+        Raises:
+            Conflict: another bundle than that of `fingerprint`, which made the queries, embedded the corpus.
+        """
         with self._place(name) as place:
-            index, removals = self._searched(name, place, queries), place.removals
+            index, removals = self._searched(name, place, queries, fingerprint), place.removals
         found = self._find(name, index, queries, wanted)
         with self._place(name) as now:
             if now is place and now.removals == removals:
                 return found
             # A document replaced meanwhile was there all the time, and may yet have been missed: again, alone.
-            return self._find(name, self._searched(name, now, queries), queries, wanted)
+            return self._find(name, self._searched(name, now, queries, fingerprint), queries, wanted)
 
     def check_fingerprint(self, name: str, fingerprint: str) -> None:
         """Refuse to compare vectors of different encoders.
@@ -184,7 +188,9 @@ class Corpora:
         """Close the store."""
         self._store.close()
 
-    def _searched(self, name: str, place: _Place, queries: Floats) -> Index | None:
+    def _searched(self, name: str, place: _Place, queries: Floats, fingerprint: str | None) -> Index | None:
+        if fingerprint is not None:
+            self.check_fingerprint(name, fingerprint)
         index, dim = self._index(name, place), self._store.corpus(name).dim
         if index and dim != queries.shape[1]:
             raise Invalid(f"{queries.shape[1]} numbers, but corpus {name!r} has {dim} dimensions", field="vector")

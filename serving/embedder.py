@@ -16,7 +16,7 @@ from models.tokenizer import Direction, Tokens
 from serving.batcher import Batcher
 from serving.errors import Backend, Empty, ForeignTokens, Invalid, Overloaded, TooLarge
 from serving.metrics import Metrics
-from serving.ports import Embedded, Engine, Floats
+from serving.ports import Embedded, Engine, Floats, Model
 from serving.settings import Settings
 
 Inputs = Sequence[str] | Sequence[Sequence[int]]
@@ -50,14 +50,20 @@ class Embeddings:
     """Tokens embedded, special ones included."""
     truncated: int
     """Texts that were cut."""
+    manifest: Manifest
+    """Of the encoder that made all of them."""
 
 
 class Embedder:
-    """An engine, its batcher and the limits around them."""
+    """An encoder at work: what is known of its model, its engine, its batcher and the limits around them."""
 
-    def __init__(self, engine: Engine, manifest: Manifest, settings: Settings, metrics: Metrics) -> None:
+    def __init__(self, engine: Engine, model: Model, settings: Settings, metrics: Metrics) -> None:
         self.engine = engine
-        self.manifest = manifest
+        self.model = model
+        self.manifest = model.manifest
+        self._holders = 0
+        self._free = asyncio.Event()
+        self._free.set()
         self._settings = settings
         self._metrics = metrics
         self._tokenizing = ThreadPoolExecutor(1, thread_name_prefix="tokenizer")
@@ -85,7 +91,23 @@ class Embedder:
             truncated = self._check_tokens(tokens, options, field)
             embedded = await self.batcher.submit(tokens)
             total = sum(map(len, tokens))
-            return Embeddings(_finish(embedded, dimensions, options.normalize), total, truncated)
+            return Embeddings(_finish(embedded, dimensions, options.normalize), total, truncated, self.manifest)
+
+    @contextmanager
+    def held(self) -> Iterator[Embedder]:
+        """Around a request that needs this encoder from beginning to end: it outlives its replacement for it."""
+        self._holders += 1
+        self._free.clear()
+        try:
+            yield self
+        finally:
+            self._holders -= 1
+            if not self._holders:
+                self._free.set()
+
+    async def released(self) -> None:
+        """Return when nobody holds it."""
+        await self._free.wait()
 
     async def close(self) -> None:
         """Stop both threads."""

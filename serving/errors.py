@@ -56,6 +56,13 @@ class ForeignTokens(ServiceError):
     kind = "Tokenizer"
 
 
+class Forbidden(ServiceError):
+    """Only for callers on this machine."""
+
+    status = 403
+    kind = "Unauthorized"
+
+
 class NotFound(ServiceError):
     """No such corpus, document, model or route."""
 

@@ -39,6 +39,8 @@ class Metrics:
         self.truncated = Counter("isosphere_truncated_inputs", "Texts that were cut", registry=to)
         self.searches = Histogram("isosphere_search_duration", "Seconds to search", buckets=_SECONDS, registry=to)
         self.corpora = Gauge("isosphere_corpora", "Corpora", registry=to)
+        self.model = Gauge("isosphere_model", "1 for the one served", ["name", "fingerprint"], registry=to)
+        self.reloads = Counter("isosphere_reloads", "Attempts to serve another bundle", ["outcome"], registry=to)
         self.ready = Gauge("isosphere_ready", "1 while requests are served", registry=to)
 
     @contextmanager

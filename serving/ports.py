@@ -65,6 +65,10 @@ class Model:
 
     manifest: Manifest
     load: Callable[[EngineOptions], Engine]
+    report: bytes | None = None
+    """How it was judged, as JSON."""
+    report_page: bytes | None = None
+    """The same as HTML."""
 
 
 class Ranking(NamedTuple):

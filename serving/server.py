@@ -1,14 +1,23 @@
-"""uvicorn, with a drain: on SIGTERM requests are refused first, and the socket closes when the rest are answered."""
+"""uvicorn, with a drain and a reload.
+
+On SIGTERM requests are refused first, and the socket closes when the rest are answered. On SIGHUP the bundle is read
+again, unless it says that the terminal has gone: then it is SIGTERM.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import socket
+import threading
+from contextlib import suppress
 from types import FrameType
 
 import uvicorn
 
 from serving.app import create_app
+from serving.errors import ServiceError
 from serving.service import Service
 from serving.settings import Settings
 
@@ -45,6 +54,9 @@ class Server(uvicorn.Server):
     def __init__(self, service: Service) -> None:
         self._service = service
         self._draining: asyncio.Task[None] | None = None
+        self._hung_up = asyncio.Event()
+        self._reloading: asyncio.Task[None] | None = None
+        self._attended = signal.getsignal(signal.SIGHUP) is signal.SIG_DFL and _has_terminal()
         config = uvicorn.Config(
             create_app(service),
             log_config=None,
@@ -52,6 +64,21 @@ class Server(uvicorn.Server):
             timeout_graceful_shutdown=SECONDS_TO_SEND,
         )
         super().__init__(config)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """See uvicorn; and listen for SIGHUP where signals are heard at all."""
+        await super().startup(sockets)
+        if threading.current_thread() is threading.main_thread():
+            self._reloading = asyncio.create_task(self._reload_when_told())
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self.handle_hangup)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
+
+    def handle_hangup(self) -> None:
+        """Read the bundle again; end if the terminal that the server was started from is gone."""
+        if self._attended and not _has_terminal():
+            self.handle_exit(signal.SIGTERM, None)
+        else:
+            self._hung_up.set()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """The first signal drains, a second one ends at once."""
@@ -61,10 +88,30 @@ class Server(uvicorn.Server):
             return
         self._draining = asyncio.get_event_loop().create_task(self._drain())
 
+    async def _reload_when_told(self) -> None:
+        """One reload after another: told again meanwhile, the bundle may have changed since it was read."""
+        while True:
+            await self._hung_up.wait()
+            await self._service.loaded.wait()
+            await self._service.encoders.settled()
+            self._hung_up.clear()
+            with suppress(ServiceError):  # the log has it, and nobody waits for an answer
+                await self._service.reload()
+
     async def _drain(self) -> None:
+        if self._reloading:
+            self._reloading.cancel()
         await self._service.drain()
         await asyncio.sleep(SECONDS_TO_ASK)
         for listening in self.servers:
             listening.close()
         await asyncio.sleep(SECONDS_TO_ASK)
         self.should_exit = True
+
+
+def _has_terminal() -> bool:
+    try:
+        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -12,15 +11,15 @@ from typing import Literal, NamedTuple, TypeVar
 
 import numpy as np
 
-from models.bundle import GOLDEN_COSINE, Manifest
+from models.bundle import Manifest
 from serving.corpora import Corpora, Hit, Wanted
 from serving.embedder import Embedder, Embeddings, EmbedOptions, Inputs
-from serving.engines import cpus
+from serving.encoders import Encoders, Reloaded
 from serving.errors import Unhealthy
 from serving.indexes import INDEXES
 from serving.lanes import Lanes
 from serving.metrics import Metrics
-from serving.ports import Content, Document, Engine, EngineError, EngineOptions, Floats, Model, Store, StoreError
+from serving.ports import Content, Document, EngineError, Floats, Model, Store, StoreError
 from serving.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -59,16 +58,14 @@ class Service:
         prepare: Callable[[Service], Awaitable[None]] | None = None,
     ) -> None:
         self.settings = settings
-        self.manifest: Manifest = model.manifest
         self.metrics = Metrics()
+        self.encoders = Encoders(settings, model, self.metrics)
         self.corpora = Corpora(store, INDEXES[settings.index])
         self.lanes = Lanes()
         self.health = Health("loading", "starting")
         self.loaded = asyncio.Event()
         """Set when loading ended, well or not."""
-        self._model = model
         self._prepare = prepare
-        self._embedder: Embedder | None = None
         self._loading: asyncio.Task[None] | None = None
         self._running = 0
         self._receiving: set[asyncio.Timeout] = set()
@@ -85,8 +82,7 @@ class Service:
             if self.health.state != "draining":
                 await self.drain()
             await asyncio.wait([self._loading])
-            if self._embedder:
-                await self._embedder.close()
+            await self.encoders.close()
             await asyncio.to_thread(self.lanes.close)
             await asyncio.to_thread(self.corpora.close)
 
@@ -95,6 +91,7 @@ class Service:
         self.health = Health("draining", "the server is shutting down")
         if self._loading:
             self._loading.cancel()
+        self.encoders.stop_reloading()
         for patience in self._receiving:
             patience.reschedule(asyncio.get_running_loop().time())
         try:
@@ -105,20 +102,29 @@ class Service:
         return True
 
     @property
+    def manifest(self) -> Manifest:
+        """Of the encoder in service, which another may follow: a request asks the embedder that it holds."""
+        return self.encoders.model.manifest
+
+    @property
     def embedder(self) -> Embedder:
-        """The loaded model.
+        """The encoder in service.
 
         Raises:
             Unhealthy: there is none yet.
         """
-        if not self._embedder:
+        if not self.encoders.current:
             raise Unhealthy(f"{self.health.state}: {self.health.reason}", retry_after=RETRY_SECONDS)
-        return self._embedder
+        return self.encoders.current
 
-    @property
-    def engine(self) -> Engine | None:
-        """The loaded engine, None before there is one."""
-        return self._embedder.engine if self._embedder else None
+    async def reload(self) -> Reloaded:
+        """Serve what the configured bundle path holds now; see `Encoders.reload`.
+
+        Raises:
+            Unhealthy: loading, draining or failed.
+        """
+        with self.admitted():
+            return await self.encoders.reload()
 
     @contextmanager
     def admitted(self) -> Iterator[None]:
@@ -162,8 +168,8 @@ class Service:
 
     async def embed(self, inputs: Inputs, options: EmbedOptions, field: str = "inputs") -> Embeddings:
         """See `Embedder.embed`."""
-        with self.admitted():
-            return await self.embedder.embed(inputs, options, field)
+        with self.admitted(), self.embedder.held() as embedder:
+            return await embedder.embed(inputs, options, field)
 
     async def similarity(self, a: Sequence[str], b: Sequence[str], options: EmbedOptions) -> tuple[Floats, Embeddings]:
         """Cosines (A, B) of every text of `a` with every text of `b`, and the embeddings they come from."""
@@ -176,19 +182,18 @@ class Service:
 
         The answer is how many were cut to the model's length: stored whole, embedded in part.
         """
-        with self.admitted():
-            await self._check_fingerprint(corpus)
+        with self.admitted(), self.embedder.held() as embedder:
+            await self._check_fingerprint(corpus, embedder)
             if not documents:
                 return 0
-            content, truncated = await self.embedded(documents)
+            content, truncated = await _content(embedder, documents)
             await self.lanes.run(corpus, lambda: self.corpora.put(corpus, content))
             return truncated
 
     async def embedded(self, documents: Sequence[Document]) -> tuple[Content, int]:
         """Documents with their vectors, and how many of them were cut; usable while loading."""
-        texts = [document.text for document in documents]
-        embeddings = await self.embedder.embed(texts, EmbedOptions(), "documents")
-        return Content(documents, embeddings.vectors, self.manifest.fingerprint), embeddings.truncated
+        with self.embedder.held() as embedder:
+            return await _content(embedder, documents)
 
     async def search(self, corpus: str, queries: Sequence[str] | Floats, wanted: Wanted) -> Found:
         """The best documents for each query, given as text or as rows of a matrix.
@@ -196,14 +201,15 @@ class Service:
         Raises:
             Conflict: the corpus was embedded by another bundle than the one that embeds the query.
         """
-        with self.admitted():
-            vectors, truncated = queries, 0
+        with self.admitted(), self.embedder.held() as embedder:
+            vectors, truncated, made_by = queries, 0, None
             if not isinstance(vectors, np.ndarray):
-                await self._check_fingerprint(corpus)
-                embeddings = await self.embedder.embed(vectors, EmbedOptions(), "queries")
+                await self._check_fingerprint(corpus, embedder)
+                embeddings = await embedder.embed(vectors, EmbedOptions(), "queries")
                 vectors, truncated = embeddings.vectors, embeddings.truncated
+                made_by = embeddings.manifest.fingerprint
             with self.metrics.searches.time():
-                hits = await self.lanes.run(corpus, lambda: self.corpora.search(corpus, vectors, wanted))
+                hits = await self.lanes.run(corpus, lambda: self.corpora.search(corpus, vectors, wanted, made_by))
             return Found(hits, truncated)
 
     async def on_corpora(self, work: Callable[[Corpora], T], of: str = "") -> T:
@@ -211,18 +217,13 @@ class Service:
         with self.admitted():
             return await self.lanes.run(of, lambda: work(self.corpora))
 
-    async def _check_fingerprint(self, corpus: str) -> None:
-        await self.lanes.run(corpus, lambda: self.corpora.check_fingerprint(corpus, self.manifest.fingerprint))
+    async def _check_fingerprint(self, corpus: str, embedder: Embedder) -> None:
+        fingerprint = embedder.manifest.fingerprint
+        await self.lanes.run(corpus, lambda: self.corpora.check_fingerprint(corpus, fingerprint))
 
     async def _load(self) -> None:
         try:
-            self.report(f"loading {self.manifest.name}")
-            threads = self.settings.threads or cpus.available()
-            options = EngineOptions(device=self.settings.device, threads=threads)
-            engine = await asyncio.to_thread(self._model.load, options)
-            self._embedder = Embedder(engine, self.manifest, self.settings, self.metrics)
-            self.report("testing the engine against the bundle's golden vectors")
-            await self._self_test(self._embedder)
+            await self.encoders.load(self.report)
             self.report("building the indexes")
             await self.lanes.run("", self.corpora.warm)
             if self._prepare:
@@ -236,16 +237,8 @@ class Service:
         finally:
             self.loaded.set()
 
-    async def _self_test(self, embedder: Embedder) -> None:
-        golden = self.manifest.golden
-        if not golden:
-            return
-        embeddings = await embedder.embed([one.text for one in golden], EmbedOptions())
-        for one, vector in zip(golden, embeddings.vectors, strict=True):
-            expected = np.array(one.vector, dtype=np.float32)
-            cosine = float(vector @ expected / max(float(np.linalg.norm(expected)), 1e-12))
-            if not (math.isfinite(cosine) and cosine >= GOLDEN_COSINE):
-                raise EngineError(
-                    f"the engine gives {one.text!r} a vector whose cosine to the bundle's is {cosine:.6f}, "
-                    f"below {GOLDEN_COSINE}"
-                )
+
+async def _content(embedder: Embedder, documents: Sequence[Document]) -> tuple[Content, int]:
+    texts = [document.text for document in documents]
+    embeddings = await embedder.embed(texts, EmbedOptions(), "documents")
+    return Content(documents, embeddings.vectors, embeddings.manifest.fingerprint), embeddings.truncated

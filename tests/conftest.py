@@ -91,6 +91,24 @@ def tiny_bundle(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -
     return folder
 
 
+@pytest.fixture(scope="session")
+def other_bundle(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """As `tiny_bundle`, its weights others."""
+    import torch
+
+    from models.encoder import Encoder
+    from models.export import export
+
+    encoder = Encoder.load(tiny_backbone, pooling="mean")
+    draw = torch.Generator().manual_seed(7)
+    with torch.no_grad():
+        for weights in encoder.backbone.parameters():
+            weights.add_(torch.randn(weights.shape, generator=draw), alpha=0.1)
+    folder = tmp_path_factory.mktemp("bundles") / "other"
+    export(encoder, folder, name="other", backbone="tiny", scores={"STS12": 50.0, "STS13": 51.0})
+    return folder
+
+
 def _data(variable: str) -> Path:
     folder = os.environ.get(variable)
     if not folder:

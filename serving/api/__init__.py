@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from serving.api import corpora, documents, inference, openai, pages, search, status
+from serving.api import admin, corpora, documents, inference, openai, pages, reports, search, status
 
 ROUTERS = (
     inference.router,
+    reports.router,  # before /models/{id}, whose ids may hold slashes
     openai.router,
     status.router,
     search.router,
     documents.router,
     corpora.router,
+    admin.router,
     pages.router,
 )

@@ -28,7 +28,11 @@ def encoded(vectors: Floats, encoding: Encoding) -> list[Any] | Floats:
 
 def embedding_headers(embeddings: Embeddings) -> dict[str, str]:
     """What a body of bare vectors can't say."""
-    return {"x-compute-tokens": str(embeddings.tokens), **truncation_header(embeddings.truncated)}
+    return {
+        "x-compute-tokens": str(embeddings.tokens),
+        "x-model-fingerprint": embeddings.manifest.fingerprint,
+        **truncation_header(embeddings.truncated),
+    }
 
 
 def retry_headers(seconds: int) -> dict[str, str]:

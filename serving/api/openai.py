@@ -31,7 +31,7 @@ async def embeddings(body: OpenAIEmbeddingsRequest, service: ServiceDep) -> Resp
         for i, vector in enumerate(encoded(result.vectors, body.encoding_format))
     ]
     return json_response(
-        {"object": "list", "data": data, "model": service.manifest.name, "usage": usage},
+        {"object": "list", "data": data, "model": result.manifest.name, "usage": usage},
         headers=embedding_headers(result),
     )
 

@@ -22,7 +22,8 @@ NOT_READY: dict[int | str, dict[str, Any]] = {503: {"model": ErrorAnswer, "descr
 @router.get("/info", summary="Describe the server")
 async def info(service: ServiceDep) -> dict[str, Any]:
     """text-embeddings-inference's keys, and ours. Before the model is loaded the engine's facts are null."""
-    manifest, settings, engine = service.manifest, service.settings, service.engine
+    manifest, settings = service.manifest, service.settings
+    engine = service.encoders.current.engine if service.encoders.current else None
     return {
         "model_id": manifest.name,
         "model_sha": manifest.fingerprint,
@@ -89,6 +90,8 @@ async def metrics(service: ServiceDep) -> Response:
 def _observe(service: Service) -> None:
     ready = service.health.state == "ready"
     service.metrics.ready.set(ready)
+    service.metrics.model.clear()
+    service.metrics.model.labels(service.manifest.name, service.manifest.fingerprint).set(1)
     service.metrics.corpora.set(len(service.corpora.names()))
     if ready:
         service.metrics.queue_size.set(service.embedder.batcher.queued_texts)

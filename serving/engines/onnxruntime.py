@@ -58,7 +58,16 @@ def open_bundle(folder: Path) -> Model:
         BundleError: the folder is not a whole bundle; the message names the file.
     """
     source = bundle.load(folder)
-    return Model(source.manifest, load=lambda options: OnnxRuntimeEngine(source, options))
+    return Model(
+        source.manifest,
+        load=lambda options: OnnxRuntimeEngine(source, options),
+        report=_listed(source, bundle.REPORT),
+        report_page=_listed(source, bundle.REPORT_PAGE),
+    )
+
+
+def _listed(source: bundle.Bundle, path: str) -> bytes | None:
+    return (source.folder / path).read_bytes() if path in source.manifest.files else None
 
 
 def _session(graph: Path, options: EngineOptions) -> Any:

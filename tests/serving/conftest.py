@@ -33,7 +33,7 @@ def make_service(tmp_path: Path) -> MakeService:
     """A service with the fake engine (or `model`), its data in the test's folder."""
 
     def make(model: Model | None = None, store: str = "sqlite", **options: Any) -> Service:
-        settings = Settings(data=tmp_path, no_demo=True, **options)
+        settings = Settings(data=tmp_path, no_demo=True, engine="fake", **options)
         opened = model or ENGINES["fake"](tmp_path)
         return Service(settings, opened, STORES[store](tmp_path / "corpora"))
 
@@ -129,6 +129,17 @@ class Running:
         self.client.close()
 
 
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture
+def free_port() -> int:
+    return _free_port()
+
+
 @dataclass
 class Launcher:
     """Starts `python -m serving` with the fake engine unless told otherwise."""
@@ -143,9 +154,7 @@ class Launcher:
         engine: str = "fake",
         command: Sequence[str] = (sys.executable, "-m", "serving"),
     ) -> Running:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+        port = _free_port()
         options = ["--engine", engine, "--data", str(self.data), "--no-demo"]
         process = subprocess.Popen(
             [*command, *options, "--port", str(port), *arguments],

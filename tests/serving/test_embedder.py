@@ -41,8 +41,7 @@ def embedding(
     """Run `work` with an embedder around `engine`."""
 
     async def main() -> None:
-        manifest = ENGINES["fake"](Path()).manifest
-        embedder = Embedder(engine, manifest, Settings(**options), metrics or Metrics())
+        embedder = Embedder(engine, ENGINES["fake"](Path()), Settings(**options), metrics or Metrics())
         async with asyncio.timeout(30):
             try:
                 await work(embedder)

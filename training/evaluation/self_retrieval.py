@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from training.evaluation.vectors import Encode, unit_vectors
 
@@ -20,7 +21,16 @@ def halves(sentence: str) -> tuple[str, str] | None:
 
 
 def mrr10(encode: Encode, pairs: Sequence[tuple[str, str]]) -> float:
-    """The mean over all halves of 1 / rank of the other of its pair among all other halves, 0 beyond rank 10.
+    """The mean of `reciprocal_ranks`.
+
+    Raises:
+        EvaluationError: a vector is not finite.
+    """
+    return float(reciprocal_ranks(encode, pairs).mean())
+
+
+def reciprocal_ranks(encode: Encode, pairs: Sequence[tuple[str, str]]) -> NDArray[np.float64]:
+    """Of each pair (n,) the mean over its halves of 1 / rank of the other among all other halves, 0 beyond rank 10.
 
     Ties count against the encoder: one that gives every text the same vector scores as badly as can be.
 
@@ -33,4 +43,5 @@ def mrr10(encode: Encode, pairs: Sequence[tuple[str, str]]) -> float:
     rows = np.arange(len(unit))
     found = cosines[rows, rows ^ 1]
     ranks = (cosines >= found[:, None]).sum(axis=1)
-    return float(np.where(ranks <= 10, 1 / ranks, 0).mean())
+    values: NDArray[np.float64] = np.where(ranks <= 10, 1 / ranks, 0).reshape(-1, 2).mean(axis=1)
+    return values

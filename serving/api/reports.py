@@ -1,0 +1,45 @@
+"""How the bundle in service was judged."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Header, Query, Response
+
+from serving.api.deps import ServiceDep
+from serving.api.route import Route
+from serving.errors import NotFound
+
+router = APIRouter(tags=["status"], route_class=Route)
+
+PAGE_HEADERS = {
+    "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; "
+    "form-action 'none'; frame-ancestors 'none'; sandbox",
+    "x-content-type-options": "nosniff",
+}
+"""A report shows names that came from elsewhere: whatever is in it, nothing of it runs or is fetched."""
+
+
+@router.get("/models/{id:path}/report", summary="How the model was judged", response_class=Response)
+async def report(
+    id: str,
+    service: ServiceDep,
+    format: Annotated[Literal["json", "html"] | None, Query(description="default: by the Accept header")] = None,
+    accept: Annotated[str, Header()] = "",
+) -> Response:
+    """The report that promotion left in the bundle: JSON, or a page for `Accept: text/html` or `?format=html`.
+
+    404 where the bundle has none, with the command that makes one.
+    """
+    model = service.encoders.model
+    name = model.manifest.name
+    if id != name:
+        raise NotFound(f"there is no model {id!r}; this server runs {name!r}", field="model")
+    if model.report is None:
+        raise NotFound(f"{name!r} carries no report: `python -m training promote <bundle>` makes one")
+    headers = {"vary": "accept", "x-model-fingerprint": model.manifest.fingerprint}
+    if format == "html" and model.report_page is None:
+        raise NotFound(f"the report of {name!r} has no page, only JSON")
+    if model.report_page is not None and (format == "html" or (format is None and "text/html" in accept)):
+        return Response(model.report_page, headers=headers | PAGE_HEADERS, media_type="text/html; charset=utf-8")
+    return Response(model.report, headers=headers, media_type="application/json")

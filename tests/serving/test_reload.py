@@ -1,0 +1,393 @@
+"""Another bundle takes the place of the one that is served, while requests go on."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import signal
+import threading
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from fastapi.testclient import TestClient
+
+from models.bundle import BundleError
+from models.tokenizer import Tokens
+from serving.app import create_app
+from serving.corpora import Wanted
+from serving.embedder import EmbedOptions
+from serving.engines import ENGINES
+from serving.engines.fake import FakeEngine
+from serving.errors import Conflict, Unhealthy
+from serving.ports import Document, Embedded, EngineError, Model
+from serving.server import Server, bind
+from serving.service import Service
+
+MakeService = Callable[..., Service]
+Run = Callable[[Service, Callable[[], Coroutine[Any, Any, None]]], None]
+LOCAL = ("127.0.0.1", 5000)
+
+
+class Turned(FakeEngine):
+    """The fake engine's vectors with their signs turned; waits for `open`."""
+
+    def __init__(self, open: threading.Event) -> None:
+        self.open = open
+
+    def embed(self, batch: Sequence[Tokens]) -> Embedded:
+        assert self.open.wait(20)
+        vectors, norms = super().embed(batch)
+        return Embedded(-vectors, norms)
+
+
+@dataclass
+class Bundles:
+    """What `open_bundle` finds from now on: `fake-2`, whose vectors are turned, or what a test puts there."""
+
+    fake: Model
+    found: Callable[[], Model]
+    open: threading.Event = field(default_factory=threading.Event)
+    may_load: threading.Event = field(default_factory=threading.Event)
+
+    def turned(self, **manifest: Any) -> Model:
+        golden = [replace(one, vector=[-x for x in one.vector]) for one in self.fake.manifest.golden]
+        facts = {"name": "turned", "fingerprint": "fake-2", "golden": golden} | manifest
+
+        def load(_: object) -> FakeEngine:
+            assert self.may_load.wait(20)
+            return Turned(self.open)
+
+        return Model(replace(self.fake.manifest, **facts), load, report=b'{"format": 1}')
+
+
+@pytest.fixture
+def bundles(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bundles]:
+    fake = ENGINES["fake"](Path())
+    bundles = Bundles(fake, lambda: fake)
+    bundles.found = bundles.turned
+    bundles.open.set()
+    bundles.may_load.set()
+    monkeypatch.setitem(ENGINES, "fake", lambda _: bundles.found())
+    yield bundles
+    bundles.open.set()
+    bundles.may_load.set()
+
+
+def embedded(*texts: str) -> Any:
+    engine = FakeEngine()
+    return engine.embed(engine.tokenize(texts, "right")).vectors
+
+
+def test_requests_finish_on_the_encoder_they_began_with(make_service: MakeService, run: Run, bundles: Bundles) -> None:
+    gate = threading.Event()
+
+    class Gate(FakeEngine):
+        def embed(self, batch: Sequence[Tokens]) -> Embedded:
+            assert gate.wait(20)
+            return super().embed(batch)
+
+    service = make_service(replace(bundles.fake, load=lambda _: Gate()))
+    gate.set()
+
+    async def work() -> None:
+        await service.loaded.wait()
+        old = service.embedder
+        gate.clear()
+        # longer than one turn of the tokenizer and one batch: it is in every stage when the other encoder comes
+        begun = asyncio.create_task(service.embed(["a b c d"] * 500, EmbedOptions()))
+        await asyncio.sleep(0.05)
+        assert await service.reload() == ("fake-1", "fake-2")
+        after = await service.embed(["a b c d"], EmbedOptions())
+        assert np.allclose(after.vectors, -embedded("a b c d"), atol=1e-6) and after.manifest.name == "turned"
+        assert not begun.done()
+        gate.set()
+        before = await begun
+        assert np.allclose(before.vectors, np.repeat(embedded("a b c d"), 500, axis=0), atol=1e-6)
+        assert before.manifest.fingerprint == "fake-1"
+        await old.released()
+        async with asyncio.timeout(5):
+            while service.encoders._retiring:
+                await asyncio.sleep(0.01)
+        with pytest.raises(Unhealthy):
+            old.batcher.check_open()
+
+    run(service, work)
+
+
+def test_an_upload_and_a_search_keep_to_one_encoder(make_service: MakeService, run: Run, bundles: Bundles) -> None:
+    """Where the other one comes between the check of the corpus and the vectors."""
+    gate = threading.Event()
+
+    class Gate(FakeEngine):
+        def embed(self, batch: Sequence[Tokens]) -> Embedded:
+            assert gate.wait(20)
+            return super().embed(batch)
+
+    service = make_service(replace(bundles.fake, load=lambda _: Gate()))
+    gate.set()
+
+    async def work() -> None:
+        await service.loaded.wait()
+        await service.on_corpora(lambda corpora: corpora.create("filled"))
+        await service.on_corpora(lambda corpora: corpora.create("empty"))
+        await service.add("filled", [Document("a", "text", {})])
+        gate.clear()
+        adding = asyncio.create_task(service.add("empty", [Document("a", "text", {})]))
+        searching = asyncio.create_task(service.search("filled", ["text"], Wanted()))
+        await asyncio.sleep(0.1)
+        await service.reload()
+        await service.on_corpora(lambda corpora: corpora.delete("filled", "a"))
+        await service.add("filled", [Document("b", "text", {})])
+        gate.set()
+        await adding
+        assert service.corpora.corpus("empty")[0].fingerprint == "fake-1"
+        with pytest.raises(Conflict, match="fake-2"):
+            await searching
+        ((hit,),) = (await service.search("filled", ["text"], Wanted())).hits
+        assert (hit.document.id, round(hit.score, 5)) == ("b", 1)
+
+    run(service, work)
+
+
+@pytest.fixture
+def local(
+    make_service: MakeService, bundles: Bundles, wait_until_ready: Callable[[TestClient], None]
+) -> Iterator[TestClient]:
+    """A server of `fake-1`, asked from its own machine."""
+    with TestClient(create_app(make_service(bundles.fake)), client=LOCAL) as client:
+        wait_until_ready(client)
+        yield client
+
+
+def test_everything_follows(local: TestClient) -> None:
+    local.put("/corpora/c")
+    documents = {"documents": [{"id": "a", "text": "a text"}]}
+    local.post("/corpora/c/documents", json=documents).raise_for_status()
+    answer = local.post("/admin/reload")
+    assert (answer.status_code, answer.json()) == (200, {"old": "fake-1", "new": "fake-2"})
+    for path, key in (("search", "query"), ("search", "queries")):
+        sent = {"query": "a"} if key == "query" else {"queries": ["a", "b"]}
+        refused = local.post(f"/corpora/c/{path}", json=sent)
+        assert refused.status_code == 409 and "fake-2" in refused.json()["error"]
+    assert local.post("/corpora/c/documents", json=documents).status_code == 409
+    assert local.get("/corpora/c").json()["state"] == "stale"
+    info = local.get("/info").json()
+    assert (info["model_id"], info["fingerprint"], info["state"]) == ("turned", "fake-2", "ready")
+    assert [model["id"] for model in local.get("/v1/models").json()["data"]] == ["turned"]
+    assert local.post("/v1/embeddings", json={"input": "a"}).json()["model"] == "turned"
+    answer = local.post("/embed", json={"inputs": "a"})
+    assert answer.headers["x-model-fingerprint"] == "fake-2"
+    assert np.allclose(answer.json(), -embedded("a"), atol=1e-6)
+    metrics = local.get("/metrics").text
+    assert re.findall(r"^isosphere_model\{.*", metrics, re.MULTILINE) == [
+        'isosphere_model{fingerprint="fake-2",name="turned"} 1.0'
+    ]
+    assert 'isosphere_reloads_total{outcome="done"} 1.0' in metrics
+    local.delete("/corpora/c/documents/a")
+    assert local.post("/corpora/c/documents", json=documents).status_code == 200, "embedded again"
+    assert local.post("/corpora/c/search", json={"query": "a text"}).json()["hits"][0]["id"] == "a"
+
+
+def engine_threads() -> list[str]:
+    return sorted(thread.name for thread in threading.enumerate() if thread.name.startswith(("engine", "tokenizer")))
+
+
+def not_whole() -> Model:
+    raise BundleError("artifacts/x/tokenizer.json: altered")
+
+
+def not_loading() -> Model:
+    raise RuntimeError("no kernel for this graph")
+
+
+@pytest.mark.parametrize(
+    ("found", "status", "says"),
+    [
+        (not_whole, 422, "bundle: artifacts/x/tokenizer.json: altered"),
+        (not_loading, 424, "artifacts/default: no kernel for this graph"),
+        ("tampered", 424, "cosine to the bundle's is -1.000000"),
+        ("engine", 424, "no CUDA"),
+    ],
+)
+def test_a_bad_bundle_leaves_the_old_one_serving(
+    local: TestClient, bundles: Bundles, found: Callable[[], Model] | str, status: int, says: str
+) -> None:
+    def no_cuda(_: object) -> FakeEngine:
+        raise EngineError("no CUDA")
+
+    made = {
+        "tampered": lambda: bundles.turned(golden=bundles.fake.manifest.golden),
+        "engine": lambda: replace(bundles.turned(), load=no_cuda),
+    }
+    bundles.found = made[found] if isinstance(found, str) else found
+    local.post("/embed", json={"inputs": "a"})
+    before = engine_threads()
+    answer = local.post("/admin/reload")
+    assert (answer.status_code, set(answer.json())) == (status, {"error", "error_type"})
+    assert says in answer.json()["error"]
+    assert local.get("/info").json()["fingerprint"] == "fake-1"
+    assert np.allclose(local.post("/embed", json={"inputs": "a"}).json(), embedded("a"), atol=1e-6)
+    assert 'isosphere_reloads_total{outcome="failed"} 1.0' in local.get("/metrics").text
+    assert engine_threads() == before, "the refused one's are gone"
+    bundles.found = bundles.turned
+    assert local.post("/admin/reload").status_code == 200
+
+
+def test_one_reload_at_a_time_and_a_caller_who_leaves_stops_none(
+    make_service: MakeService, run: Run, bundles: Bundles
+) -> None:
+    service = make_service(bundles.fake)
+
+    async def work() -> None:
+        await service.loaded.wait()
+        bundles.may_load.clear()
+        first = asyncio.create_task(service.reload())
+        await asyncio.sleep(0.05)
+        with pytest.raises(Conflict, match="a reload is running"):
+            await service.reload()
+        assert (await service.embed(["a"], EmbedOptions())).manifest.fingerprint == "fake-1"
+        first.cancel()
+        await asyncio.sleep(0.01)
+        bundles.may_load.set()
+        await service.encoders.settled()
+        assert service.manifest.fingerprint == "fake-2"
+
+    run(service, work)
+
+
+def test_a_drain_gives_a_reload_up(make_service: MakeService, run: Run, bundles: Bundles) -> None:
+    service = make_service(bundles.fake)
+
+    async def work() -> None:
+        await service.loaded.wait()
+        bundles.may_load.clear()
+        reloading = asyncio.create_task(service.reload())
+        await asyncio.sleep(0.05)
+        assert await service.drain()
+        with pytest.raises(Unhealthy, match="shutting down"):
+            await reloading
+        assert service.manifest.fingerprint == "fake-1"
+        bundles.may_load.set()
+
+    run(service, work)
+
+
+def test_a_hangup_during_a_reload_is_followed_by_another(make_service: MakeService, bundles: Bundles) -> None:
+    service = make_service(bundles.fake, port=0)
+    opened: list[str] = []
+    turned = bundles.found
+
+    def found() -> Model:
+        opened.append("")
+        return turned()
+
+    bundles.found = found
+
+    async def main() -> None:
+        server = Server(service)
+        serving = asyncio.create_task(server.serve(sockets=[bind(service.settings)]))
+        await service.loaded.wait()
+        bundles.may_load.clear()
+        first = asyncio.create_task(service.reload())
+        while not opened:
+            await asyncio.sleep(0.01)
+        server.handle_hangup()
+        server.handle_hangup()
+        await asyncio.sleep(0.05)
+        assert len(opened) == 1
+        bundles.may_load.set()
+        await first
+        while len(opened) < 2:
+            await asyncio.sleep(0.01)
+        await service.encoders.settled()
+        await asyncio.sleep(0.05)
+        assert len(opened) == 2
+        server.handle_exit(signal.SIGTERM, None)
+        await serving
+
+    asyncio.run(asyncio.wait_for(main(), 30))
+
+
+def test_while_loading_there_is_nothing_to_replace(make_service: MakeService, run: Run, bundles: Bundles) -> None:
+    bundles.may_load.clear()
+    service = make_service(bundles.turned())
+
+    async def work() -> None:
+        with pytest.raises(Unhealthy, match="loading"):
+            await service.reload()
+        bundles.may_load.set()
+        await service.loaded.wait()
+        assert await service.reload() == ("fake-2", "fake-2")
+
+    run(service, work)
+
+
+@pytest.mark.parametrize(
+    ("peer", "status"),
+    [
+        ("127.0.0.1", 200),
+        ("::1", 200),
+        ("::ffff:127.0.0.1", 200),
+        ("127.8.8.8", 200),
+        ("10.0.0.1", 403),
+        ("::ffff:10.0.0.1", 403),
+        ("localhost.example.org", 403),
+    ],
+)
+def test_only_the_own_machine_is_answered(
+    make_service: MakeService,
+    bundles: Bundles,
+    wait_until_ready: Callable[[TestClient], None],
+    peer: str,
+    status: int,
+) -> None:
+    with TestClient(create_app(make_service(bundles.fake)), client=(peer, 5000)) as client:
+        wait_until_ready(client)
+        for relayed in ({"x-forwarded-for": "127.0.0.1"}, {"forwarded": "for=::1"}, {"origin": "http://127.0.0.1"}):
+            assert client.post("/admin/reload", headers=relayed).status_code == 403
+        answer = client.post("/admin/reload")
+        assert answer.status_code == status
+        if status == 403:
+            assert answer.json()["error_type"] == "Unauthorized"
+            assert client.get("/info").json()["fingerprint"] == "fake-1"
+
+
+REPORT = b'{"format": 1, "evaluations": []}'
+PAGE = b"<!doctype html><script>alert(1)</script>"
+
+
+def test_the_report_of_the_bundle_in_service(
+    make_service: MakeService, bundles: Bundles, wait_until_ready: Callable[[TestClient], None]
+) -> None:
+    model = replace(bundles.fake, report=REPORT, report_page=PAGE)
+    with TestClient(create_app(make_service(model)), client=LOCAL) as client:
+        wait_until_ready(client)
+        path = "/models/fake/report"
+        plain = client.get(path)
+        assert (plain.content, plain.headers["content-type"]) == (REPORT, "application/json")
+        assert plain.headers["x-model-fingerprint"] == "fake-1"
+        browser = {"accept": "text/html,application/xhtml+xml;q=0.9,*/*;q=0.8"}
+        for page in (client.get(path, headers=browser), client.get(path, params={"format": "html"})):
+            assert page.content == PAGE
+            policy = page.headers["content-security-policy"]
+            assert "default-src 'none'" in policy and "sandbox" in policy and "script" not in policy
+            assert page.headers["x-content-type-options"] == "nosniff"
+        assert client.get(path, headers=browser, params={"format": "json"}).content == REPORT
+        assert client.get(path, params={"format": "pdf"}).status_code == 422
+        other = client.get("/models/other/report")
+        assert other.status_code == 404 and "'fake'" in other.json()["error"]["message"]
+        client.post("/admin/reload")
+        assert client.get(path).status_code == 404, "it was the other bundle's"
+        assert client.get("/models/turned/report", headers=browser).content == b'{"format": 1}', "no page, so JSON"
+        refused = client.get("/models/turned/report", params={"format": "html"})
+        assert refused.status_code == 404 and "only JSON" in refused.text
+
+
+def test_no_report(local: TestClient) -> None:
+    answer = local.get("/models/fake/report")
+    assert answer.status_code == 404
+    assert "`python -m training promote" in answer.json()["error"]["message"]

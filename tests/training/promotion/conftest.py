@@ -1,0 +1,71 @@
+"""Bundles to choose between, a corpus to compare them by, and the commands as they are typed."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from models import bundle
+from models.bundle import Bundle
+from tests.conftest import WORDS
+from training.commands import promote as commands
+
+Command = Callable[..., int]
+
+
+@pytest.fixture(scope="session")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Sentences of words that the tiny encoders know."""
+    draw = random.Random(0)
+    file = tmp_path_factory.mktemp("corpus") / "corpus.txt"
+    lines = (" ".join(draw.choices(WORDS, k=draw.randint(6, 12))) for _ in range(800))
+    file.write_text("\n".join(lines) + "\n")
+    return file
+
+
+@pytest.fixture
+def artifacts(tmp_path: Path, tiny_bundle: Path, other_bundle: Path) -> Path:
+    """`artifacts` with the bundles `tiny` and `other`, and nothing served."""
+    folder = tmp_path / "artifacts"
+    shutil.copytree(tiny_bundle, folder / "tiny")
+    shutil.copytree(other_bundle, folder / "other")
+    return folder
+
+
+@pytest.fixture
+def command(artifacts: Path, corpus: Path) -> Command:
+    """Runs `promote NAME …` or `rollback` on `artifacts`; the exit code."""
+
+    def run(verb: str, *arguments: str) -> int:
+        parser = argparse.ArgumentParser()
+        commands.add(parser.add_subparsers())
+        given = [verb, *arguments, "--default", str(artifacts / "default")]
+        if verb == "promote":
+            given[1] = str(artifacts / arguments[0])
+            given += [] if "--data" in arguments else ["--corpus", str(corpus)]
+        options = parser.parse_args(given)
+        return int(options.command(options))
+
+    return run
+
+
+@pytest.fixture
+def rewritten() -> Callable[..., Bundle]:
+    """A bundle whose manifest is written anew around what lies in its folder, with other facts."""
+
+    def write(folder: Path, **facts: object) -> Bundle:
+        stored = json.loads((folder / bundle.MANIFEST).read_text())
+        kept = {
+            name: stored[name] for name in stored if name not in ("format_version", "files", "fingerprint", "golden")
+        }
+        golden = [bundle.Golden(**one) for one in stored["golden"]]
+        bundle.write_manifest(folder, **(kept | {"golden": golden} | facts))
+        return bundle.load(folder)
+
+    return write

@@ -1,0 +1,134 @@
+"""What the ledger keeps, where a rollback leads, which copies stay."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from models import bundle
+from training.promotion import history
+from training.promotion.ledger import Ledger, PromotionError
+from training.promotion.place import Place
+
+Command = Callable[..., int]
+
+
+def test_rollbacks_go_back_one_by_one(artifacts: Path, command: Command) -> None:
+    for name in ("tiny", "other", "tiny"):
+        assert command("promote", name, "--margin", "100") == 0
+    place = Place(artifacts / "default")
+    first, second, third = place.ledger.served()
+    assert (first, third) == (second.replace(second, first), f"{first}-2")
+    assert command("rollback") == 0
+    assert place.current() == second
+    assert command("rollback") == 0
+    assert place.current() == first
+    with pytest.raises(PromotionError, match="nothing was served before"):
+        command("rollback")
+    assert command("promote", "other", "--margin", "100") == 0
+    assert command("rollback") == 0
+    assert place.current() == first
+    last = place.ledger.entries()[-1]
+    assert (last["outcome"], last["copy"], last["candidate"]["name"]) == ("rolled back", first, "tiny")
+    assert last["candidate"]["fingerprint"].startswith(first)
+
+
+def test_a_rollback_to_what_does_not_verify_is_refused(artifacts: Path, command: Command) -> None:
+    for name in ("tiny", "other"):
+        assert command("promote", name, "--margin", "100") == 0
+    place = Place(artifacts / "default")
+    before = place.current()
+    with (place.copies / place.ledger.served()[0] / "config.json").open("a") as file:
+        file.write(" ")
+    lines = place.ledger.file.read_text()
+    with pytest.raises(PromotionError, match=r"config\.json: altered"):
+        command("rollback")
+    assert (place.current(), place.ledger.file.read_text()) == (before, lines)
+
+
+def test_the_last_copies_stay_and_the_rest_goes(artifacts: Path, command: Command) -> None:
+    place = Place(artifacts / "default")
+    (place.copies / ".x.draft-bundle-1").mkdir(parents=True)
+    (place.copies / "mine").mkdir()
+    for _ in range(4):
+        for name in ("tiny", "other"):
+            assert command("promote", name, "--margin", "100") == 0
+    kept = {path.name for path in place.copies.iterdir()} - {"mine"}
+    served = place.ledger.served()
+    assert kept == set(served[-4:]) and len(served) == 8
+    assert (place.copies / "mine").is_dir()
+    for _ in range(3):
+        assert command("rollback") == 0
+    with pytest.raises(PromotionError, match="can't go back"):
+        command("rollback")
+
+
+def test_after_rollbacks_the_one_before_is_never_swept(artifacts: Path, command: Command) -> None:
+    for name in ("tiny", "other", "tiny", "other"):
+        assert command("promote", name, "--margin", "100") == 0
+    assert command("rollback") == command("rollback") == 0
+    for _ in range(3):
+        assert command("promote", "tiny", "--margin", "100") == 0
+        before = Place(artifacts / "default").ledger.served()[-2]
+        assert bundle.load(artifacts / "promoted" / before)
+
+
+def test_a_link_set_by_hand_or_before_a_crash_is_entered(artifacts: Path, command: Command) -> None:
+    assert command("promote", "tiny") == 0
+    assert command("promote", "other", "--margin", "100") == 0
+    place = Place(artifacts / "default")
+    first, second = place.ledger.served()
+    lines = place.ledger.file.read_text().splitlines(keepends=True)
+    place.ledger.file.write_text(lines[0])  # the crash came between the link and the line
+    history.reconcile(place)
+    entry = place.ledger.entries()[-1]
+    assert entry["recovered"] and entry | {"recovered": True} == json.loads(lines[1]) | {"recovered": True}
+    assert place.ledger.served() == [first, second]
+    place.point(first)
+    history.reconcile(place)
+    assert place.ledger.served() == [first]
+    history.reconcile(place)
+    assert len(place.ledger.entries()) == 3
+    shutil.copytree(place.copies / second, place.copies / "by-hand")
+    (place.copies / "by-hand" / bundle.REPORT).unlink()
+    place.point("by-hand")
+    history.reconcile(place)
+    assert place.ledger.served() == [first, "by-hand"]
+
+
+def test_half_a_line_gives_way_and_a_bad_one_is_named(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "promotions.jsonl")
+    ledger.append({"outcome": "promoted", "copy": "a"})
+    with ledger.file.open("a") as file:
+        file.write('{"outcome": "prom')
+    assert ledger.served() == ["a"]
+    ledger.append({"outcome": "promoted", "copy": "b"})
+    assert ledger.served() == ["a", "b"]
+    for bad in ("{", "[]", "{}"):
+        whole = ledger.file.read_text()
+        ledger.file.write_text(f"{whole}{bad}\n")
+        with pytest.raises(PromotionError, match=r"promotions\.jsonl:3"):
+            ledger.served()
+        ledger.file.write_text(whole)
+
+
+@given(st.lists(st.sampled_from(["promote", "refuse", "back"]), max_size=30))
+def test_the_ledger_is_a_stack(tmp_path_factory: pytest.TempPathFactory, steps: list[str]) -> None:
+    ledger, stack = Ledger(tmp_path_factory.mktemp("ledger") / "promotions.jsonl"), list[str]()
+    for number, step in enumerate(steps):
+        incumbent = {"copy": stack[-1]} if stack else None
+        if step == "promote":
+            ledger.append({"outcome": "promoted", "copy": str(number), "incumbent": incumbent})
+            stack.append(str(number))
+        elif step == "refuse":
+            ledger.append({"outcome": "refused", "copy": None, "incumbent": incumbent})
+        elif len(stack) > 1:
+            stack.pop()
+            ledger.append({"outcome": "rolled back", "copy": stack[-1], "incumbent": incumbent})
+    assert ledger.served() == stack

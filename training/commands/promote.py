@@ -1,0 +1,73 @@
+"""`promote` and `rollback`: which bundle is served."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from training.promotion import history
+from training.promotion.decision import Decision
+from training.promotion.place import check_default
+from training.promotion.promote import Terms
+from training.promotion.promote import promote as decide
+from training.promotion.yardsticks import pick
+
+DEFAULT = Path("artifacts/default")
+TOLD = "a running server serves it after SIGHUP or POST /admin/reload"
+
+
+def add(commands: Any) -> None:
+    """Both commands and their options."""
+    command = commands.add_parser("promote", help="serve a bundle, if it verifies and is not worse than what is served")
+    command.add_argument("bundle", type=Path, metavar="BUNDLE", help="folder, e.g. artifacts/simcse")
+    command.add_argument("--data", type=Path, metavar="DIR", help="SentEval's data; without it no labels are used")
+    command.add_argument("--corpus", nargs="+", default=[], metavar="FILE", help="to compare by without --data")
+    command.add_argument("--margin", type=float, default=0.5, metavar="POINTS", help="it may be worse by (default 0.5)")
+    command.add_argument("--require", type=_tasks, default=(), metavar="TASK,…", help="sts, transfer or tasks by name")
+    command.add_argument("--report", type=Path, nargs="+", default=[], metavar="FILE", help="evaluations to attach")
+    command.add_argument("--force", action="store_true", help="despite failed checks; the ledger names them")
+    command.add_argument("--default", type=Path, default=DEFAULT, metavar="PATH", help=f"what is served ({DEFAULT})")
+    command.set_defaults(command=promote)
+    back = commands.add_parser("rollback", help="serve what was served before")
+    back.add_argument("--default", type=Path, default=DEFAULT, metavar="PATH", help=f"what is served ({DEFAULT})")
+    back.set_defaults(command=rollback)
+
+
+def promote(options: argparse.Namespace) -> int:
+    """0 if it is served now, 1 if it was refused; every check is said, on stderr if it was refused."""
+    terms = Terms(margin=options.margin, require=options.require, reports=options.report, force=options.force)
+    place = check_default(options.default)
+    decision = decide(options.bundle, place, terms, partial(pick, options.data, options.corpus), stream=sys.stderr)
+    if decision.outcome == "refused":
+        print(f"{options.bundle}: refused, {place.default} stays as it is\n{_listed(decision)}", file=sys.stderr)
+        return 1
+    forced = ", forced" if decision.failed else ""
+    print(_listed(decision))
+    print(f"{place.default}: now {options.bundle} ({place.copies / str(decision.copy)}{forced}); {TOLD}")
+    return 0
+
+
+def rollback(options: argparse.Namespace) -> int:
+    """Says what is served now."""
+    place = check_default(options.default)
+    line = history.rollback(place, stream=sys.stderr)
+    print(f"{place.default}: back to {line['candidate']['name']} ({place.copies / line['copy']}); {TOLD}")
+    return 0
+
+
+def _listed(decision: Decision) -> str:
+    checks = [f"  {'ok' if check.passed else 'NO':2}  {check.name}: {check.says}" for check in decision.checks]
+    paces = [
+        f"  {'ok' if facts['kept'] else '--'}  {precision}: {facts['times_as_fast']:.2f} times as fast as float32 here"
+        + ("" if facts["kept"] else ", so its graph is left out")
+        for precision, facts in decision.precisions.items()
+        if "times_as_fast" in facts
+    ]
+    return "\n".join([*checks, *paces])
+
+
+def _tasks(text: str) -> tuple[str, ...]:
+    return tuple(name for name in text.split(",") if name)

@@ -1,0 +1,143 @@
+"""What a bundle must show before it is served: each check with its numbers and a sentence that says what came out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from models import bundle
+from models.bundle import FP32, MANIFEST, Bundle, BundleError
+from models.graph import Graph
+from models.verify import golden_cosine
+from training.evaluation.vectors import Encode
+from training.promotion.evaluations import Evaluation, missing, present
+from training.promotion.yardsticks import LEVEL, Yardstick
+
+GOLDEN_FP32 = 0.9999
+GOLDEN_REDUCED = bundle.GOLDEN_COSINE
+"""The lowest cosine to a golden vector."""
+DRIFT = 0.2
+"""Points by which a reduced precision may differ from float32."""
+
+NOT_WORSE = "not worse"
+
+
+@dataclass(frozen=True)
+class Judges:
+    """By what encoders are compared."""
+
+    yardstick: Yardstick
+    watched: Callable[[Encode], Encode]
+    """An `Encode` made to say how far it is."""
+
+    def encode(self, source: Bundle, precision: str = FP32) -> Encode:
+        """One runner for all of them."""
+        return self.watched(Graph(source, precision=precision).encode)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """One condition of a promotion."""
+
+    name: str
+    passed: bool
+    says: str
+    numbers: Mapping[str, Any] = field(default_factory=dict)
+    forcible: bool = True
+    """Whether `--force` may pass over it: what does not verify would not be served anyway."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values; numbers that are not finite become null."""
+        return asdict(self) | {"numbers": _finite(dict(self.numbers))}
+
+
+def attempted(name: str, check: Callable[[], Check]) -> Check:
+    """What `check` finds, or that it could not be made: a bundle whose graph does not run must not be served."""
+    try:
+        return check()
+    except Exception as error:  # ONNX Runtime's errors have no class in common
+        return Check(name=name, passed=False, says=f"could not be made: {error}")
+
+
+def verified(folder: Path) -> tuple[Check, Bundle | None]:
+    """Every file is there and has its hash.
+
+    Raises:
+        BundleError: there is no manifest, so that nothing here can be a bundle.
+    """
+    name = "verified"
+    if not (folder / MANIFEST).is_file():
+        raise BundleError(f"{folder / MANIFEST}: missing; is this the folder of a bundle?")
+    try:
+        found = bundle.load(folder)
+    except BundleError as error:
+        return Check(name=name, passed=False, says=str(error), forcible=False), None
+    files = len(found.manifest.files)
+    return Check(name=name, passed=True, says=f"{files} files verified", numbers={"files": files}), found
+
+
+def golden(candidate: Bundle) -> Check:
+    """Every graph still gives the vectors that the manifest remembers."""
+    name = "golden vectors"
+    cosines: dict[str, float] = {}
+    for precision in candidate.graphs:
+        try:
+            cosines[precision] = golden_cosine(candidate, precision=precision)
+        except Exception as error:  # as in `attempted`, and here the precision is known
+            return Check(name=name, passed=False, says=f"{precision}: {error}", numbers=cosines, forcible=False)
+    floors = {precision: GOLDEN_FP32 if precision == FP32 else GOLDEN_REDUCED for precision in cosines}
+    low = [precision for precision, cosine in cosines.items() if not cosine >= floors[precision]]
+    listed = ", ".join(f"{precision} {cosine:.6f}" for precision, cosine in cosines.items())
+    below = "".join(f"; {precision} is below {floors[precision]}" for precision in low)
+    says = f"lowest cosine: {listed}{below}"
+    return Check(name=name, passed=not low, says=says, numbers=cosines, forcible=False)
+
+
+def required(candidate: Bundle, evaluations: Sequence[Evaluation], names: Sequence[str]) -> Check:
+    """Every required task has a score."""
+    lacking = missing(names, present(candidate, evaluations))
+    says = f"no score of {', '.join(lacking)}" if lacking else f"{', '.join(names) or 'none'} required, none missing"
+    return Check(
+        name="required tasks", passed=not lacking, says=says, numbers={"required": list(names), "missing": lacking}
+    )
+
+
+def not_worse(candidate: Bundle, incumbent: Bundle | None, judges: Judges, margin: float) -> Check:
+    """The candidate is not below the incumbent by more than the margin, both embedded now by the same runner."""
+    name, yardstick = NOT_WORSE, judges.yardstick
+    ours = yardstick.judge(judges.encode(candidate))
+    numbers: dict[str, Any] = {"metric": yardstick.metric, "candidate": ours.score, "margin": margin}
+    scored = f"{yardstick.metric} {ours.score:.2f}"
+    if incumbent is None:
+        return Check(name=name, passed=True, says=f"{scored}; nothing is served yet", numbers=numbers)
+    theirs = yardstick.judge(judges.encode(incumbent))
+    between = yardstick.compare(ours, theirs)
+    numbers |= {"incumbent": theirs.score, "level": LEVEL, **asdict(between)}
+    says = (
+        f"{scored} against {theirs.score:.2f} of the incumbent: {between.difference:+.2f} "
+        f"({100 * LEVEL:g} % interval {between.low:+.2f} to {between.high:+.2f}), margin {margin:g}"
+    )
+    return Check(name=name, passed=between.difference >= -margin, says=says, numbers=numbers)
+
+
+def alike(candidate: Bundle, judges: Judges) -> Check:
+    """Every reduced precision scores what float32 scores."""
+    name = "reduced precisions"
+    if len(candidate.graphs) == 1:
+        return Check(name=name, passed=True, says="there are none")
+    metric = judges.yardstick.drift_metric
+    scores = {precision: judges.yardstick.drift(judges.encode(candidate, precision)) for precision in candidate.graphs}
+    drifts = {precision: score - scores[FP32] for precision, score in scores.items() if precision != FP32}
+    far = [precision for precision, drift in drifts.items() if not abs(drift) <= DRIFT]
+    listed = ", ".join(f"{precision} {drift:+.2f}" for precision, drift in drifts.items())
+    says = f"{metric} against float32: {listed}" + (f"; more than {DRIFT} for {', '.join(far)}" if far else "")
+    return Check(name=name, passed=not far, says=says, numbers={"metric": metric, "scores": scores, "drifts": drifts})
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(one) for key, one in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,50 @@
+"""A promoted bundle is a copy that nobody writes to: training the same one again does not change what is served."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Collection, Mapping
+from dataclasses import fields
+from pathlib import Path
+
+from models import bundle
+from models.bundle import Bundle, BundleError, Manifest
+
+COMPUTED = {"format_version", "files", "fingerprint"}
+
+
+def copy(source: Bundle, folder: Path, *, dropped: Collection[str] = (), added: Mapping[str, bytes]) -> Bundle:
+    """`source` without the files `dropped` and with those `added`, as the new bundle `folder`; hard links if possible.
+
+    Raises:
+        BundleError: the source was altered since it was loaded.
+        OSError: it can't be written.
+    """
+    kept = [path for path in source.manifest.files if path not in dropped and path not in added]
+    with bundle.writing(folder) as draft:
+        for path in kept:
+            _link(source.folder / path, draft / path)
+        for path, content in added.items():
+            (draft / path).write_bytes(content)
+        written = bundle.write_manifest(draft, **_facts(source.manifest))
+        for path in kept:
+            if written.files[path] != source.manifest.files[path]:
+                raise BundleError(f"{source.folder / path}: altered while it was promoted")
+        if written.fingerprint != source.manifest.fingerprint:
+            raise BundleError(f"{source.folder}: the copy has another fingerprint")
+    return bundle.load(folder)
+
+
+def _facts(manifest: Manifest) -> dict[str, object]:
+    return {field.name: getattr(manifest, field.name) for field in fields(manifest) if field.name not in COMPUTED}
+
+
+def _link(source: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        os.link(source, target)
+    except FileNotFoundError:
+        raise BundleError(f"{source}: gone while it was promoted") from None
+    except OSError:  # another file system, or one without links
+        shutil.copyfile(source, target)

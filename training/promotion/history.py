@@ -1,0 +1,84 @@
+"""What the ledger says of the copies: which one came before, which are kept, and whether the link agrees."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, TextIO
+
+from models import bundle
+from models.bundle import GOLDEN_COSINE, REPORT, Bundle, BundleError
+from models.verify import golden_cosine
+from training.promotion.decision import described, host, now
+from training.promotion.ledger import PromotionError
+from training.promotion.place import Place
+
+KEPT = 3
+"""Copies that stay besides the one that is served."""
+
+
+def reconcile(place: Place) -> None:
+    """The link is the truth: a swap whose line a crash kept out of the ledger is entered now.
+
+    Raises:
+        PromotionError: the ledger is damaged.
+    """
+    served, current = place.ledger.served(), place.current()
+    if current is None or served[-1:] == [current] or not place.default.exists():
+        return
+    outcome = "rolled back" if current in served else "promoted"
+    facts = {"time": now(), "outcome": outcome, "copy": current, "incumbent": {"copy": served[-1]} if served else None}
+    decided = _decided(place, current) if outcome == "promoted" else {}
+    place.ledger.append(facts | decided | {"recovered": True, "host": host()})
+
+
+def sweep(place: Place) -> None:
+    """Remove the copies that are neither served, nor the one before, nor among the last `KEPT`."""
+    served = place.ledger.served()
+    others = [name for name in dict.fromkeys(reversed(served)) if name != served[-1]]
+    place.sweep({*served[-1:], *others[:KEPT]})
+
+
+def rollback(place: Place, *, stream: TextIO) -> dict[str, Any]:
+    """Serve what was served before; the line of the ledger that says so.
+
+    Raises:
+        PromotionError: nothing was served before, or it is there no more or does not verify.
+    """
+    with place.held(stream):
+        reconcile(place)
+        served = place.ledger.served()
+        if len(served) < 2:
+            raise PromotionError(f"{place.default}: nothing was served before what is served now")
+        target, source = served[-2], place.copies / served[-2]
+        found = _sound(place, target)
+        line = {
+            "time": now(),
+            "outcome": "rolled back",
+            "copy": target,
+            "candidate": described(source, found),
+            "incumbent": {"copy": served[-1]},
+            "forced": False,
+            "host": host(),
+        }
+        place.point(target)
+        place.ledger.append(line)
+        return line
+
+
+def _decided(place: Place, copy: str) -> dict[str, Any]:
+    """The decision as the copy's own report has it; nothing where the link was set by hand."""
+    file = place.copies / copy / REPORT
+    report = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    decision = report.get("promotion", {})
+    return dict(decision) if decision.get("copy") == copy else {}
+
+
+def _sound(place: Place, copy: str) -> Bundle:
+    try:
+        found = bundle.load(place.copies / copy)
+    except BundleError as error:
+        raise PromotionError(f"can't go back to what was served before: {error}") from error
+    cosine = golden_cosine(found)
+    if not cosine >= GOLDEN_COSINE:
+        raise PromotionError(f"{found.folder}: cosine {cosine:.6f} to a golden vector, below {GOLDEN_COSINE}")
+    return found

@@ -1,0 +1,152 @@
+"""Where bundles are served from: immutable copies, and the link to one of them that is swapped in one step."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import os
+import re
+import shutil
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TextIO
+
+from models import bundle
+from models.bundle import BundleError
+from models.disk import fsync, naming
+from training.promotion.ledger import Ledger, PromotionError
+
+COPIES = "promoted"
+SHORT = 12
+"""Characters of the fingerprint in the name of a copy."""
+AT_FDCWD, RENAME_EXCHANGE = -100, 2
+"""Of Linux's renameat2(2)."""
+UNABLE = {errno.ENOSYS, errno.EINVAL, errno.ENOTSUP}
+"""A kernel or a file system that can't exchange two names."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """`default`, the path that is served, with the copies and the ledger beside it."""
+
+    default: Path
+
+    @property
+    def copies(self) -> Path:
+        """The folder of the copies."""
+        return self.default.parent / COPIES
+
+    @property
+    def ledger(self) -> Ledger:
+        """Of all decisions about this place."""
+        return Ledger(self.default.parent / "promotions.jsonl")
+
+    @contextmanager
+    def held(self, stream: TextIO) -> Iterator[None]:
+        """Alone here: a second promotion waits, and says so. What a crash left is put right first.
+
+        Raises:
+            OSError: the folder can't be written; names it.
+        """
+        lock = self.default.parent / ".promotion.lock"
+        with naming(lock):
+            lock.parent.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(lock, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                print(f"waiting for another promotion to {self.default} to end", file=stream, flush=True)
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+            self._restore()
+            yield
+        finally:
+            os.close(descriptor)
+
+    def current(self) -> str | None:
+        """The name of the copy that is served; None where `default` is no link to one."""
+        if not self.default.is_symlink():
+            return None
+        target = self.default.readlink()
+        return target.name if target.parent == Path(COPIES) else None
+
+    def free_name(self, stem: str) -> str:
+        """`stem`, or the first of stem-2, stem-3 … that never was taken: the ledger speaks of copies that are gone."""
+        taken = self.ledger.copies()
+        name, number = stem, 1
+        while name in taken or os.path.lexists(self.copies / name):
+            number += 1
+            name = f"{stem}-{number}"
+        return name
+
+    def point(self, copy: str) -> None:
+        """Serve `copy`: whoever opens `default`, at any moment and after a crash at any, finds the old or the new.
+
+        A folder that `default` was is exchanged with the link in one step where the system can do that. It is
+        removed if it verifies, for then its copy is among the copies, and else kept as `unverified`.
+        """
+        with naming(self.default):
+            self._aside.unlink(missing_ok=True)
+            self._aside.symlink_to(Path(COPIES) / copy)
+            if self.default.is_dir() and not self.default.is_symlink():
+                _exchange(self._aside, self.default)
+            else:
+                self._aside.replace(self.default)
+            fsync(self.default.parent)
+            self._clear_aside()
+
+    def sweep(self, keep: Collection[str]) -> None:
+        """Remove every copy but those to keep, and drafts that a crash left; what promotion did not name stays."""
+        ours = re.compile(rf"[0-9a-f]{{{SHORT}}}(-\d+)?|\..*\.draft-bundle-.*|\..*\.previous-bundle")
+        for path in self.copies.iterdir():
+            if ours.fullmatch(path.name) and path.name not in keep:
+                shutil.rmtree(path, ignore_errors=True)
+
+    @property
+    def _aside(self) -> Path:
+        return self.default.with_name(f".{self.default.name}.aside")
+
+    def _restore(self) -> None:
+        """Where names can't be exchanged, a crash may have left the folder aside and nothing in its place."""
+        if not os.path.lexists(self.default) and self._aside.is_dir() and not self._aside.is_symlink():
+            self._aside.rename(self.default)
+        self._clear_aside()
+
+    def _clear_aside(self) -> None:
+        if self._aside.is_symlink():
+            self._aside.unlink()
+        elif self._aside.exists():
+            try:
+                bundle.load(self._aside)
+            except BundleError:
+                self._aside.rename(self.copies / self.free_name("unverified"))
+            else:
+                shutil.rmtree(self._aside)
+
+
+def _exchange(link: Path, folder: Path) -> None:
+    """Swap two names at once; by way of a third where that can't be done."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    swap = getattr(libc, "renameat2", None)
+    if swap and swap(AT_FDCWD, os.fsencode(link), AT_FDCWD, os.fsencode(folder), RENAME_EXCHANGE) == 0:
+        return
+    if swap and (number := ctypes.get_errno()) not in UNABLE:
+        raise OSError(number, os.strerror(number), str(folder))
+    target = link.readlink()
+    link.unlink()
+    folder.rename(link)
+    folder.symlink_to(target)
+
+
+def check_default(default: Path) -> Place:
+    """The place of `default`.
+
+    Raises:
+        PromotionError: something is there that is neither a folder nor a link.
+    """
+    if default.exists() and not default.is_dir():
+        raise PromotionError(f"{default}: not a folder or a link to one; it is left alone")
+    return Place(default)

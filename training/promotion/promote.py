@@ -1,0 +1,167 @@
+"""A bundle becomes the one that is served, if it shows that it may."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, TextIO
+
+from models import bundle
+from models.bundle import FP32, REPORT, REPORT_PAGE, Bundle, BundleError
+from models.graph import Graph
+from training.progress import encode_visibly
+from training.promotion import checks, evaluations, pace
+from training.promotion.checks import Check, Judges
+from training.promotion.copies import copy
+from training.promotion.decision import Decision, described, host
+from training.promotion.evaluations import Evaluation
+from training.promotion.history import reconcile, sweep
+from training.promotion.ledger import PromotionError
+from training.promotion.pace import Timings
+from training.promotion.place import SHORT, Place
+from training.promotion.yardsticks import Yardstick
+from training.report.page import render
+
+
+@dataclass(frozen=True, kw_only=True)
+class Terms:
+    """On which conditions a bundle is promoted."""
+
+    margin: float = 0.5
+    """Points by which the candidate may be below the incumbent."""
+    require: Sequence[str] = ()
+    """Tasks, or families of them, that must have a score."""
+    reports: Sequence[Path] = ()
+    """Evaluations to attach."""
+    force: bool = False
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.margin) and self.margin >= 0):
+            raise PromotionError(f"--margin {self.margin:g}: must be a number of points, 0 or more")
+
+
+def promote(
+    candidate: Path,
+    place: Place,
+    terms: Terms,
+    yardstick: Callable[[], Yardstick],
+    *,
+    stream: TextIO,
+    timings: Timings = pace.interleaved,
+) -> Decision:
+    """Examine `candidate`, record what came of it and, if it may, serve it: a refused one changes nothing else.
+
+    Raises:
+        BundleError: there is no bundle at all.
+        PromotionError: it is served already, an attached evaluation can't be, or the ledger is damaged.
+        DataError, CorpusError: the data to compare by is missing or broken.
+    """
+    with place.held(stream):
+        reconcile(place)
+        first, found = checks.verified(candidate)
+        served, incumbent = _incumbent(place)
+        decision = Decision(candidate=described(candidate, found), incumbent=served, checks=[first], force=terms.force)
+        if found is not None:
+            if incumbent is not None and found.folder.resolve() == incumbent.folder.resolve():
+                raise PromotionError(f"{candidate}: is what {place.default} serves already")
+            attached = evaluations.attached(found, terms.reports)
+            judges = Judges(yardstick(), partial(encode_visibly, stream=stream))
+            rest = [checks.golden(found), checks.required(found, attached, terms.require)]
+            rest.append(_compared(found, incumbent, judges, terms.margin, broken=bool(served) and not incumbent))
+            rest.append(checks.attempted("reduced precisions", partial(checks.alike, found, judges)))
+            decision = replace(decision, checks=[first, *rest])
+            if decision.outcome == "promoted":
+                decision = _serve(found, incumbent, decision, place=place, attached=attached, timings=timings)
+        place.ledger.append(decision.to_json())
+        if decision.outcome == "promoted":
+            sweep(place)
+        return decision
+
+
+def _incumbent(place: Place) -> tuple[dict[str, Any] | None, Bundle | None]:
+    """What is served, as the ledger names it, and the bundle; no bundle if it does not verify."""
+    if not place.default.exists() and not place.default.is_symlink():
+        return None, None
+    try:
+        found = bundle.load(place.default)
+    except BundleError:
+        return described(place.default, None, copy=None), None
+    return described(place.default, found, copy=place.current()), found
+
+
+def _compared(candidate: Bundle, incumbent: Bundle | None, judges: Judges, margin: float, *, broken: bool) -> Check:
+    if broken:
+        says = "what is served does not verify, so there is nothing to compare with"
+        return Check(name=checks.NOT_WORSE, passed=False, says=says)
+    check = partial(checks.not_worse, candidate, incumbent, judges, margin)
+    return checks.attempted(checks.NOT_WORSE, check)
+
+
+def _serve(
+    candidate: Bundle,
+    incumbent: Bundle | None,
+    decision: Decision,
+    *,
+    place: Place,
+    attached: Sequence[Evaluation],
+    timings: Timings,
+) -> Decision:
+    """The copies first, then the link: a crash leaves the old bundle served until the last step, then the new."""
+    precisions = _paced(candidate, timings)
+    served = decision.incumbent
+    if incumbent is not None and served is not None and served["copy"] is None:
+        name = place.free_name(incumbent.manifest.fingerprint[:SHORT])
+        copy(incumbent, place.copies / name, added={})
+        served = served | {"copy": name}
+    name = place.free_name(candidate.manifest.fingerprint[:SHORT])
+    decision = replace(decision, incumbent=served, precisions=precisions, copy=name)
+    slower = [precision for precision, facts in precisions.items() if not facts["kept"]]
+    dropped = [candidate.graphs[precision].relative_to(candidate.folder).as_posix() for precision in slower]
+    copy(candidate, place.copies / name, dropped=dropped, added=_report(candidate, attached, decision))
+    place.point(name)
+    return decision
+
+
+def _paced(candidate: Bundle, timings: Timings) -> dict[str, dict[str, Any]]:
+    if len(candidate.graphs) == 1:
+        return {}
+    words = sorted({word for one in candidate.manifest.golden for word in one.text.split()}) or ["a"]
+    graphs = {precision: Graph(candidate, precision=precision).encode for precision in candidate.graphs}
+    return pace.judged(timings(graphs, pace.length_mix(words)))
+
+
+def _report(candidate: Bundle, attached: Sequence[Evaluation], decision: Decision) -> dict[str, bytes]:
+    listed = list(attached) or [_evaluation(candidate, decision)]
+    content = {"format": evaluations.FORMAT, "evaluations": listed, "promotion": decision.to_json()}
+    text = json.dumps(content, ensure_ascii=False, indent=1, allow_nan=False) + "\n"
+    return {REPORT: text.encode(), REPORT_PAGE: render(listed).encode()}
+
+
+def _evaluation(candidate: Bundle, decision: Decision) -> Evaluation:
+    """What a page needs to know where nobody evaluated the bundle: the facts."""
+    manifest = candidate.manifest
+    return {
+        "format": evaluations.FORMAT,
+        "command": "python -m training promote",
+        "created": decision.time,
+        "subject": {
+            "source": decision.candidate["path"],
+            "kind": "bundle",
+            "name": manifest.name,
+            "objective": manifest.objective,
+            "backbone": manifest.backbone,
+            "fingerprint": manifest.fingerprint,
+            "pooling": manifest.pooling,
+            "transform": manifest.transform["kind"] if manifest.transform else None,
+            "dim": manifest.dim,
+            "max_length": manifest.max_length,
+            "engine": f"onnxruntime {host()['onnxruntime']}",
+            "precision": FP32,
+            "device": "cpu",
+            "bytes": candidate.onnx.stat().st_size,
+        },
+    }

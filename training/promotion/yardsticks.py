@@ -1,0 +1,137 @@
+"""By what two encoders are compared: people's scores where there are any, else a score without labels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from training.corpus import Corpus, CorpusError, open_corpus
+from training.evaluation import bootstrap, self_retrieval, sts
+from training.evaluation.bootstrap import Comparison
+from training.evaluation.pairs import STS_TASKS, STSB_DEV, Pair, Subsets
+from training.evaluation.vectors import Encode
+
+RESAMPLES = 1000
+LEVEL = 0.95
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What a yardstick says of an encoder."""
+
+    score: float
+    """In points: of 100, more is better."""
+    values: NDArray[np.float64]
+    """Of each pair (n,): what `compare` resamples."""
+
+
+class Yardstick(Protocol):
+    """Scores encoders, and says how far two of them are apart."""
+
+    metric: str
+    drift_metric: str
+
+    def judge(self, encode: Encode) -> Judged:
+        """The score, and what it comes from.
+
+        Raises:
+            EvaluationError: the vectors allow none.
+        """
+
+    def compare(self, a: Judged, b: Judged) -> Comparison:
+        """`a` minus `b` in points, with the bootstrap interval over the pairs."""
+
+    def drift(self, encode: Encode) -> float:
+        """The score, in points, by which a reduced precision is held against float32.
+
+        Raises:
+            EvaluationError: the vectors allow none.
+        """
+
+
+class Labelled:
+    """Spearman x 100 on STS-B dev; for precisions the mean of the seven STS tasks where all are there."""
+
+    metric = "STS-B dev"
+
+    def __init__(self, data: Path) -> None:
+        """Reads what is there.
+
+        Raises:
+            DataError: STS-B dev, or a task of which there is a file, is missing or broken.
+        """
+        self._dev: Subsets = STSB_DEV.load(data)
+        self._pairs: list[Pair] = [pair for pairs in self._dev.values() for pair in pairs]
+        whole = all(files.present(data) for files in STS_TASKS.values())
+        self._tasks = {name: files.load(data) for name, files in STS_TASKS.items()} if whole else None
+        self.drift_metric = "mean STS" if whole else self.metric
+
+    def judge(self, encode: Encode) -> Judged:
+        """See `Yardstick`."""
+        tasks = {self.metric: self._dev}
+        cosines = sts.cosines(encode, tasks)
+        score = sts.score(cosines, tasks)[self.metric].spearman.all
+        return Judged(score, np.concatenate(list(cosines[self.metric].values())))
+
+    def compare(self, a: Judged, b: Judged) -> Comparison:
+        """See `Yardstick`."""
+        golds = np.array([pair.gold for pair in self._pairs])
+        return bootstrap.compare([a.values], [b.values], golds, resamples=RESAMPLES, level=LEVEL)
+
+    def drift(self, encode: Encode) -> float:
+        """See `Yardstick`."""
+        if self._tasks is None:
+            return self.judge(encode).score
+        return sts.mean_of_tasks(sts.evaluate(encode, self._tasks))
+
+
+class Unlabelled:
+    """MRR@10 x 100 of finding a held-out sentence's other half."""
+
+    metric = "self-retrieval"
+    drift_metric = metric
+
+    def __init__(self, corpus: Corpus) -> None:
+        """Halves the held-out sentences.
+
+        Raises:
+            CorpusError: no two of them have enough words.
+        """
+        self._halves = [pair for pair in map(self_retrieval.halves, corpus.census.held_out) if pair]
+        if len(self._halves) < 2:
+            raise CorpusError(
+                f"{corpus.name}: a score without --data needs two held-out sentences of "
+                f"{self_retrieval.LEAST_WORDS} words or more, and there are {len(self._halves)}"
+            )
+
+    def judge(self, encode: Encode) -> Judged:
+        """See `Yardstick`."""
+        values = 100 * self_retrieval.reciprocal_ranks(encode, self._halves)
+        return Judged(float(values.mean()), values)
+
+    def compare(self, a: Judged, b: Judged) -> Comparison:
+        """See `Yardstick`."""
+        differences = a.values - b.values
+        rows = np.random.default_rng(0).integers(len(differences), size=(RESAMPLES, len(differences)))
+        means = differences[rows].mean(axis=1)
+        low, high = np.quantile(means, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+        better = float(np.mean((means > 0) + 0.5 * (means == 0)))
+        return Comparison(a.score - b.score, float(low), float(high), better)
+
+    def drift(self, encode: Encode) -> float:
+        """See `Yardstick`."""
+        return self.judge(encode).score
+
+
+def pick(data: Path | None, corpus: Sequence[str]) -> Yardstick:
+    """The labelled one where there is data, else the halves of what the corpus holds out (CPython's documentation).
+
+    Raises:
+        DataError, CorpusError: the one or the other is missing or broken.
+    """
+    return Labelled(data) if data is not None else Unlabelled(open_corpus(corpus))
