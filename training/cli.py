@@ -14,18 +14,30 @@ from models.disk import verdict
 from models.export import ExportError
 from models.sources import SourceError
 from training.checkpoint import CheckpointError
-from training.commands import evaluate, listing, postprocess, replay, train
+from training.commands import data, evaluate, listing, postprocess, promote, replay, study, train
 from training.config import ConfigError
 from training.corpus import CorpusError
 from training.diverged import DivergedError
 from training.evaluation.pairs import DataError
+from training.evaluation.subjects import SubjectError
 from training.evaluation.vectors import EvaluationError
 from training.hardware import HardwareError
+from training.lock import LockError
 from training.loop import InterruptedRun
 from training.postprocess.base import PostprocessError
+from training.promotion.ledger import PromotionError
 from training.record import RunError
 
-COMMANDS = {"train": train, "evaluate": evaluate, "postprocess": postprocess, "list": listing, "replay": replay}
+COMMANDS = {
+    "train": train,
+    "evaluate": evaluate,
+    "study": study,
+    "promote|rollback": promote,
+    "postprocess": postprocess,
+    "data": data,
+    "list": listing,
+    "replay": replay,
+}
 BAD_INPUT = (
     BundleError,
     CheckpointError,
@@ -33,9 +45,12 @@ BAD_INPUT = (
     CorpusError,
     DataError,
     HardwareError,
+    LockError,
     PostprocessError,
+    PromotionError,
     RunError,
     SourceError,
+    SubjectError,
 )
 
 

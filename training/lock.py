@@ -7,9 +7,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from training.study.trial import StudyError
-
 LOCK = "lock"
+
+
+class LockError(ValueError):
+    """Another process has the folder; the message names it."""
 
 
 @contextmanager
@@ -17,12 +19,12 @@ def locked(folder: Path, *, wait: bool = False) -> Iterator[None]:
     """Holds `folder`, which is made if it is not there.
 
     Raises:
-        StudyError: another process has it, unless `wait` says to wait for that.
+        LockError: another process has it, unless `wait` says to wait for that.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / LOCK).open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError as error:
-            raise StudyError(f"{folder}: another process is at work there") from error
+            raise LockError(f"{folder}: another process is at work there") from error
         yield

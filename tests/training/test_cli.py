@@ -15,6 +15,8 @@ from training import cli, run
 from training.commands.train import resolve
 from training.config import RunConfig
 from training.diverged import DivergedError
+from training.evaluation import suite
+from training.evaluation.pairs import STS_TASKS
 from training.loop import InterruptedRun
 from training.speed import FIGURES
 
@@ -63,7 +65,10 @@ def test_train_leaves_a_bundle_and_a_run(tiny_backbone: Path, corpus_file: Path,
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "the following arguments are required: train|evaluate|postprocess|list|replay"),
+        (
+            [],
+            "the following arguments are required: train|evaluate|study|promote|rollback|postprocess|data|list|replay",
+        ),
         (["fly"], "invalid choice: 'fly'"),
         (["train"], "name an objective (simcse"),
         (["train", "--config", "nowhere.json"], "nowhere.json: No such file or directory"),
@@ -83,8 +88,8 @@ def test_train_leaves_a_bundle_and_a_run(tiny_backbone: Path, corpus_file: Path,
         (["train", "simcse", "--corpus", "nowhere.txt"], "nowhere.txt: No such file or directory"),
         (["train", "simcse", "--resume"], "runs/simcse holds no run"),
         (["evaluate", "minilm"], "the following arguments are required: --data"),
-        (["evaluate", "minilm", "--data", "x", "--tasks", "transfer"], "no task 'transfer'; there is sts"),
-        (["evaluate", "minilm", "--data", "nowhere"], "STS.input.MSRpar.txt: No such file"),
+        (["evaluate", "minilm", "--data", "x", "--tasks", "sts,chess"], "no task 'chess'; there is sts, transfer"),
+        (["evaluate", "minilm", "--data", "nowhere"], "nowhere: no such folder"),
         (["evaluate", "minilm", "--data", "x", "--pooling", "max"], "invalid choice: 'max'"),
     ],
 )
@@ -240,18 +245,16 @@ def test_list_names_every_objective_and_task(capsys: Capture) -> None:
 def test_evaluate_prints_a_table_and_writes_json(
     tiny_bundle: Path, test_data: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from training.commands import evaluate
-    from training.evaluation.pairs import STS_TASKS
-
     quick = {task: STS_TASKS[task] for task in ("STS13", "STS16", "STSB")}
-    monkeypatch.setattr(evaluate, "STS_TASKS", quick)
+    monkeypatch.setattr(suite, "STS_TASKS", quick)
     assert call("evaluate", str(tiny_bundle), "--data", str(test_data), "--json", "scores.json") == 0
-    header, row = capsys.readouterr().out.splitlines()
+    header, row = capsys.readouterr().out.splitlines()[2:4]
     assert header.split() == ["STS13", "STS16", "STSB", "mean"]
     content = json.loads(Path("scores.json").read_text())
-    assert content["pooling"] == "mean" and content["max_length"] == 64
-    assert [f"{content['sts'][task]['spearman']['all']:.2f}" for task in header.split()[:3]] == row.split()[:3]
-    assert content["sts"]["STS16"]["pairs"] == 1186
+    tasks = content["sts"]["tasks"]
+    assert content["subject"]["pooling"] == "mean" and content["subject"]["max_length"] == 64
+    assert [f"{tasks[task]['spearman']['all']:.2f}" for task in header.split()[:3]] == row.split()[-4:-1]
+    assert tasks["STS16"]["pairs"] == 1186
 
 
 def test_train_with_evaluation_data_selects_by_stsb_dev(

@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from training.lock import locked
 from training.record import write_whole
 from training.study.description import Study, settings
-from training.study.lock import locked
 from training.study.page import page
 from training.study.plan import FOLDER, PLAN, Plan, folder_named, state
 from training.study.results import RESULTS, collect, read

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from training import record
 from training.evaluation.pairs import STSB_DEV
+from training.lock import LOCK, locked
 from training.study.description import Study
-from training.study.lock import LOCK, locked
 from training.study.results import LOG, finished, folder_of
 from training.study.trial import StudyError, Trial
 from training.study.work import RECORD

@@ -9,8 +9,8 @@ from itertools import chain, islice
 from pathlib import Path
 
 from training.corpus import open_corpus
+from training.lock import locked
 from training.record import write_whole
-from training.study.lock import locked
 
 SHUFFLE = b"isosphere-share-0"
 """Of the order of sentences: another key would be another shuffle."""

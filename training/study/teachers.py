@@ -11,9 +11,9 @@ from models.encoder import Encoder
 from training import record, run
 from training.config import ConfigError, RunConfig
 from training.corpus import open_corpus
+from training.lock import locked
 from training.objectives import OBJECTIVES
 from training.publish import publish
-from training.study.lock import locked
 from training.teacher import is_kept, plan
 
 

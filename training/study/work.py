@@ -14,9 +14,9 @@ from training.config import RunConfig
 from training.corpus import Census
 from training.devices import Devices
 from training.environment import environment
+from training.lock import locked
 from training.publish import Outcome, counts
 from training.study.judgement import judge
-from training.study.lock import locked
 from training.study.results import COSINES, RESULT, TRIAL
 from training.study.shares import share
 from training.study.teachers import drop_checkpoints, with_teacher

@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 from tests.training.study.conftest import call
+from training.lock import LockError, locked
 from training.loop import InterruptedRun
 from training.record import METRICS, write_whole
 from training.study.description import Study
-from training.study.lock import locked
 from training.study.plan import Plan
 from training.study.results import RESULT, RESULTS, TRIAL, finished, folder_of
 from training.study.trial import StudyError, Trial
@@ -135,7 +135,7 @@ def test_what_would_stop_every_run_stops_the_study_first(make_study: MakeStudy, 
     with pytest.raises(StudyError, match=r"corpus: nowhere\.txt is no file"):
         call("run", str(make_study(corpus=None)), "--out", str(out), "--corpus", "nowhere.txt")
     assert not out.exists()
-    with locked(out), pytest.raises(StudyError, match="another process is at work there"):
+    with locked(out), pytest.raises(LockError, match="another process is at work there"):
         call("run", str(make_study()), "--out", str(out))
 
 

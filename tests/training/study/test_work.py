@@ -12,11 +12,11 @@ from scipy.stats import spearmanr
 
 from training.config import ConfigError, RunConfig
 from training.evaluation.pairs import STS_TASKS
+from training.lock import LockError, locked
 from training.record import METRICS, write_whole
 from training.study import teachers, work
 from training.study.description import Study
 from training.study.judgement import kept
-from training.study.lock import locked
 from training.study.results import COSINES, RESULT, TRIAL, folder_of
 from training.study.trial import StudyError, Trial
 from training.study.work import RECORD, SHARES, TEACHERS, carry_out
@@ -130,7 +130,7 @@ def test_only_what_needs_a_teacher_gets_the_named_one(
 
 def test_one_process_at_a_time(make_study: MakeStudy, tmp_path: Path) -> None:
     (trial,) = trials(make_study(""))
-    with locked(folder_of(trial, tmp_path)), pytest.raises(StudyError, match="another process is at work there"):
+    with locked(folder_of(trial, tmp_path)), pytest.raises(LockError, match="another process is at work there"):
         worked(trial, tmp_path)
 
 
