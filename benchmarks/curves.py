@@ -46,7 +46,7 @@ def _keep(curves: dict[str, Curve], options: argparse.Namespace) -> None:
             f"{options.description}"
         ),
         **surroundings(),
-        "setting": "minilm from [CLS], 32 tokens, learning rate 3e-5 to 0, seed 42; (step, STS-B dev)",
+        "setting": "minilm from [CLS], with a head, 32 tokens, learning rate 3e-5 to 0, seed 42; (step, STS-B dev)",
         "figures": curves,
     }
     (RESULTS / "curves.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
@@ -71,6 +71,7 @@ def _trained(objective: str, options: argparse.Namespace, folder: Path) -> Curve
             "eval_data": options.data,
             "teacher": str(folder / "simcse") if objective == "dclr" else None,
             "pooling": "cls",
+            "head": True,
             "learning_rate": 3e-5,
             "batch_size": options.batch,
             "max_steps": options.steps,

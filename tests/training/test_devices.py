@@ -94,7 +94,7 @@ def computed(tiny_backbone: Path, corpus_file: Path, tmp_path_factory: pytest.Te
 def _without_chance(case: str, backbone: Path, corpus: Path) -> RunConfig:
     """15 sentences, so that the processes have 7 and 8. Dropout is drawn on each apart: here there is none."""
     objective = case.split(maxsplit=1)[0]
-    params = OBJECTIVES[objective].presets["minilm"].params
+    params = replace(OBJECTIVES[objective].presets["minilm"].params, head=True)
     if hasattr(params, "groups"):
         params = replace(params, groups=16, views=2)
     needs = OBJECTIVES[objective].build(params, 32).needs
@@ -135,7 +135,7 @@ def test_a_run_of_two_processes_leaves_one_record_and_one_bundle(make_config: Ma
     config = replace(
         make_config(max_steps=None, batch_size=114, eval_every=1),
         objective="dclr",
-        params=OBJECTIVES["dclr"].presets["minilm"].params,
+        params=replace(OBJECTIVES["dclr"].presets["minilm"].params, head=True),
     )
     file = described(config, tmp_path, "config")
     command = ("-m", "training", "train", "--config", file, "--set", f"run={config.run}", "--out", config.out)

@@ -48,6 +48,7 @@ def test_forty_steps_on_short_sentences_raise_stsb_dev(
             "eval_data": str(test_data / "senteval" / "downstream"),
             "teacher": "minilm" if objective == "dclr" else None,
             "pooling": "cls",
+            "head": True,
             "batch_size": 32,
             "max_length": 16,
             "max_steps": 40,

@@ -200,7 +200,7 @@ def test_published_values() -> None:
 def test_the_head_begins_as_berts_does() -> None:
     torch.manual_seed(0)
     recipe = OBJECTIVES["simcse"]
-    weights = recipe.build(recipe.presets["minilm"].params, 256).state_dict()
+    weights = recipe.build(recipe.presets["bert-base-uncased"].params, 256).state_dict()
     assert float(weights["head.0.weight"].std()) == pytest.approx(0.02, rel=0.02)
     assert not weights["head.0.bias"].any()
 

@@ -153,5 +153,5 @@ def test_a_step_waits_for_nothing(
 
 def narrow(objective: str) -> Any:
     """The published parameters, at the width of the tiny backbone."""
-    params = OBJECTIVES[objective].presets["minilm"].params
+    params = replace(OBJECTIVES[objective].presets["minilm"].params, head=True)
     return replace(params, groups=16) if hasattr(params, "groups") else params

@@ -157,6 +157,7 @@ RECIPE = Recipe(
     },
     off=SIMCSE,
     ablations={
+        "no-head": {"head": False},
         "off-dropout-only": {"dcl_weight": 0.0},
         # 10 is what the published program for this contrast alone computes with; its help text says 20.
         "dcl-only": {"negatives": "dropout", "m": 1.0, "dcl_temperature": 10.0},
