@@ -1,13 +1,16 @@
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from models.bundle import load
 from models.graph import Graph
+from training.cli import main
 from training.evaluation import retrieval
 from training.evaluation.beir import Collection
 from training.evaluation.subjects import subject
@@ -35,3 +38,31 @@ def test_a_server_is_judged_as_its_bundle_is(launch: Callable[..., Any], tiny_bu
     assert theirs == ours
     served.close()
     assert running.client.get("/corpora").json()["corpora"] == []
+
+
+def test_empty_texts_are_judged_by_url_as_by_the_graph(launch: Callable[..., Any], tiny_bundle: Path) -> None:
+    running = launch("--bundle", str(tiny_bundle), engine="onnxruntime")
+    served = subject(running.address, key=None)
+    expected = Graph(load(tiny_bundle)).encode(["", "a cat"])
+    np.testing.assert_allclose(served.encode(["", "a cat"]), expected, atol=1e-5)
+    assert served.rankings is not None
+    bare = Collection({"d": "a cat", "e": ""}, {"q": ""}, {"q": {"e": 1}})
+    assert served.rankings(bare) == {"q": ["e", "d"]}
+    served.close()
+
+
+def test_retrieval_alone_through_a_server_ends_without_a_speed(
+    launch: Callable[..., Any], tiny_bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    running = launch("--bundle", str(tiny_bundle), engine="onnxruntime")
+    collection = tmp_path / "retrieval" / "tiny"
+    (collection / "qrels").mkdir(parents=True)
+    (collection / "corpus.jsonl").write_text('{"_id": "d", "text": "a cat"}\n{"_id": "e", "text": "the moon"}\n')
+    (collection / "queries.jsonl").write_text('{"_id": "q", "text": "a cat"}\n')
+    (collection / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq\td\t1\n")
+    written = tmp_path / "e.json"
+    asked = ["evaluate", running.address, "--data", str(tmp_path), "--tasks", "retrieval"]
+    assert main([*asked, "--json", str(written), "--html", str(tmp_path / "e.html")]) == 0
+    found = json.loads(written.read_text())
+    assert "speed" not in found and found["retrieval"]["tiny"]["ndcg10"] == 100
+    assert "the server's index" in capsys.readouterr().out

@@ -41,7 +41,13 @@ def add(commands: Any) -> None:
 
 
 def evaluate(options: argparse.Namespace) -> int:
-    """Prints the tables, and writes every number."""
+    """Prints the tables, and writes every number.
+
+    Raises:
+        DataError: the data, an evaluation beside or a place to write to is not as it must be; nothing was judged.
+    """
+    for file in filter(None, (options.json, options.html)):
+        _check_writable(file)
     beside = [_evaluation(file) for file in options.beside]
     given = material(options.data, options.tasks)
     judged = subject(
@@ -79,9 +85,25 @@ def _evaluation(file: Path) -> dict[str, Any]:
         render([evaluation])
     except OSError as error:
         raise DataError(f"{file}: {error.strerror}") from error
-    except (ValueError, AttributeError) as error:
+    except RecursionError as error:
+        raise DataError(f"{file}: too deep to be an evaluation") from error
+    except ValueError as error:
         raise DataError(f"{file}: {error}") from error
     return evaluation
+
+
+def _check_writable(file: Path) -> None:
+    """Before minutes are spent on what could then not be kept.
+
+    Raises:
+        DataError: there is no folder for the file, or it may not be written to.
+    """
+    if not file.parent.is_dir():
+        raise DataError(f"{file}: {file.parent} is no folder")
+    if file.is_dir():
+        raise DataError(f"{file}: a folder, expected a file to write")
+    if not os.access(file.parent, os.W_OK | os.X_OK):
+        raise DataError(f"{file}: {file.parent} may not be written to")
 
 
 def _tasks(text: str) -> list[str]:

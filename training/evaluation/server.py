@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import base64
+import json
+import math
 import time
 import uuid
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from itertools import islice
 from typing import Any
 
@@ -23,7 +27,24 @@ DOCUMENTS = 256
 QUERIES = 64
 PATIENCE = 120.0
 """Seconds for an answer, and for a server that is busy to take a request."""
+PAUSE = 0.05
+"""Seconds between two requests to a server that is busy, at least."""
 BUSY = frozenset((429, 503))
+INFO = {
+    "model_id": str,
+    "objective": str,
+    "backbone": str,
+    "fingerprint": str,
+    "model_type": dict,
+    "dim": int,
+    "max_input_length": int,
+    "engine": str,
+    "precision": str,
+    "model_dtype": str,
+    "device": str,
+}
+"""What is read of `/info`; each may be null or absent."""
+KINDS = {str: "text", int: "a whole number", dict: "an object"}
 
 
 class Server:
@@ -36,9 +57,12 @@ class Server:
     def __init__(self, url: str, *, key: str | None = None, transport: httpx.BaseTransport | None = None) -> None:
         self.url = url.rstrip("/")
         headers = {"authorization": f"Bearer {key}"} if key else {}
-        self._client = httpx.Client(base_url=self.url, headers=headers, timeout=PATIENCE, transport=transport)
         try:
-            self.info: dict[str, Any] = self._ask("GET", "/info")
+            self._client = httpx.Client(base_url=self.url, headers=headers, timeout=PATIENCE, transport=transport)
+        except httpx.InvalidURL as error:
+            raise EvaluationError(f"{self.url}/info: {error}") from error
+        try:
+            self.info = self._described(self._ask("GET", "/info"))
         except EvaluationError:
             self.close()
             raise
@@ -50,7 +74,10 @@ class Server:
     def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Unit vectors (N, D), `TEXTS` of them a request."""
         vectors = [vector for batch in _batches(texts, TEXTS) for vector in self._embed(batch)]
-        return np.array(vectors, dtype=np.float32)
+        widths = sorted({len(vector) for vector in vectors})
+        if len(widths) > 1:
+            raise EvaluationError(f"{self.url}/embed: vectors of different widths, {widths[0]} and {widths[-1]}")
+        return np.stack(vectors) if vectors else np.empty((0, 0), dtype=np.float32)
 
     def rankings(self, collection: Collection) -> dict[str, list[str]]:
         """The nearest documents of each query by the server's own search, in a corpus that is deleted afterwards."""
@@ -60,24 +87,58 @@ class Server:
             for batch in _batches(list(collection.documents.items()), DOCUMENTS):
                 documents = [{"id": identity, "text": text} for identity, text in batch]
                 self._ask("POST", f"{corpus}/documents", {"documents": documents})
-            found: dict[str, list[str]] = {}
-            for asked in _batches(list(collection.queries.items()), QUERIES):
-                wanted = {"queries": [text for _, text in asked], "k": DEPTH + 1, "with_text": False}
-                answers = self._ask("POST", f"{corpus}/search", wanted)["results"]
-                for (identity, _), answer in zip(asked, answers, strict=True):
-                    hits = [hit["id"] for hit in answer["hits"] if hit["id"] != identity]
-                    found[identity] = hits[:DEPTH]
-            return found
-        finally:
-            self._ask("DELETE", corpus)
+            found = {
+                identity: hits
+                for asked in _batches(list(collection.queries.items()), QUERIES)
+                for identity, hits in self._search(corpus, asked)
+            }
+        except BaseException as error:
+            try:
+                self._ask("DELETE", corpus)
+            except EvaluationError as left:
+                error.add_note(f"and its corpus is left there: {left}")
+            raise
+        self._ask("DELETE", corpus)
+        return found
 
-    def _embed(self, texts: Sequence[str]) -> Iterator[Any]:
+    def _search(self, corpus: str, asked: Sequence[tuple[str, str]]) -> Iterator[tuple[str, list[str]]]:
+        """Each query's id and the ids of its hits but for itself, of a batch of queries."""
+        wanted = {"queries": [text for _, text in asked], "k": DEPTH + 1, "with_text": False}
+        answer = self._ask("POST", f"{corpus}/search", wanted)
+        try:
+            ranked = [[hit["id"] for hit in result["hits"]] for result in answer["results"]]
+        except (KeyError, TypeError) as error:
+            raise EvaluationError(f"{self.url}{corpus}/search: the answer has no hits with ids") from error
+        if len(ranked) != len(asked):
+            raise EvaluationError(f"{self.url}{corpus}/search: {len(asked)} queries gave {len(ranked)} results")
+        for (identity, _), hits in zip(asked, ranked, strict=True):
+            yield identity, [hit for hit in hits if hit != identity][:DEPTH]
+
+    def _embed(self, texts: Sequence[str]) -> Iterator[NDArray[np.float32]]:
         """As base64 where the server knows it, else as lists of numbers."""
         answer = self._ask("POST", "/embed", {"inputs": list(texts), "encoding_format": "base64"})
         if not isinstance(answer, list) or len(answer) != len(texts):
             raise EvaluationError(f"{self.url}/embed: {len(texts)} texts did not give as many vectors")
-        for vector in answer:
-            yield np.frombuffer(base64.b64decode(vector), dtype="<f4") if isinstance(vector, str) else vector
+        for text, vector in zip(texts, answer, strict=True):
+            try:
+                yield _vector(vector)
+            except (ValueError, OverflowError) as error:
+                raise EvaluationError(f"{self.url}/embed: no vector for {text[:50]!r}: {error}") from error
+
+    def _described(self, info: object) -> dict[str, Any]:
+        """`info`, where it is an object whose known fields are of their types."""
+        where = f"{self.url}/info"
+        if not isinstance(info, dict):
+            raise EvaluationError(f"{where}: the answer is {json.dumps(info)[:50]}, not an object")
+        for name, kind in INFO.items():
+            if not isinstance(info.get(name), kind | None):
+                raise EvaluationError(f"{where}: {name} is {json.dumps(info[name])[:50]}, not {KINDS[kind]}")
+        embedding = (info.get("model_type") or {}).get("embedding")
+        if embedding is not None and not (
+            isinstance(embedding, dict) and isinstance(embedding.get("pooling"), str | None)
+        ):
+            raise EvaluationError(f"{where}: model_type embedding is {json.dumps(embedding)[:50]}, it has no pooling")
+        return info
 
     def _ask(self, method: str, route: str, body: Any = None) -> Any:
         """The JSON of an answer; a server that is busy is asked again when it says so, for `PATIENCE` seconds."""
@@ -85,17 +146,61 @@ class Server:
         while True:
             try:
                 answer = self._client.request(method, route, json=body)
-            except httpx.HTTPError as error:
+            except (httpx.HTTPError, httpx.InvalidURL) as error:
                 raise EvaluationError(f"{self.url}{route}: {error or type(error).__name__}") from error
-            if answer.status_code not in BUSY or time.monotonic() > until:
+            if answer.status_code not in BUSY:
                 break
-            time.sleep(float(answer.headers.get("retry-after", 1)))
+            try:
+                pause = max(PAUSE, _seconds(answer.headers.get("retry-after", "1")))
+            except ValueError as error:
+                raise EvaluationError(f"{self.url}{route}: {answer.status_code} with {error}") from error
+            if time.monotonic() + pause > until:
+                break
+            time.sleep(pause)
         if not answer.is_success:
             raise EvaluationError(f"{self.url}{route}: {answer.status_code} {answer.text[:200]}")
         try:
             return answer.json() if answer.content else None
         except ValueError as error:
             raise EvaluationError(f"{self.url}{route}: the answer is not JSON") from error
+
+
+def _vector(given: object) -> NDArray[np.float32]:
+    """One vector (D,) of an answer.
+
+    Raises:
+        ValueError: it is neither base64 of float32 nor a list of numbers.
+        OverflowError: a number is beyond float64.
+    """
+    if isinstance(given, str):
+        vector = np.frombuffer(base64.b64decode(given, validate=True), dtype="<f4").astype(np.float32)
+    elif isinstance(given, list) and all(type(each) in (int, float) for each in given):
+        with np.errstate(over="ignore"):  # what float32 can't hold becomes infinite, and is then refused as such
+            vector = np.array(given, dtype=np.float64).astype(np.float32)
+    else:
+        raise ValueError("neither base64 nor a list of numbers")
+    if not len(vector):
+        raise ValueError("it is empty")
+    return vector
+
+
+def _seconds(said: str) -> float:
+    """What Retry-After asks for, in seconds or as a date (RFC 9110, section 10.2.3); a date that is past is 0.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    try:
+        seconds = float(said)
+    except ValueError:
+        try:
+            date = parsedate_to_datetime(said).replace(tzinfo=UTC)
+        except (ValueError, OverflowError):
+            raise ValueError(f"Retry-After {said!r}, neither seconds nor a date") from None
+        return max(0.0, (date - datetime.now(UTC)).total_seconds())
+    if not (seconds >= 0 and math.isfinite(seconds)):
+        raise ValueError(f"Retry-After {said!r}, neither seconds nor a date")
+    return seconds
 
 
 def _batches(items: Sequence[Any], size: int) -> Iterator[list[Any]]:

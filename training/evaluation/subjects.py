@@ -28,13 +28,22 @@ class SubjectError(ValueError):
 
 
 @dataclass(frozen=True)
+class OtherGraph:
+    """The same encoder in another precision."""
+
+    encode: Encode
+    bytes: int
+    """Of its file."""
+
+
+@dataclass(frozen=True)
 class Subject:
     """An encoder under judgement."""
 
     facts: Mapping[str, Any]
     encode: Encode
-    others: Mapping[str, Encode] = field(default_factory=dict)
-    """The same bundle's graphs of other precisions."""
+    others: Mapping[str, OtherGraph] = field(default_factory=dict)
+    """The same bundle's graphs, by precision."""
     run: Mapping[str, Any] | None = None
     """What its manifest says of the training run."""
     rankings: Callable[[Collection], Mapping[str, list[str]]] | None = None
@@ -82,7 +91,11 @@ def _exported(folder: Path, precision: str) -> Subject:
         "device": "cpu",
         "bytes": opened.graphs[precision].stat().st_size,
     }
-    others = {name: Graph(opened, precision=name).encode for name in opened.graphs if name != precision}
+    others = {
+        name: OtherGraph(Graph(opened, precision=name).encode, file.stat().st_size)
+        for name, file in opened.graphs.items()
+        if name != precision
+    }
     return Subject(facts, graph.encode, others, manifest.run)
 
 
@@ -127,7 +140,7 @@ def _served(server: Server) -> Subject:
         "objective": info.get("objective"),
         "backbone": info.get("backbone"),
         "fingerprint": info.get("fingerprint"),
-        "pooling": (info.get("model_type") or {}).get("embedding", {}).get("pooling"),
+        "pooling": ((info.get("model_type") or {}).get("embedding") or {}).get("pooling"),
         "dim": info.get("dim"),
         "max_length": info.get("max_input_length"),
         "engine": info.get("engine"),

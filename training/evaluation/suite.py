@@ -12,18 +12,21 @@ from typing import Any
 
 import numpy as np
 
+from models.bundle import FP32
 from training.environment import environment
 from training.evaluation import beir, geometry, retrieval, sts, transfer
 from training.evaluation.beir import Collection
 from training.evaluation.labelled import TRANSFER_TASKS, Labelled
 from training.evaluation.pairs import STS_TASKS, STSB_DEV, DataError, Subsets, data_root, texts
-from training.evaluation.subjects import Subject
+from training.evaluation.subjects import OtherGraph, Subject
 from training.evaluation.vectors import Encode, remembered
 
 FORMAT = 1
 TASKS = ("sts", "transfer", "retrieval", "geometry")
 ALONE = 50
 """Texts encoded one by one, for the latency."""
+SENTENCES_OF = "STS-B dev, first of each pair"
+"""Never both of a pair: a paraphrase in every sentence's batch would be a neighbour that no batch of a corpus has."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +79,8 @@ def judge(subject: Subject, given: Material, *, command: str) -> dict[str, Any]:
         found["sts"] = {"tasks": tasks, "mean": sts.mean_of_tasks(scores)}
     if given.geometry:
         pairs = [pair for subset in given.geometry.values() for pair in subset]
-        found["geometry"] = geometry.evaluate(encode, pairs).to_json()
+        shape = geometry.evaluate(encode, pairs, sentences=[pair.a for pair in pairs])
+        found["geometry"] = {**shape.to_json(), "sentences_of": SENTENCES_OF}
     if given.transfer:
         accuracies = transfer.evaluate(encode, given.transfer)
         found["transfer"] = {
@@ -85,9 +89,10 @@ def judge(subject: Subject, given: Material, *, command: str) -> dict[str, Any]:
         }
     if given.retrieval:
         found["retrieval"] = {name: _searched(subject, encode, each) for name, each in given.retrieval.items()}
-    found["speed"] = {**watched.speed(), "latency_ms": _latency(subject.encode, given)}
+    if watched.texts:  # a server's own search encodes out of sight
+        found["speed"] = {**watched.speed(), "latency_ms": _latency(subject.encode, given)}
     if given.sts and subject.others:
-        found["precisions"] = _precisions(subject, encode, given.sts)
+        found["precisions"] = _precisions(subject, given.sts)
     if subject.run and subject.run.get("curve"):
         found |= {"curve": subject.run["curve"], "best_step": subject.run["best_step"]}
     return found
@@ -98,7 +103,7 @@ class Watched:
 
     def __init__(self, encode: Encode) -> None:
         self._encode = encode
-        self._texts = 0
+        self.texts = 0
         self._seconds = 0.0
 
     def __call__(self, texts: Sequence[str]) -> Any:
@@ -106,15 +111,15 @@ class Watched:
         started = time.perf_counter()
         vectors = self._encode(texts)
         self._seconds += time.perf_counter() - started
-        self._texts += len(texts)
+        self.texts += len(texts)
         return vectors
 
     def speed(self) -> dict[str, float]:
-        """Of all that was encoded so far, tokenising included."""
+        """Of all that was encoded so far, tokenising included; something must have been."""
         return {
-            "texts": self._texts,
+            "texts": self.texts,
             "seconds": round(self._seconds, 2),
-            "texts_per_second": round(self._texts / self._seconds, 1),
+            "texts_per_second": round(self.texts / self._seconds, 1),
         }
 
 
@@ -144,18 +149,25 @@ def _some_texts(given: Material) -> list[str]:
     return scored or list(dict.fromkeys(labelled or asked))
 
 
-def _precisions(subject: Subject, encode: Encode, tasks: Mapping[str, Subsets]) -> dict[str, dict[str, float]]:
-    """Each graph of the bundle: its STS mean, the cosine to the judged one that is least, its speed."""
+def _precisions(subject: Subject, tasks: Mapping[str, Subsets]) -> dict[str, dict[str, Any]]:
+    """Each graph of the bundle: its STS mean, the least cosine to fp32's vectors, its speed and size.
+
+    Where there is no fp32, the cosine is to the judged one's.
+    """
+    judged = str(subject.facts["precision"])
+    graphs = {judged: OtherGraph(subject.encode, subject.facts["bytes"]), **subject.others}
+    reference = FP32 if FP32 in graphs else judged
+    watched = {precision: Watched(graph.encode) for precision, graph in graphs.items()}
+    encoders = {precision: remembered(each) for precision, each in watched.items()}
     sentences = texts(tasks)
-    judged = encode(sentences)
-    found = {}
-    for precision, graph in {str(subject.facts["precision"]): subject.encode, **subject.others}.items():
-        watched = Watched(graph)
-        own = remembered(watched)
-        scores = sts.evaluate(own, tasks)
-        found[precision] = {
-            "sts_mean": sts.mean_of_tasks(scores),
-            "least_cosine": float(np.einsum("nd,nd->n", judged, own(sentences)).min()),
-            "texts_per_second": watched.speed()["texts_per_second"],
+    exact = encoders[reference](sentences)
+    return {
+        precision: {
+            "sts_mean": sts.mean_of_tasks(sts.evaluate(encode, tasks)),
+            "least_cosine": float(np.einsum("nd,nd->n", exact, encode(sentences)).min()),
+            "cosine_to": reference,
+            "texts_per_second": watched[precision].speed()["texts_per_second"],
+            "bytes": graphs[precision].bytes,
         }
-    return found
+        for precision, encode in encoders.items()
+    }

@@ -85,10 +85,11 @@ def _speed(found: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _precisions(found: Mapping[str, Any]) -> Iterator[str]:
-    rows = [["Precision", "STS mean", "least cosine", "texts/s"]]
+    rows = [["Precision", "STS mean", "least cosine", "to", "texts/s", "MB"]]
     for name, one in found.items():
-        cells = (f"{one['sts_mean']:.2f}", f"{one['least_cosine']:.6f}", f"{one['texts_per_second']:.0f}")
-        rows.append([name, *cells])
+        cosine = f"{one['least_cosine']:.6f}"
+        speed, size = f"{one['texts_per_second']:.0f}", f"{one['bytes'] / 1e6:.1f}"
+        rows.append([name, f"{one['sts_mean']:.2f}", cosine, one["cosine_to"], speed, size])
     yield from aligned(rows)
 
 

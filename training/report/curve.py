@@ -17,7 +17,6 @@ QUANTITIES = {
     "self_retrieval_mrr10": ("Self-retrieval", "MRR@10", "Half a sentence finds the other half. Better the higher."),
     "uniformity": ("Uniformity", "Uniformity", "Better the lower."),
     "alignment": ("Alignment", "Alignment", "Better the lower."),
-    "loss": ("Loss", "Loss", "Of the training objective."),
 }
 """Names in the curve, with their title, axis and direction."""
 

@@ -8,7 +8,7 @@ from xml.etree.ElementTree import Element
 from training.report import svg
 from training.report.axes import decades, linear, sizes
 from training.report.judged import Judged
-from training.report.markup import Part, element, number, row, section, table
+from training.report.markup import ABSENT, Part, element, number, row, section, table
 from training.report.plots import Caption, Plane, Series, histogram, lines, points
 from training.report.svg import WIDTH, Frame
 
@@ -40,6 +40,8 @@ def geometry(judged: Sequence[Judged]) -> Element | None:
         for name, (title, digits) in MEASURES.items()
         if any(each.get("geometry", *name.split(".")) is not None for each in measured)
     ]
+    if any(each.get("geometry", "sentences_of") for each in measured):
+        rows.append(row("Of which sentences", *(each.get("geometry", "sentences_of") or ABSENT for each in measured)))
     figures = [_plane(measured), _spectrum(measured), *_cosines(measured), _nearest(measured)]
     return section(
         "geometry",

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
+from training.report.shape import EVALUATION, misshapen, unshowable
 from training.report.svg import mark
 
 FORMAT = 1
-SECTIONS = ("environment", "sts", "transfer", "retrieval", "geometry", "speed", "precisions")
 
 
 class ReportError(ValueError):
@@ -47,7 +47,7 @@ def judge(evaluations: Sequence[Mapping[str, Any]]) -> list[Judged]:
     """The evaluations in their order; equal names get a number.
 
     Raises:
-        ReportError: there are none, or one is of another format or has a section of another shape.
+        ReportError: there are none, or one is of another format, or a part of it is of another shape.
     """
     if not evaluations:
         raise ReportError("no evaluation to report")
@@ -62,31 +62,20 @@ def judge(evaluations: Sequence[Mapping[str, Any]]) -> list[Judged]:
     return judged
 
 
-def _check(evaluation: Mapping[str, Any], where: str) -> None:
+def _check(evaluation: object, where: str) -> None:
+    if not isinstance(evaluation, Mapping):
+        raise ReportError(f"{where}: not an object")
     if evaluation.get("format") != FORMAT:
-        raise ReportError(f"{where}: format {evaluation.get('format')!r}, this report reads format {FORMAT}")
-    if not isinstance(evaluation.get("subject"), Mapping):
+        raise ReportError(f"{where}: format {str(evaluation.get('format'))[:30]}, this report reads format {FORMAT}")
+    if evaluation.get("subject") is None:
         raise ReportError(f"{where}: no subject")
-    for section in SECTIONS:
-        if not isinstance(evaluation.get(section, {}), Mapping | None):
-            raise ReportError(f"{where}: {section} is not an object")
-    if not isinstance(evaluation.get("curve", []), list | None):
-        raise ReportError(f"{where}: curve is not a list")
-    for path, value in _numbers(evaluation, where):
-        if not math.isfinite(value):
-            raise ReportError(f"{path} is {value}, not a number that can be shown")
-    histogram = Judged("", "", evaluation).get("geometry", "cosine_histogram") or {"edges": [0], "share": []}
+    for complaint in chain(unshowable(evaluation, where), misshapen(evaluation, EVALUATION, where)):
+        raise ReportError(complaint)
+    shape = Judged("", "", evaluation).get("geometry") or {}
+    histogram = shape.get("cosine_histogram") or {"edges": [0], "share": []}
     if len(histogram["edges"]) != len(histogram["share"]) + 1:
-        raise ReportError(f"{where}: geometry cosine_histogram needs one edge more than it has shares")
-
-
-def _numbers(value: object, path: str) -> Iterator[tuple[str, float]]:
-    """Every number, with the names that lead to it."""
-    if isinstance(value, float | int):
-        yield path, value
-    elif isinstance(value, Mapping):
-        for name, each in value.items():
-            yield from _numbers(each, f"{path} {name}")
-    elif isinstance(value, list):
-        for i, each in enumerate(value):
-            yield from _numbers(each, f"{path}[{i}]")
+        raise ReportError(f"{where} geometry cosine_histogram needs one edge more than it has shares")
+    spectrum = list((shape.get("spectrum_centred") or {}).get("values") or [1.0])
+    # A largest share below that of equal ones is none, and would begin the logarithmic axis nowhere.
+    if sorted(spectrum, reverse=True) != spectrum or spectrum[-1] < 0 or spectrum[0] * len(spectrum) < 0.99:
+        raise ReportError(f"{where} geometry spectrum_centred values are no shares of their sum, largest first")

@@ -13,6 +13,11 @@ ROBERTA = "RoBERTa-base"
 
 SIMCSE = "Gao et al. 2021 (SimCSE)"
 DCLR = "Zhou et al. 2022 (DCLR)"
+REPORTED = {"bert-base-uncased": BERT, "roberta-base": ROBERTA}
+"""The backbones of the rows, by the names under which they are published."""
+FAMILIES = {"bert": BERT, "roberta": ROBERTA}
+"""Of backbones whose names begin so, and the rows that are nearest to them."""
+
 SEEDS = "github.com/hppRC/simple-simcse, README: the paper's settings over 50 seeds"
 
 
@@ -81,15 +86,24 @@ TRANSFER_ROWS = (
 )
 
 
-def family(backbone: str) -> str | None:
+def reported(backbone: str) -> str | None:
     """The papers' name of a backbone: `BERT-base` of `bert-base-uncased`; None of one that they don't report."""
-    for name in (ROBERTA, BERT):
-        if backbone.rsplit("/", 1)[-1].lower().startswith(name.lower()):
-            return name
-    return None
+    return REPORTED.get(_own_name(backbone))
+
+
+def family(backbone: str) -> str | None:
+    """The rows nearest to a backbone: `BERT-base` of `bert-large-uncased` too; None of one of no family of theirs."""
+    return FAMILIES.get(_own_name(backbone).partition("-")[0])
+
+
+def _own_name(backbone: str) -> str:
+    return backbone.rsplit("/", 1)[-1].lower()
 
 
 def beside(rows: Iterable[Row], backbones: Iterable[str]) -> list[Row]:
-    """The rows on the backbones' families, of BERT-base where the papers report none of them."""
+    """The rows on the backbones' families, of BERT-base where the papers report none of them.
+
+    They are rows on the same backbone only where it is `reported`.
+    """
     families = {name for name in map(family, backbones) if name is not None} or {BERT}
     return [row for row in rows if row.backbone in families]

@@ -33,7 +33,6 @@ def _times(judged: Sequence[Judged]) -> Part:
             each.name,
             number(each.get("speed", "latency_ms", "p50"), 1),
             number(each.get("speed", "latency_ms", "p95"), 1),
-            number(each.get("speed", "texts_at_once"), 0),
             number(each.get("speed", "texts_per_second"), 0),
             number(each.get("speed", "texts"), 0),
             number(each.get("speed", "seconds"), 1),
@@ -42,7 +41,7 @@ def _times(judged: Sequence[Judged]) -> Part:
         )
         for each in judged
     ]
-    head = ["Encoder", "Median, ms", "95th percentile, ms", "Texts at once", "Texts/s", "Texts", "Seconds", "Size"]
+    head = ["Encoder", "Median, ms", "95th percentile, ms", "Texts/s", "Texts", "Seconds", "Size"]
     return table("Latency, throughput and size", head, [rows])
 
 
@@ -55,6 +54,7 @@ def _precisions(judged: Sequence[Judged]) -> Part:
                 f"{each.name}, {precision}",
                 number(found.get("sts_mean")),
                 number(found.get("least_cosine"), 5),
+                found.get("cosine_to") or ABSENT,
                 number(found.get("texts_per_second"), 0),
                 megabytes(found.get("bytes")) or ABSENT,
             )
@@ -62,7 +62,7 @@ def _precisions(judged: Sequence[Judged]) -> Part:
         ]
         for each in judged
     ]
-    head = ["Precision", "STS mean", "Least cosine to fp32", "Texts/s", "Size"]
+    head = ["Precision", "STS mean", "Least cosine", "To", "Texts/s", "Size"]
     return table("Precisions", head, bodies)
 
 

@@ -37,7 +37,8 @@ def test_the_tasks_are_those_that_are_evaluated_in_their_order() -> None:
         ("bert-base-uncased", BERT),
         ("google-bert/bert-base-cased", BERT),
         ("FacebookAI/roberta-base", ROBERTA),
-        ("bert-large-uncased", None),
+        ("bert-large-uncased", BERT),
+        ("roberta-large", ROBERTA),
         ("distilroberta-base", None),
         ("minilm", None),
         ("", None),
@@ -47,10 +48,27 @@ def test_the_family_of_a_backbone(backbone: str, family: str | None) -> None:
     assert published.family(backbone) == family
 
 
+@pytest.mark.parametrize(
+    ("backbone", "name"),
+    [
+        ("google-bert/bert-base-uncased", BERT),
+        ("FacebookAI/roberta-base", ROBERTA),
+        ("bert-base-cased", None),
+        ("bert-base-uncased-mine", None),
+        ("bert-large-uncased", None),
+        ("roberta-large", None),
+        ("", None),
+    ],
+)
+def test_rows_are_on_one_backbone_exactly(backbone: str, name: str | None) -> None:
+    assert published.reported(backbone) == name
+
+
 def test_rows_beside_backbones_are_of_their_families() -> None:
     def families(*backbones: str) -> set[str]:
         return {row.backbone for row in published.beside(STS_ROWS, backbones)}
 
     assert families("roberta-base", "minilm") == {ROBERTA}
     assert families("roberta-base", "bert-base-uncased") == {BERT, ROBERTA}
+    assert families("roberta-large") == {ROBERTA}
     assert families("minilm") == families() == {BERT}

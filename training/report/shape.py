@@ -1,0 +1,166 @@
+"""The shape of an evaluation: what the page reads of it, and of which kind each part must be."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+MOST = 1e15
+"""Numbers are below it: no measure is near, and sums and differences of them stay finite."""
+DEEPEST = 16
+"""Objects and lists within each other."""
+SIZE = re.compile(r"[1-9][0-9]{0,8}", re.ASCII)
+
+
+class Kind(Enum):
+    """Of a single value; what it is called."""
+
+    NUMBER = "a number"
+    TEXT = "text"
+    FACT = "text or a number"
+
+
+@dataclass(frozen=True)
+class Fields:
+    """An object whose fields, as far as they are there and not null, have these shapes; it may have others."""
+
+    of: Mapping[str, Shape]
+    whole: bool = False
+    """Whether all of them must be there."""
+
+
+@dataclass(frozen=True)
+class Each:
+    """An object of any names, all of one shape."""
+
+    of: Shape
+    sized: bool = False
+    """Whether the names are whole numbers, from 1."""
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A list of values of one shape, or a tuple, as it is before it was written."""
+
+    of: Shape
+
+
+Shape = Kind | Fields | Each | Listed
+
+
+def _numbers(names: str) -> dict[str, Shape]:
+    return dict.fromkeys(names.split(), Kind.NUMBER)
+
+
+def _facts(names: str) -> dict[str, Shape]:
+    return dict.fromkeys(names.split(), Kind.FACT)
+
+
+_AGGREGATES = Fields(_numbers("all mean wmean"))
+_STS = Fields(
+    {
+        "spearman": _AGGREGATES,
+        "pearson": _AGGREGATES,
+        "pairs": Kind.NUMBER,
+        "subsets": Each(Fields(_numbers("spearman pearson pairs"))),
+    }
+)
+_TRANSFER = Fields(
+    {**_numbers("accuracy f1 dev_accuracy"), "folds": Listed(Fields(_numbers("c test"), whole=True))},
+)
+_GEOMETRY = Fields(
+    {
+        **_numbers("sentences alignment alignment_at_least_4 uniformity random_cosine_mean random_cosine_sd"),
+        **_numbers("correlation_rank correlation_rank_of_64"),
+        "sentences_of": Kind.TEXT,
+        "spectrum": Fields(_numbers("effective_rank")),
+        "spectrum_centred": Fields({"effective_rank": Kind.NUMBER, "values": Listed(Kind.NUMBER)}),
+        "cosine_histogram": Fields({"edges": Listed(Kind.NUMBER), "share": Listed(Kind.NUMBER)}, whole=True),
+        "top4_cosine": Each(Kind.NUMBER, sized=True),
+    }
+)
+EVALUATION = Fields(
+    {
+        "command": Kind.TEXT,
+        "created": Kind.TEXT,
+        "subject": Fields(
+            {
+                **_facts("source kind name pooling transform dim max_length engine precision device fingerprint"),
+                "objective": Kind.TEXT,
+                "backbone": Kind.TEXT,
+                "bytes": Kind.NUMBER,
+            }
+        ),
+        "environment": Fields({}),
+        "sts": Fields({"tasks": Each(_STS), "mean": Kind.NUMBER}),
+        "transfer": Fields({"tasks": Each(_TRANSFER), "mean": Kind.NUMBER}),
+        "retrieval": Each(Fields({**_numbers("ndcg10 mrr10 recall100 queries documents"), "through": Kind.TEXT})),
+        "geometry": _GEOMETRY,
+        "curve": Listed(Fields(_numbers("step stsb_dev_spearman self_retrieval_mrr10 uniformity alignment"))),
+        "best_step": Kind.NUMBER,
+        "speed": Fields(
+            {**_numbers("texts seconds texts_per_second"), "latency_ms": Fields(_numbers("p50 p95"))},
+        ),
+        "precisions": Each(
+            Fields({**_numbers("sts_mean least_cosine texts_per_second bytes"), "cosine_to": Kind.TEXT})
+        ),
+    }
+)
+
+
+def misshapen(value: object, shape: Shape, path: str) -> Iterator[str]:
+    """What is not of its shape, each a line that begins with the path of names to it."""
+    match shape:
+        case Kind():
+            if not _is(value, shape):
+                yield f"{path} is not {shape.value}"
+        case Listed(of):
+            if not isinstance(value, list | tuple):
+                yield f"{path} is not a list"
+                return
+            for i, each in enumerate(value):
+                yield from misshapen(each, of, f"{path}[{i}]")
+        case _:
+            if not isinstance(value, Mapping):
+                yield f"{path} is not an object"
+                return
+            for name, each, of in _parts(value, shape):
+                yield from misshapen(each, of, f"{path} {name}")
+            if isinstance(shape, Each) and shape.sized:
+                yield from (f"{path} {name} is not a size" for name in value if not SIZE.fullmatch(str(name)))
+
+
+def _parts(value: Mapping[str, object], shape: Fields | Each) -> Iterator[tuple[str, object, Shape]]:
+    """The fields of an object that have a shape, with it."""
+    if isinstance(shape, Each):
+        yield from ((name, each, shape.of) for name, each in value.items())
+    else:
+        known = ((name, value.get(name), of) for name, of in shape.of.items())
+        yield from (part for part in known if shape.whole or part[1] is not None)
+
+
+def _is(value: object, kind: Kind) -> bool:
+    number = isinstance(value, float | int) and not isinstance(value, bool)
+    text = isinstance(value, str)
+    return {Kind.NUMBER: number, Kind.TEXT: text, Kind.FACT: text or number}[kind]
+
+
+def unshowable(value: object, path: str, depth: int = 0) -> Iterator[str]:
+    """Numbers and texts that no page can show, wherever they stand, each a line that begins with the path to it."""
+    if depth > DEEPEST:
+        yield f"{path[:100]}… is nested deeper than {DEEPEST}"
+    elif isinstance(value, float | int):
+        if not abs(value) < MOST:
+            yield f"{path} is {str(value)[:30]}, not a number that can be shown"
+    elif isinstance(value, str):
+        if any("\ud800" <= character <= "\udfff" for character in value):
+            yield f"{path} is not Unicode"
+    elif isinstance(value, Mapping):
+        for name, each in value.items():
+            yield from unshowable(str(name), f"{path} {name!a}", depth)
+            yield from unshowable(each, f"{path} {name}", depth + 1)
+    elif isinstance(value, list | tuple):
+        for i, each in enumerate(value):
+            yield from unshowable(each, f"{path}[{i}]", depth + 1)
