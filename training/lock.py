@@ -15,14 +15,14 @@ class LockError(ValueError):
 
 
 @contextmanager
-def locked(folder: Path, *, wait: bool = False) -> Iterator[None]:
-    """Holds `folder`, which is made if it is not there.
+def locked(folder: Path, *, wait: bool = False, name: str = LOCK) -> Iterator[None]:
+    """Holds `folder`, which is made if it is not there, by the file `name` in it.
 
     Raises:
         LockError: another process has it, unless `wait` says to wait for that.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / LOCK).open("w") as file:
+    with (folder / name).open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError as error:

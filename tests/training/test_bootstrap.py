@@ -79,6 +79,17 @@ def test_seeds_and_tasks_are_averaged() -> None:
     assert alone.difference == pytest.approx(np.mean(each) - np.mean(each[:2]))
 
 
+def test_tasks_are_redrawn_independently() -> None:
+    """The mean of two tasks spreads 1 / sqrt 2 as much as each, though they are alike; drawn as one it would not."""
+    cosines, golds = scored(100, noise=2)
+    alone = resample([{"a": cosines}], {"a": golds}, resamples=2000)
+    both = resample([{"a": cosines, "b": cosines}], {"a": golds, "b": golds}, resamples=2000)
+    assert both.mean == pytest.approx(alone.mean)
+    second = 2 * both.means - alone.means
+    assert abs(np.corrcoef(second, alone.means)[0, 1]) < 0.1
+    assert np.std(both.means) / np.std(alone.means) == pytest.approx(0.5**0.5, abs=0.05)
+
+
 @pytest.mark.parametrize("statistic", ["interval", "difference"])
 def test_intervals_cover_what_all_pairs_would_say(statistic: str) -> None:
     """200 test sets of one population; 95 % of the intervals should hold its value, within chance (p = 1e-4)."""

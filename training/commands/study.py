@@ -46,7 +46,7 @@ def add(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Carries it out; the exit code is 1 if a run failed, 130 after Ctrl-C."""
+    """Carries it out; the exit code is 1 if a run failed or is at work elsewhere, 130 after Ctrl-C or SIGTERM."""
     study = Study.read(options.file)
     named = {"eval_data": options.data, "corpus": options.corpus}
     given = {key: value for key, value in named.items() if value is not None}
@@ -62,7 +62,10 @@ def run(options: argparse.Namespace) -> int:
             return STOPPED
         finally:
             collect(plan.trials, folder)
-    print(f"{folder / RESULTS}: {len(failures)} runs failed" if failures else f"{folder / RESULTS}: every run finished")
+    elsewhere = sum(failure.elsewhere for failure in failures)
+    counts = {"failed": len(failures) - elsewhere, "are at work elsewhere": elsewhere}
+    said = ", ".join(f"{count} runs {what}" for what, count in counts.items() if count)
+    print(f"{folder / RESULTS}: {said or 'every run finished'}")
     return 1 if failures else 0
 
 

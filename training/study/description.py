@@ -13,6 +13,7 @@ from typing import Any, Self
 
 from training.config import NOT_SET, ConfigError, RunConfig, from_preset
 from training.fields import check, kinds
+from training.study.contents import Contents
 from training.study.trial import StudyError, Trial
 
 PARTS = {"name": str, "about": str, "base": dict, "grid": dict, "arm": list}
@@ -98,17 +99,23 @@ class Study:
         """Every run, arm by arm; what is not trained once for all values that make no difference to it.
 
         Raises:
-            StudyError: a setting is unknown, of the wrong type or out of range, or settings contradict each other.
+            StudyError: a setting is unknown, of the wrong type or out of range, settings contradict each other, a
+                corpus is no file, or runs that differ by more than their seed would be averaged.
         """
+        contents = Contents()
         found: dict[tuple[str, str], Trial] = {}
+        seedless: dict[str, str] = {}
         for arm in self.arms:
             axes = {**self.grid, **arm.grid}
             for point in product(*axes.values()):
-                trial = self._trial(arm, dict(zip(axes, point, strict=True)))
+                trial = self._trial(arm, dict(zip(axes, point, strict=True)), contents)
+                averaged = replace(trial, config=replace(trial.config, seed=0)).id
+                if seedless.setdefault(trial.label, averaged) != averaged:
+                    raise StudyError(f"{self.file}: {trial.label!r} names runs of different settings: rename an arm")
                 found.setdefault((trial.id, trial.label), trial)
         return list(found.values())
 
-    def _trial(self, arm: Arm, axes: Mapping[str, Any]) -> Trial:
+    def _trial(self, arm: Arm, axes: Mapping[str, Any], contents: Contents) -> Trial:
         settings = {**self.base, **arm.settings, **axes}
         where = f"{self.file}: " + (f"arm {arm.name!r}: " if arm.name else "")
         try:
@@ -119,8 +126,16 @@ class Study:
             if untrained:
                 kept = {key: value for key, value in settings.items() if key in JUDGED_BY}
                 axes = {key: value for key, value in axes.items() if key in JUDGED_BY}
-                return Trial(arm=arm.name, axes=axes, config=_config({**kept, "objective": "simcse"}), untrained=True)
-            return Trial(arm=arm.name, axes=axes, config=_config(settings), fraction=fraction)
+                settings, fraction = {**kept, "objective": "simcse"}, 1.0
+            config = _config(settings)
+            return Trial(
+                arm=arm.name,
+                axes=axes,
+                config=config,
+                fraction=fraction,
+                untrained=untrained,
+                inputs=contents.of(config),
+            )
         except ValueError as error:
             raise StudyError(f"{where}{error}") from error
 

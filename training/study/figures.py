@@ -125,13 +125,26 @@ def _sweep(name: str, swept: Mapping[str, Sequence[tuple[float, Row]]], title: s
         for place, (rest, of) in enumerate(swept.items())
     ]
     seeds = [(value, y, row) for of in swept.values() for value, row in of for y in row.mean.values]
+    spreads = [
+        (value, row.interval, svg.mark(place))
+        for place, of in enumerate(swept.values())
+        for value, row in of
+        if row.interval
+    ]
 
-    def each_seed(frame: Frame) -> list[Element]:
-        return [svg.dot((frame.across(x), frame.up(y)), "paper", f"{row.label}: {y:.2f}") for x, y, row in seeds]
+    def behind(frame: Frame) -> list[Element]:
+        """What the means stand before: where they lie on other pairs, and each seed."""
+        upright = [(frame.across(x), frame.up(y.low), frame.up(y.high), mark) for x, y, mark in spreads]
+        return [svg.line((x, low), (x, high), f"spread {mark}") for x, low, high, mark in upright] + [
+            svg.dot((frame.across(x), frame.up(y)), "paper", f"{row.label}: {y:.2f}") for x, y, row in seeds
+        ]
 
-    plane = Plane(_scale(name, [x for x, _, _ in seeds]), linear("Spearman × 100", [y for _, y, _ in seeds]), each_seed)
-    arm = f"Of {series[0].name}. " if len(series) == 1 else ""
-    caption = Caption(f"sweep-{name}", f"{title} over {name}.", f"{arm}Grey: each seed. Lines: their means.")
+    reach = [y for _, y, _ in seeds] + [end for _, y, _ in spreads for end in (y.low, y.high)]
+    plane = Plane(_scale(name, [x for x, _, _ in seeds]), linear("Spearman × 100", reach), behind)
+    said = f"Of {series[0].name}. " if len(series) == 1 else ""
+    said += "Grey: each seed. Lines: their means."
+    said += " Upright: where 95 % of resampled test sets put them." if spreads else ""
+    caption = Caption(f"sweep-{name}", f"{title} over {name}.", said)
     return lines(caption, plane, series, dots=True)
 
 

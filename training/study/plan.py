@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from training import record
-from training.evaluation.pairs import STSB_DEV
-from training.lock import LOCK, locked
+from training.evaluation.pairs import STS_TASKS, STSB_DEV
+from training.lock import LOCK
 from training.study.description import Study
+from training.study.occupied import occupied
 from training.study.results import LOG, finished, folder_of
 from training.study.trial import StudyError, Trial
 from training.study.work import RECORD
@@ -41,16 +42,16 @@ class Plan:
         """What would stop every run stops the study before it begins.
 
         Raises:
-            StudyError: no evaluation data are named, or a corpus is no file.
-            DataError: the evaluation data lack STS-B's dev part, or it is broken.
+            StudyError: no evaluation data are named.
+            DataError: the evaluation data lack STS-B's dev part, or a task that they have is broken.
         """
         for data in {trial.config.eval_data for trial in self.trials}:
             if data is None:
                 raise StudyError(f"{self.name}: eval_data: a study judges by SentEval's data: name them by --data")
             STSB_DEV.load(Path(data))
-        for file in {file for trial in self.trials for file in trial.config.corpus}:
-            if not Path(file).is_file():
-                raise StudyError(f"{self.name}: corpus: {file} is no file")
+            for files in STS_TASKS.values():
+                if files.present(Path(data)):
+                    files.load(Path(data))
 
     def keep(self, folder: Path) -> None:
         """Writes it."""
@@ -88,14 +89,11 @@ def folder_named(source: Path, out: Path | None) -> Path:
 def state(trial: Trial, study: Path) -> str:
     """How far a run is, in words."""
     folder = folder_of(trial, study)
-    if finished(trial, study):
+    if finished(folder):
         return "finished"
     if not (folder / LOCK).exists():
         return "waiting"
-    try:
-        with locked(folder):
-            pass
-    except StudyError:
+    if occupied(folder):
         return "at work"
     metrics = folder / RECORD / record.METRICS
     steps = metrics.read_text(encoding="utf-8").count('"kind": "train"') if metrics.exists() else 0

@@ -52,7 +52,15 @@ class Result:
         Raises:
             ValueError: it is not that.
         """
-        values = json.loads(line)
+        return cls.checked(json.loads(line))
+
+    @classmethod
+    def checked(cls, values: Any) -> Self:
+        """What a line's values say.
+
+        Raises:
+            ValueError: they are not those of a line.
+        """
         if not isinstance(values, dict):
             raise ValueError("not an object")
         if missing := [name for name in ("id", "arm", "axes", *FIELDS) if name not in values]:
@@ -73,27 +81,46 @@ def folder_of(trial: Trial, study: Path) -> Path:
     return study / RUNS / trial.id
 
 
-def finished(trial: Trial, study: Path) -> bool:
-    """Whether there is a result, which is then never computed again."""
-    return (folder_of(trial, study) / RESULT).exists()
+def measured(folder: Path) -> dict[str, Any] | None:
+    """What the run in a folder came to; None if that is not known yet.
+
+    Raises:
+        StudyError: the result is damaged.
+    """
+    file = folder / RESULT
+    try:
+        values = json.loads(file.read_text(encoding="utf-8"))
+        if not isinstance(values, dict):
+            raise ValueError("not an object")
+        Result.checked({"id": "", "arm": "", "axes": {}, **values})
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise StudyError(f"{file}: {error}") from error
+    return values
+
+
+def undamaged(folder: Path) -> dict[str, Any] | None:
+    """The same, but a damaged result is none: whoever carries out the run says so and does it again."""
+    try:
+        return measured(folder)
+    except StudyError:
+        return None
+
+
+def finished(folder: Path) -> bool:
+    """Whether the run in a folder has a result, which is then never computed again."""
+    return undamaged(folder) is not None
 
 
 def collect(trials: Sequence[Trial], study: Path) -> int:
-    """Writes the results of all finished runs, in the order of the study; gives their number.
-
-    Raises:
-        StudyError: a result can't be read.
-    """
+    """Writes the results of all finished runs, in the order of the study; gives their number."""
     lines = []
     for trial in trials:
-        if finished(trial, study):
-            file = folder_of(trial, study) / RESULT
-            try:
-                measured = json.loads(file.read_text(encoding="utf-8"))
-            except ValueError as error:
-                raise StudyError(f"{file}: {error}; remove it, and the run is judged again") from error
+        values = undamaged(folder_of(trial, study))
+        if values is not None:
             place = {"id": trial.id, "arm": trial.arm, "axes": dict(trial.axes)}
-            lines.append(json.dumps({**place, **measured}))
+            lines.append(json.dumps({**place, **values}))
     write_whole(study / RESULTS, "".join(f"{line}\n" for line in lines))
     return len(lines)
 

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
-from signal import SIGINT
+from signal import SIGTERM
 from threading import Lock
 from typing import TextIO
 
 from training.record import write_whole
-from training.study.results import LOG, TRIAL, collect, finished, folder_of
-from training.study.trial import Trial
+from training.study.results import LOG, TRIAL, collect, finished, folder_of, measured
+from training.study.stopping import terminable
+from training.study.trial import StudyError, Trial
 
 STOPPED = 130
 """Exit code of a process that was interrupted and can go on."""
+
+ELSEWHERE = 75
+"""Exit code of a process whose run another process is at: EX_TEMPFAIL of sysexits.h."""
 
 LAST_LINES = 5
 """Of a failed run's log."""
@@ -25,12 +30,21 @@ LAST_LINES = 5
 
 @dataclass(frozen=True)
 class Failure:
-    """A run that ended badly."""
+    """A run that ended without a result."""
 
     trial: Trial
     log: Path
+    code: int
+    """Exit code of its process."""
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether it is another process's to end."""
+        return self.code == ELSEWHERE
 
     def __str__(self) -> str:
+        if self.elsewhere:
+            return f"{self.trial.title} ({self.trial.id}): at work elsewhere"
         lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()
         shown = "".join(f"\n    {line}" for line in lines[-LAST_LINES:])
         return f"{self.trial.title} ({self.trial.id}) failed; the end of {self.log}:{shown}"
@@ -55,7 +69,7 @@ class Processes:
                     return None
                 # A session of its own: Ctrl-C in a terminal reaches this process alone, which passes it on once.
                 process = subprocess.Popen(
-                    [sys.executable, "-m", "training.study", str(folder)],
+                    [sys.executable, "-m", "training.study", str(folder), str(os.getpid())],
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=subprocess.STDOUT,
@@ -65,29 +79,29 @@ class Processes:
             code = process.wait()
         with self._lock:
             self._live.discard(process)
-            return Failure(trial, folder / LOG) if code and not self._stopped else None
+            return Failure(trial, folder / LOG, code) if code and not self._stopped else None
 
     def stop(self) -> None:
-        """As Ctrl-C does: a run finishes its step and saves itself."""
+        """A run finishes its step and saves itself; one that has not begun, and may ignore Ctrl-C, just ends."""
         with self._lock:
             self._stopped = True
             for process in self._live:
-                process.send_signal(SIGINT)
+                process.send_signal(SIGTERM)
 
 
 def carry_out_all(trials: Sequence[Trial], study: Path, stream: TextIO, *, jobs: int = 1) -> list[Failure]:
     """Every run that has no result yet, `jobs` at once; a failure does not stop the others.
 
     Raises:
-        KeyboardInterrupt: after the runs under way have saved themselves.
+        KeyboardInterrupt: after Ctrl-C or SIGTERM, when the runs under way have saved themselves.
     """
-    due = list({trial.id: trial for trial in trials if not finished(trial, study)}.values())
+    due = _due(trials, study, stream)
     different = len({trial.id for trial in trials})
     print(f"{different} runs, {different - len(due)} of them finished before", file=stream, flush=True)
     processes, failures = Processes(), []
-    with ThreadPoolExecutor(jobs) as pool:
-        futures: dict[Future[Failure | None], Trial] = {pool.submit(processes, each, study): each for each in due}
+    with terminable(), ThreadPoolExecutor(jobs) as pool:
         try:
+            futures: dict[Future[Failure | None], Trial] = {pool.submit(processes, each, study): each for each in due}
             for number, future in enumerate(as_completed(futures), start=1):
                 failure, trial = future.result(), futures[future]
                 collect(trials, study)
@@ -98,3 +112,14 @@ def carry_out_all(trials: Sequence[Trial], study: Path, stream: TextIO, *, jobs:
             processes.stop()
             raise
     return failures
+
+
+def _due(trials: Sequence[Trial], study: Path, stream: TextIO) -> list[Trial]:
+    """The different runs without a result; says of which the result is damaged."""
+    due = {trial.id: trial for trial in trials if not finished(folder_of(trial, study))}
+    for trial in due.values():
+        try:
+            measured(folder_of(trial, study))
+        except StudyError as error:
+            print(f"{error}: damaged, so {trial.title} is carried out again", file=stream, flush=True)
+    return list(due.values())

@@ -29,7 +29,7 @@ def share(files: Sequence[str], fraction: float, folder: Path) -> str:
     """
     with locked(folder, wait=True):
         corpus = open_corpus(files, held_out=0)
-        written = folder / f"{fraction:g}-{corpus.census.digest[:12]}.txt"
+        written = folder / f"{fraction!r}-{corpus.census.digest[:12]}.txt"
         if not written.exists():
             batches = islice(corpus.batches(READ_AT_ONCE, seed=0), corpus.batches_per_epoch(READ_AT_ONCE))
             count = max(1, round(fraction * corpus.census.sentences))

@@ -10,6 +10,7 @@ from statistics import fmean, stdev
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.stats import t as student
 
 from training.evaluation.bootstrap import Comparison, Interval, resample
 from training.evaluation.pairs import STS_TASKS
@@ -20,6 +21,9 @@ from training.study.trial import StudyError
 RESAMPLES = 1000
 DECIMALS = 2
 """Of what is shown. The same weights give other cosines in the sixth, by the order of their sums."""
+
+LEVEL = 0.95
+"""Of the intervals, whether of sentence pairs or of seeds."""
 
 Arrays = Mapping[str, NDArray[np.float32]]
 
@@ -59,8 +63,8 @@ class Row:
     """Of the mean on other sentence pairs; None where the cosines were not kept."""
     gain: Comparison | None
     """Over the arm that all are compared with; None for itself, and without cosines."""
-    gain_error: float | None
-    """The standard error that the seeds give the gain; None where one of the two has a single seed."""
+    noise: float | None
+    """How far from 0 the seeds alone may put the gain, see `welch`; None where one of the two has a single seed."""
 
     @property
     def verdict(self) -> str:
@@ -70,9 +74,9 @@ class Row:
         if self.undecided:
             return "interval contains 0"
         words = "better" if self.gain.low > 0 else "worse"
-        if self.gain_error is None:
+        if self.noise is None:
             return f"{words}, by one seed"
-        return f"{words}, within the seeds' noise" if abs(self.gain.difference) < 2 * self.gain_error else words
+        return f"{words}, within the seeds' noise" if abs(self.gain.difference) < self.noise else words
 
     @property
     def undecided(self) -> bool:
@@ -133,9 +137,9 @@ def summarise(
                 results=tuple(of),
                 mean=means[label],
                 dev=Spread(tuple(each.scores[DEV] for each in of)) if all(DEV in each.scores for each in of) else None,
-                interval=here.interval() if here else None,
-                gain=here.against(there) if here and there and label != against else None,
-                gain_error=_error(means[label], means[against]),
+                interval=here.interval(LEVEL) if here else None,
+                gain=here.against(there, LEVEL) if here and there and label != against else None,
+                noise=welch(means[label], means[against]),
             )
         )
     return Summary(tuple(rows), against, tasks)
@@ -164,15 +168,20 @@ def cells(row: Row) -> list[str]:
 def explanation(summary: Summary) -> str:
     """What the numbers of a table are, and where they show nothing."""
     undecided = [row.label for row in summary.rows if row.undecided]
-    said = f" The interval contains 0, so no difference is shown, for: {'; '.join(undecided)}." if undecided else ""
+    compared = sum(row.gain is not None for row in summary.rows)
+    said = (
+        f" Comparisons made: {compared}, each at {LEVEL:.0%} by itself, so of twenty arms that are no better or worse"
+    )
+    said = f"{said} than {summary.against} one is expected to seem so." if compared else ""
+    said += f" The interval contains 0, so no difference is shown, for: {'; '.join(undecided)}." if undecided else ""
     vain = [row.label for row in summary.rows if any(result.unimproved for result in row.results)]
     if vain:
         said += f" In some runs no step was better than the encoder they began with, by STS-B dev: {'; '.join(vain)}."
     return (
         f"Spearman × 100, mean ± standard deviation over seeds; tasks of the mean: {', '.join(summary.tasks)}. Gain, "
         f"interval and P(better) are over {summary.against}: a paired bootstrap of the sentence pairs, with the "
-        "encoders as they are. Seeds are another source of chance: a gain is within their noise if it is less than two "
-        f"standard errors of the difference between the arms' means.{said}"
+        "encoders as they are. Seeds are another source of chance: a gain is within their noise if Welch's t-test "
+        f"would not tell the arms' means apart.{said}"
     )
 
 
@@ -211,7 +220,16 @@ def _kept(results: Sequence[Result], study: Path, tasks: Sequence[str]) -> tuple
     return cosines, golds
 
 
-def _error(mine: Spread, theirs: Spread) -> float | None:
+def welch(mine: Spread, theirs: Spread, level: float = LEVEL) -> float | None:
+    """The least difference of the means that Welch's t-test calls one, Satterthwaite's the degrees of freedom (1947).
+
+    None where one of the two has a single seed; 0 where the seeds of neither differ.
+    """
     if mine.deviation is None or theirs.deviation is None:
         return None
-    return math.sqrt(mine.deviation**2 / len(mine.values) + theirs.deviation**2 / len(theirs.values))
+    a, b = mine.deviation**2 / len(mine.values), theirs.deviation**2 / len(theirs.values)
+    if a + b == 0:
+        return 0.0
+    share = a / (a + b)
+    freedom = 1 / (share**2 / (len(mine.values) - 1) + (1 - share) ** 2 / (len(theirs.values) - 1))
+    return float(student.ppf((1 + level) / 2, freedom)) * math.sqrt(a + b)

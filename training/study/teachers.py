@@ -14,6 +14,7 @@ from training.corpus import open_corpus
 from training.lock import locked
 from training.objectives import OBJECTIVES
 from training.publish import publish
+from training.study.contents import Contents
 from training.teacher import is_kept, plan
 
 
@@ -29,7 +30,8 @@ def with_teacher(config: RunConfig, folder: Path, stream: TextIO) -> RunConfig:
     if config.teacher is not None:
         return config
     planned = plan(config).override({"out": "", "run": ""})
-    place = folder.resolve() / hashlib.blake2b(planned.to_json().encode("utf-8"), digest_size=6).hexdigest()
+    known = f"{planned.to_json()}{Contents().of(planned)}"  # by path, as its bundle is, and by what lies there
+    place = folder.resolve() / hashlib.blake2b(known.encode("utf-8"), digest_size=6).hexdigest()
     planned = planned.override({"out": str(place / "bundle"), "run": str(place / "record")})
     with locked(place, wait=True):
         if not is_kept(planned, open_corpus(planned.corpus, held_out=0).census.digest):

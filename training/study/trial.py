@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Self
 
@@ -31,11 +31,14 @@ class Trial:
     """The share of the corpus that is trained on."""
     untrained: bool = False
     """Whether the backbone is judged as it is."""
+    inputs: Mapping[str, str] = field(default_factory=dict)
+    """What stands in the id for the paths of `config`, by field: see `training.study.contents`."""
 
     @cached_property
     def id(self) -> str:
-        """Of all that decides what is computed, whatever arm and preset the values are from."""
-        content = f"{replace(self.config, preset='').to_json()}{self.fraction}{self.untrained}"
+        """Of all that decides what is computed, whatever arm and preset the values are from and wherever files lie."""
+        described = json.loads(replace(self.config, preset="").to_json()) | self.inputs
+        content = f"{json.dumps(described, indent=2)}\n{self.fraction}{self.untrained}"
         return hashlib.blake2b(content.encode("utf-8"), digest_size=6).hexdigest()
 
     @property
@@ -55,6 +58,7 @@ class Trial:
             "axes": dict(self.axes),
             "fraction": self.fraction,
             "untrained": self.untrained,
+            "inputs": dict(self.inputs),
             "config": json.loads(self.config.to_json()),
         }
         return json.dumps(values, indent=2) + "\n"
@@ -83,4 +87,4 @@ def label_of(arm: str, axes: Mapping[str, Any]) -> str:
 
 
 def _plain(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else json.dumps(value)
+    return repr(value) if isinstance(value, float) else json.dumps(value)  # nothing rounded: it tells runs apart

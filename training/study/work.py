@@ -14,10 +14,10 @@ from training.config import RunConfig
 from training.corpus import Census
 from training.devices import Devices
 from training.environment import environment
-from training.lock import locked
 from training.publish import Outcome, counts
 from training.study.judgement import judge
-from training.study.results import COSINES, RESULT, TRIAL
+from training.study.occupied import occupying
+from training.study.results import COSINES, RESULT, TRIAL, finished
 from training.study.shares import share
 from training.study.teachers import drop_checkpoints, with_teacher
 from training.study.trial import StudyError, Trial
@@ -29,15 +29,16 @@ def carry_out(folder: Path, stream: TextIO) -> None:
     """Does what `trial.json` in `folder` says, going on where it was interrupted, and leaves the result there.
 
     Raises:
-        StudyError: there is no such description, another process is at work, or nothing is named to judge by.
+        StudyError: there is no such description, or nothing is named to judge by.
+        LockError: another process is at work.
         ValueError, DivergedError, InterruptedRun: see `training.run.fit`.
         DataError, EvaluationError: see `training.study.judgement.judge`.
     """
     trial = _described(folder / TRIAL)
     if trial.config.eval_data is None:
         raise StudyError("eval_data: a study judges by SentEval's data: name them by --data or in [base]")
-    with locked(folder):
-        if (folder / RESULT).exists():
+    with occupying(folder):
+        if finished(folder):
             return
         if trial.untrained:
             trained: dict[str, Any] = {"best_step": 0, "corpus": None, "curve": []}

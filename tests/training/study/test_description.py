@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from shutil import copytree
 from typing import Any
 
 import pytest
@@ -44,7 +45,7 @@ def test_the_product_of_arms_and_axes(file: Path) -> None:
     assert len(found) == 4 + 8 and len({trial.id for trial in found}) == 12
     labels = list(dict.fromkeys(trial.label for trial in found))
     assert labels == ["plain, batch_size 16", "plain, batch_size 32"] + [
-        f"noise, batch_size {size}, noise_ratio {ratio}" for size in (16, 32) for ratio in (1, 2)
+        f"noise, batch_size {size}, noise_ratio {ratio}" for size in (16, 32) for ratio in ("1.0", "2.0")
     ]
     last = found[-1].config
     assert (last.objective, last.max_steps, last.batch_size, last.seed) == ("gs-infonce", 7, 32, 1)
@@ -73,6 +74,55 @@ def test_ids_are_of_what_is_computed(file: Path) -> None:
     for change in ({"seed": 4}, {"temperature": 0.1}, {"fraction": 0.5}, {"untrained": True}, {"backbone": "x"}):
         (changed,) = trials(file, BASE + "seed = 3\n", **change)
         assert changed.id != one.id, change
+
+
+def test_ids_are_of_what_lies_at_a_path_not_of_the_path(file: Path, stsb_data: Path, tmp_path: Path) -> None:
+    corpus, data = tmp_path / "corpus.txt", tmp_path / "data"
+    corpus.write_text("one\n")
+    copytree(stsb_data, data)
+
+    def known(**changes: Any) -> str:
+        (trial,) = trials(file, BASE, **{"corpus": [str(corpus)], "eval_data": str(data), **changes})
+        assert Trial.from_json(trial.to_json()).id == trial.id
+        return trial.id
+
+    first = known()
+    assert known(eval_data=f"{data}/") == first == known(corpus=[f"{tmp_path}/data/../corpus.txt"])
+    copytree(data, tmp_path / "moved")
+    assert known(eval_data=str(tmp_path / "moved")) == first, "the same pairs elsewhere"
+    corpus.write_text("two\n")
+    assert (other := known()) != first
+    test = data / "STS" / "STSBenchmark" / "sts-test.csv"
+    test.write_text(test.read_text().replace("dog", "hound"))
+    assert len({first, other, changed := known()}) == 3
+    (data / "SICK").mkdir()
+    (data / "SICK" / "SICK_test_annotated.txt").write_text("a task more\n")
+    assert len({first, other, changed, known()}) == 4
+    assert known(eval_data=str(stsb_data)) == other
+    corpus.write_text("one\n")
+    assert known(eval_data=str(stsb_data)) == first
+    with pytest.raises(StudyError, match=r"s\.toml: corpus: .*nowhere\.txt is no file"):
+        known(corpus=[str(tmp_path / "nowhere.txt")])
+
+
+def test_the_folder_of_a_backbone_is_one_however_it_is_written(file: Path, tmp_path: Path) -> None:
+    (tmp_path / "encoder").mkdir()
+    one, same, other = (
+        trials(file, BASE, backbone=str(tmp_path) + end)[0].id for end in ("/encoder", "/encoder/", "/none")
+    )
+    assert one == same != other
+
+
+def test_values_that_are_close_are_two_arms(file: Path) -> None:
+    near, far = trials(file, BASE + "[grid]\ntemperature = [0.05, 0.05000001]\n")
+    assert (near.label, far.label) == ("temperature 0.05", "temperature 0.05000001")
+
+
+def test_one_name_for_different_settings_is_refused(file: Path) -> None:
+    arms = '[[arm]]\nname = "a, cls"\npooling = "mean"\n[[arm]]\nname = "a"\ngrid.pooling = ["cls"]\n'
+    with pytest.raises(StudyError, match=r"s\.toml: 'a, cls' names runs of different settings"):
+        trials(file, BASE + "[grid]\nseed = [0, 1]\n" + arms)
+    assert len(trials(file, BASE + "[grid]\nseed = [0, 1]\n" + arms.replace('"mean"', '"cls"'))) == 2
 
 
 def test_what_is_not_trained_is_judged_once(file: Path) -> None:

@@ -6,21 +6,28 @@ import io
 import json
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from shutil import copytree
 
 import pytest
 
 from tests.training.study.conftest import call
+from training.checkpoint import CHECKPOINT
+from training.evaluation.pairs import DataError
 from training.lock import LockError, locked
 from training.loop import InterruptedRun
 from training.record import METRICS, write_whole
 from training.study.description import Study
+from training.study.occupied import occupied
 from training.study.plan import Plan
-from training.study.results import RESULT, RESULTS, TRIAL, finished, folder_of
+from training.study.results import LOG, RESULT, RESULTS, TRIAL, finished, folder_of
+from training.study.schedule import ELSEWHERE, Processes
 from training.study.trial import StudyError, Trial
 from training.study.work import RECORD, carry_out
 
@@ -66,10 +73,10 @@ def test_an_interrupted_run_goes_on(make_study: MakeStudy, tmp_path: Path) -> No
         done(trial, tmp_path)
     interrupting.join()
     until = len(steps(metrics))
-    assert 0 < until < 120 and not finished(trial, tmp_path)
+    assert 0 < until < 120 and not finished(folder_of(trial, tmp_path))
     said = io.StringIO()
     carry_out(folder_of(trial, tmp_path), said)
-    assert finished(trial, tmp_path) and f"from step {until}" in said.getvalue()
+    assert finished(folder_of(trial, tmp_path)) and f"from step {until}" in said.getvalue()
     assert steps(metrics) == list(range(1, 121))
 
 
@@ -126,7 +133,9 @@ def test_a_failed_run_is_reported_and_the_others_go_on(
     assert Counter(path.name for path in out.rglob("result.json")) == {"result.json": 1}
 
 
-def test_what_would_stop_every_run_stops_the_study_first(make_study: MakeStudy, tmp_path: Path) -> None:
+def test_what_would_stop_every_run_stops_the_study_first(
+    make_study: MakeStudy, stsb_data: Path, tmp_path: Path
+) -> None:
     out = tmp_path / "out"
     with pytest.raises(StudyError, match="eval_data: a study judges by"):
         call("run", str(make_study(eval_data=None)), "--out", str(out))
@@ -134,6 +143,12 @@ def test_what_would_stop_every_run_stops_the_study_first(make_study: MakeStudy, 
         call("run", str(make_study(eval_data=None)), "--out", str(out), "--data", str(tmp_path / "nowhere"))
     with pytest.raises(StudyError, match=r"corpus: nowhere\.txt is no file"):
         call("run", str(make_study(corpus=None)), "--out", str(out), "--corpus", "nowhere.txt")
+    data = tmp_path / "data"
+    copytree(stsb_data, data)
+    (data / "SICK").mkdir()
+    (data / "SICK" / "SICK_test_annotated.txt").write_text("one\ttwo\n1\ta dog\n")
+    with pytest.raises(DataError, match=r"SICK_test_annotated\.txt:2: 2 columns"):
+        call("run", str(make_study()), "--out", str(out), "--data", str(data))
     assert not out.exists()
     with locked(out), pytest.raises(LockError, match="another process is at work there"):
         call("run", str(make_study()), "--out", str(out))
@@ -151,3 +166,105 @@ def test_the_plan_is_kept_and_its_runs_wait(make_study: MakeStudy, tmp_path: Pat
     (tmp_path / "study.json").write_text('{"name": "x"}')
     with pytest.raises(StudyError, match=r"study\.json: 'trials'"):
         call("status", str(tmp_path))
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Waits, a minute at most."""
+    for _ in range(6000):
+        if condition():
+            return
+        time.sleep(0.01)
+    raise AssertionError("it did not come to that within a minute")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+def test_a_study_that_is_ended_takes_its_runs_with_it(
+    how: signal.Signals, make_study: MakeStudy, tmp_path: Path, capsys: Capture
+) -> None:
+    """Started as nohup and scripts do, with Ctrl-C ignored; while it is at work, its status may be asked."""
+    file, out = make_study("", max_steps=5000, eval_every=5000), tmp_path / "out"
+    (trial,) = Study.read(file).trials()
+    folder = folder_of(trial, out)
+    command = [sys.executable, "-m", "training", "study", "run", str(file), "--out", str(out)]
+    with subprocess.Popen(["/bin/sh", "-c", "trap '' INT; exec \"$@\"", "sh", *command]) as process:
+        until(lambda: len(steps(folder / RECORD / METRICS)) > 0)
+        assert call("status", str(out)) == 0
+        assert capsys.readouterr().out.splitlines()[0].endswith(": at work")
+        process.send_signal(how)
+    assert process.returncode == (130 if how is signal.SIGTERM else -signal.SIGKILL)
+    until(lambda: not occupied(folder))
+    taken = len(steps(folder / RECORD / METRICS))
+    assert 0 < taken < 5000 and f"stopped after step {taken} of 5000" in (folder / LOG).read_text()
+    assert (folder / RECORD / CHECKPOINT).exists(), "it has saved itself"
+    assert call("status", str(out)) == 0
+    assert f": stopped after step {taken}, " in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_a_run_that_another_process_is_at_has_not_failed(
+    make_study: MakeStudy, tmp_path: Path, capsys: Capture
+) -> None:
+    file, out = make_study("", untrained=True), tmp_path / "out"
+    (trial,) = Study.read(file).trials()
+    with locked(folder_of(trial, out)):
+        assert call("run", str(file), "--out", str(out)) == 1
+    said, err = capsys.readouterr()
+    assert said == f"{out / RESULTS}: 1 runs are at work elsewhere\n"
+    assert f"1/1 {trial.title} ({trial.id}): at work elsewhere\n" in err and "failed" not in err
+
+
+def test_exit_codes_say_why_there_is_no_result(
+    make_study: MakeStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    file, out = make_study(), tmp_path / "out"
+    codes = iter([ELSEWHERE, 1])
+
+    class Ended:
+        """A process that has ended."""
+
+        def __init__(self, *_arguments: object, **_options: object) -> None:
+            self.code = next(codes)
+
+        def wait(self) -> int:
+            return self.code
+
+    monkeypatch.setattr(subprocess, "Popen", Ended)
+    assert call("run", str(file), "--out", str(out)) == 1
+    said, err = capsys.readouterr()
+    assert said == f"{out / RESULTS}: 1 runs failed, 1 runs are at work elsewhere\n"
+    first, second = Study.read(file).trials()
+    assert f"({first.id}): at work elsewhere\n" in err and f"({second.id}) failed; the end of" in err
+
+
+def test_a_run_is_at_work_while_its_lock_is_held(make_study: MakeStudy, tmp_path: Path, capsys: Capture) -> None:
+    plan = Plan.of(Study.read(make_study("")))
+    plan.keep(tmp_path)
+    with locked(folder_of(plan.trials[0], tmp_path)):
+        assert call("status", str(tmp_path)) == 0
+        assert ": at work\n" in capsys.readouterr().out
+    assert call("status", str(tmp_path)) == 0
+    assert ": stopped after step 0, " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("damaged", ["", '{"scores": ', "null", "[1]", "{}", "\xff"])
+def test_a_damaged_result_is_none(
+    damaged: str, make_study: MakeStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    file, out = make_study("", untrained=True), tmp_path / "out"
+    (trial,) = Study.read(file).trials()
+    result = done(trial, out)
+    whole = result.read_text()
+    result.write_bytes(damaged.encode("latin-1"))
+    Plan.of(Study.read(file)).keep(out)
+    assert call("status", str(out)) == 0 and "0 of 1 runs are finished" in capsys.readouterr().out
+
+    def here(_processes: object, trial: Trial, study: Path) -> None:
+        carry_out(folder_of(trial, study), io.StringIO())
+
+    monkeypatch.setattr(Processes, "__call__", here)
+    assert call("run", str(file), "--out", str(out)) == 0
+    err = capsys.readouterr().err
+    assert f"{result}: " in err and f"damaged, so {trial.title} is carried out again\n1 runs, 0 of them" in err
+    assert json.loads(result.read_text())["scores"] == json.loads(whole)["scores"]
+    assert len((out / RESULTS).read_text().splitlines()) == 1

@@ -23,6 +23,11 @@ def test_a_share_has_its_size_and_is_part_of_a_larger_one(
     assert len(lines(share([str(corpus_file)], 1e-6, tmp_path))) == 1
 
 
+def test_shares_that_are_close_are_two(corpus_file: Path, tmp_path: Path) -> None:
+    files = {share([str(corpus_file)], fraction, tmp_path) for fraction in (0.1, 0.10000001)}
+    assert len(files) == 2
+
+
 def test_it_is_of_the_sentences_in_whatever_order(sentences: list[str], tmp_path: Path) -> None:
     orders = [sentences, random.Random(1).sample(sentences, len(sentences)), [*sentences, *sentences[:50], "", " "]]
     shares = []

@@ -13,15 +13,18 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from scipy.stats import spearmanr
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import spearmanr, ttest_ind
 
 from tests.training.study.conftest import call
 from training.evaluation.bootstrap import Comparison, resample
 from training.evaluation.pairs import STS_TASKS
+from training.study.figures import figures
 from training.study.judgement import DEV, Judgement
 from training.study.page import page
 from training.study.results import COSINES, RESULTS, RUNS, read
-from training.study.summary import cells, explanation, summarise, table
+from training.study.summary import Spread, cells, explanation, summarise, table, welch
 from training.study.trial import StudyError
 
 Capture = pytest.CaptureFixture[str]
@@ -131,8 +134,56 @@ def test_seeds_may_outweigh_the_pairs(tmp_path: Path) -> None:
     runs = [("a", 0, 2.0), ("a", 1, 6.0), ("b", 0, 1.2), ("b", 1, 5.0)]
     write(tmp_path, *(noisy(tmp_path, *run) for run in runs))
     _, b = summarise(read(tmp_path), tmp_path, resamples=200).rows
-    assert b.gain and b.gain.low > 0 and b.gain_error and b.gain.difference < 2 * b.gain_error
+    assert b.gain and b.gain.low > 0 and b.noise and b.gain.difference < b.noise
     assert b.verdict == "better, within the seeds' noise"
+
+
+@given(
+    mine=st.lists(st.integers(0, 1000), min_size=2, max_size=6, unique=True),
+    theirs=st.lists(st.integers(0, 1000), min_size=2, max_size=6, unique=True),
+)
+def test_the_seeds_noise_is_what_a_t_test_allows(mine: list[int], theirs: list[int]) -> None:
+    """At a difference of just that much, SciPy's test has p = 5 %."""
+    noise = welch(Spread(tuple(mine)), Spread(tuple(theirs)))
+    assert noise is not None
+    moved = [x - fmean(mine) + fmean(theirs) + noise for x in mine]
+    assert ttest_ind(moved, theirs, equal_var=False).pvalue == pytest.approx(0.05, rel=1e-6)
+
+
+def test_the_noise_of_few_seeds() -> None:
+    three = Spread((70.0, 71.0, 72.0))
+    assert welch(three, three) == pytest.approx(2.7764 * (2 / 3) ** 0.5, rel=1e-4), "t at 4 degrees of freedom"
+    assert welch(three, Spread((70.0,))) is None and welch(Spread((70.0,)), three) is None
+    assert welch(Spread((70.0, 70.0)), Spread((71.0, 71.0))) == 0
+
+
+def test_comparisons_are_counted(tmp_path: Path) -> None:
+    write(tmp_path, *(noisy(tmp_path, arm, 0, 2.0) for arm in "abc"), line("bare", 0, 70.0))
+    assert "Comparisons made: 2, each" in explanation(summarise(read(tmp_path), tmp_path, resamples=20))
+    write(tmp_path, line("x", 0, 70.0), line("y", 0, 70.0))
+    assert "Comparisons" not in explanation(summarise(read(tmp_path), tmp_path))
+
+
+def test_a_sweep_shows_where_its_means_lie_on_other_pairs(tmp_path: Path) -> None:
+    lines = []
+    for place, noise in enumerate((3.0, 2.0, 1.0)):
+        axes = {"temperature": noise, "seed": place}
+        lines.append({**noisy(tmp_path, "a", place, noise), "axes": axes})
+    write(tmp_path, *lines, line("a", 9, 70.0, axes={"temperature": 4.0, "seed": 9}))
+    summary = summarise(read(tmp_path), tmp_path, resamples=50)
+    sweep = next(each for each in figures(summary) if "over temperature" in "".join(each.itertext()))
+    spreads = [part for part in sweep.iter("line") if part.get("class") == "spread mark-0"]
+    assert len(spreads) == 3, "one without cosines has none"
+    assert all(part.get("x1") == part.get("x2") for part in spreads)
+    dots = {part.get("cx"): part for part in sweep.iter("circle") if part.get("class") == "dot mark-0"}
+    for part in spreads:
+        low, middle, high = (
+            float(part.get("y1", "")),
+            float(dots[part.get("x1")].get("cy", "")),
+            float(part.get("y2", "")),
+        )
+        assert 14 <= high < middle < low <= 184, "in the frame, about the mean"
+    assert "Upright: where 95 % of resampled" in "".join(sweep.itertext())
 
 
 @pytest.mark.parametrize(("sign", "shown"), [(1, "+0.00"), (-1, "+0.00")])

@@ -3,6 +3,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,15 @@ def test_a_run_that_was_trained_but_not_judged_is_only_judged(
     assert result["scores"] == worked(trial, tmp_path / "whole")[0]["scores"]
 
 
+@pytest.mark.parametrize("damaged", ["", "null"])
+def test_a_damaged_result_is_made_again(damaged: str, make_study: MakeStudy, tmp_path: Path) -> None:
+    (trial,) = trials(make_study("[grid]\nseed = [3]\n"))
+    first, _ = worked(trial, tmp_path)
+    (folder_of(trial, tmp_path) / RESULT).write_text(damaged)
+    again, _ = worked(trial, tmp_path)
+    assert {**again, "seconds": None} == {**first, "seconds": None}
+
+
 def test_another_seed_is_another_run(make_study: MakeStudy, tmp_path: Path) -> None:
     one, other = (worked(trial, tmp_path)[0] for trial in trials(make_study("[grid]\nseed = [3, 4]\n")))
     assert one["scores"] != other["scores"] and one["curve"][0] == other["curve"][0]
@@ -126,6 +136,11 @@ def test_only_what_needs_a_teacher_gets_the_named_one(
         assert config.teacher == made[-1].out
         assert made[-1].seed == trial.config.seed and made[-1].params == plan(trial.config).params
     assert len({planned.out for planned in made}) == 2, "one for each seed"
+    corpus = tmp_path / "corpus.txt"
+    for text in ("one\n", "two\n"):
+        corpus.write_text(text)
+        teachers.with_teacher(replace(trial.config, corpus=(str(corpus),)), tmp_path, io.StringIO())
+    assert made[-1].out != made[-2].out, "one for each corpus, also under one path"
 
 
 def test_one_process_at_a_time(make_study: MakeStudy, tmp_path: Path) -> None:

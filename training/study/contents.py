@@ -1,0 +1,63 @@
+"""What a run reads, known by its bytes: a path may hold something else tomorrow, and be written in several ways."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+
+from models.bundle import sha256
+from training.config import RunConfig
+from training.evaluation.pairs import STS_TASKS, STSB_DEV, data_root
+from training.study.trial import StudyError
+
+PLACES = ("backbone", "teacher")
+"""Encoders, which are known by where they are."""
+
+
+class Contents:
+    """Reads each corpus and each folder of evaluation data once."""
+
+    def __init__(self) -> None:
+        self._corpus = cache(corpus_digest)
+        self._data = cache(evaluation_digest)
+
+    def of(self, config: RunConfig) -> dict[str, str]:
+        """What stands for the run's paths, by field; without a field that has none.
+
+        Raises:
+            StudyError: a corpus is no file.
+        """
+        found = {}
+        if config.corpus:
+            found["corpus"] = self._corpus(config.corpus)
+        if config.eval_data is not None:
+            found["eval_data"] = self._data(config.eval_data)
+        for name in PLACES:
+            place = getattr(config, name)
+            if place is not None and Path(place).exists():
+                found[name] = str(Path(place).resolve())
+        return found
+
+
+def corpus_digest(files: tuple[str, ...]) -> str:
+    """SHA-256, in hex, of the digests of the files in their order.
+
+    Raises:
+        StudyError: one is no file.
+    """
+    if missing := [file for file in files if not Path(file).is_file()]:
+        raise StudyError(f"corpus: {missing[0]} is no file")
+    return _whole(sha256(Path(file)) for file in files)
+
+
+def evaluation_digest(data: str) -> str:
+    """SHA-256, in hex, of the files of the STS tasks that `data` has, each by its place and its digest."""
+    root = data_root(Path(data))
+    files = {file for task in (*STS_TASKS.values(), STSB_DEV) for file in (root / task.folder).glob(task.files)}
+    return _whole(f"{file.relative_to(root)} {sha256(file)}" for file in sorted(files))
+
+
+def _whole(lines: Iterable[str]) -> str:
+    return hashlib.sha256("\n".join(lines).encode("utf-8")).hexdigest()
