@@ -16,6 +16,9 @@ from training.promotion.promote import promote as decide
 from training.promotion.yardsticks import pick
 
 DEFAULT = Path("artifacts/default")
+REQUIRED = ("sts",)
+"""Where there are labels, a bundle can have been evaluated."""
+REQUIRE = "sts, transfer or tasks by name, which must have a score (default: sts with --data, else none)"
 TOLD = "a running server serves it after SIGHUP or POST /admin/reload"
 
 
@@ -26,7 +29,7 @@ def add(commands: Any) -> None:
     command.add_argument("--data", type=Path, metavar="DIR", help="SentEval's data; without it no labels are used")
     command.add_argument("--corpus", nargs="+", default=[], metavar="FILE", help="to compare by without --data")
     command.add_argument("--margin", type=float, default=0.5, metavar="POINTS", help="it may be worse by (default 0.5)")
-    command.add_argument("--require", type=_tasks, default=(), metavar="TASK,…", help="sts, transfer or tasks by name")
+    command.add_argument("--require", type=_tasks, metavar="TASK,…", help=REQUIRE)
     command.add_argument("--report", type=Path, nargs="+", default=[], metavar="FILE", help="evaluations to attach")
     command.add_argument("--force", action="store_true", help="despite failed checks; the ledger names them")
     command.add_argument("--default", type=Path, default=DEFAULT, metavar="PATH", help=f"what is served ({DEFAULT})")
@@ -38,7 +41,8 @@ def add(commands: Any) -> None:
 
 def promote(options: argparse.Namespace) -> int:
     """0 if it is served now, 1 if it was refused; every check is said, on stderr if it was refused."""
-    terms = Terms(margin=options.margin, require=options.require, reports=options.report, force=options.force)
+    require = options.require if options.require is not None else REQUIRED if options.data else ()
+    terms = Terms(margin=options.margin, require=require, reports=options.report, force=options.force)
     place = check_default(options.default)
     decision = decide(options.bundle, place, terms, partial(pick, options.data, options.corpus), stream=sys.stderr)
     if decision.outcome == "refused":

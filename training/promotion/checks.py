@@ -14,7 +14,7 @@ from models.graph import Graph
 from models.verify import golden_cosine
 from training.evaluation.vectors import Encode
 from training.promotion.evaluations import Evaluation, missing, present
-from training.promotion.yardsticks import LEVEL, Yardstick
+from training.promotion.yardsticks import LEVEL, Judged, Yardstick
 
 GOLDEN_FP32 = 0.9999
 GOLDEN_REDUCED = bundle.GOLDEN_COSINE
@@ -39,6 +39,19 @@ class Judges:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Bar:
+    """What the candidate must not be below by more than the margin."""
+
+    margin: float
+    """In points."""
+    incumbent: Bundle | None
+    broken: bool
+    """What is served does not verify."""
+    best: float | None
+    """The best score that was served by the same yardstick, in points: margins don't add up."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Check:
     """One condition of a promotion."""
 
@@ -46,8 +59,8 @@ class Check:
     passed: bool
     says: str
     numbers: Mapping[str, Any] = field(default_factory=dict)
-    forcible: bool = True
-    """Whether `--force` may pass over it: what does not verify would not be served anyway."""
+    forcible: bool = False
+    """Whether `--force` may pass over it: a margin is a choice, an encoder that can't be judged is none."""
 
     def to_json(self) -> dict[str, Any]:
         """Plain values; numbers that are not finite become null."""
@@ -74,7 +87,7 @@ def verified(folder: Path) -> tuple[Check, Bundle | None]:
     try:
         found = bundle.load(folder)
     except BundleError as error:
-        return Check(name=name, passed=False, says=str(error), forcible=False), None
+        return Check(name=name, passed=False, says=str(error)), None
     files = len(found.manifest.files)
     return Check(name=name, passed=True, says=f"{files} files verified", numbers={"files": files}), found
 
@@ -87,13 +100,13 @@ def golden(candidate: Bundle) -> Check:
         try:
             cosines[precision] = golden_cosine(candidate, precision=precision)
         except Exception as error:  # as in `attempted`, and here the precision is known
-            return Check(name=name, passed=False, says=f"{precision}: {error}", numbers=cosines, forcible=False)
+            return Check(name=name, passed=False, says=f"{precision}: {error}", numbers=cosines)
     floors = {precision: GOLDEN_FP32 if precision == FP32 else GOLDEN_REDUCED for precision in cosines}
     low = [precision for precision, cosine in cosines.items() if not cosine >= floors[precision]]
     listed = ", ".join(f"{precision} {cosine:.6f}" for precision, cosine in cosines.items())
     below = "".join(f"; {precision} is below {floors[precision]}" for precision in low)
     says = f"lowest cosine: {listed}{below}"
-    return Check(name=name, passed=not low, says=says, numbers=cosines, forcible=False)
+    return Check(name=name, passed=not low, says=says, numbers=cosines)
 
 
 def required(candidate: Bundle, evaluations: Sequence[Evaluation], names: Sequence[str]) -> Check:
@@ -101,26 +114,51 @@ def required(candidate: Bundle, evaluations: Sequence[Evaluation], names: Sequen
     lacking = missing(names, present(candidate, evaluations))
     says = f"no score of {', '.join(lacking)}" if lacking else f"{', '.join(names) or 'none'} required, none missing"
     return Check(
-        name="required tasks", passed=not lacking, says=says, numbers={"required": list(names), "missing": lacking}
+        name="required tasks",
+        passed=not lacking,
+        says=says,
+        numbers={"required": list(names), "missing": lacking},
+        forcible=True,
     )
 
 
-def not_worse(candidate: Bundle, incumbent: Bundle | None, judges: Judges, margin: float) -> Check:
-    """The candidate is not below the incumbent by more than the margin, both embedded now by the same runner."""
-    name, yardstick = NOT_WORSE, judges.yardstick
+def not_worse(candidate: Bundle, bar: Bar, judges: Judges) -> Check:
+    """The candidate is not below the incumbent, embedded now by the same runner, nor below the best served so far."""
+    yardstick = judges.yardstick
     ours = yardstick.judge(judges.encode(candidate))
-    numbers: dict[str, Any] = {"metric": yardstick.metric, "candidate": ours.score, "margin": margin}
+    numbers: dict[str, Any] = {
+        "metric": yardstick.metric,
+        "sample": yardstick.sample,
+        "candidate": ours.score,
+        "margin": bar.margin,
+        "best": bar.best,
+    }
     scored = f"{yardstick.metric} {ours.score:.2f}"
-    if incumbent is None:
-        return Check(name=name, passed=True, says=f"{scored}; nothing is served yet", numbers=numbers)
-    theirs = yardstick.judge(judges.encode(incumbent))
-    between = yardstick.compare(ours, theirs)
-    numbers |= {"incumbent": theirs.score, "level": LEVEL, **asdict(between)}
+    if not math.isfinite(ours.score):
+        return Check(name=NOT_WORSE, passed=False, says=f"{scored}: no score", numbers=numbers)
+    passed, against, measured = _against(ours, bar, judges)
+    numbers |= measured
+    if bar.best is not None and ours.score < bar.best - bar.margin:
+        passed, against = False, f"{against}; below {bar.best:.2f}, the best served so far, by more than the margin"
+    return Check(name=NOT_WORSE, passed=passed, says=f"{scored}{against}", numbers=numbers, forcible=True)
+
+
+def _against(ours: Judged, bar: Bar, judges: Judges) -> tuple[bool, str, dict[str, Any]]:
+    """Whether the incumbent lets it pass, in words, and in numbers."""
+    if bar.broken:
+        return False, "; what is served does not verify, so there is nothing to compare with", {}
+    if bar.incumbent is None:
+        return True, "; nothing is served yet", {}
+    try:
+        theirs = judges.yardstick.judge(judges.encode(bar.incumbent))
+    except Exception as error:  # as in `attempted`, but here what is served is at fault
+        return False, f"; what is served can't be judged: {error}", {}
+    between = judges.yardstick.compare(ours, theirs)
     says = (
-        f"{scored} against {theirs.score:.2f} of the incumbent: {between.difference:+.2f} "
-        f"({100 * LEVEL:g} % interval {between.low:+.2f} to {between.high:+.2f}), margin {margin:g}"
+        f" against {theirs.score:.2f} of the incumbent: {between.difference:+.2f} "
+        f"({100 * LEVEL:g} % interval {between.low:+.2f} to {between.high:+.2f}), margin {bar.margin:g}"
     )
-    return Check(name=name, passed=between.difference >= -margin, says=says, numbers=numbers)
+    return between.difference >= -bar.margin, says, {"incumbent": theirs.score, "level": LEVEL, **asdict(between)}
 
 
 def alike(candidate: Bundle, judges: Judges) -> Check:

@@ -11,7 +11,8 @@ from typing import Any
 from models.bundle import REPORT, Bundle
 from training.evaluation.pairs import STS_TASKS
 from training.promotion.ledger import PromotionError
-from training.report.judged import ReportError, judge
+from training.report.judged import ReportError
+from training.report.page import render
 
 FORMAT = 1
 FAMILIES: dict[str, tuple[str, ...]] = {
@@ -19,7 +20,10 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     "transfer": ("MR", "CR", "SUBJ", "MPQA", "SST2", "TREC", "MRPC"),
 }
 """What `--require` may call by one name."""
-NO_TASKS = {"format", "command", "created", "subject", "environment", "speed", "precisions", "curve", "best_step"}
+SCORES = {"sts": ("spearman", "all"), "transfer": ("accuracy",), "retrieval": ("ndcg10",)}
+"""Where an evaluation has the score of a task of each family."""
+MALFORMED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+"""What a page is answered with that is made from anything but an evaluation."""
 
 Evaluation = Mapping[str, Any]
 
@@ -28,31 +32,33 @@ def attached(bundle: Bundle, files: Sequence[Path]) -> list[Evaluation]:
     """The evaluations in `files`, then those in the report that the bundle carries already.
 
     Raises:
-        PromotionError: a file can't be read, is no evaluation, or is one of another encoder.
+        PromotionError: a file can't be read or shown, is no evaluation, or does not say that it is one of this encoder.
     """
     own = [bundle.folder / REPORT] if REPORT in bundle.manifest.files else []
     found: list[Evaluation] = []
     for file in [*files, *own]:
         for evaluation in _read(file):
-            subject = evaluation.get("subject")
-            told = subject.get("fingerprint") if isinstance(subject, dict) else None
-            if told is not None and told != bundle.manifest.fingerprint:
+            told = evaluation["subject"].get("fingerprint")
+            if told is None:
+                raise PromotionError(f"{file}: names no fingerprint of the encoder that it evaluates")
+            if told != bundle.manifest.fingerprint:
                 raise PromotionError(f"{file}: evaluates another encoder, {told}, not {bundle.manifest.fingerprint}")
             if evaluation not in found:
                 found.append(evaluation)
+    if found:
+        _shown(found, ", ".join(map(str, [*files, *own])))
     return found
 
 
 def present(bundle: Bundle, evaluations: Sequence[Evaluation]) -> set[str]:
-    """The tasks that have a score."""
+    """The tasks that have a number as their score; `retrieval` is there with any of its collections."""
     tasks = {name for name, score in (bundle.manifest.scores or {}).items() if _is_score(score)}
     for evaluation in evaluations:
-        for family, content in evaluation.items():
-            if family in NO_TASKS or not isinstance(content, dict) or not content:
-                continue
-            named = content.get("tasks", content)
-            tasks |= {name for name, score in named.items() if score is not None} if isinstance(named, dict) else set()
-            tasks |= {family} if family not in FAMILIES else set()
+        for family, path in SCORES.items():
+            content = evaluation.get(family) or {}
+            named = content.get("tasks") if family in FAMILIES else content
+            scored = {name for name, score in (named or {}).items() if _is_score(_at(score, path))}
+            tasks |= scored | ({family} if scored and family not in FAMILIES else set())
     return tasks
 
 
@@ -72,13 +78,28 @@ def _read(file: Path) -> list[Evaluation]:
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise PromotionError(f"{file}: not an evaluation of format {FORMAT}")
     evaluations = content.get("evaluations", [content])
+    if not isinstance(evaluations, list):
+        raise PromotionError(f"{file}: evaluations is not a list")
+    _shown(evaluations, str(file))
+    return evaluations
+
+
+def _shown(evaluations: Sequence[Evaluation], files: str) -> None:
+    """A page and a file can be made of them: tried before anything is measured, so that nothing is in vain."""
     try:
-        if evaluations:
-            judge(evaluations)
-    except (ReportError, TypeError, AttributeError) as error:
-        raise PromotionError(f"{file}: {error}") from error
-    return list(evaluations)
+        render(evaluations).encode()
+        json.dumps(evaluations, ensure_ascii=False, allow_nan=False).encode()
+    except ReportError as error:
+        raise PromotionError(f"{files}: {error}") from error
+    except MALFORMED as error:
+        raise PromotionError(f"{files}: can't be shown ({type(error).__name__}: {error})") from error
+
+
+def _at(score: object, path: Sequence[str]) -> object:
+    for name in path:
+        score = score.get(name) if isinstance(score, dict) else None
+    return score
 
 
 def _is_score(score: object) -> bool:
-    return isinstance(score, int | float) and math.isfinite(score)
+    return isinstance(score, int | float) and not isinstance(score, bool) and math.isfinite(score)

@@ -9,6 +9,7 @@ from models import bundle
 from models.bundle import GOLDEN_COSINE, REPORT, Bundle, BundleError
 from models.verify import golden_cosine
 from training.promotion.decision import described, host, now
+from training.promotion.incumbent import examined, kept
 from training.promotion.ledger import PromotionError
 from training.promotion.place import Place
 
@@ -41,22 +42,27 @@ def sweep(place: Place) -> None:
 def rollback(place: Place, *, stream: TextIO) -> dict[str, Any]:
     """Serve what was served before; the line of the ledger that says so.
 
+    A folder that was put in place of the link is copied first, and then goes back to what the link led to.
+
     Raises:
         PromotionError: nothing was served before, or it is there no more or does not verify.
+        BundleError, OSError: no copy can be made of a folder.
     """
     with place.held(stream):
         reconcile(place)
         served = place.ledger.served()
-        if len(served) < 2:
+        facts, present = (None, None) if place.current() else examined(place)
+        copies = served if facts else served[:-1]
+        if not copies:
             raise PromotionError(f"{place.default}: nothing was served before what is served now")
-        target, source = served[-2], place.copies / served[-2]
+        target, source = copies[-1], place.copies / copies[-1]
         found = _sound(place, target)
         line = {
             "time": now(),
             "outcome": "rolled back",
             "copy": target,
             "candidate": described(source, found),
-            "incumbent": {"copy": served[-1]},
+            "incumbent": kept(place, facts, present) or {"copy": served[-1]},
             "forced": False,
             "host": host(),
         }

@@ -68,6 +68,18 @@ class Ledger:
                 names = [*names[: names.index(copy)], copy] if copy in names else [*names, str(copy)]
         return names
 
+    def best(self, metric: str, sample: str) -> float | None:
+        """The highest score, by `metric` on `sample`, of what is served and what was before it; None if there is none.
+
+        What a rollback took back does not count.
+        """
+        served = set(self.served())
+        promoted = [each for each in self.entries() if each["outcome"] == "promoted" and each.get("copy") in served]
+        measured = [check.get("numbers", {}) for entry in promoted for check in entry.get("checks", [])]
+        same = [each for each in measured if (each.get("metric"), each.get("sample")) == (metric, sample)]
+        scores = [each.get(whose) for each in same for whose in ("candidate", "incumbent")]
+        return max((score for score in scores if score is not None), default=None)
+
     def copies(self) -> set[str]:
         """Every copy that a line names, whether it is still there or not."""
         named = [part.get("copy") for entry in self.entries() for part in (entry, entry.get("incumbent") or {})]

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import fcntl
 import os
 import re
 import shutil
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
 from models import bundle
-from models.bundle import BundleError
+from models.bundle import Bundle, BundleError
 from models.disk import fsync, naming
+from training.lock import LockError, locked
 from training.promotion.ledger import Ledger, PromotionError
 
 COPIES = "promoted"
+LOCK = ".promotion.lock"
 SHORT = 12
 """Characters of the fingerprint in the name of a copy."""
 AT_FDCWD, RENAME_EXCHANGE = -100, 2
@@ -51,20 +52,14 @@ class Place:
         Raises:
             OSError: the folder can't be written; names it.
         """
-        lock = self.default.parent / ".promotion.lock"
-        with naming(lock):
-            lock.parent.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(lock, os.O_RDWR | os.O_CREAT, 0o644)
-        try:
+        with ExitStack() as stack:
             try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
+                stack.enter_context(locked(self.default.parent, name=LOCK))
+            except LockError:
                 print(f"waiting for another promotion to {self.default} to end", file=stream, flush=True)
-                fcntl.flock(descriptor, fcntl.LOCK_EX)
+                stack.enter_context(locked(self.default.parent, name=LOCK, wait=True))
             self._restore()
             yield
-        finally:
-            os.close(descriptor)
 
     def current(self) -> str | None:
         """The name of the copy that is served; None where `default` is no link to one."""
@@ -86,7 +81,7 @@ class Place:
         """Serve `copy`: whoever opens `default`, at any moment and after a crash at any, finds the old or the new.
 
         A folder that `default` was is exchanged with the link in one step where the system can do that. It is
-        removed if it verifies, for then its copy is among the copies, and else kept as `unverified`.
+        removed only if a copy has the same files; else it is kept, as `uncopied` or, not verifying, `unverified`.
         """
         with naming(self.default):
             self._aside.unlink(missing_ok=True)
@@ -119,12 +114,23 @@ class Place:
         if self._aside.is_symlink():
             self._aside.unlink()
         elif self._aside.exists():
-            try:
-                bundle.load(self._aside)
-            except BundleError:
-                self._aside.rename(self.copies / self.free_name("unverified"))
-            else:
+            found = _loaded(self._aside)
+            if found is not None and self._has_copy(found):
                 shutil.rmtree(self._aside)
+            else:
+                self.copies.mkdir(exist_ok=True)
+                self._aside.rename(self.copies / self.free_name("unverified" if found is None else "uncopied"))
+
+    def _has_copy(self, found: Bundle) -> bool:
+        likely = self.copies.glob(f"{found.manifest.fingerprint[:SHORT]}*")
+        return any(copy.manifest.files == found.manifest.files for copy in map(_loaded, likely) if copy)
+
+
+def _loaded(folder: Path) -> Bundle | None:
+    try:
+        return bundle.load(folder)
+    except BundleError:
+        return None
 
 
 def _exchange(link: Path, folder: Path) -> None:
@@ -145,8 +151,10 @@ def check_default(default: Path) -> Place:
     """The place of `default`.
 
     Raises:
-        PromotionError: something is there that is neither a folder nor a link.
+        PromotionError: it can't be a link, or something is there that is neither a folder nor a link.
     """
+    if default.name in ("", "..", COPIES):
+        raise PromotionError(f"--default {default}: not a path where a link can be, such as artifacts/default")
     if default.exists() and not default.is_dir():
         raise PromotionError(f"{default}: not a folder or a link to one; it is left alone")
     return Place(default)

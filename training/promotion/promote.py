@@ -10,16 +10,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
-from models import bundle
-from models.bundle import FP32, REPORT, REPORT_PAGE, Bundle, BundleError
+from models.bundle import FP32, REPORT, REPORT_PAGE, Bundle
 from models.graph import Graph
 from training.progress import encode_visibly
 from training.promotion import checks, evaluations, pace
-from training.promotion.checks import Check, Judges
+from training.promotion.checks import Bar, Judges
 from training.promotion.copies import copy
 from training.promotion.decision import Decision, described, host
 from training.promotion.evaluations import Evaluation
 from training.promotion.history import reconcile, sweep
+from training.promotion.incumbent import examined, kept
 from training.promotion.ledger import PromotionError
 from training.promotion.pace import Timings
 from training.promotion.place import SHORT, Place
@@ -63,15 +63,17 @@ def promote(
     with place.held(stream):
         reconcile(place)
         first, found = checks.verified(candidate)
-        served, incumbent = _incumbent(place)
+        served, incumbent = examined(place)
         decision = Decision(candidate=described(candidate, found), incumbent=served, checks=[first], force=terms.force)
         if found is not None:
             if incumbent is not None and found.folder.resolve() == incumbent.folder.resolve():
                 raise PromotionError(f"{candidate}: is what {place.default} serves already")
             attached = evaluations.attached(found, terms.reports)
             judges = Judges(yardstick(), partial(encode_visibly, stream=stream))
+            best = place.ledger.best(judges.yardstick.metric, judges.yardstick.sample)
+            bar = Bar(margin=terms.margin, incumbent=incumbent, broken=bool(served) and not incumbent, best=best)
             rest = [checks.golden(found), checks.required(found, attached, terms.require)]
-            rest.append(_compared(found, incumbent, judges, terms.margin, broken=bool(served) and not incumbent))
+            rest.append(checks.attempted(checks.NOT_WORSE, partial(checks.not_worse, found, bar, judges)))
             rest.append(checks.attempted("reduced precisions", partial(checks.alike, found, judges)))
             decision = replace(decision, checks=[first, *rest])
             if decision.outcome == "promoted":
@@ -80,25 +82,6 @@ def promote(
         if decision.outcome == "promoted":
             sweep(place)
         return decision
-
-
-def _incumbent(place: Place) -> tuple[dict[str, Any] | None, Bundle | None]:
-    """What is served, as the ledger names it, and the bundle; no bundle if it does not verify."""
-    if not place.default.exists() and not place.default.is_symlink():
-        return None, None
-    try:
-        found = bundle.load(place.default)
-    except BundleError:
-        return described(place.default, None, copy=None), None
-    return described(place.default, found, copy=place.current()), found
-
-
-def _compared(candidate: Bundle, incumbent: Bundle | None, judges: Judges, margin: float, *, broken: bool) -> Check:
-    if broken:
-        says = "what is served does not verify, so there is nothing to compare with"
-        return Check(name=checks.NOT_WORSE, passed=False, says=says)
-    check = partial(checks.not_worse, candidate, incumbent, judges, margin)
-    return checks.attempted(checks.NOT_WORSE, check)
 
 
 def _serve(
@@ -112,11 +95,7 @@ def _serve(
 ) -> Decision:
     """The copies first, then the link: a crash leaves the old bundle served until the last step, then the new."""
     precisions = _paced(candidate, timings)
-    served = decision.incumbent
-    if incumbent is not None and served is not None and served["copy"] is None:
-        name = place.free_name(incumbent.manifest.fingerprint[:SHORT])
-        copy(incumbent, place.copies / name, added={})
-        served = served | {"copy": name}
+    served = kept(place, decision.incumbent, incumbent)
     name = place.free_name(candidate.manifest.fingerprint[:SHORT])
     decision = replace(decision, incumbent=served, precisions=precisions, copy=name)
     slower = [precision for precision, facts in precisions.items() if not facts["kept"]]

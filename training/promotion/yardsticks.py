@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -12,7 +14,7 @@ from numpy.typing import NDArray
 
 from training.corpus import Corpus, CorpusError, open_corpus
 from training.evaluation import bootstrap, self_retrieval, sts
-from training.evaluation.bootstrap import Comparison
+from training.evaluation.bootstrap import Comparison, Resampled
 from training.evaluation.pairs import STS_TASKS, STSB_DEV, Pair, Subsets
 from training.evaluation.vectors import Encode
 
@@ -35,6 +37,8 @@ class Yardstick(Protocol):
 
     metric: str
     drift_metric: str
+    sample: str
+    """The hash of what is scored: scores of one metric on one sample can be compared later."""
 
     def judge(self, encode: Encode) -> Judged:
         """The score, and what it comes from.
@@ -67,6 +71,7 @@ class Labelled:
         """
         self._dev: Subsets = STSB_DEV.load(data)
         self._pairs: list[Pair] = [pair for pairs in self._dev.values() for pair in pairs]
+        self.sample = _hash([astuple(pair) for pair in self._pairs])
         whole = all(files.present(data) for files in STS_TASKS.values())
         self._tasks = {name: files.load(data) for name, files in STS_TASKS.items()} if whole else None
         self.drift_metric = "mean STS" if whole else self.metric
@@ -108,6 +113,7 @@ class Unlabelled:
                 f"{corpus.name}: a score without --data needs two held-out sentences of "
                 f"{self_retrieval.LEAST_WORDS} words or more, and there are {len(self._halves)}"
             )
+        self.sample = _hash(self._halves)
 
     def judge(self, encode: Encode) -> Judged:
         """See `Yardstick`."""
@@ -116,12 +122,9 @@ class Unlabelled:
 
     def compare(self, a: Judged, b: Judged) -> Comparison:
         """See `Yardstick`."""
-        differences = a.values - b.values
-        rows = np.random.default_rng(0).integers(len(differences), size=(RESAMPLES, len(differences)))
-        means = differences[rows].mean(axis=1)
-        low, high = np.quantile(means, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-        better = float(np.mean((means > 0) + 0.5 * (means == 0)))
-        return Comparison(a.score - b.score, float(low), float(high), better)
+        rows = np.random.default_rng(0).integers(len(a.values), size=(RESAMPLES, len(a.values)))
+        first, second = (Resampled(each.score, each.values[rows].mean(axis=1)) for each in (a, b))
+        return first.against(second, LEVEL)
 
     def drift(self, encode: Encode) -> float:
         """See `Yardstick`."""
@@ -135,3 +138,7 @@ def pick(data: Path | None, corpus: Sequence[str]) -> Yardstick:
         DataError, CorpusError: the one or the other is missing or broken.
     """
     return Labelled(data) if data is not None else Unlabelled(open_corpus(corpus))
+
+
+def _hash(sample: Sequence[Sequence[object]]) -> str:
+    return hashlib.sha256(json.dumps(sample).encode()).hexdigest()

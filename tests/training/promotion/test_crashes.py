@@ -32,7 +32,7 @@ from training.promotion.promote import Terms, promote
 from training.promotion.yardsticks import Judged
 
 class Equal:
-    metric = drift_metric = "equal"
+    metric = drift_metric = sample = "equal"
     def judge(self, encode): return Judged(80.0, np.zeros(2))
     def compare(self, a, b): return Comparison(0.0, 0.0, 0.0, 0.5)
     def drift(self, encode): return 80.0
@@ -120,6 +120,15 @@ def test_promotion_in_place_of_a_folder_killed_at_any_step(artifacts: Path, stri
 def test_rollback_killed_at_any_step(artifacts: Path, command: Command) -> None:
     assert command("promote", "tiny") == command("promote", "other", "--margin", "100") == 0
     told = killed(artifacts, "rollback", stride=2)
+    assert told["seen"] == ["other", "tiny"]
+    assert int(str(told["kills"])) > 2
+
+
+def test_rollback_from_a_folder_killed_at_any_step(artifacts: Path, command: Command) -> None:
+    assert command("promote", "tiny") == command("promote", "other", "--margin", "100") == 0
+    (artifacts / "default").unlink()
+    (artifacts / "tiny").rename(artifacts / "default")
+    told = killed(artifacts, "rollback", stride=11)
     assert told["seen"] == ["other", "tiny"]
     assert int(str(told["kills"])) > 2
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from models import bundle
 from training.promotion import history
 from training.promotion.ledger import Ledger, PromotionError
-from training.promotion.place import Place
+from training.promotion.place import Place, check_default
 
 Command = Callable[..., int]
 
@@ -50,6 +50,62 @@ def test_a_rollback_to_what_does_not_verify_is_refused(artifacts: Path, command:
     with pytest.raises(PromotionError, match=r"config\.json: altered"):
         command("rollback")
     assert (place.current(), place.ledger.file.read_text()) == (before, lines)
+
+
+def test_a_folder_in_place_of_the_link_is_copied_and_goes_back_to_what_was_served(
+    artifacts: Path, command: Command
+) -> None:
+    shutil.copytree(artifacts / "tiny", artifacts / "mine")
+    for name in ("tiny", "other"):
+        assert command("promote", name, "--margin", "100") == 0
+    place = Place(artifacts / "default")
+    first, second = place.ledger.served()
+    place.default.unlink()
+    (artifacts / "mine").rename(place.default)
+    files = bundle.load(place.default).manifest.files
+    assert command("rollback") == 0
+    assert place.current() == second
+    line = place.ledger.entries()[-1]
+    kept = line["incumbent"]["copy"]
+    assert bundle.load(place.copies / kept).manifest.files == files and kept not in (first, second)
+    assert line["incumbent"]["fingerprint"] == bundle.load(place.copies / kept).manifest.fingerprint
+    assert place.ledger.served() == [first, second]
+    assert command("rollback") == 0
+    assert place.current() == first
+
+
+def test_a_folder_that_does_not_verify_goes_back_too_and_is_kept(artifacts: Path, command: Command) -> None:
+    assert command("promote", "tiny") == 0
+    place = Place(artifacts / "default")
+    place.default.unlink()
+    (artifacts / "other" / "tokenizer.json").write_text("{}")
+    (artifacts / "other").rename(place.default)
+    assert command("rollback") == 0
+    assert place.current() == place.ledger.served()[-1]
+    assert (place.copies / "unverified" / "tokenizer.json").read_text() == "{}"
+
+
+def test_a_folder_without_a_copy_is_never_removed(artifacts: Path, command: Command) -> None:
+    assert command("promote", "tiny") == 0
+    place = Place(artifacts / "default")
+    (name,) = place.ledger.served()
+    place.default.unlink()
+    shutil.copytree(artifacts / "other", place.default)
+    place.point(name)
+    uncopied = place.copies / "uncopied"
+    assert bundle.load(uncopied).manifest.name == "other" and place.current() == name
+    place.default.unlink()
+    shutil.copytree(uncopied, place.copies / bundle.load(uncopied).manifest.fingerprint[:12])
+    uncopied.rename(place.default)
+    place.point(name)
+    assert not uncopied.exists(), "now there is one"
+
+
+@pytest.mark.parametrize("path", [".", "/", "..", "x/..", "artifacts/promoted"])
+def test_a_path_where_no_link_can_be_is_refused(path: str) -> None:
+    with pytest.raises(PromotionError, match=r"^--default .*not a path where a link can be") as refused:
+        check_default(Path(path))
+    assert str(Path(path)) in str(refused.value)
 
 
 def test_the_last_copies_stay_and_the_rest_goes(artifacts: Path, command: Command) -> None:

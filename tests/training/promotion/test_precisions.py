@@ -35,7 +35,7 @@ Rewritten = Callable[..., Bundle]
 class Told:
     """A yardstick that says of one encoder after another what it was told."""
 
-    metric = drift_metric = "told"
+    metric = drift_metric = sample = "told"
 
     def __init__(self, *drifts: float) -> None:
         self._drifts = list(drifts)

@@ -171,46 +171,6 @@ def test_missing_tasks_are_named(artifacts: Path, command: Command, capsys: pyte
     assert command("promote", "other", "--require", "STS12,STS13") == 0
 
 
-def evaluation(fingerprint: str | None) -> dict[str, Any]:
-    task = {"spearman": {"all": 70.0, "mean": 70.0, "wmean": 70.0}, "pairs": 10}
-    return {
-        "format": 1,
-        "subject": {"name": "tiny", "fingerprint": fingerprint},
-        "sts": {"tasks": {"STS14": task}},
-        "retrieval": {"scifact": {"ndcg10": 64.5}},
-    }
-
-
-def test_an_attached_evaluation_counts_and_travels_with_the_copy(artifacts: Path, command: Command) -> None:
-    file = artifacts / "evaluation.json"
-    file.write_text(json.dumps(evaluation(bundle.load(artifacts / "other").manifest.fingerprint)))
-    required = ("--require", "STS12,STS14,scifact,retrieval")
-    assert command("promote", "other", *required, "--report", str(file)) == 0
-    report = json.loads((artifacts / "default" / "report.json").read_text())
-    assert report["evaluations"] == [json.loads(file.read_text())]
-    copy = (artifacts / "default").resolve()
-    assert command("promote", "tiny", "--margin", "100") == 0
-    assert command("promote", str(copy), *required, "--margin", "100") == 0, "a copy has its own report"
-    assert (artifacts / "default").readlink().name == f"{copy.name}-2"
-
-
-@pytest.mark.parametrize(
-    ("content", "says"),
-    [
-        ("{", "not JSON"),
-        ('{"format": 2}', "not an evaluation of format 1"),
-        (json.dumps(evaluation("0" * 64)), "evaluates another encoder"),
-        ('{"format": 1, "evaluations": [{"format": 1}]}', "subject"),
-    ],
-)
-def test_a_report_that_can_not_be_attached(artifacts: Path, command: Command, content: str, says: str) -> None:
-    file = artifacts / "evaluation.json"
-    file.write_text(content)
-    with pytest.raises(PromotionError, match=says) as refused:
-        command("promote", "tiny", "--report", str(file))
-    assert str(file) in str(refused.value)
-
-
 def test_bad_input_is_no_decision(artifacts: Path, command: Command, tmp_path: Path) -> None:
     with pytest.raises(BundleError, match=r"nothing/manifest\.json: missing"):
         command("promote", "nothing")
@@ -260,8 +220,10 @@ def test_the_default_is_the_servers() -> None:
 
 
 def test_real_labels(artifacts: Path, command: Command, test_data: Path) -> None:
-    assert command("promote", "tiny", "--data", str(test_data)) == 0
-    assert command("promote", "other", "--data", str(test_data), "--margin", "100") == 0
+    assert command("promote", "tiny", "--data", str(test_data)) == 1, "STS must have been measured where it can be"
+    assert decisions(artifacts)[-1]["failed"] == ["required tasks"]
+    assert command("promote", "tiny", "--data", str(test_data), "--require", "") == 0
+    assert command("promote", "other", "--data", str(test_data), "--require", "STS12", "--margin", "100") == 0
     (check,) = [check for check in decisions(artifacts)[-1]["checks"] if check["name"] == "not worse"]
     assert check["numbers"]["metric"] == "STS-B dev"
     assert check["numbers"]["low"] < check["numbers"]["difference"] < check["numbers"]["high"]

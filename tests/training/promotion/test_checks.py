@@ -1,0 +1,120 @@
+"""What `--force` passes over, and what it does not."""
+
+from __future__ import annotations
+
+import io
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from models import bundle
+from models.bundle import FP32, Bundle
+from training.evaluation.bootstrap import Comparison
+from training.evaluation.vectors import Encode, EvaluationError
+from training.promotion.decision import Decision
+from training.promotion.place import Place
+from training.promotion.promote import Terms, promote
+from training.promotion.yardsticks import Judged
+
+Rewritten = Callable[..., Bundle]
+
+
+class Given:
+    """A yardstick that scores one encoder after another as it was told."""
+
+    metric = drift_metric = "given"
+
+    def __init__(self, *scores: float | Exception, sample: str = "a") -> None:
+        self.sample = sample
+        self._scores = list(scores)
+
+    def judge(self, encode: Encode) -> Judged:
+        score = self._scores.pop(0)
+        if isinstance(score, Exception):
+            raise score
+        return Judged(score, np.zeros(2))
+
+    def compare(self, a: Judged, b: Judged) -> Comparison:
+        return Comparison(a.score - b.score, a.score - b.score, a.score - b.score, 0.5)
+
+    def drift(self, encode: Encode) -> float:
+        return 80.0
+
+
+def decided(artifacts: Path, name: str, yardstick: Given, *, force: bool = False) -> Decision:
+    place = Place(artifacts / "default")
+    return promote(artifacts / name, place, Terms(force=force), lambda: yardstick, stream=io.StringIO())
+
+
+@pytest.mark.parametrize("score", [np.nan, np.inf, EvaluationError("a vector holds NaN")])
+@pytest.mark.parametrize("broken", [False, True])
+def test_an_encoder_that_can_not_be_judged_is_not_forced(
+    artifacts: Path, score: float | Exception, broken: bool
+) -> None:
+    shutil.copytree(artifacts / "tiny", artifacts / "default")
+    if broken:
+        (artifacts / "default" / "tokenizer.json").write_text("{}")
+    decision = decided(artifacts, "other", Given(score, 80.0), force=True)
+    assert decision.outcome == "refused"
+    assert [check.name for check in decision.failed] == ["not worse"]
+    assert not (artifacts / "default").is_symlink()
+
+
+def test_a_reduced_precision_that_fails_is_not_forced(
+    artifacts: Path, rewritten: Rewritten, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copy(artifacts / "tiny" / bundle.ONNX, artifacts / "tiny" / "onnx/model_bf16.onnx")
+    rewritten(artifacts / "tiny")
+    drifts = iter([80.0, 70.0])
+    monkeypatch.setattr(Given, "drift", lambda *_: next(drifts))
+    decision = decided(artifacts, "tiny", Given(80.0), force=True)
+    assert (decision.outcome, [check.name for check in decision.failed]) == ("refused", ["reduced precisions"])
+
+    def crashed(_: Given, encode: Encode) -> float:
+        raise RuntimeError("no kernel")
+
+    monkeypatch.setattr(Given, "drift", crashed)
+    decision = decided(artifacts, "tiny", Given(80.0), force=True)
+    assert decision.outcome == "refused" and decision.failed[0].says == "could not be made: no kernel"
+    assert list(bundle.load(artifacts / "tiny").graphs) == [FP32, "bf16"]
+
+
+def test_an_incumbent_that_can_not_be_judged_needs_force(artifacts: Path) -> None:
+    shutil.copytree(artifacts / "tiny", artifacts / "default")
+    broken = EvaluationError("a vector holds NaN")
+    decision = decided(artifacts, "other", Given(80.0, broken))
+    assert decision.outcome == "refused" and "what is served can't be judged" in decision.failed[0].says
+    assert decided(artifacts, "other", Given(80.0, broken), force=True).outcome == "promoted"
+    assert bundle.load(artifacts / "default").manifest.name == "other"
+
+
+def test_margins_do_not_add_up(artifacts: Path) -> None:
+    assert decided(artifacts, "tiny", Given(81.0)).outcome == "promoted"
+    assert decided(artifacts, "other", Given(80.6, 81.0)).outcome == "promoted"
+    refused = decided(artifacts, "tiny", Given(80.2, 80.6))
+    assert refused.outcome == "refused" and "below 81.00, the best served so far" in refused.failed[0].says
+    elsewhere = decided(artifacts, "tiny", Given(80.2, 80.6, sample="b"))
+    assert elsewhere.outcome == "promoted", "scores on other data say nothing"
+    assert decided(artifacts, "other", Given(80.4, 80.2)).outcome == "refused"
+    assert decided(artifacts, "other", Given(80.4, 80.2), force=True).outcome == "promoted"
+
+
+def test_what_a_rollback_took_back_sets_no_bar(artifacts: Path) -> None:
+    place = Place(artifacts / "default")
+    for outcome, copy, score in (("promoted", "a", 80.0), ("promoted", "b", 90.0), ("rolled back", "a", None)):
+        numbers = {"metric": "given", "sample": "a", "candidate": score}
+        place.ledger.append({"outcome": outcome, "copy": copy, "checks": [{"numbers": numbers}]})
+    assert place.ledger.best("given", "a") == 80.0
+    assert place.ledger.best("given", "b") is None
+    place.ledger.append(
+        {
+            "outcome": "promoted",
+            "copy": "c",
+            "incumbent": {"copy": "a"},
+            "checks": [{"numbers": {"metric": "given", "sample": "a", "candidate": None, "incumbent": 85.0}}, {}],
+        }
+    )
+    assert place.ledger.best("given", "a") == 85.0, "what was served before the first promotion counts"
