@@ -92,7 +92,9 @@ def _batches() -> list[list[str]]:
 
 def _config(name: str) -> RunConfig:
     objective, run, params = OURS[name]
-    config = from_preset(objective, backbone=BACKBONE).override({"pooling": "cls", "head": True, "device": "cpu", **run})
+    config = from_preset(objective, backbone=BACKBONE).override(
+        {"pooling": "cls", "head": True, "device": "cpu", **run}
+    )
     return replace(config, params=replace(config.params, **params))
 
 
