@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -73,13 +73,13 @@ def test_it_has_the_terms_that_the_run_saw(
 def test_sentences_whose_views_are_no_numbers_are_named(broken: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     from models.encoder import Encoder
 
-    whole = Encoder.forward
+    whole = Encoder.pooled
 
-    def spoiled(self: Encoder, ids: Tensor, mask: Tensor, **inputs: Tensor) -> Tensor:
-        return torch.cat([whole(self, ids, mask, **inputs)[:-1], torch.full((1, self.dim), torch.nan)])
+    def spoiled(self: Encoder, layers: Sequence[Tensor], mask: Tensor) -> Tensor:
+        return torch.cat([whole(self, layers, mask)[:-1], torch.full((1, self.dim), torch.nan)])
 
     file = diverged.last(Path(broken.run))
-    monkeypatch.setattr(Encoder, "forward", spoiled)
+    monkeypatch.setattr(Encoder, "pooled", spoiled)
     _, _, odd = replay(broken, file)
     assert 1 <= len(odd) < broken.batch_size, "one in each pass"
 
