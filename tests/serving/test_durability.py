@@ -79,6 +79,7 @@ class Writer:
             self.stored.update((slot, version) for version in versions)
 
 
+@pytest.mark.slow
 def test_twenty_kills_lose_nothing_acknowledged_and_keep_nothing_half_done(launch: Callable[..., Any]) -> None:
     rng = random.Random(0)
     writers = [Writer(number) for number in range(2)]

@@ -135,6 +135,7 @@ def test_printed_commands_work(launch: Launch) -> None:
     assert '"run a coroutine"' in ran.stdout
 
 
+@pytest.mark.slow
 def test_a_thousand_connections_at_once(launch: Launch) -> None:
     server = launch()
     texts = [f"text {i} " + "word " * (i % 40) for i in range(1000)]

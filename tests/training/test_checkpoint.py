@@ -179,6 +179,7 @@ def test_a_finished_run_resumes_to_the_same_end(uninterrupted: RunConfig, fitted
     assert "from step 14" in said and outcome.best.step <= 14
 
 
+@pytest.mark.slow
 def test_sigkill_at_random_steps(uninterrupted: RunConfig, make_config: MakeConfig, fitted: Fit) -> None:
     _kill_and_compare(uninterrupted, make_config("cut"), fitted, kills=2)
 
