@@ -6,8 +6,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from training.corpus import Corpus, CorpusError
 from training.evaluation import geometry, self_retrieval, sts
 from training.evaluation.pairs import STSB_DEV
@@ -32,16 +30,11 @@ def by_stsb_dev(data: Path) -> Selection:
     """
     subsets = STSB_DEV.load(data)
     pairs = [pair for subset in subsets.values() for pair in subset]
-    close = [i for i, pair in enumerate(pairs) if pair.gold > geometry.CLOSE]
 
     def scores(encode: Encode) -> dict[str, float]:
         encode = remembered(encode)
-        sides = [unit_vectors(encode, side) for side in ([pair.a for pair in pairs], [pair.b for pair in pairs])]
-        return {
-            sts.STSB_DEV_METRIC: sts.evaluate(encode, {"STSB-dev": subsets})["STSB-dev"].spearman.all,
-            "alignment": geometry.alignment(*(side[close] for side in sides)),
-            "uniformity": geometry.uniformity(np.concatenate(sides)),
-        }
+        spearman = sts.evaluate(encode, {"STSB-dev": subsets})["STSB-dev"].spearman.all
+        return {sts.STSB_DEV_METRIC: spearman, **geometry.of_pairs(encode, pairs)}
 
     return Selection(sts.STSB_DEV_METRIC, scores)
 

@@ -74,6 +74,25 @@ class Geometry:
         return asdict(self)
 
 
+def of_pairs(encode: Encode, pairs: Sequence[Pair]) -> dict[str, float]:
+    """`alignment` of the pairs with a gold score above 4, `uniformity` of both sides of all: what a run watches.
+
+    Raises:
+        EvaluationError: a vector is not finite, or no pair has a gold score above 4.
+    """
+    close = _close(pairs)
+    _, both = _encoded(encode, [pair.a for pair in pairs] + [pair.b for pair in pairs])
+    a, b = np.split(both, 2)
+    return {"alignment": alignment(a[close], b[close]), "uniformity": uniformity(both)}
+
+
+def _close(pairs: Sequence[Pair]) -> NDArray[np.bool_]:
+    close: NDArray[np.bool_] = np.array([pair.gold for pair in pairs]) > CLOSE
+    if not close.any():
+        raise EvaluationError(f"none of {len(pairs)} pairs has a gold score above {CLOSE:g}, so there is no alignment")
+    return close
+
+
 def evaluate(
     encode: Encode, pairs: Sequence[Pair], *, sentences: Sequence[str] | None = None, seed: int = 0
 ) -> Geometry:
@@ -85,8 +104,7 @@ def evaluate(
         EvaluationError: a vector is not finite, no pair has a gold score above 4, or all sentences are alike.
     """
     golds = np.array([pair.gold for pair in pairs])
-    if not (golds > CLOSE).any():
-        raise EvaluationError(f"none of {len(pairs)} pairs has a gold score above {CLOSE:g}, so there is no alignment")
+    close = _close(pairs)
     texts = [pair.a for pair in pairs] + [pair.b for pair in pairs]
     unit, both = _encoded(encode, texts)
     a, b = np.split(both, 2)
@@ -97,7 +115,7 @@ def evaluate(
     shuffled = unit[np.random.default_rng(seed).permutation(len(unit))]
     mean, deviation = random_cosines(unit)
     return Geometry(
-        alignment=alignment(a[golds > CLOSE], b[golds > CLOSE]),
+        alignment=alignment(a[close], b[close]),
         alignment_at_least_4=alignment(a[golds >= CLOSE], b[golds >= CLOSE]),
         uniformity=uniformity(both),
         random_cosine_mean=mean,

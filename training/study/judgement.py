@@ -76,11 +76,11 @@ def judge(encoder: Encoder, data: Path, stream: TextIO) -> Judgement:
     encode = remembered(encode_visibly(encoder.encode, stream))
     cosines = sts.cosines(encode, tasks)
     scores = sts.score(cosines, tasks)
-    shape = geometry.evaluate(encode, [pair for pairs in tasks[DEV].values() for pair in pairs])
+    shape = geometry.of_pairs(encode, [pair for pairs in tasks[DEV].values() for pair in pairs])
     return Judgement(
         scores={task: score.spearman.all for task, score in scores.items()},
-        alignment=shape.alignment,
-        uniformity=shape.uniformity,
+        alignment=shape["alignment"],
+        uniformity=shape["uniformity"],
         cosines={task: np.concatenate(list(of.values())).astype(np.float32) for task, of in cosines.items()},
         golds={
             task: np.array([pair.gold for pairs in of.values() for pair in pairs], dtype=np.float32)
