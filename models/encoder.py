@@ -19,6 +19,7 @@ from transformers import AutoModel, AutoTokenizer, PreTrainedModel, PreTrainedTo
 
 from models import transform as transforms
 from models.pooling import AVERAGED_LAYERS, POOLINGS
+from models.precision import full_precision
 from models.sources import SourceError, resolve
 from models.tokenizer import Tokenizer, Tokens
 from models.transform import Transform
@@ -120,8 +121,8 @@ class Encoder(nn.Module):
         return output.hidden_states if averaged else (output.last_hidden_state,)
 
     def pooled(self, layers: Sequence[Tensor], attention_mask: Tensor) -> Tensor:
-        """Vectors (N, D) of what `layers` gave for sentences with this mask (N, L)."""
-        vectors = POOLINGS[self.pooling](layers, attention_mask)
+        """Vectors (N, D), float32 at least, of what `layers` gave for sentences with this mask (N, L)."""
+        vectors = POOLINGS[self.pooling]([full_precision(each) for each in layers], attention_mask)
         return vectors if self.transform is None else self.transform(vectors)
 
     def attach(self, transform: Transform) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -11,14 +13,17 @@ from training.dropout import Dropout
 
 
 def swift(encoder: Encoder) -> Encoder:
-    """`encoder` itself, its attention replaced by a quicker one, and on the CPU its dropout and word embeddings too.
+    """`encoder` itself with a quicker attention, and on the CPU quicker dropout, residuals and word embeddings.
 
-    In evaluation it computes what it did, bit for bit; in training the same function, with other random numbers.
+    Without autocast it computes in evaluation what it did, bit for bit; in training the same function, with other
+    random numbers.
     """
     if encoder.backbone.config.model_type in FAMILIES:
         encoder.backbone.set_attn_implementation(SWIFT)
     if encoder.device.type != "cpu":  # where torch's own are quick
         return encoder
+    if encoder.backbone.config.model_type in FAMILIES:
+        encoder.backbone.get_submodule("embeddings").register_forward_hook(_narrow)
     for parent in list(encoder.backbone.modules()):
         for name, child in parent.named_children():
             if type(child) is nn.Dropout:
@@ -26,6 +31,16 @@ def swift(encoder: Encoder) -> Encoder:
     if not torch.distributed.is_initialized():  # processes exchange dense gradients
         _look_up_sparsely(encoder)
     return encoder
+
+
+def _narrow(_module: nn.Module, _inputs: Any, embedded: Tensor) -> Tensor:
+    """Under bf16 autocast the first term of the sum that runs through all layers is bf16, and so is the sum.
+
+    Norms widen it inside. Torch would keep it in float32, and narrow it for every matrix product that reads it.
+    """
+    device = embedded.device.type
+    narrow = torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device) is torch.bfloat16
+    return embedded.bfloat16() if narrow else embedded
 
 
 def _look_up_sparsely(encoder: Encoder) -> None:

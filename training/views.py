@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from models.encoder import Encoder, dropout_off
+from models.precision import full_precision
 from models.tokenizer import Tokens
 from training.objectives.base import Needs, Views
-from training.objectives.contrastive import full_precision
 from training.packing import Pass, encoded
 from training.passes import by_length
 

@@ -6,13 +6,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from models.precision import full_precision
+
 EPS = 1e-8
 """Added nowhere: the least length a vector is divided by (PyTorch's `cosine_similarity`)."""
-
-
-def full_precision(x: Tensor) -> Tensor:
-    """`x`, widened to float32 where it is narrower."""
-    return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
 
 
 def cosine_logits(anchors: Tensor, candidates: Tensor, temperature: float) -> Tensor:

@@ -9,8 +9,9 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from models.precision import full_precision
 from training.objectives.base import Needs, Preset, Recipe, Views
-from training.objectives.contrastive import cosine_logits, full_precision, info_nce
+from training.objectives.contrastive import cosine_logits, info_nce
 from training.objectives.heads import MLP
 from training.objectives.noise import ascended, gaussian_negatives
 from training.objectives.weighting import binary_cross_entropy, distillation, instance_weights

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from training.objectives.contrastive import EPS, full_precision, info_nce
+from models.precision import full_precision
+from training.objectives.contrastive import EPS, info_nce
 
 BATCH_NORM_EPS = 1e-5
 """Added to the variance of a dimension, as PyTorch's batch norm does."""

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from training.objectives.contrastive import cosine_logits, full_precision
+from models.precision import full_precision
+from training.objectives.contrastive import cosine_logits
 
 
 def gaussian(*shape: int, like: Tensor, rng: torch.Generator) -> Tensor:

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from training.objectives.contrastive import full_precision
+from models.precision import full_precision
 from training.objectives.inverse_root import inverse_square_root, principal_axes
 
 Gradient = Literal["detached", "full"]

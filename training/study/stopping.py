@@ -42,6 +42,6 @@ def follow(parent: int) -> None:
 
 
 def _as_ctrl_c(_signal: int, _frame: FrameType | None) -> None:
-    # Once: the system says it again for each thread of a killed parent, and a second Ctrl-C would not wait for the step.
+    # Once: the system says it for each thread of a killed parent, and a second Ctrl-C would not wait for the step.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.raise_signal(signal.SIGINT)

@@ -1,0 +1,11 @@
+"""Types of numbers."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def full_precision(x: Tensor) -> Tensor:
+    """`x`, widened to float32 where it is narrower."""
+    return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
