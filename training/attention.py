@@ -80,7 +80,7 @@ def _attend(
 def _parts(projected: Tensor, packed: Sequence[Tensor]) -> list[Tensor]:
     """(1, heads, T, d) cut into the (n, heads, L, d) of each part."""
     shapes = [(mask.size(0), mask.size(-1)) for mask in packed]
-    tokens = torch.split(projected[0].transpose(0, 1), [n * length for n, length in shapes])
+    tokens = torch.split(projected.squeeze(0).transpose(0, 1), [n * length for n, length in shapes])
     return [each.view(*shape, *each.shape[1:]).transpose(1, 2) for each, shape in zip(tokens, shapes, strict=True)]
 
 

@@ -58,7 +58,7 @@ def _packed(encoder: Encoder, passes: Sequence[Pass], copies: int) -> list[Tenso
         )
     if last is not None:
         masks = [mask[:, :1] for mask in masks]
-    parts = zip(*(torch.split(layer[0], [mask.numel() for mask in masks]) for layer in layers), strict=True)
+    parts = zip(*(torch.split(layer.squeeze(0), [mask.numel() for mask in masks]) for layer in layers), strict=True)
     return [
         encoder.pooled([layer.view(*mask.shape, -1) for layer in part], mask)
         for part, mask in zip(parts, masks, strict=True)
