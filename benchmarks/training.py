@@ -26,11 +26,12 @@ from training.config import RunConfig, from_preset
 from training.corpus import open_corpus
 from training.devices import Devices
 from training.hardware import autocast_dtype
+from training.memory import keep_pages
 from training.objectives.base import Needs
 from training.objectives.heads import MLP
 from training.speed import Work, matmul_peak
 
-BATCH, LENGTH, ROUNDS, WARMUP = 64, 32, 10, 3
+BATCH, LENGTH, ROUNDS, WARMUP = 64, 32, 20, 3
 BACKBONE = "minilm"
 CPU = torch.device("cpu")
 
@@ -99,12 +100,14 @@ def _config(name: str) -> RunConfig:
 
 
 def _ours(name: str, texts: Iterator[Sequence[str]]) -> Callable[[], None]:
-    """The step of a run; its teacher is the backbone."""
+    """The step of a run; its teacher is the backbone, pooled as the run pools."""
     config, devices = _config(name), Devices("cpu")
     autocast = autocast_dtype(config.precision, CPU)
     state = initial(config, devices, autocast)
     state.encoder.train()
     teacher = loaded(BACKBONE, devices) if state.objective.needs.teacher else None
+    if teacher is not None:
+        teacher.pooling = state.encoder.pooling
     step = step_of(config, state, devices, teacher, autocast)
     tokenise: Callable[[Sequence[str]], Batch] = tokeniser(state.encoder, teacher, max_length=LENGTH, own=devices.rows)
 
@@ -216,6 +219,8 @@ def _last_words(process: subprocess.Popen[str]) -> int:
 
 def main(name: str) -> None:
     """The contestant's process: batches come in on the first line, each further line asks for a step."""
+    if name in OURS:
+        keep_pages()  # as `python -m training` does
     take = contestant(name, json.loads(sys.stdin.readline()))
     for _ in sys.stdin:
         take()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from torch import nn
 
 from models.encoder import Encoder
 from training.acceleration import swift
@@ -52,7 +53,11 @@ def initial(config: RunConfig, devices: Devices, autocast: torch.dtype | None) -
 def step_of(
     config: RunConfig, state: State, devices: Devices, teacher: Encoder | None, autocast: torch.dtype | None
 ) -> Step:
-    """What takes the steps of the run."""
+    """What takes the steps of the run; the teacher's matrices are from then on in the type they are multiplied in."""
+    if teacher is not None and autocast is not None:  # which would convert them at every step
+        for module in teacher.modules():
+            if isinstance(module, nn.Linear):
+                module.to(autocast)
     return Step(
         state,
         devices,

@@ -60,8 +60,8 @@ def _kept(shape: torch.Size, drop: int) -> Tensor:
     places = math.prod(shape)
     draws = torch.empty(-(-places // 4), dtype=torch.int64).random_(-(2**63), None)
     uniform = draws.view(torch.int16)[:places].view(shape).bitwise_right_shift_(1)  # in [-2^14, 2^14)
-    # u >= drop - 2^14 as the sign of drop - 2^14 - 1 - u, which the shift spreads over all bits.
-    return uniform.neg_().add_(drop - 2 ** (BITS - 1) - 1).bitwise_right_shift_(BITS)
+    # u < 2^14 - drop as the sign of the difference, which the shift spreads over all bits.
+    return uniform.sub_(2 ** (BITS - 1) - drop).bitwise_right_shift_(BITS)
 
 
 def _masked(x: Tensor, kept: Tensor, scale: float) -> Tensor:

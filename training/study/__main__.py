@@ -9,6 +9,7 @@ from transformers.utils.logging import disable_progress_bar, set_verbosity_error
 
 from training.lock import LockError
 from training.loop import InterruptedRun
+from training.memory import keep_pages
 from training.study.schedule import ELSEWHERE, STOPPED
 from training.study.stopping import follow
 from training.study.work import carry_out
@@ -16,6 +17,7 @@ from training.study.work import carry_out
 
 def main() -> int:
     """What goes wrong is for the log, in full; its last line says what it was."""
+    keep_pages()
     folder, parent = sys.argv[1:]
     disable_progress_bar()  # type: ignore[no-untyped-call]  # transformers' own, one for each file it opens
     set_verbosity_error()  # type: ignore[no-untyped-call]  # no report on weights that pooling does without
