@@ -97,11 +97,12 @@ def test_a_missing_file_and_missing_pairs_are_named(tmp_path: Path) -> None:
         task.load(tmp_path)
 
 
-def test_data_lie_in_the_folder_or_in_its_senteval(tmp_path: Path) -> None:
+@pytest.mark.parametrize("within", ["senteval/downstream", "downstream"])
+def test_data_lie_in_the_folder_or_in_its_senteval(within: str, tmp_path: Path) -> None:
     task = TaskFiles("t", "STS.*.txt", sts_year("a"), pairs=1)
     files: dict[str, str | bytes] = {"STS.input.a.txt": "a\tb\n", "STS.gs.a.txt": "1\n"}
-    write(tmp_path / "senteval/downstream/t", files)
-    assert task.present(tmp_path) and task.load(tmp_path) == task.load(tmp_path / "senteval/downstream")
+    write(tmp_path / within / "t", files)
+    assert task.present(tmp_path) and task.load(tmp_path) == task.load(tmp_path / within)
     assert not task.present(tmp_path / "elsewhere")
 
 

@@ -130,9 +130,9 @@ def lines(file: Path, *, encoding: str = "utf-8") -> list[str]:
 
 
 def data_root(data: Path) -> Path:
-    """The `senteval/downstream` in `data`, or `data` itself where there is none."""
-    nested = data / "senteval" / "downstream"
-    return nested if nested.is_dir() else data
+    """The `senteval/downstream` or `downstream` in `data`, or `data` itself where there is neither."""
+    nested = (data / "senteval" / "downstream", data / "downstream")
+    return next((folder for folder in nested if folder.is_dir()), data)
 
 
 STS_TASKS: dict[str, TaskFiles] = {
