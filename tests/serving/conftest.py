@@ -7,9 +7,10 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +18,18 @@ import httpx
 import pytest
 from fastapi.testclient import TestClient
 
+from models.tokenizer import Tokens
 from serving.app import create_app
 from serving.engines import ENGINES
-from serving.ports import Model
+from serving.engines.fake import FakeEngine
+from serving.ports import Embedded, Model
 from serving.service import Service
 from serving.settings import Settings
 from serving.stores import STORES
 
 ROOT = Path(__file__).resolve().parents[2]
 MakeService = Callable[..., Service]
+LOCAL = ("127.0.0.1", 5000)
 
 
 @pytest.fixture
@@ -177,3 +181,65 @@ def launch(tmp_path: Path) -> Iterator[Launcher]:
     yield launcher
     for running in launcher.started:
         running.kill()
+
+
+class Gate(FakeEngine):
+    """The fake engine, which waits for `open` before it embeds."""
+
+    def __init__(self, open: threading.Event) -> None:
+        self.open = open
+
+    def embed(self, batch: Sequence[Tokens]) -> Embedded:
+        assert self.open.wait(20)
+        return super().embed(batch)
+
+
+class Turned(Gate):
+    """Its vectors have their signs turned."""
+
+    def embed(self, batch: Sequence[Tokens]) -> Embedded:
+        vectors, norms = super().embed(batch)
+        return Embedded(-vectors, norms)
+
+
+@dataclass
+class Bundles:
+    """What `open_bundle` finds from now on: `fake-2`, whose vectors are turned, or what a test puts there."""
+
+    fake: Model
+    found: Callable[[], Model]
+    open: threading.Event = field(default_factory=threading.Event)
+    may_load: threading.Event = field(default_factory=threading.Event)
+
+    def turned(self, **manifest: Any) -> Model:
+        golden = [replace(one, vector=[-x for x in one.vector]) for one in self.fake.manifest.golden]
+        facts = {"name": "turned", "fingerprint": "fake-2", "golden": golden} | manifest
+
+        def load(_: object) -> FakeEngine:
+            assert self.may_load.wait(20)
+            return Turned(self.open)
+
+        return Model(replace(self.fake.manifest, **facts), load, report=b'{"format": 1}')
+
+
+@pytest.fixture
+def bundles(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bundles]:
+    fake = ENGINES["fake"](Path())
+    bundles = Bundles(fake, lambda: fake)
+    bundles.found = bundles.turned
+    bundles.open.set()
+    bundles.may_load.set()
+    monkeypatch.setitem(ENGINES, "fake", lambda _: bundles.found())
+    yield bundles
+    bundles.open.set()
+    bundles.may_load.set()
+
+
+@pytest.fixture
+def local(
+    make_service: MakeService, bundles: Bundles, wait_until_ready: Callable[[TestClient], None]
+) -> Iterator[TestClient]:
+    """A server of `fake-1`, asked from its own machine."""
+    with TestClient(create_app(make_service(bundles.fake)), client=LOCAL) as client:
+        wait_until_ready(client)
+        yield client

@@ -6,9 +6,8 @@ import asyncio
 import re
 import signal
 import threading
-from collections.abc import Callable, Coroutine, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,65 +15,18 @@ import pytest
 from fastapi.testclient import TestClient
 
 from models.bundle import BundleError
-from models.tokenizer import Tokens
 from serving.app import create_app
 from serving.corpora import Wanted
 from serving.embedder import EmbedOptions
-from serving.engines import ENGINES
 from serving.engines.fake import FakeEngine
 from serving.errors import Conflict, Unhealthy
-from serving.ports import Document, Embedded, EngineError, Model
+from serving.ports import Document, EngineError, Model
 from serving.server import Server, bind
 from serving.service import Service
+from tests.serving.conftest import Bundles, Gate
 
 MakeService = Callable[..., Service]
 Run = Callable[[Service, Callable[[], Coroutine[Any, Any, None]]], None]
-LOCAL = ("127.0.0.1", 5000)
-
-
-class Turned(FakeEngine):
-    """The fake engine's vectors with their signs turned; waits for `open`."""
-
-    def __init__(self, open: threading.Event) -> None:
-        self.open = open
-
-    def embed(self, batch: Sequence[Tokens]) -> Embedded:
-        assert self.open.wait(20)
-        vectors, norms = super().embed(batch)
-        return Embedded(-vectors, norms)
-
-
-@dataclass
-class Bundles:
-    """What `open_bundle` finds from now on: `fake-2`, whose vectors are turned, or what a test puts there."""
-
-    fake: Model
-    found: Callable[[], Model]
-    open: threading.Event = field(default_factory=threading.Event)
-    may_load: threading.Event = field(default_factory=threading.Event)
-
-    def turned(self, **manifest: Any) -> Model:
-        golden = [replace(one, vector=[-x for x in one.vector]) for one in self.fake.manifest.golden]
-        facts = {"name": "turned", "fingerprint": "fake-2", "golden": golden} | manifest
-
-        def load(_: object) -> FakeEngine:
-            assert self.may_load.wait(20)
-            return Turned(self.open)
-
-        return Model(replace(self.fake.manifest, **facts), load, report=b'{"format": 1}')
-
-
-@pytest.fixture
-def bundles(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bundles]:
-    fake = ENGINES["fake"](Path())
-    bundles = Bundles(fake, lambda: fake)
-    bundles.found = bundles.turned
-    bundles.open.set()
-    bundles.may_load.set()
-    monkeypatch.setitem(ENGINES, "fake", lambda _: bundles.found())
-    yield bundles
-    bundles.open.set()
-    bundles.may_load.set()
 
 
 def embedded(*texts: str) -> Any:
@@ -84,14 +36,8 @@ def embedded(*texts: str) -> Any:
 
 def test_requests_finish_on_the_encoder_they_began_with(make_service: MakeService, run: Run, bundles: Bundles) -> None:
     gate = threading.Event()
-
-    class Gate(FakeEngine):
-        def embed(self, batch: Sequence[Tokens]) -> Embedded:
-            assert gate.wait(20)
-            return super().embed(batch)
-
-    service = make_service(replace(bundles.fake, load=lambda _: Gate()))
     gate.set()
+    service = make_service(replace(bundles.fake, load=lambda _: Gate(gate)))
 
     async def work() -> None:
         await service.loaded.wait()
@@ -121,14 +67,8 @@ def test_requests_finish_on_the_encoder_they_began_with(make_service: MakeServic
 def test_an_upload_and_a_search_keep_to_one_encoder(make_service: MakeService, run: Run, bundles: Bundles) -> None:
     """Where the other one comes between the check of the corpus and the vectors."""
     gate = threading.Event()
-
-    class Gate(FakeEngine):
-        def embed(self, batch: Sequence[Tokens]) -> Embedded:
-            assert gate.wait(20)
-            return super().embed(batch)
-
-    service = make_service(replace(bundles.fake, load=lambda _: Gate()))
     gate.set()
+    service = make_service(replace(bundles.fake, load=lambda _: Gate(gate)))
 
     async def work() -> None:
         await service.loaded.wait()
@@ -151,16 +91,6 @@ def test_an_upload_and_a_search_keep_to_one_encoder(make_service: MakeService, r
         assert (hit.document.id, round(hit.score, 5)) == ("b", 1)
 
     run(service, work)
-
-
-@pytest.fixture
-def local(
-    make_service: MakeService, bundles: Bundles, wait_until_ready: Callable[[TestClient], None]
-) -> Iterator[TestClient]:
-    """A server of `fake-1`, asked from its own machine."""
-    with TestClient(create_app(make_service(bundles.fake)), client=LOCAL) as client:
-        wait_until_ready(client)
-        yield client
 
 
 def test_everything_follows(local: TestClient) -> None:
@@ -354,40 +284,3 @@ def test_only_the_own_machine_is_answered(
         if status == 403:
             assert answer.json()["error_type"] == "Unauthorized"
             assert client.get("/info").json()["fingerprint"] == "fake-1"
-
-
-REPORT = b'{"format": 1, "evaluations": []}'
-PAGE = b"<!doctype html><script>alert(1)</script>"
-
-
-def test_the_report_of_the_bundle_in_service(
-    make_service: MakeService, bundles: Bundles, wait_until_ready: Callable[[TestClient], None]
-) -> None:
-    model = replace(bundles.fake, report=REPORT, report_page=PAGE)
-    with TestClient(create_app(make_service(model)), client=LOCAL) as client:
-        wait_until_ready(client)
-        path = "/models/fake/report"
-        plain = client.get(path)
-        assert (plain.content, plain.headers["content-type"]) == (REPORT, "application/json")
-        assert plain.headers["x-model-fingerprint"] == "fake-1"
-        browser = {"accept": "text/html,application/xhtml+xml;q=0.9,*/*;q=0.8"}
-        for page in (client.get(path, headers=browser), client.get(path, params={"format": "html"})):
-            assert page.content == PAGE
-            policy = page.headers["content-security-policy"]
-            assert "default-src 'none'" in policy and "sandbox" in policy and "script" not in policy
-            assert page.headers["x-content-type-options"] == "nosniff"
-        assert client.get(path, headers=browser, params={"format": "json"}).content == REPORT
-        assert client.get(path, params={"format": "pdf"}).status_code == 422
-        other = client.get("/models/other/report")
-        assert other.status_code == 404 and "'fake'" in other.json()["error"]["message"]
-        client.post("/admin/reload")
-        assert client.get(path).status_code == 404, "it was the other bundle's"
-        assert client.get("/models/turned/report", headers=browser).content == b'{"format": 1}', "no page, so JSON"
-        refused = client.get("/models/turned/report", params={"format": "html"})
-        assert refused.status_code == 404 and "only JSON" in refused.text
-
-
-def test_no_report(local: TestClient) -> None:
-    answer = local.get("/models/fake/report")
-    assert answer.status_code == 404
-    assert "`python -m training promote" in answer.json()["error"]["message"]

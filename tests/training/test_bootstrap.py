@@ -12,6 +12,7 @@ from training.evaluation.bootstrap import (
     compare,
     interval,
     resample,
+    resample_accuracy,
     weighted_spearman,
 )
 from training.evaluation.vectors import EvaluationError
@@ -175,3 +176,39 @@ def test_a_missing_task_is_named() -> None:
 def test_a_level_is_a_share(level: float) -> None:
     with pytest.raises(EvaluationError, match="not between 0 and 1"):
         compare([np.arange(3.0)], [np.arange(3.0)], np.arange(3.0), level=level)
+
+
+def test_accuracies_are_resampled_as_correlations_are() -> None:
+    """Explicit redraws of two tasks and two encoders, and the same ones for those they are compared with."""
+    draw = np.random.default_rng(2)
+    sizes = {"MR": 90, "TREC": 40}
+    a, b, other = ({task: draw.random(n) < share for task, n in sizes.items()} for share in (0.7, 0.6, 0.5))
+
+    def redrawn(*runs: dict[str, NDArray[np.bool_]]) -> Array:
+        tasks = []
+        for number, (task, n) in enumerate(sizes.items()):
+            rows = np.random.default_rng([7, number]).integers(0, n, (300, n))
+            tasks.append(np.mean([100 * run[task][rows].mean(axis=1) for run in runs], axis=0))
+        return np.array(np.mean(tasks, axis=0))
+
+    mine, theirs = (resample_accuracy(runs, resamples=300, seed=7) for runs in ([a, b], [other]))
+    assert mine.mean == pytest.approx(100 * np.mean([run[task].mean() for run in (a, b) for task in sizes]))
+    np.testing.assert_allclose(mine.means, redrawn(a, b))
+    gain = mine.against(theirs, 0.9)
+    expected = np.quantile(redrawn(a, b) - redrawn(other), [0.05, 0.95])
+    assert (gain.low, gain.high) == pytest.approx(tuple(expected))
+
+
+def test_accuracies_that_can_not_be_resampled() -> None:
+    hits = {"MR": np.array([True, False])}
+    with pytest.raises(EvaluationError, match="0 resamples"):
+        resample_accuracy([hits], resamples=0)
+    with pytest.raises(EvaluationError, match="at least one encoder and one task"):
+        resample_accuracy([])
+    with pytest.raises(EvaluationError, match="at least one encoder and one task"):
+        resample_accuracy([{}])
+    for others in ({"CR": hits["MR"]}, {"MR": np.array([True])}):
+        with pytest.raises(EvaluationError, match="can't be compared"):
+            resample_accuracy([hits, others])
+    with pytest.raises(EvaluationError, match="can't be compared"):
+        resample_accuracy([{"MR": np.array([], dtype=bool)}])

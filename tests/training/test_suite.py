@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import httpx
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -20,7 +19,6 @@ from training.cli import main
 from training.evaluation.beir import Collection
 from training.evaluation.labelled import Example, Labelled
 from training.evaluation.pairs import DataError, Pair
-from training.evaluation.server import Server
 from training.evaluation.subjects import OtherGraph, Subject, SubjectError, subject
 from training.evaluation.suite import Material, judge, material
 from training.evaluation.tables import aligned, tables
@@ -169,114 +167,6 @@ def test_data_that_is_not_there_is_named(tmp_path: Path) -> None:
         material(tmp_path, ["retrieval"])
     with pytest.raises(DataError, match="no such folder"):
         material(tmp_path / "nowhere", ["sts"])
-
-
-def server(answer: Callable[[httpx.Request], httpx.Response]) -> Server:
-    return Server("http://encoder/", transport=httpx.MockTransport(answer))
-
-
-def test_a_server_of_another_make_answers_in_numbers() -> None:
-    def answer(request: httpx.Request) -> httpx.Response:
-        if request.url.path == "/info":
-            return httpx.Response(200, json={"model_id": "other"})
-        inputs = json.loads(request.content)["inputs"]
-        return httpx.Response(200, json=[[len(text), 0.5] for text in inputs])
-
-    texts = ["a" * n for n in range(1, 80)]
-    np.testing.assert_array_equal(server(answer).encode(texts), [[len(text), 0.5] for text in texts])
-
-
-def test_a_busy_server_is_asked_again() -> None:
-    answers = iter([(429, "0"), (503, "Wed, 21 Oct 2015 07:28:00 GMT"), (200, "0")])
-
-    def answer(request: httpx.Request) -> httpx.Response:
-        status, pause = next(answers)
-        return httpx.Response(status, json={}, headers={"retry-after": pause})
-
-    assert server(answer).info == {}
-    assert next(answers, None) is None
-
-
-@pytest.mark.parametrize(
-    ("vectors", "message"),
-    [
-        ([[1.0, 2.0], [1.0]], "different widths, 1 and 2"),
-        ([{"a": 1}, {"a": 2}], "no vector for 'first': neither base64"),
-        ([[1.0], ["1.0"]], "no vector for 'second': neither base64"),
-        ([[1.0], [None]], "no vector for 'second': neither base64"),
-        ([[], []], "no vector for 'first': it is empty"),
-        (["AACA*Pw==", "AACAPw=="], "no vector for 'first'"),
-        (["AACAPw==", "AAA="], "no vector for 'second'"),
-        ([[10**400], [1]], "no vector for 'first'"),
-        ([[1.0]], "2 texts did not give as many vectors"),
-        ({"embeddings": []}, "2 texts did not give as many vectors"),
-    ],
-)
-def test_what_is_no_vector_is_named(vectors: Any, message: str) -> None:
-    def answer(request: httpx.Request) -> httpx.Response:
-        return httpx.Response(200, json={} if request.url.path == "/info" else vectors)
-
-    with pytest.raises(EvaluationError, match=f"http://encoder/embed: .*{message}"):
-        server(answer).encode(["first", "second"])
-
-
-def test_base64_and_numbers_are_read() -> None:
-    asked: list[list[str]] = []
-
-    def answer(request: httpx.Request) -> httpx.Response:
-        if request.url.path == "/info":
-            return httpx.Response(200, json={})
-        asked.append(json.loads(request.content)["inputs"])
-        return httpx.Response(200, json=["AACAPwAAAEA=", [3, 1e300]])
-
-    np.testing.assert_array_equal(server(answer).encode(["", "a"]), [[1, 2], [3, np.inf]])
-    assert asked == [["", "a"]]
-
-
-@pytest.mark.parametrize(
-    ("answers", "message"),
-    [
-        (
-            {"POST": httpx.Response(500, text="full"), "DELETE": httpx.Response(500, text="locked")},
-            "documents: 500 full",
-        ),
-        ({"search": httpx.Response(200, json=[])}, "search: the answer has no hits"),
-        ({"search": httpx.Response(200, json={"results": []})}, "search: 1 queries gave 0 results"),
-        ({"DELETE": httpx.Response(500, text="locked")}, "evaluation-[0-9a-f]*: 500 locked"),
-    ],
-)
-def test_a_search_that_fails_says_what_mattered(answers: dict[str, httpx.Response], message: str) -> None:
-    def answer(request: httpx.Request) -> httpx.Response:
-        last = request.url.path.rsplit("/", 1)[-1]
-        default = {"results": [{"hits": [{"id": "d"}]}]} if last == "search" else {}
-        return answers.get(last) or answers.get(request.method) or httpx.Response(200, json=default)
-
-    with pytest.raises(EvaluationError, match=message) as raised:
-        server(answer).rankings(GIVEN.retrieval["tiny"])
-    noted = " ".join(getattr(raised.value, "__notes__", []))
-    assert ("500 locked" in noted) == ("POST" in answers)
-
-
-@pytest.mark.parametrize(
-    ("response", "message"),
-    [
-        (httpx.Response(500, text="broken"), "/info: 500 broken"),
-        (httpx.Response(200, text="<html>"), "/info: the answer is not JSON"),
-        (httpx.Response(200, json=[1]), r"/info: the answer is \[1\], not an object"),
-        (httpx.Response(200, text="null"), "/info: the answer is null, not an object"),
-        (httpx.Response(200, json={"model_type": "bert"}), '/info: model_type is "bert", not an object'),
-        (httpx.Response(200, json={"model_type": {"embedding": "mean"}}), '/info: model_type embedding is "mean"'),
-        (httpx.Response(200, json={"dim": "wide"}), '/info: dim is "wide", not a whole number'),
-        (httpx.Response(503, headers={"retry-after": "-1"}), "/info: 503 with Retry-After '-1'"),
-        (httpx.Response(503, headers={"retry-after": "soon"}), "/info: 503 with Retry-After 'soon'"),
-        (httpx.Response(503, headers={"retry-after": "nan"}), "/info: 503 with Retry-After 'nan'"),
-        (httpx.Response(503, headers={"retry-after": "1000"}, text="later"), "/info: 503 later"),
-        (httpx.Response(503, headers={"retry-after": "Fri, 31 Dec 2999 23:59:59 GMT"}, text="x"), "/info: 503 x"),
-    ],
-)
-def test_a_server_that_fails_is_named(response: httpx.Response, message: str) -> None:
-    with pytest.raises(EvaluationError, match=message):
-        server(lambda _request: response)
 
 
 def test_columns_are_aligned() -> None:

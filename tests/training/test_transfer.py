@@ -135,6 +135,21 @@ def test_a_dev_part_chooses_c() -> None:
     assert score.folds == (transfer.Fold(c, max(accuracies), acc, 90, 70, digest(texts)),)
 
 
+def test_predictions_are_those_of_the_scores_and_their_order_that_of_the_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transfer, "FOLDS", 4)
+    tasks = {"CR": Labelled(examples(0, 110)), "SST2": Labelled(examples(0, 90), examples(300, 60), examples(500, 70))}
+    mine, theirs = transfer.classify(encode, tasks), transfer.classify(flagged, tasks)
+    for name, part in (("CR", tasks["CR"].train), ("SST2", tasks["SST2"].test)):
+        found = mine[name]
+        cuts = np.cumsum([fold.test for fold in found.score.folds])[:-1]
+        hits = np.split(found.predicted == found.labels, cuts)
+        assert [round(100 * float(each.mean()), 2) for each in hits] == [fold.accuracy for fold in found.score.folds]
+        assert sorted(found.labels) == sorted(example.label for example in part)
+        np.testing.assert_array_equal(found.labels, theirs[name].labels)
+        assert (found.predicted != theirs[name].predicted).any()
+    assert transfer.evaluate(encode, tasks) == {name: found.score for name, found in mine.items()}
+
+
 def turned(seed: int) -> Encode:
     rotation = np.linalg.qr(np.random.default_rng(seed).normal(size=(DIM, DIM)))[0]
     return lambda texts: (encode(texts) @ rotation).astype(np.float32)

@@ -14,7 +14,8 @@ from training.study.page import page
 from training.study.plan import FOLDER, PLAN, Plan, folder_named, state
 from training.study.results import RESULTS, collect, read
 from training.study.schedule import STOPPED, carry_out_all
-from training.study.summary import RESAMPLES, summarise, table
+from training.study.summary import RESAMPLES, summaries
+from training.study.table import table
 
 
 def add(commands: Any) -> None:
@@ -70,13 +71,13 @@ def run(options: argparse.Namespace) -> int:
 
 
 def report(options: argparse.Namespace) -> int:
-    """Prints the table, writes the page."""
+    """Prints the tables, writes the page."""
     folder = folder_named(options.source, options.out)
     about = Plan.kept(folder) if (folder / PLAN).exists() else Plan(folder.resolve().name, "", ())
-    summary = summarise(read(folder), folder, against=options.against, resamples=options.resamples)
-    print(table(summary))
+    found = summaries(read(folder), folder, against=options.against, resamples=options.resamples)
+    print(table(*found))
     if options.html:
-        write_whole(options.html, page(about.name, about.about, summary))
+        write_whole(options.html, page(about.name, about.about, *found))
     return 0
 
 

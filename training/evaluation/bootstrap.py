@@ -1,4 +1,4 @@
-"""Is one encoder better than another, or were the sentence pairs kind to it? Intervals by resampling the pairs.
+"""Is one encoder better than another, or was the test set kind to it? Intervals by resampling its pairs or examples.
 
 The percentile bootstrap (Efron and Tibshirani 1993, chapter 13): a test set of n pairs is redrawn n times with
 replacement, and whatever it said of the encoders is computed anew. Encoders that are compared see the same redrawn
@@ -8,7 +8,7 @@ here is about the given encoders on other pairs, not about other seeds.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,8 @@ from training.evaluation.vectors import EvaluationError
 Values = NDArray[np.floating[Any]]
 Tasks = Mapping[str, Values]
 """Of the pairs (n,) of each task."""
+Hits = Mapping[str, NDArray[np.bool_]]
+"""Whether each example (n,) of a task was put into its class."""
 
 AT_ONCE = 1 << 19
 """Pairs times resamples in one array: what still lies in a processor's cache is ranked fastest."""
@@ -27,7 +29,7 @@ AT_ONCE = 1 << 19
 
 @dataclass(frozen=True)
 class Comparison:
-    """Mean Spearman x 100 of some encoders minus that of others."""
+    """Mean score of some encoders minus that of others."""
 
     difference: float
     low: float
@@ -38,7 +40,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Interval:
-    """Mean Spearman x 100 of some encoders, and where it lies on other pairs."""
+    """Mean score of some encoders, and where it lies on other pairs."""
 
     mean: float
     low: float
@@ -50,7 +52,7 @@ class Resampled:
     """What some encoders score: on the pairs there are, and on redrawn ones."""
 
     mean: float
-    """Spearman x 100, of tasks and encoders."""
+    """Spearman or accuracy x 100, of tasks and encoders."""
     means: NDArray[np.float64]
     """The same (B,), of each resample."""
 
@@ -83,16 +85,31 @@ def resample(runs: Sequence[Tasks], golds: Tasks, *, resamples: int = 1000, seed
             not finite or all equal.
     """
     _check(runs, golds, resamples)
+    judges = {task: [weighted_spearman(run[task], scores) for run in runs] for task, scores in golds.items()}
     means = np.zeros(resamples)
-    for number, (task, scores) in enumerate(golds.items()):
-        draw = np.random.default_rng([seed, number])
-        judges = [weighted_spearman(run[task], scores) for run in runs]
-        at_once = max(1, AT_ONCE // len(scores))
-        for start in range(0, resamples, at_once):
-            weights = _weights(draw, len(scores), min(at_once, resamples - start))
-            for judge in judges:
-                means[start : start + at_once] += judge(weights)
+    for task, these, weights in _redrawn({task: len(scores) for task, scores in golds.items()}, resamples, seed):
+        for judge in judges[task]:
+            means[these] += judge(weights)
     return Resampled(_observed(runs, golds), 100 * means / (len(runs) * len(golds)))
+
+
+def resample_accuracy(runs: Sequence[Hits], *, resamples: int = 1000, seed: int = 0) -> Resampled:
+    """The same of accuracies: `runs` says of each encoder and task which examples (n,) its classifier got right.
+
+    Raises:
+        EvaluationError: there is no encoder, task or resample, a task has no example, or encoders differ in tasks or
+            examples.
+    """
+    _check_number(resamples, bool(runs and runs[0]))
+    sizes = {task: len(hits) for task, hits in runs[0].items()}
+    for run in runs:
+        if (found := {task: len(hits) for task, hits in run.items()}) != sizes or not all(sizes.values()):
+            raise EvaluationError(f"examples of {found} and of {sizes} can't be compared")
+    shares = {task: np.mean([run[task] for run in runs], axis=0) for task in sizes}  # (n,): of encoders, in the right
+    means = np.zeros(resamples)
+    for task, these, weights in _redrawn(sizes, resamples, seed):
+        means[these] += shares[task] @ weights / sizes[task]
+    return Resampled(100 * float(np.mean([each.mean() for each in shares.values()])), 100 * means / len(sizes))
 
 
 def compare(
@@ -163,6 +180,16 @@ def _ranker(values: Values) -> Callable[[NDArray[np.float64]], NDArray[np.float6
     return ranks
 
 
+def _redrawn(sizes: Mapping[str, int], resamples: int, seed: int) -> Iterator[tuple[str, slice, NDArray[np.float64]]]:
+    """Of each task of n pairs, part by part: which of the resamples, and how often each pair is drawn, (n, part)."""
+    for number, (task, size) in enumerate(sizes.items()):
+        draw = np.random.default_rng([seed, number])
+        at_once = max(1, AT_ONCE // size)
+        for start in range(0, resamples, at_once):
+            end = min(start + at_once, resamples)
+            yield task, slice(start, end), _weights(draw, size, end - start)
+
+
 def _weights(draw: np.random.Generator, n: int, count: int) -> NDArray[np.float64]:
     """How often each of n pairs is drawn, (n, count); each column sums to n."""
     drawn = draw.integers(0, n, size=(count, n))
@@ -183,10 +210,7 @@ def _percentiles(values: NDArray[np.float64], level: float) -> tuple[float, floa
 
 
 def _check(runs: Sequence[Tasks], golds: Tasks, resamples: int) -> None:
-    if resamples < 1:
-        raise EvaluationError(f"{resamples} resamples give no interval")
-    if not runs or not golds:
-        raise EvaluationError("an interval needs at least one encoder and one task")
+    _check_number(resamples, bool(runs and golds))
     for task, scores in golds.items():
         if any(task not in run for run in runs):
             raise EvaluationError(f"{task}: an encoder has no cosines of it")
@@ -198,3 +222,10 @@ def _check(runs: Sequence[Tasks], golds: Tasks, resamples: int) -> None:
                     raise EvaluationError(f"{task}: {what} hold NaN or infinity")
                 if len(values) < 2 or np.ptp(values) == 0:
                     raise EvaluationError(f"{task}: all {what} are equal, so there is nothing to correlate")
+
+
+def _check_number(resamples: int, encoders_and_tasks: bool) -> None:
+    if resamples < 1:
+        raise EvaluationError(f"{resamples} resamples give no interval")
+    if not encoders_and_tasks:
+        raise EvaluationError("an interval needs at least one encoder and one task")

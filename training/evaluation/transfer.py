@@ -71,8 +71,24 @@ class TransferScore:
         return asdict(self)
 
 
+@dataclass(frozen=True)
+class Classified:
+    """A task's score, and what it is a score of."""
+
+    score: TransferScore
+    predicted: Rows
+    """(N,) classes of the test rows; where they are folded, of each fold's after the other."""
+    labels: Rows
+    """(N,) people's classes, in the same order: it depends on the task alone."""
+
+
 def evaluate(encode: Encode, tasks: Mapping[str, Labelled]) -> dict[str, TransferScore]:
-    """The score of each task, as SentEval's scikit-learn classifiers find it.
+    """The score of each task: see `classify`."""
+    return {name: found.score for name, found in classify(encode, tasks).items()}
+
+
+def classify(encode: Encode, tasks: Mapping[str, Labelled]) -> dict[str, Classified]:
+    """The score and the predictions of each task, as SentEval's scikit-learn classifiers find them.
 
     Multinomial logistic regression by L-BFGS, L2 penalty 1/C on the weights and none on the intercept, features not
     scaled. C has the best accuracy, rounded to two decimals, of its grid; the lowest of equals. Where it is found:
@@ -82,10 +98,10 @@ def evaluate(encode: Encode, tasks: Mapping[str, Labelled]) -> dict[str, Transfe
     Raises:
         EvaluationError: a vector is not finite, or a class has fewer examples than there are folds.
     """
-    return {name: _score(encode, labelled, name) for name, labelled in tasks.items()}
+    return {name: _classified(encode, labelled, name) for name, labelled in tasks.items()}
 
 
-def _score(encode: Encode, labelled: Labelled, task: str) -> TransferScore:
+def _classified(encode: Encode, labelled: Labelled, task: str) -> Classified:
     ordered = [
         sorted(part, key=lambda example: (*(len(text.split()) for text in example.texts), example.label))
         for part in (labelled.train, labelled.dev, labelled.test)
@@ -103,7 +119,7 @@ def _score(encode: Encode, labelled: Labelled, task: str) -> TransferScore:
     fold, predicted = _tested(train, test, c, dev_accuracy)
     pairs = len(labelled.train[0].texts) == 2
     f1 = 100 * float(f1_score(test.labels, predicted)) if pairs else None
-    return TransferScore(dev_accuracy, fold.accuracy, f1, (fold,))
+    return Classified(TransferScore(dev_accuracy, fold.accuracy, f1, (fold,)), predicted, test.labels)
 
 
 def _part(examples: Sequence[Example], unit: NDArray[np.float64], row: Mapping[str, int]) -> Part:
@@ -122,14 +138,18 @@ def _part(examples: Sequence[Example], unit: NDArray[np.float64], row: Mapping[s
     )
 
 
-def _folded(whole: Part, task: str) -> TransferScore:
-    folds = []
+def _folded(whole: Part, task: str) -> Classified:
+    folds, predicted, labels = [], [], []
     for train, test in _splits(whole, task):
         c, dev_accuracy = _best_c(C_GRID, _splits(train, task))
-        folds.append(_tested(train, test, c, dev_accuracy)[0])
-    return TransferScore(
+        fold, found = _tested(train, test, c, dev_accuracy)
+        folds.append(fold)
+        predicted.append(found)
+        labels.append(test.labels)
+    score = TransferScore(
         fmean(fold.dev_accuracy for fold in folds), fmean(fold.accuracy for fold in folds), None, tuple(folds)
     )
+    return Classified(score, np.concatenate(predicted), np.concatenate(labels))
 
 
 def _splits(part: Part, task: str) -> list[tuple[Part, Part]]:

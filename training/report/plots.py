@@ -36,6 +36,16 @@ class Dot:
 
 
 @dataclass(frozen=True)
+class Bar:
+    """A value whose distance from zero is what matters."""
+
+    name: str
+    value: float
+    kind: str
+    interval: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True)
 class Series:
     """Points (x, y) of one kind in the order of x."""
 
@@ -77,20 +87,28 @@ def dot_plot(caption: Caption, label: str, dots: Sequence[Dot]) -> Element:
     return svg.figure(caption.name, caption.title, caption.description, frame.foot + 40, [*parts, *frame.below()])
 
 
-def bars(caption: Caption, label: str, values: Sequence[Dot], *, digits: int) -> Element:
-    """Horizontal bars from zero, each with its value."""
-    frame = Frame(linear(label, (bar.value for bar in values), from_zero=True), _unmarked(), left=150, right=56,
-                  height=24 * len(values))  # fmt: skip
+def bars(caption: Caption, label: str, values: Sequence[Bar], *, digits: int) -> Element:
+    """Horizontal bars from zero, each with its value; an interval is a whisker."""
+    reach = [end for bar in values for end in (bar.value, *(bar.interval or ()))]
+    frame = Frame(linear(label, reach, from_zero=True), _unmarked(), left=150, right=56, height=24 * len(values))
     parts = [
         svg.line((frame.across(tick), frame.top), (frame.across(tick), frame.foot), "grid") for tick in frame.x.ticks
     ]
-    for i, value in enumerate(values):
+    zero = frame.across(0)
+    for i, bar in enumerate(values):
         y = frame.top + 24 * i + 12
-        said = number(value.value, digits)
-        corners = (frame.left, y - 7), (frame.across(value.value), y + 7)
-        parts.append(svg.text((frame.left - 10, y + 4), svg.short(value.name, 23), f"name {value.kind}", anchor="end"))
-        parts.append(svg.bar(*corners, value.kind, f"{value.name}: {said}"))
-        parts.append(svg.text((WIDTH, y + 4), said, f"value {value.kind}", anchor="end"))
+        said = number(bar.value, digits)
+        tooltip = f"{bar.name}: {said}"
+        if bar.interval:
+            tooltip += f", {number(bar.interval[0], digits)} to {number(bar.interval[1], digits)}"
+        parts.append(svg.text((frame.left - 10, y + 4), svg.short(bar.name, 23), f"name {bar.kind}", anchor="end"))
+        kind = f"{bar.kind} pale" if bar.interval else bar.kind
+        parts.append(svg.bar((zero, y - 7), (frame.across(bar.value), y + 7), kind, tooltip))
+        if bar.interval:
+            low, high = map(frame.across, bar.interval)
+            parts += svg.whisker(low, high, y)
+        parts.append(svg.text((WIDTH, y + 4), said, f"value {bar.kind}", anchor="end"))
+    parts.append(svg.line((zero, frame.top), (zero, frame.foot), "axis"))
     return svg.figure(caption.name, caption.title, caption.description, frame.foot + 40, [*parts, *frame.below()])
 
 

@@ -39,7 +39,7 @@ def sts(judged: Sequence[Judged]) -> Element | None:
     return section(
         "sts",
         "Semantic textual similarity",
-        _apology(measured),
+        _apology(measured, papers),
         table("STS, Spearman × 100 over all pairs of a task", head, [ours, _published(papers)]),
         _means(measured, papers),
         *(_subsets(each) for each in measured),
@@ -59,7 +59,7 @@ def transfer(judged: Sequence[Judged]) -> Element | None:
         "transfer",
         "Transfer tasks",
         element("p", UNIT_VECTORS),
-        _apology(measured),
+        _apology(measured, papers),
         table("Transfer, accuracy in %", head, [ours, _published(papers)]),
         *(_regularisation(each) for each in measured),
         _sources(papers),
@@ -85,12 +85,13 @@ def _backbones(judged: Iterable[Judged]) -> list[str]:
     return [str(each.get("subject", "backbone") or "") for each in judged]
 
 
-def _apology(judged: Sequence[Judged]) -> Part:
+def _apology(judged: Sequence[Judged], papers: Sequence[Row]) -> Part:
     """Where the papers' backbone is another."""
-    others = sorted({name or "an unnamed backbone" for name in _backbones(judged) if published.reported(name) is None})
+    theirs = {paper.backbone for paper in papers}
+    others = {name or "an unnamed backbone" for name in _backbones(judged) if published.reported(name) not in theirs}
     if not others:
         return None
-    said = " and ".join(others)
+    said = " and ".join(sorted(others))
     return element("p", f"The papers don't report {said}: their rows are there for orientation, not for comparison.")
 
 

@@ -7,7 +7,7 @@ from xml.etree.ElementTree import Element
 
 from training.report.judged import Judged
 from training.report.markup import ABSENT, Part, element, megabytes, number, row, section, table
-from training.report.plots import Caption, Dot, bars
+from training.report.plots import Bar, Caption, bars
 
 
 def speed(judged: Sequence[Judged]) -> Element | None:
@@ -68,7 +68,7 @@ def _precisions(judged: Sequence[Judged]) -> Part:
 
 def _throughput(judged: Sequence[Judged]) -> Part:
     known = [
-        Dot(precision if len(judged) == 1 else f"{precision}, {each.name}", found["texts_per_second"], each.mark)
+        Bar(precision if len(judged) == 1 else f"{precision}, {each.name}", found["texts_per_second"], each.mark)
         for each in judged
         for precision, found in each.get("precisions").items()
         if found.get("texts_per_second") is not None

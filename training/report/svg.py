@@ -119,6 +119,12 @@ def bar(start: Point, end: Point, kind: str, tooltip: str) -> Element:
     )  # fmt: skip
 
 
+def whisker(low: float, high: float, y: float) -> list[Element]:
+    """A horizontal interval with caps; its colour stands out from a bar's and from the paper's."""
+    caps = [line((x, y - 4), (x, y + 4), "whisker") for x in (low, high)]
+    return [line((low, y), (high, y), "whisker"), *caps]
+
+
 def mark(index: int) -> str:
     """The kind of the marks of an evaluation; they repeat after `MARKS`, the labels beside them don't."""
     return f"mark-{index % MARKS}"

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from models.bundle import sha256
 from training.config import RunConfig
+from training.evaluation.labelled import TRANSFER_TASKS
 from training.evaluation.pairs import STS_TASKS, STSB_DEV, data_root
 from training.study.trial import StudyError
 
@@ -21,10 +22,13 @@ class Contents:
 
     def __init__(self) -> None:
         self._corpus = cache(corpus_digest)
-        self._data = cache(evaluation_digest)
+        self._sts = cache(sts_digest)
+        self._transfer = cache(transfer_digest)
 
-    def of(self, config: RunConfig) -> dict[str, str]:
+    def of(self, config: RunConfig, *, transfer: bool = False) -> dict[str, str]:
         """What stands for the run's paths, by field; without a field that has none.
+
+        With `transfer` the evaluation data are the transfer tasks', too, under that name.
 
         Raises:
             StudyError: a corpus is no file.
@@ -33,7 +37,9 @@ class Contents:
         if config.corpus:
             found["corpus"] = self._corpus(config.corpus)
         if config.eval_data is not None:
-            found["eval_data"] = self._data(config.eval_data)
+            found["eval_data"] = self._sts(config.eval_data)
+            if transfer:
+                found["transfer"] = self._transfer(config.eval_data)
         for name in PLACES:
             place = getattr(config, name)
             if place is not None and Path(place).exists():
@@ -52,10 +58,22 @@ def corpus_digest(files: tuple[str, ...]) -> str:
     return _whole(sha256(Path(file)) for file in files)
 
 
-def evaluation_digest(data: str) -> str:
+def sts_digest(data: str) -> str:
     """SHA-256, in hex, of the files of the STS tasks that `data` has, each by its place and its digest."""
     root = data_root(Path(data))
-    files = {file for task in (*STS_TASKS.values(), STSB_DEV) for file in (root / task.folder).glob(task.files)}
+    return _of(
+        root, {file for task in (*STS_TASKS.values(), STSB_DEV) for file in (root / task.folder).glob(task.files)}
+    )
+
+
+def transfer_digest(data: str) -> str:
+    """The same of the transfer tasks."""
+    root = data_root(Path(data))
+    files = {root / task.folder / file for task in TRANSFER_TASKS.values() for file in task.files}
+    return _of(root, {file for file in files if file.is_file()})
+
+
+def _of(root: Path, files: Iterable[Path]) -> str:
     return _whole(f"{file.relative_to(root)} {sha256(file)}" for file in sorted(files))
 
 

@@ -17,13 +17,13 @@ from training.study.contents import Contents
 from training.study.trial import StudyError, Trial
 
 PARTS = {"name": str, "about": str, "base": dict, "grid": dict, "arm": list}
-CHOICES = ("objective", "backbone", "preset", "ablation", "fraction", "untrained")
-"""Settings that choose what a run starts from; all others are fields of the run or of its objective."""
+CHOICES = ("objective", "backbone", "preset", "ablation", "fraction", "untrained", "transfer")
+"""Settings that choose what a run starts from and is judged by; all others are fields of the run or its objective."""
 
 FOLDERS = ("out", "run")
 """The study's to give."""
 
-JUDGED_BY = ("backbone", "pooling", "eval_data")
+JUDGED_BY = ("backbone", "pooling", "eval_data", "transfer")
 """All that makes a difference to an encoder that is not trained."""
 
 
@@ -119,8 +119,8 @@ class Study:
         settings = {**self.base, **arm.settings, **axes}
         where = f"{self.file}: " + (f"arm {arm.name!r}: " if arm.name else "")
         try:
-            fraction = check(settings.pop("fraction", 1.0), float)
-            untrained = check(settings.pop("untrained", False), bool)
+            fraction = _taken(settings, "fraction", 1.0)
+            untrained, transfer = (_taken(settings, key, False) for key in ("untrained", "transfer"))
             if not 0 < fraction <= 1:
                 raise ConfigError(f"fraction: {fraction} is not a share above 0 and at most 1")
             if untrained:
@@ -134,7 +134,8 @@ class Study:
                 config=config,
                 fraction=fraction,
                 untrained=untrained,
-                inputs=contents.of(config),
+                transfer=transfer,
+                inputs=contents.of(config, transfer=transfer),
             )
         except ValueError as error:
             raise StudyError(f"{where}{error}") from error
@@ -156,6 +157,14 @@ def settings(texts: Sequence[str]) -> dict[str, Any]:
         except tomllib.TOMLDecodeError:
             values[key] = written
     return values
+
+
+def _taken(settings: dict[str, Any], key: str, default: Any) -> Any:
+    """The value of a key, which is then gone from the settings, of the default's type."""
+    try:
+        return check(settings.pop(key, default), type(default))
+    except ValueError as error:
+        raise ConfigError(f"{key}: {error}") from error
 
 
 def _config(settings: Mapping[str, Any]) -> RunConfig:

@@ -10,10 +10,10 @@ from xml.etree.ElementTree import Element
 from training.report import svg
 from training.report.axes import Axis, linear
 from training.report.markup import number
-from training.report.plots import Caption, Plane, Series, lines, points
+from training.report.plots import Bar, Caption, Plane, Series, bars, lines, points
 from training.report.svg import WIDTH, Frame
 from training.study.results import Result
-from training.study.summary import Row, Summary
+from training.study.summary import DECIMALS, Row, Summary
 from training.study.trial import SEED, label_of
 
 LINE = 18
@@ -34,14 +34,15 @@ CURVES = {
 """What an evaluation may have measured, with a title and what its axis says."""
 
 
-def figures(summary: Summary) -> list[Element]:
-    """All that the results give cause for."""
-    return [_arms(summary), *_gains(summary), *_sweeps(summary), *_curves(summary), *_planes(summary)]
+def figures(summary: Summary, *others: Summary) -> list[Element]:
+    """All that the results give cause for; what is not of a metric is of the first summary's best arms."""
+    compared = [part for each in (summary, *others) for part in (_arms(each), *_gains(each), *_sweeps(each))]
+    return [*compared, *_curves(summary), *_planes(summary)]
 
 
 @dataclass(frozen=True)
 class Strip:
-    """A line of a figure: a mean, where it lies on other sentence pairs, and what it is the mean of."""
+    """A line of a figure: a mean, where it lies on other test sets, and what it is the mean of."""
 
     label: str
     mean: float
@@ -60,25 +61,30 @@ def _arms(summary: Summary) -> Element:
         for row in summary.rows
     ]
     caption = Caption(
-        "arms",
+        f"{summary.metric.name}-arms",
         f"{summary.title} of each arm.",
         "Grey: each seed. Coloured: their mean, and where 95 % of resampled test sets put it. Dashed: "
         f"{summary.against}.",
     )
     reference = next(row.mean.mean for row in summary.rows if row.label == summary.against)
-    return _strips(caption, "Spearman × 100", strips, reference)
+    return _strips(caption, summary.metric.unit, strips, reference)
 
 
 def _gains(summary: Summary) -> Iterable[Element]:
-    strips = [Strip(row.label, row.gain.difference, (row.gain.low, row.gain.high)) for row in summary.rows if row.gain]
-    if strips:
+    """Papers' ablation bars, which begin at zero, so that a length is a gain."""
+    gains = [
+        Bar(row.label, row.gain.difference, svg.mark(0), (row.gain.low, row.gain.high))
+        for row in summary.rows
+        if row.gain
+    ]
+    if gains:
         caption = Caption(
-            "gains",
-            f"Gain over {summary.against}.",
-            "With the interval of a paired bootstrap of the sentence pairs: one that crosses the dashed line shows "
-            "no difference.",
+            f"{summary.metric.name}-gains",
+            f"{summary.title}: gain over {summary.against}.",
+            f"Whiskers: the interval of a paired bootstrap of the {summary.metric.examples}; one that reaches over "
+            "zero shows no difference.",
         )
-        yield _strips(caption, "Difference of Spearman × 100", strips, 0.0)
+        yield bars(caption, f"Difference of {summary.metric.unit}", gains, digits=DECIMALS)
 
 
 def _strips(caption: Caption, label: str, strips: Sequence[Strip], reference: float) -> Element:
@@ -116,10 +122,10 @@ def _sweeps(summary: Summary) -> Iterable[Element]:
                 swept.setdefault(_rest(row.results[0], name), []).append((float(value), row))
         swept = {rest: sorted(of, key=lambda each: each[0]) for rest, of in swept.items() if len(of) > 1}
         if swept:
-            yield _sweep(name, swept, summary.title)
+            yield _sweep(name, swept, summary)
 
 
-def _sweep(name: str, swept: Mapping[str, Sequence[tuple[float, Row]]], title: str) -> Element:
+def _sweep(name: str, swept: Mapping[str, Sequence[tuple[float, Row]]], summary: Summary) -> Element:
     series = [
         Series(rest, svg.mark(place), [(value, row.mean.mean) for value, row in of])
         for place, (rest, of) in enumerate(swept.items())
@@ -140,11 +146,11 @@ def _sweep(name: str, swept: Mapping[str, Sequence[tuple[float, Row]]], title: s
         ]
 
     reach = [y for _, y, _ in seeds] + [end for _, y, _ in spreads for end in (y.low, y.high)]
-    plane = Plane(_scale(name, [x for x, _, _ in seeds]), linear("Spearman × 100", reach), behind)
+    plane = Plane(_scale(name, [x for x, _, _ in seeds]), linear(summary.metric.unit, reach), behind)
     said = f"Of {series[0].name}. " if len(series) == 1 else ""
     said += "Grey: each seed. Lines: their means."
     said += " Upright: where 95 % of resampled test sets put them." if spreads else ""
-    caption = Caption(f"sweep-{name}", f"{title} over {name}.", said)
+    caption = Caption(f"{summary.metric.name}-over-{name}", f"{summary.title} over {name}.", said)
     return lines(caption, plane, series, dots=True)
 
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from xml.etree.ElementTree import Element, tostring
 
 from training.report import markup
 from training.report.markup import element, section
 from training.report.page import STYLE
 from training.study.figures import figures
-from training.study.summary import Row, Summary, cells, explanation
+from training.study.summary import Summary
+from training.study.table import explanation, grid
 
 
-def page(name: str, about: str, summary: Summary) -> str:
-    """One HTML file: the table, then the figures."""
+def page(name: str, about: str, *summaries: Summary) -> str:
+    """One HTML file: a table for each summary, then the figures; what a metric does not have is the first's."""
     head = element(
         "head",
         element("meta", charset="utf-8"),
@@ -20,35 +22,27 @@ def page(name: str, about: str, summary: Summary) -> str:
         element("title", f"{name}: study"),
         element("style", STYLE.read_text(encoding="utf-8")),
     )
-    drawn = element("div", *figures(summary), class_="figures")
     body = element(
         "body",
         element("header", element("h1", name), element("p", about) if about else None),
         element(
             "main",
-            section("result", "Result", _table(summary), element("p", explanation(summary))),
-            section("figures", "Figures", drawn),
+            *(_result(summary) for summary in summaries),
+            section("figures", "Figures", element("div", *figures(*summaries), class_="figures")),
         ),
     )
     made = element("html", head, body, lang="en")
     return f"<!doctype html>\n{tostring(made, encoding='unicode', method='html')}\n"
 
 
-def _table(summary: Summary) -> Element:
-    columns = (
-        "Arm",
-        "Seeds",
-        summary.title,
-        "STS-B dev",
-        "Gain",
-        "95 % interval",
-        "P(better)",
-        "Verdict",
-    )
-    caption = f"Every arm against {summary.against}"
-    return markup.table(caption, columns, [[_row(row, summary) for row in summary.rows]])
+def _result(summary: Summary) -> Element:
+    head, *lines = grid(summary)
+    rows = [_row(line, own=row.label == summary.against) for line, row in zip(lines, summary.rows, strict=True)]
+    columns = [name[0].upper() + name[1:] for name in head]
+    drawn = markup.table(f"Every arm against {summary.against}, {summary.metric.unit}", columns, [rows])
+    return section(summary.metric.name, summary.metric.title, drawn, element("p", explanation(summary)))
 
 
-def _row(row: Row, summary: Summary) -> Element:
-    label, *others = (cell.replace("-", "−") if i > 3 else cell for i, cell in enumerate(cells(row)[:-1]))
-    return markup.row(label, *others, row.verdict, kind="own" if row.label == summary.against else "")
+def _row(line: Sequence[str], *, own: bool) -> Element:
+    label, *numbers, verdict = line
+    return markup.row(label, *(cell.replace("-", "−") for cell in numbers), verdict, kind="own" if own else "")

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from training import record
+from training.evaluation.labelled import TRANSFER_TASKS
 from training.evaluation.pairs import STS_TASKS, STSB_DEV
 from training.lock import LOCK
 from training.study.description import Study
@@ -43,7 +44,8 @@ class Plan:
 
         Raises:
             StudyError: no evaluation data are named.
-            DataError: the evaluation data lack STS-B's dev part, or a task that they have is broken.
+            DataError: the evaluation data lack STS-B's dev part, or a transfer task where they are asked for, or a
+                task that they have is broken.
         """
         for data in {trial.config.eval_data for trial in self.trials}:
             if data is None:
@@ -52,6 +54,9 @@ class Plan:
             for files in STS_TASKS.values():
                 if files.present(Path(data)):
                     files.load(Path(data))
+        for data in {trial.config.eval_data for trial in self.trials if trial.transfer and trial.config.eval_data}:
+            for labelled in TRANSFER_TASKS.values():
+                labelled.load(Path(data))
 
     def keep(self, folder: Path) -> None:
         """Writes it."""

@@ -11,7 +11,7 @@ from typing import Any, Self
 from training.record import write_whole
 from training.study.trial import StudyError, Trial, label_of
 
-RUNS, TRIAL, RESULT, COSINES, LOG = "runs", "trial.json", "result.json", "cosines.npz", "log.txt"
+RUNS, TRIAL, RESULT, LOG = "runs", "trial.json", "result.json", "log.txt"
 RESULTS = "results.jsonl"
 
 FIELDS = ("scores", "alignment", "uniformity", "curve", "seconds", "best_step")
@@ -26,7 +26,7 @@ class Result:
     arm: str
     axes: Mapping[str, Any]
     scores: Mapping[str, float]
-    """Spearman x 100 by task."""
+    """By task: Spearman x 100 of the STS tasks, accuracy x 100 of the transfer tasks."""
     alignment: float
     uniformity: float
     curve: Sequence[Mapping[str, Any]]

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
 
-import numpy as np
-from numpy.typing import NDArray
 from scipy.stats import t as student
 
-from training.evaluation.bootstrap import Comparison, Interval, resample
-from training.evaluation.pairs import STS_TASKS
-from training.study.judgement import DEV, kept
-from training.study.results import COSINES, RUNS, Result
+from training.evaluation.bootstrap import Comparison, Interval
+from training.study.metric import STS, TRANSFER, Metric
+from training.study.results import Result
 from training.study.trial import StudyError
 
 RESAMPLES = 1000
@@ -24,8 +21,6 @@ DECIMALS = 2
 
 LEVEL = 0.95
 """Of the intervals, whether of sentence pairs or of seeds."""
-
-Arrays = Mapping[str, NDArray[np.float32]]
 
 
 @dataclass(frozen=True)
@@ -58,11 +53,11 @@ class Row:
     mean: Spread
     """Of the tasks' mean, each rounded to two decimals first, as in the papers."""
     dev: Spread | None
-    """None where a result lacks STS-B's dev part."""
+    """Of the metric's dev task; None where it has none or a result lacks it."""
     interval: Interval | None
-    """Of the mean on other sentence pairs; None where the cosines were not kept."""
+    """Of the mean on other pairs or examples; None where nothing was kept of them."""
     gain: Comparison | None
-    """Over the arm that all are compared with; None for itself, and without cosines."""
+    """Over the arm that all are compared with; None for itself, and where nothing was kept."""
     noise: float | None
     """How far from 0 the seeds alone may put the gain, see `welch`; None where one of the two has a single seed."""
 
@@ -80,14 +75,15 @@ class Row:
 
     @property
     def undecided(self) -> bool:
-        """Whether the pairs show no difference, as far as the decimals go that are shown."""
+        """Whether pairs or examples show no difference, as far as the decimals go that are shown."""
         return self.gain is not None and round(self.gain.low, DECIMALS) <= 0 <= round(self.gain.high, DECIMALS)
 
 
 @dataclass(frozen=True)
 class Summary:
-    """A study's results, arm by arm."""
+    """A study's results by one metric, arm by arm."""
 
+    metric: Metric
     rows: tuple[Row, ...]
     against: str
     """The label that the others are compared with."""
@@ -97,7 +93,7 @@ class Summary:
     @property
     def measure(self) -> str:
         """What the mean is of."""
-        return f"mean of {len(self.tasks)} tasks" if len(self.tasks) > 1 else self.tasks[0]
+        return f"mean of {len(self.tasks)} {self.metric.called}" if len(self.tasks) > 1 else self.tasks[0]
 
     @property
     def title(self) -> str:
@@ -105,14 +101,34 @@ class Summary:
         return self.measure[0].upper() + self.measure[1:]
 
 
-def summarise(
+def summaries(
     results: Sequence[Result], study: Path, *, against: str | None = None, resamples: int = RESAMPLES
+) -> list[Summary]:
+    """By STS, and by the transfer tasks those that were judged by them, against their first if `against` was not.
+
+    Raises:
+        StudyError, EvaluationError: see `summarise`.
+    """
+    found = [summarise(results, study, against=against, resamples=resamples)]
+    if judged := [result for result in results if TRANSFER.shared([result])]:
+        there = against if against in {result.label for result in judged} else None
+        found.append(summarise(judged, study, metric=TRANSFER, against=there, resamples=resamples))
+    return found
+
+
+def summarise(
+    results: Sequence[Result],
+    study: Path,
+    *,
+    metric: Metric = STS,
+    against: str | None = None,
+    resamples: int = RESAMPLES,
 ) -> Summary:
     """Results of one label are the seeds of one arm; the first label, or `against`, is what the others must beat.
 
     Raises:
-        StudyError: no label is `against`, the results share no task, or cosines do not fit the results.
-        EvaluationError: see `training.evaluation.bootstrap.resample`.
+        StudyError: no label is `against`, the results share no task, or what was kept does not fit the results.
+        EvaluationError: see `training.evaluation.bootstrap`.
     """
     groups: dict[str, list[Result]] = {}
     for result in results:
@@ -120,13 +136,15 @@ def summarise(
     against = next(iter(groups)) if against is None else against
     if against not in groups:
         raise StudyError(f"--against {against}: none of {'; '.join(groups)}")
-    tasks = _tasks(results)
+    tasks = metric.shared(results)
+    if not tasks:
+        raise StudyError("the results share no task, so there is nothing to compare")
     means = {label: Spread(tuple(_mean(each, tasks) for each in of)) for label, of in groups.items()}
-    cosines, golds = _kept(results, study, tasks)
+    kept, truth = metric.arrays(results, study, tasks)
     drawn = {
-        label: resample([cosines[each.id] for each in of], golds, resamples=resamples)
+        label: metric.resample([kept[each.id] for each in of], truth, resamples)
         for label, of in groups.items()
-        if all(each.id in cosines for each in of)
+        if all(each.id in kept for each in of)
     }
     rows = []
     for label, of in groups.items():
@@ -136,88 +154,23 @@ def summarise(
                 label=label,
                 results=tuple(of),
                 mean=means[label],
-                dev=Spread(tuple(each.scores[DEV] for each in of)) if all(DEV in each.scores for each in of) else None,
+                dev=_dev(of, metric),
                 interval=here.interval(LEVEL) if here else None,
                 gain=here.against(there, LEVEL) if here and there and label != against else None,
                 noise=welch(means[label], means[against]),
             )
         )
-    return Summary(tuple(rows), against, tasks)
-
-
-def table(summary: Summary) -> str:
-    """The summary as aligned lines, and what its columns mean."""
-    head = ["", "seeds", summary.measure, "STS-B dev", "gain", "95 % interval", "P(better)", ""]
-    lines = [head, *(cells(row) for row in summary.rows)]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
-    text = ("  ".join(f"{cell:<{width}}" for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines)
-    return "\n".join([*text, "", explanation(summary)])
-
-
-def cells(row: Row) -> list[str]:
-    """What a table says of a row."""
-    gain = row.gain
-    compared = ["", "", ""]
-    if gain:
-        difference, low, high = map(_signed, (gain.difference, gain.low, gain.high))
-        compared = [difference, f"[{low}, {high}]", f"{gain.better:.3f}"]
-    dev = "" if row.dev is None else str(row.dev)
-    return [row.label, str(len(row.results)), str(row.mean), dev, *compared, row.verdict]
-
-
-def explanation(summary: Summary) -> str:
-    """What the numbers of a table are, and where they show nothing."""
-    undecided = [row.label for row in summary.rows if row.undecided]
-    compared = sum(row.gain is not None for row in summary.rows)
-    said = (
-        f" Comparisons made: {compared}, each at {LEVEL:.0%} by itself, so of twenty arms that are no better or worse"
-    )
-    said = f"{said} than {summary.against} one is expected to seem so." if compared else ""
-    said += f" The interval contains 0, so no difference is shown, for: {'; '.join(undecided)}." if undecided else ""
-    vain = [row.label for row in summary.rows if any(result.unimproved for result in row.results)]
-    if vain:
-        said += f" In some runs no step was better than the encoder they began with, by STS-B dev: {'; '.join(vain)}."
-    return (
-        f"Spearman × 100, mean ± standard deviation over seeds; tasks of the mean: {', '.join(summary.tasks)}. Gain, "
-        f"interval and P(better) are over {summary.against}: a paired bootstrap of the sentence pairs, with the "
-        "encoders as they are. Seeds are another source of chance: a gain is within their noise if Welch's t-test "
-        f"would not tell the arms' means apart.{said}"
-    )
-
-
-def _tasks(results: Sequence[Result]) -> tuple[str, ...]:
-    """The test tasks of all results; without any, STS-B's dev part stands in."""
-    shared = set.intersection(*(set(result.scores) for result in results))
-    tasks = tuple(task for task in STS_TASKS if task in shared) or tuple({DEV} & shared)
-    if not tasks:
-        raise StudyError("the results share no task, so there is nothing to compare")
-    return tasks
-
-
-def _signed(value: float) -> str:
-    return f"{round(value, DECIMALS) + 0.0:+.2f}"  # no minus before a 0
+    return Summary(metric, tuple(rows), against, tasks)
 
 
 def _mean(result: Result, tasks: Sequence[str]) -> float:
     return fmean(round(result.scores[task], 2) for task in tasks)
 
 
-def _kept(results: Sequence[Result], study: Path, tasks: Sequence[str]) -> tuple[dict[str, Arrays], Arrays]:
-    """The cosines by id and task, and people's scores by task: those of the first, which all must have been given."""
-    cosines: dict[str, Arrays] = {}
-    golds: Arrays = {}
-    for result in results:
-        file = study / RUNS / result.id / COSINES
-        if result.id in cosines or not file.exists():
-            continue
-        found, theirs = kept(file)
-        if missing := [task for task in tasks if task not in found or task not in theirs]:
-            raise StudyError(f"{file}: no cosines of {missing[0]}, which the results have")
-        golds = golds or {task: theirs[task] for task in tasks}
-        if changed := [task for task in tasks if not np.array_equal(theirs[task], golds[task])]:
-            raise StudyError(f"{file}: people's scores of {changed[0]} are not those of the first run")
-        cosines[result.id] = {task: found[task] for task in tasks}
-    return cosines, golds
+def _dev(results: Sequence[Result], metric: Metric) -> Spread | None:
+    scores = [result.scores.get(metric.dev) for result in results] if metric.dev else [None]
+    known = tuple(score for score in scores if score is not None)
+    return Spread(known) if len(known) == len(scores) else None
 
 
 def welch(mine: Spread, theirs: Spread, level: float = LEVEL) -> float | None:

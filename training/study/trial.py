@@ -31,6 +31,8 @@ class Trial:
     """The share of the corpus that is trained on."""
     untrained: bool = False
     """Whether the backbone is judged as it is."""
+    transfer: bool = False
+    """Whether it is judged by the transfer tasks, too."""
     inputs: Mapping[str, str] = field(default_factory=dict)
     """What stands in the id for the paths of `config`, by field: see `training.study.contents`."""
 
@@ -39,6 +41,7 @@ class Trial:
         """Of all that decides what is computed, whatever arm and preset the values are from and wherever files lie."""
         described = json.loads(replace(self.config, preset="").to_json()) | self.inputs
         content = f"{json.dumps(described, indent=2)}\n{self.fraction}{self.untrained}"
+        content += "transfer" if self.transfer else ""  # nothing more where it isn't asked for: that keeps known ids
         return hashlib.blake2b(content.encode("utf-8"), digest_size=6).hexdigest()
 
     @property
@@ -58,6 +61,7 @@ class Trial:
             "axes": dict(self.axes),
             "fraction": self.fraction,
             "untrained": self.untrained,
+            "transfer": self.transfer,
             "inputs": dict(self.inputs),
             "config": json.loads(self.config.to_json()),
         }

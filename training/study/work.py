@@ -17,7 +17,7 @@ from training.environment import environment
 from training.publish import Outcome, counts
 from training.study.judgement import judge
 from training.study.occupied import occupying
-from training.study.results import COSINES, RESULT, TRIAL, finished
+from training.study.results import RESULT, TRIAL, finished
 from training.study.shares import share
 from training.study.teachers import drop_checkpoints, with_teacher
 from training.study.trial import StudyError, Trial
@@ -49,8 +49,9 @@ def carry_out(folder: Path, stream: TextIO) -> None:
             trained, encoder = _trained(outcome, config), outcome.encoder
             steps = _seconds_of_steps(folder / RECORD / record.METRICS, outcome.census, config)
         began = time.perf_counter()
-        judgement = judge(encoder.to(Devices(trial.config.device).device), Path(trial.config.eval_data), stream)
-        judgement.keep(folder / COSINES)
+        encoder, data = encoder.to(Devices(trial.config.device).device), Path(trial.config.eval_data)
+        judgement = judge(encoder, data, stream, transfer=trial.transfer)
+        judgement.keep(folder)
         result = {
             "untrained": trial.untrained,
             "fraction": trial.fraction,

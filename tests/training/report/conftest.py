@@ -1,8 +1,9 @@
-"""An evaluation with everything in it."""
+"""An evaluation with everything in it, and a reader of pages."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from html.parser import HTMLParser
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,47 @@ SUBSETS = {
     "SICKR": ("test",),
 }
 TRANSFER = ("MR", "CR", "SUBJ", "MPQA", "SST2", "TREC", "MRPC")
+
+
+VOID = {"meta"}
+
+
+class Page(HTMLParser):
+    """Elements with their attributes, and the text of the page; fails where tags don't match."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.words: list[str] = []
+        self._open: list[str] = []
+        self.feed(html)
+        self.close()
+        assert not self._open
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self._open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self._open and self._open[-1] != "style":
+            self.words.append(data)
+
+    def ids(self, tag: str | None = None) -> list[str]:
+        return [
+            attributes["id"] or "" for name, attributes in self.elements if "id" in attributes and tag in (None, name)
+        ]
+
+    @property
+    def figures(self) -> list[str]:
+        return [name.removesuffix("-title") for name in self.ids("title")]
+
+    @property
+    def text(self) -> str:
+        return "".join(self.words)
 
 
 @pytest.fixture

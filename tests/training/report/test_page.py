@@ -7,59 +7,20 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable
-from html.parser import HTMLParser
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 
+from tests.training.report.conftest import Page
 from training.report.judged import ReportError
-from training.report.page import STYLE, render
+from training.report.page import render
 
 Evaluate = Callable[..., dict[str, Any]]
 
-VOID = {"meta"}
 SECTIONS = ["judged", "sts", "transfer", "retrieval", "geometry", "curve", "speed", "reading"]
 FIGURES = ["sts-means", "plane", "spectrum", "cosines-0", "nearest", "curve-stsb_dev_spearman", "curve-uniformity",
            "curve-alignment", "throughput"]  # fmt: skip
-
-
-class Page(HTMLParser):
-    """Elements with their attributes, and the text of the page; fails where tags don't match."""
-
-    def __init__(self, html: str) -> None:
-        super().__init__(convert_charrefs=True)
-        self.elements: list[tuple[str, dict[str, str | None]]] = []
-        self.words: list[str] = []
-        self._open: list[str] = []
-        self.feed(html)
-        self.close()
-        assert not self._open
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.elements.append((tag, dict(attrs)))
-        if tag not in VOID:
-            self._open.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self._open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        if self._open and self._open[-1] != "style":
-            self.words.append(data)
-
-    def ids(self, tag: str | None = None) -> list[str]:
-        return [
-            attributes["id"] or "" for name, attributes in self.elements if "id" in attributes and tag in (None, name)
-        ]
-
-    @property
-    def figures(self) -> list[str]:
-        return [name.removesuffix("-title") for name in self.ids("title")]
-
-    @property
-    def text(self) -> str:
-        return "".join(self.words)
 
 
 def test_all_sections_and_figures_are_there_with_all_their_data(evaluate: Evaluate) -> None:
@@ -103,24 +64,6 @@ def test_the_least_evaluation_makes_a_page() -> None:
     assert "somewhere" in page.text
 
 
-def test_scores_are_said_beside_the_papers(evaluate: Evaluate) -> None:
-    evaluation = evaluate()
-    evaluation["sts"]["tasks"]["STS12"]["spearman"]["all"] = 71.234
-    evaluation["sts"]["mean"] = 77.771
-    text = Page(render([evaluation])).text
-    for said in ("71.23", "77.77", "WhitenedCSE", "78.78", "75.11 ± 0.84", "83.00", "surprise.OnWN", "(81.40)", "0.25"):
-        assert said in text
-
-
-def test_rows_on_a_smaller_model_of_the_family_are_for_orientation(evaluate: Evaluate) -> None:
-    evaluation = evaluate()
-    evaluation["subject"]["backbone"] = "roberta-large"
-    text = Page(render([evaluation])).text
-    assert "don't report roberta-large: their rows are there for orientation" in text
-    assert "RoBERTa-whitening" in text
-    assert "BERT-flow" not in text
-
-
 def test_the_page_says_what_its_numbers_were_measured_on(evaluate: Evaluate) -> None:
     evaluation = evaluate()
     text = Page(render([evaluation])).text
@@ -137,18 +80,6 @@ def test_the_cosine_says_to_which_precision_and_every_graph_its_size(evaluate: E
     html = render([evaluation])
     assert "<td>0.97120</td><td>bf16</td>" in html
     assert "22.7 MB" in html
-
-
-def test_papers_are_those_of_the_backbone(evaluate: Evaluate) -> None:
-    evaluation = evaluate()
-    assert "don't report minilm: their rows are there for orientation" in Page(render([evaluation])).text
-    evaluation["subject"]["backbone"] = None
-    assert "don't report an unnamed backbone" in Page(render([evaluation])).text
-    evaluation["subject"]["backbone"] = "roberta-base"
-    text = Page(render([evaluation])).text
-    assert "RoBERTa-whitening" in text
-    assert "BERT-flow" not in text
-    assert "for orientation" not in text
 
 
 def test_a_name_is_text_wherever_it_stands(evaluate: Evaluate) -> None:
@@ -281,24 +212,3 @@ def test_no_evaluation_is_no_report() -> None:
 def test_the_page_is_that_of_the_evaluation_read_from_a_file(evaluate: Evaluate) -> None:
     evaluation = evaluate()
     assert render([json.loads(json.dumps(evaluation))]) == render([evaluation])
-
-
-def test_text_can_be_read_in_both_themes() -> None:
-    """Contrast of 4.5 or more, WCAG 2.2 criterion 1.4.3."""
-    themes = re.findall(r":root \{(.*?)\}", STYLE.read_text(encoding="utf-8"), re.DOTALL)
-    assert len(themes) == 2
-    for theme in themes:
-        colours = dict(re.findall(r"--([\w-]+): (#\w{6});", theme))
-        for name in ("ink", "faint", "mark-0", "mark-1", "mark-2", "mark-3"):
-            assert contrast(colours[name], colours["paper"]) >= 4.5
-
-
-def contrast(one: str, other: str) -> float:
-    low, high = sorted((luminance(one), luminance(other)))
-    return (high + 0.05) / (low + 0.05)
-
-
-def luminance(colour: str) -> float:
-    channels = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
-    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
-    return sum(weight * c for weight, c in zip((0.2126, 0.7152, 0.0722), linear, strict=True))

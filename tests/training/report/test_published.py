@@ -8,7 +8,17 @@ import pytest
 
 from training.evaluation.pairs import STS_TASKS
 from training.report import published
-from training.report.published import BERT, ROBERTA, STS, STS_ROWS, TRANSFER, TRANSFER_ROWS, Row
+from training.report.published import (
+    BERT,
+    BERT_LARGE,
+    ROBERTA,
+    ROBERTA_LARGE,
+    STS,
+    STS_ROWS,
+    TRANSFER,
+    TRANSFER_ROWS,
+    Row,
+)
 
 ROWS = [*STS_ROWS, *TRANSFER_ROWS]
 
@@ -37,8 +47,10 @@ def test_the_tasks_are_those_that_are_evaluated_in_their_order() -> None:
         ("bert-base-uncased", BERT),
         ("google-bert/bert-base-cased", BERT),
         ("FacebookAI/roberta-base", ROBERTA),
-        ("bert-large-uncased", BERT),
-        ("roberta-large", ROBERTA),
+        ("bert-large-uncased", BERT_LARGE),
+        ("bert-large-cased-whole-word-masking", BERT_LARGE),
+        ("bert-largest", BERT),
+        ("FacebookAI/roberta-large", ROBERTA_LARGE),
         ("distilroberta-base", None),
         ("minilm", None),
         ("", None),
@@ -55,8 +67,9 @@ def test_the_family_of_a_backbone(backbone: str, family: str | None) -> None:
         ("FacebookAI/roberta-base", ROBERTA),
         ("bert-base-cased", None),
         ("bert-base-uncased-mine", None),
-        ("bert-large-uncased", None),
-        ("roberta-large", None),
+        ("google-bert/bert-large-uncased", BERT_LARGE),
+        ("roberta-large", ROBERTA_LARGE),
+        ("bert-large-cased", None),
         ("", None),
     ],
 )
@@ -70,5 +83,7 @@ def test_rows_beside_backbones_are_of_their_families() -> None:
 
     assert families("roberta-base", "minilm") == {ROBERTA}
     assert families("roberta-base", "bert-base-uncased") == {BERT, ROBERTA}
-    assert families("roberta-large") == {ROBERTA}
+    assert families("roberta-large", "bert-large-cased") == {BERT_LARGE, ROBERTA_LARGE}
+    assert {row.backbone for row in published.beside(TRANSFER_ROWS, ["roberta-large"])} == {ROBERTA_LARGE}
+    assert {row.backbone for row in published.beside(TRANSFER_ROWS, ["bert-large-uncased"])} == {BERT}, "there is none"
     assert families("minilm") == families() == {BERT}

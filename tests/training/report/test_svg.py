@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from training.report import svg
 from training.report.axes import linear
 from training.report.markup import element
-from training.report.plots import Caption, Dot, Plane, Series, bars, dot_plot, lines
+from training.report.plots import Bar, Caption, Dot, Plane, Series, bars, dot_plot, lines
 from training.report.svg import WIDTH, Frame
 
 CAPTION = Caption("figure", "Title.", "Description.")
@@ -40,11 +40,35 @@ def test_a_short_name_keeps_its_beginning_and_its_end(name: str) -> None:
 
 
 def test_bars_begin_at_zero_and_are_as_long_as_their_values() -> None:
-    figure = bars(CAPTION, "Texts per second", [Dot("a", 50, "mark-0"), Dot("b", 100, "mark-0")], digits=0)
+    figure = bars(CAPTION, "Texts per second", [Bar("a", 50, "mark-0"), Bar("b", 100, "mark-0")], digits=0)
     short, long = figure.iter("rect")
     assert short.get("x") == long.get("x")
     assert 2 * float(short.get("width", "")) == pytest.approx(float(long.get("width", "")), abs=0.2)
     assert next(each for each in figure.iter("text") if each.get("class") == "tick").text == "0"
+
+
+def test_bars_of_losses_and_gains_part_at_a_zero_that_is_on_the_axis() -> None:
+    gains = [
+        Bar("worse", -1.0, "mark-0", (-1.5, -0.5)),
+        Bar("better", 2.0, "mark-0", (1.0, 4.0)),
+        Bar("bare", 1.0, "mark-0"),
+    ]
+    figure = bars(CAPTION, "Gain", gains, digits=2)
+    ticks = {each.text: float(each.get("x", "")) for each in figure.iter("text") if each.get("class") == "tick"}
+    worse, better, bare = ((float(each.get("x", "")), float(each.get("width", ""))) for each in figure.iter("rect"))
+    assert sum(worse) == pytest.approx(ticks["0"], abs=0.2) == pytest.approx(better[0], abs=0.2)
+    assert better[1] == pytest.approx(2 * worse[1], abs=0.3) and bare[1] == pytest.approx(worse[1], abs=0.3)
+    whiskers = [
+        each for each in figure.iter("line") if each.get("class") == "whisker" and each.get("y1") == each.get("y2")
+    ]
+    low, high = (float(whiskers[1].get(end, "")) for end in ("x1", "x2"))
+    assert len(whiskers) == 2 and high == pytest.approx(ticks["4"], abs=0.2)
+    assert low - ticks["0"] == pytest.approx((high - ticks["0"]) / 4, abs=0.3)
+
+
+def test_bars_with_whiskers_contain_zero_wherever_they_lie() -> None:
+    figure = bars(CAPTION, "Gain", [Bar("a", -5.0, "mark-0", (-5.2, -4.8))], digits=2)
+    assert "0" in {each.text for each in figure.iter("text") if each.get("class") == "tick"}
 
 
 def test_dots_lie_under_their_ticks_and_a_deviation_reaches_to_both_sides() -> None:

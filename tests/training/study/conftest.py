@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,9 @@ from typing import Any
 import pytest
 
 from training.commands import study
+from training.evaluation.pairs import STS_TASKS
+from training.study.judgement import DEV
+from training.study.results import RESULTS
 
 WORDS = ("man", "woman", "dog", "cat", "bird", "fish", "horse", "guitar", "river", "city")
 MakeStudy = Callable[..., Path]
@@ -66,3 +70,24 @@ def call(*arguments: str) -> int:
     study.add(parser.add_subparsers())
     options = parser.parse_args(["study", *arguments])
     return int(options.command(options))
+
+
+def line(arm: str, seed: int, score: float, **more: Any) -> dict[str, Any]:
+    """Of the results, with one score for every STS task."""
+    return {
+        "id": f"{arm}{seed}",
+        "arm": arm,
+        "axes": {"seed": seed},
+        "scores": dict.fromkeys((*STS_TASKS, DEV), score),
+        "alignment": 0.2,
+        "uniformity": -2.5,
+        "curve": [{"step": 0, "stsb_dev_spearman": 70.0}, {"step": 5, "stsb_dev_spearman": score}],
+        "seconds": {"steps": 1.0, "judging": 1.0},
+        "best_step": 5,
+        **more,
+    }
+
+
+def write(study: Path, *lines: Mapping[str, Any]) -> None:
+    """The results of a study."""
+    (study / RESULTS).write_text("".join(json.dumps(each) + "\n" for each in lines))

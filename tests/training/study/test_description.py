@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from shutil import copytree
@@ -105,6 +106,30 @@ def test_ids_are_of_what_lies_at_a_path_not_of_the_path(file: Path, stsb_data: P
         known(corpus=[str(tmp_path / "nowhere.txt")])
 
 
+def test_what_a_run_is_judged_by_is_part_of_its_id(file: Path, stsb_data: Path, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    copytree(stsb_data, data)
+
+    def known(**changes: Any) -> str:
+        (trial,) = trials(file, BASE, **{"eval_data": str(data), **changes})
+        assert Trial.from_json(trial.to_json()).id == trial.id
+        return trial.id
+
+    plain, asked = known(), known(transfer=True)
+    assert plain != asked and plain == known(transfer=False)
+    (data / "MR").mkdir()
+    (data / "MR" / "rt-polarity.pos").write_text("fine\n")
+    assert known() == plain and known(transfer=True) != asked
+    assert len({known(untrained=True), known(untrained=True, transfer=True)}) == 2
+
+
+def test_a_run_of_before_there_was_transfer_is_still_known(file: Path) -> None:
+    (trial,) = trials(file, BASE)
+    values = json.loads(trial.to_json())
+    assert values.pop("transfer") is False
+    assert Trial.from_json(json.dumps(values)) == trial
+
+
 def test_the_folder_of_a_backbone_is_one_however_it_is_written(file: Path, tmp_path: Path) -> None:
     (tmp_path / "encoder").mkdir()
     one, same, other = (
@@ -165,6 +190,8 @@ def test_settings_replace_axes_and_bases_but_no_arm(file: Path) -> None:
         (BASE + "temperature = -1\n", r"s\.toml: temperature -1\.0 is not above 0"),
         (BASE + 'seed = "none"\n', r"s\.toml: seed: expected a whole number, got 'none'"),
         (BASE + "fraction = 0.0\n", r"s\.toml: fraction: 0\.0 is not a share"),
+        (BASE + 'fraction = "all"\n', r"s\.toml: fraction: expected a number, got 'all'"),
+        (BASE + 'transfer = "all"\n', r"s\.toml: transfer: expected true or false, got 'all'"),
         (BASE + "[grid]\nseed = 3\n", r"s\.toml: grid: seed: an axis is a list"),
         (BASE + "[grid]\nseed = []\n", r"s\.toml: grid: seed: an axis is a list"),
         (BASE + "[grid]\nseed = [1, 1]\n", r"s\.toml: grid: seed: a value is given twice"),

@@ -12,7 +12,8 @@ from training.study.description import Study, settings
 FILES = sorted((Path(__file__).parents[3] / "studies").glob("*.toml"))
 SIZES = {
     "batch_size": 72, "dclr_ablations": 60, "dclr_augmentations": 30, "dclr_few_shot": 36, "gs_infonce_negatives": 24,
-    "imsimcse_ablations": 87, "objectives": 25, "poolings": 5, "whitenedcse_groups": 36, "whitenedcse_positives": 33,
+    "imsimcse_ablations": 87, "objectives": 25, "poolings": 5, "transfer": 15, "whitenedcse_groups": 36,
+    "whitenedcse_positives": 33,
 }  # fmt: skip
 """Runs, as the tables have rows and the files seeds."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean, stdev
@@ -17,38 +16,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import spearmanr, ttest_ind
 
-from tests.training.study.conftest import call
+from tests.training.study.conftest import call, line, write
 from training.evaluation.bootstrap import Comparison, resample
 from training.evaluation.pairs import STS_TASKS
 from training.study.figures import figures
-from training.study.judgement import DEV, Judgement
+from training.study.judgement import COSINES_FILE, DEV, Judgement
 from training.study.page import page
-from training.study.results import COSINES, RESULTS, RUNS, read
-from training.study.summary import Spread, cells, explanation, summarise, table, welch
+from training.study.results import RESULTS, RUNS, read
+from training.study.summary import Spread, summarise, welch
+from training.study.table import cells, explanation, table
 from training.study.trial import StudyError
 
 Capture = pytest.CaptureFixture[str]
 TASKS = tuple(STS_TASKS)
 PAIRS = 80
-
-
-def line(arm: str, seed: int, score: float, **more: Any) -> dict[str, Any]:
-    return {
-        "id": f"{arm}{seed}",
-        "arm": arm,
-        "axes": {"seed": seed},
-        "scores": dict.fromkeys((*TASKS, DEV), score),
-        "alignment": 0.2,
-        "uniformity": -2.5,
-        "curve": [{"step": 0, "stsb_dev_spearman": 70.0}, {"step": 5, "stsb_dev_spearman": score}],
-        "seconds": {"steps": 1.0, "judging": 1.0},
-        "best_step": 5,
-        **more,
-    }
-
-
-def write(study: Path, *lines: Mapping[str, Any]) -> None:
-    (study / RESULTS).write_text("".join(json.dumps(each) + "\n" for each in lines))
 
 
 def noisy(study: Path, arm: str, seed: int, noise: float, golds_seed: int = 0) -> dict[str, Any]:
@@ -62,7 +43,7 @@ def noisy(study: Path, arm: str, seed: int, noise: float, golds_seed: int = 0) -
     scores = {task: 100 * float(spearmanr(cosines[task], golds[task]).statistic) for task in golds}
     folder = study / RUNS / f"{arm}{seed}"
     folder.mkdir(parents=True)
-    Judgement(scores, 0.2, -2.5, cosines, golds).keep(folder / COSINES)
+    Judgement(scores, 0.2, -2.5, cosines, golds).keep(folder)
     return line(arm, seed, 0.0, scores=scores)
 
 
@@ -119,7 +100,7 @@ def test_the_gain_is_the_bootstrap_of_all_tasks(tmp_path: Path) -> None:
     write(tmp_path, noisy(tmp_path, "a", 0, 2.0), noisy(tmp_path, "b", 0, 1.5))
     loaded = []
     for name in ("a0", "b0"):
-        arrays = np.load(tmp_path / RUNS / name / COSINES)
+        arrays = np.load(tmp_path / RUNS / name / COSINES_FILE)
         loaded.append({task: arrays[f"cosines {task}"] for task in TASKS})
         golds = {task: arrays[f"golds {task}"] for task in TASKS}
         arrays.close()
@@ -206,9 +187,9 @@ def test_training_in_vain_is_said(tmp_path: Path) -> None:
 
 def test_other_people_or_missing_cosines_are_named(tmp_path: Path) -> None:
     write(tmp_path, noisy(tmp_path, "a", 0, 1.0), noisy(tmp_path, "b", 0, 1.0, golds_seed=1))
-    with pytest.raises(StudyError, match=r"b0/cosines\.npz: people's scores of STS12 are not those of the first run"):
+    with pytest.raises(StudyError, match=r"b0/cosines\.npz: people's golds of STS12 are not those of the first run"):
         summarise(read(tmp_path), tmp_path)
-    (tmp_path / RUNS / "b0" / COSINES).unlink()
+    (tmp_path / RUNS / "b0" / COSINES_FILE).unlink()
     a, b = summarise(read(tmp_path), tmp_path).rows
     assert a.interval and b.interval is None and b.gain is None
 

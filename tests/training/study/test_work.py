@@ -16,9 +16,10 @@ from training.evaluation.pairs import STS_TASKS
 from training.lock import LockError, locked
 from training.record import METRICS, write_whole
 from training.study import teachers, work
+from training.study.arrays import kept
 from training.study.description import Study
-from training.study.judgement import kept
-from training.study.results import COSINES, RESULT, TRIAL, folder_of
+from training.study.judgement import COSINES, COSINES_FILE, GOLDS, TRANSFER_FILE
+from training.study.results import RESULT, TRIAL, folder_of
 from training.study.trial import StudyError, Trial
 from training.study.work import RECORD, SHARES, TEACHERS, carry_out
 from training.teacher import plan
@@ -43,7 +44,7 @@ def test_a_run_leaves_its_result_and_no_weights(make_study: MakeStudy, stsb_data
     (trial,) = trials(make_study("[grid]\nseed = [3]\n"))
     result, _ = worked(trial, tmp_path)
     folder = folder_of(trial, tmp_path)
-    cosines, golds = kept(folder / COSINES)
+    cosines, golds = kept(folder / COSINES_FILE, COSINES, GOLDS)
     assert golds["STSB"].tolist() == [pair.gold for pair in STS_TASKS["STSB"].load(stsb_data)["test"]]
     for task in ("STSB", "STSB-dev"):
         assert cosines[task].dtype == np.float32
@@ -52,6 +53,7 @@ def test_a_run_leaves_its_result_and_no_weights(make_study: MakeStudy, stsb_data
     best = max(line["stsb_dev_spearman"] for line in result["curve"])
     assert result["scores"]["STSB-dev"] == pytest.approx(best, abs=1e-4), "the best weights are judged"
     assert result["config"]["seed"] == 3 and result["seconds"]["steps"] > 0 and result["uniformity"] < 0
+    assert result["scores"].keys() == {"STSB", "STSB-dev"} and not (folder / TRANSFER_FILE).exists()
     assert not list(folder.rglob("*.safetensors")) and not list(folder.rglob("*.onnx"))
 
     written = (folder / RESULT).stat().st_mtime_ns
@@ -63,7 +65,7 @@ def test_a_run_that_was_trained_but_not_judged_is_only_judged(
 ) -> None:
     (trial,) = trials(make_study("[grid]\nseed = [3]\n"))
 
-    def broken(*_: object) -> None:
+    def broken(*_: object, **__: object) -> None:
         raise OSError("no space left")
 
     with monkeypatch.context() as patch, pytest.raises(OSError, match="no space"):
@@ -163,12 +165,12 @@ def test_what_can_not_be_done_says_why(make_study: MakeStudy, tmp_path: Path) ->
 def test_broken_cosines_are_named(make_study: MakeStudy, tmp_path: Path) -> None:
     (trial,) = trials(make_study("", untrained=True))
     worked(trial, tmp_path)
-    file = folder_of(trial, tmp_path) / COSINES
+    file = folder_of(trial, tmp_path) / COSINES_FILE
     whole = file.read_bytes()
     for content in (b"nothing", whole[: len(whole) // 2], b""):
         file.write_bytes(content)
-        with pytest.raises(StudyError, match=COSINES):
-            kept(file)
+        with pytest.raises(StudyError, match=COSINES_FILE):
+            kept(file, COSINES, GOLDS)
     np.savez(file, other=np.zeros(1))
     with pytest.raises(StudyError, match="other: unknown"):
-        kept(file)
+        kept(file, COSINES, GOLDS)

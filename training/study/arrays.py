@@ -1,0 +1,44 @@
+"""What a run keeps of every pair and example: arrays by kind and task, in one compressed file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.disk import replacing
+from training.study.trial import StudyError
+
+Arrays = Mapping[str, NDArray[Any]]
+"""(n,) by task."""
+
+
+def keep(file: Path, kinds: Mapping[str, Arrays]) -> None:
+    """Writes the arrays of each kind; a kind is one word."""
+    named = {f"{kind} {task}": values for kind, arrays in kinds.items() for task, values in arrays.items()}
+    with replacing(file) as beside, beside.open("wb") as written:
+        np.savez_compressed(written, allow_pickle=False, **named)
+
+
+def kept(file: Path, *kinds: str) -> tuple[dict[str, NDArray[Any]], ...]:
+    """The arrays of each of the kinds that `keep` wrote.
+
+    Raises:
+        StudyError: the file is damaged, or holds another kind.
+    """
+    try:
+        with file.open("rb") as opened, np.load(opened) as arrays:
+            found = {name: arrays[name] for name in arrays.files}
+    except (OSError, ValueError, EOFError, BadZipFile) as error:
+        raise StudyError(f"{file}: {error}") from error
+    by_kind: dict[str, dict[str, NDArray[Any]]] = {kind: {} for kind in kinds}
+    for name, values in found.items():
+        kind, _, task = name.partition(" ")
+        if kind not in by_kind:
+            raise StudyError(f"{file}: {name}: unknown")
+        by_kind[kind][task] = values
+    return tuple(by_kind.values())

@@ -1,0 +1,103 @@
+"""What the arms of a study are compared by: a mean over tasks, and what it would be on other pairs or examples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from training.evaluation.bootstrap import Resampled, resample, resample_accuracy
+from training.evaluation.labelled import TRANSFER_TASKS
+from training.evaluation.pairs import STS_TASKS
+from training.study.arrays import Arrays, kept
+from training.study.judgement import COSINES, COSINES_FILE, DEV, GOLDS, LABELS, PREDICTED, TRANSFER_FILE
+from training.study.results import RUNS, Result
+from training.study.trial import StudyError
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A score of each of some tasks."""
+
+    name: str
+    title: str
+    unit: str
+    tasks: tuple[str, ...]
+    called: str
+    """The tasks, where they are counted."""
+    examples: str
+    """What a task is made of, and the bootstrap redraws."""
+    fixed: str
+    """What stays as it is when they are redrawn."""
+    file: str
+    """What runs keep of each of them, in two kinds of arrays: the encoder's word and people's."""
+    kinds: tuple[str, str]
+    resample: Callable[[Sequence[Arrays], Arrays, int], Resampled]
+    """Of encoders' arrays, people's, and how often."""
+    dev: str | None = None
+    """The task by which weights were chosen: it stands in for the others where there is none."""
+
+    def shared(self, results: Sequence[Result]) -> tuple[str, ...]:
+        """Its tasks that all results have; without any, the dev task if all have that."""
+        found = set.intersection(*(set(result.scores) for result in results))
+        stand_in = (self.dev,) if self.dev is not None and self.dev in found else ()
+        return tuple(task for task in self.tasks if task in found) or stand_in
+
+    def arrays(self, results: Sequence[Result], study: Path, tasks: Sequence[str]) -> tuple[dict[str, Arrays], Arrays]:
+        """The encoders' arrays by id and task, and people's by task: the first run's, which all must have been given.
+
+        Raises:
+            StudyError: a file is damaged, lacks a task, or was made from other people's scores or labels.
+        """
+        said: dict[str, Arrays] = {}
+        truth: Arrays = {}
+        for result in results:
+            file = study / RUNS / result.id / self.file
+            if result.id in said or not file.exists():
+                continue
+            found, theirs = kept(file, *self.kinds)
+            if missing := [task for task in tasks if task not in found or task not in theirs]:
+                raise StudyError(f"{file}: no {self.kinds[0]} of {missing[0]}, which the results have")
+            truth = truth or {task: theirs[task] for task in tasks}
+            if changed := [task for task in tasks if not np.array_equal(theirs[task], truth[task])]:
+                raise StudyError(f"{file}: people's {self.kinds[1]} of {changed[0]} are not those of the first run")
+            said[result.id] = {task: found[task] for task in tasks}
+        return said, truth
+
+
+def _pairs(runs: Sequence[Arrays], golds: Arrays, resamples: int) -> Resampled:
+    return resample(runs, golds, resamples=resamples)
+
+
+def _examples(runs: Sequence[Arrays], labels: Arrays, resamples: int) -> Resampled:
+    hits = [{task: predicted == labels[task] for task, predicted in run.items()} for run in runs]
+    return resample_accuracy(hits, resamples=resamples)
+
+
+STS = Metric(
+    name="sts",
+    title="Semantic textual similarity",
+    unit="Spearman × 100",
+    tasks=tuple(STS_TASKS),
+    called="tasks",
+    examples="sentence pairs",
+    fixed="encoders",
+    file=COSINES_FILE,
+    kinds=(COSINES, GOLDS),
+    resample=_pairs,
+    dev=DEV,
+)
+TRANSFER = Metric(
+    name="transfer",
+    title="Transfer tasks",
+    unit="Accuracy × 100",
+    tasks=tuple(TRANSFER_TASKS),
+    called="transfer tasks",
+    examples="tested examples",
+    fixed="encoders and the classifiers on them",
+    file=TRANSFER_FILE,
+    kinds=(PREDICTED, LABELS),
+    resample=_examples,
+)

@@ -1,0 +1,63 @@
+"""The summaries of a study as lines of text, and in words what the numbers mean."""
+
+from __future__ import annotations
+
+from training.study.summary import DECIMALS, LEVEL, Row, Summary
+
+HEAD = ("arm", "seeds", "mean", "STS-B dev", "gain", "95 % interval", "P(better)", "verdict")
+MEAN, DEV = HEAD.index("mean"), HEAD.index("STS-B dev")
+
+
+def table(*summaries: Summary) -> str:
+    """Each summary as aligned lines, and what its columns mean."""
+    return "\n\n".join(_aligned(summary) for summary in summaries)
+
+
+def _aligned(summary: Summary) -> str:
+    lines = grid(summary)
+    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
+    text = ("  ".join(f"{cell:<{width}}" for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines)
+    return "\n".join([*text, "", explanation(summary)])
+
+
+def grid(summary: Summary) -> list[list[str]]:
+    """The head and a line for each arm, with STS-B's dev part where it is a task of the metric."""
+    head = [*HEAD[:MEAN], summary.measure, *HEAD[MEAN + 1 :]]
+    lines = [head, *(cells(row) for row in summary.rows)]
+    return lines if summary.metric.dev else [line[:DEV] + line[DEV + 1 :] for line in lines]
+
+
+def cells(row: Row) -> list[str]:
+    """What a table says of a row."""
+    gain = row.gain
+    compared = ["", "", ""]
+    if gain:
+        difference, low, high = map(_signed, (gain.difference, gain.low, gain.high))
+        compared = [difference, f"[{low}, {high}]", f"{gain.better:.3f}"]
+    dev = "" if row.dev is None else str(row.dev)
+    return [row.label, str(len(row.results)), str(row.mean), dev, *compared, row.verdict]
+
+
+def explanation(summary: Summary) -> str:
+    """What the numbers of a table are, and where they show nothing."""
+    metric = summary.metric
+    undecided = [row.label for row in summary.rows if row.undecided]
+    compared = sum(row.gain is not None for row in summary.rows)
+    said = (
+        f" Comparisons made: {compared}, each at {LEVEL:.0%} by itself, so of twenty arms that are no better or worse"
+    )
+    said = f"{said} than {summary.against} one is expected to seem so." if compared else ""
+    said += f" The interval contains 0, so no difference is shown, for: {'; '.join(undecided)}." if undecided else ""
+    vain = [row.label for row in summary.rows if any(result.unimproved for result in row.results)]
+    if vain:
+        said += f" In some runs no step was better than the encoder they began with, by STS-B dev: {'; '.join(vain)}."
+    return (
+        f"{metric.unit}, mean ± standard deviation over seeds; tasks of the mean: {', '.join(summary.tasks)}. Gain, "
+        f"interval and P(better) are over {summary.against}: a paired bootstrap of the {metric.examples}, with the "
+        f"{metric.fixed} as they are. Seeds are another source of chance: a gain is within their noise if Welch's "
+        f"t-test would not tell the arms' means apart.{said}"
+    )
+
+
+def _signed(value: float) -> str:
+    return f"{round(value, DECIMALS) + 0.0:+.2f}"  # no minus before a 0
