@@ -100,3 +100,17 @@ def test_with_an_attention_that_knows_no_packing_each_pass_is_a_run(encoder: Enc
 def test_copies_have_dropout_of_their_own(encoder: Encoder) -> None:
     first, second = vectors(swift(encoder).train(), 2, 2)
     assert ((first - second).abs().amax(dim=1) > 1e-6).all()
+
+
+def test_where_cls_is_pooled_the_last_layer_ends_with_it_alone(encoder: Encoder) -> None:
+    if encoder.backbone.config.model_type == "distilbert":
+        pytest.skip("its layers are of another build")
+    seen: list[int] = []
+    for layer in swift(encoder).backbone.encoder.layer:
+        layer.output.register_forward_hook(lambda _module, _inputs, output: seen.append(output.shape[:-1].numel()))
+    tokens = sum(map(len, encoder.tokenizer.encode(SENTENCES)))
+    for pooling, last in (("cls", len(SENTENCES)), ("mean", tokens)):
+        encoder.pooling = pooling
+        vectors(encoder, 1, 1)
+        assert seen == [tokens, last]
+        seen.clear()
