@@ -106,8 +106,11 @@ def test_where_cls_is_pooled_the_last_layer_ends_with_it_alone(encoder: Encoder)
     if encoder.backbone.config.model_type == "distilbert":
         pytest.skip("its layers are of another build")
     seen: list[int] = []
-    for layer in swift(encoder).backbone.encoder.layer:
-        layer.output.register_forward_hook(lambda _module, _inputs, output: seen.append(output.shape[:-1].numel()))
+    layers = swift(encoder).backbone.get_submodule("encoder.layer")
+    for layer in layers.children():
+        layer.get_submodule("output").register_forward_hook(
+            lambda _module, _inputs, output: seen.append(output.shape[:-1].numel())
+        )
     tokens = sum(map(len, encoder.tokenizer.encode(SENTENCES)))
     for pooling, last in (("cls", len(SENTENCES)), ("mean", tokens)):
         encoder.pooling = pooling
