@@ -11,9 +11,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from models.bundle import BundleError, load
+from models.bundle import FP32, BundleError, load
 from models.encoder import Encoder
 from models.graph import Graph
+from models.runtimes import available
+from models.runtimes.base import Options
 from models.sources import SourceError
 from training.cli import main
 from training.evaluation.beir import Collection
@@ -90,6 +92,24 @@ def test_bf16_is_near_float32_and_not_it(tiny_backbone: Path) -> None:
 def test_what_cannot_be_judged_is_named(options: dict[str, Any], error: type[Exception]) -> None:
     with pytest.raises(error, match=re.escape(options["source"]) if error is not SubjectError else None):
         subject(**options, key=None)
+
+
+def test_a_bundle_is_judged_by_the_engine_that_is_named(tiny_bundle: Path) -> None:
+    if "openvino" not in {pair.runtime for pair in available(load(tiny_bundle), Options("cpu", 1))}:
+        pytest.skip("openvino is for x86-64")
+    judged = subject(str(tiny_bundle), engine="openvino", key=None)
+    assert str(judged.facts["engine"]).startswith("openvino ") and judged.called == "openvino fp32"
+    assert FP32 in judged.others and "openvino fp32" not in judged.others
+    np.testing.assert_allclose(judged.encode(TEXTS), judged.others[FP32].encode(TEXTS), atol=1e-5)
+    with pytest.raises(SubjectError, match="nothing here runs in int4; there is onnxruntime fp32, openvino fp32"):
+        subject(str(tiny_bundle), precision="int4", key=None)
+    with pytest.raises(SubjectError, match="torch judges it, so there is no engine openvino"):
+        subject(str(tiny_bundle), engine="openvino", by_torch=True, key=None)
+
+
+def test_how_else_this_machine_runs_a_bundle_is_compared(tiny_bundle: Path) -> None:
+    pairs = [pair for pair in available(load(tiny_bundle), Options("cpu", 1)) if pair.precision != FP32]
+    assert list(subject(str(tiny_bundle), key=None).others) == [str(pair) for pair in pairs]
 
 
 def test_the_other_graphs_of_a_bundle_are_compared(tiny_bundle: Path) -> None:

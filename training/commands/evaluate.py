@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from models.pooling import POOLINGS
+from models.runtimes import RUNTIMES
 from training import record
 from training.evaluation.pairs import DataError
 from training.evaluation.subjects import subject
@@ -32,7 +33,8 @@ def add(commands: Any) -> None:
     )
     command.add_argument("--torch", action="store_true", help="judge the torch encoder, not the bundle's graph")
     command.add_argument("--pooling", choices=list(POOLINGS), help="another than its own, by torch")
-    command.add_argument("--precision", metavar="P", help="which of the bundle's graphs; by torch fp32 or bf16")
+    command.add_argument("--engine", choices=list(RUNTIMES), help="what runs the bundle's graph (default: onnxruntime)")
+    command.add_argument("--precision", metavar="P", help="in which the engine, or torch, computes (default: fp32)")
     command.add_argument("--json", type=Path, metavar="FILE", help="write every number there")
     command.add_argument("--html", type=Path, metavar="FILE", help="write a report to look at")
     command.add_argument("--beside", type=Path, nargs="+", default=[], metavar="JSON", help="others in the report")
@@ -51,7 +53,12 @@ def evaluate(options: argparse.Namespace) -> int:
     beside = [_evaluation(file) for file in options.beside]
     given = material(options.data, options.tasks)
     judged = subject(
-        options.source, pooling=options.pooling, by_torch=options.torch, precision=options.precision, key=options.key
+        options.source,
+        pooling=options.pooling,
+        by_torch=options.torch,
+        engine=options.engine,
+        precision=options.precision,
+        key=options.key,
     )
     with closing(judged):
         visible = replace(judged, encode=encode_visibly(judged.encode, sys.stderr))
@@ -70,6 +77,7 @@ def _command(options: argparse.Namespace) -> str:
     words += ["--tasks", ",".join(options.tasks)]
     words += ["--torch"] if options.torch else []
     words += ["--pooling", options.pooling] if options.pooling else []
+    words += ["--engine", options.engine] if options.engine else []
     words += ["--precision", options.precision] if options.precision else []
     return shlex.join(words)
 

@@ -9,10 +9,13 @@ from typing import Any
 
 import torch
 
-from models import bundle
+from models import bundle, cpus
 from models.bundle import FP32, MANIFEST
 from models.encoder import Encoder
 from models.graph import Graph
+from models.runtimes import REFERENCE, Pair, available
+from models.runtimes.base import Options, RuntimeUnavailable
+from models.runtimes.choice import candidates
 from models.sources import resolve
 from training.evaluation.beir import Collection
 from training.evaluation.server import Server
@@ -29,7 +32,7 @@ class SubjectError(ValueError):
 
 @dataclass(frozen=True)
 class OtherGraph:
-    """The same encoder in another precision."""
+    """The same encoder in another precision, or run by another runtime."""
 
     encode: Encode
     bytes: int
@@ -43,7 +46,7 @@ class Subject:
     facts: Mapping[str, Any]
     encode: Encode
     others: Mapping[str, OtherGraph] = field(default_factory=dict)
-    """The same bundle's graphs, by precision."""
+    """How else this machine runs the same bundle, by `called`."""
     run: Mapping[str, Any] | None = None
     """What its manifest says of the training run."""
     rankings: Callable[[Collection], Mapping[str, list[str]]] | None = None
@@ -51,29 +54,51 @@ class Subject:
     close: Callable[[], None] = lambda: None
     """To be called when it has been judged."""
 
+    @property
+    def called(self) -> str:
+        """Its precision, and before it the runtime, if that is not the one that export has proven equal to torch."""
+        return _called(str(self.facts["engine"]).split()[0], str(self.facts["precision"]))
+
 
 def subject(
-    source: str, *, pooling: str | None = None, by_torch: bool = False, precision: str | None = None, key: str | None
+    source: str,
+    *,
+    pooling: str | None = None,
+    by_torch: bool = False,
+    engine: str | None = None,
+    precision: str | None = None,
+    key: str | None,
 ) -> Subject:
     """A server by its URL, a bundle by its ONNX graph, anything else by torch; `key` is the server's.
 
     Raises:
-        SubjectError: the options don't go together.
+        SubjectError: the options don't go together, or this machine can't run the bundle so.
         SourceError, BundleError, EvaluationError: there is no such encoder, bundle or server.
     """
     if source.startswith(("http://", "https://")):
-        if pooling or by_torch or precision:
-            raise SubjectError(f"{source}: a server has its own pooling and precision")
+        if pooling or by_torch or engine or precision:
+            raise SubjectError(f"{source}: a server has its own pooling, engine and precision")
         return _served(Server(source, key=key))
     folder = Path(source)
     if (folder / MANIFEST).is_file() and not (by_torch or pooling):
-        return _exported(folder, precision or FP32)
+        return _exported(folder, engine, precision)
+    if engine:
+        raise SubjectError(f"{source}: torch judges it, so there is no engine {engine} to be chosen")
     return _by_torch(source, pooling, precision or FP32)
 
 
-def _exported(folder: Path, precision: str) -> Subject:
+def _exported(folder: Path, engine: str | None, precision: str | None) -> Subject:
     opened = bundle.load(folder)
-    graph = Graph(opened, precision=precision)
+    options = Options("cpu", cpus.available())
+    try:
+        pair = candidates(opened, options, runtime=engine, precision=precision or FP32)[0]
+    except RuntimeUnavailable as error:
+        raise SubjectError(f"{folder}: {error}") from error
+
+    def graph_of(pair: Pair) -> Graph:
+        return Graph(opened, runtime=pair.runtime, precision=pair.precision, threads=options.threads)
+
+    graph = graph_of(pair)
     manifest = opened.manifest
     facts = {
         "source": str(folder),
@@ -87,16 +112,25 @@ def _exported(folder: Path, precision: str) -> Subject:
         "dim": manifest.dim,
         "max_length": manifest.max_length,
         "engine": graph.engine,
-        "precision": precision,
+        "precision": pair.precision,
         "device": "cpu",
-        "bytes": opened.graphs[precision].stat().st_size,
+        "bytes": _file(opened, pair.precision).stat().st_size,
     }
     others = {
-        name: OtherGraph(Graph(opened, precision=name).encode, file.stat().st_size)
-        for name, file in opened.graphs.items()
-        if name != precision
+        _called(*other): OtherGraph(graph_of(other).encode, _file(opened, other.precision).stat().st_size)
+        for other in available(opened, options)
+        if other != pair and (other == REFERENCE or other.precision != FP32)
     }
     return Subject(facts, graph.encode, others, manifest.run)
+
+
+def _called(runtime: str, precision: str) -> str:
+    return precision if runtime in (REFERENCE.runtime, "torch") else str(Pair(runtime, precision))
+
+
+def _file(opened: bundle.Bundle, precision: str) -> Path:
+    """Of a precision that has none of its own, the one that a runtime makes it of."""
+    return opened.graphs.get(precision, opened.onnx)
 
 
 def _by_torch(source: str, pooling: str | None, precision: str) -> Subject:

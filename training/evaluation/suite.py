@@ -154,7 +154,7 @@ def _precisions(subject: Subject, tasks: Mapping[str, Subsets]) -> dict[str, dic
 
     Where there is no fp32, the cosine is to the judged one's.
     """
-    judged = str(subject.facts["precision"])
+    judged = subject.called
     graphs = {judged: OtherGraph(subject.encode, subject.facts["bytes"]), **subject.others}
     reference = FP32 if FP32 in graphs else judged
     watched = {precision: Watched(graph.encode) for precision, graph in graphs.items()}
