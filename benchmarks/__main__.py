@@ -7,43 +7,68 @@ import json
 import platform
 import sys
 from collections.abc import Callable
-from importlib.metadata import version
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
-from benchmarks import embedding, training
-from serving.engines import cpus
+from benchmarks import embedding, serving, training
+from models import cpus
 
-BENCHMARKS: dict[str, Callable[[], dict[str, Any]]] = {"embedding": embedding.measure, "training": training.measure}
+BENCHMARKS: dict[str, Callable[[], dict[str, Any]]] = {
+    "embedding": embedding.measure,
+    "training": training.measure,
+    "serving": serving.measure,
+}
 RESULTS = Path(__file__).parent / "results"
-PACKAGES = ("torch", "transformers", "onnxruntime", "sentence-transformers", "tokenizers", "numpy")
+PACKAGES = ("torch", "transformers", "onnxruntime", "openvino", "sentence-transformers", "tokenizers", "numpy")
 
 
 def main() -> int:
     """Run the benchmarks named, or all of them."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"{', '.join(BENCHMARKS)} (default: all)")
-    names = parser.parse_args().names or list(BENCHMARKS)
+    whole = serving.Choice()
+    part = parser.add_argument_group("a part of `serving`, or for another time: printed, not kept")
+    part.add_argument(
+        "--only", nargs="+", default=(), metavar="LOAD", help="loads or beginnings: singles, mixed_4, open …"
+    )
+    part.add_argument(
+        "--against", nargs="+", default=(), metavar="PEER", help="contestants beside ours: infinity_torch …"
+    )
+    part.add_argument("--rounds", type=int, default=whole.rounds, help="default: %(default)s")
+    part.add_argument("--seconds", type=float, default=whole.seconds, help="of a turn; default: %(default)s")
+    asked = parser.parse_args()
+    try:
+        choice = serving.Choice(tuple(asked.only), tuple(asked.against), asked.rounds, asked.seconds)
+    except ValueError as error:
+        parser.error(str(error))
+    names = asked.names or list(BENCHMARKS)
+    if not choice.whole and names != ["serving"]:
+        parser.error("--only, --against, --rounds and --seconds are for `python -m benchmarks serving`")
     if unknown := set(names) - set(BENCHMARKS):
         parser.error(f"no benchmark {', '.join(sorted(unknown))}; there are {', '.join(BENCHMARKS)}")
     for name in names:
         print(f"{name}: measuring …", flush=True)
-        result = {
-            "command": f"python -m benchmarks {name}",
-            **surroundings(),
-            **BENCHMARKS[name](),
-        }
-        file = RESULTS / f"{name}.json"
-        file.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
-        print(json.dumps(result["figures"], indent=2), f"\nkept in {file}", flush=True)
+        measured = BENCHMARKS[name]() if choice.whole else serving.measure(choice)
+        print(json.dumps(measured["figures"], indent=2), flush=True)
+        if choice.whole:
+            print("kept in", _kept(name, measured), flush=True)
     return 0
+
+
+def _kept(name: str, measured: dict[str, Any]) -> Path:
+    result = {"command": f"python -m benchmarks {name}", **surroundings(), **measured}
+    file = RESULTS / f"{name}.json"
+    file.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    return file
 
 
 def surroundings() -> dict[str, Any]:
     """What the figures were measured on and with."""
+    installed = {package.name: package.version for package in distributions()}
     return {
         "machine": {"cpu": _cpu(), "cpus": cpus.available(), "python": platform.python_version()},
-        "versions": {package: version(package) for package in PACKAGES},
+        "versions": {package: installed[package] for package in PACKAGES if package in installed},
     }
 
 

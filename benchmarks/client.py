@@ -1,0 +1,208 @@
+"""A client that costs little: all connections on one thread, bytes prepared, of a reply only its length is read.
+
+It shares its CPUs with the servers it measures, so what it takes for itself is in every result.
+"""
+
+from __future__ import annotations
+
+import json
+import selectors
+import socket
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import numpy as np
+
+from benchmarks.loads import Request, body
+
+PATIENCE = 120.0
+"""Seconds without any reply after which a server counts as stuck."""
+MOST_CONNECTIONS = 256
+"""Of an open loop; an arrival that finds all of them busy waits, and its latency says so."""
+
+
+class ReplyError(RuntimeError):
+    """A server answered with an error, closed the connection, or did not answer; the message says which."""
+
+
+@dataclass
+class Sample:
+    """What a contestant did in one round of one load."""
+
+    seconds: float = 0.0
+    """From the first request to the last reply."""
+    texts: int = 0
+    tokens: int = 0
+    latencies: list[float] = field(default_factory=list)
+    """Seconds a request; open loop: from the moment it was due, whether or not it could be sent then."""
+
+    def add(self, request: Request, latency: float) -> None:
+        """One reply."""
+        self.texts += request.texts
+        self.tokens += request.tokens
+        self.latencies.append(latency)
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where a server answers OpenAI's embeddings requests."""
+
+    port: int
+    path: str
+    host: str = "127.0.0.1"
+
+
+class Connection:
+    """One kept-alive connection with at most one request on its way."""
+
+    def __init__(self, address: Address) -> None:
+        self.socket = socket.create_connection((address.host, address.port), timeout=PATIENCE)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._head = (
+            f"POST {address.path} HTTP/1.1\r\nhost: {address.host}:{address.port}\r\n"
+            "content-type: application/json\r\ncontent-length: %d\r\n\r\n"
+        ).encode()
+        self._received = bytearray()
+        self._awaited: int | None = None
+
+    def send(self, content: bytes) -> None:
+        """Send a request; the reply to the one before must have been read."""
+        self._received, self._awaited = bytearray(), None
+        self.socket.sendall(self._head % len(content) + content)
+
+    def receive(self) -> bytearray | None:
+        """Read what is there: the whole reply once it is complete, head included.
+
+        Raises:
+            ReplyError: the server hung up, or its status is not 200.
+        """
+        received = self.socket.recv(1 << 20)
+        if not received:
+            raise ReplyError("the server closed the connection")
+        self._received += received
+        if self._awaited is None and (end := self._received.find(b"\r\n\r\n")) >= 0:
+            self._awaited = end + 4 + _content_length(bytes(self._received[:end]).lower())
+        if self._awaited is None or len(self._received) < self._awaited:
+            return None
+        if not self._received.startswith(b"HTTP/1.1 200"):
+            raise ReplyError(self._received[:400].decode(errors="replace").replace("\r\n", " "))
+        return self._received
+
+
+class Pool:
+    """Connections to one server; closed at the end of the block."""
+
+    def __init__(self, address: Address, most: int) -> None:
+        self._address, self._most = address, most
+        self._selector = selectors.DefaultSelector()
+        self._idle: list[Connection] = []
+        self._asked: dict[Connection, tuple[Request, float]] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for connection in (*self._idle, *self._asked):
+            connection.socket.close()
+        self._selector.close()
+
+    @property
+    def busy(self) -> bool:
+        """Whether a reply is awaited."""
+        return bool(self._asked)
+
+    @property
+    def full(self) -> bool:
+        """Whether no further request can be sent before a reply is there."""
+        return len(self._asked) >= self._most
+
+    def send(self, request: Request, due: float) -> None:
+        """Send on an idle connection, or a new one."""
+        connection = self._idle.pop() if self._idle else self._opened()
+        self._asked[connection] = request, due
+        connection.send(request.body)
+
+    def replies(self, timeout: float = PATIENCE) -> Iterator[tuple[Request, float]]:
+        """Requests answered by now, and the seconds since each was due; waits for the first up to `timeout`."""
+        ready = self._selector.select(timeout)
+        if not ready and timeout >= PATIENCE:
+            raise ReplyError(f"no reply in {PATIENCE:.0f} seconds")
+        for key, _ in ready:
+            connection: Connection = key.data
+            if connection not in self._asked:  # idle for longer than the server keeps it
+                self._drop(connection)
+            elif connection.receive() is not None:
+                request, due = self._asked.pop(connection)
+                self._idle.append(connection)
+                yield request, time.perf_counter() - due
+
+    def _drop(self, connection: Connection) -> None:
+        self._idle.remove(connection)
+        self._selector.unregister(connection.socket)
+        connection.socket.close()
+
+    def _opened(self) -> Connection:
+        connection = Connection(self._address)
+        self._selector.register(connection.socket, selectors.EVENT_READ, connection)
+        return connection
+
+
+def closed_loop(address: Address, requests: Iterator[Request], clients: int, seconds: float) -> Sample:
+    """Each client asks again as soon as it is answered; after `seconds` only what is under way is waited for."""
+    sample = Sample()
+    with Pool(address, clients) as pool:
+        began = time.perf_counter()
+        for _ in range(clients):
+            pool.send(next(requests), began)
+        while pool.busy:
+            for request, latency in pool.replies():
+                sample.add(request, latency)
+                if (now := time.perf_counter()) < began + seconds:
+                    pool.send(next(requests), now)
+        sample.seconds = time.perf_counter() - began
+    return sample
+
+
+def open_loop(address: Address, requests: Iterator[Request], rate: float, seconds: float, seed: int) -> Sample:
+    """Requests come at random moments, `rate` a second on average, whether or not earlier ones are answered."""
+    sample = Sample()
+    gaps = np.random.default_rng(seed).exponential(1 / rate, max(1, round(rate * seconds)))
+    with Pool(address, MOST_CONNECTIONS) as pool:
+        began = time.perf_counter()
+        coming = deque(began + moment for moment in gaps.cumsum())
+        while coming or pool.busy:
+            while coming and coming[0] <= time.perf_counter() and not pool.full:
+                pool.send(next(requests), coming.popleft())
+            until_next = coming[0] - time.perf_counter() if coming and not pool.full else PATIENCE
+            for request, latency in pool.replies(max(0.0, until_next)):
+                sample.add(request, latency)
+        sample.seconds = time.perf_counter() - began
+    return sample
+
+
+def embed(address: Address, texts: Sequence[str]) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """(N, D) vectors of `texts`.
+
+    Raises:
+        ReplyError: see `Connection.receive`.
+        OSError: nobody listens there.
+    """
+    connection = Connection(address)
+    try:
+        connection.send(body(texts))
+        while (reply := connection.receive()) is None:
+            pass
+    finally:
+        connection.socket.close()
+    answer = json.loads(reply.partition(b"\r\n\r\n")[2])
+    return np.array([row["embedding"] for row in answer["data"]])
+
+
+def _content_length(head: bytes) -> int:
+    for line in head.split(b"\r\n"):
+        if line.startswith(b"content-length:"):
+            return int(line.partition(b":")[2])
+    raise ReplyError("a reply without content-length")

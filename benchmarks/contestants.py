@@ -1,0 +1,258 @@
+"""Who takes part: servers started on ports of their own, and libraries called in processes of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from http.client import HTTPConnection
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import IO, Any, Protocol
+
+import numpy as np
+
+from benchmarks.client import Address, ReplyError, Sample, closed_loop, embed, open_loop
+from benchmarks.loads import MODEL_NAME, Load, Population, Request
+from benchmarks.peers import EXPORTED, environment, python
+from models.sources import resolve
+
+BUNDLE = Path("artifacts/default")
+OURS = "isosphere"
+ENGINE: tuple[str, ...] = ()
+"""Further options of our server; none, so that it is measured as a user gets it."""
+SECONDS_TO_START = 180.0
+SECONDS_TO_END = 30.0
+SCRIPTS = Path(__file__).parent / "peers"
+Command = tuple[str | Path, ...]
+Vectors = np.ndarray[Any, np.dtype[np.float64]]
+
+
+class Absent(RuntimeError):
+    """A contestant can't take part, or no longer; the message says why."""
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What a contestant is given to do."""
+
+    load: Load
+    requests: Iterator[Request]
+    seconds: float
+    rate: float = 0.0
+    """Requests a second of an open loop."""
+    seed: int = 0
+    """Of their moments."""
+
+
+class Contestant(Protocol):
+    """A running one."""
+
+    pid: int
+
+    def takes(self, load: Load) -> bool:
+        """Whether it can be asked like this."""
+
+    def about(self) -> dict[str, Any]:
+        """What it says of itself."""
+
+    def embed(self, texts: Sequence[str]) -> Vectors:
+        """(N, D) vectors of `texts`, to be compared with ours."""
+
+    def take(self, turn: Turn) -> Sample:
+        """Do it; what is under way when the time is up is finished."""
+
+
+@dataclass(frozen=True)
+class Spec:
+    """How a contestant is started."""
+
+    command: Command
+    """`{port}` and `{data}` stand for a free port and an empty folder."""
+    note: str
+    path: str | None = "/embeddings"
+    """Of OpenAI's route; None for a library."""
+    embeds: bool = True
+    """Whether its vectors mean anything."""
+
+
+def specs() -> dict[str, Spec]:
+    """Every contestant, started or not."""
+    own, minilm = Path(sys.executable), resolve("minilm")
+    route, library = SCRIPTS / "route.py", SCRIPTS / "library.py"
+    peer = python("sentence-transformers")
+    infinity: Command = (environment("infinity") / "bin" / "infinity_emb", "v2", "--device", "cpu")
+    infinity += ("--port", "{port}", "--host", "127.0.0.1", "--served-model-name", MODEL_NAME)
+    ours: Command = (own, "-m", "serving", "--bundle", BUNDLE, "--data", "{data}")
+    ours += ("--port", "{port}", "--no-demo", *ENGINE)
+    return {
+        OURS: Spec(ours, "our server at its default settings", "/v1/embeddings"),
+        "infinity_torch": Spec((*infinity, "--model-id", minilm, "--engine", "torch"), "infinity-emb"),
+        "infinity_optimum": Spec(
+            (*infinity, "--model-id", EXPORTED["onnx"], "--engine", "optimum"),
+            "infinity-emb on a local folder with an ONNX graph",
+        ),
+        "st_torch": Spec((own, route, "torch", minilm, "{port}"), "sentence-transformers, torch fp32, FastAPI route"),
+        "st_onnx": Spec((peer, route, "onnx", EXPORTED["onnx"], "{port}"), "its ONNX backend, the same route"),
+        "st_openvino": Spec((peer, route, "openvino", EXPORTED["openvino"], "{port}"), "its OpenVINO backend, too"),
+        "fastembed": Spec((python("fastembed"), library, "fastembed", BUNDLE), "a library: no HTTP, one caller", None),
+        "bare_onnxruntime": Spec((own, library, "onnxruntime", BUNDLE), "ceiling of the engine, fp32", None),
+        "bare_openvino": Spec(
+            (own, library, "openvino", BUNDLE), "ceiling of the engine, bf16 if the CPU has it", None
+        ),
+        "constant_reply": Spec(
+            (own, route, "constant", "", "{port}"), "ceiling of HTTP and JSON: no model", embeds=False
+        ),
+    }
+
+
+@contextmanager
+def started(spec: Spec, populations: Mapping[str, Population], max_length: int, probe: str) -> Iterator[Contestant]:
+    """A contestant that has embedded `probe`; it ends with the block.
+
+    Raises:
+        Absent: its program is not there, or ends, or answers with an error, or does not answer in time.
+    """
+    with TemporaryDirectory() as folder:
+        port, log = _free_port(), Path(folder) / "log"
+        given = {"{port}": str(port), "{data}": str(Path(folder) / "data")}
+        command = [given.get(str(part), str(part)) for part in spec.command]
+        quiet = {**os.environ, "HF_HUB_OFFLINE": "1", "DO_NOT_TRACK": "1", "TOKENIZERS_PARALLELISM": "true"}
+        with log.open("w") as errors:
+            talk = subprocess.PIPE if spec.path is None else errors
+            try:
+                process = subprocess.Popen(
+                    command, stdin=subprocess.PIPE, stdout=talk, stderr=errors, text=True, env=quiet
+                )
+            except FileNotFoundError:
+                raise Absent(f"{command[0]} is not there: `python -m benchmarks.peers` installs it") from None
+        try:
+            contestant: Contestant
+            if spec.path is None:
+                contestant = Library(process, populations, max_length, log)
+            else:
+                contestant = Server(process, Address(port, spec.path), probe, log)
+            yield contestant
+        finally:
+            _end(process)
+
+
+class Server:
+    """Asked over HTTP."""
+
+    def __init__(self, process: subprocess.Popen[str], address: Address, probe: str, log: Path) -> None:
+        self.pid, self._address = process.pid, address
+        deadline, refusal = time.monotonic() + SECONDS_TO_START, "no reply"
+        while time.monotonic() < deadline:
+            if process.poll() is not None:
+                raise Absent(_last_words(log))
+            try:
+                self.embed([probe])
+            except ConnectionRefusedError:
+                time.sleep(0.02)
+            except ReplyError as error:
+                if "HTTP/1.1 503" not in (refusal := str(error)):
+                    raise Absent(refusal) from None
+                time.sleep(0.02)
+            else:
+                return
+        raise Absent(f"not ready after {SECONDS_TO_START:.0f} seconds: {refusal}")
+
+    def takes(self, load: Load) -> bool:  # noqa: ARG002 - a server takes any
+        """See `Contestant`."""
+        return True
+
+    def about(self) -> dict[str, Any]:
+        """Its answer on /info as far as it says what computes the vectors; nothing if it has no such route."""
+        connection = HTTPConnection(self._address.host, self._address.port, timeout=SECONDS_TO_END)
+        try:
+            connection.request("GET", "/info")
+            reply = connection.getresponse()
+            said = json.loads(reply.read()) if reply.status == 200 else {}
+        finally:
+            connection.close()
+        return {key: said[key] for key in ("engine", "precision") if key in said}
+
+    def embed(self, texts: Sequence[str]) -> Vectors:
+        """See `Contestant`."""
+        return embed(self._address, texts)
+
+    def take(self, turn: Turn) -> Sample:
+        """See `Contestant`."""
+        if turn.load.capacity is None:
+            return closed_loop(self._address, turn.requests, turn.load.clients, turn.seconds)
+        return open_loop(self._address, turn.requests, turn.rate, turn.seconds, turn.seed)
+
+
+class Library:
+    """Told through pipes what to do; it measures itself."""
+
+    def __init__(
+        self, process: subprocess.Popen[str], populations: Mapping[str, Population], max_length: int, log: Path
+    ) -> None:
+        self.pid, self._process, self._log = process.pid, process, log
+        given = {name: asdict(population) for name, population in populations.items()}
+        self._ask({"populations": given, "max_length": max_length})
+
+    def takes(self, load: Load) -> bool:
+        """See `Contestant`."""
+        return load.for_one_caller
+
+    def about(self) -> dict[str, Any]:
+        """It says nothing."""
+        return {}
+
+    def embed(self, texts: Sequence[str]) -> Vectors:
+        """See `Contestant`."""
+        return np.array(self._ask({"embed": list(texts)})["vectors"])
+
+    def take(self, turn: Turn) -> Sample:
+        """See `Contestant`. It has the texts, and goes through them by itself."""
+        load = turn.load
+        return Sample(**self._ask({"texts": load.texts, "per_request": load.per_request, "seconds": turn.seconds}))
+
+    def _ask(self, content: dict[str, Any]) -> dict[str, Any]:
+        try:
+            _stream(self._process.stdin).write(json.dumps(content) + "\n")
+            _stream(self._process.stdin).flush()
+        except BrokenPipeError:
+            raise Absent(_last_words(self._log)) from None
+        if not (line := _stream(self._process.stdout).readline()):
+            raise Absent(_last_words(self._log))
+        return dict(json.loads(line))
+
+
+def _stream(pipe: IO[str] | None) -> IO[str]:
+    assert pipe is not None
+    return pipe
+
+
+def _free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+def _last_words(log: Path) -> str:
+    """The line that says why a process ended."""
+    lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    said = [line for line in lines if "Error" in line] or lines or ["it ended without a word"]
+    return said[-1][:300]
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    process.terminate()
+    try:
+        process.wait(SECONDS_TO_END)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    for pipe in (process.stdin, process.stdout):
+        if pipe:
+            pipe.close()

@@ -1,0 +1,40 @@
+"""`python -m benchmarks.peers [NAME …]`: an environment in .peers/ for each peer, as NAME.txt beside this pins it."""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+from benchmarks.peers import ENVIRONMENTS, EXPORTED, environment, python
+from models.sources import resolve
+
+HERE = Path(__file__).parent
+
+
+def main() -> int:
+    """Make the environments named, or all; the exit status of what failed."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.peers", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"{', '.join(ENVIRONMENTS)} (default: all)")
+    names = parser.parse_args().names or ENVIRONMENTS
+    if unknown := set(names) - set(ENVIRONMENTS):
+        parser.error(f"no peer {', '.join(sorted(unknown))}; there are {', '.join(ENVIRONMENTS)}")
+    for name in names:
+        print(f"{name}: installing into {environment(name)} …", flush=True)
+        venv.create(environment(name), with_pip=True, clear=True, symlinks=True)
+        pip: list[str | Path] = [python(name), "-m", "pip", "install", "--quiet", "-r", HERE / f"{name}.txt"]
+        if status := subprocess.run(pip, check=False).returncode:
+            return status
+        if name == "sentence-transformers":
+            for backend, folder in EXPORTED.items():
+                print(f"{name}: exporting for {backend} …", flush=True)
+                exporting: list[str | Path] = [python(name), HERE / "export.py", backend, resolve("minilm"), folder]
+                if status := subprocess.run(exporting, check=False).returncode:
+                    return status
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,62 @@
+"""`python route.py BACKEND MODEL PORT`: sentence-transformers behind the least there is of a FastAPI route.
+
+Kind to the peer: no validation, orjson straight from NumPy, one call of the model at a time. BACKEND `constant` answers
+with vectors made beforehand: what HTTP and JSON cost. Run by the interpreter of a peer's environment.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+import orjson
+import uvicorn
+from fastapi import FastAPI, Request, Response
+
+Encode = Callable[[Sequence[str]], Any]
+DIM = 384
+
+
+def application(answer: Callable[[list[str]], bytes]) -> FastAPI:
+    """OpenAI's route, its `input` always a list of texts."""
+    app = FastAPI()
+
+    @app.post("/embeddings")
+    async def embeddings(request: Request) -> Response:
+        texts = orjson.loads(await request.body())["input"]
+        return Response(answer(texts), media_type="application/json")
+
+    return app
+
+
+def answers(encode: Encode) -> Callable[[list[str]], bytes]:
+    """Texts to a reply."""
+
+    def answer(texts: list[str]) -> bytes:
+        rows = [{"object": "embedding", "index": i, "embedding": vector} for i, vector in enumerate(encode(texts))]
+        return orjson.dumps({"object": "list", "data": rows}, option=orjson.OPT_SERIALIZE_NUMPY)
+
+    return answer
+
+
+def constant() -> Callable[[list[str]], bytes]:
+    """The same reply for every request of so many texts."""
+    made = cache(lambda count: answers(lambda _: np.full((count, DIM), DIM**-0.5, np.float32))([""] * count))
+    return lambda texts: made(len(texts))
+
+
+def sentence_transformers(backend: Any, model: str) -> Encode:
+    """`SentenceTransformer.encode` at its default settings."""
+    from sentence_transformers import SentenceTransformer
+
+    encoder = SentenceTransformer(model, backend=backend, device="cpu")
+    return lambda texts: encoder.encode(texts, show_progress_bar=False)
+
+
+if __name__ == "__main__":
+    backend, model, port = sys.argv[1:]
+    answer = constant() if backend == "constant" else answers(sentence_transformers(backend, model))
+    uvicorn.run(application(answer), host="127.0.0.1", port=int(port), log_level="warning")

@@ -1,0 +1,60 @@
+"""What a process and the whole machine have used, as Linux counts it in /proc."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+PROC = Path("/proc")
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+def cpu_seconds(pid: int) -> float:
+    """CPU time of a process and its living descendants, those they have waited for included."""
+    return sum(sum(map(int, _stat(one)[11:15])) for one in tree(pid)) / TICKS_PER_S
+
+
+def memory_mb(pid: int) -> int:
+    """Resident memory of a process and its descendants; pages that they share count once for each."""
+    pages = sum(int(_stat(one)[21]) for one in tree(pid))
+    return pages * os.sysconf("SC_PAGE_SIZE") // 1_000_000
+
+
+def tree(pid: int) -> Iterator[int]:
+    """The process and its descendants."""
+    yield pid
+    for thread in (PROC / str(pid) / "task").iterdir():
+        with suppress(FileNotFoundError, ProcessLookupError):  # it may end while we look
+            for child in (thread / "children").read_text().split():
+                yield from tree(int(child))
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Seconds since it started, over all of its CPUs."""
+
+    busy: float
+    """Spent in any process, or taken by other machines on the same host (steal)."""
+    waiting: float | None
+    """In which some process was ready to run and had no CPU; None where the kernel does not say."""
+
+    @classmethod
+    def now(cls) -> Machine:
+        """Read from /proc/stat and /proc/pressure/cpu."""
+        user, nice, system, _idle, _io, *interrupts_and_steal = _ticks()
+        file = PROC / "pressure" / "cpu"
+        waiting = float(file.read_text().split("total=")[1].split()[0]) / 1e6 if file.exists() else None
+        return cls((user + nice + system + sum(interrupts_and_steal)) / TICKS_PER_S, waiting)
+
+
+def _ticks() -> list[int]:
+    """Of all CPUs: user, nice, system, idle, waiting for a disk, interrupts, soft interrupts, steal."""
+    return [int(field) for field in (PROC / "stat").read_text().splitlines()[0].split()[1:9]]
+
+
+def _stat(pid: int) -> list[str]:
+    """The fields of /proc/PID/stat after the name, which may hold anything."""
+    return (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()

@@ -1,0 +1,273 @@
+"""Texts to vectors over HTTP: our server, its peers and the ceilings above them, under every load in `loads`."""
+
+from __future__ import annotations
+
+import random
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks.client import ReplyError, Sample
+from benchmarks.contestants import BUNDLE, OURS, Absent, Contestant, Spec, Turn, specs, started
+from benchmarks.loads import CAPACITY, Load, Population, populations, prepared, selected
+from benchmarks.processes import Machine, cpu_seconds, memory_mb
+from models import bundle
+from models.encoder import Encoder
+from models.tokenizer import Tokenizer
+from training.hardware import autocast_dtype
+from training.speed import Work, matmul_peak
+
+MINUTES = 14.0
+"""After the first round no load begins that would, as long as it took before, end later than this after the start."""
+IDLE_SECONDS = 2.0
+CHECKED = 8
+"""Texts of each population whose vectors are compared with ours."""
+CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What is measured, and for how long.
+
+    Raises:
+        ValueError: a load or contestant that does not exist.
+    """
+
+    loads: Sequence[str] = ()
+    """Names or beginnings (`singles`); none means all."""
+    contestants: Sequence[str] = ()
+    """Beside ours, which the others are compared with; none means all."""
+    rounds: int = 3
+    seconds: float = 1.0
+    """Of a contestant's turn; twice as long for an open loop. What is under way then is still waited for."""
+
+    def __post_init__(self) -> None:
+        selected(self.loads)
+        if self.contestants:
+            _chosen(self.contestants)
+
+    @property
+    def whole(self) -> bool:
+        """Whether the figures are fit to be kept."""
+        return self == Choice()
+
+
+@dataclass(frozen=True)
+class Taken:
+    """A turn: what was done, and what it cost."""
+
+    sample: Sample
+    seconds: float
+    """Between the two looks at the CPU times below."""
+    cpu_s: float
+    """Of the contestant's processes."""
+    client_cpu_s: float
+    elsewhere_cpu_s: float
+    """Of everything else on the machine, and stolen from it."""
+    pressure: float | None
+    """Share of the time in which a process that was ready, any at all, had no CPU."""
+
+
+@dataclass
+class Field:
+    """Everyone who takes part."""
+
+    running: dict[str, Contestant] = field(default_factory=dict)
+    facts: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """What is known of each beside its speed; of those not running, why."""
+
+
+Turns = dict[str, dict[str, dict[int, Taken]]]
+"""By load, contestant and round."""
+Failures = dict[str, dict[str, str]]
+"""By load and contestant."""
+
+
+def measure(choice: Choice = Choice()) -> dict[str, Any]:
+    """All servers are up at once and take turns; every figure is a median over rounds.
+
+    Raises:
+        Absent: our own server does not start.
+    """
+    began = time.monotonic()
+    source = bundle.load(BUNDLE)
+    tokenizer = Tokenizer(source.tokenizer_file, max_length=source.manifest.max_length)
+    texts, loads = populations(tokenizer), selected(choice.loads)
+    with ExitStack() as stack:
+        contestants = _start(stack, _chosen(choice.contestants), texts, tokenizer.max_length)
+        _idle(contestants)
+        turns, failures = _rounds(contestants, loads, texts, choice, began)
+        for name, contestant in contestants.running.items():
+            contestants.facts[name]["memory_mb"] = memory_mb(contestant.pid)
+    ceilings = _chip(texts)
+    return {
+        "setting": (
+            f"all-MiniLM-L6-v2; interleaved rounds, {choice.seconds:g} s a turn, twice that in an open loop; "
+            "client and servers share the CPUs; bodies and replies are OpenAI's JSON; versions of the peers: "
+            "benchmarks/peers/*.txt, of st_torch and bare_*: as above"
+        ),
+        "figures": {
+            "contestants": contestants.facts,
+            "loads": {
+                name: {
+                    "chip_texts_per_s": ceilings[load.texts],
+                    **{one: _figures(taken, turns[name].get(OURS, {})) for one, taken in turns[name].items()},
+                    **failures[name],
+                }
+                for name, load in loads.items()
+            },
+        },
+    }
+
+
+def _chosen(names: Sequence[str]) -> dict[str, Spec]:
+    everyone = specs()
+    if unknown := set(names) - set(everyone):
+        raise ValueError(f"no contestant {', '.join(sorted(unknown))}; there are {', '.join(everyone)}")
+    return {name: spec for name, spec in everyone.items() if not names or name in {OURS, *names}}
+
+
+def _start(stack: ExitStack, chosen: Mapping[str, Spec], texts: Mapping[str, Population], max_length: int) -> Field:
+    """One after another, ours first, each asked for the vectors of the same texts."""
+    probe = [text for population in texts.values() for text in population.texts[:CHECKED]]
+    contestants, ours = Field(), np.empty(0)
+    for name, spec in chosen.items():
+        facts: dict[str, Any] = {"what": spec.note}
+        contestants.facts[name] = facts
+        began = time.monotonic()
+        try:
+            contestant = stack.enter_context(started(spec, texts, max_length, probe[0]))
+            facts["cold_start_s"] = round(time.monotonic() - began, 2)
+            vectors = contestant.embed(probe)
+            ours = vectors if name == OURS else ours
+            if spec.embeds:
+                facts["smallest_cosine_to_ours"] = _checked(vectors, ours)
+        except (Absent, ReplyError) as error:
+            if name == OURS:
+                raise
+            facts["does_not_take_part"] = str(error)
+        else:
+            facts |= contestant.about()
+            contestants.running[name] = contestant
+        print(f"  {name}: {facts}", flush=True)
+    return contestants
+
+
+def _checked(vectors: np.ndarray[Any, Any], ours: np.ndarray[Any, Any]) -> float:
+    cosine = float((vectors * ours).sum(axis=1).min())
+    if not cosine >= bundle.GOLDEN_COSINE:
+        raise Absent(f"its vectors are not ours: the smallest cosine is {cosine:.4f}")
+    return round(cosine, 6)
+
+
+def _idle(contestants: Field) -> None:
+    """What each takes of a CPU while nobody asks: a server that polls would spoil the others' turns."""
+    before = {name: cpu_seconds(one.pid) for name, one in contestants.running.items()}
+    time.sleep(IDLE_SECONDS)
+    for name, one in contestants.running.items():
+        contestants.facts[name]["idle_cpu"] = round((cpu_seconds(one.pid) - before[name]) / IDLE_SECONDS, 3)
+
+
+def _rounds(
+    contestants: Field, loads: Mapping[str, Load], texts: Mapping[str, Population], choice: Choice, began: float
+) -> tuple[Turns, Failures]:
+    """Round after round through all loads, the order of the contestants drawn anew each time."""
+    turns: Turns = {load: defaultdict(dict) for load in loads}
+    failures: Failures = {load: {} for load in loads}
+    requests = {name: prepared(texts, loads) for name in contestants.running}
+    order, took, rates = random.Random(0), dict.fromkeys(loads, 0.0), dict[str, float]()
+    for number in range(choice.rounds):
+        for name, load in loads.items():
+            load_began = time.monotonic()
+            if load_began + took[name] > began + 60 * MINUTES and number:
+                continue
+            taking = [one for one, contestant in contestants.running.items() if contestant.takes(load)]
+            for one in order.sample(taking, len(taking)):
+                if load.capacity is not None and one not in rates:
+                    failures[name][one] = f"there is no capacity to take a share of: {CAPACITY} failed"
+                if one in failures[name]:
+                    continue
+                contestant = contestants.running[one]
+                turn = Turn(load, requests[one][name], choice.seconds)
+                if load.capacity is not None:
+                    turn = replace(turn, seconds=2 * choice.seconds, rate=load.capacity * rates[one], seed=number)
+                try:
+                    taken = _take(contestant, turn)
+                except (ReplyError, Absent, OSError) as error:
+                    failures[name][one] = f"failed in round {number + 1}: {error}"
+                    continue
+                turns[name][one][number] = taken
+                if name == CAPACITY:
+                    rates[one] = _rate(taken)
+            took[name] = time.monotonic() - load_began
+            print(f"  round {number + 1}, {name}: {took[name]:.0f} s", flush=True)
+    return turns, failures
+
+
+def _take(contestant: Contestant, turn: Turn) -> Taken:
+    machine, own, client, began = Machine.now(), cpu_seconds(contestant.pid), time.process_time(), time.perf_counter()
+    sample = contestant.take(turn)
+    seconds, client = time.perf_counter() - began, time.process_time() - client
+    own = cpu_seconds(contestant.pid) - own
+    after = Machine.now()
+    pressure = None
+    if machine.waiting is not None and after.waiting is not None:
+        pressure = (after.waiting - machine.waiting) / seconds
+    return Taken(sample, seconds, own, client, max(0.0, after.busy - machine.busy - own - client), pressure)
+
+
+def _figures(taken: Mapping[int, Taken], ours: Mapping[int, Taken]) -> dict[str, float]:
+    """Medians over rounds; latencies are those of all rounds together."""
+    latencies = [latency for turn in taken.values() for latency in turn.sample.latencies]
+    percentiles = dict(zip((50, 95, 99), np.percentile(latencies, (50, 95, 99)), strict=True)) if latencies else {}
+    pressures = [turn.pressure for turn in taken.values() if turn.pressure is not None]
+    shared = [number for number in taken if number in ours]
+    return {
+        "texts_per_s": _median(_rate(turn) for turn in taken.values()),
+        "tokens_per_s": _median(turn.sample.tokens / turn.sample.seconds for turn in taken.values()),
+        **(
+            {f"times_{OURS}": _median(_rate(taken[number]) / _rate(ours[number]) for number in shared)}
+            if shared
+            else {}
+        ),
+        **{f"p{share}_ms": _rounded(1e3 * value) for share, value in percentiles.items()},
+        "rounds": len(taken),
+        "requests": len(latencies),
+        "cpu_s_per_1000_texts": _median(1e3 * turn.cpu_s / turn.sample.texts for turn in taken.values()),
+        "client_cpus": _median(turn.client_cpu_s / turn.seconds for turn in taken.values()),
+        "elsewhere_cpus": _median(turn.elsewhere_cpu_s / turn.seconds for turn in taken.values()),
+        **({"cpu_pressure": _median(pressures)} if pressures else {}),
+    }
+
+
+def _rate(turn: Taken) -> float:
+    return turn.sample.texts / turn.sample.seconds
+
+
+def _median(values: Iterator[float] | Sequence[float]) -> float:
+    return _rounded(statistics.median(values))
+
+
+def _rounded(value: float) -> float:
+    """Three digits that say something; more would be noise."""
+    return float(f"{value:.3g}")
+
+
+def _chip(texts: Mapping[str, Population]) -> dict[str, dict[str, float]]:
+    """Texts a second if nothing but their matrix products took time, padding none, at the measured peak."""
+    work = Work.of(Encoder.load("minilm"))
+    dtypes = {"fp32": torch.float32} | ({"bf16": auto} if (auto := autocast_dtype("auto", CPU)) else {})
+    return {
+        name: {
+            precision: _rounded(matmul_peak(CPU, dtype, seconds=1.0) * len(one.tokens) / work.forward(one.tokens))
+            for precision, dtype in dtypes.items()
+        }
+        for name, one in texts.items()
+    }
