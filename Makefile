@@ -11,8 +11,11 @@ CORPUS ?=
 DATA ?=
 STEPS ?=
 ARGS ?=
+# Processes of the test suite, each with one thread: two threads of two processes wait for each other on two cores.
+WORKERS ?= 2
 
 BIN := .venv/bin
+PYTEST := HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist loadfile
 STAMP := .venv/installed-$(EXTRAS)
 BUNDLE := artifacts/$(or $(MODEL),default)
 
@@ -23,7 +26,7 @@ serve: $(STAMP) $(BUNDLE)/manifest.json ## search and embed at http://127.0.0.1:
 	@exec $(BIN)/python -m serving --bundle $(BUNDLE) $(ARGS)
 
 test: $(STAMP) ## the test suite, offline
-	@HF_HUB_OFFLINE=1 $(BIN)/pytest $(ARGS)
+	@$(PYTEST) $(ARGS)
 
 setup: $(STAMP) ## the environment alone, in .venv (EXTRAS=gpu for CUDA runtimes)
 
@@ -32,7 +35,7 @@ check: $(STAMP) ## exactly what CI runs: format, lint, types, import contracts, 
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	HF_HUB_OFFLINE=1 $(BIN)/pytest -m "slow or not slow"
+	$(PYTEST) -m "slow or not slow"
 
 format: $(STAMP) ## put the code into the house style
 	$(BIN)/ruff format .
@@ -61,8 +64,8 @@ rollback: $(STAMP) ## serve what was served before the last promotion
 benchmark: $(STAMP) ## measure on this machine, side by side with peers; writes benchmarks/results
 	$(BIN)/python -m benchmarks $(ARGS)
 
-clean: ## remove the environment and the caches (artifacts/, runs/ and var/ stay)
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info
+clean: ## remove the environments and the caches (artifacts/, runs/ and var/ stay)
+	rm -rf .venv .peers .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info
 
 $(STAMP): pyproject.toml constraints.txt
 	@case "$(EXTRAS)" in cpu|gpu) ;; *) echo "EXTRAS is cpu or gpu, not $(EXTRAS)" >&2; exit 2;; esac
