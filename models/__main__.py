@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from models import bundle, sources
+from models import bundle, cpus, sources
 from models.bundle import BundleError
 from models.disk import verdict
 
@@ -44,6 +44,7 @@ def _parser() -> argparse.ArgumentParser:
     export.add_argument("--pooling", help="cls, mean, first_last, first_last_1 or last2 (default: as the source says)")
     export.add_argument("--max-length", type=int, help="tokens a text is cut to (default: as the source says)")
     export.add_argument("--if-missing", action="store_true", help="do nothing where a valid bundle already is")
+    export.add_argument("--no-measure", action="store_true", help="do not compare the engines of this machine")
     inspect = verbs.add_parser("inspect", help="print the manifest, without the golden vectors")
     verify = verbs.add_parser("verify", help="check every hash, then the golden vectors on ONNX Runtime")
     for verb in (inspect, verify):
@@ -62,19 +63,24 @@ def _export(arguments: argparse.Namespace) -> None:
 
     from models.encoder import Encoder
     from models.export import ExportError, export
+    from models.runtimes.base import Options
+    from models.runtimes.choice import choose
 
     disable_progress_bar()  # type: ignore[no-untyped-call]
     set_verbosity_error()  # type: ignore[no-untyped-call]
     print(f"loading {arguments.source} …", flush=True)
     encoder = Encoder.load(arguments.source, pooling=arguments.pooling, max_length=arguments.max_length)
     print("exporting to ONNX and comparing with torch …", flush=True)
+    options = None if arguments.no_measure else Options(threads=cpus.available())
     try:
-        made = export(encoder, arguments.out, **_origin(arguments))
+        made = export(encoder, arguments.out, **_origin(arguments), measured=options)
     except ExportError as error:
         raise SystemExit(f"error: {error}") from error
     parity = (made.manifest.scores or {})["onnx_parity"]
     transformed = f", {encoder.transform.kind} transform" if encoder.transform else ""
     print(f"{arguments.out}: {encoder.dim} dimensions, {encoder.pooling} pooling{transformed}, parity {parity:.1e}")
+    if options:
+        print(f"fastest engine here, which a server will take: {choose(made, options)}")
 
 
 def _origin(arguments: argparse.Namespace) -> dict[str, Any]:

@@ -6,20 +6,15 @@ one or holds one more is refused: what is served is what was exported, to the by
 
 from __future__ import annotations
 
-import fcntl
-import glob
 import hashlib
 import json
-import os
-import shutil
-import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from models.disk import fsync
+from models import draft
 
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
@@ -32,8 +27,11 @@ REPORT = "report.json"
 """How the encoder was judged; a promoted bundle carries it. It decides no vector, so no fingerprint changes with it."""
 REPORT_PAGE = "report.html"
 """The same to look at, where there is one."""
+ENGINES = "engines.json"
+"""What `models.runtimes.choice` measured where it was exported, if it did; no fingerprint changes with it either."""
 GOLDEN_COSINE = 0.999
-"""The lowest cosine to a golden vector at which an engine may serve the bundle (any precision)."""
+"""The lowest cosine to a golden vector, or to the float32 graph's, at which an engine may serve the bundle: any
+runtime, any precision."""
 
 VOLATILE_CONFIG = {"_name_or_path", "architectures", "dtype", "torch_dtype", "transformers_version"}
 """Keys of config.json that say who wrote it, not what the encoder computes."""
@@ -128,27 +126,16 @@ def load(folder: Path) -> Bundle:
 def writing(folder: Path) -> Iterator[Path]:
     """A new folder beside `folder` that takes its place when the block ends well, and vanishes when it doesn't.
 
-    Whoever opens `folder` never sees a part of a bundle. A crash between the two renames of the swap leaves the
-    old one whole under a hidden name beside it, from which the next `writing` restores it; a killed writer's draft
-    is swept by the next one.
+    Whoever opens `folder` never sees a part of a bundle (`models.draft` has what a crash leaves).
 
     Raises:
         BundleError: `folder` holds something that no bundle holds; it is left alone.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
-    _restore(folder)
+    draft.restore(folder)
     refuse_foreign(folder)
-    _sweep_drafts(folder)
-    draft = Path(tempfile.mkdtemp(prefix=_draft_prefix(folder), dir=folder.parent))
-    try:
-        with _held(draft):
-            yield draft
-            for path in (*draft.rglob("*"), draft):
-                path.chmod(0o755 if path.is_dir() else 0o644)  # a server may run as another user
-                fsync(path)
-            _swap(draft, folder)
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
+    with draft.replacing(folder) as written:
+        yield written
 
 
 def refuse_foreign(folder: Path) -> None:
@@ -257,46 +244,3 @@ def _files(folder: Path) -> set[str]:
         if path.is_file():
             found.add(path.relative_to(folder).as_posix())
     return found - {MANIFEST}
-
-
-def _swap(draft: Path, folder: Path) -> None:
-    previous = _previous(folder)
-    if folder.exists():
-        folder.rename(previous)
-    draft.rename(folder)
-    fsync(folder.parent)
-    shutil.rmtree(previous, ignore_errors=True)
-
-
-def _restore(folder: Path) -> None:
-    """What a crash between the two renames left; or only the removal of the old one was cut short."""
-    previous = _previous(folder)
-    if previous.exists() and not folder.exists():
-        previous.rename(folder)
-    shutil.rmtree(previous, ignore_errors=True)
-
-
-def _previous(folder: Path) -> Path:
-    return folder.with_name(f".{folder.name}.previous-bundle")
-
-
-def _draft_prefix(folder: Path) -> str:
-    return f".{folder.name}.draft-bundle-"
-
-
-def _sweep_drafts(folder: Path) -> None:
-    """Remove drafts whose writers are gone: nobody holds their lock any more."""
-    for draft in folder.parent.glob(f"{glob.escape(_draft_prefix(folder))}*"):
-        with suppress(BlockingIOError), _held(draft):
-            shutil.rmtree(draft, ignore_errors=True)
-
-
-@contextmanager
-def _held(draft: Path) -> Iterator[None]:
-    """An exclusive lock that its process cannot outlive; BlockingIOError if another one has it."""
-    descriptor = os.open(draft, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
-    finally:
-        os.close(descriptor)

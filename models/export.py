@@ -6,6 +6,7 @@ length of the pooled vector, is what `normalize: false` multiplies back.
 
 from __future__ import annotations
 
+import json
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,6 +22,8 @@ from models import bundle, sentence_transformers_format, transform
 from models.bundle import Bundle, Golden
 from models.disk import naming
 from models.encoder import Encoder, dropout_off
+from models.runtimes import cache, choice
+from models.runtimes.base import Options
 from models.tokenizer import Tokens
 
 PARITY = 1e-4
@@ -68,8 +71,12 @@ def export(
     objective: str | None = None,
     run: dict[str, Any] | None = None,
     scores: dict[str, float] | None = None,
+    measured: Options | None = None,
 ) -> Bundle:
     """Write `encoder` as a bundle, atomically: `folder` is a whole, verified bundle or what it was before.
+
+    Where `measured` is given, the runtimes of this machine are compared under these options and their table goes
+    into the bundle.
 
     Raises:
         ExportError: ONNX Runtime's vectors differ from torch's by more than `PARITY`.
@@ -84,21 +91,29 @@ def export(
         parity = check_parity(encoder, draft / bundle.ONNX)
         golden = encoder.encode(GOLDEN_SENTENCES)
         golden /= np.linalg.norm(golden, axis=1, keepdims=True)
-        bundle.write_manifest(
-            draft,
-            name=name,
-            objective=objective,
-            backbone=backbone,
-            dim=encoder.dim,
-            max_length=encoder.max_length,
-            pooling=encoder.pooling,
-            prompts=encoder.prompts,
-            transform=transform.described(encoder.transform),
-            run=run,
-            scores={**(scores or {}), "onnx_parity": parity},
-            golden=[Golden(text=t, vector=v.tolist()) for t, v in zip(GOLDEN_SENTENCES, golden, strict=True)],
-        )
+        facts = {
+            "name": name,
+            "objective": objective,
+            "backbone": backbone,
+            "dim": encoder.dim,
+            "max_length": encoder.max_length,
+            "pooling": encoder.pooling,
+            "prompts": encoder.prompts,
+            "transform": transform.described(encoder.transform),
+            "run": run,
+            "scores": {**(scores or {}), "onnx_parity": parity},
+            "golden": [Golden(text=t, vector=v.tolist()) for t, v in zip(GOLDEN_SENTENCES, golden, strict=True)],
+        }
+        manifest = bundle.write_manifest(draft, **facts)
+        if measured and (table := choice.choose(Bundle(draft, manifest), measured).table()):
+            _write_engines(draft / bundle.ENGINES, {"host": cache.host(measured), "measured": table})
+            bundle.write_manifest(draft, **facts)
     return bundle.load(folder)
+
+
+def _write_engines(file: Path, table: dict[str, Any]) -> None:
+    """What was measured, and on what machine: to be read. A host that serves the bundle decides by its own."""
+    file.write_text(json.dumps(table, ensure_ascii=False, indent=1, allow_nan=False) + "\n", encoding="utf-8")
 
 
 def write_onnx(encoder: Encoder, file: Path) -> None:

@@ -1,14 +1,16 @@
-"""A bundle's ONNX graph, run on this machine's CPU: the vectors that a server gives."""
+"""A bundle's graph, run on this machine: the vectors that a server gives."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-import onnxruntime as ort
 from numpy.typing import NDArray
 
-from models.bundle import FP32, Bundle, BundleError
+from models.bundle import FP32, Bundle
+from models.runtimes import RUNTIMES
+from models.runtimes.base import Device, Options
+from models.runtimes.onnxruntime import OnnxRuntime
 from models.tokenizer import Tokenizer, Tokens
 
 BATCH_TOKENS = 2048
@@ -16,31 +18,37 @@ BATCH_TOKENS = 2048
 
 
 class Graph:
-    """ONNX Runtime on one of the graphs of a bundle.
+    """Texts to vectors: the bundle's tokenizer and one of the runtimes.
+
+    `threads` None leaves their number to the runtime.
 
     Raises:
         BundleError: the bundle has no graph of this precision; the message names those it has.
+        RuntimeUnavailable: the runtime can't run here, or not in this precision.
     """
 
-    def __init__(self, bundle: Bundle, *, precision: str = FP32) -> None:
-        if precision not in bundle.graphs:
-            raise BundleError(f"{bundle.folder}: no {precision} graph; there is {', '.join(bundle.graphs)}")
-        self.precision = precision
-        self.dim = bundle.manifest.dim
-        self.engine = f"onnxruntime {ort.__version__}"
+    def __init__(
+        self,
+        bundle: Bundle,
+        *,
+        runtime: str = OnnxRuntime.name,
+        precision: str = FP32,
+        threads: int | None = None,
+        device: Device = "cpu",
+    ) -> None:
+        self._runtime = RUNTIMES[runtime](bundle, precision, Options(device, threads))
         self._tokenizer = Tokenizer(bundle.tokenizer_file, max_length=bundle.manifest.max_length)
-        settings = ort.SessionOptions()
-        settings.enable_mem_pattern = False  # plans are kept per shape, and here every batch has its own
-        file = str(bundle.graphs[precision])
-        self._session = ort.InferenceSession(file, settings, providers=["CPUExecutionProvider"])
+        self.precision = precision
+        self.device = self._runtime.device
+        self.dim = bundle.manifest.dim
+        self.engine = f"{runtime} {self._runtime.facts()['version']}"
 
     def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Unit vectors (N, D) of `texts` in their order; batches are cut by length."""
         tokens = self._tokenizer.encode(texts)
         vectors = np.empty((len(texts), self.dim), dtype=np.float32)
         for rows in _by_length(tokens):
-            ids, mask = self._tokenizer.pad([tokens[i] for i in rows])
-            (vectors[rows],) = self._session.run(["sentence_embedding"], {"input_ids": ids, "attention_mask": mask})
+            vectors[rows] = self._runtime.run(*self._tokenizer.pad([tokens[i] for i in rows])).vectors
         return vectors
 
 

@@ -9,10 +9,12 @@ import socket
 import sys
 from collections.abc import Sequence
 
+import uvloop
+
 from models.bundle import BundleError
 from serving import demo
 from serving.corpora import is_stale
-from serving.engines import ENGINES, cpus
+from serving.engines import ENGINES
 from serving.ports import EngineError, StoreError
 from serving.server import BindError, Server, bind
 from serving.service import Service
@@ -41,22 +43,23 @@ def serve(arguments: Sequence[str]) -> int:
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     try:
         settings = read_settings(arguments)
-        os.environ.setdefault("RAYON_NUM_THREADS", str(settings.threads or cpus.available()))  # the tokenizers' pool
+        os.environ.setdefault("RAYON_NUM_THREADS", str(settings.engine_options.threads))  # the tokenizers' pool
         log.info("checking the bundle in %s", settings.bundle)
         model = ENGINES[settings.engine](settings.bundle)
+        model.check(settings.engine_options)
         listening = bind(settings)
         store = STORES[settings.store](settings.data / "corpora")
     except (SettingsError, BundleError, EngineError, BindError, StoreError) as error:
         log.error("serving: %s", error)
         return 2
     service = Service(settings, model, store, prepare=None if settings.no_demo else demo.build)
-    asyncio.run(_serve(service, listening, settings))
+    uvloop.run(_serve(service, listening, settings))
     return 0
 
 
 async def _serve(service: Service, listening: socket.socket, settings: Settings) -> None:
     address = f"http://{_reachable(settings.host)}:{listening.getsockname()[1]}"
-    log.info("listening on %s, loading %s on %s", address, service.manifest.name, settings.engine)
+    log.info("listening on %s, loading %s (engine %s)", address, service.manifest.name, settings.engine)
     announcing = asyncio.create_task(_announce(service, address))
     await Server(service).serve(sockets=[listening])
     announcing.cancel()

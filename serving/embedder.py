@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, TypeGuard
@@ -18,13 +17,12 @@ from serving.errors import Backend, Empty, ForeignTokens, Invalid, Overloaded, T
 from serving.metrics import Metrics
 from serving.ports import Embedded, Engine, Floats, Model
 from serving.settings import Settings
+from serving.tokenizing import Tokenizing
 
 Inputs = Sequence[str] | Sequence[Sequence[int]]
 
 CHARACTERS_PER_TOKEN = 250
 """A text is first cut to this many for each token the model reads, as text-embeddings-inference does."""
-TOKENIZED_AT_ONCE = 200_000
-"""Characters in one turn of the tokenizer: bounds its memory, and lets small requests pass between the turns."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +64,7 @@ class Embedder:
         self._free.set()
         self._settings = settings
         self._metrics = metrics
-        self._tokenizing = ThreadPoolExecutor(1, thread_name_prefix="tokenizer")
+        self._tokenizing = Tokenizing(engine.tokenize)
         self._tokenizing_characters = 0
         self.batcher = Batcher(
             self._checked,
@@ -93,6 +91,15 @@ class Embedder:
             total = sum(map(len, tokens))
             return Embeddings(_finish(embedded, dimensions, options.normalize), total, truncated, self.manifest)
 
+    async def probe(self) -> None:
+        """Embed a text, to see whether the engine works again.
+
+        Raises:
+            Backend: it does not.
+        """
+        golden = self.manifest.golden
+        await self.embed([golden[0].text if golden else "a"], EmbedOptions())
+
     @contextmanager
     def held(self) -> Iterator[Embedder]:
         """Around a request that needs this encoder from beginning to end: it outlives its replacement for it."""
@@ -112,7 +119,7 @@ class Embedder:
     async def close(self) -> None:
         """Stop both threads."""
         await self.batcher.close()
-        await asyncio.to_thread(self._tokenizing.shutdown)
+        await self._tokenizing.close()
 
     def _checked(self, batch: Sequence[Tokens]) -> Embedded:
         embedded = self.engine.embed(batch)
@@ -148,18 +155,9 @@ class Embedder:
             )
         kept = [text[:limit] if options.direction == "right" else text[-limit:] for text in texts]
         with self._metrics.tokenization.time(), self._admitted(sum(map(len, kept))):
-            tokens = await self._tokenized(kept, options.direction)
+            tokens = await self._tokenizing.tokens(kept, options.direction)
         for i in long:  # what is left of it may well fit the model
             tokens[i] = replace(tokens[i], length=max(tokens[i].length, len(tokens[i]) + 1))
-        return tokens
-
-    async def _tokenized(self, texts: Sequence[str], direction: Direction) -> list[Tokens]:
-        tokens: list[Tokens] = []
-        for turn in _turns(texts):
-            self.batcher.check_open()
-            tokens += await asyncio.get_running_loop().run_in_executor(
-                self._tokenizing, self.engine.tokenize, turn, direction
-            )
         return tokens
 
     @contextmanager
@@ -179,7 +177,8 @@ class Embedder:
     def _given(self, ids: Sequence[int], options: EmbedOptions, field: str) -> Tokens:
         if not ids:
             raise Empty("must hold at least one token id", field=field)
-        if foreign := next((i for i in ids if not 0 <= i < self.engine.vocab_size), None):
+        if min(ids) < 0 or max(ids) >= self.engine.vocab_size:
+            foreign = next(i for i in ids if not 0 <= i < self.engine.vocab_size)
             raise ForeignTokens(
                 f"token id {foreign} is outside this model's vocabulary of {self.engine.vocab_size}. Ids must come "
                 "from this model's own tokenizer; with LangChain's OpenAIEmbeddings set "
@@ -211,8 +210,7 @@ class Embedder:
             raise TooLarge(
                 f"{total} tokens are more than the {self._settings.max_request_tokens} of one request", field=field
             )
-        for one in tokens:
-            self._metrics.input_length.observe(one.length)
+        self._metrics.input_length.observe([one.length for one in tokens])
         self._metrics.truncated.inc(len(cut))
         return len(cut)
 
@@ -240,19 +238,6 @@ def check_text(text: str, limit: int, field: str) -> None:
         raise Invalid("not valid Unicode: a lone surrogate", field=field) from None
     if size > limit:
         raise TooLarge(f"{size} bytes are more than the {limit} of one text", field=field)
-
-
-def _turns(texts: Sequence[str]) -> Iterator[list[str]]:
-    """`texts` in order, in lists of about `TOKENIZED_AT_ONCE` characters."""
-    turn, characters = list[str](), 0
-    for text in texts:
-        turn.append(text)
-        characters += len(text)
-        if characters >= TOKENIZED_AT_ONCE:
-            yield turn
-            turn, characters = [], 0
-    if turn:
-        yield turn
 
 
 def _is_ids(inputs: Inputs) -> TypeGuard[Sequence[Sequence[int]]]:

@@ -12,10 +12,10 @@ import numpy as np
 
 from models.bundle import GOLDEN_COSINE, BundleError
 from serving.embedder import Embedder, EmbedOptions
-from serving.engines import ENGINES, cpus
+from serving.engines import ENGINES
 from serving.errors import Backend, Conflict, Invalid, Unhealthy
 from serving.metrics import Metrics
-from serving.ports import EngineError, EngineOptions, Model
+from serving.ports import EngineError, Model
 from serving.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -123,8 +123,8 @@ class Encoders:
 
     async def _tested(self, model: Model, report: Callable[[str], None]) -> Embedder:
         report(f"loading {model.manifest.name}")
-        threads = self._settings.threads or cpus.available()
-        engine = await asyncio.to_thread(model.load, EngineOptions(device=self._settings.device, threads=threads))
+        engine = await asyncio.to_thread(model.load, self._settings.engine_options)
+        log.info("%s runs on %s", model.manifest.name, engine.choice)
         embedder = Embedder(engine, model, self._settings, self._metrics)
         report("testing the engine against the bundle's golden vectors")
         try:

@@ -4,16 +4,44 @@ from __future__ import annotations
 
 import asyncio
 import time
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import accumulate
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from models.tokenizer import Tokens
 from serving.errors import ServiceError
 
 _SECONDS = tuple(0.000_5 * 1.75**i for i in range(20))
 _TOKENS = tuple(float(2**i) for i in range(15))
+
+
+class Lengths(Collector):
+    """A histogram of token counts that takes a request's at once: prometheus_client's takes 2 µs for each of them."""
+
+    def __init__(self, name: str, documentation: str, registry: CollectorRegistry) -> None:
+        self._name, self._documentation = name, documentation
+        self._counts = [0] * (len(_TOKENS) + 1)
+        self._sum = 0
+        registry.register(self)
+
+    def observe(self, lengths: Sequence[int]) -> None:
+        """Count each of them."""
+        for length in lengths:
+            self._counts[bisect_left(_TOKENS, length)] += 1
+        self._sum += sum(lengths)
+
+    def collect(self) -> Iterator[Metric]:
+        """See prometheus_client: buckets hold what is at most their bound."""
+        bounds = [*map(str, _TOKENS), "+Inf"]
+        buckets = [(bound, float(count)) for bound, count in zip(bounds, accumulate(self._counts), strict=True)]
+        family = HistogramMetricFamily(self._name, self._documentation)
+        family.add_metric([], buckets, self._sum)
+        yield family
 
 
 class Metrics:
@@ -29,7 +57,7 @@ class Metrics:
         self.tokenization = Histogram(
             "te_request_tokenization_duration", "Seconds to tokenise a request", buckets=_SECONDS, registry=to
         )
-        self.input_length = Histogram("te_request_input_length", "Tokens of each text", buckets=_TOKENS, registry=to)
+        self.input_length = Lengths("te_request_input_length", "Tokens of each text", to)
         self.queue_size = Gauge("te_queue_size", "Texts waiting", registry=to)
         self.queued_tokens = Gauge("isosphere_queued_tokens", "Tokens admitted and not yet embedded", registry=to)
         self.batch_size = Histogram("te_batch_next_size", "Texts in a batch", buckets=_TOKENS, registry=to)

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from models.bundle import Manifest
+from models.runtimes import base
+from models.runtimes.choice import Choice
 from models.tokenizer import Direction, Tokens
 
-Floats = NDArray[np.float32]
+Floats = base.Floats
 Keys = NDArray[np.int64]
-Device = Literal["auto", "cpu", "cuda"]
+Embedded = base.Embedded
 RECALL_TARGET = 0.95
 """recall@10 that a corpus asks of its index where its owner says nothing."""
 
@@ -27,15 +29,6 @@ class StoreError(RuntimeError):
     """The folder of the corpora, or a file in it, can't be used; the message names it."""
 
 
-class Embedded(NamedTuple):
-    """What an engine makes of N texts."""
-
-    vectors: Floats
-    """(N, D), unit length."""
-    norms: Floats
-    """(N,), the length of each pooled vector before normalisation."""
-
-
 class Engine(Protocol):
     """A loaded model. `tokenize` and `embed` run on different threads, each called by one thread at a time."""
 
@@ -43,6 +36,8 @@ class Engine(Protocol):
     precision: str
     device: str
     vocab_size: int
+    choice: Choice
+    """How runtime and precision were found."""
 
     def tokenize(self, texts: Sequence[str], direction: Direction) -> list[Tokens]:
         """Tokens of each text, cut to the model's length on the side that `direction` names."""
@@ -52,11 +47,10 @@ class Engine(Protocol):
 
 
 @dataclass(frozen=True)
-class EngineOptions:
-    """What an engine may use of the machine."""
+class EngineOptions(base.Options):
+    """What an engine may use of the machine, and in what numbers it is to compute; None leaves that to it."""
 
-    device: Device = "auto"
-    threads: int = 1
+    precision: str | None = None
 
 
 @dataclass(frozen=True)
@@ -65,6 +59,8 @@ class Model:
 
     manifest: Manifest
     load: Callable[[EngineOptions], Engine]
+    check: Callable[[EngineOptions], None] = lambda _: None
+    """Raises EngineError, quickly, where `load` could not but fail on this machine."""
     report: bytes | None = None
     """How it was judged, as JSON."""
     report_page: bytes | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeVar
 
@@ -15,7 +15,7 @@ from models.bundle import Manifest
 from serving.corpora import Corpora, Hit, Wanted
 from serving.embedder import Embedder, Embeddings, EmbedOptions, Inputs
 from serving.encoders import Encoders, Reloaded
-from serving.errors import Unhealthy
+from serving.errors import ServiceError, Unhealthy
 from serving.indexes import INDEXES
 from serving.lanes import Lanes
 from serving.metrics import Metrics
@@ -29,9 +29,9 @@ RETRY_SECONDS = 2
 
 @dataclass(frozen=True)
 class Health:
-    """Whether requests are served, and if not, why."""
+    """Whether requests are served, and if not, why. One that is failing still tries each request."""
 
-    state: Literal["loading", "ready", "draining", "failed"]
+    state: Literal["loading", "ready", "failing", "draining", "failed"]
     reason: str
 
 
@@ -116,6 +116,21 @@ class Service:
         if not self.encoders.current:
             raise Unhealthy(f"{self.health.state}: {self.health.reason}", retry_after=RETRY_SECONDS)
         return self.encoders.current
+
+    @property
+    def readiness(self) -> Health:
+        """`health`, and whether the engine of a service that is ready fails batch after batch."""
+        batcher = self.encoders.current.batcher if self.encoders.current else None
+        if self.health.state != "ready" or not batcher or not batcher.failing:
+            return self.health
+        return Health("failing", f"the last {len(batcher.failures)} batches failed: {batcher.failures[-1]}")
+
+    async def probed(self) -> Health:
+        """`readiness`, of an engine that fails after one more try: whoever asks is how it comes back."""
+        if self.readiness.state == "failing":
+            with suppress(ServiceError), self.embedder.held() as embedder:
+                await embedder.probe()
+        return self.readiness
 
     async def reload(self) -> Reloaded:
         """Serve what the configured bundle path holds now; see `Encoders.reload`.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Self
+from typing import Literal, Self
 
 from pydantic import (
     Field,
@@ -17,9 +17,11 @@ from pydantic import (
 )
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from models import cpus
+from models.runtimes.base import Device
 from serving.engines import ENGINES
 from serving.indexes import INDEXES
-from serving.ports import Device
+from serving.ports import EngineOptions
 from serving.stores import STORES
 
 
@@ -46,7 +48,13 @@ class Settings(BaseSettings):
     host: str = Field(default="127.0.0.1", description="address to listen on")
     port: int = Field(default=8080, ge=0, le=65535, description="port to listen on; 0 takes a free one")
     no_demo: bool = Field(default=False, description="do not build the demo corpus when there is no corpus")
-    engine: str = Field(default="onnxruntime", description=f"what runs the model: {', '.join(ENGINES)}")
+    engine: str = Field(
+        default="auto",
+        description=f"what runs the model: {', '.join(ENGINES)}; auto is the fastest here, measured once",
+    )
+    precision: Literal["auto", "fp32", "bf16", "fp16", "int8"] = Field(
+        default="auto", description="numbers it computes in; auto: the fastest that keep the vectors"
+    )
     store: str = Field(default="sqlite", description=f"where corpora are kept: {', '.join(STORES)}")
     index: str = Field(default="exact", description=f"what searches vectors: {', '.join(INDEXES)}")
     device: Device = Field(default="auto", description="where the model runs")
@@ -86,6 +94,12 @@ class Settings(BaseSettings):
                 "max_queued_tokens must not be below max_request_tokens: no such request could be admitted"
             )
         return self
+
+    @property
+    def engine_options(self) -> EngineOptions:
+        """What they say of the engine; its threads are the CPU quota where they don't."""
+        precision = None if self.precision == "auto" else self.precision
+        return EngineOptions(self.device, self.threads or cpus.available(), precision)
 
 
 def read_settings(arguments: Sequence[str]) -> Settings:

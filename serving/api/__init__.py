@@ -6,6 +6,7 @@ from serving.api import admin, corpora, documents, inference, openai, pages, rep
 
 ROUTERS = (
     inference.router,
+    openai.embedding,
     reports.router,  # before /models/{id}, whose ids may hold slashes
     openai.router,
     status.router,

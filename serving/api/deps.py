@@ -16,14 +16,18 @@ def service_of(request: Request) -> Service:
     return service
 
 
-def _corpus_name(name: Annotated[str, Path(description="name of the corpus")]) -> str:
+async def _service(request: Request) -> Service:  # not async, FastAPI would call it in a thread
+    return service_of(request)
+
+
+async def _corpus_name(name: Annotated[str, Path(description="name of the corpus")]) -> str:
     return check_corpus_name(name, "name")
 
 
-def _document_id(id: Annotated[str, Path(description="id of the document")]) -> str:
+async def _document_id(id: Annotated[str, Path(description="id of the document")]) -> str:
     return check_document_id(id, "id")
 
 
-ServiceDep = Annotated[Service, Depends(service_of)]
+ServiceDep = Annotated[Service, Depends(_service)]
 CorpusName = Annotated[str, Depends(_corpus_name)]
 DocumentId = Annotated[str, Depends(_document_id)]

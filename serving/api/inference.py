@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
-
 from fastapi import APIRouter, Request, Response
-from pydantic import BaseModel, ValidationError
 
-from serving.api.answers import embedding_headers, encoded, json_response
+from serving.api.answers import RAW_ANSWER, embedding_headers, encoded, json_response, raw_response, wants_raw
 from serving.api.deps import ServiceDep
-from serving.api.errors import invalid
-from serving.api.route import Route
+from serving.api.route import DirectRoute, parsed
 from serving.api.schemas import EmbedRequest, InferenceRequest, SentencePairs, SimilarityRequest
 from serving.errors import Empty
 
-router = APIRouter(tags=["inference"], route_class=Route)
-Model = TypeVar("Model", bound=BaseModel)
+router = APIRouter(tags=["inference"], route_class=DirectRoute)
 
 
-@router.post("/embed", response_model=list[list[float]], summary="Embed texts")
-async def embed(body: EmbedRequest, service: ServiceDep) -> Response:
-    """A vector for each text: always a list of lists, also for one text."""
+@router.post("/embed", response_model=list[list[float]], responses=RAW_ANSWER, summary="Embed texts")
+async def embed(body: EmbedRequest, service: ServiceDep, request: Request) -> Response:
+    """A vector for each text: always a list of lists, also for one text.
+
+    `Accept: application/octet-stream` gets the numbers alone: little-endian float32, `N,D` in `x-embedding-shape`.
+    """
     embeddings = await service.embed(body.inputs, body.options())
+    if wants_raw(request):
+        return raw_response(embeddings)
     return json_response(encoded(embeddings.vectors, body.encoding_format), headers=embedding_headers(embeddings))
 
 
@@ -43,19 +43,14 @@ async def similarity(body: SimilarityRequest, service: ServiceDep) -> Response:
     return json_response(cosines[0], headers=embedding_headers(embeddings))
 
 
-@router.post("/", response_model=list[list[float]] | list[float], summary="Embed or compare, by shape")
+@router.post(
+    "/", response_model=list[list[float]] | list[float], responses=RAW_ANSWER, summary="Embed or compare, by shape"
+)
 async def infer(body: InferenceRequest, service: ServiceDep, request: Request) -> Response:
     """As /similarity where `inputs` is an object, else as /embed: what Hugging Face's clients send to a URL."""
     if isinstance(body.inputs, dict):
-        return await similarity(_parsed(SimilarityRequest, await request.json()), service)
-    return await embed(_parsed(EmbedRequest, await request.json()), service)
-
-
-def _parsed(model: type[Model], raw: Any) -> Model:
-    try:
-        return model.model_validate(raw)
-    except ValidationError as error:
-        raise invalid(error.errors()) from None
+        return await similarity(parsed(SimilarityRequest, await request.json()), service)
+    return await embed(parsed(EmbedRequest, await request.json()), service, request)
 
 
 def _require(texts: list[str], field: str) -> None:

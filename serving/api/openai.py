@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Request, Response
 
-from serving.api.answers import embedding_headers, encoded, json_response
+from serving.api.answers import RAW_ANSWER, embedding_headers, encoded, json_response, raw_response, wants_raw
 from serving.api.deps import ServiceDep
-from serving.api.route import Route
+from serving.api.route import DirectRoute, Route
 from serving.api.schemas import OpenAIEmbeddings, OpenAIEmbeddingsRequest, OpenAIError, OpenAIModel, OpenAIModels
 from serving.embedder import EmbedOptions
 from serving.errors import NotFound
@@ -18,13 +18,21 @@ _ERRORS: dict[int | str, dict[str, Any]] = {
     status: {"model": OpenAIError} for status in (400, 404, 413, 415, 422, 424, 429, 503)
 }
 router = APIRouter(tags=["openai"], route_class=Route, responses=_ERRORS)
+embedding = APIRouter(tags=["openai"], route_class=DirectRoute, responses=_ERRORS)
 
 
-@router.post("/v1/embeddings", response_model=OpenAIEmbeddings, summary="Embed texts or token ids")
-@router.post("/embeddings", response_model=OpenAIEmbeddings, include_in_schema=False)
-async def embeddings(body: OpenAIEmbeddingsRequest, service: ServiceDep) -> Response:
-    """Any `model` is answered by the one that is served. Token ids must be the model's own; they are embedded as is."""
+@embedding.post(
+    "/v1/embeddings", response_model=OpenAIEmbeddings, responses=RAW_ANSWER, summary="Embed texts or token ids"
+)
+@embedding.post("/embeddings", response_model=OpenAIEmbeddings, include_in_schema=False)
+async def embeddings(body: OpenAIEmbeddingsRequest, service: ServiceDep, request: Request) -> Response:
+    """Any `model` is answered by the one that is served. Token ids must be the model's own; they are embedded as is.
+
+    `Accept: application/octet-stream` gets the numbers alone: little-endian float32, `N,D` in `x-embedding-shape`.
+    """
     result = await service.embed(body.input, EmbedOptions(dimensions=body.dimensions), "input")
+    if wants_raw(request):
+        return raw_response(result)
     usage = {"prompt_tokens": result.tokens, "total_tokens": result.tokens, "truncated": result.truncated}
     data = [
         {"object": "embedding", "index": i, "embedding": vector}

@@ -15,7 +15,9 @@ from serving.api.schemas import ErrorAnswer
 from serving.service import RETRY_SECONDS, Service
 
 router = APIRouter(tags=["status"], route_class=Route)
-NOT_READY: dict[int | str, dict[str, Any]] = {503: {"model": ErrorAnswer, "description": "loading, draining or failed"}}
+NOT_READY: dict[int | str, dict[str, Any]] = {
+    503: {"model": ErrorAnswer, "description": "loading, failing, draining or failed"}
+}
 
 
 @router.head("/info", include_in_schema=False)
@@ -50,8 +52,9 @@ async def info(service: ServiceDep) -> dict[str, Any]:
         "engine": engine.name if engine else None,
         "precision": engine.precision if engine else None,
         "device": engine.device if engine else None,
+        "engines": engine.choice.table() if engine else None,
         "index": settings.index,
-        "state": service.health.state,
+        "state": service.readiness.state,
     }
 
 
@@ -62,8 +65,11 @@ async def info(service: ServiceDep) -> dict[str, Any]:
 @router.get("/readyz", summary="Ready to work?", responses=NOT_READY)
 @router.get("/ping", summary="Ready to work?", responses=NOT_READY)
 async def ready(service: ServiceDep) -> Response:
-    """200 while requests are served; 503 with the reason while loading, draining or failed."""
-    health = service.health
+    """200 while requests are served; 503 with the reason while loading, failing, draining or failed.
+
+    The engine of a server that is failing is tried once more whenever one of these routes is asked.
+    """
+    health = await service.probed()
     if health.state == "ready":
         return json_response({"state": health.state})
     return json_response(
@@ -77,7 +83,7 @@ async def ready(service: ServiceDep) -> Response:
 @router.get("/livez", summary="Alive?")
 async def alive(service: ServiceDep) -> dict[str, str]:
     """200 for as long as the process answers at all."""
-    return {"state": service.health.state}
+    return {"state": service.readiness.state}
 
 
 @router.get("/metrics", summary="Prometheus metrics", response_class=Response)
@@ -89,7 +95,7 @@ async def metrics(service: ServiceDep) -> Response:
 
 def _observe(service: Service) -> None:
     ready = service.health.state == "ready"
-    service.metrics.ready.set(ready)
+    service.metrics.ready.set(service.readiness.state == "ready")
     service.metrics.model.clear()
     service.metrics.model.labels(service.manifest.name, service.manifest.fingerprint).set(1)
     service.metrics.corpora.set(len(service.corpora.names()))

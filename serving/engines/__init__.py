@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
-from serving.engines import fake, onnxruntime
+from models.runtimes import RUNTIMES
+from serving.engines import fake, runtime
 from serving.ports import Model
 
 ENGINES: dict[str, Callable[[Path], Model]] = {
-    "onnxruntime": onnxruntime.open_bundle,
+    "auto": runtime.open_bundle,
+    **{name: partial(runtime.open_bundle, runtime=name) for name in RUNTIMES},
     "fake": fake.open_bundle,
 }

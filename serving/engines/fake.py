@@ -14,8 +14,10 @@ from pathlib import Path
 import numpy as np
 
 from models.bundle import Golden, Manifest
+from models.runtimes import Pair
+from models.runtimes.choice import Choice
 from models.tokenizer import Direction, Tokens
-from serving.ports import Embedded, EngineOptions, Floats, Model
+from serving.ports import Embedded, EngineError, EngineOptions, Floats, Model
 
 DIM = 64
 MAX_LENGTH = 128
@@ -36,6 +38,7 @@ class FakeEngine:
     precision = "fp32"
     device = "cpu"
     vocab_size = VOCAB_SIZE
+    choice = Choice(Pair(name, precision))
 
     def tokenize(self, texts: Sequence[str], direction: Direction) -> list[Tokens]:
         """One token a word, between a start and an end token."""
@@ -74,8 +77,15 @@ def open_bundle(folder: Path) -> Model:  # noqa: ARG001 - every engine is opened
             golden=[golden],
         ),
         load=_load,
+        check=_check,
     )
 
 
-def _load(options: EngineOptions) -> FakeEngine:  # noqa: ARG001 - there is nothing to choose
+def _load(options: EngineOptions) -> FakeEngine:
+    _check(options)
     return FakeEngine()
+
+
+def _check(options: EngineOptions) -> None:
+    if options.precision not in (None, FakeEngine.precision):
+        raise EngineError(f"--precision {options.precision}: the fake engine has {FakeEngine.precision} only")

@@ -14,11 +14,13 @@ import torch
 from safetensors import SafetensorError
 from transformers import PreTrainedModel
 
-from models import bundle, export
+from models import bundle, cpus, export
 from models.__main__ import main
 from models.encoder import Encoder
 from models.export import GOLDEN_SENTENCES, ExportError, check_parity, write_onnx
 from models.pooling import POOLINGS
+from models.runtimes import available, cache
+from models.runtimes.base import Options
 from models.verify import golden_cosine
 
 TEXTS = ["The man plays the guitar.", "a", "", "The river runs to the sea. " * 20]
@@ -131,6 +133,26 @@ def test_a_bundle_exported_again_keeps_its_history_and_fingerprint(tiny_backbone
     assert (again.name, again.backbone, again.objective, again.run) == ("trained", "tiny", "simcse", {"seed": 3})
     assert (again.scores or {})["stsb_dev"] == 80.5
     assert again.fingerprint == first.fingerprint
+
+
+def test_the_engines_of_this_machine_are_measured_into_the_bundle(
+    tiny_backbone: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["export", str(tiny_backbone), "--out", str(tmp_path / "plain"), "--no-measure"]) == 0
+    plain = bundle.load(tmp_path / "plain")
+    assert bundle.ENGINES not in plain.manifest.files
+    assert "fastest engine" not in capsys.readouterr().out
+    assert main(["export", str(tiny_backbone), "--out", str(tmp_path / "measured")]) == 0
+    measured = bundle.load(tmp_path / "measured")
+    assert measured.manifest.fingerprint == plain.manifest.fingerprint
+    said = capsys.readouterr().out.splitlines()[-1]
+    options = Options(threads=cpus.available())
+    if len(available(measured, options)) == 1:
+        pytest.skip("there is nothing to choose from on this machine")
+    table = json.loads((tmp_path / "measured" / bundle.ENGINES).read_text())
+    assert table["host"] == cache.host(options)
+    (chosen,) = (row for row in table["measured"] if row["chosen"])
+    assert said.startswith("fastest engine here") and f"{chosen['runtime']} {chosen['precision']}" in said
 
 
 def _run(*arguments: str) -> subprocess.CompletedProcess[str]:

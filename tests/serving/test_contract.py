@@ -44,6 +44,15 @@ def test_every_route_is_in_the_contract_and_described(client: TestClient) -> Non
             assert ("requestBody" in operation) == reads, (method, path)
 
 
+def test_raw_bytes_are_documented(client: TestClient) -> None:
+    paths = client.get("/openapi.json").json()["paths"]
+    for path in ("/embed", "/", "/v1/embeddings"):
+        answer = paths[path]["post"]["responses"]["200"]
+        assert set(answer["content"]) == {"application/json", "application/octet-stream"}
+        assert answer["content"]["application/json"]["schema"]
+        assert "x-embedding-shape" in answer["headers"]
+
+
 def test_aliases_without_v1(client: TestClient) -> None:
     assert (
         client.post("/embeddings", json={"input": "a"}).json()

@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 
 from models.tokenizer import Direction, Tokens
-from serving.embedder import CHARACTERS_PER_TOKEN, TOKENIZED_AT_ONCE, Embedder, EmbedOptions
+from serving.embedder import CHARACTERS_PER_TOKEN, Embedder, EmbedOptions
 from serving.engines import ENGINES
 from serving.engines.fake import MAX_LENGTH, FakeEngine
 from serving.errors import Overloaded, ServiceError, TooLarge, Unhealthy
 from serving.metrics import Metrics
 from serving.settings import Settings
+from serving.tokenizing import TOKENIZED_AT_ONCE
 
 READ = MAX_LENGTH * CHARACTERS_PER_TOKEN
 

@@ -80,6 +80,41 @@ def test_base64_is_little_endian_float32(client: TestClient) -> None:
         assert np.array_equal(unbase64(openai["data"][i]["embedding"]), expected[i])
 
 
+@pytest.mark.parametrize(("path", "field"), [("/embed", "inputs"), ("/", "inputs"), ("/v1/embeddings", "input")])
+def test_raw_bytes_for_those_who_ask(client: TestClient, path: str, field: str) -> None:
+    long = "left " * 200
+    headers = {"accept": "Application/Octet-Stream, */*;q=0.1"}
+    answer = client.post(path, json={field: ["a", "b c", long], "dimensions": 8}, headers=headers)
+    assert (answer.status_code, answer.headers["content-type"]) == (200, "application/octet-stream")
+    assert answer.headers["x-embedding-shape"] == "3,8"
+    assert (answer.headers["x-truncated-inputs"], answer.headers["x-compute-tokens"]) == ("1", "135")
+    rows = np.frombuffer(answer.content, dtype="<f4").reshape(3, 8)
+    assert np.array_equal(rows, vectors(client, ["a", "b c", long], dimensions=8))
+
+
+@pytest.mark.parametrize(
+    "accept",
+    [
+        "*/*",
+        "text/html",
+        "application/*",
+        "application/json, application/octet-stream",
+        "application/json, application/octet-stream;q=0.9",
+        "application/octet-stream;q=0",
+        "application/octet-streams",
+    ],
+)
+def test_whoever_does_not_prefer_raw_bytes_gets_json(client: TestClient, accept: str) -> None:
+    answer = client.post("/embed", json={"inputs": "a"}, headers={"accept": accept})
+    assert np.shape(answer.json()) == (1, DIM)
+    assert "x-embedding-shape" not in answer.headers
+
+
+def test_errors_are_json_for_those_who_ask_for_raw_bytes(client: TestClient) -> None:
+    answer = client.post("/embed", json={"inputs": []}, headers={"accept": "application/octet-stream"})
+    assert (answer.status_code, answer.json()["error_type"]) == (400, "Empty")
+
+
 def test_openai_shape(client: TestClient) -> None:
     body = client.post("/v1/embeddings", json={"input": ["a", "b c"], "model": "x"}).json()
     assert (body["object"], body["model"]) == ("list", "fake")

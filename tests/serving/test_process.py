@@ -45,7 +45,7 @@ def refused(*arguments: str, **environment: str) -> str:
     [
         (("--port", "seventy"), "--port: "),
         (("--port", "70000"), "--port: "),
-        (("--engine", "steam"), "--engine: must be one of onnxruntime, fake"),
+        (("--engine", "steam"), "--engine: must be one of auto, onnxruntime, openvino, fake"),
         (("--max-queued-tokens", "5"), "max_queued_tokens must not be below"),
         (("--nonsense", "1"), "--nonsense"),
     ],

@@ -1,0 +1,45 @@
+"""The runtimes by name, and which of them this machine has. None of them loads torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from models.bundle import FP32, Bundle
+from models.runtimes.base import Options, Runtime, RuntimeUnavailable
+from models.runtimes.onnxruntime import OnnxRuntime
+from models.runtimes.openvino import OpenVino
+
+RUNTIMES: dict[str, type[Runtime]] = {OnnxRuntime.name: OnnxRuntime, OpenVino.name: OpenVino}
+
+
+class Pair(NamedTuple):
+    """A runtime and the precision that it runs in."""
+
+    runtime: str
+    precision: str
+
+    def __str__(self) -> str:
+        return f"{self.runtime} {self.precision}"
+
+
+REFERENCE = Pair(OnnxRuntime.name, FP32)
+"""What the others are compared with: export has proven it equal to torch."""
+
+
+def available(bundle: Bundle, options: Options, *, runtimes: Mapping[str, type[Runtime]] = RUNTIMES) -> Sequence[Pair]:
+    """What can run `bundle` on this machine, in the order of the table.
+
+    Raises:
+        RuntimeUnavailable: nothing can.
+    """
+    pairs: list[Pair] = []
+    refusals: list[str] = []
+    for name, runtime in runtimes.items():
+        try:
+            pairs += [Pair(name, precision) for precision in runtime.precisions(bundle, options)]
+        except RuntimeUnavailable as refusal:
+            refusals.append(str(refusal))
+    if not pairs:
+        raise RuntimeUnavailable("; ".join(refusals))
+    return pairs

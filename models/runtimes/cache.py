@@ -1,0 +1,94 @@
+"""What was measured on this host, kept from one start to the next: `isosphere/engines` in the user's cache folder."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import platform
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from models.bundle import Bundle
+from models.disk import replacing
+from models.runtimes import RUNTIMES, available
+from models.runtimes.base import Options, RuntimeUnavailable
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+CPUINFO = Path("/proc/cpuinfo")
+
+
+def key(bundle: Bundle, options: Options) -> dict[str, Any]:
+    """All that decides a measurement: the encoder, the bytes of its graphs, what is compared, and the host."""
+    graphs = {precision: file.relative_to(bundle.folder).as_posix() for precision, file in bundle.graphs.items()}
+    return {
+        "fingerprint": bundle.manifest.fingerprint,
+        "graphs": {precision: bundle.manifest.files[path] for precision, path in graphs.items()},
+        "pairs": [str(pair) for pair in available(bundle, options)],
+        "host": host(options),
+    }
+
+
+def host(options: Options) -> dict[str, Any]:
+    """The machine as runtimes see it: its CPU, what it may use of it, each runtime's version and capabilities."""
+    return {
+        "cpu": cpu(),
+        "threads": options.threads,
+        "device": options.device,
+        "runtimes": {name: _facts(name) for name in RUNTIMES},
+    }
+
+
+def cpu(cpuinfo: Path = CPUINFO) -> str:
+    """The model of the CPU, as the kernel or the platform names it."""
+    names = re.findall(r"^model name\s*:\s*(.+)$", cpuinfo.read_text(), re.MULTILINE) if cpuinfo.exists() else []
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def file_of(key: dict[str, Any]) -> Path:
+    """Where the measurement of `key` is kept."""
+    root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    name = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:32]
+    return root / "isosphere" / "engines" / f"{name}.json"
+
+
+def recall(key: dict[str, Any], read: Callable[[dict[str, Any]], T]) -> list[T]:
+    """The rows remembered under `key`, each through `read`, which raises ValueError or TypeError on one that is none.
+
+    Empty where there are none, and, with a word in the log, where the file is damaged.
+    """
+    file = file_of(key)
+    try:
+        kept = json.loads(file.read_text(encoding="utf-8"))
+        if kept["key"] != key:
+            raise ValueError("of another encoder or host")
+        return [read(row) for row in kept["measured"]]
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        log.warning("%s: not readable (%s); measuring anew", file, error)
+        return []
+
+
+def remember(key: dict[str, Any], measured: Sequence[dict[str, Any]]) -> None:
+    """Keep `measured` under `key`, atomically. A folder that can't be written costs the next start a measurement."""
+    file = file_of(key)
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(file) as beside:
+            text = json.dumps({"key": key, "measured": measured}, ensure_ascii=False, indent=1, allow_nan=False)
+            beside.write_text(text + "\n", encoding="utf-8")
+    except OSError as error:
+        log.warning("%s: not written (%s); the next start measures again", file, error.strerror)
+
+
+def _facts(name: str) -> dict[str, Any] | None:
+    try:
+        return RUNTIMES[name].facts()
+    except RuntimeUnavailable:
+        return None

@@ -1,0 +1,78 @@
+"""A bundle on one of the runtimes of `models.runtimes`: named, or the one that is fastest here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from models import bundle
+from models.bundle import Bundle
+from models.runtimes import RUNTIMES
+from models.runtimes.base import RuntimeUnavailable
+from models.runtimes.choice import candidates, choose
+from models.tokenizer import Direction, Tokenizer, Tokens
+from serving.ports import Embedded, EngineError, EngineOptions, Model
+
+
+class RuntimeEngine:
+    """The bundle's tokenizer and its graph on a runtime; None takes the fastest, measured if this host has not yet.
+
+    Raises:
+        RuntimeUnavailable: it can't run here, or not in the precision that is asked for.
+    """
+
+    def __init__(self, source: Bundle, runtime: str | None, options: EngineOptions) -> None:
+        self.choice = choose(source, options, runtime=runtime, precision=options.precision)
+        self.name, self.precision = self.choice.pair
+        self._runtime = RUNTIMES[self.name](source, self.precision, options)
+        self._tokenizer = Tokenizer(source.tokenizer_file, max_length=source.manifest.max_length)
+        self.device = self._runtime.device
+        self.vocab_size = self._tokenizer.vocab_size
+
+    def tokenize(self, texts: Sequence[str], direction: Direction) -> list[Tokens]:
+        """Tokens of each text, cut to the bundle's `max_length`."""
+        return self._tokenizer.encode(texts, direction=direction)
+
+    def embed(self, batch: Sequence[Tokens]) -> Embedded:
+        """One run of the graph over the padded batch."""
+        return self._runtime.run(*self._tokenizer.pad(batch))
+
+
+def open_bundle(folder: Path, *, runtime: str | None = None) -> Model:
+    """The verified bundle in `folder`, to be run by `runtime`; None: by the fastest.
+
+    Raises:
+        BundleError: the folder is not a whole bundle; the message names the file.
+    """
+    source = bundle.load(folder)
+
+    def load(options: EngineOptions) -> RuntimeEngine:
+        with _as_asked(runtime, options):
+            return RuntimeEngine(source, runtime, options)
+
+    def check(options: EngineOptions) -> None:
+        with _as_asked(runtime, options):
+            candidates(source, options, runtime=runtime, precision=options.precision)
+
+    return Model(
+        source.manifest,
+        load,
+        check,
+        report=_listed(source, bundle.REPORT),
+        report_page=_listed(source, bundle.REPORT_PAGE),
+    )
+
+
+@contextmanager
+def _as_asked(runtime: str | None, options: EngineOptions) -> Iterator[None]:
+    """What a runtime refuses becomes an EngineError that names the options it was asked by."""
+    try:
+        yield
+    except RuntimeUnavailable as error:
+        asked = f"--engine {runtime or 'auto'} --precision {options.precision or 'auto'} --device {options.device}"
+        raise EngineError(f"{asked}: {error}") from error
+
+
+def _listed(source: Bundle, path: str) -> bytes | None:
+    return (source.folder / path).read_bytes() if path in source.manifest.files else None

@@ -1,0 +1,113 @@
+"""One tokenizer in a thread of its own: what came while it was busy goes to it in one call."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from models.tokenizer import Direction, Tokens
+from serving.batcher import going
+
+TOKENIZED_AT_ONCE = 200_000
+"""Characters in one call of the tokenizer: bounds its memory, and lets small requests pass between the turns."""
+
+Tokenize = Callable[[Sequence[str], Direction], list[Tokens]]
+
+
+@dataclass(eq=False, slots=True)
+class _Turn:
+    texts: Sequence[str]
+    direction: Direction
+    future: asyncio.Future[list[Tokens]]
+
+
+class Tokenizing:
+    """Requests take turns, oldest first, each with about `TOKENIZED_AT_ONCE` characters; those that fit go together."""
+
+    def __init__(self, tokenize: Tokenize) -> None:
+        self._tokenize = tokenize
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="tokenizer")
+        self._waiting: deque[_Turn] = deque()
+        self._busy = False
+        self._closed = False
+
+    async def tokens(self, texts: Sequence[str], direction: Direction) -> list[Tokens]:
+        """Tokens of each text, in their order; cancel it and what waits is never tokenised.
+
+        Raises:
+            Unhealthy: it was closed before all of them were tokenised.
+        """
+        tokens: list[Tokens] = []
+        for turn in _turns(texts):
+            tokens += await self._tokens(turn, direction)
+        return tokens
+
+    async def close(self) -> None:
+        """Stop after the running call; whoever still waits is told that the server is going away."""
+        self._closed = True
+        for turn in self._waiting:
+            if not turn.future.done():
+                turn.future.set_exception(going())
+        self._waiting.clear()
+        await asyncio.to_thread(self._thread.shutdown)
+
+    def _tokens(self, texts: Sequence[str], direction: Direction) -> asyncio.Future[list[Tokens]]:
+        if self._closed:
+            raise going()
+        turn = _Turn(texts, direction, asyncio.get_running_loop().create_future())
+        self._waiting.append(turn)
+        if not self._busy:
+            self._start()
+        return turn.future
+
+    def _start(self) -> None:
+        turns = self._next()
+        self._busy = bool(turns)
+        if turns:
+            texts = [text for turn in turns for text in turn.texts]
+            loop = asyncio.get_running_loop()
+            running = loop.run_in_executor(self._thread, self._tokenize, texts, turns[0].direction)
+            running.add_done_callback(lambda done: self._deliver(turns, done))
+
+    def _next(self) -> list[_Turn]:
+        """The oldest turn whose caller is still there, and those behind it that fit, up to another direction."""
+        turns: list[_Turn] = []
+        characters = 0
+        while self._waiting:
+            turn = self._waiting[0]
+            if not turn.future.done():
+                characters += sum(map(len, turn.texts))
+                if turns and (characters > TOKENIZED_AT_ONCE or turn.direction != turns[0].direction):
+                    break
+                turns.append(turn)
+            self._waiting.popleft()
+        return turns
+
+    def _deliver(self, turns: Sequence[_Turn], done: asyncio.Future[list[Tokens]]) -> None:
+        failure = done.exception()
+        tokens = iter(() if failure else done.result())
+        for turn in turns:
+            own = [next(tokens) for _ in turn.texts] if not failure else []
+            if turn.future.done():
+                continue
+            if failure:
+                turn.future.set_exception(failure)
+            else:
+                turn.future.set_result(own)
+        self._start()
+
+
+def _turns(texts: Sequence[str]) -> Iterator[list[str]]:
+    """`texts` in order, in lists of about `TOKENIZED_AT_ONCE` characters."""
+    turn, characters = list[str](), 0
+    for text in texts:
+        turn.append(text)
+        characters += len(text)
+        if characters >= TOKENIZED_AT_ONCE:
+            yield turn
+            turn, characters = [], 0
+    if turn:
+        yield turn

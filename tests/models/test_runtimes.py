@@ -1,0 +1,188 @@
+"""Every runtime in every precision that this machine has, held to the same contract."""
+
+from __future__ import annotations
+
+import builtins
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from models import bundle
+from models.bundle import Bundle, BundleError
+from models.graph import Graph
+from models.runtimes import REFERENCE, RUNTIMES, Pair, available, openvino
+from models.runtimes.base import Embedded, Options, RuntimeUnavailable
+from models.tokenizer import Tokenizer
+from models.verify import golden_cosine
+from tests.conftest import WORDS
+
+PAIRS = [Pair("onnxruntime", "fp32"), Pair("openvino", "fp32"), Pair("openvino", "bf16")]
+ALIKE = {"fp32": 0.99999, "bf16": 0.9995}
+"""Least cosine of a text's vectors in two batches."""
+TEXTS = ["a dog", "the old man and the sea", "", "a", "the " * 200, "a red bird can sing in the morning"]
+
+
+@pytest.fixture(scope="module")
+def opened(tiny_bundle: Path) -> Bundle:
+    return bundle.load(tiny_bundle)
+
+
+class Runner:
+    """Texts through one runtime, in a batch as they come."""
+
+    def __init__(self, opened: Bundle, pair: Pair) -> None:
+        self.pair = pair
+        self._runtime = RUNTIMES[pair.runtime](opened, pair.precision, Options("cpu", 1))
+        self._tokenizer = Tokenizer(opened.tokenizer_file, max_length=opened.manifest.max_length)
+
+    def __call__(self, texts: list[str]) -> Embedded:
+        return self._runtime.run(*self._tokenizer.pad(self._tokenizer.encode(texts)))
+
+
+@pytest.fixture(scope="module", params=PAIRS, ids=str)
+def run(request: pytest.FixtureRequest, opened: Bundle) -> Runner:
+    pair: Pair = request.param
+    try:
+        there = available(opened, Options("cpu"), runtimes={pair.runtime: RUNTIMES[pair.runtime]})
+    except RuntimeUnavailable as refusal:
+        pytest.skip(str(refusal))
+    if pair not in there:
+        pytest.skip(f"no {pair} on this machine")
+    return Runner(opened, pair)
+
+
+def test_unit_vectors_and_the_norms_they_were_divided_by(run: Runner, opened: Bundle) -> None:
+    got, reference = run(TEXTS), Runner(opened, REFERENCE)(TEXTS)
+    assert got.vectors.dtype == got.norms.dtype == np.float32
+    assert (got.vectors.shape, got.norms.shape) == ((len(TEXTS), opened.manifest.dim), (len(TEXTS),))
+    np.testing.assert_allclose(np.linalg.norm(got.vectors, axis=1), 1, atol=1e-5)
+    np.testing.assert_allclose(got.norms, reference.norms, rtol=1e-4 if run.pair.precision == "fp32" else 2e-2)
+
+
+@given(texts=st.lists(st.lists(st.sampled_from(WORDS), max_size=70).map(" ".join), min_size=1, max_size=9))
+def test_a_text_has_one_vector_alone_and_in_any_batch(run: Runner, texts: list[str]) -> None:
+    together = run(texts).vectors
+    alone = np.concatenate([run([text]).vectors for text in texts])
+    assert (together * alone).sum(axis=1).min() >= ALIKE[run.pair.precision]
+
+
+@given(st.integers(1, 3), st.integers(1, 200), st.integers(1, 150))
+def test_batches_are_padded_in_steps_but_not_beyond_the_longest_text(rows: int, length: int, longest: int) -> None:
+    batch = np.ones((rows, length), dtype=np.int64)
+    wider = openvino.padded(batch, longest)
+    assert wider.shape[0] == rows and (wider[:, :length] == 1).all() and (wider[:, length:] == 0).all()
+    width = wider.shape[1]
+    assert length <= width < length + openvino.LENGTH_STEP
+    assert width % openvino.LENGTH_STEP == 0 or width == max(length, longest)
+    assert width <= max(length, longest)
+
+
+def test_rows_keep_their_order(run: Runner) -> None:
+    forth, back = run(TEXTS).vectors, run(TEXTS[::-1]).vectors[::-1]
+    cosines = forth @ back.T
+    assert np.diag(cosines).min() >= ALIKE[run.pair.precision]
+    assert (cosines.argmax(axis=1) == np.arange(len(TEXTS))).all()
+
+
+def test_the_vectors_of_a_batch_stay_when_the_next_one_runs(run: Runner) -> None:
+    first = run(TEXTS)
+    kept = first.vectors.copy(), first.norms.copy()
+    run(TEXTS[::-1])
+    np.testing.assert_array_equal(first.vectors, kept[0])
+    np.testing.assert_array_equal(first.norms, kept[1])
+
+
+def test_the_golden_vectors(run: Runner, opened: Bundle) -> None:
+    assert golden_cosine(opened, runtime=run.pair.runtime, precision=run.pair.precision) >= bundle.GOLDEN_COSINE
+
+
+def test_a_graph_says_what_it_runs_on(run: Runner, opened: Bundle) -> None:
+    graph = Graph(opened, runtime=run.pair.runtime, precision=run.pair.precision, threads=1)
+    assert graph.engine == f"{run.pair.runtime} {RUNTIMES[run.pair.runtime].facts()['version']}"
+    assert (graph.precision, graph.device) == (run.pair.precision, "cpu")
+    assert (graph.encode(TEXTS) * run(TEXTS).vectors).sum(axis=1).min() >= ALIKE[run.pair.precision]
+
+
+@pytest.fixture
+def no_openvino(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = builtins.__import__
+
+    def refuse(name: str, *rest: Any, **more: Any) -> Any:
+        if name.partition(".")[0] == "openvino":
+            raise ImportError("No module named 'openvino'")
+        return real(name, *rest, **more)
+
+    monkeypatch.setattr(builtins, "__import__", refuse)
+
+
+@pytest.mark.usefixtures("no_openvino")
+def test_a_runtime_that_is_not_installed_is_one_line(opened: Bundle) -> None:
+    with pytest.raises(RuntimeUnavailable, match="install the `cpu` extra") as refusal:
+        Graph(opened, runtime="openvino")
+    assert "\n" not in str(refusal.value)
+    assert available(opened, Options()) == [REFERENCE]
+
+
+def test_bf16_is_offered_where_openvino_finds_it(opened: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(openvino, "capabilities", lambda: ["FP32", "INT8"])
+    assert "bf16" not in RUNTIMES["openvino"].precisions(opened, Options())
+    with pytest.raises(RuntimeUnavailable, match="no bf16 on openvino here; there is fp32"):
+        Graph(opened, runtime="openvino", precision="bf16")
+    monkeypatch.setattr(openvino, "capabilities", lambda: ["BF16", "FP32"])
+    assert "bf16" in RUNTIMES["openvino"].precisions(opened, Options())
+
+
+def test_what_no_runtime_can_do_is_said_by_each(opened: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("onnxruntime.get_available_providers", lambda: ["CPUExecutionProvider"])
+    with pytest.raises(RuntimeUnavailable, match=r"`gpu` extra; .* openvino runs on CPUs only"):
+        available(opened, Options("cuda"))
+
+
+def test_a_graph_that_the_bundle_lacks(opened: Bundle) -> None:
+    with pytest.raises(BundleError, match="no int4 graph; there is fp32"):
+        Graph(opened, precision="int4")
+
+
+def test_openvino_reports_no_import_to_its_makers(tmp_path: Path) -> None:
+    code = (
+        "import sys; from models.runtimes import RUNTIMES; RUNTIMES['openvino'].facts(); "
+        "print(sys.modules['openvino_telemetry'], 'torch' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={"HOME": str(tmp_path), "PATH": ""},
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if "RuntimeUnavailable" in done.stderr:
+        pytest.skip("no openvino on this machine")
+    assert done.stdout.split() == ["None", "False"], done.stderr
+    assert not (tmp_path / "intel").exists()
+
+
+@pytest.mark.slow
+def test_memory_stays_flat_over_300_shapes(run: Runner) -> None:
+    """As many new shapes again add little to what the first ones took."""
+    draw = np.random.default_rng(0)
+
+    def batches(count: int) -> None:
+        for _ in range(count):
+            run([" ".join(draw.choice(WORDS, draw.integers(1, 62))) for _ in range(draw.integers(1, 40))])
+
+    batches(150)
+    before = _resident()
+    batches(300)
+    assert _resident() - before < 32, "MiB"
+
+
+def _resident() -> float:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * 4096 / 2**20

@@ -1,0 +1,133 @@
+"""The laws of the tokenizer's queue, for any arrivals, directions and cancellations."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from models.tokenizer import Direction, Tokens
+from serving.errors import Unhealthy
+from serving.tokenizing import TOKENIZED_AT_ONCE, Tokenizing
+
+
+@dataclass
+class Tokenizer:
+    """A text's tokens are its length, negative from the left; remembers its calls, which wait for `open`."""
+
+    calls: list[tuple[list[str], Direction]] = field(default_factory=list)
+    open: threading.Event = field(default_factory=threading.Event)
+
+    def tokenize(self, texts: Sequence[str], direction: Direction) -> list[Tokens]:
+        self.calls.append((list(texts), direction))
+        assert self.open.wait(5)
+        if "poison" in texts:
+            raise ValueError("poisoned")
+        sign = 1 if direction == "right" else -1
+        return [Tokens(np.array([sign * len(text)], dtype=np.int64), 1) for text in texts]
+
+
+async def started(tokenizer: Tokenizer) -> None:
+    while not tokenizer.calls:
+        await asyncio.sleep(0)
+
+
+requests = st.lists(
+    st.tuples(st.lists(st.integers(1, 9), min_size=1, max_size=5), st.sampled_from(["right", "left"]), st.booleans()),
+    min_size=1,
+    max_size=15,
+)
+"""Of each request the lengths of its texts, the direction, and whether its caller leaves."""
+
+
+@given(requests)
+def test_everyone_who_stays_gets_their_own_tokens_in_order(shape: list[tuple[list[int], Direction, bool]]) -> None:
+    tokenizer = Tokenizer()
+
+    async def main() -> None:
+        queue = Tokenizing(tokenizer.tokenize)
+        first = asyncio.create_task(queue.tokens(["first"], "right"))
+        await started(tokenizer)
+        waiting = [
+            asyncio.create_task(queue.tokens([str(i)[-1] * n for n in texts], direction))
+            for i, (texts, direction, _) in enumerate(shape)
+        ]
+        await asyncio.sleep(0)
+        for task, (_, _, leaves) in zip(waiting, shape, strict=True):
+            if leaves:
+                task.cancel()
+        await asyncio.sleep(0)
+        tokenizer.open.set()
+        assert [one.ids.tolist() for one in await first] == [[5]]
+        for task, (texts, direction, leaves) in zip(waiting, shape, strict=True):
+            if not leaves:
+                sign = 1 if direction == "right" else -1
+                assert [one.ids.tolist() for one in await task] == [[sign * n] for n in texts]
+        await queue.close()
+
+    asyncio.run(main())
+    staying = [(texts, direction) for texts, direction, leaves in shape if not leaves]
+    turns = 1 + sum(before[1] != after[1] for before, after in pairwise(staying))
+    assert sum(len(texts) for texts, _ in tokenizer.calls[1:]) == sum(len(texts) for texts, _ in staying)
+    assert len(tokenizer.calls) == 1 + (turns if staying else 0), "those who waited go together"
+
+
+def test_a_small_request_passes_between_the_turns_of_a_large_one() -> None:
+    tokenizer = Tokenizer()
+    piece = "x" * (TOKENIZED_AT_ONCE // 2)
+
+    async def main() -> None:
+        queue = Tokenizing(tokenizer.tokenize)
+        large = asyncio.create_task(queue.tokens([piece] * 6, "right"))
+        await started(tokenizer)
+        small = asyncio.create_task(queue.tokens(["small"], "right"))
+        await asyncio.sleep(0)
+        tokenizer.open.set()
+        await asyncio.gather(large, small)
+        await queue.close()
+
+    asyncio.run(main())
+    assert [texts for texts, _ in tokenizer.calls] == [[piece] * 2, ["small"], [piece] * 2, [piece] * 2]
+
+
+def test_an_error_reaches_its_call_and_the_next_one_works() -> None:
+    tokenizer = Tokenizer()
+    tokenizer.open.set()
+
+    async def main() -> None:
+        queue = Tokenizing(tokenizer.tokenize)
+        with pytest.raises(ValueError, match="poisoned"):
+            await queue.tokens(["poison"], "right")
+        assert len(await queue.tokens(["fine"], "right")) == 1
+        await queue.close()
+
+    asyncio.run(main())
+
+
+def test_closing_tells_those_who_wait() -> None:
+    tokenizer = Tokenizer()
+
+    async def main() -> None:
+        queue = Tokenizing(tokenizer.tokenize)
+        running = asyncio.create_task(queue.tokens(["running"], "right"))
+        await started(tokenizer)
+        waiting = asyncio.create_task(queue.tokens(["waiting"], "right"))
+        await asyncio.sleep(0)
+        closing = asyncio.create_task(queue.close())
+        with pytest.raises(Unhealthy):
+            await waiting
+        tokenizer.open.set()
+        assert len(await running) == 1
+        await closing
+        with pytest.raises(Unhealthy):
+            await queue.tokens(["late"], "right")
+
+    asyncio.run(main())
+    assert len(tokenizer.calls) == 1
