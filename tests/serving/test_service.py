@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,11 +14,11 @@ from fastapi.testclient import TestClient
 from models.tokenizer import Tokens
 from serving.app import create_app
 from serving.embedder import EmbedOptions
-from serving.engines import ENGINES
 from serving.engines.fake import FakeEngine
-from serving.errors import Backend, Overloaded, Unhealthy
-from serving.ports import Embedded, Engine, EngineOptions, Model
+from serving.errors import Overloaded, Unhealthy
+from serving.ports import Embedded, Engine, EngineOptions
 from serving.service import Service
+from tests.serving.engines import Gate, model
 
 MakeService = Callable[..., Service]
 Run = Callable[[Service, Callable[[], Coroutine[Any, Any, None]]], None]
@@ -33,31 +31,6 @@ WORK = [
     ("POST", "/corpora/c/documents", {"documents": [{"text": "a"}]}),
     ("POST", "/corpora/c/search", {"query": "a"}),
 ]
-
-
-class Gate(FakeEngine):
-    """Embeds when it is let; a text of the one word `poison` makes it fail or give NaN."""
-
-    def __init__(self, failure: str = "") -> None:
-        self.open = threading.Event()
-        self.failure = failure
-        self.embedded: list[int] = []
-
-    def embed(self, batch: Sequence[Tokens]) -> Embedded:
-        assert self.open.wait(20)
-        self.embedded.append(len(batch))
-        result = super().embed(batch)
-        poison = self.tokenize(["poison"], "right")[0].ids
-        if self.failure and any(np.array_equal(one.ids, poison) for one in batch):
-            if self.failure == "raise":
-                raise RuntimeError("out of memory")
-            result.vectors[:] = np.nan
-        return result
-
-
-def model(load: Callable[[EngineOptions], Engine], **manifest: Any) -> Model:
-    fake = ENGINES["fake"](Path())
-    return Model(replace(fake.manifest, **manifest), load)
 
 
 def test_while_loading_it_lives_but_does_no_work(make_service: MakeService) -> None:
@@ -117,65 +90,6 @@ def test_an_engine_failure_reaches_its_batch_only(
         client.put("/corpora/c")
         assert client.post("/corpora/c/documents", json={"documents": [{"text": "poison"}]}).status_code == 424
         assert client.get("/corpora/c").json()["documents"] == 0
-
-
-def test_an_engine_that_fails_again_and_again_is_not_ready_until_it_works(
-    make_service: MakeService, wait_until_ready: Callable[[TestClient], None]
-) -> None:
-    broken = threading.Event()
-
-    class Breaking(FakeEngine):
-        def embed(self, batch: Sequence[Tokens]) -> Embedded:
-            if broken.is_set():
-                raise RuntimeError("device lost")
-            return super().embed(batch)
-
-    with TestClient(create_app(make_service(model(lambda _: Breaking())))) as client:
-        wait_until_ready(client)
-
-        def embed() -> int:
-            return client.post("/embed", json={"inputs": "a"}).status_code
-
-        for _ in range(2):  # one that works starts the count anew
-            broken.set()
-            assert [embed() for _ in range(2)] == [424, 424]
-            assert client.get("/readyz").status_code == 200
-            broken.clear()
-            assert embed() == 200
-        broken.set()
-        assert [embed() for _ in range(3)] == [424] * 3
-        for path in ("/health", "/readyz", "/ping"):
-            answer = client.get(path)
-            assert (answer.status_code, answer.json()["state"]) == (503, "failing"), path
-            assert "the last 3 batches failed: the engine failed: device lost" in answer.json()["error"]
-        assert client.get("/livez").status_code == 200
-        assert "isosphere_ready 0.0" in client.get("/metrics").text
-        assert embed() == 424  # still tried, so that it may come back
-        broken.clear()
-        assert client.get("/readyz").status_code == 200  # asking tries it, though no caller comes any more
-        assert "isosphere_ready 1.0" in client.get("/metrics").text
-
-
-def test_a_caller_of_a_failing_engine_brings_it_back(make_service: MakeService, run: Run) -> None:
-    engine = Gate("raise")
-    engine.open.set()
-    service = make_service(model(lambda _: engine))
-
-    async def work() -> None:
-        await service.loaded.wait()
-        for _ in range(3):
-            with pytest.raises(Backend):
-                await service.embed(["poison"], EmbedOptions())
-        assert (await service.probed()).state == "ready"  # the probe is no poison
-        for _ in range(3):
-            with pytest.raises(Backend):
-                await service.embed(["poison"], EmbedOptions())
-        states = [service.readiness.state]
-        await service.embed(["fine"], EmbedOptions())
-        states.append(service.readiness.state)
-        assert states == ["failing", "ready"]
-
-    run(service, work)
 
 
 def test_a_thousand_singles_at_once(make_service: MakeService, run: Run) -> None:

@@ -1,0 +1,41 @@
+"""Engines that do as they are told, and the model that loads one."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from models.tokenizer import Tokens
+from serving.engines import ENGINES
+from serving.engines.fake import FakeEngine
+from serving.ports import Embedded, Engine, EngineOptions, Model
+
+
+class Gate(FakeEngine):
+    """Embeds when it is let; a text of the one word `poison` makes it fail or give NaN."""
+
+    def __init__(self, failure: str = "") -> None:
+        self.open = threading.Event()
+        self.failure = failure
+        self.embedded: list[int] = []
+
+    def embed(self, batch: Sequence[Tokens]) -> Embedded:
+        assert self.open.wait(20)
+        self.embedded.append(len(batch))
+        result = super().embed(batch)
+        poison = self.tokenize(["poison"], "right")[0].ids
+        if self.failure and any(np.array_equal(one.ids, poison) for one in batch):
+            if self.failure == "raise":
+                raise RuntimeError("out of memory")
+            result.vectors[:] = np.nan
+        return result
+
+
+def model(load: Callable[[EngineOptions], Engine], **manifest: Any) -> Model:
+    fake = ENGINES["fake"](Path())
+    return Model(replace(fake.manifest, **manifest), load)

@@ -1,0 +1,81 @@
+"""A server whose engine fails again and again is not ready, until it works."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from models.tokenizer import Tokens
+from serving.app import create_app
+from serving.embedder import EmbedOptions
+from serving.engines.fake import FakeEngine
+from serving.errors import Backend
+from serving.ports import Embedded
+from serving.service import Service
+from tests.serving.engines import Gate, model
+
+MakeService = Callable[..., Service]
+Run = Callable[[Service, Callable[[], Coroutine[Any, Any, None]]], None]
+
+
+def test_an_engine_that_fails_again_and_again_is_not_ready_until_it_works(
+    make_service: MakeService, wait_until_ready: Callable[[TestClient], None]
+) -> None:
+    broken = threading.Event()
+
+    class Breaking(FakeEngine):
+        def embed(self, batch: Sequence[Tokens]) -> Embedded:
+            if broken.is_set():
+                raise RuntimeError("device lost")
+            return super().embed(batch)
+
+    with TestClient(create_app(make_service(model(lambda _: Breaking())))) as client:
+        wait_until_ready(client)
+
+        def embed() -> int:
+            return client.post("/embed", json={"inputs": "a"}).status_code
+
+        for _ in range(2):  # one that works starts the count anew
+            broken.set()
+            assert [embed() for _ in range(2)] == [424, 424]
+            assert client.get("/readyz").status_code == 200
+            broken.clear()
+            assert embed() == 200
+        broken.set()
+        assert [embed() for _ in range(3)] == [424] * 3
+        for path in ("/health", "/readyz", "/ping"):
+            answer = client.get(path)
+            assert (answer.status_code, answer.json()["state"]) == (503, "failing"), path
+            assert "the last 3 batches failed: the engine failed: device lost" in answer.json()["error"]
+        assert client.get("/livez").status_code == 200
+        assert "isosphere_ready 0.0" in client.get("/metrics").text
+        assert embed() == 424  # still tried, so that it may come back
+        broken.clear()
+        assert client.get("/readyz").status_code == 200  # asking tries it, though no caller comes any more
+        assert "isosphere_ready 1.0" in client.get("/metrics").text
+
+
+def test_a_caller_of_a_failing_engine_brings_it_back(make_service: MakeService, run: Run) -> None:
+    engine = Gate("raise")
+    engine.open.set()
+    service = make_service(model(lambda _: engine))
+
+    async def work() -> None:
+        await service.loaded.wait()
+        for _ in range(3):
+            with pytest.raises(Backend):
+                await service.embed(["poison"], EmbedOptions())
+        assert (await service.probed()).state == "ready"  # the probe is no poison
+        for _ in range(3):
+            with pytest.raises(Backend):
+                await service.embed(["poison"], EmbedOptions())
+        states = [service.readiness.state]
+        await service.embed(["fine"], EmbedOptions())
+        states.append(service.readiness.state)
+        assert states == ["failing", "ready"]
+
+    run(service, work)
