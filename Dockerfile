@@ -17,7 +17,7 @@ COPY training training
 COPY serving serving
 RUN pip wheel --no-deps --wheel-dir /wheels . && cp constraints.txt /wheels
 RUN pip install -c constraints.txt "$(echo /wheels/isosphere-*.whl)[train,cpu]"
-RUN python -m models export "$BACKBONE" --out /bundle --name "$BACKBONE" && python -m models verify /bundle
+RUN python -m models export "$BACKBONE" --out /bundle --name "$BACKBONE" --no-measure && python -m models verify /bundle
 
 FROM python:3.11-slim AS cpu
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PYTHONUNBUFFERED=1
@@ -25,7 +25,7 @@ RUN useradd --uid 10001 --create-home isosphere && install -d -o isosphere /data
 RUN --mount=type=bind,from=builder,source=/wheels,target=/wheels \
     pip install -c /wheels/constraints.txt "$(echo /wheels/isosphere-*.whl)[serve,cpu]"
 COPY --from=builder /bundle /bundle
-ENV ISOSPHERE_BUNDLE=/bundle ISOSPHERE_DATA=/data ISOSPHERE_HOST=0.0.0.0 ISOSPHERE_PORT=8080
+ENV ISOSPHERE_BUNDLE=/bundle ISOSPHERE_DATA=/data XDG_CACHE_HOME=/data/.cache ISOSPHERE_HOST=0.0.0.0 ISOSPHERE_PORT=8080
 USER isosphere
 WORKDIR /app
 VOLUME /data
@@ -44,7 +44,7 @@ RUN apt-get update && apt-get install -y --no-install-recommends python3 python3
 RUN --mount=type=bind,from=builder,source=/wheels,target=/wheels \
     pip install -c /wheels/constraints.txt "$(echo /wheels/isosphere-*.whl)[serve,gpu]"
 COPY --from=builder /bundle /bundle
-ENV ISOSPHERE_BUNDLE=/bundle ISOSPHERE_DATA=/data ISOSPHERE_HOST=0.0.0.0 ISOSPHERE_PORT=8080 ISOSPHERE_DEVICE=cuda
+ENV ISOSPHERE_BUNDLE=/bundle ISOSPHERE_DATA=/data XDG_CACHE_HOME=/data/.cache ISOSPHERE_HOST=0.0.0.0 ISOSPHERE_PORT=8080 ISOSPHERE_DEVICE=cuda
 USER isosphere
 WORKDIR /app
 VOLUME /data

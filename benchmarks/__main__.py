@@ -13,6 +13,7 @@ from typing import Any
 
 from benchmarks import embedding, serving, training
 from models import cpus
+from models.runtimes import cache
 
 BENCHMARKS: dict[str, Callable[[], dict[str, Any]]] = {
     "embedding": embedding.measure,
@@ -67,15 +68,9 @@ def surroundings() -> dict[str, Any]:
     """What the figures were measured on and with."""
     installed = {package.name: package.version for package in distributions()}
     return {
-        "machine": {"cpu": _cpu(), "cpus": cpus.available(), "python": platform.python_version()},
+        "machine": {"cpu": cache.cpu(), "cpus": cpus.available(), "python": platform.python_version()},
         "versions": {package: installed[package] for package in PACKAGES if package in installed},
     }
-
-
-def _cpu() -> str:
-    rows = Path("/proc/cpuinfo")
-    lines = rows.read_text().splitlines() if rows.exists() else []
-    return next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.processor())
 
 
 if __name__ == "__main__":

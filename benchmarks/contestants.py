@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from http.client import HTTPConnection
+from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import IO, Any, Protocol
@@ -21,12 +21,14 @@ import numpy as np
 from benchmarks.client import Address, ReplyError, Sample, closed_loop, embed, open_loop
 from benchmarks.loads import MODEL_NAME, Load, Population, Request
 from benchmarks.peers import EXPORTED, environment, python
+from models import cpus
 from models.sources import resolve
+from serving.settings import Settings
 
 BUNDLE = Path("artifacts/default")
 OURS = "isosphere"
-ENGINE: tuple[str, ...] = ()
-"""Further options of our server; none, so that it is measured as a user gets it."""
+UNFAIR = ("OMP_", "MKL_", "RAYON_", "ISOSPHERE_")
+"""Beginnings of variables that would bind some contestants and not others; none of them is handed on."""
 SECONDS_TO_START = 180.0
 SECONDS_TO_END = 30.0
 SCRIPTS = Path(__file__).parent / "peers"
@@ -80,6 +82,8 @@ class Spec:
     """Of OpenAI's route; None for a library."""
     embeds: bool = True
     """Whether its vectors mean anything."""
+    remembers: bool = False
+    """Whether its first start measures what later ones look up in the user's cache folder."""
 
 
 def specs() -> dict[str, Spec]:
@@ -90,9 +94,10 @@ def specs() -> dict[str, Spec]:
     infinity: Command = (environment("infinity") / "bin" / "infinity_emb", "v2", "--device", "cpu")
     infinity += ("--port", "{port}", "--host", "127.0.0.1", "--served-model-name", MODEL_NAME)
     ours: Command = (own, "-m", "serving", "--bundle", BUNDLE, "--data", "{data}")
-    ours += ("--port", "{port}", "--no-demo", *ENGINE)
+    ours += ("--port", "{port}", "--no-demo")
+    bare = BUNDLE, str(cpus.available()), str(Settings.model_fields["max_batch_tokens"].default)
     return {
-        OURS: Spec(ours, "our server at its default settings", "/v1/embeddings"),
+        OURS: Spec(ours, "our server at its default settings", "/v1/embeddings", remembers=True),
         "infinity_torch": Spec((*infinity, "--model-id", minilm, "--engine", "torch"), "infinity-emb"),
         "infinity_optimum": Spec(
             (*infinity, "--model-id", EXPORTED["onnx"], "--engine", "optimum"),
@@ -102,10 +107,8 @@ def specs() -> dict[str, Spec]:
         "st_onnx": Spec((peer, route, "onnx", EXPORTED["onnx"], "{port}"), "its ONNX backend, the same route"),
         "st_openvino": Spec((peer, route, "openvino", EXPORTED["openvino"], "{port}"), "its OpenVINO backend, too"),
         "fastembed": Spec((python("fastembed"), library, "fastembed", BUNDLE), "a library: no HTTP, one caller", None),
-        "bare_onnxruntime": Spec((own, library, "onnxruntime", BUNDLE), "ceiling of the engine, fp32", None),
-        "bare_openvino": Spec(
-            (own, library, "openvino", BUNDLE), "ceiling of the engine, bf16 if the CPU has it", None
-        ),
+        "bare_onnxruntime": Spec((own, library, "onnxruntime", *bare), "ceiling of the engine, fp32", None),
+        "bare_openvino": Spec((own, library, "openvino", *bare), "ceiling of the engine, bf16 if the CPU has it", None),
         "constant_reply": Spec(
             (own, route, "constant", "", "{port}"), "ceiling of HTTP and JSON: no model", embeds=False
         ),
@@ -113,22 +116,26 @@ def specs() -> dict[str, Spec]:
 
 
 @contextmanager
-def started(spec: Spec, populations: Mapping[str, Population], max_length: int, probe: str) -> Iterator[Contestant]:
-    """A contestant that has embedded `probe`; it ends with the block.
+def started(
+    spec: Spec, populations: Mapping[str, Population], max_length: int, probe: str, cache: Path
+) -> Iterator[Contestant]:
+    """A contestant that has embedded `probe`; it ends with the block. One that remembers does so in `cache`.
 
     Raises:
-        Absent: its program is not there, or ends, or answers with an error, or does not answer in time.
+        Absent: its program is not there, or ends, or answers with an error, or is not ready in time.
+        OSError: its connection broke, or a reply did not come in time.
+        ValueError: what it answered can't be read.
     """
     with TemporaryDirectory() as folder:
         port, log = _free_port(), Path(folder) / "log"
         given = {"{port}": str(port), "{data}": str(Path(folder) / "data")}
         command = [given.get(str(part), str(part)) for part in spec.command]
-        quiet = {**os.environ, "HF_HUB_OFFLINE": "1", "DO_NOT_TRACK": "1", "TOKENIZERS_PARALLELISM": "true"}
+        variables = fair(os.environ) | ({"XDG_CACHE_HOME": str(cache)} if spec.remembers else {})
         with log.open("w") as errors:
             talk = subprocess.PIPE if spec.path is None else errors
             try:
                 process = subprocess.Popen(
-                    command, stdin=subprocess.PIPE, stdout=talk, stderr=errors, text=True, env=quiet
+                    command, stdin=subprocess.PIPE, stdout=talk, stderr=errors, text=True, env=variables
                 )
             except FileNotFoundError:
                 raise Absent(f"{command[0]} is not there: `python -m benchmarks.peers` installs it") from None
@@ -141,6 +148,12 @@ def started(spec: Spec, populations: Mapping[str, Population], max_length: int, 
             yield contestant
         finally:
             _end(process)
+
+
+def fair(environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables that every contestant gets: those of `environment` but the `UNFAIR` ones, and no network."""
+    kept = {name: value for name, value in environment.items() if not name.startswith(UNFAIR)}
+    return kept | {"HF_HUB_OFFLINE": "1", "DO_NOT_TRACK": "1", "TOKENIZERS_PARALLELISM": "true"}
 
 
 class Server:
@@ -175,6 +188,8 @@ class Server:
             connection.request("GET", "/info")
             reply = connection.getresponse()
             said = json.loads(reply.read()) if reply.status == 200 else {}
+        except HTTPException as error:
+            raise ReplyError(f"/info: {error!r}") from error
         finally:
             connection.close()
         return {key: said[key] for key in ("engine", "precision") if key in said}

@@ -49,6 +49,7 @@ def measure() -> dict[str, Any]:
     short = [text.split(". ")[0][:80] for text in mixed]
     peer = SentenceTransformer(str(BUNDLE), device="cpu")
     with server(BUNDLE) as address, httpx.Client(base_url=address, timeout=300) as client:
+        info = client.get("/info").raise_for_status().json()
 
         def post(texts: list[str]) -> np.ndarray[Any, Any]:
             answer = client.post("/embed", json={"inputs": texts})
@@ -72,7 +73,10 @@ def measure() -> dict[str, Any]:
         )
         unloaded = [_seconds(partial(post, [text])) for text in short[:100]]
     return {
-        "setting": f"{TEXTS} documents of the Python documentation; engine onnxruntime fp32; {ROUNDS} rounds",
+        "setting": (
+            f"{TEXTS} documents of the Python documentation; engine {info['engine']} {info['precision']}; "
+            f"{ROUNDS} rounds"
+        ),
         "figures": {
             "smallest_cosine_between_both": round(cosine, 6),
             "batches_of_32_by_4_clients": rates(in_batches, TEXTS, "sentence_transformers"),

@@ -64,7 +64,7 @@ def _export(arguments: argparse.Namespace) -> None:
     from models.encoder import Encoder
     from models.export import ExportError, export
     from models.runtimes.base import Options
-    from models.runtimes.choice import choose
+    from models.runtimes.choice import Choice
 
     disable_progress_bar()  # type: ignore[no-untyped-call]
     set_verbosity_error()  # type: ignore[no-untyped-call]
@@ -72,15 +72,16 @@ def _export(arguments: argparse.Namespace) -> None:
     encoder = Encoder.load(arguments.source, pooling=arguments.pooling, max_length=arguments.max_length)
     print("exporting to ONNX and comparing with torch …", flush=True)
     options = None if arguments.no_measure else Options(threads=cpus.available())
+    chosen: list[Choice] = []
     try:
-        made = export(encoder, arguments.out, **_origin(arguments), measured=options)
+        made = export(encoder, arguments.out, **_origin(arguments), measured=options, chosen=chosen.append)
     except ExportError as error:
         raise SystemExit(f"error: {error}") from error
     parity = (made.manifest.scores or {})["onnx_parity"]
     transformed = f", {encoder.transform.kind} transform" if encoder.transform else ""
     print(f"{arguments.out}: {encoder.dim} dimensions, {encoder.pooling} pooling{transformed}, parity {parity:.1e}")
-    if options:
-        print(f"fastest engine here, which a server will take: {choose(made, options)}")
+    for choice in chosen:
+        print(f"fastest engine here, which a server will take: {choice}")
 
 
 def _origin(arguments: argparse.Namespace) -> dict[str, Any]:

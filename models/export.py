@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from models.disk import naming
 from models.encoder import Encoder, dropout_off
 from models.runtimes import cache, choice
 from models.runtimes.base import Options
+from models.runtimes.choice import Choice
 from models.tokenizer import Tokens
 
 PARITY = 1e-4
@@ -72,11 +73,12 @@ def export(
     run: dict[str, Any] | None = None,
     scores: dict[str, float] | None = None,
     measured: Options | None = None,
+    chosen: Callable[[Choice], object] = lambda _: None,
 ) -> Bundle:
     """Write `encoder` as a bundle, atomically: `folder` is a whole, verified bundle or what it was before.
 
     Where `measured` is given, the runtimes of this machine are compared under these options and their table goes
-    into the bundle.
+    into the bundle; `chosen` hears what came of it.
 
     Raises:
         ExportError: ONNX Runtime's vectors differ from torch's by more than `PARITY`.
@@ -105,9 +107,12 @@ def export(
             "golden": [Golden(text=t, vector=v.tolist()) for t, v in zip(GOLDEN_SENTENCES, golden, strict=True)],
         }
         manifest = bundle.write_manifest(draft, **facts)
-        if measured and (table := choice.choose(Bundle(draft, manifest), measured).table()):
-            _write_engines(draft / bundle.ENGINES, {"host": cache.host(measured), "measured": table})
-            bundle.write_manifest(draft, **facts)
+        if measured:
+            fastest = choice.choose(Bundle(draft, manifest), measured)
+            chosen(fastest)
+            if table := fastest.table():
+                _write_engines(draft / bundle.ENGINES, {"host": cache.host(measured), "measured": table})
+                bundle.write_manifest(draft, **facts)
     return bundle.load(folder)
 
 

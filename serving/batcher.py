@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import accumulate, chain, islice, repeat, zip_longest
@@ -16,6 +17,8 @@ import numpy as np
 from models.tokenizer import Tokens
 from serving.errors import Backend, Overloaded, ServiceError, Unhealthy
 from serving.ports import Embedded
+
+log = logging.getLogger(__name__)
 
 WINDOW = 512
 """Texts among which the companions of a batch's first are chosen."""
@@ -116,7 +119,7 @@ class Batcher:
                 f"{self.queued_tokens} tokens are queued and {tokens} more would exceed {self._max_queued_tokens}",
                 retry_after=self._seconds_to_clear(),
             )
-        self._worker = self._worker or asyncio.create_task(self._work())
+        self._worker = self._worker or self._start()
         longest_first = sorted(range(len(texts)), key=lengths.__getitem__, reverse=True)
         future: asyncio.Future[Embedded] = asyncio.get_running_loop().create_future()
         request = _Request(texts, lengths, future, longest_first, len(texts), tokens, self._patience())
@@ -152,6 +155,18 @@ class Batcher:
                 future.set_exception(going())
         await asyncio.to_thread(self._thread.shutdown)
 
+    def _start(self) -> asyncio.Task[None]:
+        worker = asyncio.create_task(self._work())
+        worker.add_done_callback(self._ended)
+        return worker
+
+    def _ended(self, worker: asyncio.Task[None]) -> None:
+        """Closed, or by a bug: then nobody waits in vain, and the next request starts another one."""
+        if not worker.cancelled() and (error := worker.exception()):
+            log.error("the batcher's worker failed", exc_info=error)
+            self._worker = None
+            self._fail(self._live, Backend(f"the batcher failed: {error}"))
+
     async def _work(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
@@ -161,12 +176,12 @@ class Batcher:
                 self._arrived.clear()
                 continue
             tokens = [item.request.texts[item.row] for item in batch]
-            self._observe(tokens)
             started = monotonic()
             try:
+                self._observe(tokens)
                 self._deliver(batch, await loop.run_in_executor(self._thread, self._embed, tokens))
             except Exception as error:  # whatever an engine raises, its callers hear of it and the next batch runs
-                self._fail(batch, error)
+                self._fail({item.request.future for item in batch}, error)
             else:
                 self.failures.clear()
                 self._measure(sum(map(len, tokens)), monotonic() - started)
@@ -241,10 +256,10 @@ class Batcher:
             if not request.missing and not request.future.done():
                 request.future.set_result(request.answer)
 
-    def _fail(self, batch: Sequence[_Item], error: Exception) -> None:
+    def _fail(self, futures: Collection[asyncio.Future[Embedded]], error: Exception) -> None:
         told = error if isinstance(error, ServiceError) else Backend(f"the engine failed: {error}")
         self.failures = [*self.failures, told.message][-FAILURES:]
-        for future in {item.request.future for item in batch}:
+        for future in futures:
             if not future.done():
                 future.set_exception(told)
 

@@ -92,13 +92,13 @@ class Embedder:
             return Embeddings(_finish(embedded, dimensions, options.normalize), total, truncated, self.manifest)
 
     async def probe(self) -> None:
-        """Embed a text, to see whether the engine works again.
+        """Embed a text, to see whether the engine works again; no caller's request, so not counted as one.
 
         Raises:
             Backend: it does not.
         """
         golden = self.manifest.golden
-        await self.embed([golden[0].text if golden else "a"], EmbedOptions())
+        await self.batcher.submit(await self._tokenizing.tokens([golden[0].text if golden else "a"], "right"))
 
     @contextmanager
     def held(self) -> Iterator[Embedder]:

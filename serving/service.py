@@ -25,6 +25,8 @@ from serving.settings import Settings
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 RETRY_SECONDS = 2
+PROBE_SECONDS = 1.0
+"""Whoever asks for readiness waits so long for the probe of a failing engine, which goes on."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,7 @@ class Service:
         """Set when loading ended, well or not."""
         self._prepare = prepare
         self._loading: asyncio.Task[None] | None = None
+        self._probing: asyncio.Task[None] | None = None
         self._running = 0
         self._receiving: set[asyncio.Timeout] = set()
         self._idle = asyncio.Event()
@@ -126,11 +129,22 @@ class Service:
         return Health("failing", f"the last {len(batcher.failures)} batches failed: {batcher.failures[-1]}")
 
     async def probed(self) -> Health:
-        """`readiness`, of an engine that fails after one more try: whoever asks is how it comes back."""
+        """`readiness`, of an engine that fails after one more try: whoever asks is how it comes back.
+
+        Those who ask at once share the try, and none waits for it longer than `PROBE_SECONDS`.
+        """
         if self.readiness.state == "failing":
+            self._probing = self._probing or asyncio.create_task(self._probe())
+            with suppress(TimeoutError):
+                await asyncio.wait_for(asyncio.shield(self._probing), PROBE_SECONDS)
+        return self.readiness
+
+    async def _probe(self) -> None:
+        try:
             with suppress(ServiceError), self.embedder.held() as embedder:
                 await embedder.probe()
-        return self.readiness
+        finally:
+            self._probing = None
 
     async def reload(self) -> Reloaded:
         """Serve what the configured bundle path holds now; see `Encoders.reload`.

@@ -7,9 +7,11 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import islice
 
 from models.tokenizer import Direction, Tokens
 from serving.batcher import going
+from serving.errors import Backend
 
 TOKENIZED_AT_ONCE = 200_000
 """Characters in one call of the tokenizer: bounds its memory, and lets small requests pass between the turns."""
@@ -22,6 +24,8 @@ class _Turn:
     texts: Sequence[str]
     direction: Direction
     future: asyncio.Future[list[Tokens]]
+    alone: bool = False
+    """Once a call that it shared has failed."""
 
 
 class Tokenizing:
@@ -80,24 +84,38 @@ class Tokenizing:
             turn = self._waiting[0]
             if not turn.future.done():
                 characters += sum(map(len, turn.texts))
-                if turns and (characters > TOKENIZED_AT_ONCE or turn.direction != turns[0].direction):
+                if turns and (characters > TOKENIZED_AT_ONCE or not _together(turns[0], turn)):
                     break
                 turns.append(turn)
             self._waiting.popleft()
         return turns
 
     def _deliver(self, turns: Sequence[_Turn], done: asyncio.Future[list[Tokens]]) -> None:
-        failure = done.exception()
-        tokens = iter(() if failure else done.result())
-        for turn in turns:
-            own = [next(tokens) for _ in turn.texts] if not failure else []
-            if turn.future.done():
-                continue
-            if failure:
-                turn.future.set_exception(failure)
-            else:
-                turn.future.set_result(own)
+        failure = done.exception() or _miscounted(turns, done.result())
+        if failure and len(turns) > 1 and not self._closed:  # only whose texts fail is to hear of it
+            for turn in reversed(turns):
+                turn.alone = True
+                self._waiting.appendleft(turn)
+        else:
+            tokens = iter(() if failure else done.result())
+            for turn in turns:
+                own = list(islice(tokens, len(turn.texts)))
+                if turn.future.done():
+                    continue
+                if failure:
+                    turn.future.set_exception(failure)
+                else:
+                    turn.future.set_result(own)
         self._start()
+
+
+def _together(first: _Turn, turn: _Turn) -> bool:
+    return turn.direction == first.direction and not (first.alone or turn.alone)
+
+
+def _miscounted(turns: Sequence[_Turn], tokens: Sequence[Tokens]) -> Exception | None:
+    texts = sum(len(turn.texts) for turn in turns)
+    return None if len(tokens) == texts else Backend(f"the tokenizer gave {len(tokens)} results for {texts} texts")
 
 
 def _turns(texts: Sequence[str]) -> Iterator[list[str]]:

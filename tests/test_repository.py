@@ -87,3 +87,12 @@ def test_every_route_and_option_is_documented(tmp_path: Path) -> None:
             assert any(form in page for form in forms), f"{method.upper()} {path}"
     for name in Settings.model_fields:
         assert f"`--{name.replace('_', '-')}`" in page, name
+
+
+def test_every_image_that_serves_keeps_what_it_measures_in_its_volume() -> None:
+    dockerfile = (ROOT / "Dockerfile").read_text()
+    serving = [stage for stage in re.split(r"^FROM ", dockerfile, flags=re.MULTILINE) if "ENTRYPOINT" in stage]
+    assert len(serving) == 2
+    for stage in serving:
+        assert re.findall(r"XDG_CACHE_HOME=(\S+)", stage) == ["/data/.cache"] and "VOLUME /data" in stage
+    assert all("--no-measure" in line for line in dockerfile.splitlines() if "models export" in line)

@@ -1,8 +1,8 @@
-"""`python library.py NAME BUNDLE`: what has no server, called in a process of its own, told what to do on stdin.
+"""`python library.py NAME BUNDLE [THREADS BATCH_TOKENS]`: what has no server, in a process of its own, told on stdin.
 
-`fastembed` embeds the texts of one request a call. `onnxruntime` and `openvino` are bare sessions on batches tokenised
-beforehand and sorted by length: the most that a server on that engine could reach. Run by the interpreter of a peer's
-environment, so nothing of ours is imported. Each line in and out is JSON:
+`fastembed` embeds the texts of one request a call; a peer's interpreter runs it, so nothing of ours is imported. Any
+other name is one of our runtimes, called bare on batches tokenised beforehand and sorted by length: the most that a
+server on that engine could reach. Each line in and out is JSON:
 
     {"populations": {name: {"texts": [...], "tokens": [...]}}, "max_length": 256}   ->  {"ready": true}
     {"embed": [text, ...]}                                                          ->  {"vectors": [[...], ...]}
@@ -16,7 +16,7 @@ import random
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 from itertools import cycle
 from pathlib import Path
@@ -24,10 +24,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-BATCH_TOKENS = 2048
-"""Padded tokens in one run of a bare session."""
 Vectors = np.ndarray[Any, np.dtype[np.float32]]
-Feed = dict[str, np.ndarray[Any, np.dtype[np.int64]]]
 
 
 class Batch(NamedTuple):
@@ -85,62 +82,41 @@ class Fastembed:
 
 
 class Session:
-    """A bare session of an engine: token ids in, vectors out."""
+    """One of our runtimes with its own settings, in bfloat16 where it has that: token ids in, vectors out."""
 
     of_requests = False
 
-    def __init__(self, bundle: Path, max_length: int, load: Callable[[Path], Callable[[Feed], Vectors]]) -> None:
-        from tokenizers import Tokenizer
+    def __init__(self, name: str, bundle: Path, max_length: int, threads: int, batch_tokens: int) -> None:
+        from models.bundle import load
+        from models.runtimes import RUNTIMES
+        from models.runtimes.base import Options
+        from models.tokenizer import Tokenizer
 
-        self._tokenizer = Tokenizer.from_file(str(bundle / "tokenizer.json"))
-        self._tokenizer.no_padding()
-        self._tokenizer.enable_truncation(max_length)
-        self._run = load(bundle / "onnx" / "model.onnx")
+        source, options = load(bundle), Options("cpu", threads)
+        precision = "bf16" if "bf16" in RUNTIMES[name].precisions(source, options) else "fp32"
+        self._runtime = RUNTIMES[name](source, precision, options)
+        self._tokenizer = Tokenizer(source.tokenizer_file, max_length=max_length)
+        self._batch_tokens = batch_tokens
 
     def batches(self, texts: Sequence[str], per_request: int) -> list[Batch]:  # noqa: ARG002 - it has no requests
         """Tokenised, sorted, padded."""
-        ids = [encoding.ids for encoding in self._tokenizer.encode_batch_fast(list(texts))]
-        return [Batch(_padded([ids[row] for row in rows]), rows) for rows in _by_length(ids)]
+        tokens = self._tokenizer.encode(texts)
+        rows_of_batches = _by_length([len(one) for one in tokens], self._batch_tokens)
+        return [Batch(self._tokenizer.pad([tokens[row] for row in rows]), rows) for rows in rows_of_batches]
 
     def embed(self, work: Any) -> Vectors:
         """One run of the graph."""
-        return self._run(work)
+        return self._runtime.run(*work).vectors
 
 
-def onnxruntime_session(graph: Path) -> Callable[[Feed], Vectors]:
-    import onnxruntime
-
-    session = onnxruntime.InferenceSession(str(graph), providers=["CPUExecutionProvider"])
-    inputs = [node.name for node in session.get_inputs()]
-    return lambda feed: session.run(["sentence_embedding"], {name: feed[name] for name in inputs})[0]
-
-
-def openvino_session(graph: Path) -> Callable[[Feed], Vectors]:
-    """In bf16 where the CPU has it: that is the runtime's own default."""
-    import openvino
-
-    compiled = openvino.Core().compile_model(graph, "CPU", {"PERFORMANCE_HINT": "LATENCY"})
-    inputs = [port.any_name for port in compiled.inputs]
-    request = compiled.create_infer_request()
-
-    def run(feed: Feed) -> Vectors:
-        request.infer({name: feed[name] for name in inputs}, share_inputs=True)
-        return np.array(request.get_tensor("sentence_embedding").data)
-
-    return run
-
-
-LIBRARIES: dict[str, Callable[[Path, int], Library]] = {
-    "fastembed": Fastembed,
-    "onnxruntime": lambda bundle, max_length: Session(bundle, max_length, onnxruntime_session),
-    "openvino": lambda bundle, max_length: Session(bundle, max_length, openvino_session),
-}
-
-
-def main(name: str, bundle: Path) -> None:
-    """Serve stdin until it ends."""
+def main(name: str, bundle: Path, *limits: int) -> None:
+    """Serve stdin until it ends. `limits` are the threads and the padded tokens in one run of a bare session."""
     given = json.loads(sys.stdin.readline())
-    library = LIBRARIES[name](bundle, given["max_length"])
+    library: Library
+    if name == "fastembed":
+        library = Fastembed(bundle, given["max_length"])
+    else:
+        library = Session(name, bundle, given["max_length"], *limits)
 
     @cache
     def prepared(texts: str, per_request: int) -> tuple[list[int], Iterator[Batch]]:
@@ -182,24 +158,15 @@ def _vectors(library: Library, texts: Sequence[str]) -> Vectors:
     return vectors[np.argsort([row for batch in batches for row in batch.rows])]
 
 
-def _by_length(ids: Sequence[Sequence[int]]) -> Iterator[list[int]]:
-    """Rows by length, cut where one more would take a batch over `BATCH_TOKENS`."""
+def _by_length(lengths: Sequence[int], batch_tokens: int) -> Iterator[list[int]]:
+    """Rows by length, cut where one more would take a batch over `batch_tokens`, padding counted."""
     rows: list[int] = []
-    for row in sorted(range(len(ids)), key=lambda row: len(ids[row])):
-        if rows and (len(rows) + 1) * len(ids[row]) > BATCH_TOKENS:
+    for row in sorted(range(len(lengths)), key=lambda row: lengths[row]):
+        if rows and (len(rows) + 1) * lengths[row] > batch_tokens:
             yield rows
             rows = []
         rows.append(row)
     yield rows
-
-
-def _padded(ids: Sequence[Sequence[int]]) -> Feed:
-    """`input_ids`, `attention_mask` and `token_type_ids`, each (N, L)."""
-    shape = len(ids), max(map(len, ids))
-    padded, mask = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
-    for row, one in enumerate(ids):
-        padded[row, : len(one)], mask[row, : len(one)] = one, 1
-    return {"input_ids": padded, "attention_mask": mask, "token_type_ids": np.zeros(shape, np.int64)}
 
 
 def _cut_at(max_length: int, bundle: Path, folder: Path) -> Path:
@@ -217,4 +184,4 @@ def _reply(content: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]))
+    main(sys.argv[1], Path(sys.argv[2]), *map(int, sys.argv[3:]))

@@ -20,6 +20,11 @@ class RuntimeUnavailable(RuntimeError):
     """The runtime can't run here, or not so; the message says why and what to change."""
 
 
+def first_line(error: Exception) -> str:
+    """Of what it says: runtimes say a lot. Its class where it says nothing."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
 @dataclass(frozen=True)
 class Options:
     """What a runtime may use of the machine."""
@@ -68,5 +73,5 @@ class Runtime(Protocol):
         """Its `version`, and what else decides how fast it is on this machine.
 
         Raises:
-            RuntimeUnavailable: it is not installed.
+            RuntimeUnavailable: it is not installed, or broken.
         """

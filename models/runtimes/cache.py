@@ -50,9 +50,12 @@ def cpu(cpuinfo: Path = CPUINFO) -> str:
     return names[0] if names else platform.processor() or platform.machine()
 
 
-def file_of(key: dict[str, Any]) -> Path:
-    """Where the measurement of `key` is kept."""
-    root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+def file_of(key: dict[str, Any]) -> Path | None:
+    """Where the measurement of `key` is kept; None for a user who has no home."""
+    try:
+        root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    except RuntimeError:
+        return None
     name = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:32]
     return root / "isosphere" / "engines" / f"{name}.json"
 
@@ -62,22 +65,28 @@ def recall(key: dict[str, Any], read: Callable[[dict[str, Any]], T]) -> list[T]:
 
     Empty where there are none, and, with a word in the log, where the file is damaged.
     """
-    file = file_of(key)
+    if not (file := file_of(key)):
+        return []
     try:
         kept = json.loads(file.read_text(encoding="utf-8"))
         if kept["key"] != key:
             raise ValueError("of another encoder or host")
-        return [read(row) for row in kept["measured"]]
+        if not (rows := [read(row) for row in kept["measured"]]):
+            raise ValueError("no rows")
     except FileNotFoundError:
         return []
-    except (OSError, ValueError, TypeError, KeyError) as error:
+    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
         log.warning("%s: not readable (%s); measuring anew", file, error)
         return []
+    log.info("%s: what this machine measured before", file)
+    return rows
 
 
 def remember(key: dict[str, Any], measured: Sequence[dict[str, Any]]) -> None:
     """Keep `measured` under `key`, atomically. A folder that can't be written costs the next start a measurement."""
-    file = file_of(key)
+    if not (file := file_of(key)):
+        log.warning("no home, and no XDG_CACHE_HOME, to keep what was measured in; the next start measures again")
+        return
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         with replacing(file) as beside:
@@ -85,6 +94,18 @@ def remember(key: dict[str, Any], measured: Sequence[dict[str, Any]]) -> None:
             beside.write_text(text + "\n", encoding="utf-8")
     except OSError as error:
         log.warning("%s: not written (%s); the next start measures again", file, error.strerror)
+    else:
+        log.info("%s: written; delete it to measure again", file)
+
+
+def forget(key: dict[str, Any]) -> None:
+    """Let the next start measure again."""
+    if not (file := file_of(key)):
+        return
+    try:
+        file.unlink(missing_ok=True)
+    except OSError as error:
+        log.warning("%s: not deleted (%s); the next start takes it again", file, error.strerror)
 
 
 def _facts(name: str) -> dict[str, Any] | None:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from models.bundle import GOLDEN_COSINE, Bundle
 from models.graph import Graph
 from models.runtimes import REFERENCE, RUNTIMES, Pair, available, cache
-from models.runtimes.base import Options, RuntimeUnavailable
+from models.runtimes.base import Options, RuntimeUnavailable, first_line
 
 log = logging.getLogger(__name__)
 
@@ -50,12 +50,17 @@ class Measured:
     """Why it does not run."""
 
     @classmethod
-    def read(cls, row: dict[str, Any]) -> Measured:
+    def read(cls, row: Any) -> Measured:
         """One that was kept as JSON.
 
         Raises:
             TypeError, ValueError: it is none.
         """
+        if not isinstance(row, dict):
+            raise TypeError(f"a row that is no object: {row!r:.40}")
+        names, error = (row.get("runtime"), row.get("precision")), row.get("error")
+        if not (all(isinstance(name, str) for name in names) and isinstance(error, str | None)):
+            raise ValueError(f"names or errors that are no text: {names}, {error}")
         figures = (row.get("texts_per_second"), row.get("times_reference"), row.get("least_cosine"))
         if not all(isinstance(figure, float | None) for figure in figures):
             raise ValueError(f"figures that are no numbers: {figures}")
@@ -79,6 +84,13 @@ class Choice:
     pair: Pair
     measured: Sequence[Measured] = ()
     """Empty where there was nothing to choose from."""
+
+    def instead(self, bundle: Bundle, error: Exception, *, among: Sequence[Pair]) -> Choice | None:
+        """The next fastest, now that this one does not load, which its row says; None where no other is faithful."""
+        broken = Measured(*self.pair, error=_told(error, bundle))
+        measured = [broken if row.pair == self.pair else row for row in self.measured]
+        left = [row.pair for row in measured if row.faithful and row.pair in among]
+        return Choice(fastest(measured, among=left), measured) if left else None
 
     def table(self) -> list[dict[str, Any]]:
         """A row for each measured pair, as JSON: its figures, whether it was `chosen`, and if not why."""
@@ -112,7 +124,8 @@ class Choice:
 def choose(bundle: Bundle, options: Options, *, runtime: str | None = None, precision: str | None = None) -> Choice:
     """The fastest faithful pair of this runtime and this precision, of any where they are None.
 
-    All pairs of the machine are measured, once for each bundle and host: the cache remembers it.
+    All pairs of the machine are measured, once for each bundle and host: the cache remembers it. Where one does not
+    run, which may pass, the next start measures again.
 
     Raises:
         RuntimeUnavailable: no such pair runs here, or none of them gives the reference's vectors.
@@ -125,7 +138,8 @@ def choose(bundle: Bundle, options: Options, *, runtime: str | None = None, prec
     if not measured:
         log.info("measuring %s on this machine, once", ", ".join(map(str, available(bundle, options))))
         measured = measure(bundle, options)
-        cache.remember(key, [asdict(row) for row in measured])
+        if not any(row.error for row in measured):
+            cache.remember(key, [asdict(row) for row in measured])
     return Choice(fastest(measured, among=pairs), measured)
 
 
@@ -164,7 +178,8 @@ def measure(bundle: Bundle, options: Options) -> Sequence[Measured]:
         except Exception as error:  # the runtimes' errors have no class in common
             if pair == REFERENCE:
                 raise
-            failed.append(Measured(*pair, error=str(error)))
+            log.warning("%s does not run here, and the next start tries it again: %s", pair, error)
+            failed.append(Measured(*pair, error=_told(error, bundle)))
         else:
             encoders[pair] = graph.encode
     return [*compared(encoders, probes(bundle)), *failed]
@@ -214,6 +229,14 @@ def fastest(measured: Sequence[Measured], *, among: Sequence[Pair]) -> Pair:
     if not faithful:
         raise RuntimeUnavailable(f"none of {', '.join(map(str, among))} gives the vectors of {REFERENCE} here")
     return max(faithful, key=lambda row: row.times_reference or 0.0).pair
+
+
+def _told(error: Exception, bundle: Bundle) -> str:
+    """For a table that others read: one line, which does not say where the bundle lies."""
+    line = first_line(error)
+    for folder in (bundle.folder.resolve(), bundle.folder):
+        line = line.replace(f"{folder}/", "").replace(f"{folder}: ", "")
+    return line
 
 
 def _least_cosine(vectors: NDArray[np.float32], reference: NDArray[np.float32]) -> float | None:

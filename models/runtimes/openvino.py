@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from functools import cache
 from typing import Any, ClassVar
 
 import numpy as np
 
 from models.bundle import FP32, Bundle
-from models.runtimes.base import Embedded, Ids, Options, RuntimeUnavailable
+from models.runtimes.base import Embedded, Ids, Options, RuntimeUnavailable, first_line
 
 HINTS = {FP32: "f32", "bf16": "bf16"}
 """Our names of precisions in OpenVINO's words."""
@@ -33,10 +34,11 @@ class OpenVino:
             "INFERENCE_PRECISION_HINT": HINTS[precision],
             "PERFORMANCE_HINT": "LATENCY",
             "NUM_STREAMS": 1,
+            "ENABLE_CPU_PINNING": False,  # two processes would be pinned to the same CPUs
         }
         if options.threads:
             settings["INFERENCE_NUM_THREADS"] = options.threads
-        core = _openvino().Core()
+        core = _core()
         self._request = core.compile_model(core.read_model(bundle.onnx), "CPU", settings).create_infer_request()
 
     def run(self, ids: Ids, mask: Ids) -> Embedded:
@@ -68,9 +70,22 @@ def capabilities() -> list[str]:
     """What OpenVINO computes natively on this CPU, sorted: `BF16` stands for AVX-512 or AMX bfloat16.
 
     Raises:
-        RuntimeUnavailable: OpenVINO is not installed.
+        RuntimeUnavailable: OpenVINO is not installed, or broken.
     """
-    return sorted(_openvino().Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"))
+    try:
+        return sorted(_core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"))
+    except RuntimeError as error:
+        raise RuntimeUnavailable(f"openvino does not work here: {first_line(error)}") from error
+
+
+@cache
+def _core() -> Any:
+    """One for the process, for as long as it lives.
+
+    Its CPU plugin gives the thread that makes it a larger stack for signals, as AMX needs, and takes it back at its
+    end. Of two that overlap, the last puts back a stack that the first has freed, and the next signal ends the process.
+    """
+    return _openvino().Core()
 
 
 def _openvino() -> Any:

@@ -18,6 +18,8 @@ from serving.errors import Invalid, ServiceError
 log = logging.getLogger(__name__)
 
 _OPENAI_PATHS = ("/v1/", "/embeddings", "/models")
+_SAID = dict.fromkeys(("model_type", "model_attributes_type"), "must be a JSON object")
+"""pydantic's words for it name a class of ours."""
 _KINDS = {404: "NotFound", 405: "Validation"}
 
 
@@ -33,8 +35,9 @@ def invalid(errors: Sequence[Mapping[str, Any]]) -> Invalid:
     """pydantic's first complaint, naming the field as the caller wrote it."""
     first = errors[0]
     location = [str(step) for step in first["loc"] if step not in UNION_TAGS and step not in ("body", "query", "path")]
+    message = _SAID.get(first["type"], str(first["msg"]).removeprefix("Value error, "))
     more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
-    return Invalid(str(first["msg"]).removeprefix("Value error, ") + more, field=".".join(location) or "body")
+    return Invalid(message + more, field=".".join(location) or "body")
 
 
 def _service_error(request: Request, error: Exception) -> Response:

@@ -143,7 +143,7 @@ async def _while_connected(request: starlette.requests.Request, work: Coroutine[
     """Run `work`, cancelled when the caller leaves: what it queued is then never embedded."""
     working = asyncio.current_task()
     assert working is not None
-    left = False
+    left, before = False, working.cancelling()
 
     async def watch() -> None:
         nonlocal left
@@ -156,7 +156,7 @@ async def _while_connected(request: starlette.requests.Request, work: Coroutine[
     try:
         return await work
     except asyncio.CancelledError:
-        if not left:
+        if not left or working.cancelling() > before + 1:  # whoever else cancelled it waits for its end
             raise
         return Response(status_code=CLIENT_LEFT)
     finally:

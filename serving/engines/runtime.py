@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from models import bundle
 from models.bundle import Bundle
-from models.runtimes import RUNTIMES
-from models.runtimes.base import RuntimeUnavailable
-from models.runtimes.choice import candidates, choose
+from models.runtimes import RUNTIMES, cache
+from models.runtimes.base import Runtime, RuntimeUnavailable
+from models.runtimes.choice import Choice, candidates, choose
 from models.tokenizer import Direction, Tokenizer, Tokens
 from serving.ports import Embedded, EngineError, EngineOptions, Model
+
+log = logging.getLogger(__name__)
 
 
 class RuntimeEngine:
@@ -23,9 +26,8 @@ class RuntimeEngine:
     """
 
     def __init__(self, source: Bundle, runtime: str | None, options: EngineOptions) -> None:
-        self.choice = choose(source, options, runtime=runtime, precision=options.precision)
+        self.choice, self._runtime = _loaded(source, runtime, options)
         self.name, self.precision = self.choice.pair
-        self._runtime = RUNTIMES[self.name](source, self.precision, options)
         self._tokenizer = Tokenizer(source.tokenizer_file, max_length=source.manifest.max_length)
         self.device = self._runtime.device
         self.vocab_size = self._tokenizer.vocab_size
@@ -37,6 +39,21 @@ class RuntimeEngine:
     def embed(self, batch: Sequence[Tokens]) -> Embedded:
         """One run of the graph over the padded batch."""
         return self._runtime.run(*self._tokenizer.pad(batch))
+
+
+def _loaded(source: Bundle, runtime: str | None, options: EngineOptions) -> tuple[Choice, Runtime]:
+    """The fastest that loads: what was remembered may run no more."""
+    choice = choose(source, options, runtime=runtime, precision=options.precision)
+    while True:
+        try:
+            return choice, RUNTIMES[choice.pair.runtime](source, choice.pair.precision, options)
+        except Exception as error:  # the runtimes' errors have no class in common
+            among = candidates(source, options, runtime=runtime, precision=options.precision)
+            if not (following := choice.instead(source, error, among=among)):
+                raise
+            log.warning("%s does not load, so %s is taken: %s", choice.pair, following.pair, error)
+            cache.forget(cache.key(source, options))
+            choice = following
 
 
 def open_bundle(folder: Path, *, runtime: str | None = None) -> Model:

@@ -1,13 +1,10 @@
-"""How the fastest runtime is found, and what is remembered of it."""
+"""How the fastest runtime is found."""
 
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +14,7 @@ from numpy.typing import NDArray
 
 from models import bundle
 from models.bundle import Bundle
-from models.runtimes import REFERENCE, Pair, available, cache, choice
+from models.runtimes import REFERENCE, Pair, available, choice
 from models.runtimes.base import Options, RuntimeUnavailable
 from models.runtimes.choice import Choice, Measured, choose, compared, fastest, probes
 from models.tokenizer import Tokenizer
@@ -116,109 +113,6 @@ def opened(tiny_bundle: Path) -> Bundle:
     return bundle.load(tiny_bundle)
 
 
-@pytest.fixture(autouse=True)
-def cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    return tmp_path / "isosphere" / "engines"
-
-
-@pytest.fixture
-def counted(monkeypatch: pytest.MonkeyPatch) -> list[Bundle]:
-    """A machine of two pairs whose measurement takes no time; the bundles that were measured."""
-    found: list[Bundle] = []
-    pairs = [REFERENCE, Pair("openvino", "bf16")]
-
-    def measure(source: Bundle, options: Options) -> Sequence[Measured]:
-        found.append(source)
-        return [Measured(*REFERENCE, 10.0, 1.0, 1.0), Measured("openvino", "bf16", 40.0, 4.0, 0.99998)]
-
-    for module in (choice, cache):
-        monkeypatch.setattr(module, "available", lambda *_, **__: pairs)
-    monkeypatch.setattr(choice, "measure", measure)
-    return found
-
-
-def test_a_host_measures_once(opened: Bundle, counted: list[Bundle], cache_folder: Path) -> None:
-    first, second = choose(opened, OPTIONS), choose(opened, OPTIONS)
-    assert first == second and first.pair == Pair("openvino", "bf16")
-    assert len(counted) == 1
-    assert [file.suffix for file in cache_folder.iterdir()] == [".json"], "no part of a file"
-
-
-def test_another_bundle_graph_host_or_number_of_threads_is_measured(
-    opened: Bundle, counted: list[Bundle], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    choose(opened, OPTIONS)
-    choose(replace(opened, manifest=replace(opened.manifest, fingerprint="another")), OPTIONS)
-    files = opened.manifest.files | {bundle.ONNX: "another"}
-    choose(replace(opened, manifest=replace(opened.manifest, files=files)), OPTIONS)
-    choose(opened, Options("cpu", 2))
-    assert len(counted) == 4
-    monkeypatch.setattr(cache, "cpu", lambda: "another CPU")
-    choose(opened, OPTIONS)
-    assert len(counted) == 5
-    monkeypatch.setattr(cache, "_facts", lambda _: {"version": "another"})
-    choose(opened, OPTIONS)
-    assert len(counted) == 6
-
-
-@pytest.mark.parametrize("damage", ["", "{", "[]", "null", '{"key": 1}', "\x00", '{"key": null, "measured": [{}]}'])
-def test_a_damaged_cache_is_said_and_measured_anew(
-    damage: str, opened: Bundle, counted: list[Bundle], cache_folder: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    whole = choose(opened, OPTIONS)
-    (file,) = cache_folder.iterdir()
-    file.write_text(damage)
-    with caplog.at_level(logging.WARNING):
-        assert choose(opened, OPTIONS) == whole
-    assert str(file) in caplog.text and len(counted) == 2
-    assert choose(opened, OPTIONS) == whole and len(counted) == 2, "mended"
-
-
-@pytest.mark.parametrize(
-    "change",
-    [{"times_reference": "4"}, {"least_cosine": [1]}, {"new": 1}, {"runtime": None, "texts_per_second": {}}],
-    ids=str,
-)
-def test_a_row_that_is_none_is_damage(
-    change: dict[str, Any], opened: Bundle, counted: list[Bundle], cache_folder: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    choose(opened, OPTIONS)
-    (file,) = cache_folder.iterdir()
-    kept: dict[str, Any] = json.loads(file.read_text())
-    kept["measured"][1] |= change
-    file.write_text(json.dumps(kept))
-    assert choose(opened, OPTIONS).pair == Pair("openvino", "bf16")
-    assert str(file) in caplog.text and len(counted) == 2
-
-
-def test_a_table_of_another_key_under_this_name_is_not_used(
-    opened: Bundle, counted: list[Bundle], cache_folder: Path
-) -> None:
-    choose(opened, OPTIONS)
-    (file,) = cache_folder.iterdir()
-    kept: dict[str, Any] = json.loads(file.read_text())
-    kept["key"]["host"]["cpu"] = "another CPU"
-    file.write_text(json.dumps(kept))
-    choose(opened, OPTIONS)
-    assert len(counted) == 2
-
-
-def test_a_cache_that_cannot_be_written_stops_nobody(
-    opened: Bundle, counted: list[Bundle], tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    (tmp_path / "isosphere").write_text("a file where the folder should be")
-    assert choose(opened, OPTIONS).pair == Pair("openvino", "bf16")
-    assert "the next start measures again" in caplog.text
-
-
-def test_a_named_pair_is_not_measured(opened: Bundle, counted: list[Bundle]) -> None:
-    assert choose(opened, OPTIONS, precision="fp32") == Choice(REFERENCE)
-    assert counted == []
-    with pytest.raises(RuntimeUnavailable, match="nothing here runs in int8; there is onnxruntime fp32, openvino bf16"):
-        choose(opened, OPTIONS, precision="int8")
-
-
 def test_probes_are_fixed_and_of_many_lengths(opened: Bundle) -> None:
     texts = probes(opened)
     assert texts == probes(opened) and len(texts) == choice.PROBES
@@ -245,11 +139,4 @@ def test_a_pair_that_does_not_run_is_a_row_that_says_why(opened: Bundle, monkeyp
     measured = choice.measure(opened, OPTIONS)
     assert [row.pair for row in measured] == [REFERENCE, Pair("onnxruntime", "int4")]
     why = Choice(REFERENCE, measured).table()[1]["why_not"]
-    assert why.startswith("does not run: ") and "no int4 graph" in why
-
-
-def test_the_cpu_is_named_by_the_kernel_or_by_the_platform(tmp_path: Path) -> None:
-    file = tmp_path / "cpuinfo"
-    file.write_text("processor\t: 0\nmodel name\t: Some CPU @ 2 GHz\nflags: a b\n")
-    assert cache.cpu(file) == "Some CPU @ 2 GHz"
-    assert cache.cpu(tmp_path / "none")
+    assert why == "does not run: no int4 graph; there is fp32", "not where the bundle lies"

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,9 @@ from models.__main__ import main
 from models.encoder import Encoder
 from models.export import GOLDEN_SENTENCES, ExportError, check_parity, write_onnx
 from models.pooling import POOLINGS
-from models.runtimes import available, cache
+from models.runtimes import available, cache, choice
 from models.runtimes.base import Options
+from models.runtimes.choice import Measured
 from models.verify import golden_cosine
 
 TEXTS = ["The man plays the guitar.", "a", "", "The river runs to the sea. " * 20]
@@ -136,12 +138,21 @@ def test_a_bundle_exported_again_keeps_its_history_and_fingerprint(tiny_backbone
 
 
 def test_the_engines_of_this_machine_are_measured_into_the_bundle(
-    tiny_backbone: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tiny_backbone: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert main(["export", str(tiny_backbone), "--out", str(tmp_path / "plain"), "--no-measure"]) == 0
     plain = bundle.load(tmp_path / "plain")
     assert bundle.ENGINES not in plain.manifest.files
     assert "fastest engine" not in capsys.readouterr().out
+    measurements: list[Sequence[Measured]] = []
+    measure = choice.measure
+
+    def measured_again(opened: bundle.Bundle, options: Options) -> Sequence[Measured]:
+        measurements.append(measure(opened, options))
+        return measurements[-1]
+
+    monkeypatch.setattr(choice, "measure", measured_again)
+    monkeypatch.setattr(cache, "recall", lambda *_: [])
     assert main(["export", str(tiny_backbone), "--out", str(tmp_path / "measured")]) == 0
     measured = bundle.load(tmp_path / "measured")
     assert measured.manifest.fingerprint == plain.manifest.fingerprint
@@ -149,6 +160,7 @@ def test_the_engines_of_this_machine_are_measured_into_the_bundle(
     options = Options(threads=cpus.available())
     if len(available(measured, options)) == 1:
         pytest.skip("there is nothing to choose from on this machine")
+    assert len(measurements) == 1, "what is printed is what was measured"
     table = json.loads((tmp_path / "measured" / bundle.ENGINES).read_text())
     assert table["host"] == cache.host(options)
     (chosen,) = (row for row in table["measured"] if row["chosen"])

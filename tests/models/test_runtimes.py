@@ -18,6 +18,7 @@ from models.bundle import Bundle, BundleError
 from models.graph import Graph
 from models.runtimes import REFERENCE, RUNTIMES, Pair, available, openvino
 from models.runtimes.base import Embedded, Options, RuntimeUnavailable
+from models.runtimes.choice import Choice, choose
 from models.tokenizer import Tokenizer
 from models.verify import golden_cosine
 from tests.conftest import WORDS
@@ -119,6 +120,7 @@ def no_openvino(monkeypatch: pytest.MonkeyPatch) -> None:
         return real(name, *rest, **more)
 
     monkeypatch.setattr(builtins, "__import__", refuse)
+    monkeypatch.setattr(openvino, "_core", openvino._core.__wrapped__)
 
 
 @pytest.mark.usefixtures("no_openvino")
@@ -127,6 +129,47 @@ def test_a_runtime_that_is_not_installed_is_one_line(opened: Bundle) -> None:
         Graph(opened, runtime="openvino")
     assert "\n" not in str(refusal.value)
     assert available(opened, Options()) == [REFERENCE]
+
+
+def test_a_broken_openvino_leaves_the_others(opened: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Core:
+        def get_property(self, *_: str) -> list[str]:
+            raise RuntimeError("no plugin for CPU\nat core.cpp:110")
+
+    monkeypatch.setattr(openvino, "_core", Core)
+    for asked in (openvino.capabilities, RUNTIMES["openvino"].facts):
+        with pytest.raises(RuntimeUnavailable, match=r"^openvino does not work here: no plugin for CPU$"):
+            asked()
+    assert available(opened, Options()) == [REFERENCE]
+    assert choose(opened, Options("cpu", 1)) == Choice(REFERENCE)
+
+
+SIGNALLED = """
+import os, signal, sys
+from pathlib import Path
+from models.bundle import load
+from models.graph import Graph
+graphs = [Graph(load(Path(sys.argv[1])), runtime="openvino", threads=1) for _ in range(2)]
+while graphs:
+    graphs.pop(0).encode(["a text"])
+signal.signal(signal.SIGTERM, lambda *_: print("told", flush=True))
+os.kill(os.getpid(), signal.SIGTERM)
+"""
+
+
+def test_a_signal_after_two_models_that_overlapped_is_heard(opened: Bundle, run: Runner) -> None:
+    if run.pair.runtime != "openvino":
+        pytest.skip("its CPU plugin has the thread's stack for signals in hand")
+    command = [sys.executable, "-c", SIGNALLED, str(opened.folder)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (0, "told\n")
+
+
+def test_openvino_leaves_the_choice_of_cpus_to_the_system(run: Runner) -> None:
+    if run.pair.runtime != "openvino":
+        pytest.skip("ONNX Runtime pins nothing by itself")
+    compiled = run._runtime._request.get_compiled_model()  # type: ignore[attr-defined]
+    assert compiled.get_property("ENABLE_CPU_PINNING") is False
 
 
 def test_bf16_is_offered_where_openvino_finds_it(opened: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:

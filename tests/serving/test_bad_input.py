@@ -184,6 +184,12 @@ def test_other_bad_values(refuses: Refuses, client: TestClient) -> None:
     refuses((404, "NotFound", "no document 'x'"), "DELETE", "/corpora/c/documents/x")
 
 
+@pytest.mark.parametrize("path", ["/embed", "/", "/similarity", "/corpora/c/search"])
+@pytest.mark.parametrize("body", [["a"], 1, "a", None])
+def test_a_body_that_is_no_object_is_told_so_without_a_name_of_ours(refuses: Refuses, path: str, body: Any) -> None:
+    refuses((422, "Validation", "body: must be a JSON object"), "POST", path, content=json.dumps(body), headers=JSON)
+
+
 def test_a_bug_is_json_too(refuses: Refuses, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> None:
         raise RuntimeError("boom")

@@ -166,6 +166,49 @@ def test_neighbours_in_length_share_a_batch() -> None:
     assert [sorted(map(len, batch)) for batch in engine.batches[1:]] == [[30, 31], [30], [4, 4, 5]]
 
 
+def test_an_observer_that_fails_ends_its_batch_alone() -> None:
+    seen: list[int] = []
+
+    def observe(batch: Sequence[Tokens]) -> None:
+        seen.append(len(batch))
+        if len(seen) == 1:
+            raise ValueError("a bug in the metrics")
+
+    async def main() -> None:
+        engine = Engine()
+        engine.open.set()
+        queue = Batcher(engine.embed, max_batch_tokens=BUDGET, max_queued_tokens=10**9, observe=observe)
+        async with asyncio.timeout(5):
+            with pytest.raises(Backend, match="a bug in the metrics"):
+                await queue.submit([tokens(1, 1)])
+            assert (await queue.submit([tokens(2, 1)])).vectors.tolist() == [[2, 1]]
+        await queue.close()
+
+    asyncio.run(main())
+
+
+def test_a_bug_of_the_batcher_tells_all_who_wait_and_the_next_one_is_served(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        engine = Engine()
+        engine.open.set()
+        queue = batcher(engine)
+        with monkeypatch.context() as broken:
+            broken.setattr(queue, "_next_batch", lambda: 1 // 0)
+            waiting = [asyncio.create_task(queue.submit([tokens(mark, 1)])) for mark in (1, 2)]
+            async with asyncio.timeout(5):
+                answers = await asyncio.gather(*waiting, return_exceptions=True)
+            assert all(isinstance(answer, Backend) and "batcher failed" in answer.message for answer in answers)
+        async with asyncio.timeout(5):
+            assert (await queue.submit([tokens(3, 1)])).vectors.tolist() == [[3, 1]]
+        assert queue.queued_tokens == 0
+        await queue.close()
+
+    asyncio.run(main())
+    assert "the batcher's worker failed" in caplog.text and "ZeroDivisionError" in caplog.text
+
+
 def test_closing_tells_those_who_wait() -> None:
     engine = Engine()
 

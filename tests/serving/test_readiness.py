@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
@@ -57,6 +58,37 @@ def test_an_engine_that_fails_again_and_again_is_not_ready_until_it_works(
         broken.clear()
         assert client.get("/readyz").status_code == 200  # asking tries it, though no caller comes any more
         assert "isosphere_ready 1.0" in client.get("/metrics").text
+
+
+def test_those_who_ask_at_once_share_a_probe_that_is_no_request_and_wait_for_it_shortly(
+    make_service: MakeService, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = Gate("raise")
+    engine.open.set()
+    service = make_service(model(lambda _: engine))
+    monkeypatch.setattr("serving.service.PROBE_SECONDS", 0.05)
+
+    async def work() -> None:
+        await service.loaded.wait()
+        for _ in range(3):
+            with pytest.raises(Backend):
+                await service.embed(["poison"], EmbedOptions())
+        engine.embedded.clear()
+        engine.open.clear()
+        requests = _requests(service)
+        for _ in range(2):  # the second time while the probe of the first still runs
+            states = {health.state for health in await asyncio.gather(*(service.probed() for _ in range(5)))}
+            assert states == {"failing"}
+        engine.open.set()
+        await service.embedder.batcher.drain()
+        assert engine.embedded == [1] and service.readiness.state == "ready"
+        assert _requests(service) == requests
+
+    run(service, work)
+
+
+def _requests(service: Service) -> list[str]:
+    return [line for line in service.metrics.text().decode().splitlines() if line.startswith("te_request_")]
 
 
 def test_a_caller_of_a_failing_engine_brings_it_back(make_service: MakeService, run: Run) -> None:

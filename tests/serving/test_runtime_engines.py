@@ -6,6 +6,7 @@ import json
 import logging
 import shutil
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,9 @@ import pytest
 from fastapi.testclient import TestClient
 
 from models import bundle
-from models.bundle import BundleError
-from models.runtimes import RUNTIMES, available
+from models.bundle import Bundle, BundleError
+from models.runtimes import REFERENCE, RUNTIMES, Pair, available, cache, choice
+from models.runtimes.choice import Measured
 from serving.app import create_app
 from serving.engines import ENGINES
 from serving.ports import Engine, EngineError, EngineOptions
@@ -90,6 +92,44 @@ def test_the_choice_is_in_the_log(
         wait_until_ready(client)
         assert client.get("/info").json()["engines"] == [], "nothing was measured, for there was nothing to choose"
     assert "tiny runs on onnxruntime fp32" in caplog.text
+
+
+@pytest.fixture
+def remembered(tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bundle:
+    """A bundle whose fastest pair by the cache, openvino, loads no more."""
+
+    def broken(*_: object) -> None:
+        raise RuntimeError(f"{tiny_bundle}/onnx/model.onnx: no such instruction\nat plugin.cpp:1")
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    pairs = {REFERENCE.runtime: [REFERENCE], "openvino": [Pair("openvino", "fp32")]}
+    for module in (choice, cache):
+        monkeypatch.setattr(
+            module, "available", lambda *_, runtimes=RUNTIMES: [pair for name in runtimes for pair in pairs[name]]
+        )
+    monkeypatch.setitem(RUNTIMES, "openvino", type("Broken", (), {"__init__": broken, "facts": dict}))
+    rows = [Measured(*REFERENCE, 10.0, 1.0, 1.0), Measured("openvino", "fp32", 20.0, 2.0, 1.0)]
+    opened = bundle.load(tiny_bundle)
+    cache.remember(cache.key(opened, EngineOptions("cpu")), [asdict(row) for row in rows])
+    return opened
+
+
+def test_what_loads_no_more_is_forgotten_and_the_next_one_taken(
+    remembered: Bundle, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine = ENGINES["auto"](remembered.folder).load(EngineOptions("cpu"))
+    assert Pair(engine.name, engine.precision) == engine.choice.pair == REFERENCE
+    assert engine.embed(engine.tokenize(TEXTS, "right")).vectors.shape[0] == len(TEXTS)
+    rows = {row["runtime"]: row for row in engine.choice.table()}
+    assert rows[REFERENCE.runtime]["chosen"]
+    assert rows["openvino"]["error"] == "onnx/model.onnx: no such instruction", "a line, without the bundle's folder"
+    assert "openvino fp32 does not load, so onnxruntime fp32 is taken" in caplog.text
+    assert cache.recall(cache.key(remembered, EngineOptions("cpu")), Measured.read) == []
+
+
+def test_what_was_named_is_not_replaced(remembered: Bundle) -> None:
+    with pytest.raises(RuntimeError, match="no such instruction"):
+        ENGINES["openvino"](remembered.folder).load(EngineOptions("cpu"))
 
 
 def test_an_altered_bundle_is_refused_by_file(name: str, tiny_bundle: Path, tmp_path: Path) -> None:

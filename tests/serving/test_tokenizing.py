@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.tokenizer import Direction, Tokens
-from serving.errors import Unhealthy
+from serving.errors import Backend, Unhealthy
 from serving.tokenizing import TOKENIZED_AT_ONCE, Tokenizing
 
 
@@ -107,6 +107,62 @@ def test_an_error_reaches_its_call_and_the_next_one_works() -> None:
             await queue.tokens(["poison"], "right")
         assert len(await queue.tokens(["fine"], "right")) == 1
         await queue.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("poisoned", [0, 1, 2])
+def test_only_the_poisoned_one_of_a_call_hears_of_it(poisoned: int) -> None:
+    tokenizer = Tokenizer()
+
+    async def main() -> None:
+        queue = Tokenizing(tokenizer.tokenize)
+        first = asyncio.create_task(queue.tokens(["first"], "right"))
+        await started(tokenizer)
+        texts = [["poison"] if i == poisoned else ["x" * i, "y"] for i in range(3)]
+        waiting = [asyncio.create_task(queue.tokens(each, "right")) for each in texts]
+        await asyncio.sleep(0)
+        tokenizer.open.set()
+        async with asyncio.timeout(5):
+            answers = await asyncio.gather(first, *waiting, return_exceptions=True)
+            assert [isinstance(answer, ValueError) for answer in answers[1:]] == [i == poisoned for i in range(3)]
+            for i, answer in enumerate(answers[1:]):
+                assert isinstance(answer, BaseException) or [one.ids.tolist() for one in answer] == [[i], [1]]
+            assert len(await queue.tokens(["fine"], "right")) == 1
+        await queue.close()
+
+    asyncio.run(main())
+    assert [len(texts) for texts, _ in tokenizer.calls[1:-1]] == [5] + [1 if i == poisoned else 2 for i in range(3)]
+
+
+def test_too_few_results_reach_nobody_as_their_own_and_nobody_hangs() -> None:
+    async def main() -> None:
+        queue = Tokenizing(lambda texts, _: [Tokens(np.zeros(1, dtype=np.int64), 1)] * (len(texts) - 1))
+        async with asyncio.timeout(5):
+            answers = [asyncio.create_task(queue.tokens(["a", "b"], "right")) for _ in range(3)]
+            for answer in await asyncio.gather(*answers, return_exceptions=True):
+                assert isinstance(answer, Backend) and "1 results for 2 texts" in str(answer)
+        await queue.close()
+
+    asyncio.run(main())
+
+
+def test_a_call_that_fails_while_closing_hangs_nobody() -> None:
+    tokenizer = Tokenizer()
+
+    async def main() -> None:
+        queue = Tokenizing(tokenizer.tokenize)
+        first = asyncio.create_task(queue.tokens(["first"], "right"))
+        await started(tokenizer)
+        together = [asyncio.create_task(queue.tokens([text], "right")) for text in ("poison", "fine")]
+        await asyncio.sleep(0)
+        tokenizer.open.set()
+        await first
+        while len(tokenizer.calls) < 2:
+            await asyncio.sleep(0)
+        async with asyncio.timeout(5):
+            await queue.close()
+            assert all(isinstance(one, Exception) for one in await asyncio.gather(*together, return_exceptions=True))
 
     asyncio.run(main())
 

@@ -14,10 +14,12 @@ from numpy.typing import NDArray
 from models.bundle import FP32, BundleError, load
 from models.encoder import Encoder
 from models.graph import Graph
-from models.runtimes import available
+from models.runtimes import REFERENCE, available
+from models.runtimes import Pair as Engines
 from models.runtimes.base import Options
 from models.sources import SourceError
 from training.cli import main
+from training.evaluation import subjects
 from training.evaluation.beir import Collection
 from training.evaluation.labelled import Example, Labelled
 from training.evaluation.pairs import DataError, Pair
@@ -110,6 +112,21 @@ def test_a_bundle_is_judged_by_the_engine_that_is_named(tiny_bundle: Path) -> No
 def test_how_else_this_machine_runs_a_bundle_is_compared(tiny_bundle: Path) -> None:
     pairs = [pair for pair in available(load(tiny_bundle), Options("cpu", 1)) if pair.precision != FP32]
     assert list(subject(str(tiny_bundle), key=None).others) == [str(pair) for pair in pairs]
+
+
+def test_a_pair_that_does_not_load_is_named_only_where_it_is_compared(
+    tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(subjects, "available", lambda *_: [REFERENCE, Engines("onnxruntime", "int4")])
+    judged = subject(str(tiny_bundle), key=None)
+    assert list(judged.others) == ["int4"]
+    assert "precisions" not in judge(judged, Material(geometry=GIVEN.geometry), command="")
+    with pytest.raises(SubjectError, match=r"onnxruntime int4 does not run: .*no int4 graph"):
+        judge(replace(judged, encode=_never), PAIRS_ALONE, command="")
+
+
+def _never(texts: Sequence[str]) -> NDArray[np.float32]:
+    raise AssertionError(f"{len(texts)} texts encoded before the others were tried")
 
 
 def test_the_other_graphs_of_a_bundle_are_compared(tiny_bundle: Path) -> None:

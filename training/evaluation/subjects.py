@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from models.bundle import FP32, MANIFEST
 from models.encoder import Encoder
 from models.graph import Graph
 from models.runtimes import REFERENCE, Pair, available
-from models.runtimes.base import Options, RuntimeUnavailable
+from models.runtimes.base import Options, RuntimeUnavailable, first_line
 from models.runtimes.choice import candidates
 from models.sources import resolve
 from training.evaluation.beir import Collection
@@ -35,6 +36,7 @@ class OtherGraph:
     """The same encoder in another precision, or run by another runtime."""
 
     encode: Encode
+    """Loads it when first called."""
     bytes: int
     """Of its file."""
 
@@ -98,6 +100,17 @@ def _exported(folder: Path, engine: str | None, precision: str | None) -> Subjec
     def graph_of(pair: Pair) -> Graph:
         return Graph(opened, runtime=pair.runtime, precision=pair.precision, threads=options.threads)
 
+    def other_of(pair: Pair) -> OtherGraph:
+        loaded = cache(lambda: graph_of(pair))
+
+        def encode(texts: Sequence[str]) -> Any:
+            try:
+                return loaded().encode(texts)
+            except Exception as error:  # the runtimes' errors have no class in common
+                raise SubjectError(f"{folder}: {pair} does not run: {first_line(error)}") from error
+
+        return OtherGraph(encode, _file(opened, pair.precision).stat().st_size)
+
     graph = graph_of(pair)
     manifest = opened.manifest
     facts = {
@@ -117,7 +130,7 @@ def _exported(folder: Path, engine: str | None, precision: str | None) -> Subjec
         "bytes": _file(opened, pair.precision).stat().st_size,
     }
     others = {
-        _called(*other): OtherGraph(graph_of(other).encode, _file(opened, other.precision).stat().st_size)
+        _called(*other): other_of(other)
         for other in available(opened, options)
         if other != pair and (other == REFERENCE or other.precision != FP32)
     }

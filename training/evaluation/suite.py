@@ -63,7 +63,11 @@ def judge(subject: Subject, given: Material, *, command: str) -> dict[str, Any]:
 
     Raises:
         EvaluationError: a vector is not finite, or the encoder gives all texts the same one.
+        SubjectError: another graph that is to be compared does not run; it is tried before anything is judged.
     """
+    if given.sts:
+        for other in subject.others.values():
+            other.encode(["a text"])
     watched = Watched(subject.encode)
     encode = remembered(watched)
     found: dict[str, Any] = {

@@ -1,0 +1,39 @@
+"""Who ends a request: its caller, by leaving, or whoever runs the task that it is answered in."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from fastapi import Response
+from starlette.requests import Request
+
+from serving.api.route import CLIENT_LEFT, _while_connected
+
+
+@pytest.mark.parametrize("outside", [False, True], ids=["the caller leaves", "and the task is cancelled"])
+def test_a_cancellation_from_outside_is_never_taken_for_the_caller_leaving(outside: bool) -> None:
+    async def main() -> None:
+        leaves = asyncio.Event()
+
+        async def receive() -> dict[str, Any]:
+            await leaves.wait()
+            if outside:
+                answering.cancel()
+            return {"type": "http.disconnect"}
+
+        async def work() -> Response:
+            await asyncio.Event().wait()
+            raise AssertionError
+
+        answering = asyncio.create_task(_while_connected(Request({"type": "http"}, receive), work()))
+        await asyncio.sleep(0)
+        leaves.set()
+        async with asyncio.timeout(5):
+            await asyncio.wait([answering])
+        assert answering.cancelled() == outside
+        assert outside or answering.result().status_code == CLIENT_LEFT
+        assert answering.cancelling() == outside, "the caller's own leaving is no longer pending"
+
+    asyncio.run(main())
