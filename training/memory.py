@@ -11,8 +11,8 @@ import os
 import sys
 
 KERNELS = 128
-"""Matrix products for which oneDNN keeps what it compiled: those of a step. It would keep 1024, and each step has a number
-of tokens of its own: a quarter of a gigabyte in a hundred steps."""
+"""Matrix products for which oneDNN keeps what it compiled: those of a step. It would keep 1024, and each step has a
+number of tokens of its own: a quarter of a gigabyte in a hundred steps."""
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3
 """Parameters of glibc's mallopt(3)."""
 
