@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +22,22 @@ PACKED = FAMILIES - {"modernbert"}
 """Those of them whose sentences may lie in one sequence: they take positions, and attend the same in every layer."""
 
 
+class Packed(NamedTuple):
+    """How sentences lie in a single sequence: in parts one after the other, each sentence attending to itself."""
+
+    masks: Sequence[Tensor]
+    """Additive, (n, 1, 1, L), one for each part."""
+    margins: tuple[int, int] = (0, 0)
+    """Tokens before and after the parts, which belong to no sentence: their attended values are 0."""
+    whole: int = 0
+    """The parts, the last ones, whose weights no dropout touches."""
+
+    def split(self, tokens: Tensor) -> Sequence[Tensor]:
+        """(T, ...) cut into the (n L, ...) of each part."""
+        before, after = self.margins
+        return torch.split(tokens, [before, *(mask.size(0) * mask.size(-1) for mask in self.masks), after])[1:-1]
+
+
 def attention(
     module: nn.Module,
     query: Tensor,
@@ -31,13 +47,12 @@ def attention(
     *,
     scaling: float | None = None,
     dropout: float = 0.0,
-    packed: Sequence[Tensor] | None = None,
+    packed: Packed | None = None,
     **more: Any,
 ) -> tuple[Tensor, Tensor | None]:
     """Attended values (N, L, heads, d) and the weights (N, heads, L, L) of query, key and value, each (N, heads, L, d).
 
-    `packed` are the additive masks (n, 1, 1, L) of the parts that lie one after the other in a single sequence of T
-    tokens, each of which attends to itself: N is 1 and L is T then, and there are no weights.
+    Where sentences are `packed` N is 1, L is T, the tokens of them all, and there are no weights.
 
     Under bf16 autocast the scores stay bf16, which the softmax widens inside; the eager one writes them out in float32
     first, only to narrow them again. The fused one keeps no weights and gives none. In evaluation, but
@@ -54,9 +69,19 @@ def attention(
         scaling, rate = scaling or query.size(-1) ** -0.5, dropout if module.training else 0.0
         if packed is None:
             return _attend((query, key, value), attention_mask, scaling, rate)
-        parts = zip(*(_parts(each, packed) for each in (query, key, value)), strict=True)
-        attended = [_attend(part, mask, scaling, rate)[0] for part, mask in zip(parts, packed, strict=True)]
-        return torch.cat([each.flatten(0, 1) for each in attended])[None], None
+        return _attend_packed((query, key, value), packed, scaling, rate), None
+
+
+def _attend_packed(projected: Sequence[Tensor], packed: Packed, scaling: float, rate: float) -> Tensor:
+    """Attended values (1, T, heads, d) of query, key and value, each (1, heads, T, d)."""
+    rates = [rate] * (len(packed.masks) - packed.whole) + [0.0] * packed.whole
+    parts = zip(*(_parts(each, packed) for each in projected), strict=True)
+    attended = [
+        _attend(part, mask, scaling, each)[0].flatten(0, 1)
+        for part, mask, each in zip(parts, packed.masks, rates, strict=True)
+    ]
+    before, after = (attended[0].new_zeros(margin, *attended[0].shape[1:]) for margin in packed.margins)
+    return torch.cat([before, *attended, after])[None]
 
 
 def _attend(
@@ -77,11 +102,13 @@ def _attend(
     return (weights @ value).transpose(1, 2).contiguous(), weights
 
 
-def _parts(projected: Tensor, packed: Sequence[Tensor]) -> list[Tensor]:
+def _parts(projected: Tensor, packed: Packed) -> list[Tensor]:
     """(1, heads, T, d) cut into the (n, heads, L, d) of each part."""
-    shapes = [(mask.size(0), mask.size(-1)) for mask in packed]
-    tokens = torch.split(projected.squeeze(0).transpose(0, 1), [n * length for n, length in shapes])
-    return [each.view(*shape, *each.shape[1:]).transpose(1, 2) for each, shape in zip(tokens, shapes, strict=True)]
+    tokens = packed.split(projected.squeeze(0).transpose(0, 1))
+    return [
+        each.view(mask.size(0), mask.size(-1), *each.shape[1:]).transpose(1, 2)
+        for each, mask in zip(tokens, packed.masks, strict=True)
+    ]
 
 
 def packs(backbone: PreTrainedModel) -> bool:

@@ -6,6 +6,8 @@ Srivastava et al., "Dropout" (JMLR 2014), inverted as usual: what is kept is sca
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -25,9 +27,31 @@ AS_INTEGERS = {
 class Dropout(nn.Dropout):
     """Stands in for torch's module, with its parameters (none), modes and source of randomness."""
 
+    spared: int | None = None
+    """Where it is n, the last n-th of the rows (..., T, D) is left as it is."""
+
     def forward(self, x: Tensor) -> Tensor:
         """`x` with each place zero with probability p, the others divided by 1 - p; `x` itself in evaluation."""
-        return dropout(x, self.p) if self.training else x
+        if not self.training:
+            return x
+        if self.spared is None:
+            return dropout(x, self.p)
+        whole = x.size(-2) // self.spared
+        touched, untouched = torch.split(x, [x.size(-2) - whole, whole], dim=-2)
+        return torch.cat([dropout(touched, self.p), untouched], dim=-2)
+
+
+@contextmanager
+def sparing(module: nn.Module, share: int | None) -> Iterator[None]:
+    """Inside the block every `Dropout` of `module` leaves the last of so many equal shares of its rows as it is."""
+    dropouts = [each for each in module.modules() if isinstance(each, Dropout)]
+    for each in dropouts:
+        each.spared = share
+    try:
+        yield
+    finally:
+        for each in dropouts:
+            each.spared = None
 
 
 def dropout(x: Tensor, p: float) -> Tensor:

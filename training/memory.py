@@ -10,9 +10,9 @@ import ctypes
 import os
 import sys
 
-KERNELS = 128
-"""Matrix products for which oneDNN keeps what it compiled: those of a step. It would keep 1024, and each step has a
-number of tokens of its own: a quarter of a gigabyte in a hundred steps."""
+KERNELS = 256
+"""Matrix products for which oneDNN keeps what it compiled: those of the numbers of tokens that steps are filled up to
+(`training.packing.GRANULE`). It would keep 1024; those of attention seldom come again, and memory would only grow."""
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3
 """Parameters of glibc's mallopt(3)."""
 

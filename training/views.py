@@ -61,20 +61,17 @@ class ViewEncoder(nn.Module):
     def forward(self, passes: Sequence[Pass]) -> Tensor:
         """(V, n, D), or (V + 1, n, D) with the clean view last: the n sentences of all passes one after the other.
 
-        Float32 whatever `autocast` says. The dropout views are one run of the encoder, the clean one is another.
+        Float32 whatever `autocast` says. All but an augmented one share a run of the encoder where they can.
         """
-        plain = self.needs.views - (self.augmentation is not None)
-        parts = []
+        plain, clean = self.needs.views - (self.augmentation is not None), self.needs.clean
         with autocast(self.encoder, self.autocast):
-            if plain:
-                parts.append(encoded(self.encoder, passes, plain))
-            if self.augmentation is not None:
-                changed = [self.augmentation(self.encoder, each.input_ids, each.attention_mask) for each in passes]
-                parts.append(full_precision(torch.cat(changed))[None])
-            if self.needs.clean:
-                with dropout_off(self.encoder):
-                    parts.append(encoded(self.encoder, passes))
-        return torch.cat(parts)
+            views = encoded(self.encoder, passes, plain, clean=clean) if plain or clean else None
+            if self.augmentation is None:
+                assert views is not None, "there are views"
+                return views
+            changed = [self.augmentation(self.encoder, each.input_ids, each.attention_mask) for each in passes]
+        augmented = full_precision(torch.cat(changed))[None]
+        return augmented if views is None else torch.cat([views[:plain], augmented, views[plain:]])
 
     def split(self, pooled: Tensor, teacher: Tensor | None) -> Views:
         """What `forward` made of a batch, by name."""

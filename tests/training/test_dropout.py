@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from training.dropout import Dropout, dropout
+from training.dropout import Dropout, dropout, sparing
 
 RATES = [0.05, 0.1, 0.25, 0.5, 0.9]
 TYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
@@ -112,6 +112,27 @@ def test_evaluation_is_the_identity_and_draws_nothing() -> None:
     x, state = torch.randn(50), torch.get_rng_state()
     assert Dropout(0.5).eval()(x) is x
     assert torch.equal(torch.get_rng_state(), state)
+
+
+@given(st.integers(2, 4), st.integers(1, 30), st.sampled_from(TYPES))
+def test_the_spared_share_of_the_rows_is_left_as_it_is_with_its_gradient(
+    share: int, rows: int, dtype: torch.dtype
+) -> None:
+    x = torch.ones(1, share * rows, 5, dtype=dtype, requires_grad=True)
+    module = nn.Sequential(Dropout(0.5))
+    with sparing(module, share):
+        y = module(x)
+    y.sum().backward()
+    assert x.grad is not None and torch.equal(y, x.grad)
+    assert torch.equal(y[:, -rows:], x[:, -rows:])
+    assert set(y[:, :-rows].flatten().tolist()) <= {0.0, 2.0}
+
+
+def test_nothing_is_spared_after_the_block_even_if_it_failed() -> None:
+    module = nn.Sequential(Dropout(0.5))
+    with pytest.raises(ZeroDivisionError), sparing(module, 2):
+        _ = 1 / 0
+    assert not module(torch.ones(1, 2, 500))[:, 1].all()
 
 
 def draws_nothing_new(draw: Callable[[], Tensor]) -> bool:

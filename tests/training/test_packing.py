@@ -8,11 +8,12 @@ import transformers
 from torch import Tensor
 from transformers import AutoConfig
 
-from models.encoder import Encoder
+from models.encoder import Encoder, dropout_off
 from models.pooling import POOLINGS
 from training.acceleration import swift
 from training.attention import PACKED
-from training.packing import encoded
+from training.packing import GRANULE, encoded
+from training.prepare import set_dropout
 from training.views import in_order, in_passes
 
 SENTENCES = ["The man can see the river .", "A dog .", "a", "The teacher will read a long book in the morning ."]
@@ -54,9 +55,9 @@ def encoder(request: pytest.FixtureRequest, tiny_backbone: Path) -> Encoder:
     return encoder.double()
 
 
-def vectors(encoder: Encoder, most: int | None, copies: int) -> Tensor:
+def vectors(encoder: Encoder, most: int | None, copies: int, *, clean: bool = False) -> Tensor:
     passes = in_passes(encoder, encoder.tokenizer.encode(SENTENCES), most=most)
-    return in_order(passes, encoded(encoder, passes, copies))
+    return in_order(passes, encoded(encoder, passes, copies, clean=clean))
 
 
 @pytest.mark.parametrize("pooling", POOLINGS)
@@ -102,6 +103,54 @@ def test_copies_have_dropout_of_their_own(encoder: Encoder) -> None:
     assert ((first - second).abs().amax(dim=1) > 1e-6).all()
 
 
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+@pytest.mark.parametrize("packed", [True, False])
+def test_a_clean_copy_is_the_last_and_has_vectors_and_gradient_of_evaluation(
+    encoder: Encoder, pooling: str, packed: bool
+) -> None:
+    encoder.pooling = pooling
+    set_dropout(encoder, 0.5)
+    encoder = (swift(encoder) if packed else encoder).train()
+    weights = torch.randn(len(SENTENCES), encoder.dim, dtype=torch.float64)
+
+    def gradients(view: Tensor) -> list[Tensor]:
+        encoder.zero_grad()
+        (view * weights).sum().backward()  # type: ignore[no-untyped-call]
+        return [weight.grad.clone() for weight in encoder.parameters() if weight.grad is not None]
+
+    first, second, whole = vectors(encoder, 2, 2, clean=True)
+    found = gradients(whole)
+    with dropout_off(encoder):
+        (expected,) = vectors(encoder, 2, 1)
+        wanted = gradients(expected)
+    torch.testing.assert_close(whole, expected, rtol=1e-9, atol=1e-9)
+    for ours, theirs in zip(found, wanted, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9)
+    assert all(((a - b).abs().amax(dim=1) > 1e-6).all() for a, b in [(first, second), (first, whole), (second, whole)])
+
+
+def test_a_clean_copy_shares_the_run_of_the_others(encoder: Encoder) -> None:
+    runs = []
+    swift(encoder).train().backbone.register_forward_hook(lambda _module, _inputs, _output: runs.append(1))
+    assert vectors(encoder, 1, 2, clean=True).shape == (3, len(SENTENCES), encoder.dim)
+    assert len(runs) == 1
+    (alone,) = vectors(encoder, 1, 0, clean=True)
+    with dropout_off(encoder):
+        torch.testing.assert_close(alone[None], vectors(encoder, 1, 1))
+
+
+@pytest.mark.parametrize(("copies", "clean"), [(1, False), (2, False), (2, True)])
+def test_a_run_is_filled_up_so_that_many_have_one_shape(encoder: Encoder, copies: int, clean: bool) -> None:
+    shapes = []
+    swift(encoder).backbone.register_forward_hook(lambda _module, _inputs, output: shapes.append(output[0].shape[:2]))
+    (sentence,) = encoder.tokenizer.encode(["A dog ."])
+    full = GRANULE["cpu"] // len(sentence)
+    for count in (1, full, full + 1, 2 * full):
+        encoded(encoder, in_passes(encoder, [sentence] * count), copies, clean=clean)
+    one, two = (granules * GRANULE["cpu"] * (copies + clean) for granules in (1, 2))
+    assert shapes == [(1, one), (1, one), (1, two), (1, two)]
+
+
 def test_where_cls_is_pooled_the_last_layer_ends_with_it_alone(encoder: Encoder) -> None:
     if encoder.backbone.config.model_type == "distilbert":
         pytest.skip("its layers are of another build")
@@ -111,9 +160,8 @@ def test_where_cls_is_pooled_the_last_layer_ends_with_it_alone(encoder: Encoder)
         layer.get_submodule("output").register_forward_hook(
             lambda _module, _inputs, output: seen.append(output.shape[:-1].numel())
         )
-    tokens = sum(map(len, encoder.tokenizer.encode(SENTENCES)))
-    for pooling, last in (("cls", len(SENTENCES)), ("mean", tokens)):
+    for pooling, last in (("cls", len(SENTENCES)), ("mean", GRANULE["cpu"])):
         encoder.pooling = pooling
         vectors(encoder, 1, 1)
-        assert seen == [tokens, last]
+        assert seen == [GRANULE["cpu"], last]
         seen.clear()

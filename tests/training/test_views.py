@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from models.encoder import Encoder
+from training.acceleration import swift
 from training.augment import Augmentation
 from training.objectives.base import Needs, Views
 from training.views import Teacher, ViewEncoder, in_order, in_passes
@@ -90,6 +91,17 @@ def test_an_augmentation_changes_the_last_view_alone(encoder: Encoder) -> None:
     assert ((changed.noisy[2] - plain.noisy[2]).abs().amax(dim=1) > 1e-3).all()
     alone = views_of(encoder, Needs(views=1), augmentation=Augmentation("feature-cutoff"))
     assert alone.noisy.shape == (1, 3, encoder.dim)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_beside_an_augmented_view_the_clean_one_is_itself(encoder: Encoder, count: int) -> None:
+    needs = Needs(views=count, clean=True)
+    views = views_of(swift(encoder), needs, augmentation=Augmentation("feature-cutoff"))
+    assert views.noisy.shape == (count, 3, encoder.dim)
+    assert views.clean is not None
+    expected = torch.from_numpy(encoder.encode(SENTENCES))
+    torch.testing.assert_close(views.clean, expected, rtol=1e-4, atol=1e-5)
+    assert all(((view - expected).abs().amax(dim=1) > 1e-3).all() for view in views.noisy)
 
 
 def test_the_teacher_is_run_once_without_dropout_or_gradient_and_keeps_its_mode(tiny_backbone: Path) -> None:
