@@ -17,6 +17,8 @@ WORKERS ?= 2
 BIN := .venv/bin
 PYTEST := HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist loadfile
 STAMP := .venv/installed-$(EXTRAS)
+OPTIMUM := .venv-optimum/installed
+CLIENTS := .venv-clients/installed
 BUNDLE := artifacts/$(or $(MODEL),default)
 
 help: ## this list
@@ -54,6 +56,14 @@ export: $(STAMP) ## artifacts/<MODEL> once more to ONNX, or any BACKBONE=<folder
 	@$(if $(MODEL),,echo "name the bundle: make export MODEL=<name> [BACKBONE=<folder or hub id>]" >&2; exit 2)
 	$(BIN)/python -m models export $(or $(BACKBONE),$(BUNDLE)) --out $(BUNDLE) $(ARGS)
 
+optimum: $(OPTIMUM) ## the environment for `export --exporter optimum`, in .venv-optimum (its exporter excludes transformers 5)
+
+clients: $(STAMP) $(CLIENTS) $(BUNDLE)/manifest.json ## other people's clients against a server of artifacts/default: every snippet of docs/clients.md
+	@echo "in the versions of constraints-clients.txt …"
+	@ISOSPHERE_BUNDLE=$(BUNDLE) OMP_NUM_THREADS=1 .venv-clients/bin/python -m pytest tests/clients -W ignore $(ARGS)
+	@echo "in the versions of constraints.txt, those that it has …"
+	@ISOSPHERE_BUNDLE=$(BUNDLE) OMP_NUM_THREADS=1 $(BIN)/pytest -W ignore $(addprefix tests/clients/test_,openai.py huggingface_hub.py sentence_transformers.py)
+
 promote: $(STAMP) ## serve artifacts/<MODEL> if it verifies and is not worse than what is served: MODEL=simcse [DATA= ARGS=]
 	@$(if $(MODEL),,echo "name the bundle: make promote MODEL=<name>" >&2; exit 2)
 	$(BIN)/python -m training promote $(BUNDLE) $(if $(DATA),--data $(DATA)) $(ARGS)
@@ -65,7 +75,7 @@ benchmark: $(STAMP) ## measure on this machine, side by side with peers; writes 
 	$(BIN)/python -m benchmarks $(ARGS)
 
 clean: ## remove the environments and the caches (artifacts/, runs/ and var/ stay)
-	rm -rf .venv .peers .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info
+	rm -rf .venv .venv-optimum .venv-clients .peers .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info
 
 $(STAMP): pyproject.toml constraints.txt
 	@case "$(EXTRAS)" in cpu|gpu) ;; *) echo "EXTRAS is cpu or gpu, not $(EXTRAS)" >&2; exit 2;; esac
@@ -75,9 +85,19 @@ $(STAMP): pyproject.toml constraints.txt
 		{ rm -rf .venv; echo "on Debian and Ubuntu the package python3-venv is missing" >&2; exit 2; }; }
 	@# Both families install the same module names: the other one goes before this one comes.
 	@$(BIN)/pip uninstall -q -y $(if $(filter gpu,$(EXTRAS)),onnxruntime faiss-cpu,onnxruntime-gpu faiss-gpu-cu12) 2>/dev/null || true
-	@echo "installing what pyproject.toml asks for (train, serve, dev, $(EXTRAS)), versions from constraints.txt …"
-	@$(BIN)/pip install --disable-pip-version-check -c constraints.txt -e '.[train,serve,dev,$(EXTRAS)]'
+	@echo "installing what pyproject.toml asks for (train, serve, otel, dev, $(EXTRAS)), versions from constraints.txt …"
+	@$(BIN)/pip install --disable-pip-version-check -c constraints.txt -e '.[train,serve,otel,dev,$(EXTRAS)]'
 	@rm -f .venv/installed-*; echo $(EXTRAS) > .venv/extras; touch $@
+
+$(OPTIMUM): pyproject.toml constraints-optimum.txt
+	@test -x .venv-optimum/bin/pip || $(PYTHON) -m venv --clear .venv-optimum
+	@.venv-optimum/bin/pip install --disable-pip-version-check -q -c constraints-optimum.txt -e '.[optimum]'
+	@touch $@
+
+$(CLIENTS): pyproject.toml constraints-clients.txt
+	@test -x .venv-clients/bin/pip || $(PYTHON) -m venv --clear .venv-clients
+	@.venv-clients/bin/pip install --disable-pip-version-check -q -c constraints-clients.txt -e '.[clients]'
+	@touch $@
 
 artifacts/default/manifest.json: | $(STAMP)
 	@echo "building the default bundle from minilm …"
@@ -86,4 +106,4 @@ artifacts/default/manifest.json: | $(STAMP)
 artifacts/%/manifest.json: | $(STAMP)
 	@echo "artifacts/$* is not there: make train MODEL=<objective> or make export MODEL=$* BACKBONE=<folder> makes it" >&2; exit 2
 
-.PHONY: help serve test setup check format train evaluate export promote rollback benchmark clean
+.PHONY: help serve test setup check format train evaluate export optimum clients promote rollback benchmark clean

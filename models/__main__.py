@@ -7,11 +7,15 @@ import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from models import bundle, cpus, sources
 from models.bundle import BundleError
 from models.disk import verdict
+from models.exporters import require_optimum
+
+if TYPE_CHECKING:
+    from models.encoder import Encoder
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -43,6 +47,12 @@ def _parser() -> argparse.ArgumentParser:
     export.add_argument("--name", help="what the server calls it (default: the name of the folder)")
     export.add_argument("--pooling", help="cls, mean, first_last, first_last_1 or last2 (default: as the source says)")
     export.add_argument("--max-length", type=int, help="tokens a text is cut to (default: as the source says)")
+    export.add_argument(
+        "--exporter",
+        choices=("torch", "optimum"),
+        default="torch",
+        help="what writes the graph; optimum's exporter needs an environment of its own: `make optimum`",
+    )
     export.add_argument("--if-missing", action="store_true", help="do nothing where a valid bundle already is")
     export.add_argument("--no-measure", action="store_true", help="do not compare the engines of this machine")
     inspect = verbs.add_parser("inspect", help="print the manifest, without the golden vectors")
@@ -58,6 +68,8 @@ def _export(arguments: argparse.Namespace) -> None:
         print(f"{arguments.out}: already there, hashes verified")
         return
     bundle.refuse_foreign(arguments.out)
+    if arguments.exporter == "optimum":
+        require_optimum()
     sources.resolve(arguments.source)  # before torch is loaded: a wrong name is answered at once
     from transformers.utils.logging import disable_progress_bar, set_verbosity_error
 
@@ -74,7 +86,14 @@ def _export(arguments: argparse.Namespace) -> None:
     options = None if arguments.no_measure else Options(threads=cpus.available())
     chosen: list[Choice] = []
     try:
-        made = export(encoder, arguments.out, **_origin(arguments), measured=options, chosen=chosen.append)
+        made = export(
+            encoder,
+            arguments.out,
+            **_origin(arguments, encoder),
+            exporter=arguments.exporter,
+            measured=options,
+            chosen=chosen.append,
+        )
     except ExportError as error:
         raise SystemExit(f"error: {error}") from error
     parity = (made.manifest.scores or {})["onnx_parity"]
@@ -84,13 +103,15 @@ def _export(arguments: argparse.Namespace) -> None:
         print(f"fastest engine here, which a server will take: {choice}")
 
 
-def _origin(arguments: argparse.Namespace) -> dict[str, Any]:
+def _origin(arguments: argparse.Namespace, encoder: Encoder) -> dict[str, Any]:
     """What the manifest says of where the encoder came from; a bundle exported again keeps its history."""
-    if (Path(arguments.source) / bundle.MANIFEST).is_file():
-        before = bundle.load(Path(arguments.source)).manifest
-        kept = {key: getattr(before, key) for key in ("name", "backbone", "objective", "run", "scores")}
-        return {**kept, "name": arguments.name or before.name}
-    return {"name": arguments.name or arguments.out.name, "backbone": arguments.source}
+    if not (Path(arguments.source) / bundle.MANIFEST).is_file():
+        return {"name": arguments.name or arguments.out.name, "backbone": arguments.source}
+    before = bundle.load(Path(arguments.source))
+    said = before.manifest
+    same = (encoder.pooling, encoder.max_length) == (said.pooling, said.max_length)
+    kept = {key: getattr(said, key) for key in ("backbone", "objective", "run", "scores")}
+    return {**kept, "name": arguments.name or said.name, "again": before if same else None}
 
 
 def _inspect(folder: Path) -> None:

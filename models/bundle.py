@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from models import draft
+from models import codes, draft
 
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
@@ -28,7 +28,9 @@ REPORT = "report.json"
 REPORT_PAGE = "report.html"
 """The same to look at, where there is one."""
 ENGINES = "engines.json"
-"""What `models.runtimes.choice` measured where it was exported, if it did; no fingerprint changes with it either."""
+"""What was measured where it was exported or promoted, if it was; no fingerprint changes with it either."""
+INT8 = "int8.json"
+"""The range of int8 output, calibrated at export; it decides codes, not vectors, so no fingerprint changes with it."""
 GOLDEN_COSINE = 0.999
 """The lowest cosine to a golden vector, or to the float32 graph's, at which an engine may serve the bundle: any
 runtime, any precision."""
@@ -91,6 +93,28 @@ class Bundle:
             if path.startswith("onnx/model_") and path.endswith(".onnx")
         }
         return {FP32: self.onnx, **reduced}
+
+    @property
+    def int8_limit(self) -> float | None:
+        """The range of int8 output; None in a bundle from before there was one.
+
+        Raises:
+            BundleError: the file holds none.
+        """
+        if INT8 not in self.manifest.files:
+            return None
+        try:
+            return codes.read(self.folder / INT8)
+        except ValueError as error:
+            raise BundleError(f"{self.folder / INT8}: {error}") from error
+
+    @property
+    def matryoshka(self) -> Sequence[int]:
+        """The widths that the encoder says it was trained to be cut to, in config.json's words for it."""
+        config = json.loads((self.folder / "config.json").read_text(encoding="utf-8"))
+        if widths := config.get("matryoshka_dimensions"):
+            return list(widths)
+        return range(1, self.manifest.dim + 1) if config.get("is_matryoshka") else ()
 
     @property
     def tokenizer_file(self) -> Path:

@@ -118,7 +118,8 @@ class Encoder(nn.Module):
         output = self.backbone(
             input_ids=input_ids, attention_mask=attention_mask, output_hidden_states=averaged, **inputs
         )
-        return output.hidden_states if averaged else (output.last_hidden_state,)
+        # For some families transformers 4 ends hidden_states before the last normalisation, 5 behind it for all.
+        return (*output.hidden_states[:-1], output.last_hidden_state) if averaged else (output.last_hidden_state,)
 
     def pooled(self, layers: Sequence[Tensor], attention_mask: Tensor) -> Tensor:
         """Vectors (N, D), float32 at least, of what `layers` gave for sentences with this mask (N, L)."""
@@ -163,6 +164,9 @@ class Encoder(nn.Module):
         except SafetensorError as error:  # all that it says of a full disk
             raise OSError(errno.EIO, str(error)) from error
         self.hub_tokenizer.save_pretrained(folder)
+        described = folder / "tokenizer_config.json"  # transformers 5 knows a plain fast tokenizer by both, 4 by one
+        named = described.read_text(encoding="utf-8").replace('"TokenizersBackend"', '"PreTrainedTokenizerFast"')
+        described.write_text(named, encoding="utf-8")
         special = folder / "special_tokens_map.json"
         special.write_text(json.dumps(self.hub_tokenizer.special_tokens_map, indent=2) + "\n", encoding="utf-8")
 

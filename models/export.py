@@ -7,6 +7,7 @@ length of the pooled vector, is what `normalize: false` multiplies back.
 from __future__ import annotations
 
 import json
+import shutil
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,19 +18,23 @@ import onnxruntime as ort
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from transformers import PretrainedConfig
 
-from models import bundle, sentence_transformers_format, transform
+from models import bundle, codes, sentence_transformers_format, transform
 from models.bundle import Bundle, Golden
 from models.disk import naming
 from models.encoder import Encoder, dropout_off
+from models.exporters import EXPORTERS
 from models.runtimes import cache, choice
 from models.runtimes.base import Options
 from models.runtimes.choice import Choice
 from models.tokenizer import Tokens
+from models.verify import golden_cosine_of
 
 PARITY = 1e-4
 """Largest allowed difference of any coordinate of a unit vector, ONNX against torch."""
-OPSET = 17
+AGAIN = 0.9999
+"""Least cosine to its golden vectors at which an encoder is the same still."""
 
 GOLDEN_SENTENCES = (
     "The quick brown fox jumps over the lazy dog.",
@@ -56,6 +61,11 @@ class UnitVector(nn.Module):
         super().__init__()
         self.encoder = encoder
 
+    @property
+    def config(self) -> PretrainedConfig:
+        """The backbone's: optimum asks the module that it exports for it."""
+        return self.encoder.backbone.config
+
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, Tensor]:
         """See the class."""
         pooled = self.encoder(input_ids, attention_mask)
@@ -72,27 +82,35 @@ def export(
     objective: str | None = None,
     run: dict[str, Any] | None = None,
     scores: dict[str, float] | None = None,
+    exporter: str = "torch",
+    again: Bundle | None = None,
     measured: Options | None = None,
     chosen: Callable[[Choice], object] = lambda _: None,
 ) -> Bundle:
     """Write `encoder` as a bundle, atomically: `folder` is a whole, verified bundle or what it was before.
 
-    Where `measured` is given, the runtimes of this machine are compared under these options and their table goes
-    into the bundle; `chosen` hears what came of it.
+    `exporter` is one of `models.exporters.EXPORTERS`. `again` is a bundle of this very encoder: its config.json, and
+    thereby its fingerprint, is kept (each version of transformers writes out other defaults), if its golden vectors
+    come out again. Where `measured` is given, the runtimes of this machine are compared under these options and their
+    table goes into the bundle; `chosen` hears what came of it.
 
     Raises:
-        ExportError: ONNX Runtime's vectors differ from torch's by more than `PARITY`.
+        ExportError: ONNX Runtime's vectors differ from torch's by more than `PARITY`, or torch's from those of `again`.
+        ExporterUnavailable: `exporter` is not to be had here, or not for this backbone.
         bundle.BundleError: `folder` holds something that is not a bundle.
         OSError: the bundle can't be written; names `folder`.
     """
     with naming(folder), bundle.writing(folder) as draft:
         encoder.save(draft)
+        if again:
+            check_again(encoder, again)
+            shutil.copyfile(again.folder / "config.json", draft / "config.json")
         sentence_transformers_format.write(encoder, draft)
         (draft / "onnx").mkdir()
-        write_onnx(encoder, draft / bundle.ONNX)
+        write_onnx(encoder, draft / bundle.ONNX, exporter)
         parity = check_parity(encoder, draft / bundle.ONNX)
-        golden = encoder.encode(GOLDEN_SENTENCES)
-        golden /= np.linalg.norm(golden, axis=1, keepdims=True)
+        golden = _unit_vectors(encoder, GOLDEN_SENTENCES)
+        codes.write(codes.limit(_unit_vectors(encoder, codes.calibration())), draft / bundle.INT8)
         facts = {
             "name": name,
             "objective": objective,
@@ -121,30 +139,32 @@ def _write_engines(file: Path, table: dict[str, Any]) -> None:
     file.write_text(json.dumps(table, ensure_ascii=False, indent=1, allow_nan=False) + "\n", encoding="utf-8")
 
 
-def write_onnx(encoder: Encoder, file: Path) -> None:
-    """The float32 graph of `UnitVector(encoder)`, batch and length dynamic, by torch's TorchScript exporter.
+def write_onnx(encoder: Encoder, file: Path, exporter: str = "torch") -> None:
+    """The float32 graph of `UnitVector(encoder)`, batch and length dynamic, by one of `EXPORTERS`.
 
-    `eval()` is called on the outermost module: the exporter restores that module's mode while tracing, and would
-    otherwise leave dropout in the graph. ADR 0003 says why this exporter.
+    `eval()` is called on the outermost module: torch's exporter restores that module's mode while tracing, and would
+    otherwise leave dropout in the graph.
+
+    Raises:
+        ExporterUnavailable: this exporter is not to be had here, or not for this backbone.
     """
     graph = UnitVector(encoder)
-    example = encoder.tensors(encoder.tokenizer.encode(["an example of two texts", "short"]))
     with dropout_off(graph), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the tracer warns of every shape it reads; parity below is the check
-        torch.onnx.export(
-            graph,
-            example,
-            str(file),
-            dynamo=False,
-            opset_version=OPSET,
-            input_names=["input_ids", "attention_mask"],
-            output_names=["sentence_embedding", "norm"],
-            dynamic_axes={
-                "input_ids": {0: "batch", 1: "length"},
-                "attention_mask": {0: "batch", 1: "length"},
-                "sentence_embedding": {0: "batch"},
-                "norm": {0: "batch"},
-            },
+        EXPORTERS[exporter](graph, file)
+
+
+def check_again(encoder: Encoder, before: Bundle) -> None:
+    """The encoder is still the one of which `before` was made, though another transformers may run it.
+
+    Raises:
+        ExportError: a golden vector of `before` does not come out again.
+    """
+    worst = golden_cosine_of(lambda texts: _unit_vectors(encoder, texts), before)
+    if not worst >= AGAIN:
+        raise ExportError(
+            f"{before.folder}: cosine {worst:.6f} to a golden vector of it, below {AGAIN}: "
+            "this environment's transformers computes another encoder from its files"
         )
 
 
@@ -181,6 +201,12 @@ def _parity_batches(encoder: Encoder) -> dict[str, list[Tokens]]:
         "a padded batch": [*GOLDEN_SENTENCES, "a", "", long],
     }
     return {case: encoder.tokenizer.encode(texts) for case, texts in groups.items()}
+
+
+def _unit_vectors(encoder: Encoder, texts: Sequence[str]) -> NDArray[np.float32]:
+    vectors = encoder.encode(texts)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    return vectors
 
 
 def _largest(difference: NDArray[np.float32]) -> float:

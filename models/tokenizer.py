@@ -32,6 +32,21 @@ class Tokens:
         return self.length > len(self.ids)
 
 
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One token of a text, and where it stands there."""
+
+    id: int
+    text: str
+    """As it is written in the text; the token's own name where it is special."""
+    special: bool
+    """Whether the tokenizer added it."""
+    start: int | None
+    """Of its characters, the first; None where it is special."""
+    stop: int | None
+    """Behind the last."""
+
+
 class Tokenizer:
     """A `tokenizer.json`, cutting to `max_length` tokens and padding on the right.
 
@@ -63,8 +78,13 @@ class Tokenizer:
         encodings = self._fast.encode_batch_fast(list(texts), add_special_tokens=True)
         return [_cut(encoding, limit, direction) for encoding in encodings]
 
-    def decode(self, ids: Sequence[int]) -> str:
-        """The text of `ids`, special tokens skipped.
+    def pieces(self, texts: Sequence[str], *, special_tokens: bool = True) -> list[list[Piece]]:
+        """Every token of each text, nothing cut."""
+        encodings = self._fast.encode_batch(list(texts), add_special_tokens=special_tokens)
+        return [_pieces(text, encoding) for text, encoding in zip(texts, encodings, strict=True)]
+
+    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        """The text of `ids`.
 
         Raises:
             ValueError: an id lies outside the vocabulary.
@@ -72,7 +92,7 @@ class Tokenizer:
         for i in ids:
             if not 0 <= i < self.vocab_size:
                 raise ValueError(f"token id {i} is outside the vocabulary of {self.vocab_size}")
-        return str(self._fast.decode(list(ids), skip_special_tokens=True))
+        return str(self._fast.decode(list(ids), skip_special_tokens=skip_special_tokens))
 
     def pad(self, batch: Sequence[Tokens]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """`input_ids` and `attention_mask`, each (N, L) with L the longest of the batch."""
@@ -83,6 +103,15 @@ class Tokenizer:
             ids[row, : len(tokens)] = tokens.ids
             mask[row, : len(tokens)] = 1
         return ids, mask
+
+
+def _pieces(text: str, encoding: Any) -> list[Piece]:
+    return [
+        Piece(id, name, True, None, None) if special else Piece(id, text[start:stop], False, start, stop)
+        for id, name, special, (start, stop) in zip(
+            encoding.ids, encoding.tokens, encoding.special_tokens_mask, encoding.offsets, strict=True
+        )
+    ]
 
 
 def _cut(encoding: Any, limit: int, direction: Direction) -> Tokens:

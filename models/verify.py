@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import numpy as np
+from numpy.typing import NDArray
 
 from models.bundle import FP32, Bundle
 from models.graph import Graph
@@ -11,7 +14,12 @@ from models.runtimes.onnxruntime import OnnxRuntime
 
 def golden_cosine(bundle: Bundle, *, runtime: str = OnnxRuntime.name, precision: str = FP32) -> float:
     """The lowest cosine of a golden sentence, embedded by `runtime` now, to its vector in the manifest."""
+    return golden_cosine_of(Graph(bundle, runtime=runtime, precision=precision).encode, bundle)
+
+
+def golden_cosine_of(encode: Callable[[Sequence[str]], NDArray[np.float32]], bundle: Bundle) -> float:
+    """The same of a graph that is loaded."""
     golden = bundle.manifest.golden
-    embedded = Graph(bundle, runtime=runtime, precision=precision).encode([one.text for one in golden])
+    embedded = encode([one.text for one in golden])
     remembered = np.array([one.vector for one in golden], dtype=np.float32)
     return float((embedded * remembered).sum(axis=1).min())

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -25,17 +26,30 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 ROOMS = ("models", "training", "serving")
 
 
-def _requirements() -> list[Requirement]:
-    extras = PROJECT["project"]["optional-dependencies"].values()
-    return [Requirement(line) for group in (PROJECT["project"]["dependencies"], *extras) for line in group]
+EXTRAS = PROJECT["project"]["optional-dependencies"]
+ENVIRONMENTS = {
+    "constraints.txt": [group for extra, group in EXTRAS.items() if extra != "optimum"],
+    "constraints-optimum.txt": [EXTRAS["optimum"]],
+}
 
 
-def test_every_requirement_is_pinned_to_one_version_it_admits() -> None:
-    lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if not line.startswith("#")]
-    pins = {canonicalize_name(pin.name): str(pin.specifier) for pin in map(Requirement, lines)}
+def _pins(file: str) -> dict[str, str]:
+    lines = [line for line in (ROOT / file).read_text().splitlines() if not line.startswith("#")]
+    return {canonicalize_name(pin.name): str(pin.specifier) for pin in map(Requirement, lines)}
+
+
+@pytest.mark.parametrize("file", ENVIRONMENTS)
+def test_every_requirement_is_pinned_to_one_version_it_admits(file: str) -> None:
+    pins = _pins(file)
     assert all(re.fullmatch(r"==[\w.+]+", pin) for pin in pins.values())
-    for requirement in _requirements():
+    for requirement in map(Requirement, chain(PROJECT["project"]["dependencies"], *ENVIRONMENTS[file])):
         assert requirement.specifier.contains(pins[canonicalize_name(requirement.name)][2:]), requirement
+
+
+def test_the_two_environments_differ_in_transformers_alone_and_what_moves_with_it() -> None:
+    ours, optimums = _pins("constraints.txt"), _pins("constraints-optimum.txt")
+    differing = {name for name in ours.keys() & optimums.keys() if ours[name] != optimums[name]}
+    assert differing == {"huggingface-hub", "sentence-transformers", "tokenizers", "transformers"}
 
 
 def test_every_package_is_listed() -> None:

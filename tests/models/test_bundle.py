@@ -33,7 +33,7 @@ def test_the_layout_is_the_contract(tiny_bundle: Path) -> None:
     assert present == {
         "manifest.json", "config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
         "model.safetensors", "modules.json", "1_Pooling", "1_Pooling/config.json", "2_Normalize",
-        "config_sentence_transformers.json", "sentence_bert_config.json", "onnx", "onnx/model.onnx",
+        "config_sentence_transformers.json", "sentence_bert_config.json", "onnx", "onnx/model.onnx", "int8.json",
     }  # fmt: skip
     assert opened.manifest.dim == 32
     assert len(opened.manifest.golden) == 10
@@ -228,3 +228,38 @@ def test_the_fingerprint_ignores_names_and_follows_what_decides_the_vectors(
 def test_importing_the_bundle_loads_no_torch() -> None:
     script = "import sys, models.bundle, models.tokenizer, models.python_docs; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
+
+
+def _rewritten(folder: Path, **files: object) -> bundle.Bundle:
+    """The bundle with other files, its hashes those of these."""
+    for name, content in files.items():
+        (folder / name.replace("_json", ".json")).write_text(json.dumps(content))
+    before = json.loads((folder / bundle.MANIFEST).read_text())
+    kept = {key: before[key] for key in before.keys() - {"files", "fingerprint", "golden", "format_version"}}
+    bundle.write_manifest(folder, **kept, golden=[bundle.Golden(**one) for one in before["golden"]])
+    return bundle.load(folder)
+
+
+def test_the_int8_range_holds_the_calibration_and_changes_no_fingerprint(copy: Path) -> None:
+    opened = bundle.load(copy)
+    assert opened.int8_limit is not None
+    assert 0 < opened.int8_limit <= 1
+    other = _rewritten(copy, int8_json={"limit": 0.5})
+    assert other.int8_limit == 0.5
+    assert other.manifest.fingerprint == opened.manifest.fingerprint
+    (copy / "int8.json").unlink()
+    assert _rewritten(copy).int8_limit is None
+
+
+def test_a_bundle_whose_int8_range_is_none_is_refused(copy: Path) -> None:
+    opened = _rewritten(copy, int8_json={"limit": 0})
+    with pytest.raises(BundleError, match=r"int8\.json: limit must be"):
+        _ = opened.int8_limit
+
+
+def test_an_encoder_says_whether_it_was_trained_to_be_cut(copy: Path) -> None:
+    config = json.loads((copy / "config.json").read_text())
+    assert 16 not in bundle.load(copy).matryoshka
+    assert 16 in _rewritten(copy, config_json={**config, "is_matryoshka": True}).matryoshka
+    listed = _rewritten(copy, config_json={**config, "is_matryoshka": True, "matryoshka_dimensions": [8, 32]})
+    assert (8 in listed.matryoshka, 16 in listed.matryoshka) == (True, False)

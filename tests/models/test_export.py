@@ -20,9 +20,9 @@ from models.__main__ import main
 from models.encoder import Encoder
 from models.export import GOLDEN_SENTENCES, ExportError, check_parity, write_onnx
 from models.pooling import POOLINGS
-from models.runtimes import available, cache, choice
+from models.runtimes import available, cache, choice, measurement
 from models.runtimes.base import Options
-from models.runtimes.choice import Measured
+from models.runtimes.measurement import Measured
 from models.verify import golden_cosine
 
 TEXTS = ["The man plays the guitar.", "a", "", "The river runs to the sea. " * 20]
@@ -75,6 +75,11 @@ def test_no_dropout_and_no_external_data_in_the_graph(tiny_bundle: Path) -> None
     assert all(tensor.data_location != onnx.TensorProto.EXTERNAL for tensor in graph.initializer)
 
 
+def test_a_plain_fast_tokenizer_has_the_name_that_every_transformers_knows(tiny_bundle: Path) -> None:
+    described = json.loads((tiny_bundle / "tokenizer_config.json").read_text())
+    assert described["tokenizer_class"] == "PreTrainedTokenizerFast"
+
+
 def test_an_encoder_in_training_mode_is_exported_without_dropout_and_stays_in_it(
     tiny_backbone: Path, tmp_path: Path
 ) -> None:
@@ -89,11 +94,11 @@ def test_parity_above_the_bound_fails_the_export_and_leaves_nothing(
 ) -> None:
     encoder = Encoder.load(tiny_backbone, pooling="mean")
 
-    def of_slightly_other_weights(encoder: Encoder, file: Path) -> None:
+    def of_slightly_other_weights(encoder: Encoder, file: Path, exporter: str) -> None:
         bias = encoder.backbone.get_parameter("embeddings.LayerNorm.bias")
         with torch.no_grad():
             bias[0] += 1e-2
-            write_onnx(encoder, file)
+            write_onnx(encoder, file, exporter)
             bias[0] -= 1e-2
 
     monkeypatch.setattr(export, "write_onnx", of_slightly_other_weights)
@@ -137,6 +142,38 @@ def test_a_bundle_exported_again_keeps_its_history_and_fingerprint(tiny_backbone
     assert again.fingerprint == first.fingerprint
 
 
+def test_a_bundle_exported_again_keeps_what_another_transformers_wrote(tiny_backbone: Path, tmp_path: Path) -> None:
+    made = export.export(Encoder.load(tiny_backbone, pooling="mean"), tmp_path / "made", name="t", backbone="tiny")
+    config = made.folder / "config.json"
+    said = json.loads(config.read_text())
+    del said["is_decoder"]  # transformers 5 writes this default out, 4 leaves it out
+    config.write_text(json.dumps(said))
+    facts = {k: v for k, v in vars(made.manifest).items() if k not in ("files", "fingerprint", "format_version")}
+    written = bundle.write_manifest(made.folder, **facts)
+    assert written.fingerprint != made.manifest.fingerprint
+    assert main(["export", str(made.folder), "--out", str(tmp_path / "again"), "--no-measure"]) == 0
+    assert bundle.load(tmp_path / "again").manifest.fingerprint == written.fingerprint
+    assert main(["export", str(made.folder), "--out", str(tmp_path / "cls"), "--no-measure", "--pooling", "cls"]) == 0
+    assert bundle.load(tmp_path / "cls").manifest.fingerprint != written.fingerprint
+
+
+def test_a_bundle_whose_files_now_mean_another_encoder_is_not_exported_again(
+    tiny_bundle: Path, other_bundle: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(ExportError, match=r"tiny: cosine 0\.\d+ to a golden vector of it, below 0\.9999"):
+        export.export(
+            Encoder.load(other_bundle), tmp_path / "out", name="t", backbone="tiny", again=bundle.load(tiny_bundle)
+        )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_optimum_is_refused_at_once_where_it_does_not_fit(tiny_backbone: Path, tmp_path: Path) -> None:
+    ended = _run("export", str(tiny_backbone), "--out", str(tmp_path / "out"), "--exporter", "optimum")
+    assert (ended.returncode, ended.stdout, ended.stderr.count("\n")) == (2, "", 1)
+    assert ended.stderr.startswith("error: ") and "`make optimum`" in ended.stderr
+    assert not (tmp_path / "out").exists()
+
+
 def test_the_engines_of_this_machine_are_measured_into_the_bundle(
     tiny_backbone: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -145,7 +182,7 @@ def test_the_engines_of_this_machine_are_measured_into_the_bundle(
     assert bundle.ENGINES not in plain.manifest.files
     assert "fastest engine" not in capsys.readouterr().out
     measurements: list[Sequence[Measured]] = []
-    measure = choice.measure
+    measure = measurement.measure
 
     def measured_again(opened: bundle.Bundle, options: Options) -> Sequence[Measured]:
         measurements.append(measure(opened, options))

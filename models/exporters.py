@@ -1,0 +1,83 @@
+"""From a torch module to an ONNX file: torch's exporter, or optimum's in the one environment that it fits (ADR 0013).
+
+Both give the same graph from outside: `input_ids` and `attention_mask` (N, L) to `sentence_embedding` (N, D) and
+`norm` (N,), float32, batch and length dynamic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from models.export import UnitVector
+
+OPSET = 17
+INPUTS = {"input_ids": {0: "batch", 1: "length"}, "attention_mask": {0: "batch", 1: "length"}}
+OUTPUTS = {"sentence_embedding": {0: "batch"}, "norm": {0: "batch"}}
+
+
+class ExporterUnavailable(ValueError):
+    """The exporter is not to be had here, or not for this backbone; the message says what to do."""
+
+
+def by_torch(graph: UnitVector, file: Path) -> None:
+    """By torch's TorchScript exporter; ADR 0003 says why this one."""
+    import torch
+
+    encoder = graph.encoder
+    torch.onnx.export(
+        graph,
+        encoder.tensors(encoder.tokenizer.encode(["an example of two texts", "short"])),
+        str(file),
+        dynamo=False,
+        opset_version=OPSET,
+        input_names=list(INPUTS),
+        output_names=list(OUTPUTS),
+        dynamic_axes=INPUTS | OUTPUTS,
+    )
+
+
+def by_optimum(graph: UnitVector, file: Path) -> None:
+    """By optimum's exporter: its description of the backbone's family, with our inputs and outputs in place of its own.
+
+    What it does to trace the family (its patches of transformers) is thus kept, and pooling, transform and
+    normalisation are traced with the backbone, whichever they are. Token types are left to the backbone: all zero.
+
+    Raises:
+        ExporterUnavailable: optimum's exporter is not installed, or does not know the family.
+    """
+    require_optimum()
+    from optimum.exporters.onnx import export
+    from optimum.exporters.tasks import TasksManager
+
+    config = graph.encoder.backbone.config
+    try:
+        families = TasksManager.get_supported_tasks_for_model_type(
+            config.model_type, "onnx", library_name="transformers"
+        )
+        family = families["feature-extraction"].func
+    except KeyError as error:
+        raise ExporterUnavailable(f"optimum has no exporter for {config.model_type}: --exporter torch has") from error
+    described = type("UnitVectorOnnxConfig", (family,), {"inputs": INPUTS, "outputs": OUTPUTS})
+    export(graph, described(config, task="feature-extraction"), file, opset=OPSET)
+
+
+def require_optimum() -> None:
+    """A question to the environment, without torch.
+
+    Raises:
+        ExporterUnavailable: optimum's exporter is not installed.
+    """
+    try:
+        version("optimum-onnx")
+    except PackageNotFoundError:
+        raise ExporterUnavailable(
+            "optimum's exporter does not fit this environment's transformers: "
+            "`make optimum`, then the same command with .venv-optimum/bin/python"
+        ) from None
+
+
+EXPORTERS: dict[str, Callable[[UnitVector, Path], None]] = {"torch": by_torch, "optimum": by_optimum}
