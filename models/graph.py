@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+from collections import deque
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,14 +16,11 @@ from models.runtimes.base import Device, Options
 from models.runtimes.onnxruntime import OnnxRuntime
 from models.tokenizer import Tokenizer, Tokens
 
-BATCH_TOKENS = 2048
-"""Padded tokens of a batch at most, or one text: more of them at once are no quicker on a CPU."""
-
 
 class Graph:
     """Texts to vectors: the bundle's tokenizer and one of the runtimes.
 
-    `threads` None leaves their number to the runtime.
+    `threads` None stands for the CPU quota.
 
     Raises:
         BundleError: the bundle has no graph of this precision; the message names those it has.
@@ -44,19 +44,26 @@ class Graph:
         self.engine = f"{runtime} {self._runtime.facts()['version']}"
 
     def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Unit vectors (N, D) of `texts` in their order; batches are cut by length."""
+        """Unit vectors (N, D) of `texts` in their order; batches are cut by length and run side by side."""
         tokens = self._tokenizer.encode(texts)
         vectors = np.empty((len(texts), self.dim), dtype=np.float32)
-        for rows in _by_length(tokens):
-            vectors[rows] = self._runtime.run(*self._tokenizer.pad([tokens[i] for i in rows])).vectors
+        share = math.ceil(sum(map(len, tokens)) / self._runtime.streams)
+        batches = list(_by_length(tokens, min(share, self._runtime.batch_tokens)))
+
+        def run(rows: list[int]) -> None:
+            padded = self._tokenizer.pad([tokens[i] for i in rows])
+            vectors[rows] = self._runtime.run(*padded, alone=len(batches) == 1).vectors
+
+        with ThreadPoolExecutor(self._runtime.streams) as threads:
+            deque(threads.map(run, batches), maxlen=0)
         return vectors
 
 
-def _by_length(tokens: Sequence[Tokens]) -> Iterator[list[int]]:
-    """The longest first, so that a lack of memory shows at once."""
+def _by_length(tokens: Sequence[Tokens], budget: int) -> Iterator[list[int]]:
+    """Batches of at most `budget` padded tokens, or one text; the longest first: a lack of memory shows at once."""
     batch: list[int] = []
     for i in sorted(range(len(tokens)), key=lambda i: -len(tokens[i])):
-        if batch and (len(batch) + 1) * len(tokens[batch[0]]) > BATCH_TOKENS:
+        if batch and (len(batch) + 1) * len(tokens[batch[0]]) > budget:
             yield batch
             batch = []
         batch.append(i)

@@ -9,11 +9,15 @@ from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from models import cpus
 from models.bundle import Bundle
 
 Device = Literal["auto", "cpu", "cuda"]
 Floats = NDArray[np.float32]
 Ids = NDArray[np.int64]
+CPU_BATCH_TOKENS = 1024
+"""Padded tokens of a batch on a CPU: more are no quicker, and take memory for each shape that may come (ADR 0012)."""
+MOST_STREAMS = 8
 
 
 class RuntimeUnavailable(RuntimeError):
@@ -31,7 +35,17 @@ class Options:
 
     device: Device = "auto"
     threads: int | None = 1
-    """None: as many as the runtime takes by itself."""
+    """None: the CPU quota."""
+
+    @property
+    def cpu_threads(self) -> int:
+        """Threads of a runtime on the CPU."""
+        return self.threads or cpus.available()
+
+    @property
+    def cpu_streams(self) -> int:
+        """Batches that these threads work on side by side, each on its own: what waits for no other is quicker."""
+        return min(self.cpu_threads, MOST_STREAMS)
 
 
 class Embedded(NamedTuple):
@@ -44,7 +58,7 @@ class Embedded(NamedTuple):
 
 
 class Runtime(Protocol):
-    """A bundle's graph, loaded; called by one thread at a time.
+    """A bundle's graph, loaded; called by as many threads at a time as it has streams.
 
     Raises (when it is made):
         RuntimeUnavailable: it has not this precision here.
@@ -54,11 +68,20 @@ class Runtime(Protocol):
     name: ClassVar[str]
     precision: str
     device: str
+    streams: int
+    """Batches that it runs side by side."""
+    batch_tokens: int
+    """Padded tokens of a batch, beyond which it is no quicker."""
+    length_step: int
+    """Batches are padded to a multiple of so many tokens."""
 
     def __init__(self, bundle: Bundle, precision: str, options: Options) -> None: ...
 
-    def run(self, ids: Ids, mask: Ids) -> Embedded:
-        """One padded batch, `ids` and `mask` each (N, L), rows in the order given. The arrays are the caller's own."""
+    def run(self, ids: Ids, mask: Ids, *, alone: bool = False) -> Embedded:
+        """One padded batch, `ids` and `mask` each (N, L), rows in the order given. The arrays are the caller's own.
+
+        `alone` says that no other runs beside it: all threads may work on this one.
+        """
 
     @staticmethod
     def precisions(bundle: Bundle, options: Options) -> Sequence[str]:

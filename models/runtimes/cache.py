@@ -21,12 +21,15 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 CPUINFO = Path("/proc/cpuinfo")
+FORMAT = 2
+"""Of the rows: those of another are not found."""
 
 
 def key(bundle: Bundle, options: Options) -> dict[str, Any]:
     """All that decides a measurement: the encoder, the bytes of its graphs, what is compared, and the host."""
     graphs = {precision: file.relative_to(bundle.folder).as_posix() for precision, file in bundle.graphs.items()}
     return {
+        "format": FORMAT,
         "fingerprint": bundle.manifest.fingerprint,
         "graphs": {precision: bundle.manifest.files[path] for precision, path in graphs.items()},
         "pairs": [str(pair) for pair in available(bundle, options)],

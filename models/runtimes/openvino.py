@@ -5,12 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from functools import cache
+from queue import SimpleQueue
 from typing import Any, ClassVar
 
 import numpy as np
 
 from models.bundle import FP32, Bundle
-from models.runtimes.base import Embedded, Ids, Options, RuntimeUnavailable, first_line
+from models.runtimes.base import CPU_BATCH_TOKENS, Embedded, Ids, Options, RuntimeUnavailable, first_line
 
 HINTS = {FP32: "f32", "bf16": "bf16"}
 """Our names of precisions in OpenVINO's words."""
@@ -19,10 +20,12 @@ LENGTH_STEP = 16
 
 
 class OpenVino:
-    """A compiled model and one request of it: a single stream, all threads on one batch."""
+    """The graph compiled for batches side by side, and, where that is another thing, for one batch on all threads."""
 
     name: ClassVar = "openvino"
     device = "cpu"
+    batch_tokens = CPU_BATCH_TOKENS
+    length_step = LENGTH_STEP
 
     def __init__(self, bundle: Bundle, precision: str, options: Options) -> None:
         offered = self.precisions(bundle, options)
@@ -30,22 +33,35 @@ class OpenVino:
             raise RuntimeUnavailable(f"no {precision} on openvino here; there is {', '.join(offered)}")
         self.precision = precision
         self._longest = bundle.manifest.max_length
-        settings: dict[str, Any] = {
-            "INFERENCE_PRECISION_HINT": HINTS[precision],
-            "PERFORMANCE_HINT": "LATENCY",
-            "NUM_STREAMS": 1,
-            "ENABLE_CPU_PINNING": False,  # two processes would be pinned to the same CPUs
-        }
-        if options.threads:
-            settings["INFERENCE_NUM_THREADS"] = options.threads
-        core = _core()
-        self._request = core.compile_model(core.read_model(bundle.onnx), "CPU", settings).create_infer_request()
+        self.streams = options.cpu_streams
+        graph = _core().read_model(bundle.onnx)
+        self._side_by_side = self._requests(graph, self.streams, options.cpu_threads)
+        self._whole = self._requests(graph, 1, options.cpu_threads) if self.streams > 1 else self._side_by_side
 
-    def run(self, ids: Ids, mask: Ids) -> Embedded:
+    def run(self, ids: Ids, mask: Ids, *, alone: bool = False) -> Embedded:
         """One run of the graph; what comes out is copied, for OpenVINO writes the next one over it."""
         feed = {"input_ids": padded(ids, self._longest), "attention_mask": padded(mask, self._longest)}
-        results = self._request.infer(feed, share_inputs=True, share_outputs=False)
+        requests = self._whole if alone else self._side_by_side
+        request = requests.get()
+        try:
+            results = request.infer(feed, share_inputs=True, share_outputs=False)
+        finally:
+            requests.put(request)
         return Embedded(results["sentence_embedding"], results["norm"])
+
+    def _requests(self, graph: Any, streams: int, threads: int) -> SimpleQueue[Any]:
+        """One for each stream of a model that shares `threads` among `streams`."""
+        settings = {
+            "INFERENCE_PRECISION_HINT": HINTS[self.precision],
+            "NUM_STREAMS": streams,
+            "INFERENCE_NUM_THREADS": threads,
+            "ENABLE_CPU_PINNING": False,  # two processes would be pinned to the same CPUs
+        }
+        compiled = _core().compile_model(graph, "CPU", settings)
+        requests: SimpleQueue[Any] = SimpleQueue()
+        for _ in range(streams):
+            requests.put(compiled.create_infer_request())
+        return requests
 
     @staticmethod
     def precisions(bundle: Bundle, options: Options) -> Sequence[str]:  # noqa: ARG004 - any float32 graph will do
@@ -84,8 +100,11 @@ def _core() -> Any:
 
     Its CPU plugin gives the thread that makes it a larger stack for signals, as AMX needs, and takes it back at its
     end. Of two that overlap, the last puts back a stack that the first has freed, and the next signal ends the process.
+    Its table of types is made at the first question for one; two threads that ask first would wait for each other.
     """
-    return _openvino().Core()
+    openvino = _openvino()
+    openvino.Type.f32.to_dtype()
+    return openvino.Core()
 
 
 def _openvino() -> Any:

@@ -15,7 +15,8 @@ from models import bundle
 from models.bundle import Bundle
 from models.runtimes import REFERENCE, Pair, cache, choice
 from models.runtimes.base import Options, RuntimeUnavailable
-from models.runtimes.choice import Choice, Measured, choose
+from models.runtimes.choice import Choice, choose
+from models.runtimes.measurement import Measured
 
 OPTIONS = Options("cpu", 1)
 
@@ -39,7 +40,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[Bundle]:
 
     def measure(source: Bundle, options: Options) -> Sequence[Measured]:
         found.append(source)
-        return [Measured(*REFERENCE, 10.0, 1.0, 1.0), Measured("openvino", "bf16", 40.0, 4.0, 0.99998)]
+        return [Measured(*REFERENCE, 10.0, 1.0, 1.0, 0.0), Measured("openvino", "bf16", 40.0, 4.0, 0.99998, 0.003)]
 
     for module in (choice, cache):
         monkeypatch.setattr(module, "available", lambda *_, **__: pairs)
@@ -92,6 +93,8 @@ def test_a_damaged_cache_is_said_and_measured_anew(
     [
         {"times_reference": "4"},
         {"least_cosine": [1]},
+        {"rank_loss": "0"},
+        {"barred": 1},
         {"new": 1},
         {"runtime": None},
         {"precision": [1]},
@@ -139,7 +142,7 @@ def test_a_table_with_a_pair_that_failed_is_not_kept(
 ) -> None:
     once = Measured("openvino", "bf16", error="out of memory")
     with monkeypatch.context() as failing:
-        failing.setattr(choice, "measure", lambda *_: [Measured(*REFERENCE, 10.0, 1.0, 1.0), once])
+        failing.setattr(choice, "measure", lambda *_: [Measured(*REFERENCE, 10.0, 1.0, 1.0, 0.0), once])
         assert choose(opened, OPTIONS).pair == REFERENCE
     assert choose(opened, OPTIONS).pair == Pair("openvino", "bf16")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,22 @@ def test_a_text_has_one_vector_alone_and_in_any_batch(run: Runner, texts: list[s
     together = run(texts).vectors
     alone = np.concatenate([run([text]).vectors for text in texts])
     assert (together * alone).sum(axis=1).min() >= ALIKE[run.pair.precision]
+
+
+@pytest.mark.parametrize(("threads", "streams"), [(1, 1), (2, 2), (16, 8)])
+def test_streams_side_by_side_and_all_threads_on_one_batch_give_the_same_vectors(
+    run: Runner, opened: Bundle, threads: int, streams: int
+) -> None:
+    runtime = RUNTIMES[run.pair.runtime](opened, run.pair.precision, Options("cpu", threads))
+    assert runtime.streams == streams
+    tokenizer = Tokenizer(opened.tokenizer_file, max_length=opened.manifest.max_length)
+    batches = [tokenizer.pad(tokenizer.encode([text])) for text in TEXTS * 4]
+    with ThreadPoolExecutor(streams) as pool:
+        together = np.concatenate([one.vectors for one in pool.map(lambda batch: runtime.run(*batch), batches)])
+    alone = np.concatenate([runtime.run(*batch, alone=True).vectors for batch in batches])
+    expected = run(TEXTS * 4).vectors
+    assert (together * expected).sum(axis=1).min() >= ALIKE[run.pair.precision]
+    assert (alone * expected).sum(axis=1).min() >= ALIKE[run.pair.precision]
 
 
 @given(st.integers(1, 3), st.integers(1, 200), st.integers(1, 150))
@@ -165,10 +182,35 @@ def test_a_signal_after_two_models_that_overlapped_is_heard(opened: Bundle, run:
     assert (done.returncode, done.stdout) == (0, "told\n")
 
 
-def test_openvino_leaves_the_choice_of_cpus_to_the_system(run: Runner) -> None:
+ASKED_AT_ONCE = """
+import os, sys, threading
+from models.runtimes import openvino
+openvino._core()
+sys.setswitchinterval(1e-6)
+begin, ask_one = threading.Barrier(8), openvino._openvino().Type.i64.to_dtype
+def ask():
+    begin.wait()
+    ask_one()
+threads = [threading.Thread(target=ask, daemon=True) for _ in range(8)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join(5)
+os._exit(any(thread.is_alive() for thread in threads))
+"""
+
+
+def test_the_first_batches_of_many_threads_do_not_wait_for_each_other(run: Runner) -> None:
+    if run.pair.runtime != "openvino":
+        pytest.skip("it makes a table of types at the first batch")
+    assert subprocess.run([sys.executable, "-c", ASKED_AT_ONCE], timeout=60, check=False).returncode == 0
+
+
+def test_openvino_leaves_the_choice_of_cpus_to_the_system(run: Runner, opened: Bundle) -> None:
     if run.pair.runtime != "openvino":
         pytest.skip("ONNX Runtime pins nothing by itself")
-    compiled = run._runtime._request.get_compiled_model()  # type: ignore[attr-defined]
+    runtime = RUNTIMES["openvino"](opened, run.pair.precision, Options("cpu", 1))
+    compiled = runtime._whole.get().get_compiled_model()  # type: ignore[attr-defined]
     assert compiled.get_property("ENABLE_CPU_PINNING") is False
 
 
@@ -212,18 +254,22 @@ def test_openvino_reports_no_import_to_its_makers(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_memory_stays_flat_over_300_shapes(run: Runner) -> None:
-    """As many new shapes again add little to what the first ones took."""
-    draw = np.random.default_rng(0)
+def test_memory_stays_flat_over_10000_random_shapes(run: Runner, opened: Bundle) -> None:
+    """What a server sends it: batches of at most so many padded tokens. The first tenth brings most shapes."""
+    runtime = RUNTIMES[run.pair.runtime](opened, run.pair.precision, Options("cpu", 2))
+    draw, longest = np.random.default_rng(0), opened.manifest.max_length
 
     def batches(count: int) -> None:
         for _ in range(count):
-            run([" ".join(draw.choice(WORDS, draw.integers(1, 62))) for _ in range(draw.integers(1, 40))])
+            length = int(draw.integers(1, longest + 1))
+            padded = length + -length % runtime.length_step
+            batch = np.ones((int(draw.integers(1, runtime.batch_tokens // padded + 1)), length), dtype=np.int64)
+            runtime.run(batch, batch)
 
-    batches(150)
+    batches(1_000)
     before = _resident()
-    batches(300)
-    assert _resident() - before < 32, "MiB"
+    batches(9_000)
+    assert _resident() < 1.05 * before, "MiB"
 
 
 def _resident() -> float:

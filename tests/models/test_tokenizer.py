@@ -83,6 +83,26 @@ def test_decode_inverts_encode_and_refuses_foreign_ids(file: Path) -> None:
             tokenizer.decode([2, foreign])
 
 
+def test_pieces_are_where_their_text_is_and_nothing_is_cut(file: Path) -> None:
+    tokenizer = Tokenizer(file, max_length=5)
+    (pieces,) = tokenizer.pieces([LONG])
+    (tokens,) = Tokenizer(file, max_length=64).encode([LONG])
+    assert [piece.id for piece in pieces] == tokens.ids.tolist()
+    first, *between, last = pieces
+    assert [(piece.special, piece.start, piece.stop) for piece in (first, last)] == [(True, None, None)] * 2
+    assert all(piece.text == LONG[piece.start : piece.stop] and not piece.special for piece in between)
+    (bare,) = tokenizer.pieces([LONG], special_tokens=False)
+    assert bare == between
+
+
+def test_special_tokens_are_shown_where_they_are_wanted(file: Path) -> None:
+    tokenizer = Tokenizer(file, max_length=64)
+    first, *_, last = tokenizer.pieces(["the man"])[0]
+    whole = tokenizer.decode([first.id, last.id], skip_special_tokens=False)
+    assert whole.split() == [first.text, last.text]
+    assert tokenizer.decode([first.id, last.id]) == ""
+
+
 def test_a_length_without_room_for_text_is_refused(file: Path) -> None:
     with pytest.raises(ValueError, match="leaves no room"):
         Tokenizer(file, max_length=2)

@@ -1,0 +1,261 @@
+"""How each runtime and precision of a machine fares with a bundle: its speed, and how near it stays to float32."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import mean, median
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.bundle import FP32, GOLDEN_COSINE, Bundle
+from models.graph import Graph
+from models.runtimes import REFERENCE, Pair, available
+from models.runtimes.base import Options, first_line
+
+log = logging.getLogger(__name__)
+
+Encode = Callable[[Sequence[str]], NDArray[np.float32]]
+Open = Callable[[], Encode]
+"""Loads a graph; it is in memory for as long as what this gives."""
+Clock = Callable[[], float]
+
+PROBES = 24
+MEAN_WORDS, SPREAD = 30, 0.8
+"""Of the log-normal lengths of the probes: about 40 tokens each."""
+EVERY = 3
+"""Of so many probes one is timed: the shorter the rounds, the more alike a neighbour's load is for the two in one."""
+ROUNDS, PATIENT_ROUNDS = 5, 9
+SECONDS = 3.0
+"""No round begins after so much time, but for a pair's first two; where there is patience, every one does."""
+RANK_LOSS = 0.1
+"""The highest `rank_loss` at which an engine may serve a bundle: points of STS-B (ADR 0012)."""
+DECIMALS = 6
+"""Similarities that agree in so many are ties: the last bits would rank pairs of equal texts."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What one pair did on this machine."""
+
+    runtime: str
+    precision: str
+    texts_per_second: float | None = None
+    """Of the median round; None where it does not run."""
+    times_reference: float | None = None
+    """How many times as fast as the reference it was, round by round; the median."""
+    least_cosine: float | None = None
+    """The lowest of any probe to the reference's vector; None where that is not finite."""
+    rank_loss: float | None = None
+    """100 x (1 - Spearman) between its similarities of all pairs of probes and the reference's; None as above."""
+    error: str | None = None
+    """Why it does not run."""
+    barred: str | None = None
+    """Why the bundle, which says so in its `engines.json`, is not to be served by it."""
+
+    @classmethod
+    def read(cls, row: Any) -> Measured:
+        """One that was kept as JSON.
+
+        Raises:
+            TypeError, ValueError: it is none.
+        """
+        if not isinstance(row, dict):
+            raise TypeError(f"a row that is no object: {row!r:.40}")
+        names, reasons = (row.get("runtime"), row.get("precision")), (row.get("error"), row.get("barred"))
+        if not (all(isinstance(name, str) for name in names) and all(isinstance(one, str | None) for one in reasons)):
+            raise ValueError(f"names or reasons that are no text: {names}, {reasons}")
+        figures = [row.get(name) for name in ("texts_per_second", "times_reference", "least_cosine", "rank_loss")]
+        if not all(isinstance(figure, float | None) for figure in figures):
+            raise ValueError(f"figures that are no numbers: {figures}")
+        return cls(**row)
+
+    @property
+    def pair(self) -> Pair:
+        """What was measured."""
+        return Pair(self.runtime, self.precision)
+
+    @property
+    def faithful(self) -> bool:
+        """Whether it gives the reference's vectors, and their similarities in the reference's order."""
+        return self.shortcoming is None
+
+    @property
+    def shortcoming(self) -> str | None:
+        """Why it may not serve the bundle, however quick it is; None where it may."""
+        if self.error:
+            return f"does not run: {self.error}"
+        if self.barred:
+            return self.barred
+        if self.least_cosine is None or self.rank_loss is None:
+            return "gives numbers that are not finite"
+        if self.least_cosine < GOLDEN_COSINE:
+            return f"cosine {self.least_cosine:.5f} to {REFERENCE}, below {GOLDEN_COSINE}"
+        if self.rank_loss > RANK_LOSS:
+            return f"rank loss {self.rank_loss:.3f} to {REFERENCE}, above {RANK_LOSS}"
+        return None
+
+
+def measure(bundle: Bundle, options: Options) -> Sequence[Measured]:
+    """Every pair of this machine on the bundle's probes, the reference first.
+
+    Raises:
+        RuntimeUnavailable: nothing runs here.
+    """
+    return compared(graphs(bundle, options), probes(bundle), told=lambda error: told(error, bundle))
+
+
+def graphs(bundle: Bundle, options: Options) -> dict[Pair, Open]:
+    """Every pair of this machine, none loaded yet: the reference, then reduced precisions, for they are mostly quicker.
+
+    Raises:
+        RuntimeUnavailable: nothing runs here.
+    """
+
+    def opener(pair: Pair) -> Open:
+        return lambda: (
+            Graph(
+                bundle, runtime=pair.runtime, precision=pair.precision, threads=options.threads, device=options.device
+            ).encode
+        )
+
+    order = sorted(available(bundle, options), key=lambda pair: (pair != REFERENCE, pair.precision == FP32))
+    return {pair: opener(pair) for pair in order}
+
+
+def probes(bundle: Bundle) -> list[str]:
+    """Texts of log-normal lengths, made of the words of the bundle's golden sentences; the model's length cuts them."""
+    words = [word for golden in bundle.manifest.golden for word in golden.text.split()] or ["a"]
+    draw = random.Random(0)
+    lengths = [draw.lognormvariate(0, SPREAD) for _ in range(PROBES)]
+    scale = MEAN_WORDS / mean(lengths)
+    return [" ".join(draw.choices(words, k=max(1, round(length * scale)))) for length in lengths]
+
+
+def compared(
+    graphs: Mapping[Pair, Open],
+    texts: Sequence[str],
+    *,
+    patient: bool = False,
+    told: Callable[[Exception], str] = first_line,
+    clock: Clock = perf_counter,
+) -> list[Measured]:
+    """Each pair beside the reference, round by round; two graphs are loaded at a time, no more.
+
+    A pair's rounds end where it is clear which is quicker, it or the best so far. `patient` runs them all. `told` says
+    in a line why a pair does not run.
+    """
+    reference = _Timed(graphs[REFERENCE](), texts, clock)
+    exact = reference.vectors()
+    reference()
+    rows, best, begun = [], 1.0, clock()
+
+    def enough(ratios: Sequence[float]) -> bool:
+        if patient:
+            return len(ratios) == PATIENT_ROUNDS
+        late = len(ratios) >= 2 and clock() - begun > SECONDS
+        return late or len(ratios) == ROUNDS or _clear(ratios, best)
+
+    for pair, load in graphs.items():
+        if pair != REFERENCE:
+            try:
+                row = _beside(reference, exact, pair, _Timed(load(), texts, clock), enough)
+            except Exception as error:  # the runtimes' errors have no class in common
+                log.warning("%s does not run here: %s", pair, error)
+                row = Measured(*pair, error=told(error))
+            rows.append(row)
+            best = max(best, row.times_reference or 0) if row.faithful else best
+    return [Measured(*REFERENCE, reference.texts_per_second, 1.0, *_closeness(exact, exact)), *rows]
+
+
+def _beside(
+    reference: _Timed,
+    exact: NDArray[np.float32],
+    pair: Pair,
+    other: _Timed,
+    enough: Callable[[Sequence[float]], bool],
+) -> Measured:
+    closeness = _closeness(other.vectors(), exact)
+    other()  # which meets shapes that are new to it
+    ratios: list[float] = []
+    while not enough(ratios):
+        reference()
+        other()
+        ratios.append(reference.last / other.last)
+    return Measured(*pair, other.texts_per_second, median(ratios), *closeness)
+
+
+class _Timed:
+    """A graph that embeds some of the texts again and again."""
+
+    def __init__(self, encode: Encode, texts: Sequence[str], clock: Clock) -> None:
+        self._encode, self._texts, self._clock = encode, texts, clock
+        self._some = texts[::EVERY]
+        self._seconds: list[float] = []
+
+    def vectors(self) -> NDArray[np.float32]:
+        """(N, D) of all texts."""
+        return self._encode(self._texts)
+
+    def __call__(self) -> None:
+        started = self._clock()
+        self._encode(self._some)
+        self._seconds.append(self._clock() - started)
+
+    @property
+    def last(self) -> float:
+        """Seconds of the last time."""
+        return self._seconds[-1]
+
+    @property
+    def texts_per_second(self) -> float:
+        """Of the median time; the first is left out where there are others, for it met shapes that were new."""
+        return len(self._some) / median(self._seconds[1:] or self._seconds)
+
+
+def _clear(ratios: Sequence[float], best: float) -> bool:
+    """Whether two rounds or more all said the same of a pair and the best so far: the fewer, the wider the lead."""
+    if len(ratios) < 2:
+        return False
+    lead = 1 + 1 / len(ratios)
+    return min(ratios) >= lead * best or max(ratios) * lead <= best
+
+
+def told(error: Exception, bundle: Bundle) -> str:
+    """For a table that others read: one line, which does not say where the bundle lies."""
+    line = first_line(error)
+    for folder in (bundle.folder.resolve(), bundle.folder):
+        line = line.replace(f"{folder}/", "").replace(f"{folder}: ", "")
+    return line
+
+
+def _closeness(vectors: NDArray[np.float32], reference: NDArray[np.float32]) -> tuple[float | None, float | None]:
+    """The least cosine and the rank loss; None and None where a number is not finite."""
+    least = float((vectors.astype(np.float64) * reference).sum(axis=1).min())
+    return (least, rank_loss(vectors, reference)) if np.isfinite(least) else (None, None)
+
+
+def rank_loss(vectors: NDArray[np.float32], reference: NDArray[np.float32]) -> float:
+    """100 x (1 - Spearman) between the cosines of all pairs of unit vectors (N, D) and the reference's.
+
+    What is lost, in points, on sentence pairs whose scores are the reference's own ranking of them. 0 where the
+    reference ranks nothing, and 100 where it does and `vectors` don't.
+    """
+    pairs = np.triu_indices(len(vectors), k=1)
+    ours, theirs = (_ranks((each.astype(np.float64) @ each.T)[pairs]) for each in (vectors, reference))
+    if not theirs.any():
+        return 0.0
+    scale = np.linalg.norm(ours) * np.linalg.norm(theirs)
+    return 100 * (1 - float(ours @ theirs / scale)) if scale else 100.0
+
+
+def _ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Ranks from their mean, ties at the mean of theirs: (n,)."""
+    _, place, counts = np.unique(values.round(DECIMALS), return_inverse=True, return_counts=True)
+    ranks: NDArray[np.float64] = (np.cumsum(counts) - (counts - 1) / 2)[place]
+    return ranks - ranks.mean() if len(ranks) else ranks
