@@ -64,7 +64,7 @@ class Parser(argparse.ArgumentParser):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; the exit code is 0, 2 for bad input, 1 for a failure, 130 after Ctrl-C."""
-    options = parser().parse_args(arguments)
+    options = parser().parse_args(study.spelt_out(sys.argv[1:] if arguments is None else arguments))
     disable_progress_bar()  # type: ignore[no-untyped-call]  # transformers' own, one for each file it opens
     set_verbosity_error()  # type: ignore[no-untyped-call]  # no report on weights that pooling does without
     try:

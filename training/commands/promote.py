@@ -10,6 +10,7 @@ from typing import Any
 
 from training.promotion import history
 from training.promotion.decision import Decision
+from training.promotion.engines import Machine
 from training.promotion.place import check_default
 from training.promotion.promote import Terms
 from training.promotion.promote import promote as decide
@@ -44,7 +45,9 @@ def promote(options: argparse.Namespace) -> int:
     require = options.require if options.require is not None else REQUIRED if options.data else ()
     terms = Terms(margin=options.margin, require=require, reports=options.report, force=options.force)
     place = check_default(options.default)
-    decision = decide(options.bundle, place, terms, partial(pick, options.data, options.corpus), stream=sys.stderr)
+    decision = decide(
+        options.bundle, place, terms, partial(pick, options.data, options.corpus), stream=sys.stderr, machine=Machine()
+    )
     if decision.outcome == "refused":
         print(f"{options.bundle}: refused, {place.default} stays as it is\n{_listed(decision)}", file=sys.stderr)
         return 1
@@ -63,14 +66,7 @@ def rollback(options: argparse.Namespace) -> int:
 
 
 def _listed(decision: Decision) -> str:
-    checks = [f"  {'ok' if check.passed else 'NO':2}  {check.name}: {check.says}" for check in decision.checks]
-    paces = [
-        f"  {'ok' if facts['kept'] else '--'}  {precision}: {facts['times_as_fast']:.2f} times as fast as float32 here"
-        + ("" if facts["kept"] else ", so its graph is left out")
-        for precision, facts in decision.precisions.items()
-        if "times_as_fast" in facts
-    ]
-    return "\n".join([*checks, *paces])
+    return "\n".join(f"  {'ok' if check.passed else 'NO':2}  {check.name}: {check.says}" for check in decision.checks)
 
 
 def _tasks(text: str) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,20 @@ from training.study.summary import RESAMPLES, summaries
 from training.study.table import table
 
 
+def spelt_out(arguments: Sequence[str]) -> list[str]:
+    """`study FILE.toml` is `study run FILE.toml`."""
+    match arguments:
+        case ["study", file, *rest] if file.endswith(".toml"):
+            return ["study", "run", file, *rest]
+    return [*arguments]
+
+
 def add(commands: Any) -> None:
     """The command, its own commands and their options."""
     study = commands.add_parser("study", help="many runs of one question: train, compare, report")
     actions = study.add_subparsers(required=True, metavar="run|report|status")
 
-    command = actions.add_parser("run", help="every run that is not finished yet")
+    command = actions.add_parser("run", help="every run that is not finished yet; a file alone is run, too")
     command.add_argument("file", type=Path, metavar="FILE.toml")
     command.add_argument("--data", metavar="DIR", help="SentEval's data, which every run is judged by")
     command.add_argument("--corpus", nargs="+", metavar="FILE", help="text, a sentence a line (default: Python's docs)")

@@ -19,8 +19,6 @@ from training.promotion.yardsticks import LEVEL, Judged, Yardstick
 GOLDEN_FP32 = 0.9999
 GOLDEN_REDUCED = bundle.GOLDEN_COSINE
 """The lowest cosine to a golden vector."""
-DRIFT = 0.2
-"""Points by which a reduced precision may differ from float32."""
 
 NOT_WORSE = "not worse"
 
@@ -33,9 +31,9 @@ class Judges:
     watched: Callable[[Encode], Encode]
     """An `Encode` made to say how far it is."""
 
-    def encode(self, source: Bundle, precision: str = FP32) -> Encode:
-        """One runner for all of them."""
-        return self.watched(Graph(source, precision=precision).encode)
+    def encode(self, source: Bundle) -> Encode:
+        """One runner for all of them: float32 on ONNX Runtime."""
+        return self.watched(Graph(source).encode)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +62,7 @@ class Check:
 
     def to_json(self) -> dict[str, Any]:
         """Plain values; numbers that are not finite become null."""
-        return asdict(self) | {"numbers": _finite(dict(self.numbers))}
+        return asdict(self) | {"numbers": finite(dict(self.numbers))}
 
 
 def attempted(name: str, check: Callable[[], Check]) -> Check:
@@ -161,21 +159,10 @@ def _against(ours: Judged, bar: Bar, judges: Judges) -> tuple[bool, str, dict[st
     return between.difference >= -bar.margin, says, {"incumbent": theirs.score, "level": LEVEL, **asdict(between)}
 
 
-def alike(candidate: Bundle, judges: Judges) -> Check:
-    """Every reduced precision scores what float32 scores."""
-    name = "reduced precisions"
-    if len(candidate.graphs) == 1:
-        return Check(name=name, passed=True, says="there are none")
-    metric = judges.yardstick.drift_metric
-    scores = {precision: judges.yardstick.drift(judges.encode(candidate, precision)) for precision in candidate.graphs}
-    drifts = {precision: score - scores[FP32] for precision, score in scores.items() if precision != FP32}
-    far = [precision for precision, drift in drifts.items() if not abs(drift) <= DRIFT]
-    listed = ", ".join(f"{precision} {drift:+.2f}" for precision, drift in drifts.items())
-    says = f"{metric} against float32: {listed}" + (f"; more than {DRIFT} for {', '.join(far)}" if far else "")
-    return Check(name=name, passed=not far, says=says, numbers={"metric": metric, "scores": scores, "drifts": drifts})
-
-
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
+    """`value` with null for every number that is not finite, for JSON has none of these."""
     if isinstance(value, dict):
-        return {key: _finite(one) for key, one in value.items()}
+        return {key: finite(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [finite(one) for one in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

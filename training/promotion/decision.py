@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -32,8 +32,6 @@ class Decision:
     force: bool
     copy: str | None = None
     """The name of the promoted copy."""
-    precisions: Mapping[str, Any] = field(default_factory=dict)
-    """Of each: how fast it was here, and whether it is kept."""
     time: str = field(default_factory=now)
 
     @property
@@ -62,7 +60,6 @@ class Decision:
             "checks": [check.to_json() for check in self.checks],
             "failed": [check.name for check in self.failed],
             "forced": self.outcome == "promoted" and bool(self.failed),
-            "precisions": dict(self.precisions),
             "copy": self.copy,
             "host": host(),
         }

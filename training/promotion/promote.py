@@ -8,20 +8,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
 from models.bundle import FP32, REPORT, REPORT_PAGE, Bundle
-from models.graph import Graph
 from training.progress import encode_visibly
-from training.promotion import checks, evaluations, pace
+from training.promotion import checks, evaluations
 from training.promotion.checks import Bar, Judges
 from training.promotion.copies import copy
 from training.promotion.decision import Decision, described, host
+from training.promotion.engines import Engines, Machine, tried
 from training.promotion.evaluations import Evaluation
 from training.promotion.history import reconcile, sweep
 from training.promotion.incumbent import examined, kept
 from training.promotion.ledger import PromotionError
-from training.promotion.pace import Timings
 from training.promotion.place import SHORT, Place
 from training.promotion.yardsticks import Yardstick
 from training.report.page import render
@@ -51,7 +50,7 @@ def promote(
     yardstick: Callable[[], Yardstick],
     *,
     stream: TextIO,
-    timings: Timings = pace.interleaved,
+    machine: Machine,
 ) -> Decision:
     """Examine `candidate`, record what came of it and, if it may, serve it: a refused one changes nothing else.
 
@@ -74,10 +73,10 @@ def promote(
             bar = Bar(margin=terms.margin, incumbent=incumbent, broken=bool(served) and not incumbent, best=best)
             rest = [checks.golden(found), checks.required(found, attached, terms.require)]
             rest.append(checks.attempted(checks.NOT_WORSE, partial(checks.not_worse, found, bar, judges)))
-            rest.append(checks.attempted("reduced precisions", partial(checks.alike, found, judges)))
-            decision = replace(decision, checks=[first, *rest])
+            engines = tried(found, judges, machine)
+            decision = replace(decision, checks=[first, *rest, engines.check])
             if decision.outcome == "promoted":
-                decision = _serve(found, incumbent, decision, place=place, attached=attached, timings=timings)
+                decision = _serve(found, incumbent, decision, place=place, attached=attached, engines=engines)
         place.ledger.append(decision.to_json())
         if decision.outcome == "promoted":
             sweep(place)
@@ -91,26 +90,17 @@ def _serve(
     *,
     place: Place,
     attached: Sequence[Evaluation],
-    timings: Timings,
+    engines: Engines,
 ) -> Decision:
     """The copies first, then the link: a crash leaves the old bundle served until the last step, then the new."""
-    precisions = _paced(candidate, timings)
     served = kept(place, decision.incumbent, incumbent)
     name = place.free_name(candidate.manifest.fingerprint[:SHORT])
-    decision = replace(decision, incumbent=served, precisions=precisions, copy=name)
-    slower = [precision for precision, facts in precisions.items() if not facts["kept"]]
-    dropped = [candidate.graphs[precision].relative_to(candidate.folder).as_posix() for precision in slower]
-    copy(candidate, place.copies / name, dropped=dropped, added=_report(candidate, attached, decision))
+    decision = replace(decision, incumbent=served, copy=name)
+    added = _report(candidate, attached, decision) | engines.documents()
+    made = copy(candidate, place.copies / name, dropped=engines.dropped(candidate), added=added)
+    engines.remember(made)
     place.point(name)
     return decision
-
-
-def _paced(candidate: Bundle, timings: Timings) -> dict[str, dict[str, Any]]:
-    if len(candidate.graphs) == 1:
-        return {}
-    words = sorted({word for one in candidate.manifest.golden for word in one.text.split()}) or ["a"]
-    graphs = {precision: Graph(candidate, precision=precision).encode for precision in candidate.graphs}
-    return pace.judged(timings(graphs, pace.length_mix(words)))
 
 
 def _report(candidate: Bundle, attached: Sequence[Evaluation], decision: Decision) -> dict[str, bytes]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Protocol
@@ -18,8 +18,11 @@ from training.evaluation.bootstrap import Comparison, Resampled
 from training.evaluation.pairs import STS_TASKS, STSB_DEV, Pair, Subsets
 from training.evaluation.vectors import Encode
 
+MEAN_STS = "mean STS"
 RESAMPLES = 1000
 LEVEL = 0.95
+STSB_DRIFT, DRIFT = 0.1, 0.2
+"""Points by which what runs a bundle may differ from its float32 graph: on STS-B dev, and by any other score."""
 
 
 @dataclass(frozen=True)
@@ -36,9 +39,10 @@ class Yardstick(Protocol):
     """Scores encoders, and says how far two of them are apart."""
 
     metric: str
-    drift_metric: str
     sample: str
     """The hash of what is scored: scores of one metric on one sample can be compared later."""
+    limits: Mapping[str, float]
+    """Of each metric that `scores` gives: by how many points what runs a bundle may differ from its float32 graph."""
 
     def judge(self, encode: Encode) -> Judged:
         """The score, and what it comes from.
@@ -50,8 +54,8 @@ class Yardstick(Protocol):
     def compare(self, a: Judged, b: Judged) -> Comparison:
         """`a` minus `b` in points, with the bootstrap interval over the pairs."""
 
-    def drift(self, encode: Encode) -> float:
-        """The score, in points, by which a reduced precision is held against float32.
+    def scores(self, encode: Encode) -> Mapping[str, float]:
+        """Those, in points, by which what runs a bundle is held against its float32 graph.
 
         Raises:
             EvaluationError: the vectors allow none.
@@ -59,7 +63,7 @@ class Yardstick(Protocol):
 
 
 class Labelled:
-    """Spearman x 100 on STS-B dev; for precisions the mean of the seven STS tasks where all are there."""
+    """Spearman x 100 on STS-B dev; for engines also the mean of the seven STS tasks where all are there."""
 
     metric = "STS-B dev"
 
@@ -73,8 +77,8 @@ class Labelled:
         self._pairs: list[Pair] = [pair for pairs in self._dev.values() for pair in pairs]
         self.sample = _hash([astuple(pair) for pair in self._pairs])
         whole = all(files.present(data) for files in STS_TASKS.values())
-        self._tasks = {name: files.load(data) for name, files in STS_TASKS.items()} if whole else None
-        self.drift_metric = "mean STS" if whole else self.metric
+        self._tasks = {name: files.load(data) for name, files in STS_TASKS.items()} if whole else {}
+        self.limits: Mapping[str, float] = {self.metric: STSB_DRIFT, **({MEAN_STS: DRIFT} if whole else {})}
 
     def judge(self, encode: Encode) -> Judged:
         """See `Yardstick`."""
@@ -88,18 +92,17 @@ class Labelled:
         golds = np.array([pair.gold for pair in self._pairs])
         return bootstrap.compare([a.values], [b.values], golds, resamples=RESAMPLES, level=LEVEL)
 
-    def drift(self, encode: Encode) -> float:
+    def scores(self, encode: Encode) -> dict[str, float]:
         """See `Yardstick`."""
-        if self._tasks is None:
-            return self.judge(encode).score
-        return sts.mean_of_tasks(sts.evaluate(encode, self._tasks))
+        found = sts.evaluate(encode, {**self._tasks, self.metric: self._dev})
+        scores = {self.metric: found.pop(self.metric).spearman.all}
+        return {**scores, MEAN_STS: sts.mean_of_tasks(found)} if found else scores
 
 
 class Unlabelled:
     """MRR@10 x 100 of finding a held-out sentence's other half."""
 
     metric = "self-retrieval"
-    drift_metric = metric
 
     def __init__(self, corpus: Corpus) -> None:
         """Halves the held-out sentences.
@@ -107,6 +110,7 @@ class Unlabelled:
         Raises:
             CorpusError: no two of them have enough words.
         """
+        self.limits: Mapping[str, float] = {self.metric: DRIFT}
         self._halves = [pair for pair in map(self_retrieval.halves, corpus.census.held_out) if pair]
         if len(self._halves) < 2:
             raise CorpusError(
@@ -126,9 +130,9 @@ class Unlabelled:
         first, second = (Resampled(each.score, each.values[rows].mean(axis=1)) for each in (a, b))
         return first.against(second, LEVEL)
 
-    def drift(self, encode: Encode) -> float:
+    def scores(self, encode: Encode) -> dict[str, float]:
         """See `Yardstick`."""
-        return self.judge(encode).score
+        return {self.metric: self.judge(encode).score}
 
 
 def pick(data: Path | None, corpus: Sequence[str]) -> Yardstick:

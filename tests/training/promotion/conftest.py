@@ -13,10 +13,18 @@ import pytest
 
 from models import bundle
 from models.bundle import Bundle
+from models.runtimes import RUNTIMES
 from tests.conftest import WORDS
 from training.commands import promote as commands
 
 Command = Callable[..., int]
+
+
+@pytest.fixture(autouse=True)
+def _onnxruntime_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine without further runtimes, and with nothing measured before."""
+    monkeypatch.delitem(RUNTIMES, "openvino")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
 @pytest.fixture(scope="session")

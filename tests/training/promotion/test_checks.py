@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +15,7 @@ from models.bundle import FP32, Bundle
 from training.evaluation.bootstrap import Comparison
 from training.evaluation.vectors import Encode, EvaluationError
 from training.promotion.decision import Decision
+from training.promotion.engines import Machine
 from training.promotion.place import Place
 from training.promotion.promote import Terms, promote
 from training.promotion.yardsticks import Judged
@@ -25,10 +26,11 @@ Rewritten = Callable[..., Bundle]
 class Given:
     """A yardstick that scores one encoder after another as it was told."""
 
-    metric = drift_metric = "given"
+    metric = "given"
 
     def __init__(self, *scores: float | Exception, sample: str = "a") -> None:
         self.sample = sample
+        self.limits: Mapping[str, float] = {"given": 0.2}
         self._scores = list(scores)
 
     def judge(self, encode: Encode) -> Judged:
@@ -40,13 +42,14 @@ class Given:
     def compare(self, a: Judged, b: Judged) -> Comparison:
         return Comparison(a.score - b.score, a.score - b.score, a.score - b.score, 0.5)
 
-    def drift(self, encode: Encode) -> float:
-        return 80.0
+    def scores(self, encode: Encode) -> Mapping[str, float]:
+        return {"given": 80.0}
 
 
 def decided(artifacts: Path, name: str, yardstick: Given, *, force: bool = False) -> Decision:
     place = Place(artifacts / "default")
-    return promote(artifacts / name, place, Terms(force=force), lambda: yardstick, stream=io.StringIO())
+    terms = Terms(force=force)
+    return promote(artifacts / name, place, terms, lambda: yardstick, stream=io.StringIO(), machine=Machine())
 
 
 @pytest.mark.parametrize("score", [np.nan, np.inf, EvaluationError("a vector holds NaN")])
@@ -68,15 +71,15 @@ def test_a_reduced_precision_that_fails_is_not_forced(
 ) -> None:
     shutil.copy(artifacts / "tiny" / bundle.ONNX, artifacts / "tiny" / "onnx/model_bf16.onnx")
     rewritten(artifacts / "tiny")
-    drifts = iter([80.0, 70.0])
-    monkeypatch.setattr(Given, "drift", lambda *_: next(drifts))
+    scores = iter([80.0, 70.0])
+    monkeypatch.setattr(Given, "scores", lambda *_: {"given": next(scores)})
     decision = decided(artifacts, "tiny", Given(80.0), force=True)
-    assert (decision.outcome, [check.name for check in decision.failed]) == ("refused", ["reduced precisions"])
+    assert (decision.outcome, [check.name for check in decision.failed]) == ("refused", ["engines"])
 
-    def crashed(_: Given, encode: Encode) -> float:
+    def crashed(_: Given, encode: Encode) -> Mapping[str, float]:
         raise RuntimeError("no kernel")
 
-    monkeypatch.setattr(Given, "drift", crashed)
+    monkeypatch.setattr(Given, "scores", crashed)
     decision = decided(artifacts, "tiny", Given(80.0), force=True)
     assert decision.outcome == "refused" and decision.failed[0].says == "could not be made: no kernel"
     assert list(bundle.load(artifacts / "tiny").graphs) == [FP32, "bf16"]

@@ -25,18 +25,22 @@ import io, json, os, shutil, sys, tempfile, warnings
 from pathlib import Path
 import numpy as np
 from models import bundle
+from models.runtimes import REFERENCE
 from training.evaluation.bootstrap import Comparison
 from training.promotion import checks, history
+from training.promotion.engines import Machine
 from training.promotion.place import Place
 from training.promotion.promote import Terms, promote
 from training.promotion.yardsticks import Judged
 
 class Equal:
-    metric = drift_metric = sample = "equal"
+    metric = sample = "equal"
+    limits = {"equal": 0.2}
     def judge(self, encode): return Judged(80.0, np.zeros(2))
     def compare(self, a, b): return Comparison(0.0, 0.0, 0.0, 0.5)
-    def drift(self, encode): return 80.0
+    def scores(self, encode): return {"equal": 80.0}
 
+plain = Machine(graphs=lambda *_: {REFERENCE: None})
 checks.golden_cosine = history.golden_cosine = lambda *_, **__: 1.0  # no session: nothing that a fork would break
 CHANGES = {"os.rename", "os.link", "os.symlink", "os.remove", "os.rmdir", "os.mkdir", "os.truncate", "os.chmod", "open"}
 template, first, stride = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
@@ -64,7 +68,7 @@ def child(work, kill_at=None):
 
 def act(verb, place):
     if verb == "promote":
-        decided = promote(place.default.parent / "other", place, Terms(), Equal, stream=io.StringIO())
+        decided = promote(place.default.parent / "other", place, Terms(), Equal, stream=io.StringIO(), machine=plain)
         assert decided.outcome == "promoted"
     else:
         history.rollback(place, stream=io.StringIO())

@@ -19,6 +19,7 @@ import pytest
 
 from tests.training.study.conftest import call
 from training.checkpoint import CHECKPOINT
+from training.cli import main
 from training.evaluation.pairs import DataError
 from training.lock import LockError, locked
 from training.loop import InterruptedRun
@@ -152,6 +153,15 @@ def test_what_would_stop_every_run_stops_the_study_first(
     assert not out.exists()
     with locked(out), pytest.raises(LockError, match="another process is at work there"):
         call("run", str(make_study()), "--out", str(out))
+
+
+def test_a_study_that_is_only_named_is_run(make_study: MakeStudy, tmp_path: Path, capsys: Capture) -> None:
+    file, out = make_study("[grid]\nseed = [0]\n", eval_data=None), tmp_path / "out"
+    for given in (["study", str(file)], ["study", "run", str(file)]):
+        assert main([*given, "--out", str(out)]) == 2
+        assert "eval_data: a study judges by" in capsys.readouterr().err
+    assert main(["study", "status", str(file), "--out", str(out)]) == 2, "the other commands are as they were"
+    assert "`study run` writes it" in capsys.readouterr().err
 
 
 def test_the_plan_is_kept_and_its_runs_wait(make_study: MakeStudy, tmp_path: Path, capsys: Capture) -> None:
