@@ -11,14 +11,14 @@ from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
-from benchmarks import embedding, serving, training
+from benchmarks import encodings, serving, training
 from models import cpus
 from models.runtimes import cache
 
 BENCHMARKS: dict[str, Callable[[], dict[str, Any]]] = {
-    "embedding": embedding.measure,
     "training": training.measure,
     "serving": serving.measure,
+    "encodings": encodings.measure,
 }
 RESULTS = Path(__file__).parent / "results"
 PACKAGES = ("torch", "transformers", "onnxruntime", "openvino", "sentence-transformers", "tokenizers", "numpy")

@@ -39,8 +39,13 @@ class Sample:
     latencies: list[float] = field(default_factory=list)
     """Seconds a request; open loop: from the moment it was due, whether or not it could be sent then."""
 
-    def add(self, request: Request, latency: float) -> None:
-        """One reply."""
+    def add(self, request: Request, latency: float, reply: bytes | bytearray) -> None:
+        """One reply.
+
+        Raises:
+            ReplyError: its status is not 200.
+        """
+        _checked(reply)
         self.texts += request.texts
         self.tokens += request.tokens
         self.latencies.append(latency)
@@ -53,6 +58,8 @@ class Address:
     port: int
     path: str
     host: str = "127.0.0.1"
+    headers: tuple[str, ...] = ()
+    """Sent with every request, `name: value` each."""
 
 
 class Connection:
@@ -63,7 +70,8 @@ class Connection:
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._head = (
             f"POST {address.path} HTTP/1.1\r\nhost: {address.host}:{address.port}\r\n"
-            "content-type: application/json\r\ncontent-length: %d\r\n\r\n"
+            + "".join(f"{header}\r\n" for header in address.headers)
+            + "content-type: application/json\r\ncontent-length: %d\r\n\r\n"
         ).encode()
         self._received = bytearray()
         self._awaited: int | None = None
@@ -77,7 +85,7 @@ class Connection:
         """Read what is there: the whole reply once it is complete, head included.
 
         Raises:
-            ReplyError: the server hung up, or its status is not 200.
+            ReplyError: the server hung up.
         """
         received = self.socket.recv(1 << 20)
         if not received:
@@ -87,8 +95,6 @@ class Connection:
             self._awaited = end + 4 + _content_length(bytes(self._received[:end]).lower())
         if self._awaited is None or len(self._received) < self._awaited:
             return None
-        if not self._received.startswith(b"HTTP/1.1 200"):
-            raise ReplyError(self._received[:400].decode(errors="replace").replace("\r\n", " "))
         return self._received
 
 
@@ -125,8 +131,8 @@ class Pool:
         self._asked[connection] = request, due
         connection.send(request.body)
 
-    def replies(self, timeout: float = PATIENCE) -> Iterator[tuple[Request, float]]:
-        """Requests answered by now, and the seconds since each was due; waits for the first up to `timeout`."""
+    def replies(self, timeout: float = PATIENCE) -> Iterator[tuple[Request, float, bytearray]]:
+        """Requests answered by now, the seconds since each was due, the answer; waits for the first up to `timeout`."""
         ready = self._selector.select(timeout)
         if not ready and timeout >= PATIENCE:
             raise ReplyError(f"no reply in {PATIENCE:.0f} seconds")
@@ -134,10 +140,10 @@ class Pool:
             connection: Connection = key.data
             if connection not in self._asked:  # idle for longer than the server keeps it
                 self._drop(connection)
-            elif connection.receive() is not None:
+            elif (reply := connection.receive()) is not None:
                 request, due = self._asked.pop(connection)
                 self._idle.append(connection)
-                yield request, time.perf_counter() - due
+                yield request, time.perf_counter() - due, reply
 
     def _drop(self, connection: Connection) -> None:
         self._idle.remove(connection)
@@ -158,8 +164,8 @@ def closed_loop(address: Address, requests: Iterator[Request], clients: int, sec
         for _ in range(clients):
             pool.send(next(requests), began)
         while pool.busy:
-            for request, latency in pool.replies():
-                sample.add(request, latency)
+            for request, latency, reply in pool.replies():
+                sample.add(request, latency, reply)
                 if (now := time.perf_counter()) < began + seconds:
                     pool.send(next(requests), now)
         sample.seconds = time.perf_counter() - began
@@ -177,8 +183,8 @@ def open_loop(address: Address, requests: Iterator[Request], rate: float, second
             while coming and coming[0] <= time.perf_counter() and not pool.full:
                 pool.send(next(requests), coming.popleft())
             until_next = coming[0] - time.perf_counter() if coming and not pool.full else PATIENCE
-            for request, latency in pool.replies(max(0.0, until_next)):
-                sample.add(request, latency)
+            for request, latency, reply in pool.replies(max(0.0, until_next)):
+                sample.add(request, latency, reply)
         sample.seconds = time.perf_counter() - began
     return sample
 
@@ -197,8 +203,19 @@ def embed(address: Address, texts: Sequence[str]) -> np.ndarray[Any, np.dtype[np
             pass
     finally:
         connection.socket.close()
-    answer = json.loads(reply.partition(b"\r\n\r\n")[2])
+    answer = json.loads(_checked(reply).partition(b"\r\n\r\n")[2])
     return np.array([row["embedding"] for row in answer["data"]])
+
+
+def status(reply: bytes | bytearray) -> int:
+    """Of a whole reply."""
+    return int(reply[9:12])
+
+
+def _checked(reply: bytes | bytearray) -> bytes | bytearray:
+    if status(reply) != 200:
+        raise ReplyError(reply[:400].decode(errors="replace").replace("\r\n", " "))
+    return reply
 
 
 def _content_length(head: bytes) -> int:

@@ -23,7 +23,6 @@ from benchmarks.loads import MODEL_NAME, Load, Population, Request
 from benchmarks.peers import EXPORTED, environment, python
 from models import cpus
 from models.sources import resolve
-from serving.settings import Settings
 
 BUNDLE = Path("artifacts/default")
 OURS = "isosphere"
@@ -82,6 +81,8 @@ class Spec:
     """Of OpenAI's route; None for a library."""
     embeds: bool = True
     """Whether its vectors mean anything."""
+    most_texts: int | None = None
+    """Of a request that it is asked; None: any."""
     remembers: bool = False
     """Whether its first start measures what later ones look up in the user's cache folder."""
 
@@ -95,7 +96,7 @@ def specs() -> dict[str, Spec]:
     infinity += ("--port", "{port}", "--host", "127.0.0.1", "--served-model-name", MODEL_NAME)
     ours: Command = (own, "-m", "serving", "--bundle", BUNDLE, "--data", "{data}")
     ours += ("--port", "{port}", "--no-demo")
-    bare = BUNDLE, str(cpus.available()), str(Settings.model_fields["max_batch_tokens"].default)
+    bare = BUNDLE, str(cpus.available())
     return {
         OURS: Spec(ours, "our server at its default settings", "/v1/embeddings", remembers=True),
         "infinity_torch": Spec((*infinity, "--model-id", minilm, "--engine", "torch"), "infinity-emb"),
@@ -109,6 +110,12 @@ def specs() -> dict[str, Spec]:
         "fastembed": Spec((python("fastembed"), library, "fastembed", BUNDLE), "a library: no HTTP, one caller", None),
         "bare_onnxruntime": Spec((own, library, "onnxruntime", *bare), "ceiling of the engine, fp32", None),
         "bare_openvino": Spec((own, library, "openvino", *bare), "ceiling of the engine, bf16 if the CPU has it", None),
+        "bare_call": Spec(
+            (own, library, "openvino", *bare, "call"),
+            "floor of one request: its texts in one run, tokenised",
+            None,
+            most_texts=1,
+        ),
         "constant_reply": Spec(
             (own, route, "constant", "", "{port}"), "ceiling of HTTP and JSON: no model", embeds=False
         ),
@@ -142,7 +149,7 @@ def started(
         try:
             contestant: Contestant
             if spec.path is None:
-                contestant = Library(process, populations, max_length, log)
+                contestant = Library(process, populations, max_length, log, spec.most_texts)
             else:
                 contestant = Server(process, Address(port, spec.path), probe, log)
             yield contestant
@@ -160,7 +167,7 @@ class Server:
     """Asked over HTTP."""
 
     def __init__(self, process: subprocess.Popen[str], address: Address, probe: str, log: Path) -> None:
-        self.pid, self._address = process.pid, address
+        self.pid, self.address = process.pid, address
         deadline, refusal = time.monotonic() + SECONDS_TO_START, "no reply"
         while time.monotonic() < deadline:
             if process.poll() is not None:
@@ -183,7 +190,7 @@ class Server:
 
     def about(self) -> dict[str, Any]:
         """Its answer on /info as far as it says what computes the vectors; nothing if it has no such route."""
-        connection = HTTPConnection(self._address.host, self._address.port, timeout=SECONDS_TO_END)
+        connection = HTTPConnection(self.address.host, self.address.port, timeout=SECONDS_TO_END)
         try:
             connection.request("GET", "/info")
             reply = connection.getresponse()
@@ -196,28 +203,34 @@ class Server:
 
     def embed(self, texts: Sequence[str]) -> Vectors:
         """See `Contestant`."""
-        return embed(self._address, texts)
+        return embed(self.address, texts)
 
     def take(self, turn: Turn) -> Sample:
         """See `Contestant`."""
         if turn.load.capacity is None:
-            return closed_loop(self._address, turn.requests, turn.load.clients, turn.seconds)
-        return open_loop(self._address, turn.requests, turn.rate, turn.seconds, turn.seed)
+            return closed_loop(self.address, turn.requests, turn.load.clients, turn.seconds)
+        return open_loop(self.address, turn.requests, turn.rate, turn.seconds, turn.seed)
 
 
 class Library:
     """Told through pipes what to do; it measures itself."""
 
     def __init__(
-        self, process: subprocess.Popen[str], populations: Mapping[str, Population], max_length: int, log: Path
+        self,
+        process: subprocess.Popen[str],
+        populations: Mapping[str, Population],
+        max_length: int,
+        log: Path,
+        most_texts: int | None = None,
     ) -> None:
         self.pid, self._process, self._log = process.pid, process, log
+        self._most_texts = most_texts
         given = {name: asdict(population) for name, population in populations.items()}
         self._ask({"populations": given, "max_length": max_length})
 
     def takes(self, load: Load) -> bool:
         """See `Contestant`."""
-        return load.for_one_caller
+        return load.for_one_caller and (self._most_texts is None or load.per_request <= self._most_texts)
 
     def about(self) -> dict[str, Any]:
         """It says nothing."""

@@ -1,8 +1,9 @@
-"""`python library.py NAME BUNDLE [THREADS BATCH_TOKENS]`: what has no server, in a process of its own, told on stdin.
+"""`python library.py NAME BUNDLE [THREADS [call]]`: what has no server, in a process of its own, told on stdin.
 
 `fastembed` embeds the texts of one request a call; a peer's interpreter runs it, so nothing of ours is imported. Any
-other name is one of our runtimes, called bare on batches tokenised beforehand and sorted by length: the most that a
-server on that engine could reach. Each line in and out is JSON:
+other name is one of our runtimes, called bare on texts tokenised beforehand: on all of its streams at once with batches
+sorted by length, the most that a server on that engine could reach; with `call`, on all threads with the texts of one
+request at a time, the least that it could take. Each line in and out is JSON:
 
     {"populations": {name: {"texts": [...], "tokens": [...]}}, "max_length": 256}   ->  {"ready": true}
     {"embed": [text, ...]}                                                          ->  {"vectors": [[...], ...]}
@@ -16,7 +17,9 @@ import random
 import sys
 import tempfile
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from itertools import cycle
 from pathlib import Path
@@ -39,6 +42,8 @@ class Library(Protocol):
 
     of_requests: bool
     """Whether a call answers one request."""
+    streams: int
+    """Calls at a time."""
 
     def batches(self, texts: Sequence[str], per_request: int) -> list[Batch]:
         """Everything that may be done before the clock runs."""
@@ -51,6 +56,7 @@ class Fastembed:
     """Its own class for a model from a folder, at default settings, on the bundle's graph."""
 
     of_requests = True
+    streams = 1
 
     def __init__(self, bundle: Path, max_length: int) -> None:
         from fastembed import TextEmbedding  # type: ignore[import-not-found]
@@ -86,7 +92,7 @@ class Session:
 
     of_requests = False
 
-    def __init__(self, name: str, bundle: Path, max_length: int, threads: int, batch_tokens: int) -> None:
+    def __init__(self, name: str, bundle: Path, max_length: int, threads: int) -> None:
         from models.bundle import load
         from models.runtimes import RUNTIMES
         from models.runtimes.base import Options
@@ -96,27 +102,48 @@ class Session:
         precision = "bf16" if "bf16" in RUNTIMES[name].precisions(source, options) else "fp32"
         self._runtime = RUNTIMES[name](source, precision, options)
         self._tokenizer = Tokenizer(source.tokenizer_file, max_length=max_length)
-        self._batch_tokens = batch_tokens
+        self.streams = self._runtime.streams
 
     def batches(self, texts: Sequence[str], per_request: int) -> list[Batch]:  # noqa: ARG002 - it has no requests
         """Tokenised, sorted, padded."""
         tokens = self._tokenizer.encode(texts)
-        rows_of_batches = _by_length([len(one) for one in tokens], self._batch_tokens)
+        step = self._runtime.length_step
+        padded = [len(one) + -len(one) % step for one in tokens]
+        rows_of_batches = _by_length(padded, self._runtime.batch_tokens)
         return [Batch(self._tokenizer.pad([tokens[row] for row in rows]), rows) for rows in rows_of_batches]
 
     def embed(self, work: Any) -> Vectors:
-        """One run of the graph."""
+        """One run of the graph, on one of its streams."""
         return self._runtime.run(*work).vectors
 
 
-def main(name: str, bundle: Path, *limits: int) -> None:
-    """Serve stdin until it ends. `limits` are the threads and the padded tokens in one run of a bare session."""
+class Call(Session):
+    """The same for one caller who waits: a request tokenised beforehand, one run of it on all threads."""
+
+    of_requests = True
+    streams = 1
+
+    def batches(self, texts: Sequence[str], per_request: int) -> list[Batch]:
+        """Requests as they come, tokenised and padded."""
+        tokens = self._tokenizer.encode(texts)
+        starts = range(0, len(texts) - per_request + 1, per_request)
+        rows = [range(start, start + per_request) for start in starts]
+        return [Batch(self._tokenizer.pad([tokens[row] for row in some]), some) for some in rows]
+
+    def embed(self, work: Any) -> Vectors:
+        """One run of the graph on all threads."""
+        return self._runtime.run(*work, alone=True).vectors
+
+
+def main(name: str, folder: str, threads: str = "1", kind: str = "session") -> None:
+    """Serve stdin until it ends."""
+    bundle = Path(folder)
     given = json.loads(sys.stdin.readline())
     library: Library
     if name == "fastembed":
         library = Fastembed(bundle, given["max_length"])
     else:
-        library = Session(name, bundle, given["max_length"], *limits)
+        library = (Call if kind == "call" else Session)(name, bundle, given["max_length"], int(threads))
 
     @cache
     def prepared(texts: str, per_request: int) -> tuple[list[int], Iterator[Batch]]:
@@ -139,17 +166,25 @@ def main(name: str, bundle: Path, *limits: int) -> None:
 
 
 def _calls(library: Library, tokens: Sequence[int], batches: Iterator[Batch], seconds: float) -> dict[str, Any]:
-    """Call after call until the time is up."""
-    texts, read, latencies = 0, 0, []
+    """Call after call until the time is up, on as many threads as the library has streams."""
     began = time.perf_counter()
-    while (started := time.perf_counter()) < began + seconds:
-        batch = next(batches)
-        library.embed(batch.work)
-        latencies.append(time.perf_counter() - started)
-        texts += len(batch.rows)
-        read += sum(tokens[row] for row in batch.rows)
-    seconds = time.perf_counter() - began
-    return {"seconds": seconds, "texts": texts, "tokens": read, "latencies": latencies if library.of_requests else []}
+    ends = began + seconds
+    calls: list[tuple[Batch, float]] = []
+
+    def stream(_: int) -> None:
+        while (started := time.perf_counter()) < ends:
+            batch = next(batches)
+            library.embed(batch.work)
+            calls.append((batch, time.perf_counter() - started))
+
+    with ThreadPoolExecutor(library.streams) as threads:
+        deque(threads.map(stream, range(library.streams)), maxlen=0)
+    return {
+        "seconds": time.perf_counter() - began,
+        "texts": sum(len(batch.rows) for batch, _ in calls),
+        "tokens": sum(tokens[row] for batch, _ in calls for row in batch.rows),
+        "latencies": [latency for _, latency in calls] if library.of_requests else [],
+    }
 
 
 def _vectors(library: Library, texts: Sequence[str]) -> Vectors:
@@ -184,4 +219,4 @@ def _reply(content: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]), *map(int, sys.argv[3:]))
+    main(*sys.argv[1:])

@@ -1,0 +1,75 @@
+"""What the server's codes cost: the seven STS tasks by floats, bytes and bits of the same vectors."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models import bundle, codes, cpus
+from models.graph import Graph
+from models.runtimes import REFERENCE
+from training.evaluation import sts
+from training.evaluation.pairs import Subsets, texts
+from training.evaluation.suite import material
+
+BUNDLE = Path("artifacts/default")
+DATA = "ISOSPHERE_TEST_DATA"
+"""The folder that holds `senteval/downstream`: `python -m training data get sts` fetches it."""
+
+Vectors = NDArray[np.float32]
+
+
+def measure() -> dict[str, Any]:
+    """Spearman x 100, "all", of each encoding; codes compared by cosine, bits by Hamming distance."""
+    from sentence_transformers.util.quantization import quantize_embeddings
+
+    if DATA not in os.environ:
+        sys.exit(f"encodings: {DATA} must name the folder of the STS data")
+    tasks = material(Path(os.environ[DATA]), ["sts"]).sts
+    opened = bundle.load(BUNDLE)
+    graph = Graph(opened, runtime=REFERENCE.runtime, precision=REFERENCE.precision, threads=cpus.available())
+    sentences = texts(tasks)
+    unit = graph.encode(sentences)
+    calibration = graph.encode(codes.calibration())
+    encodings = {f"float {width}": _as_floats(unit[:, :width]) for width in _widths(opened.manifest.dim)}
+    encodings |= _coded(unit, codes.limit(calibration), _widths(opened.manifest.dim))
+    ranges = np.stack([calibration.min(axis=0), calibration.max(axis=0)])
+    encodings["int8, a range a dimension"] = _as_floats(
+        np.asarray(quantize_embeddings(unit, precision="int8", ranges=ranges))
+    )
+    row = {text: i for i, text in enumerate(sentences)}
+    return {
+        "protocol": measure.__doc__,
+        "calibration_sentences": codes.SENTENCES,
+        "figures": {name: _score(vectors, row, tasks) for name, vectors in encodings.items()},
+    }
+
+
+def _widths(dim: int) -> list[int]:
+    return [width for width in (dim, 256, 128, 64) if width <= dim]
+
+
+def _coded(unit: Vectors, limit: float, widths: Sequence[int]) -> dict[str, Vectors]:
+    coded = {}
+    for width in widths:
+        coded[f"int8 {width}"] = _as_floats(codes.int8(unit, limit)[:, :width])
+        coded[f"uint8 {width}"] = _as_floats(codes.uint8(unit, limit)[:, :width])
+        # of vectors of ±1 the cosine is 1 - 2 × Hamming distance / D: the same ranks
+        coded[f"binary {width}"] = _as_floats(np.where(unit[:, :width] > 0, 1, -1))
+    return coded
+
+
+def _as_floats(vectors: NDArray[Any]) -> Vectors:
+    return vectors.astype(np.float32)
+
+
+def _score(vectors: Vectors, row: Mapping[str, int], tasks: Mapping[str, Subsets]) -> dict[str, float]:
+    scores = sts.evaluate(lambda wanted: vectors[[row[text] for text in wanted]], tasks)
+    each = {task: round(score.spearman.all, 2) for task, score in scores.items()}
+    return {**each, "mean": round(sts.mean_of_tasks(scores), 2)}

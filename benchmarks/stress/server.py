@@ -1,0 +1,79 @@
+"""A server of ours in a process of its own, to be put under stress."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from benchmarks.client import Address, Connection, ReplyError, closed_loop, status
+from benchmarks.loads import Request
+from benchmarks.processes import memory_mb
+
+
+@dataclass
+class Server:
+    """A process of ours, under load."""
+
+    process: subprocess.Popen[bytes]
+    address: Address
+
+    @property
+    def memory_mb(self) -> int:
+        """Resident."""
+        return memory_mb(self.process.pid)
+
+    @property
+    def open_files(self) -> int:
+        """Descriptors."""
+        return len(list(Path(f"/proc/{self.process.pid}/fd").iterdir()))
+
+    def post(self, path: str) -> int:
+        """The status that an empty POST gets."""
+        connection = Connection(replace(self.address, path=path))
+        try:
+            connection.send(b"")
+            while (reply := connection.receive()) is None:
+                pass
+            return status(reply)
+        finally:
+            connection.socket.close()
+
+
+@contextmanager
+def started(folder: Path, options: Sequence[str]) -> Iterator[Server]:
+    """A server that is ready; killed at the end if it has not gone."""
+    with TemporaryDirectory() as data, socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+        free.close()
+        command = [sys.executable, "-m", "serving", "--bundle", folder, "--data", data, "--port", str(port)]
+        with Path(data, "log").open("wb") as log:
+            process = subprocess.Popen(
+                [*map(str, command), "--no-demo", "--log-format", "json", *options], stdout=log, stderr=log
+            )
+        try:
+            server = Server(process, Address(port, "/v1/embeddings"))
+            deadline = time.monotonic() + 60
+            while not _ready(server):
+                if process.poll() is not None or time.monotonic() > deadline:
+                    raise RuntimeError(Path(data, "log").read_text()[-2000:])
+                time.sleep(0.05)
+            yield server
+        finally:
+            process.kill()
+            process.wait()
+
+
+def _ready(server: Server) -> bool:
+    try:
+        closed_loop(server.address, iter([Request(b'{"input": "a"}', 1, 3)]), 1, 0.0)
+    except (ReplyError, OSError):
+        return False
+    return True

@@ -1,0 +1,298 @@
+"""What is done to a server, and what is asked of it meanwhile."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from itertools import cycle
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from benchmarks.client import Address, Pool, ReplyError, Sample, closed_loop, open_loop, status
+from benchmarks.loads import Request, populations, requests
+from benchmarks.stress.server import Server
+from models import bundle
+from models.tokenizer import Tokenizer
+
+QUEUE_TOKENS = 40_000
+"""Admitted by the flooded server: about a second of work on two cores."""
+
+
+class Bound(NamedTuple):
+    """One thing that was asked for."""
+
+    what: str
+    measured: float
+    limit: float
+    at_least: bool = False
+
+    @property
+    def holds(self) -> bool:
+        """Whether it is so."""
+        return self.measured >= self.limit if self.at_least else self.measured <= self.limit
+
+    def __str__(self) -> str:
+        sign = "≥" if self.at_least else "≤"
+        return f"{'holds' if self.holds else 'FAILS'}  {self.what}: {self.measured:.4g} ({sign} {self.limit:.4g})"
+
+
+@dataclass
+class Texts:
+    """What is sent: single short texts, and requests of 32 and 2,000 of mixed lengths."""
+
+    singles: Iterator[Request]
+    mixed: Iterator[Request]
+    bulk: Iterator[Request]
+
+    @classmethod
+    def of(cls, folder: Path) -> Texts:
+        """Those of the benchmark."""
+        manifest = bundle.load(folder).manifest
+        texts = populations(Tokenizer(folder / "tokenizer.json", max_length=manifest.max_length))
+        return cls(*(cycle(requests(texts[name], n)) for name, n in (("short", 1), ("mixed", 32), ("mixed", 2000))))
+
+
+@dataclass
+class Flood:
+    """What came of an open loop that nobody could serve."""
+
+    statuses: Counter[int] = field(default_factory=Counter)
+    broken: int = 0
+    """Connections that ended without an answer."""
+    accepted: Sample = field(default_factory=Sample)
+
+
+Trial = Callable[[Server, Texts, float], list[Bound]]
+
+
+def overload(server: Server, texts: Texts, seconds: float) -> list[Bound]:
+    """Ten times what it can do comes in; it does what it can, and says so to the rest."""
+    calm = _p99(closed_loop(server.address, texts.singles, 1, 3.0))
+    peak = closed_loop(server.address, texts.mixed, 16, max(5.0, seconds / 6))
+    capacity, tokens_per_s = peak.texts / peak.seconds, peak.tokens / peak.seconds
+    before = server.memory_mb
+    flood = _flood(server.address, texts.mixed, 10 * capacity / 32, seconds)
+    ended = time.perf_counter()
+    recovered = 0.0
+    while _p99(closed_loop(server.address, texts.singles, 1, 1.0)) > 1.5 * calm:
+        if (recovered := time.perf_counter() - ended) > 30:
+            break
+    longest = (QUEUE_TOKENS + 4 * 1024) / tokens_per_s
+    unexpected = sum(count for code, count in flood.statuses.items() if code not in (200, 429, 503))
+    return [
+        Bound("answers other than 200, 429, 503", unexpected, 0),
+        Bound("connections reset", flood.broken, 0),
+        Bound("exits", int(server.process.poll() is not None), 0),
+        Bound("refused, of all (10x came)", flood.statuses[429] / flood.statuses.total(), 0.8, at_least=True),
+        Bound("goodput, of the peak", flood.accepted.texts / flood.accepted.seconds / capacity, 0.9, at_least=True),
+        Bound("p99 of the accepted, of queue and two batches a stream", _p99(flood.accepted) / longest, 1.0),
+        Bound("seconds until a single is as quick as before", recovered, 5.0),
+        Bound("memory, of before", server.memory_mb / before, 1.2),
+    ]
+
+
+def reload(server: Server, texts: Texts, seconds: float) -> list[Bound]:
+    """The bundle is read anew again and again while 16 callers ask."""
+    codes: list[int] = []
+    stop = threading.Event()
+
+    def reloading() -> None:
+        while not stop.is_set():
+            codes.append(server.post("/admin/reload"))
+
+    fingerprints: Counter[bytes] = Counter()
+    errors = 0
+    with _beside(reloading, stop), Pool(server.address, 16) as pool:
+        ends = time.perf_counter() + seconds
+        for _ in range(16):
+            pool.send(next(texts.mixed), time.perf_counter())
+        while pool.busy:
+            for _, _, reply in pool.replies():
+                errors += status(reply) != 200
+                head = bytes(reply[: reply.find(b"\r\n\r\n")]).lower().split(b"\r\n")
+                fingerprints[b",".join(line for line in head if line.startswith(b"x-model-fingerprint:"))] += 1
+                if time.perf_counter() < ends:
+                    pool.send(next(texts.mixed), time.perf_counter())
+    return [
+        Bound("reloads", codes.count(200), 2, at_least=True),
+        Bound("reloads refused or failed", len(codes) - codes.count(200), 0),
+        Bound("requests that failed", errors, 0),
+        Bound("answers without one fingerprint", sum(n for one, n in fingerprints.items() if one.count(b":") != 1), 0),
+    ]
+
+
+def callers(server: Server, texts: Texts, seconds: float) -> list[Bound]:
+    """5,000 idle connections and 200 bodies that come a byte a second."""
+    calm = _p99(closed_loop(server.address, texts.singles, 4, seconds / 3))
+    place = server.address.host, server.address.port
+    with ExitStack() as stack:
+        idle = [stack.enter_context(socket.create_connection(place)) for _ in range(5000)]
+        slow = [stack.enter_context(socket.create_connection(place)) for _ in range(200)]
+        for one in slow:
+            one.sendall(
+                b"POST /embed HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ncontent-length: 999\r\n\r\n{"
+            )
+        stop = threading.Event()
+
+        def trickling() -> None:
+            left = list(slow)
+            while left and not stop.wait(1.0):
+                left = [one for one in left if _sent(one, b" ")]
+
+        with _beside(trickling, stop):
+            crowded = _p99(closed_loop(server.address, texts.singles, 4, seconds))
+        dropped = sum(not _sent(one, b" ") or _answered(one) for one in slow)
+        return [
+            Bound("p99 of the others, of before", crowded / calm, 1.5),
+            Bound("slow bodies cut", dropped, 200 if seconds > 25 else 0, at_least=True),
+            Bound("idle connections", len(idle), 5000, at_least=True),
+        ]
+
+
+def lanes(server: Server, texts: Texts, seconds: float) -> list[Bound]:
+    """Singles beside bulk work."""
+    calm = _p99(closed_loop(server.address, texts.singles, 1, seconds / 2))
+    alone = closed_loop(server.address, texts.bulk, 1, seconds / 2)
+    stop = threading.Event()
+    bulk = replace(server.address, headers=("x-priority: bulk",))
+    done: list[Sample] = []
+
+    def working() -> None:
+        while not stop.is_set():
+            done.append(closed_loop(bulk, texts.bulk, 1, 0.0))
+
+    with _beside(working, stop):
+        time.sleep(0.5)
+        beside = closed_loop(server.address, texts.singles, 1, seconds)
+    rate = sum(one.texts for one in done) / sum(one.seconds for one in done)
+    return [
+        Bound("p99 of a single beside bulk work, of alone", _p99(beside) / calm, 3.0),
+        Bound("bulk work beside singles, of its rate alone", rate / (alone.texts / alone.seconds), 0.2, at_least=True),
+    ]
+
+
+def drain(server: Server, texts: Texts, seconds: float) -> list[Bound]:
+    """SIGTERM while 16 callers ask: whoever was admitted is answered."""
+    statuses: Counter[int] = Counter()
+    broken, told, terminated = 0, 0.0, time.perf_counter() + seconds
+    with Pool(server.address, 16) as pool:
+        for _ in range(16):
+            pool.send(next(texts.mixed), time.perf_counter())
+        while pool.busy:
+            if terminated and time.perf_counter() > terminated:
+                server.process.send_signal(signal.SIGTERM)
+                told, terminated = time.perf_counter(), 0.0
+            try:
+                for _, _, reply in pool.replies():
+                    statuses[status(reply)] += 1
+                    if not told:
+                        pool.send(next(texts.mixed), time.perf_counter())
+            except (ReplyError, OSError):
+                broken += 1
+                break
+    server.process.wait(60)
+    return [
+        Bound("requests that were cut off", broken, 0),
+        Bound("answers other than 200 and 503", sum(n for code, n in statuses.items() if code not in (200, 503)), 0),
+        Bound("seconds until it was gone", time.perf_counter() - told, 30),
+        Bound("exit status", abs(server.process.returncode), 0),
+    ]
+
+
+def soak(server: Server, texts: Texts, seconds: float) -> list[Bound]:
+    """70 % of what it can do, for long."""
+    peak = closed_loop(server.address, texts.mixed, 8, 5.0)
+    open_loop(server.address, texts.mixed, 0.7 * peak.texts / peak.seconds / 32, seconds / 3, 0)
+    files, samples, stop = server.open_files, list[tuple[float, int]](), threading.Event()
+
+    def watching() -> None:
+        while not stop.wait(1.0):
+            samples.append((time.perf_counter() / 60, server.memory_mb))
+
+    with _beside(watching, stop):
+        open_loop(server.address, texts.mixed, 0.7 * peak.texts / peak.seconds / 32, 2 * seconds / 3, 1)
+    slope = float(np.polyfit([minute for minute, _ in samples], [size for _, size in samples], 1)[0])
+    return [
+        Bound("MB a minute", slope, 1.0),
+        Bound("descriptors more than after a third", server.open_files - files, 16),
+    ]
+
+
+TRIALS: dict[str, tuple[Trial, float, Sequence[str]]] = {
+    "overload": (
+        overload,
+        60.0,
+        ("--max-queued-tokens", str(QUEUE_TOKENS), "--max-request-tokens", str(QUEUE_TOKENS)),
+    ),
+    "reload": (reload, 20.0, ()),
+    "callers": (callers, 30.0, ()),
+    "lanes": (lanes, 20.0, ()),
+    "drain": (drain, 5.0, ()),
+    "soak": (soak, 900.0, ()),
+}
+"""Each with its seconds at full length, and the options of its server."""
+
+
+def _flood(address: Address, requests: Iterator[Request], rate: float, seconds: float) -> Flood:
+    """Requests at a steady rate, each on a connection of its own if none is idle."""
+    flood = Flood()
+    with Pool(address, 4096) as pool:
+        began = time.perf_counter()
+        sent = 0
+        while pool.busy or time.perf_counter() < began + seconds:
+            now = time.perf_counter()
+            while sent < rate * (min(now - began, seconds)) and not pool.full:
+                pool.send(next(requests), now)
+                sent += 1
+            try:
+                for request, latency, reply in pool.replies(1 / rate if now < began + seconds else 60.0):
+                    flood.statuses[status(reply)] += 1
+                    if status(reply) == 200:
+                        flood.accepted.add(request, latency, reply)
+            except (ReplyError, OSError):
+                flood.broken += 1
+                break
+        flood.accepted.seconds = time.perf_counter() - began
+    return flood
+
+
+@contextmanager
+def _beside(work: Callable[[], None], stop: threading.Event) -> Iterator[None]:
+    """`work` on a thread of its own, until the block ends."""
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+def _sent(one: socket.socket, content: bytes) -> bool:
+    try:
+        one.sendall(content)
+    except OSError:
+        return False
+    return True
+
+
+def _answered(one: socket.socket) -> bool:
+    one.setblocking(False)
+    try:
+        return one.recv(1, socket.MSG_PEEK) is not None
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+
+
+def _p99(sample: Sample) -> float:
+    return float(np.percentile(sample.latencies, 99))
