@@ -1,93 +1,111 @@
-"""Requests in, batches out: what arrived while the last batch ran is the next batch."""
+"""Requests in, batches out: what arrived while the engine was busy is the next batch."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import accumulate, chain, islice, repeat, zip_longest
-from time import monotonic
-from typing import NamedTuple
+from functools import partial
+from time import perf_counter
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from models.tokenizer import Tokens
-from serving.errors import Backend, Overloaded, ServiceError, Unhealthy
-from serving.ports import Embedded
+from serving.errors import Backend, Overloaded, ServiceError, going
+from serving.ports import Embedded, Floats
+from serving.turns import Item, Turns, Waiting
 
 log = logging.getLogger(__name__)
 
-WINDOW = 512
-"""Texts among which the companions of a batch's first are chosen."""
-PADDING = 1.25
-"""A batch computes at most this many tokens per useful one: at least one in 1.25 is a real token."""
-
 FAILURES = 3
 """Batches in a row after which an engine counts as failing."""
+RESERVED_SECONDS = 1.0
+"""For so long after the last interactive request bulk work leaves a stream free, where there are two."""
+BULK_TURN = 8
+"""While bulk work waits, it has a batch after at most so many others."""
+BULK_PART = 8
+"""A single stream that was interactive a moment ago takes bulk work in batches of so small a part of the budget."""
 
 
-@dataclass(eq=False, slots=True)
-class _Request:
+class Embed(Protocol):
+    """An engine at work."""
+
+    def __call__(self, batch: Sequence[Tokens], /, *, alone: bool) -> Embedded:
+        """One batch; `alone` says that none runs beside it, and none waits."""
+
+
+class Answer(NamedTuple):
+    """What a request waited for."""
+
+    vectors: Floats
+    """(N, D), unit length."""
+    norms: Floats
+    """(N,), before normalisation."""
+    begun: float
+    """When its first text was handed to the engine, in seconds of `time.perf_counter`."""
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
+class _Request(Waiting):
     texts: Sequence[Tokens]
-    lengths: Sequence[int]
-    future: asyncio.Future[Embedded]
-    left: list[int]
-    """Rows that were in no batch yet, longest first."""
+    future: asyncio.Future[Answer]
     missing: int
     """Rows without a vector."""
     waiting: int
     """Tokens that count as queued."""
-    patience: int
-    """Tokens of requests behind it that may still be embedded before its next text."""
+    begun: float | None = None
     answer: Embedded | None = None
     """Filled row by row, from the first batch on."""
 
-
-class _Item(NamedTuple):
-    request: _Request
-    place: int
-    """Of the request among those that wait."""
-    row: int
-    length: int
+    @property
+    def gone(self) -> bool:
+        return self.future.done()
 
 
 class Batcher:
-    """One queue before one engine, whose `embed` runs in one thread of its own.
+    """One queue before one engine, whose `embed` runs in as many threads as it has streams.
 
-    Requests take turns, oldest first: one leads a batch with the longest of its texts, then goes behind those that came
-    meanwhile. The rest of the batch are the nearest in length, of any request, so that little is padded. No timer: an
-    idle engine starts at once. All texts of a request are admitted or none.
-
-    The law of waiting: until the first text of a request is embedded, each request ahead of it leads at most one batch,
-    and the tokens embedded are at most twice those that were queued when it came, and one batch. So a request, however
-    large, delays a single text behind it by the batch that runs; and no stream of others, whatever their lengths, keeps
-    a text waiting for ever. Between two batches of a request the same holds, counted from the first of them.
+    No timer: an idle stream starts at once, and idle streams share what waits. All texts of a request are admitted or
+    none. Who waits for whom is the law of `Turns`, once for interactive requests and once for bulk work, which comes
+    after them: where anybody interactive was here within `RESERVED_SECONDS` it leaves a stream free, and where they
+    never cease it has a batch after each `BULK_TURN` of theirs.
     """
 
     def __init__(
         self,
-        embed: Callable[[Sequence[Tokens]], Embedded],
+        embed: Embed,
         *,
         max_batch_tokens: int,
         max_queued_tokens: int,
+        streams: int = 1,
+        length_step: int = 1,
         observe: Callable[[Sequence[Tokens]], None] = lambda _: None,
     ) -> None:
         self._embed = embed
         self._observe = observe
+        self._streams = streams
+        self._length_step = length_step
         self._max_batch_tokens = max_batch_tokens
         self._max_queued_tokens = max_queued_tokens
-        self._requests: list[_Request] = []
-        """Those with texts that were in no batch yet, in the order of their turns."""
-        self._leader: _Request | None = None
-        """Of the last batch: first among the requests until the next batch is made."""
+        self._interactive: Turns[_Request] = Turns(max_batch_tokens)
+        self._bulk: Turns[_Request] = Turns(max_batch_tokens)
+        self._running = {self._interactive: 0, self._bulk: 0}
+        """Batches that are being embedded."""
+        self._reserved_until = -math.inf
+        self._since_bulk = 0
+        """Interactive batches since the last of the bulk work."""
+        self._timer: asyncio.TimerHandle | None = None
         self._arrived = asyncio.Event()
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="engine")
-        self._worker: asyncio.Task[None] | None = None
-        self._live: set[asyncio.Future[Embedded]] = set()
+        self._threads = ThreadPoolExecutor(streams, thread_name_prefix="engine")
+        self._workers: set[asyncio.Task[None]] = set()
+        """One for each stream, from the first request on."""
+        self._live: set[asyncio.Future[Answer]] = set()
         self._tokens_per_second = 0.0
+        """Of a stream."""
         self.queued_tokens = 0
         self.failures: list[str] = []
         """What went wrong with the last batches, up to the last that went well."""
@@ -96,15 +114,20 @@ class Batcher:
     @property
     def queued_texts(self) -> int:
         """Texts waiting, those included whose callers left and that will be skipped."""
-        return sum(len(request.left) for request in self._requests)
+        return self._interactive.texts + self._bulk.texts
+
+    @property
+    def waiting_tokens(self) -> Mapping[str, int]:
+        """Tokens of texts waiting, of interactive and of bulk work."""
+        return {"interactive": self._interactive.tokens, "bulk": self._bulk.tokens}
 
     @property
     def failing(self) -> bool:
         """Whether the last `FAILURES` batches all failed."""
         return len(self.failures) == FAILURES
 
-    async def submit(self, texts: Sequence[Tokens]) -> Embedded:
-        """Vectors (N, D) and norms (N,) of N texts, in their order; cancel it and what waits is never embedded.
+    async def submit(self, texts: Sequence[Tokens], *, bulk: bool = False) -> Answer:
+        """Vectors and norms of N texts, in their order; cancel it and what waits is never embedded.
 
         Raises:
             Overloaded: the queue has no room for all of them; none was admitted.
@@ -114,19 +137,24 @@ class Batcher:
         self.check_open()
         lengths = [len(text) for text in texts]
         tokens = sum(lengths)
-        if self.queued_tokens + tokens > self._max_queued_tokens:
-            raise Overloaded(
-                f"{self.queued_tokens} tokens are queued and {tokens} more would exceed {self._max_queued_tokens}",
-                retry_after=self._seconds_to_clear(),
-            )
-        self._worker = self._worker or self._start()
-        longest_first = sorted(range(len(texts)), key=lengths.__getitem__, reverse=True)
-        future: asyncio.Future[Embedded] = asyncio.get_running_loop().create_future()
-        request = _Request(texts, lengths, future, longest_first, len(texts), tokens, self._patience())
+        self.check_room(tokens)
+        while len(self._workers) < self._streams:
+            self._start()
+        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        request = _Request(
+            texts=texts,
+            lengths=lengths,
+            padded=[length + -length % self._length_step for length in lengths],
+            future=future,
+            missing=len(texts),
+            waiting=tokens,
+        )
+        (self._bulk if bulk else self._interactive).add(request, queued=self.queued_tokens)
         self.queued_tokens += tokens
         self._live.add(future)
         future.add_done_callback(lambda _: self._leave(request))
-        self._requests.append(request)
+        if not bulk:
+            self._reserved_until = perf_counter() + RESERVED_SECONDS
         self._arrived.set()
         return await future
 
@@ -139,124 +167,125 @@ class Batcher:
         if self._closed:
             raise going()
 
+    def check_room(self, tokens: int) -> None:
+        """Refuse what would not be admitted.
+
+        Raises:
+            Overloaded: the queue has no room for so many tokens.
+        """
+        if self.queued_tokens + tokens > self._max_queued_tokens:
+            raise Overloaded(
+                f"{self.queued_tokens} tokens are queued and {tokens} more would exceed {self._max_queued_tokens}",
+                retry_after=self._seconds_to_clear(),
+            )
+
     async def drain(self) -> None:
         """Return when everything admitted so far has been answered."""
         if self._live:
             await asyncio.wait(self._live)
 
     async def close(self) -> None:
-        """Stop after the running batch; whoever still waits is told that the server is going away."""
+        """Stop after the running batches; whoever still waits is told that the server is going away."""
         self._closed = True
-        if self._worker:
-            self._worker.cancel()
-            await asyncio.wait([self._worker])
+        if self._timer:
+            self._timer.cancel()
+        if workers := list(self._workers):
+            for worker in workers:
+                worker.cancel()
+            await asyncio.wait(workers)
         for future in self._live:
             if not future.done():
                 future.set_exception(going())
-        await asyncio.to_thread(self._thread.shutdown)
+        await asyncio.to_thread(self._threads.shutdown)
 
-    def _start(self) -> asyncio.Task[None]:
+    def _start(self) -> None:
         worker = asyncio.create_task(self._work())
+        self._workers.add(worker)
         worker.add_done_callback(self._ended)
-        return worker
 
     def _ended(self, worker: asyncio.Task[None]) -> None:
         """Closed, or by a bug: then nobody waits in vain, and the next request starts another one."""
+        self._workers.discard(worker)
         if not worker.cancelled() and (error := worker.exception()):
             log.error("the batcher's worker failed", exc_info=error)
-            self._worker = None
             self._fail(self._live, Backend(f"the batcher failed: {error}"))
 
     async def _work(self) -> None:
-        loop = asyncio.get_running_loop()
         while True:
-            await self._arrived.wait()
-            batch = self._next_batch()
+            lane, batch = self._next_batch()
             if not batch:
                 self._arrived.clear()
+                await self._arrived.wait()
                 continue
-            tokens = [item.request.texts[item.row] for item in batch]
-            started = monotonic()
+            alone = len(batch) == 1 and not any(self._running.values())
+            alone = alone and not (self._interactive.waiting or self._bulk.waiting)
+            self._running[lane] += 1
             try:
-                self._observe(tokens)
-                self._deliver(batch, await loop.run_in_executor(self._thread, self._embed, tokens))
-            except Exception as error:  # whatever an engine raises, its callers hear of it and the next batch runs
-                self._fail({item.request.future for item in batch}, error)
-            else:
-                self.failures.clear()
-                self._measure(sum(map(len, tokens)), monotonic() - started)
+                await self._run(batch, alone)
+            finally:
+                self._running[lane] -= 1
 
-    def _next_batch(self) -> list[_Item]:
-        """A text of the request whose turn it is, and those nearest to its length that fit the budget."""
-        self._requests = [request for request in self._requests if request.left and not request.future.done()]
-        if self._requests and self._requests[0] is self._leader:
-            self._requests.append(self._requests.pop(0))
-        if not self._requests:
-            self._leader = None
-            return []
-        self._leader = self._requests[0]
-        batch = self._chosen(self._window())
-        self._take(batch)
-        return batch
-
-    def _window(self) -> list[_Item]:
-        """One text of each request in turn, a request's longest first."""
-        each = (
-            zip(repeat(one), repeat(place), one.left, map(one.lengths.__getitem__, one.left))
-            for place, one in enumerate(self._requests[:WINDOW])
-        )
-        turns = chain.from_iterable(zip_longest(*each))
-        return [_Item._make(one) for one in islice(filter(None, turns), WINDOW)]
-
-    def _chosen(self, window: Sequence[_Item]) -> list[_Item]:
-        """The first of `window`, and the nearest to its length while budget, padding and patience allow."""
-        first, *others = window
-        budget = self._max_batch_tokens
-        # at each place, of the least patient that would be passed: all before it but the leader
-        patience = [budget, *accumulate((one.patience for one in self._requests[1:WINDOW]), min, initial=budget)]
-        longest = useful = first.length
-        chosen = [first]
-        for item in sorted(others, key=lambda one: abs(one.length - first.length)):
-            if longest * (len(chosen) + 1) > budget:
-                break
-            padded, total = max(longest, item.length) * (len(chosen) + 1), useful + item.length
-            if padded <= budget and padded <= PADDING * total and total <= patience[item.place]:
-                longest, useful = max(longest, item.length), total
-                chosen.append(item)
-        return chosen
-
-    def _take(self, batch: Sequence[_Item]) -> None:
-        rows: dict[int, set[int]] = {}
+    async def _run(self, batch: Sequence[Item[_Request]], alone: bool) -> None:
+        tokens = [item.request.texts[item.row] for item in batch]
+        started = perf_counter()
         for item in batch:
-            rows.setdefault(item.place, set()).add(item.row)
-        passing = 0
-        for place in range(max(rows), -1, -1):
-            request = self._requests[place]
-            if place in rows:
-                request.left = [row for row in request.left if row not in rows[place]]
-                request.patience = self._patience()
-                passing += sum(request.lengths[row] for row in rows[place])
-            else:
-                request.patience -= passing
+            item.request.begun = item.request.begun or started
+        embed = partial(self._embed, tokens, alone=alone)
+        try:
+            self._observe(tokens)
+            self._deliver(batch, await asyncio.get_running_loop().run_in_executor(self._threads, embed))
+        except Exception as error:  # whatever an engine raises, its callers hear of it and the next batch runs
+            self._fail({item.request.future for item in batch}, error)
+        else:
+            self.failures.clear()
+            self._measure(sum(map(len, tokens)), perf_counter() - started)
 
-    def _patience(self) -> int:
-        """As much as is ahead of whoever comes now, so that the law holds; and a batch, for the queue that is empty."""
-        return self.queued_tokens + self._max_batch_tokens
+    def _next_batch(self) -> tuple[Turns[_Request], list[Item[_Request]]]:
+        """Of interactive requests if any wait and bulk work has had its turn; of bulk work as far as it may."""
+        lanes = [(self._interactive, self._interactive_batch), (self._bulk, self._bulk_batch)]
+        for lane, taken in reversed(lanes) if self._since_bulk >= BULK_TURN else lanes:
+            if batch := taken():
+                self._since_bulk = self._since_bulk + 1 if lane is self._interactive else 0
+                return lane, batch
+        return self._interactive, []
 
-    def _deliver(self, batch: Sequence[_Item], embedded: Embedded) -> None:
+    def _interactive_batch(self) -> list[Item[_Request]]:
+        return self._interactive.next_batch(queued=self.queued_tokens, parts=self._idle)
+
+    def _bulk_batch(self) -> list[Item[_Request]]:
+        reserved = self._reserved_until - perf_counter()
+        if not self._bulk.waiting or reserved <= 0:
+            return self._bulk.next_batch(queued=self.queued_tokens, parts=self._idle)
+        if self._streams == 1:
+            return self._bulk.next_batch(queued=self.queued_tokens, budget=self._max_batch_tokens // BULK_PART)
+        if self._running[self._bulk] < self._streams - 1:
+            return self._bulk.next_batch(queued=self.queued_tokens, parts=max(1, self._idle - 1))
+        self._timer = self._timer or asyncio.get_running_loop().call_later(reserved, self._wake)
+        return []
+
+    @property
+    def _idle(self) -> int:
+        return self._streams - sum(self._running.values())
+
+    def _wake(self) -> None:
+        """The stream that was kept free may do bulk work now, if nobody came."""
+        self._timer = None
+        self._arrived.set()
+
+    def _deliver(self, batch: Sequence[Item[_Request]], embedded: Embedded) -> None:
         for item, vector, norm in zip(batch, embedded.vectors, embedded.norms, strict=True):
             request = item.request
             request.answer = request.answer or _blank(len(request.texts), embedded)
             request.answer.vectors[item.row] = vector
             request.answer.norms[item.row] = norm
             request.missing -= 1
-            done = min(item.length, request.waiting)
+            done = min(request.lengths[item.row], request.waiting)
             request.waiting -= done
             self.queued_tokens -= done
             if not request.missing and not request.future.done():
-                request.future.set_result(request.answer)
+                request.future.set_result(Answer(*request.answer, begun=request.begun or 0.0))
 
-    def _fail(self, futures: Collection[asyncio.Future[Embedded]], error: Exception) -> None:
+    def _fail(self, futures: Collection[asyncio.Future[Answer]], error: Exception) -> None:
         told = error if isinstance(error, ServiceError) else Backend(f"the engine failed: {error}")
         self.failures = [*self.failures, told.message][-FAILURES:]
         for future in futures:
@@ -276,14 +305,9 @@ class Batcher:
     def _seconds_to_clear(self) -> int:
         if not self._tokens_per_second:
             return 1
-        return min(60, max(1, math.ceil(self.queued_tokens / self._tokens_per_second)))
+        return min(60, max(1, math.ceil(self.queued_tokens / (self._tokens_per_second * self._streams))))
 
 
 def _blank(texts: int, like: Embedded) -> Embedded:
     vectors, norms = like
     return Embedded(np.empty((texts, vectors.shape[1]), vectors.dtype), np.empty(texts, norms.dtype))
-
-
-def going() -> Unhealthy:
-    """What whoever waits is told when the server goes."""
-    return Unhealthy("the server is shutting down", retry_after=1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Protocol
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from models.bundle import Manifest
 from models.runtimes import base
 from models.runtimes.choice import Choice
-from models.tokenizer import Direction, Tokens
+from models.tokenizer import Direction, Piece, Tokens
 
 Floats = base.Floats
 Keys = NDArray[np.int64]
@@ -30,20 +30,32 @@ class StoreError(RuntimeError):
 
 
 class Engine(Protocol):
-    """A loaded model. `tokenize` and `embed` run on different threads, each called by one thread at a time."""
+    """A loaded model. `tokenize`, `pieces` and `decode` run one at a time, `embed` beside them on `streams` threads."""
 
     name: str
     precision: str
     device: str
     vocab_size: int
+    streams: int
+    """Batches that it embeds side by side."""
+    batch_tokens: int
+    """Padded tokens of a batch, beyond which it is no quicker."""
+    length_step: int
+    """Batches are padded to a multiple of so many tokens."""
     choice: Choice
     """How runtime and precision were found."""
 
     def tokenize(self, texts: Sequence[str], direction: Direction) -> list[Tokens]:
         """Tokens of each text, cut to the model's length on the side that `direction` names."""
 
-    def embed(self, batch: Sequence[Tokens]) -> Embedded:
-        """One padded batch through the model, rows in the order given."""
+    def pieces(self, texts: Sequence[str], special_tokens: bool) -> list[list[Piece]]:
+        """Every token of each text, nothing cut; those that the tokenizer adds only if `special_tokens`."""
+
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool) -> str:
+        """The text of ids of the vocabulary."""
+
+    def embed(self, batch: Sequence[Tokens], *, alone: bool = False) -> Embedded:
+        """One padded batch through the model, rows in the order given; `alone`: no other runs beside it."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +77,10 @@ class Model:
     """How it was judged, as JSON."""
     report_page: bytes | None = None
     """The same as HTML."""
+    int8_limit: float | None = None
+    """The range of int8 output, if one was calibrated."""
+    matryoshka: Collection[int] = ()
+    """Widths that it was trained to be cut to."""
 
 
 class Ranking(NamedTuple):
@@ -72,6 +88,13 @@ class Ranking(NamedTuple):
 
     keys: Keys
     scores: Floats
+
+
+class IndexSize(NamedTuple):
+    """How much an index holds."""
+
+    vectors: int
+    bytes: int
 
 
 class Index(Protocol):
@@ -88,6 +111,10 @@ class Index(Protocol):
 
     def __len__(self) -> int:
         """Vectors held."""
+
+    @property
+    def nbytes(self) -> int:
+        """Memory it takes, room for more included."""
 
     def add(self, keys: Keys, vectors: Floats) -> None:
         """Add (N, D) vectors under N keys that the index does not hold yet."""

@@ -8,14 +8,16 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
+from typing import TypeVar
 
 from models.tokenizer import Direction, Tokens
-from serving.batcher import going
-from serving.errors import Backend
+from serving.errors import Backend, going
+from serving.lru import Lru
 
-TOKENIZED_AT_ONCE = 200_000
-"""Characters in one call of the tokenizer: bounds its memory, and lets small requests pass between the turns."""
+TOKENIZED_AT_ONCE = 10_000
+"""Characters in one call of the tokenizer, some 4 ms: so long a small request waits behind the turn of a large one."""
 
+T = TypeVar("T")
 Tokenize = Callable[[Sequence[str], Direction], list[Tokens]]
 
 
@@ -31,8 +33,9 @@ class _Turn:
 class Tokenizing:
     """Requests take turns, oldest first, each with about `TOKENIZED_AT_ONCE` characters; those that fit go together."""
 
-    def __init__(self, tokenize: Tokenize) -> None:
+    def __init__(self, tokenize: Tokenize, cache_bytes: int = 0) -> None:
         self._tokenize = tokenize
+        self._kept: Lru[tuple[str, Direction], Tokens] = Lru(cache_bytes)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="tokenizer")
         self._waiting: deque[_Turn] = deque()
         self._busy = False
@@ -44,10 +47,25 @@ class Tokenizing:
         Raises:
             Unhealthy: it was closed before all of them were tokenised.
         """
-        tokens: list[Tokens] = []
-        for turn in _turns(texts):
-            tokens += await self._tokens(turn, direction)
+        kept = [self._kept.get((text, direction)) for text in texts]
+        fresh: list[Tokens] = []
+        for turn in in_turns([text for text, one in zip(texts, kept, strict=True) if one is None]):
+            fresh += await self._tokens(turn, direction)
+        coming = iter(fresh)
+        tokens = [next(coming) if one is None else one for one in kept]
+        for text, one in zip(texts, tokens, strict=True):
+            self._kept.put((text, direction), one, 4 * len(text) + one.ids.nbytes)
         return tokens
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """Something else that the tokenizer does, in its thread, between two turns.
+
+        Raises:
+            Unhealthy: it was closed before.
+        """
+        if self._closed:
+            raise going()
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
     async def close(self) -> None:
         """Stop after the running call; whoever still waits is told that the server is going away."""
@@ -118,7 +136,7 @@ def _miscounted(turns: Sequence[_Turn], tokens: Sequence[Tokens]) -> Exception |
     return None if len(tokens) == texts else Backend(f"the tokenizer gave {len(tokens)} results for {texts} texts")
 
 
-def _turns(texts: Sequence[str]) -> Iterator[list[str]]:
+def in_turns(texts: Sequence[str]) -> Iterator[list[str]]:
     """`texts` in order, in lists of about `TOKENIZED_AT_ONCE` characters."""
     turn, characters = list[str](), 0
     for text in texts:

@@ -16,13 +16,15 @@ import numpy as np
 from models.bundle import Golden, Manifest
 from models.runtimes import Pair
 from models.runtimes.choice import Choice
-from models.tokenizer import Direction, Tokens
+from models.tokenizer import Direction, Piece, Tokens
 from serving.ports import Embedded, EngineError, EngineOptions, Floats, Model
 
 DIM = 64
 MAX_LENGTH = 128
 VOCAB_SIZE = 8192
 START, END = 0, 1
+INT8_LIMIT = 0.5
+"""No number of a sum of many random directions is that large, nearly."""
 _WORD = re.compile(r"\w+|[^\w\s]")
 
 
@@ -37,6 +39,9 @@ class FakeEngine:
     name = "fake"
     precision = "fp32"
     device = "cpu"
+    streams = 1
+    batch_tokens = 4096
+    length_step = 1
     vocab_size = VOCAB_SIZE
     choice = Choice(Pair(name, precision))
 
@@ -44,7 +49,15 @@ class FakeEngine:
         """One token a word, between a start and an end token."""
         return [_tokens(text, direction) for text in texts]
 
-    def embed(self, batch: Sequence[Tokens]) -> Embedded:
+    def pieces(self, texts: Sequence[str], special_tokens: bool) -> list[list[Piece]]:
+        """The words, and where they stand."""
+        return [_pieces(text, special_tokens) for text in texts]
+
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool) -> str:
+        """The ids themselves: a hash does not know what it was made of."""
+        return " ".join(f"#{id}" for id in ids if not (skip_special_tokens and id in (START, END)))
+
+    def embed(self, batch: Sequence[Tokens], *, alone: bool = False) -> Embedded:  # noqa: ARG002 - it has one thread
         """The sum of each text's directions, at unit length."""
         pooled = np.stack([_directions()[tokens.ids].sum(axis=0) for tokens in batch])
         norms = np.linalg.norm(pooled, axis=1)
@@ -52,10 +65,21 @@ class FakeEngine:
 
 
 def _tokens(text: str, direction: Direction) -> Tokens:
-    ids = [2 + zlib.crc32(word.encode()) % (VOCAB_SIZE - 2) for word in _WORD.findall(text.lower())]
+    ids = [_id(word) for word in _WORD.findall(text)]
     room = MAX_LENGTH - 2
     kept = ids[:room] if direction == "right" else ids[-room:]
     return Tokens(np.array([START, *kept, END], dtype=np.int64), len(ids) + 2)
+
+
+def _pieces(text: str, special_tokens: bool) -> list[Piece]:
+    words = [Piece(_id(word[0]), word[0], False, word.start(), word.end()) for word in _WORD.finditer(text)]
+    if not special_tokens:
+        return words
+    return [Piece(START, "<s>", True, None, None), *words, Piece(END, "</s>", True, None, None)]
+
+
+def _id(word: str) -> int:
+    return 2 + zlib.crc32(word.lower().encode()) % (VOCAB_SIZE - 2)
 
 
 def open_bundle(folder: Path) -> Model:  # noqa: ARG001 - every engine is opened with a folder
@@ -78,6 +102,7 @@ def open_bundle(folder: Path) -> Model:  # noqa: ARG001 - every engine is opened
         ),
         load=_load,
         check=_check,
+        int8_limit=INT8_LIMIT,
     )
 
 

@@ -12,7 +12,7 @@ from models.bundle import Bundle
 from models.runtimes import RUNTIMES, cache
 from models.runtimes.base import Runtime, RuntimeUnavailable
 from models.runtimes.choice import Choice, candidates, choose
-from models.tokenizer import Direction, Tokenizer, Tokens
+from models.tokenizer import Direction, Piece, Tokenizer, Tokens
 from serving.ports import Embedded, EngineError, EngineOptions, Model
 
 log = logging.getLogger(__name__)
@@ -30,15 +30,25 @@ class RuntimeEngine:
         self.name, self.precision = self.choice.pair
         self._tokenizer = Tokenizer(source.tokenizer_file, max_length=source.manifest.max_length)
         self.device = self._runtime.device
+        self.streams, self.batch_tokens = self._runtime.streams, self._runtime.batch_tokens
+        self.length_step = self._runtime.length_step
         self.vocab_size = self._tokenizer.vocab_size
 
     def tokenize(self, texts: Sequence[str], direction: Direction) -> list[Tokens]:
         """Tokens of each text, cut to the bundle's `max_length`."""
         return self._tokenizer.encode(texts, direction=direction)
 
-    def embed(self, batch: Sequence[Tokens]) -> Embedded:
+    def pieces(self, texts: Sequence[str], special_tokens: bool) -> list[list[Piece]]:
+        """Every token of each text."""
+        return self._tokenizer.pieces(texts, special_tokens=special_tokens)
+
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool) -> str:
+        """The text of `ids`."""
+        return self._tokenizer.decode(ids, skip_special_tokens=skip_special_tokens)
+
+    def embed(self, batch: Sequence[Tokens], *, alone: bool = False) -> Embedded:
         """One run of the graph over the padded batch."""
-        return self._runtime.run(*self._tokenizer.pad(batch))
+        return self._runtime.run(*self._tokenizer.pad(batch), alone=alone)
 
 
 def _loaded(source: Bundle, runtime: str | None, options: EngineOptions) -> tuple[Choice, Runtime]:
@@ -78,6 +88,8 @@ def open_bundle(folder: Path, *, runtime: str | None = None) -> Model:
         check,
         report=_listed(source, bundle.REPORT),
         report_page=_listed(source, bundle.REPORT_PAGE),
+        int8_limit=source.int8_limit,
+        matryoshka=source.matryoshka,
     )
 
 

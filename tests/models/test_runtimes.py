@@ -275,3 +275,39 @@ def test_memory_stays_flat_over_10000_random_shapes(run: Runner, opened: Bundle)
 def _resident() -> float:
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * 4096 / 2**20
+
+
+WITHOUT_AMX = """
+import logging, sys
+from pathlib import Path
+from models.bundle import load
+from models.graph import Graph
+from models.runtimes import REFERENCE
+from models.runtimes.base import Options
+from models.runtimes.choice import choose
+from tests.models.test_runtimes import TEXTS
+opened = load(Path(sys.argv[1]))
+pair = choose(opened, Options("cpu", 2)).pair
+vectors, reference = (
+    Graph(opened, runtime=one.runtime, precision=one.precision, threads=2).encode(TEXTS) for one in (pair, REFERENCE)
+)
+assert (vectors * reference).sum(axis=1).min() >= 0.999, pair
+print(pair)
+"""
+
+
+@pytest.mark.parametrize("instructions", ["AVX512_CORE", "AVX2", "SSE41"])
+def test_a_cpu_without_amx_or_avx512_gets_what_runs_there_and_the_same_vectors(
+    tiny_bundle: Path, tmp_path: Path, instructions: str
+) -> None:
+    """Emulated: OpenVINO's kernels obey the variable, though it still says what the CPU itself could do."""
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_AMX, tiny_bundle],
+        env={"PATH": "", "XDG_CACHE_HOME": str(tmp_path), "ONEDNN_MAX_CPU_ISA": instructions},
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split()[0] in RUNTIMES

@@ -24,7 +24,7 @@ class Gate(FakeEngine):
         self.failure = failure
         self.embedded: list[int] = []
 
-    def embed(self, batch: Sequence[Tokens]) -> Embedded:
+    def embed(self, batch: Sequence[Tokens], *, alone: bool = False) -> Embedded:
         assert self.open.wait(20)
         self.embedded.append(len(batch))
         result = super().embed(batch)

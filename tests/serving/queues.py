@@ -27,10 +27,13 @@ class Engine:
 
     batches: list[list[Tokens]] = field(default_factory=list)
     open: threading.Event = field(default_factory=threading.Event)
+    alone: list[bool] = field(default_factory=list)
+    """What each of them was told."""
 
-    def embed(self, batch: Sequence[Tokens]) -> Embedded:
+    def embed(self, batch: Sequence[Tokens], *, alone: bool) -> Embedded:
         assert self.open.wait(5)
         self.batches.append(list(batch))
+        self.alone.append(alone)
         if any(one.ids[0] == POISON for one in batch):
             raise ValueError("poisoned")
         rows = np.array([[one.ids[0], len(one)] for one in batch], dtype=np.float32)
@@ -41,8 +44,8 @@ class Engine:
         return [int(one.ids[0]) for batch in self.batches for one in batch]
 
 
-def batcher(engine: Engine, queued: int = 10**9) -> Batcher:
-    return Batcher(engine.embed, max_batch_tokens=BUDGET, max_queued_tokens=queued)
+def batcher(engine: Engine, queued: int = 10**9, *, streams: int = 1, step: int = 1) -> Batcher:
+    return Batcher(engine.embed, max_batch_tokens=BUDGET, max_queued_tokens=queued, streams=streams, length_step=step)
 
 
 lengths = st.integers(1, 100)

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.tokenizer import Tokens
-from serving.batcher import PADDING, Batcher
+from serving.batcher import Answer, Batcher
 from serving.errors import Backend, Overloaded, Unhealthy
-from serving.ports import Embedded
+from serving.turns import PADDING
 from tests.serving.queues import BUDGET, POISON, Engine, batcher, lengths, tokens
 
 requests = st.lists(st.lists(lengths, min_size=1, max_size=8), min_size=1, max_size=12)
@@ -140,7 +140,7 @@ def test_admission_is_all_or_nothing(shape: list[list[int]], room: int) -> None:
         for r, (texts, answer) in enumerate(zip(shape, answers, strict=True), 100):
             fits = queued + sum(texts) <= room
             queued += sum(texts) if fits else 0
-            assert isinstance(answer, Embedded if fits else Overloaded)
+            assert isinstance(answer, Answer if fits else Overloaded)
             assert engine.marks.count(r) == (len(texts) if fits else 0)
             assert fits or (isinstance(answer, Overloaded) and 1 <= (answer.retry_after or 0) <= 60)
         await queue.close()

@@ -187,3 +187,24 @@ def test_closing_tells_those_who_wait() -> None:
 
     asyncio.run(main())
     assert len(tokenizer.calls) == 1
+
+
+def test_a_text_that_comes_again_is_not_tokenised_again_from_the_same_side() -> None:
+    calls: list[list[str]] = []
+
+    def tokenize(texts: Sequence[str], direction: Direction) -> list[Tokens]:
+        calls.append(list(texts))
+        return [Tokens(np.arange(len(text)) if direction == "right" else -np.arange(len(text)), 9) for text in texts]
+
+    async def main() -> None:
+        tokenizing = Tokenizing(tokenize, cache_bytes=10_000)
+        first = await tokenizing.tokens(["abc", "de", "abc"], "right")
+        again = await tokenizing.tokens(["f", "abc", "de"], "right")
+        left = await tokenizing.tokens(["abc"], "left")
+        assert [one.ids.tolist() for one in first] == [[0, 1, 2], [0, 1], [0, 1, 2]]
+        assert [one.ids.tolist() for one in again] == [[0], [0, 1, 2], [0, 1]]
+        assert left[0].ids.tolist() == [0, -1, -2]
+        await tokenizing.close()
+
+    asyncio.run(main())
+    assert calls == [["abc", "de", "abc"], ["f"], ["abc"]]

@@ -23,7 +23,7 @@ class Stepping(Engine):
 
     steps: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
 
-    def embed(self, batch: Sequence[Tokens]) -> Embedded:
+    def embed(self, batch: Sequence[Tokens], *, alone: bool) -> Embedded:
         self.batches.append(list(batch))
         assert self.steps.acquire(timeout=5)
         rows = np.array([[one.ids[0], len(one)] for one in batch], dtype=np.float32)

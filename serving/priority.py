@@ -1,0 +1,39 @@
+"""Whether work is bulk: it may wait for whoever sits before a screen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+from serving.errors import Invalid
+
+HEADER = "x-priority"
+_bulk: ContextVar[bool] = ContextVar("bulk", default=False)
+
+
+def is_bulk() -> bool:
+    """Of the work under way."""
+    return _bulk.get()
+
+
+@contextmanager
+def bulk_work(bulk: bool = True) -> Iterator[None]:
+    """Around work that is."""
+    token = _bulk.set(bulk)
+    try:
+        yield
+    finally:
+        _bulk.reset(token)
+
+
+def asked_for(header: str | None) -> bool:
+    """What a request says of itself by `x-priority`.
+
+    Raises:
+        Invalid: it says something else.
+    """
+    value = (header or "interactive").strip().lower()
+    if value not in ("interactive", "bulk"):
+        raise Invalid("must be interactive or bulk", field=HEADER)
+    return value == "bulk"

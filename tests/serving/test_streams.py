@@ -1,0 +1,112 @@
+"""A batcher before an engine that embeds several batches side by side."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from models.tokenizer import Tokens
+from serving.ports import Embedded
+from tests.serving.queues import BUDGET, Engine, batcher, lengths, tokens
+
+
+@dataclass
+class Counting(Engine):
+    """Knows how many of its batches ran at once."""
+
+    running: int = 0
+    most: int = 0
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def embed(self, batch: Sequence[Tokens], *, alone: bool) -> Embedded:
+        with self.lock:
+            self.running += 1
+            self.most = max(self.most, self.running)
+        try:
+            return super().embed(batch, alone=alone)
+        finally:
+            with self.lock:
+                self.running -= 1
+
+
+requests = st.lists(st.lists(lengths, min_size=1, max_size=8), min_size=1, max_size=12)
+
+
+@given(requests, st.integers(1, 4), st.sampled_from([1, 16]))
+def test_everyone_gets_their_own_vectors_whatever_stream_made_them(
+    shape: list[list[int]], streams: int, step: int
+) -> None:
+    engine = Counting()
+
+    async def main() -> None:
+        queue = batcher(engine, streams=streams, step=step)
+        marked = [[tokens(100 * r + i, n) for i, n in enumerate(texts)] for r, texts in enumerate(shape, 1)]
+        waiting = [asyncio.create_task(queue.submit(texts)) for texts in marked]
+        await asyncio.sleep(0)
+        engine.open.set()
+        for texts, answer in zip(marked, await asyncio.gather(*waiting), strict=True):
+            assert answer.vectors.tolist() == [[one.ids[0], len(one)] for one in texts]
+        assert (queue.queued_tokens, queue.queued_texts) == (0, 0)
+        await queue.close()
+
+    asyncio.run(main())
+    assert engine.most <= streams
+    for batch in engine.batches:
+        longest = max(map(len, batch))
+        assert len(batch) == 1 or len(batch) * (longest + -longest % step) <= BUDGET
+
+
+def served(*shape: list[int], streams: int) -> Counting:
+    """An engine that has embedded these requests, all there before the first batch ended."""
+    engine = Counting()
+
+    async def main() -> None:
+        queue = batcher(engine, streams=streams)
+        waiting = [asyncio.create_task(queue.submit([tokens(1, n) for n in texts])) for texts in shape]
+        async with asyncio.timeout(5):
+            while engine.running < min(streams, len(shape)):
+                await asyncio.sleep(0.001)
+        engine.open.set()
+        await asyncio.gather(*waiting)
+        await queue.close()
+
+    asyncio.run(main())
+    return engine
+
+
+def test_idle_streams_share_a_request() -> None:
+    assert sorted(map(len, served([4] * 12, streams=3).batches)) == [4, 4, 4]
+
+
+def test_two_requests_run_side_by_side() -> None:
+    assert served([50], [50], streams=2).most == 2
+    assert served([50], [50], streams=1).most == 1
+
+
+def test_only_a_text_that_nobody_else_waits_with_or_runs_beside_has_the_engine_alone() -> None:
+    assert served([9], streams=2).alone == [True]
+    assert served([9, 9], streams=2).alone == [False, False]
+    assert served([9], [9], streams=2).alone == [False, False]
+
+
+def test_a_single_behind_a_large_request_runs_when_the_first_stream_is_free() -> None:
+    engine = Counting()
+
+    async def main() -> None:
+        queue = batcher(engine, streams=2)
+        waiting = [asyncio.create_task(queue.submit([tokens(1, 30) for _ in range(100)]))]
+        while engine.running < 2:
+            await asyncio.sleep(0.001)
+        waiting.append(asyncio.create_task(queue.submit([tokens(2, 3)])))
+        await asyncio.sleep(0)
+        engine.open.set()
+        await asyncio.gather(*waiting)
+        await queue.close()
+
+    asyncio.run(main())
+    assert 2 in {int(one.ids[0]) for batch in engine.batches[2:4] for one in batch}
