@@ -3,93 +3,147 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from typing import Any, TypeGuard
+from dataclasses import replace
+from functools import partial
+from time import perf_counter
+from typing import TypeGuard
 
 import numpy as np
 
-from models.bundle import Manifest
-from models.tokenizer import Direction, Tokens
+from models.tokenizer import Piece, Tokens
 from serving.batcher import Batcher
-from serving.errors import Backend, Empty, ForeignTokens, Invalid, Overloaded, TooLarge
+from serving.bounds import check_count, check_some, check_text
+from serving.embeddings import Embeddings, EmbedOptions, Inputs, Timing, finished
+from serving.errors import Backend, ForeignTokens, Invalid, Overloaded, TooLarge
+from serving.limits import charge
 from serving.metrics import Metrics
-from serving.ports import Embedded, Engine, Floats, Model
+from serving.ports import Embedded, Engine, Model
+from serving.priority import is_bulk
+from serving.prompts import Prompts
 from serving.settings import Settings
 from serving.tokenizing import Tokenizing
+from serving.tracing import record
+from serving.vector_cache import VectorCache
+from serving.vocabulary import Vocabulary
 
-Inputs = Sequence[str] | Sequence[Sequence[int]]
+At = Callable[[int], str]
+"""What errors call the text of that number."""
 
+NOT_MATRYOSHKA = "not-matryoshka"
+"""The warning of whoever asks for fewer dimensions of an encoder that was not trained to be cut."""
+TOKENS_SHARE = 8
+"""The part of the cache in which token ids of texts are kept; vectors have the rest."""
+CHARACTERS_EACH = 5
+"""Of a token in prose: what is known of a text's tokens before they are counted."""
 CHARACTERS_PER_TOKEN = 250
 """A text is first cut to this many for each token the model reads, as text-embeddings-inference does."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class EmbedOptions:
-    """How texts become vectors."""
-
-    normalize: bool = True
-    truncate: bool = True
-    direction: Direction = "right"
-    """The side that is cut."""
-    prompt_name: str | None = None
-    dimensions: int | None = None
-    """Leading dimensions to keep, cut before normalising; None keeps all."""
-
-
-@dataclass(frozen=True)
-class Embeddings:
-    """The answer to a request."""
-
-    vectors: Floats
-    """(N, D), finite."""
-    tokens: int
-    """Tokens embedded, special ones included."""
-    truncated: int
-    """Texts that were cut."""
-    manifest: Manifest
-    """Of the encoder that made all of them."""
-
-
 class Embedder:
-    """An encoder at work: what is known of its model, its engine, its batcher and the limits around them."""
+    """An encoder at work: what is known of its model, its engine, its batcher and the limits around them.
+
+    Raises:
+        EngineError: the bundle lacks the server's default prompt.
+    """
 
     def __init__(self, engine: Engine, model: Model, settings: Settings, metrics: Metrics) -> None:
         self.engine = engine
         self.model = model
         self.manifest = model.manifest
+        self.prompts = Prompts(model.manifest.prompts, settings)
         self._holders = 0
         self._free = asyncio.Event()
         self._free.set()
         self._settings = settings
         self._metrics = metrics
-        self._tokenizing = Tokenizing(engine.tokenize)
+        self._tokenizing = Tokenizing(engine.tokenize, settings.cache_bytes // TOKENS_SHARE)
         self._tokenizing_characters = 0
+        self._vocabulary = Vocabulary(engine, self._tokenizing)
+        max_batch_tokens = settings.max_batch_tokens or engine.batch_tokens
         self.batcher = Batcher(
             self._checked,
-            max_batch_tokens=settings.max_batch_tokens,
+            max_batch_tokens=max_batch_tokens,
+            streams=engine.streams,
+            length_step=engine.length_step,
             max_queued_tokens=settings.max_queued_tokens,
-            observe=metrics.batch,
+            observe=partial(
+                metrics.batch,
+                length_step=engine.length_step,
+                max_length=model.manifest.max_length,
+                max_tokens=max_batch_tokens,
+            ),
         )
+        self._embedded = self.batcher.submit
+        if settings.cache_bytes:
+            self._embedded = VectorCache(
+                self.batcher.submit, settings.cache_bytes - settings.cache_bytes // TOKENS_SHARE, metrics.cached
+            ).embed
 
-    async def embed(self, inputs: Inputs, options: EmbedOptions, field: str = "inputs") -> Embeddings:
-        """Vectors of texts, or of token ids as they are; `field` is what errors call them.
+    async def embed(
+        self, inputs: Inputs, options: EmbedOptions, field: str = "inputs", at: At | None = None
+    ) -> Embeddings:
+        """Vectors of texts, or of token ids as they are; errors call them `field`, and each of them `at` its number.
 
         Raises:
             Empty, TooLarge, Invalid, ForeignTokens: the request is at fault.
             Overloaded, Backend: the server is.
         """
         with self._metrics.request(len(inputs)):
-            if not inputs:
-                raise Empty("must hold at least one text", field=field)
-            check_count(len(inputs), self._settings.max_request_texts, field)
-            dimensions = self._dimensions(options)
-            tokens = await self._tokens(inputs, options, field)
-            truncated = self._check_tokens(tokens, options, field)
-            embedded = await self.batcher.submit(tokens)
+            began = perf_counter()
+            at = at or (lambda i: f"{field}.{i}")
+            self._check(inputs, options, field)
+            tokens = await self._tokens(inputs, options, at)
+            truncated = self._check_tokens(tokens, options, field, at)
             total = sum(map(len, tokens))
-            return Embeddings(_finish(embedded, dimensions, options.normalize), total, truncated, self.manifest)
+            charge(total)
+            tokenized = perf_counter()
+            record("tokenise", began, tokenized, texts=len(inputs), tokens=total)
+            answer = await self._embedded(tokens, bulk=is_bulk())
+            done = perf_counter()
+            timing = Timing.between(began, tokenized, answer.begun, done)
+            self._metrics.timing(timing, len(inputs))
+            record("queue", tokenized, answer.begun)
+            record("infer", answer.begun, done)
+            return Embeddings(
+                vectors=finished(answer.vectors, answer.norms, options),
+                unit=answer.vectors,
+                int8_limit=self.model.int8_limit,
+                characters=sum(map(len, inputs)),
+                tokens=total,
+                truncated=truncated,
+                timing=timing,
+                device=self.engine.device,
+                warning=self._warning(options),
+                manifest=self.manifest,
+            )
+
+    async def pieces(
+        self, texts: Sequence[str], *, special_tokens: bool, options: EmbedOptions, field: str = "inputs"
+    ) -> list[list[Piece]]:
+        """Every token of each text behind its prompt, nothing cut.
+
+        Raises:
+            Empty, TooLarge, Invalid: the request is at fault.
+            Overloaded: the server is.
+        """
+        self._check(texts, options, field)
+        prompted = self._prompted(texts, options, lambda i: f"{field}.{i}")
+        limit = self._settings.max_request_tokens
+        with self._admitted(sum(map(len, prompted))):
+            return await self._vocabulary.pieces(prompted, special_tokens=special_tokens, at_most=limit, field=field)
+
+    async def decoded(
+        self, ids: Sequence[Sequence[int]], *, skip_special_tokens: bool, field: str = "ids"
+    ) -> list[str]:
+        """The text of each list of token ids.
+
+        Raises:
+            Empty, TooLarge, ForeignTokens: the request is at fault.
+        """
+        check_count(len(ids), self._settings.max_request_texts, field)
+        return await self._vocabulary.decoded(ids, skip_special_tokens=skip_special_tokens, field=field)
 
     async def probe(self) -> None:
         """Embed a text, to see whether the engine works again; no caller's request, so not counted as one.
@@ -121,40 +175,53 @@ class Embedder:
         await self.batcher.close()
         await self._tokenizing.close()
 
-    def _checked(self, batch: Sequence[Tokens]) -> Embedded:
-        embedded = self.engine.embed(batch)
+    def _checked(self, batch: Sequence[Tokens], *, alone: bool) -> Embedded:
+        embedded = self.engine.embed(batch, alone=alone)
         if embedded.vectors.shape != (len(batch), self.manifest.dim):
             raise Backend(f"the engine gave {embedded.vectors.shape} for {len(batch)} × {self.manifest.dim}")
         if not (np.isfinite(embedded.vectors).all() and np.isfinite(embedded.norms).all()):
             raise Backend("the engine gave numbers that are not finite")
         return embedded
 
-    def _dimensions(self, options: EmbedOptions) -> int:
+    def _check(self, inputs: Inputs, options: EmbedOptions, field: str) -> None:
+        check_some(inputs, field)
+        check_count(len(inputs), self._settings.max_request_texts, field)
         native = self.manifest.dim
-        if options.dimensions is None:
-            return native
-        if not 1 <= options.dimensions <= native:
+        if options.dimensions is not None and not 1 <= options.dimensions <= native:
             raise Invalid(f"must be between 1 and {native}", field="dimensions")
-        return options.dimensions
+        if options.calibrated and self.model.int8_limit is None:
+            raise Invalid(
+                "this bundle has no range for int8 and uint8; `python -m models export` gives it one, "
+                "binary and ubinary need none"
+            )
 
-    async def _tokens(self, inputs: Inputs, options: EmbedOptions, field: str) -> list[Tokens]:
+    def _warning(self, options: EmbedOptions) -> str | None:
+        whole = options.dimensions in (None, self.manifest.dim)
+        return None if whole or options.dimensions in self.model.matryoshka else NOT_MATRYOSHKA
+
+    def _prompted(self, texts: Sequence[str], options: EmbedOptions, at: At) -> Sequence[str]:
+        for i, text in enumerate(texts):
+            check_text(text, self._settings.max_text_bytes, at(i))
+        prompt = self.prompts.before(options)
+        return [prompt + text for text in texts] if prompt else texts
+
+    async def _tokens(self, inputs: Inputs, options: EmbedOptions, at: At) -> list[Tokens]:
         if _is_ids(inputs):
-            return [self._given(ids, options, f"{field}.{i}") for i, ids in enumerate(inputs)]
+            return self._given(inputs, options, at)
         assert _is_text(inputs)
-        for i, text in enumerate(inputs):
-            check_text(text, self._settings.max_text_bytes, f"{field}.{i}")
-        prompt = self._prompt(options.prompt_name)
-        texts = [prompt + text for text in inputs] if prompt else inputs
+        texts = self._prompted(inputs, options, at)
         limit = self.manifest.max_length * CHARACTERS_PER_TOKEN
         long = [i for i, text in enumerate(texts) if len(text) > limit]
         if long and not options.truncate:
             raise TooLarge(
                 f"{len(texts[long[0]])} characters are more than the {limit} that are read for the model's "
                 f"{self.manifest.max_length} tokens, and truncate is false",
-                field=f"{field}.{long[0]}",
+                field=at(long[0]),
             )
         kept = [text[:limit] if options.direction == "right" else text[-limit:] for text in texts]
-        with self._metrics.tokenization.time(), self._admitted(sum(map(len, kept))):
+        if self.batcher.queued_tokens:  # under a flood the tokenizer's time is for those who will be admitted
+            self.batcher.check_room(sum(min(len(text) // CHARACTERS_EACH, self.manifest.max_length) for text in kept))
+        with self._admitted(sum(map(len, kept))):
             tokens = await self._tokenizing.tokens(kept, options.direction)
         for i in long:  # what is left of it may well fit the model
             tokens[i] = replace(tokens[i], length=max(tokens[i].length, len(tokens[i]) + 1))
@@ -174,70 +241,36 @@ class Embedder:
         finally:
             self._tokenizing_characters -= characters
 
-    def _given(self, ids: Sequence[int], options: EmbedOptions, field: str) -> Tokens:
-        if not ids:
-            raise Empty("must hold at least one token id", field=field)
-        if min(ids) < 0 or max(ids) >= self.engine.vocab_size:
-            foreign = next(i for i in ids if not 0 <= i < self.engine.vocab_size)
+    def _given(self, inputs: Sequence[Sequence[int]], options: EmbedOptions, at: At) -> list[Tokens]:
+        if self._settings.token_arrays == "reject":
             raise ForeignTokens(
-                f"token id {foreign} is outside this model's vocabulary of {self.engine.vocab_size}. Ids must come "
-                "from this model's own tokenizer; with LangChain's OpenAIEmbeddings set "
+                "this server takes text, no token ids; with LangChain's OpenAIEmbeddings set "
                 "check_embedding_ctx_length=False so that it sends text",
-                field=field,
+                field=at(0),
             )
+        if options.prompt or options.prompt_name:
+            raise Invalid("can't be put before token ids", field="prompt" if options.prompt else "prompt_name")
+        for i, ids in enumerate(inputs):
+            self._vocabulary.check(ids, at(i))
         limit = self.manifest.max_length
-        kept = ids[:limit] if options.direction == "right" else ids[-limit:]
-        return Tokens(np.array(kept, dtype=np.int64), len(ids))
+        kept = slice(limit) if options.direction == "right" else slice(-limit, None)
+        return [Tokens(np.array(ids[kept], dtype=np.int64), len(ids)) for ids in inputs]
 
-    def _prompt(self, name: str | None) -> str:
-        if name is None:
-            return ""
-        if name not in self.manifest.prompts:
-            known = ", ".join(sorted(self.manifest.prompts)) or "none"
-            raise Invalid(f"the model has no prompt {name!r} (it has: {known})", field="prompt_name")
-        return self.manifest.prompts[name]
-
-    def _check_tokens(self, tokens: Sequence[Tokens], options: EmbedOptions, field: str) -> int:
+    def _check_tokens(self, tokens: Sequence[Tokens], options: EmbedOptions, field: str, at: At) -> int:
         cut = [i for i, one in enumerate(tokens) if one.truncated]
         if cut and not options.truncate:
             raise TooLarge(
                 f"{tokens[cut[0]].length} tokens are more than the model's {self.manifest.max_length}, "
                 "and truncate is false",
-                field=f"{field}.{cut[0]}",
+                field=at(cut[0]),
             )
         total = sum(map(len, tokens))
         if total > self._settings.max_request_tokens:
             raise TooLarge(
                 f"{total} tokens are more than the {self._settings.max_request_tokens} of one request", field=field
             )
-        self._metrics.input_length.observe([one.length for one in tokens])
-        self._metrics.truncated.inc(len(cut))
+        self._metrics.lengths([one.length for one in tokens], truncated=len(cut))
         return len(cut)
-
-
-def check_count(texts: int, limit: int, field: str) -> None:
-    """Refuse more texts than one request takes.
-
-    Raises:
-        TooLarge: more than `limit`.
-    """
-    if texts > limit:
-        raise TooLarge(f"{texts} texts are more than the {limit} of one request", field=field)
-
-
-def check_text(text: str, limit: int, field: str) -> None:
-    """Refuse what can't be embedded or is too much.
-
-    Raises:
-        Invalid: a lone surrogate.
-        TooLarge: more than `limit` bytes in UTF-8.
-    """
-    try:
-        size = len(text.encode())
-    except UnicodeEncodeError:
-        raise Invalid("not valid Unicode: a lone surrogate", field=field) from None
-    if size > limit:
-        raise TooLarge(f"{size} bytes are more than the {limit} of one text", field=field)
 
 
 def _is_ids(inputs: Inputs) -> TypeGuard[Sequence[Sequence[int]]]:
@@ -246,15 +279,3 @@ def _is_ids(inputs: Inputs) -> TypeGuard[Sequence[Sequence[int]]]:
 
 def _is_text(inputs: Inputs) -> TypeGuard[Sequence[str]]:
     return isinstance(inputs[0], str)
-
-
-def _finish(embedded: Embedded, dimensions: int, normalize: bool) -> Floats:
-    vectors, norms = embedded
-    if dimensions < vectors.shape[1]:
-        vectors = vectors[:, :dimensions]
-        if normalize:
-            lengths: Any = np.linalg.norm(vectors, axis=1, keepdims=True)
-            vectors = vectors / np.maximum(lengths, np.finfo(np.float32).tiny)
-    if not normalize:
-        vectors = vectors * norms[:, None]
-    return np.ascontiguousarray(vectors, dtype=np.float32)

@@ -2,11 +2,28 @@
 
 from __future__ import annotations
 
-from serving.api import admin, corpora, documents, inference, openai, pages, reports, search, status
+from serving.api import (
+    admin,
+    cohere,
+    corpora,
+    documents,
+    inference,
+    openai,
+    pages,
+    reports,
+    rerank,
+    search,
+    status,
+    tokens,
+)
 
 ROUTERS = (
     inference.router,
     openai.embedding,
+    cohere.router,
+    rerank.router,
+    tokens.router,
+    inference.pipelines,
     reports.router,  # before /models/{id}, whose ids may hold slashes
     openai.router,
     status.router,

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import base64
+import math
 import re
 from typing import Any
 
 import orjson
 from fastapi import Request, Response
+from numpy.typing import NDArray
 
-from serving.api.schemas import Encoding
-from serving.embedder import Embeddings
-from serving.ports import Floats
+from serving.embeddings import Embeddings, Encoding
 
 JSON = "application/json"
 RAW = "application/octet-stream"
@@ -20,9 +20,13 @@ RAW_ANSWER: dict[int | str, dict[str, Any]] = {
         "content": {RAW: {"schema": {"type": "string", "format": "binary"}}},
         "headers": {
             "x-embedding-shape": {
-                "description": f"of {RAW}: `N,D`, vectors and their width; the body is N × D little-endian float32",
+                "description": f"of {RAW}: `N,D`, vectors and their width; the body is N × D numbers, row after row",
                 "schema": {"type": "string"},
-            }
+            },
+            "x-embedding-dtype": {
+                "description": f"of {RAW}: what the numbers are, little-endian",
+                "schema": {"type": "string", "enum": ["float32", "int8", "uint8"]},
+            },
         },
     }
 }
@@ -36,11 +40,11 @@ def json_response(content: Any, *, status: int = 200, headers: dict[str, str] | 
     return Response(body, status, headers, media_type=JSON)
 
 
-def encoded(vectors: Floats, encoding: Encoding) -> list[Any] | Floats:
-    """(N, D) as it is, or N strings of base64 over little-endian float32."""
-    if encoding == "float":
-        return vectors
-    return [base64.b64encode(vector).decode() for vector in vectors.astype("<f4", copy=False)]
+def encoded(embeddings: Embeddings, encoding: Encoding) -> list[str] | NDArray[Any]:
+    """The vectors (N, D) as they are, as codes, or as N strings of base64 over little-endian float32."""
+    if encoding == "base64":
+        return [base64.b64encode(vector).decode() for vector in embeddings.vectors.astype("<f4", copy=False)]
+    return embeddings.numbers(encoding)
 
 
 def wants_raw(request: Request) -> bool:
@@ -59,25 +63,43 @@ def _quality(accept: str, media: str) -> float:
     return 0.0
 
 
-def raw_response(embeddings: Embeddings) -> Response:
-    """(N, D) as little-endian float32, row after row, the shape in a header."""
-    vectors = embeddings.vectors
-    headers = {"x-embedding-shape": "{},{}".format(*vectors.shape), **embedding_headers(embeddings)}
-    return Response(vectors.astype("<f4", copy=False).tobytes(), headers=headers, media_type=RAW)
+def raw_response(embeddings: Embeddings, encoding: Encoding) -> Response:
+    """(N, D) numbers, row after row, their kind and shape in headers: bytes need no base64."""
+    rows = embeddings.numbers(encoding)
+    headers = {
+        "x-embedding-shape": "{},{}".format(*rows.shape),
+        "x-embedding-dtype": rows.dtype.name,
+        **embedding_headers(embeddings),
+    }
+    return Response(rows.astype(rows.dtype.newbyteorder("<"), copy=False).tobytes(), headers=headers, media_type=RAW)
 
 
 def embedding_headers(embeddings: Embeddings) -> dict[str, str]:
-    """What a body of bare vectors can't say."""
-    return {
+    """What a body of bare vectors can't say; times in whole milliseconds, as text-embeddings-inference's."""
+    timing = embeddings.timing
+    total = _milliseconds(timing.total)
+    headers = {
+        "x-compute-type": embeddings.device,
+        "x-compute-time": total,
+        "x-compute-characters": str(embeddings.characters),
         "x-compute-tokens": str(embeddings.tokens),
+        "x-total-time": total,
+        "x-tokenization-time": _milliseconds(timing.tokenization),
+        "x-queue-time": _milliseconds(timing.queue),
+        "x-inference-time": _milliseconds(timing.inference),
         "x-model-fingerprint": embeddings.manifest.fingerprint,
         **truncation_header(embeddings.truncated),
     }
+    return headers if embeddings.warning is None else {**headers, "x-embedding-warning": embeddings.warning}
 
 
-def retry_headers(seconds: int) -> dict[str, str]:
-    """When to come back: in seconds as HTTP has it, and in milliseconds as OpenAI's clients prefer it."""
-    return {"retry-after": str(seconds), "retry-after-ms": str(1000 * seconds)}
+def _milliseconds(seconds: float) -> str:
+    return str(round(1000 * seconds))
+
+
+def retry_headers(seconds: float) -> dict[str, str]:
+    """When to come back: in whole seconds as HTTP has it, and in milliseconds as OpenAI's clients prefer it."""
+    return {"retry-after": str(math.ceil(seconds)), "retry-after-ms": str(math.ceil(1000 * seconds))}
 
 
 def truncation_header(truncated: int) -> dict[str, str]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from serving.embedder import check_count
+from serving.bounds import check_count
 from serving.errors import TooLarge
 from serving.settings import Settings
 
+_TEXTS, _TEXTS_OR_IDS = ("queries", "texts"), ("inputs", "input", "ids")
 _SIDES = ("sentences", "sentences_a", "sentences_b")
 
 
@@ -19,20 +20,21 @@ def check_counts(body: Any, settings: Settings) -> None:
     """
     if not isinstance(body, dict):
         return
-    inputs, queries, openai = (body.get(name) for name in ("inputs", "queries", "input"))
+    inputs = body.get("inputs")
     sides = {f"inputs.{side}": inputs.get(side) for side in _SIDES} if isinstance(inputs, dict) else {}
-    for field, value in {"inputs": inputs, "queries": queries, **sides}.items():
+    for field, value in {**{name: body.get(name) for name in _TEXTS}, **sides}.items():
         if isinstance(value, list):
             check_count(len(value), settings.max_request_texts, field)
-    if isinstance(openai, list):
-        _check_texts_or_ids(openai, settings)
+    for field in _TEXTS_OR_IDS:
+        if isinstance(value := body.get(field), list):
+            _check_texts_or_ids(value, settings, field)
 
 
-def _check_texts_or_ids(inputs: list[Any], settings: Settings) -> None:
+def _check_texts_or_ids(inputs: list[Any], settings: Settings, field: str) -> None:
     if inputs and isinstance(inputs[0], int):
         ids = len(inputs)
     else:
-        check_count(len(inputs), settings.max_request_texts, "input")
+        check_count(len(inputs), settings.max_request_texts, field)
         ids = sum(len(one) for one in inputs if isinstance(one, list))
     if ids > settings.max_request_tokens:
-        raise TooLarge(f"{ids} token ids are more than the {settings.max_request_tokens} of one request", field="input")
+        raise TooLarge(f"{ids} token ids are more than the {settings.max_request_tokens} of one request", field=field)

@@ -1,48 +1,58 @@
-"""text-embeddings-inference's routes: /embed, /similarity, and / by the shape of its body."""
+"""text-embeddings-inference's routes: /embed, /similarity, / by the shape of its body, and their names elsewhere."""
 
 from __future__ import annotations
 
 from fastapi import APIRouter, Request, Response
 
 from serving.api.answers import RAW_ANSWER, embedding_headers, encoded, json_response, raw_response, wants_raw
-from serving.api.deps import ServiceDep
-from serving.api.route import DirectRoute, parsed
+from serving.api.deps import ModelName, ServiceDep
+from serving.api.route import DirectRoute, Route, parsed
 from serving.api.schemas import EmbedRequest, InferenceRequest, SentencePairs, SimilarityRequest
-from serving.errors import Empty
+from serving.bounds import check_some
 
 router = APIRouter(tags=["inference"], route_class=DirectRoute)
+pipelines = APIRouter(prefix="/models/{id:path}/pipeline", tags=["inference"], route_class=Route)
 
 
 @router.post("/embed", response_model=list[list[float]], responses=RAW_ANSWER, summary="Embed texts")
 async def embed(body: EmbedRequest, service: ServiceDep, request: Request) -> Response:
-    """A vector for each text: always a list of lists, also for one text.
+    """A vector for each text: always a list of lists, also for one text. Token ids must be the model's own.
 
-    `Accept: application/octet-stream` gets the numbers alone: little-endian float32, `N,D` in `x-embedding-shape`.
+    `Accept: application/octet-stream` gets the numbers alone, `N,D` in `x-embedding-shape`.
     """
     embeddings = await service.embed(body.inputs, body.options())
     if wants_raw(request):
-        return raw_response(embeddings)
-    return json_response(encoded(embeddings.vectors, body.encoding_format), headers=embedding_headers(embeddings))
+        return raw_response(embeddings, body.encoding_format)
+    return json_response(encoded(embeddings, body.encoding_format), headers=embedding_headers(embeddings))
 
 
 @router.post("/similarity", response_model=list[float] | list[list[float]], summary="Compare texts")
 async def similarity(body: SimilarityRequest, service: ServiceDep) -> Response:
     """Cosines of one text with many, or a matrix of many with many."""
-    inputs = body.inputs
+    inputs, options = body.inputs, body.parameters.options()
     if isinstance(inputs, SentencePairs):
-        _require(inputs.sentences_a, "inputs.sentences_a")
-        _require(inputs.sentences_b, "inputs.sentences_b")
-        cosines, embeddings = await service.similarity(
-            inputs.sentences_a, inputs.sentences_b, body.parameters.options()
-        )
+        a, b = inputs.sentences_a, inputs.sentences_b
+        check_some(a, "inputs.sentences_a")
+        check_some(b, "inputs.sentences_b")
+        names = [f"inputs.sentences_a.{i}" for i in range(len(a))] + [f"inputs.sentences_b.{i}" for i in range(len(b))]
+        cosines, embeddings = await service.similarity(a, b, options, names.__getitem__)
         return json_response(cosines, headers=embedding_headers(embeddings))
-    _require(inputs.sentences, "inputs.sentences")
+    check_some(inputs.sentences, "inputs.sentences")
     cosines, embeddings = await service.similarity(
-        [inputs.source_sentence], inputs.sentences, body.parameters.options()
+        [inputs.source_sentence],
+        inputs.sentences,
+        options,
+        lambda i: f"inputs.sentences.{i - 1}" if i else "inputs.source_sentence",
     )
     return json_response(cosines[0], headers=embedding_headers(embeddings))
 
 
+@router.post(
+    "/invocations",
+    response_model=list[list[float]] | list[float],
+    responses=RAW_ANSWER,
+    summary="As /, where SageMaker asks",
+)
 @router.post(
     "/", response_model=list[list[float]] | list[float], responses=RAW_ANSWER, summary="Embed or compare, by shape"
 )
@@ -53,6 +63,22 @@ async def infer(body: InferenceRequest, service: ServiceDep, request: Request) -
     return await embed(parsed(EmbedRequest, await request.json()), service, request)
 
 
-def _require(texts: list[str], field: str) -> None:
-    if not texts:
-        raise Empty("must hold at least one text", field=field)
+@pipelines.post("/feature-extraction", response_model=list[list[float]], responses=RAW_ANSWER, summary="As /embed")
+async def feature_extraction(
+    id: ModelName,  # noqa: ARG001 - checked
+    body: EmbedRequest,
+    service: ServiceDep,
+    request: Request,
+) -> Response:
+    """Where Hugging Face's clients ask for a model by its name."""
+    return await embed(body, service, request)
+
+
+@pipelines.post("/sentence-similarity", response_model=list[float] | list[list[float]], summary="As /similarity")
+async def sentence_similarity(
+    id: ModelName,  # noqa: ARG001 - checked
+    body: SimilarityRequest,
+    service: ServiceDep,
+) -> Response:
+    """Where Hugging Face's clients ask for a model by its name."""
+    return await similarity(body, service)

@@ -7,11 +7,9 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from serving.api.answers import RAW_ANSWER, embedding_headers, encoded, json_response, raw_response, wants_raw
-from serving.api.deps import ServiceDep
+from serving.api.deps import ModelName, ServiceDep
 from serving.api.route import DirectRoute, Route
 from serving.api.schemas import OpenAIEmbeddings, OpenAIEmbeddingsRequest, OpenAIError, OpenAIModel, OpenAIModels
-from serving.embedder import EmbedOptions
-from serving.errors import NotFound
 from serving.service import Service
 
 _ERRORS: dict[int | str, dict[str, Any]] = {
@@ -28,15 +26,15 @@ embedding = APIRouter(tags=["openai"], route_class=DirectRoute, responses=_ERROR
 async def embeddings(body: OpenAIEmbeddingsRequest, service: ServiceDep, request: Request) -> Response:
     """Any `model` is answered by the one that is served. Token ids must be the model's own; they are embedded as is.
 
-    `Accept: application/octet-stream` gets the numbers alone: little-endian float32, `N,D` in `x-embedding-shape`.
+    `Accept: application/octet-stream` gets the numbers alone, `N,D` in `x-embedding-shape`.
     """
-    result = await service.embed(body.input, EmbedOptions(dimensions=body.dimensions), "input")
+    result = await service.embed(body.input, body.options(), "input")
     if wants_raw(request):
-        return raw_response(result)
+        return raw_response(result, body.encoding_format)
     usage = {"prompt_tokens": result.tokens, "total_tokens": result.tokens, "truncated": result.truncated}
     data = [
         {"object": "embedding", "index": i, "embedding": vector}
-        for i, vector in enumerate(encoded(result.vectors, body.encoding_format))
+        for i, vector in enumerate(encoded(result, body.encoding_format))
     ]
     return json_response(
         {"object": "list", "data": data, "model": result.manifest.name, "usage": usage},
@@ -53,10 +51,8 @@ async def models(service: ServiceDep) -> OpenAIModels:
 
 @router.get("/v1/models/{id:path}", summary="Describe a model")
 @router.get("/models/{id:path}", include_in_schema=False)
-async def model(id: str, service: ServiceDep) -> OpenAIModel:
+async def model(id: ModelName, service: ServiceDep) -> OpenAIModel:  # noqa: ARG001 - checked
     """By the name that the list gives."""
-    if id != service.manifest.name:
-        raise NotFound(f"there is no model {id!r}; this server runs {service.manifest.name!r}", field="model")
     return _model(service)
 
 

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Header, Query, Response
 
-from serving.api.deps import ServiceDep
+from serving.api.deps import ModelName, ServiceDep
 from serving.api.route import Route
 from serving.errors import NotFound
 
@@ -22,7 +22,7 @@ PAGE_HEADERS = {
 
 @router.get("/models/{id:path}/report", summary="How the model was judged", response_class=Response)
 async def report(
-    id: str,
+    id: ModelName,
     service: ServiceDep,
     format: Annotated[Literal["json", "html"] | None, Query(description="default: by the Accept header")] = None,
     accept: Annotated[str, Header()] = "",
@@ -32,14 +32,11 @@ async def report(
     404 where the bundle has none, with the command that makes one.
     """
     model = service.encoders.model
-    name = model.manifest.name
-    if id != name:
-        raise NotFound(f"there is no model {id!r}; this server runs {name!r}", field="model")
     if model.report is None:
-        raise NotFound(f"{name!r} carries no report: `python -m training promote <bundle>` makes one")
+        raise NotFound(f"{id!r} carries no report: `python -m training promote <bundle>` makes one")
     headers = {"vary": "accept", "x-model-fingerprint": model.manifest.fingerprint}
     if format == "html" and model.report_page is None:
-        raise NotFound(f"the report of {name!r} has no page, only JSON")
+        raise NotFound(f"the report of {id!r} has no page, only JSON")
     if model.report_page is not None and (format == "html" or (format is None and "text/html" in accept)):
         return Response(model.report_page, headers=headers | PAGE_HEADERS, media_type="text/html; charset=utf-8")
     return Response(model.report, headers=headers, media_type="application/json")

@@ -6,9 +6,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 
-from serving.embedder import EmbedOptions
+from serving.embeddings import EmbedOptions, Encoding
 
-Encoding = Literal["float", "base64"]
+UNION_TAGS = _TEXTS, _IDS, _SOURCE, _PAIRS = "<texts>", "<ids>", "<source>", "<pairs>"
+"""Steps of an error's location that are ours, not the caller's."""
 
 
 def lower(value: Any) -> Any:
@@ -28,7 +29,7 @@ def _input_list(value: Any) -> Any:
 
 
 def _input_kind(value: Any) -> str:
-    return "ids" if isinstance(value, list) and value and isinstance(value[0], list) else "texts"
+    return _IDS if isinstance(value, list) and value and isinstance(value[0], list) else _TEXTS
 
 
 Strings = Annotated[list[str], Field(fail_fast=True)]
@@ -40,12 +41,10 @@ Texts = Annotated[
     Field(examples=[["A list of texts.", "Or one text."]]),
 ]
 TextsOrIds = Annotated[
-    Annotated[Strings, Tag("texts")] | Annotated[list[Ids], Field(fail_fast=True), Tag("ids")],
+    Annotated[Strings, Tag(_TEXTS)] | Annotated[list[Ids], Field(fail_fast=True), Tag(_IDS)],
     Discriminator(_input_kind),
     BeforeValidator(_input_list, json_schema_input_type=str | list[str] | list[int] | list[list[int]]),
 ]
-UNION_TAGS = {"texts", "ids"}
-"""Steps of an error's location that are ours, not the caller's."""
 
 
 class Body(BaseModel):
@@ -59,25 +58,32 @@ class Body(BaseModel):
         return {key: one for key, one in value.items() if one is not None} if isinstance(value, dict) else value
 
 
-class TruncationFields(Body):
-    """Shared by the native inference routes."""
+class TextFields(Body):
+    """How texts are read: shared by all that embed them."""
 
     truncate: bool = True
     truncation_direction: Annotated[Literal["right", "left"], BeforeValidator(lower)] = "right"
+    prompt: str | None = Field(default=None, description="put before every text; empty: nothing is")
     prompt_name: str | None = Field(default=None, description="a key of the bundle's prompts, put before every text")
 
     def options(self) -> EmbedOptions:
         """What the service wants to know."""
-        return EmbedOptions(truncate=self.truncate, direction=self.truncation_direction, prompt_name=self.prompt_name)
+        return EmbedOptions(
+            truncate=self.truncate,
+            direction=self.truncation_direction,
+            prompt=self.prompt,
+            prompt_name=self.prompt_name,
+        )
 
 
-class EmbedRequest(TruncationFields):
-    """text-embeddings-inference's /embed."""
+class VectorFields(TextFields):
+    """How vectors are answered."""
 
-    inputs: Texts
     normalize: bool = True
     dimensions: int | None = Field(default=None, description="leading dimensions to keep; cut before normalising")
-    encoding_format: Annotated[Encoding, BeforeValidator(lower)] = "float"
+    encoding_format: Annotated[Encoding, BeforeValidator(lower)] = Field(
+        default="float", description="base64 is of little-endian float32; the others are codes of the unit vector"
+    )
 
     def options(self) -> EmbedOptions:
         """What the service wants to know."""
@@ -85,39 +91,44 @@ class EmbedRequest(TruncationFields):
             normalize=self.normalize,
             truncate=self.truncate,
             direction=self.truncation_direction,
+            prompt=self.prompt,
             prompt_name=self.prompt_name,
             dimensions=self.dimensions,
+            calibrated=self.encoding_format in ("int8", "uint8"),
         )
+
+
+class EmbedRequest(VectorFields):
+    """text-embeddings-inference's /embed."""
+
+    inputs: TextsOrIds = Field(examples=[["A list of texts.", "Or one text."]])
 
 
 class SourceSentences(Body):
     """One text against many."""
 
     source_sentence: str
-    sentences: Strings
+    sentences: Texts
 
 
 class SentencePairs(Body):
     """Many texts against many."""
 
-    sentences_a: Strings
-    sentences_b: Strings
+    sentences_a: Texts
+    sentences_b: Texts
 
 
 def _pair_kind(value: Any) -> str:
-    return "pairs" if isinstance(value, dict) and value.keys() & {"sentences_a", "sentences_b"} else "source"
+    return _PAIRS if isinstance(value, dict) and value.keys() & {"sentences_a", "sentences_b"} else _SOURCE
 
 
 class SimilarityRequest(Body):
     """text-embeddings-inference's /similarity, and the matrix form."""
 
     inputs: Annotated[
-        Annotated[SourceSentences, Tag("source")] | Annotated[SentencePairs, Tag("pairs")], Discriminator(_pair_kind)
+        Annotated[SourceSentences, Tag(_SOURCE)] | Annotated[SentencePairs, Tag(_PAIRS)], Discriminator(_pair_kind)
     ] = Field(examples=[{"source_sentence": "A cat sits outside.", "sentences": ["A feline is outdoors.", "Taxes."]}])
-    parameters: TruncationFields = TruncationFields()
-
-
-UNION_TAGS |= {"source", "pairs"}
+    parameters: TextFields = TextFields()
 
 
 class InferenceRequest(Body):
@@ -126,17 +137,62 @@ class InferenceRequest(Body):
     inputs: Any = Field(examples=["A text."])
 
 
-class OpenAIEmbeddingsRequest(Body):
-    """OpenAI's /v1/embeddings."""
+class RerankRequest(TextFields):
+    """text-embeddings-inference's /rerank."""
+
+    query: str = Field(examples=["How do I read a file line by line?"])
+    texts: Texts = Field(examples=[["A file object is its own iterator.", "Sockets are read by recv."]])
+    raw_scores: bool = Field(default=True, description="cosines; false: their sigmoid")
+    return_text: bool = False
+
+
+class Rank(BaseModel):
+    """A text by its place in the request."""
+
+    index: int
+    score: float
+    text: str | None = None
+
+
+class TokenizeRequest(Body):
+    """text-embeddings-inference's /tokenize."""
+
+    inputs: Texts
+    add_special_tokens: bool = True
+    prompt: str | None = None
+    prompt_name: str | None = None
+
+
+class Token(BaseModel):
+    """A token and the characters it stands for; a special one stands for none."""
+
+    id: int
+    text: str
+    special: bool
+    start: int | None
+    stop: int | None
+
+
+class DecodeRequest(Body):
+    """text-embeddings-inference's /decode."""
+
+    ids: Annotated[
+        list[Ids],
+        Field(fail_fast=True, examples=[[101, 7592, 102]]),
+        BeforeValidator(_input_list, json_schema_input_type=list[int] | list[list[int]]),
+    ]
+    skip_special_tokens: bool = True
+
+
+class OpenAIEmbeddingsRequest(VectorFields):
+    """OpenAI's /v1/embeddings; what else /embed takes goes in its clients' `extra_body`."""
 
     input: TextsOrIds = Field(examples=["A text."])
     model: str | None = None
-    encoding_format: Annotated[Encoding, BeforeValidator(lower)] = "float"
-    dimensions: int | None = None
 
 
 class OpenAIEmbedding(BaseModel):
-    """One vector: numbers, or base64 over little-endian float32."""
+    """One vector: numbers, codes, or base64 over little-endian float32."""
 
     object: Literal["embedding"] = "embedding"
     index: int

@@ -12,11 +12,13 @@ from typing import Any
 import pytest
 
 from models.tokenizer import Direction, Tokens
-from serving.embedder import CHARACTERS_PER_TOKEN, Embedder, EmbedOptions
+from serving.embedder import CHARACTERS_PER_TOKEN, Embedder
+from serving.embeddings import EmbedOptions
 from serving.engines import ENGINES
 from serving.engines.fake import MAX_LENGTH, FakeEngine
 from serving.errors import Overloaded, ServiceError, TooLarge, Unhealthy
 from serving.metrics import Metrics
+from serving.ports import Embedded
 from serving.settings import Settings
 from serving.tokenizing import TOKENIZED_AT_ONCE
 
@@ -147,3 +149,30 @@ def test_closing_tells_those_who_wait_for_the_tokenizer() -> None:
 
     embedding(engine, work)
     assert told and len(engine.turns) == 1
+
+
+def test_what_a_full_queue_will_refuse_is_not_tokenised_first() -> None:
+    @dataclass
+    class Busy(Recording):
+        embeds: threading.Event = field(default_factory=threading.Event)
+
+        def embed(self, batch: Sequence[Tokens], *, alone: bool = False) -> Embedded:
+            assert self.embeds.wait(5)
+            return super().embed(batch, alone=alone)
+
+    engine = Busy()
+    engine.open.set()
+    text = "word " * 90
+
+    async def work(embedder: Embedder) -> None:
+        waiting = [asyncio.create_task(embedder.embed([text], EmbedOptions())) for _ in range(3)]
+        while embedder.batcher.queued_tokens < 3 * 92:
+            await asyncio.sleep(0.001)
+        engine.turns.clear()
+        with pytest.raises(Overloaded, match="276 tokens are queued and 90 more would exceed 300"):
+            await embedder.embed([text], EmbedOptions())
+        assert not engine.turns
+        engine.embeds.set()
+        await asyncio.gather(*waiting)
+
+    embedding(engine, work, max_queued_tokens=300, max_request_tokens=300)

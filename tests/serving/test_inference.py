@@ -184,7 +184,7 @@ def test_metrics(client: TestClient) -> None:
     for name, more in [
         ('te_request_count{method="batch"}', 2),
         ('te_request_success{method="batch"}', 1),
-        ('te_request_failure{err="empty"}', 1),
+        ('te_request_failure{err="validation"}', 1),
         ("isosphere_useful_tokens_total", 6),
     ]:
         assert value(after.text, name) - value(before, name) == more, name

@@ -1,0 +1,123 @@
+"""Cohere's request and response bodies; the rules of `schemas.Body` hold."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, Field
+
+from serving.api.schemas import Body, Texts, lower
+from serving.embeddings import Embeddings, EmbedOptions, Encoding, Role
+
+
+def _lower_all(value: Any) -> Any:
+    """One encoding is a list of one."""
+    return [lower(one) for one in value] if isinstance(value, list) else [lower(value)]
+
+
+def _text_of(value: Any) -> Any:
+    """Cohere v1 and Jina take documents as objects, too."""
+    if not isinstance(value, list):
+        return value
+    return [one["text"] if isinstance(one, dict) and "text" in one else one for one in value]
+
+
+class CohereEmbedRequest(Body):
+    """/v2/embed."""
+
+    texts: Texts
+    model: str | None = None
+    input_type: Annotated[Role | None, BeforeValidator(lower)] = Field(
+        default=None, description="takes the bundle's prompt for it, if it has one"
+    )
+    embedding_types: Annotated[list[Encoding], BeforeValidator(_lower_all)] = Field(default=["float"], min_length=1)
+    output_dimension: int | None = None
+    truncate: Annotated[Literal["none", "start", "end"], BeforeValidator(lower)] = Field(
+        default="end", description="the side that is cut; none: too long a text is refused"
+    )
+
+    def options(self) -> EmbedOptions:
+        """What the service wants to know."""
+        return EmbedOptions(
+            truncate=self.truncate != "none",
+            direction="left" if self.truncate == "start" else "right",
+            role=self.input_type,
+            dimensions=self.output_dimension,
+            calibrated=not {"int8", "uint8"}.isdisjoint(self.embedding_types),
+        )
+
+
+class CohereMeta(BaseModel):
+    """What was done, and what the caller should know of it."""
+
+    api_version: dict[Literal["version"], str]
+    billed_units: dict[Literal["input_tokens"], int]
+    warnings: list[str] | None = None
+
+
+class CohereEmbeddings(BaseModel):
+    """The vectors by their types."""
+
+    id: str
+    embeddings: dict[Encoding, list[list[float]] | list[str]]
+    texts: list[str]
+    meta: CohereMeta
+    response_type: Literal["embeddings_by_type"]
+
+
+class CohereRerankRequest(Body):
+    """/v1/rerank and /v2/rerank, Jina's too."""
+
+    query: str = Field(examples=["How do I read a file line by line?"])
+    documents: Annotated[Texts, BeforeValidator(_text_of, json_schema_input_type=list[str] | list[dict[str, str]])]
+    model: str | None = None
+    top_n: int | None = Field(default=None, ge=1)
+    return_documents: bool = False
+
+    def options(self) -> EmbedOptions:
+        """What the service wants to know."""
+        return EmbedOptions()
+
+
+class CohereDocument(BaseModel):
+    """A document as it was sent."""
+
+    text: str
+
+
+class CohereRank(BaseModel):
+    """A document by its place in the request."""
+
+    index: int
+    relevance_score: float
+    document: CohereDocument | None = None
+
+
+class CohereRanking(BaseModel):
+    """Best first."""
+
+    id: str
+    model: str
+    results: list[CohereRank]
+    meta: CohereMeta
+    usage: dict[str, int]
+
+
+class CohereError(BaseModel):
+    """What went wrong."""
+
+    message: str
+
+
+def meta(embeddings: Embeddings, *, version: str) -> dict[str, Any]:
+    """As `CohereMeta`."""
+    warnings = []
+    if embeddings.truncated:
+        warnings.append(f"{embeddings.truncated} texts were cut to the model's {embeddings.manifest.max_length} tokens")
+    if embeddings.warning:
+        warnings.append(embeddings.warning)
+    return {
+        "api_version": {"version": version},
+        "billed_units": {"input_tokens": embeddings.tokens},
+        **({"warnings": warnings} if warnings else {}),
+    }

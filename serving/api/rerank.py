@@ -1,0 +1,71 @@
+"""Texts by their relevance to a query, in text-embeddings-inference's words and in Cohere's and Jina's.
+
+This server runs encoders: the score is the cosine of query and text, each embedded alone, where a cross-encoder
+would read both together.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import uuid4
+
+import numpy as np
+from fastapi import APIRouter, Request, Response
+
+from serving.api.answers import embedding_headers, json_response
+from serving.api.cohere_schemas import CohereError, CohereRanking, CohereRerankRequest, meta
+from serving.api.deps import ServiceDep
+from serving.api.route import DirectRoute
+from serving.api.schemas import OpenAIError, Rank, RerankRequest
+from serving.ports import Floats
+
+router = APIRouter(tags=["rerank"], route_class=DirectRoute)
+
+
+@router.post("/rerank", response_model=list[Rank], summary="Order texts by relevance")
+async def rerank(body: RerankRequest, service: ServiceDep) -> Response:
+    """Best first. Query and texts take the bundle's prompts for their roles, unless the request names another."""
+    cosines, embeddings = await service.relevance(body.query, body.texts, body.options(), "texts")
+    scores = cosines if body.raw_scores else 1 / (1 + np.exp(-cosines))
+    ranks: list[dict[str, Any]] = [{"index": i, "score": float(scores[i])} for i in _best_first(cosines)]
+    if body.return_text:
+        for rank in ranks:
+            rank["text"] = body.texts[rank["index"]]
+    return json_response(ranks, headers=embedding_headers(embeddings))
+
+
+@router.post(
+    "/v1/rerank",
+    response_model=CohereRanking,
+    responses={status: {"model": OpenAIError} for status in (400, 413, 415, 422, 424, 429, 503)},
+    summary="Order documents by relevance (Cohere v1, Jina)",
+)
+@router.post(
+    "/v2/rerank",
+    response_model=CohereRanking,
+    responses={status: {"model": CohereError} for status in (400, 413, 415, 422, 424, 429, 503)},
+    summary="Order documents by relevance (Cohere v2)",
+)
+async def cohere_rerank(body: CohereRerankRequest, service: ServiceDep, request: Request) -> Response:
+    """Best first, `top_n` of them; `relevance_score` is a cosine. Any `model` is answered by the one that is served."""
+    cosines, embeddings = await service.relevance(body.query, body.documents, body.options(), "documents")
+    results: list[dict[str, Any]] = [
+        {"index": i, "relevance_score": float(cosines[i])} for i in _best_first(cosines)[: body.top_n]
+    ]
+    if body.return_documents:
+        for result in results:
+            result["document"] = {"text": body.documents[result["index"]]}
+    answer = {
+        "id": str(uuid4()),
+        "model": embeddings.manifest.name,
+        "results": results,
+        "meta": meta(embeddings, version=request.url.path[2]),
+        "usage": {"prompt_tokens": embeddings.tokens, "total_tokens": embeddings.tokens},
+    }
+    return json_response(answer, headers=embedding_headers(embeddings))
+
+
+def _best_first(scores: Floats) -> list[int]:
+    """Places; those of equal scores in the order of the request."""
+    order: list[int] = np.argsort(-scores, kind="stable").tolist()
+    return order

@@ -1,0 +1,26 @@
+"""text-embeddings-inference's /tokenize and /decode."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Response
+
+from serving.api.answers import json_response
+from serving.api.deps import ServiceDep
+from serving.api.route import DirectRoute
+from serving.api.schemas import DecodeRequest, Token, TokenizeRequest
+from serving.embeddings import EmbedOptions
+
+router = APIRouter(tags=["inference"], route_class=DirectRoute)
+
+
+@router.post("/tokenize", response_model=list[list[Token]], summary="Show the tokens of texts")
+async def tokenize(body: TokenizeRequest, service: ServiceDep) -> Response:
+    """All of them, also those that /embed would cut. `start` and `stop` count characters, the prompt's included."""
+    options = EmbedOptions(prompt=body.prompt, prompt_name=body.prompt_name)
+    return json_response(await service.tokenize(body.inputs, options, body.add_special_tokens))
+
+
+@router.post("/decode", response_model=list[str], summary="Turn token ids into text")
+async def decode(body: DecodeRequest, service: ServiceDep) -> Response:
+    """A text for each list of ids."""
+    return json_response(await service.decode(body.ids, body.skip_special_tokens))

@@ -1,0 +1,75 @@
+"""What is put before a text: the caller's words, one of the bundle's prompts, or the server's default."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from serving.bounds import check_text
+from serving.embeddings import EmbedOptions, Role
+from serving.errors import Invalid
+from serving.ports import EngineError
+from serving.settings import Settings
+
+NAMES: Mapping[Role, tuple[str, ...]] = {
+    "search_query": ("query",),
+    "search_document": ("document", "passage", "corpus"),
+    "classification": ("classification",),
+    "clustering": ("clustering",),
+}
+"""What bundles call their prompt for a role: sentence-transformers' `encode_query` and `encode_document` look there."""
+
+
+MAX_BYTES = 10_000
+"""A prompt is put before every text: what would be large for a text would be huge for all of them."""
+
+
+class Prompts:
+    """A bundle's prompts by name, and the server's default.
+
+    Raises:
+        EngineError: the default is one that the bundle does not have.
+    """
+
+    def __init__(self, known: Mapping[str, str], settings: Settings) -> None:
+        self._known = known
+        name = settings.default_prompt_name
+        if name is not None and name not in known:
+            raise EngineError(f"--default-prompt-name {name}: the bundle has no such prompt (it has: {self._names})")
+        self._default = settings.default_prompt or (known[name] if name is not None else "")
+
+    def before(self, options: EmbedOptions) -> str:
+        """What stands before each text.
+
+        Raises:
+            Invalid: an unknown name, two prompts, or one that is no Unicode.
+            TooLarge: more than `MAX_BYTES`.
+        """
+        if options.prompt is not None and options.prompt_name is not None:
+            raise Invalid("give prompt or prompt_name, not both", field="prompt")
+        if options.prompt is not None:
+            check_text(options.prompt, MAX_BYTES, "prompt")
+            return options.prompt
+        if options.prompt_name is not None:
+            return self._named(options.prompt_name)
+        names = NAMES[options.role] if options.role else ()
+        return next((self._known[name] for name in names if name in self._known), self._default)
+
+    def asked(self, query: str, texts: Sequence[str], options: EmbedOptions) -> list[str]:
+        """The query and the texts it is asked of, each behind the prompt for its role.
+
+        Raises:
+            Invalid, TooLarge: as for `before`.
+        """
+        asking = self.before(replace(options, role="search_query"))
+        answering = self.before(replace(options, role="search_document"))
+        return [asking + query, *(answering + text for text in texts)]
+
+    @property
+    def _names(self) -> str:
+        return ", ".join(sorted(self._known)) or "none"
+
+    def _named(self, name: str) -> str:
+        if name not in self._known:
+            raise Invalid(f"the model has no prompt {name!r} (it has: {self._names})", field="prompt_name")
+        return self._known[name]

@@ -1,0 +1,123 @@
+"""Cohere's routes, and Jina's, which are much the same."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import numpy as np
+import pytest
+from fastapi.testclient import TestClient
+
+from serving.engines.fake import DIM
+
+TEXTS = ["a b c", "x y"]
+
+
+def test_embed_has_the_vectors_by_type(client: TestClient) -> None:
+    kinds = ["float", "int8", "uint8", "binary", "ubinary", "base64"]
+    sent = {"texts": TEXTS, "model": "any", "input_type": "search_document", "embedding_types": kinds}
+    body = client.post("/v2/embed", json=sent).json()
+    assert set(body) == {"id", "embeddings", "texts", "meta", "response_type"}
+    assert (body["texts"], body["response_type"]) == (TEXTS, "embeddings_by_type")
+    assert body["meta"] == {"api_version": {"version": "2"}, "billed_units": {"input_tokens": 9}}
+    floats = client.post("/embed", json={"inputs": TEXTS}).json()
+    assert list(body["embeddings"]) == kinds
+    assert body["embeddings"]["float"] == floats
+    assert np.shape(body["embeddings"]["int8"]) == np.shape(body["embeddings"]["uint8"]) == (2, DIM)
+    assert np.shape(body["embeddings"]["binary"]) == np.shape(body["embeddings"]["ubinary"]) == (2, DIM // 8)
+    unpacked = np.frombuffer(base64.b64decode(body["embeddings"]["base64"][1]), dtype="<f4")
+    assert np.array_equal(unpacked, np.array(floats[1], dtype=np.float32))
+
+
+@pytest.mark.parametrize("types", [None, [], "FLOAT", ["Float", "float"]])
+def test_the_type_is_float_unless_others_are_asked_for(client: TestClient, types: Any) -> None:
+    answer = client.post("/v2/embed", json={"texts": "a", "embedding_types": types})
+    if types == []:
+        assert answer.status_code == 422
+        assert "embedding_types" in answer.json()["message"]
+        return
+    assert list(answer.json()["embeddings"]) == ["float"]
+
+
+def test_the_input_type_takes_the_bundles_prompt(client: TestClient) -> None:
+    def vector(text: str, **options: Any) -> Any:
+        return client.post("/v2/embed", json={"texts": [text], **options}).json()["embeddings"]["float"]
+
+    assert vector("a", input_type="search_query") == vector("query: a") != vector("a")
+    for without in ("search_document", "Clustering", "classification", None):
+        assert vector("a", input_type=without) == vector("a")
+
+
+def test_truncation_has_a_side_and_is_told(client: TestClient) -> None:
+    long = "left " * 126 + "right " * 126
+    for truncate, kept in ((None, "left"), ("END", "left"), ("START", "right")):
+        answer = client.post("/v2/embed", json={"texts": [long], "truncate": truncate})
+        assert answer.json()["embeddings"]["float"] == client.post("/embed", json={"inputs": f"{kept} " * 126}).json()
+        assert answer.headers["x-truncated-inputs"] == "1"
+        assert answer.json()["meta"]["warnings"] == ["1 texts were cut to the model's 128 tokens"]
+    refused = client.post("/v2/embed", json={"texts": ["a", long], "truncate": "NONE"})
+    assert refused.status_code == 413
+    assert refused.json()["message"].startswith("texts.1: 254 tokens")
+
+
+def test_output_dimension(client: TestClient) -> None:
+    answer = client.post("/v2/embed", json={"texts": TEXTS, "output_dimension": 16})
+    floats = np.array(answer.json()["embeddings"]["float"])
+    assert floats.shape == (2, 16)
+    assert np.allclose(np.linalg.norm(floats, axis=1), 1, atol=1e-6)
+    assert answer.json()["meta"]["warnings"] == ["not-matryoshka"]
+
+
+@pytest.mark.parametrize("version", ["1", "2"])
+def test_rerank(client: TestClient, version: str) -> None:
+    documents = ["x y z", {"text": "a b c"}, "a b d"]
+    sent = {"model": "any", "query": "a b c", "documents": documents, "top_n": 2, "return_documents": True}
+    body = client.post(f"/v{version}/rerank", json=sent).json()
+    assert set(body) == {"id", "model", "results", "meta", "usage"}
+    assert [one["index"] for one in body["results"]] == [1, 2]
+    assert [one["document"] for one in body["results"]] == [{"text": "a b c"}, {"text": "a b d"}]
+    native = client.post("/rerank", json={"query": "a b c", "texts": ["x y z", "a b c", "a b d"]}).json()
+    assert [one["relevance_score"] for one in body["results"]] == [one["score"] for one in native[:2]]
+    assert (body["model"], body["meta"]["api_version"]) == ("fake", {"version": version})
+    assert body["usage"]["total_tokens"] == body["meta"]["billed_units"]["input_tokens"] > 0
+
+
+def test_rerank_gives_all_and_no_documents_unless_asked(client: TestClient) -> None:
+    for top_n in (None, 50):
+        body = client.post("/v2/rerank", json={"query": "a", "documents": TEXTS, "top_n": top_n}).json()
+        assert [set(one) for one in body["results"]] == [{"index", "relevance_score"}] * 2
+    one = client.post("/v1/rerank", json={"query": "a", "documents": "a single one"}).json()
+    assert [rank["index"] for rank in one["results"]] == [0]
+
+
+@pytest.mark.parametrize(
+    ("status", "says", "path", "body"),
+    [
+        (400, "texts: must hold", "/v2/embed", {"texts": []}),
+        (422, "texts: ", "/v2/embed", {}),
+        (422, "texts.1: ", "/v2/embed", {"texts": ["a", 1]}),
+        (422, "embedding_types.0: ", "/v2/embed", {"texts": ["a"], "embedding_types": ["int4"]}),
+        (422, "input_type: ", "/v2/embed", {"texts": ["a"], "input_type": "image"}),
+        (422, "truncate: ", "/v2/embed", {"texts": ["a"], "truncate": "MIDDLE"}),
+        (422, "dimensions: must be between 1 and 64", "/v2/embed", {"texts": ["a"], "output_dimension": 65}),
+        (413, "texts: 2049 texts", "/v2/embed", {"texts": ["a"] * 2049}),
+        (400, "documents: must hold", "/v2/rerank", {"query": "a", "documents": []}),
+        (422, "documents.0: ", "/v2/rerank", {"query": "a", "documents": [{"title": "a"}]}),
+        (422, "documents.0: ", "/v2/rerank", {"query": "a", "documents": [{"text": 1}]}),
+        (422, "top_n: ", "/v2/rerank", {"query": "a", "documents": ["a"], "top_n": 0}),
+        (413, "documents: 2049 texts", "/v2/rerank", {"query": "a", "documents": ["a"] * 2048}),
+        (404, "/v2/nowhere", "/v2/nowhere", {}),
+    ],
+)
+def test_errors_under_v2_are_a_message(client: TestClient, status: int, says: str, path: str, body: Any) -> None:
+    answer = client.post(path, json=body)
+    assert (answer.status_code, set(answer.json())) == (status, {"message"}), answer.text
+    assert says in answer.json()["message"]
+    assert answer.headers["x-request-id"]
+
+
+def test_errors_of_rerank_under_v1_are_openais(client: TestClient) -> None:
+    answer = client.post("/v1/rerank", json={"query": "a", "documents": []})
+    assert answer.status_code == 400
+    assert (answer.json()["error"]["code"], answer.json()["error"]["param"]) == ("empty", "documents")
