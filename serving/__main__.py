@@ -1,4 +1,4 @@
-"""`python -m serving`: see `serving.command`."""
+"""`python -m serving`: see `serving.command`; `python -m serving keys`: see `serving.keys_command`."""
 
 from __future__ import annotations
 
@@ -16,6 +16,10 @@ def main() -> int:
     except ClashError as error:
         print(f"serving: {error}", file=sys.stderr)
         return 2
+    if sys.argv[1:2] == ["keys"]:
+        from serving.keys_command import keys
+
+        return keys(sys.argv[2:])
     from serving.command import serve  # not before: a clash may break the import itself
 
     return serve(sys.argv[1:])

@@ -12,14 +12,16 @@ from collections.abc import Sequence
 import uvloop
 
 from models.bundle import BundleError
-from serving import demo
+from serving import demo, logs
 from serving.corpora import is_stale
 from serving.engines import ENGINES
+from serving.keys import KeysError
 from serving.ports import EngineError, StoreError
 from serving.server import BindError, Server, bind
 from serving.service import Service
 from serving.settings import Settings, SettingsError, read_settings
 from serving.stores import STORES
+from serving.tracing import TracingError
 
 log = logging.getLogger("serving")
 
@@ -37,31 +39,31 @@ curl -s {address}/corpora/{corpus}/search -H 'content-type: application/json' -d
 def serve(arguments: Sequence[str]) -> int:
     """Serve until told to stop.
 
-    The exit status: 2, after one line, for a bad option, a bad bundle or an address that can't be had.
+    The exit status: 2, after one line, for a bad option, a bad bundle, bad keys or an address that can't be had.
     """
-    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)
     try:
         settings = read_settings(arguments)
+        logs.configure(settings.log_format)
         os.environ.setdefault("RAYON_NUM_THREADS", str(settings.engine_options.threads))  # the tokenizers' pool
         log.info("checking the bundle in %s", settings.bundle)
         model = ENGINES[settings.engine](settings.bundle)
         model.check(settings.engine_options)
         listening = bind(settings)
         store = STORES[settings.store](settings.data / "corpora")
-    except (SettingsError, BundleError, EngineError, BindError, StoreError) as error:
-        log.error("serving: %s", error)
+        service = Service(settings, model, store, prepare=None if settings.no_demo else demo.build)
+        server = Server(service)
+    except (SettingsError, BundleError, EngineError, BindError, KeysError, StoreError, TracingError) as error:
+        print(f"serving: {error}", file=sys.stderr)
         return 2
-    service = Service(settings, model, store, prepare=None if settings.no_demo else demo.build)
-    uvloop.run(_serve(service, listening, settings))
+    uvloop.run(_serve(server, service, listening, settings))
     return 0
 
 
-async def _serve(service: Service, listening: socket.socket, settings: Settings) -> None:
+async def _serve(server: Server, service: Service, listening: socket.socket, settings: Settings) -> None:
     address = f"http://{_reachable(settings.host)}:{listening.getsockname()[1]}"
     log.info("listening on %s, loading %s (engine %s)", address, service.manifest.name, settings.engine)
     announcing = asyncio.create_task(_announce(service, address))
-    await Server(service).serve(sockets=[listening])
+    await server.serve(sockets=[listening])
     announcing.cancel()
 
 

@@ -23,7 +23,7 @@ class ServiceError(Exception):
     status: ClassVar[int]
     kind: ClassVar[Kind]
 
-    def __init__(self, message: str, *, field: str | None = None, retry_after: int | None = None) -> None:
+    def __init__(self, message: str, *, field: str | None = None, retry_after: float | None = None) -> None:
         self.field = field and _writable(field)
         self.message = _writable(f"{field}: {message}" if field else message)
         self.retry_after = retry_after
@@ -56,8 +56,15 @@ class ForeignTokens(ServiceError):
     kind = "Tokenizer"
 
 
+class Unauthenticated(ServiceError):
+    """No key, or one that the server does not know."""
+
+    status = 401
+    kind = "Unauthorized"
+
+
 class Forbidden(ServiceError):
-    """Only for callers on this machine."""
+    """Not for this caller: a key without the scope or the corpus, or one from another machine."""
 
     status = 403
     kind = "Unauthorized"
@@ -68,6 +75,13 @@ class NotFound(ServiceError):
 
     status = 404
     kind = "NotFound"
+
+
+class TooSlow(ServiceError):
+    """The body did not arrive in time."""
+
+    status = 408
+    kind = "Validation"
 
 
 class Conflict(ServiceError):
@@ -117,3 +131,15 @@ class Unhealthy(ServiceError):
 
     status = 503
     kind = "Unhealthy"
+
+
+class Expired(ServiceError):
+    """The caller's own deadline passed first. 504 is what HTTP has for gRPC's DEADLINE_EXCEEDED (google.rpc.Code)."""
+
+    status = 504
+    kind = "Overloaded"
+
+
+def going() -> Unhealthy:
+    """What whoever waits is told when the server goes."""
+    return Unhealthy("the server is shutting down", retry_after=1)

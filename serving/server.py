@@ -16,7 +16,9 @@ from types import FrameType
 
 import uvicorn
 
+from serving.addresses import is_loopback
 from serving.app import create_app
+from serving.connections import Connection
 from serving.errors import ServiceError
 from serving.service import Service
 from serving.settings import Settings
@@ -25,6 +27,8 @@ SECONDS_TO_ASK = 0.5
 """Before the socket closes and again after it: callers who are just connecting hear 503 and are not cut off."""
 SECONDS_TO_SEND = 5
 """For the last answers to reach their callers, after the drain."""
+SECONDS_IDLE = 75
+"""Between two requests of a connection: more than the 60 s after which load balancers give up theirs."""
 
 
 class BindError(RuntimeError):
@@ -35,7 +39,7 @@ def bind(settings: Settings) -> socket.socket:
     """A listening socket, before anything slow is done.
 
     Raises:
-        BindError: the port is taken, or the host is not one of this machine.
+        BindError: the port is taken, the host is not one of this machine, or others can reach it and no key is asked.
     """
     try:
         family = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM)[0][0]
@@ -45,11 +49,20 @@ def bind(settings: Settings) -> socket.socket:
         bound.bind((settings.host, settings.port))
     except OSError as error:
         raise BindError(f"can't listen on {settings.host}:{settings.port}: {error.strerror or error}") from None
+    if not (is_loopback(bound.getsockname()[0]) or settings.api_keys_file or settings.insecure):
+        bound.close()
+        raise BindError(
+            f"others can reach {settings.host}: ask them for keys (--api-keys-file), or let all of them in (--insecure)"
+        )
     return bound
 
 
 class Server(uvicorn.Server):
-    """One service on one socket."""
+    """One service on one socket.
+
+    Raises:
+        KeysError: the file of keys can't be used.
+    """
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -61,6 +74,9 @@ class Server(uvicorn.Server):
             create_app(service),
             log_config=None,
             access_log=False,
+            http=Connection,
+            ws="none",
+            timeout_keep_alive=SECONDS_IDLE,
             timeout_graceful_shutdown=SECONDS_TO_SEND,
         )
         super().__init__(config)

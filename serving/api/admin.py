@@ -1,12 +1,12 @@
-"""What only the machine's own users may ask of the server."""
+"""What changes the server itself: for keys with the scope `admin`; without keys, for the machine's own users."""
 
 from __future__ import annotations
-
-from ipaddress import IPv6Address, ip_address
 
 from fastapi import APIRouter, Depends, Request
 from pydantic import BaseModel
 
+from serving.addresses import is_loopback
+from serving.api.auth import key_of
 from serving.api.deps import ServiceDep
 from serving.api.route import Route
 from serving.api.schemas import ErrorAnswer
@@ -17,9 +17,11 @@ RELAYED = ("forwarded", "x-forwarded-for", "origin")
 
 
 def _local(request: Request) -> None:
-    """Raises `Forbidden` unless the request comes straight from a process of this machine."""
+    """Raises `Forbidden` unless it came with a key, or straight from a process of this machine."""
+    if key_of(request):
+        return
     peer = request.client.host if request.client else ""
-    if not _is_loopback(peer) or any(header in request.headers for header in RELAYED):
+    if not is_loopback(peer) or any(header in request.headers for header in RELAYED):
         raise Forbidden("only answered to a process on the server's own machine, asking directly")
 
 
@@ -41,12 +43,3 @@ async def reload(service: ServiceDep) -> ReloadAnswer:
     goes on. Also by SIGHUP.
     """
     return ReloadAnswer(**(await service.reload())._asdict())
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        address = ip_address(host)
-    except ValueError:
-        return False
-    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
-    return (mapped or address).is_loopback

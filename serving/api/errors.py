@@ -1,4 +1,6 @@
-"""Errors as each family of routes writes them: the native one as text-embeddings-inference, /v1 as OpenAI."""
+"""Errors as each family of routes writes them: the native one as text-embeddings-inference, /v1 as OpenAI,
+/v2 as Cohere.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +11,11 @@ from typing import Any
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from serving.api.answers import json_response, retry_headers
-from serving.api.request_id import HEADER, id_of
+from serving.api.methods import allowed
+from serving.api.request_id import id_of
 from serving.api.schemas import UNION_TAGS
 from serving.errors import Invalid, ServiceError
 
@@ -20,39 +24,68 @@ log = logging.getLogger(__name__)
 _OPENAI_PATHS = ("/v1/", "/embeddings", "/models")
 _SAID = dict.fromkeys(("model_type", "model_attributes_type"), "must be a JSON object")
 """pydantic's words for it name a class of ours."""
+_HEADERS = {401: {"www-authenticate": "Bearer"}, 408: {"connection": "close"}}
 _KINDS = {404: "NotFound", 405: "Validation"}
 
 
 def install(app: FastAPI) -> None:
     """Every error of the app in its family's shape."""
-    app.add_exception_handler(ServiceError, _service_error)
+    app.add_exception_handler(ServiceError, service_error)
     app.add_exception_handler(RequestValidationError, _validation_error)
     app.add_exception_handler(HTTPException, _http_error)
-    app.add_exception_handler(Exception, _bug)
 
 
 def invalid(errors: Sequence[Mapping[str, Any]]) -> Invalid:
     """pydantic's first complaint, naming the field as the caller wrote it."""
     first = errors[0]
-    location = [str(step) for step in first["loc"] if step not in UNION_TAGS and step not in ("body", "query", "path")]
+    location = [str(step) for step in first["loc"] if step not in UNION_TAGS]
     message = _SAID.get(first["type"], str(first["msg"]).removeprefix("Value error, "))
     more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
     return Invalid(message + more, field=".".join(location) or "body")
 
 
-def _service_error(request: Request, error: Exception) -> Response:
+class Bugs:
+    """Pure ASGI around the routes, within what every answer passes: of a bug, too, a browser may see the answer."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass on; an exception that nobody expected is a 500 if no answer was begun."""
+        begun = scope["type"] != "http"
+
+        async def watched(message: Message) -> None:
+            nonlocal begun
+            begun = True
+            await send(message)
+
+        try:
+            await self._app(scope, receive, watched)
+        except Exception as error:
+            if begun:
+                raise
+            await _bug(Request(scope), error)(scope, receive, send)
+
+
+def service_error(request: Request, error: Exception) -> Response:
+    """The answer in the shape of the path's family."""
     assert isinstance(error, ServiceError)
-    headers = {} if error.retry_after is None else retry_headers(error.retry_after)
+    headers = dict(_HEADERS.get(error.status, {}))
+    if error.retry_after is not None:
+        headers |= retry_headers(error.retry_after)
     return _answer(request, error.status, error.kind, error.message, field=error.field, headers=headers)
 
 
 def _validation_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    return _service_error(request, invalid(error.errors()))
+    inside = [{**one, "loc": one["loc"][1:]} for one in error.errors()]  # the first step is "body", "query" or "path"
+    return service_error(request, invalid(inside))
 
 
 def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
+    if error.status_code == 405 and request.method == "OPTIONS":
+        return Response(status_code=204, headers={"allow": allowed(request)})
     message = f"{request.method} {request.url.path}: {error.detail}"
     return _answer(
         request,
@@ -66,21 +99,31 @@ def _http_error(request: Request, error: Exception) -> Response:
 def _bug(request: Request, error: Exception) -> Response:
     log.error("request %s failed", id_of(request.scope), exc_info=error)
     message = f"internal error; the server's log has it under request {id_of(request.scope)}"
-    return _answer(request, 500, "Backend", message, headers={HEADER: id_of(request.scope)})
+    return _answer(request, 500, "Backend", message, headers={})
 
 
 def _answer(
     request: Request, status: int, kind: str, message: str, *, field: str | None = None, headers: dict[str, str]
 ) -> Response:
-    if request.url.path.startswith(_OPENAI_PATHS):
-        content: dict[str, Any] = {"error": _openai(status, kind, message, field)}
-    else:
-        content = {"error": message, "error_type": kind}
+    path = request.url.path
+    content: dict[str, Any] = {"error": message, "error_type": kind}
+    if path.startswith("/v2/"):
+        content = {"message": message}
+    elif path.startswith(_OPENAI_PATHS) and "/pipeline/" not in path:
+        content = {"error": _openai(status, kind, message, field)}
     return json_response(content, status=status, headers=headers)
 
 
 def _openai(status: int, kind: str, message: str, field: str | None) -> dict[str, Any]:
-    family = {429: "rate_limit_error", 424: "server_error", 500: "server_error", 503: "server_error"}
+    family = {
+        401: "authentication_error",
+        403: "permission_error",
+        429: "rate_limit_error",
+        424: "server_error",
+        500: "server_error",
+        503: "server_error",
+        504: "server_error",
+    }
     code = "model_not_found" if status == 404 and field == "model" else kind.lower()
     return {
         "message": message,

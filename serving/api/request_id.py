@@ -25,7 +25,7 @@ class RequestId:
             await self._app(scope, receive, send)
             return
         given = next((value for name, value in scope["headers"] if name == HEADER.encode()), b"")
-        name = given if _ACCEPTED.fullmatch(given) else uuid.uuid4().hex.encode()
+        name = given if _ACCEPTED.fullmatch(given) else new_id().encode()
         scope.setdefault("state", {})["request_id"] = name.decode()
 
         async def stamped(message: Message) -> None:
@@ -34,6 +34,11 @@ class RequestId:
             await send(message)
 
         await self._app(scope, receive, stamped)
+
+
+def new_id() -> str:
+    """An id that no other request has."""
+    return uuid.uuid4().hex
 
 
 def id_of(scope: MutableMapping[str, Any]) -> str:

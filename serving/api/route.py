@@ -1,4 +1,4 @@
-"""How every route reads its body: bounded, as JSON, and with an eye on whether the caller is still there."""
+"""How every route is answered: its body read first, then for as long as the caller stays and wants to wait."""
 
 from __future__ import annotations
 
@@ -17,44 +17,17 @@ from starlette.requests import ClientDisconnect
 from serving.api.counts import check_counts
 from serving.api.deps import service_of
 from serving.api.errors import invalid
-from serving.errors import Malformed, TooLarge, UnsupportedMedia
-from serving.json_body import parse_json
+from serving.api.request_body import BoundedRequest
+from serving.errors import Expired, Invalid, Malformed, UnsupportedMedia
+from serving.priority import HEADER as PRIORITY
+from serving.priority import asked_for, bulk_work
 
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 Model = TypeVar("Model", bound=BaseModel)
 
+TIMEOUT = "x-timeout-ms"
 CLIENT_LEFT = 499
 """nginx's status for it; nobody reads the answer, but logs and metrics do."""
-
-
-class BoundedRequest(Request):
-    """A request whose body is bounded while it is read, and parsed by `parse_json`."""
-
-    async def body(self) -> bytes:
-        """All of it.
-
-        Raises:
-            TooLarge: more than `max_body_bytes`, by its Content-Length or by what has arrived.
-        """
-        if not hasattr(self, "_body"):
-            limit = service_of(self).settings.max_body_bytes
-            declared = self.headers.get("content-length", "")
-            size, chunks = 0, []
-            if declared.isdecimal() and int(declared) > limit:
-                raise TooLarge(f"the body of {declared} bytes is more than the {limit} of one request")
-            async for chunk in self.stream():
-                size += len(chunk)
-                if size > limit:
-                    raise TooLarge(f"the body is more than the {limit} bytes of one request")
-                chunks.append(chunk)
-            self._body = b"".join(chunks)
-        return self._body
-
-    async def json(self) -> Any:
-        """The parsed body, parsed once."""
-        if not hasattr(self, "_json"):
-            self._json = parse_json(await self.body())
-        return self._json
 
 
 def media_type(request: Request) -> str:
@@ -120,8 +93,7 @@ def parsed(model: type[Model], raw: Any) -> Model:
 def _bounded(handle: Handler, field: Any) -> Handler:
     required = field is not None and field.field_info.is_required()
 
-    async def bounded(received: Request) -> Response:
-        request = BoundedRequest(received.scope, received.receive)
+    async def answer(request: BoundedRequest) -> Response:
         service = service_of(request)
         try:
             async with service.receiving():
@@ -136,7 +108,29 @@ def _bounded(handle: Handler, field: Any) -> Handler:
             raise Malformed("the body is empty")
         return await _while_connected(request, handle(request))
 
-    return bounded
+    async def in_time(received: Request) -> Response:
+        request = BoundedRequest(received.scope, received.receive)
+        seconds = _patience(request)
+        try:
+            async with asyncio.timeout(seconds) as patience:
+                with bulk_work(asked_for(request.headers.get(PRIORITY))):
+                    return await answer(request)
+        except TimeoutError:
+            if not patience.expired():
+                raise
+            raise Expired(f"not done within the {1000 * (seconds or 0):.0f} ms of {TIMEOUT}") from None
+
+    return in_time
+
+
+def _patience(request: Request) -> float | None:
+    """Seconds that the caller waits for the whole answer, from the end of the request's headers."""
+    given = request.headers.get(TIMEOUT)
+    if given is None:
+        return None
+    if not (given.isascii() and given.isdecimal() and int(given[:10]) > 0 and len(given) <= 9):
+        raise Invalid("must be a whole number of milliseconds, from 1 to 999999999", field=TIMEOUT)
+    return int(given) / 1000
 
 
 async def _while_connected(request: starlette.requests.Request, work: Coroutine[Any, Any, Response]) -> Response:

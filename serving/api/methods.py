@@ -1,0 +1,40 @@
+"""HEAD as GET without its body, and what OPTIONS says."""
+
+from __future__ import annotations
+
+from fastapi import Request
+from starlette.routing import Match
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+METHODS = ("GET", "POST", "PUT", "DELETE")
+
+
+class Head:
+    """Pure ASGI: routes see a GET."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass on; of the answer to a HEAD, only the headers come back."""
+        if scope["type"] != "http" or scope["method"] != "HEAD":
+            await self._app(scope, receive, send)
+            return
+
+        async def bare(message: Message) -> None:
+            await send({**message, "body": b""} if message["type"] == "http.response.body" else message)
+
+        get = {**scope, "method": "GET"}  # a copy: the server, too, must know that no body follows
+        await self._app(get, receive, bare)
+        scope["route"] = get.get("route")
+
+
+def allowed(request: Request) -> str:
+    """The methods that the request's path takes, as the header `Allow` has them."""
+    routes = request.app.router.routes
+    taken = [
+        method
+        for method in METHODS
+        if any(route.matches({**request.scope, "method": method})[0] is Match.FULL for route in routes)
+    ]
+    return ", ".join([*taken, *(["HEAD"] if "GET" in taken else []), "OPTIONS"])

@@ -1,0 +1,101 @@
+"""A connection that waits only so long for the head of a request, and reads only so much of it.
+
+uvicorn bounds neither: its one timer ends an idle connection between two requests, and the first byte stops it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import orjson
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from serving.api.request_id import HEADER as REQUEST_ID
+from serving.api.request_id import new_id
+
+HEAD_SECONDS = 10.0
+HEAD_BYTES = 65_536
+
+
+class Connection(HttpToolsProtocol):
+    """uvicorn's, with a clock that runs while a head is awaited.
+
+    It starts with the connection, with the first byte of a later request, and with an answer that came before the
+    body it belongs to was there: the rest of such a body is thrown away, and may not take for ever either.
+    """
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._clock: asyncio.TimerHandle | None = None
+        self._in_head = False
+        self._head_bytes = 0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """See asyncio."""
+        super().connection_made(transport)
+        self._start()
+
+    def data_received(self, data: bytes) -> None:
+        """See asyncio; a head that is too large is a 431."""
+        super().data_received(data)
+        if self._in_head:
+            self._head_bytes += len(data)
+            if self._head_bytes > HEAD_BYTES:
+                self._refuse(431, f"the head of a request may have {HEAD_BYTES} bytes")
+
+    def on_message_begin(self) -> None:
+        """See httptools."""
+        super().on_message_begin()
+        self._in_head = True
+        if not self._clock:
+            self._start()
+
+    def on_headers_complete(self) -> None:
+        """See httptools."""
+        self._stop()
+        super().on_headers_complete()
+
+    def on_response_complete(self) -> None:
+        """See uvicorn."""
+        super().on_response_complete()
+        if self.cycle.more_body and not self._clock and not self.transport.is_closing():
+            self._start()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See asyncio."""
+        self._stop()
+        super().connection_lost(exc)
+
+    def _start(self) -> None:
+        self._head_bytes = 0
+        self._clock = self.loop.call_later(HEAD_SECONDS, self._time_is_up)
+
+    def _stop(self) -> None:
+        self._in_head = False
+        if self._clock:
+            self._clock.cancel()
+            self._clock = None
+
+    def _time_is_up(self) -> None:
+        if self._in_head and (self.cycle is None or self.cycle.response_complete):
+            self._refuse(408, f"the head of the request was not there within {HEAD_SECONDS:g} s")
+        else:
+            self.shutdown()  # at once, or when the answer to the request before is out
+
+    def send_400_response(self, msg: str) -> None:
+        """See uvicorn, whose own is plain text: what came is not HTTP."""
+        self._refuse(400, msg)
+
+    def _refuse(self, status: int, message: str) -> None:
+        if not self.transport.is_closing():
+            body = orjson.dumps({"error": message, "error_type": "Validation"})
+            headers = {
+                "content-type": "application/json",
+                "content-length": len(body),
+                "connection": "close",
+                REQUEST_ID: new_id(),
+            }
+            head = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+            self.transport.write(STATUS_LINE[status] + head.encode() + b"\r\n" + body)
+            self.transport.close()

@@ -1,0 +1,126 @@
+"""API keys: a file of names, hashes, scopes and limits. The keys themselves are kept nowhere.
+
+A key is 256 random bits, so a plain SHA-256 is enough: a slow hash protects what can be guessed, and this can't; it
+would only let every stranger keep the server busy.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import secrets
+import tempfile
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
+
+Scope = Literal["read", "write", "admin"]
+"""Embed and search · change corpora · change what the server runs. None includes another."""
+Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+PREFIX = "iso_"
+"""Secret scanners and people see what it is."""
+FORMAT = 1
+
+
+class KeysError(ValueError):
+    """A key file that can't be used; the message names it."""
+
+
+class Key(BaseModel):
+    """What a key may do. A limit that is None is the server's default for keys."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+    scopes: tuple[Scope, ...] = Field(min_length=1)
+    corpora: tuple[str, ...] | None = None
+    """Patterns as shells have them (`docs-*`); None is every corpus."""
+    requests_per_second: Rate | None = None
+    tokens_per_second: Rate | None = None
+    concurrency: PositiveInt | None = None
+    created: str = ""
+    """ISO 8601, for people."""
+
+    def sees(self, corpus: str) -> bool:
+        """Whether it may touch the corpus of this name, be there one or not."""
+        return self.corpora is None or any(fnmatchcase(corpus, pattern) for pattern in self.corpora)
+
+
+class _File(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    format: Literal[1]
+    keys: tuple[Key, ...]
+
+
+def new_secret() -> str:
+    """A key, to be given to its user and forgotten."""
+    return PREFIX + secrets.token_urlsafe(32)
+
+
+def digest(secret: str) -> str:
+    """The hash of a key, as files have it."""
+    return hashlib.sha256(secret.encode()).hexdigest()
+
+
+def read_keys(path: Path) -> tuple[Key, ...]:
+    """The keys of a file, in its order.
+
+    Raises:
+        KeysError: it can't be read, is not a key file, or gives a name twice.
+    """
+    try:
+        keys = _File.model_validate_json(path.read_bytes()).keys
+    except OSError as error:
+        raise KeysError(f"{path}: {error.strerror}") from None
+    except ValidationError as error:
+        first = error.errors(include_input=False)[0]
+        raise KeysError(f"{path}: {'.'.join(map(str, first['loc'])) or 'the file'}: {first['msg']}") from None
+    names = [key.name for key in keys]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise KeysError(f"{path}: two keys are called {twice!r}")
+    return keys
+
+
+@contextmanager
+def changed_keys(path: Path) -> Iterator[list[Key]]:
+    """The keys of a file, which is replaced at once by what the block leaves of them; readable by its owner alone.
+
+    Raises:
+        KeysError: as `read_keys`, but a file that is not there yet has no keys; or it can't be written.
+    """
+    try:
+        folder = os.open(path.parent, os.O_RDONLY)
+    except OSError as error:
+        raise KeysError(f"{path.parent}: {error.strerror}") from None
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)  # a key that is revoked meanwhile must not come back
+        keys = list(read_keys(path)) if path.exists() else []
+        yield keys
+        _replace(path, keys)
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def _replace(path: Path, keys: Collection[Key]) -> None:
+    content = {"format": FORMAT, "keys": [key.model_dump(exclude_none=True, exclude_defaults=True) for key in keys]}
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w", dir=path.parent, prefix=f".{path.name}-", delete=False, encoding="utf-8"
+        ) as new:  # created with mode 600
+            json.dump(content, new, indent=2)
+            new.write("\n")
+            new.flush()
+            os.fsync(new.fileno())
+        Path(new.name).replace(path)
+    except OSError as error:
+        raise KeysError(f"{path}: {error.strerror}") from None

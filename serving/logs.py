@@ -1,0 +1,74 @@
+"""What the server says of itself, on stderr: lines for people, or a JSON object a line.
+
+No line holds a document, a text or a key. Tracebacks say where and what kind, and not the message of the exception:
+that may quote what a caller sent.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import traceback
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Any, Literal
+
+import orjson
+
+LogFormat = Literal["auto", "json", "pretty"]
+
+_Failure = tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
+
+
+def configure(form: LogFormat) -> None:
+    """Send every logger's lines to stderr; `auto` is pretty on a terminal."""
+    pretty = form == "pretty" or (form == "auto" and sys.stderr.isatty())
+    destination = logging.StreamHandler(sys.stderr)
+    destination.setFormatter(Pretty() if pretty else Json())
+    logging.basicConfig(level=logging.INFO, handlers=[destination], force=True)
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+
+
+class Pretty(logging.Formatter):
+    """The message, and those of its fields that say something as `name=value`."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """See logging."""
+        fields = (f"{name}={value}" for name, value in _fields(record).items() if value is not None)
+        said = [record.getMessage(), *fields]
+        return "\n".join([" ".join(said), *([self.formatException(record.exc_info)] if record.exc_info else [])])
+
+    def formatException(self, ei: _Failure) -> str:
+        """Frames and kinds of the exception and of what it came from, without their messages."""
+        return _traceback(ei[1])
+
+
+class Json(Pretty):
+    """One object a line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """See logging."""
+        line = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            **_fields(record),
+        }
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return orjson.dumps(line, default=str).decode()
+
+
+def _fields(record: logging.LogRecord) -> Mapping[str, Any]:
+    fields: Mapping[str, Any] = getattr(record, "fields", {})
+    return fields
+
+
+def _traceback(error: BaseException | None) -> str:
+    if error is None:
+        return ""
+    cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    frames = "".join(traceback.format_tb(error.__traceback__))
+    return f"{_traceback(cause)}{type(error).__module__}.{type(error).__qualname__}:\n{frames}"
