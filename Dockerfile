@@ -1,7 +1,9 @@
 # syntax=docker/dockerfile:1
 # docker build -t isosphere .                       CPU
 # docker build -t isosphere:gpu --target gpu .      CUDA 13 and cuDNN 9
-# docker run -p 8080:8080 -v isosphere:/data isosphere
+# docker run --rm -v isosphere:/data isosphere keys add me --scopes read,write --api-keys-file /data/keys.json
+# docker run -p 8080:8080 -v isosphere:/data -e ISOSPHERE_API_KEYS_FILE=/data/keys.json isosphere
+# docs/deploy.md has the rest.
 #
 # torch lives in the builder alone: it exports the bundle, the server only reads it. Where your package index offers a
 # CPU build of torch elsewhere, pass --build-arg PIP_EXTRA_INDEX_URL=… to spare the builder the CUDA packages.
@@ -22,35 +24,37 @@ RUN python -m models export "$BACKBONE" --out /bundle --name "$BACKBONE" --no-me
 FROM python:3.11-slim AS cpu
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PYTHONUNBUFFERED=1
 RUN useradd --uid 10001 --create-home isosphere && install -d -o isosphere /data
+WORKDIR /app
 RUN --mount=type=bind,from=builder,source=/wheels,target=/wheels \
-    pip install -c /wheels/constraints.txt "$(echo /wheels/isosphere-*.whl)[serve,cpu]"
+    pip install -c /wheels/constraints.txt "$(echo /wheels/isosphere-*.whl)[serve,otel,cpu]"
 COPY --from=builder /bundle /bundle
 ENV ISOSPHERE_BUNDLE=/bundle ISOSPHERE_DATA=/data XDG_CACHE_HOME=/data/.cache ISOSPHERE_HOST=0.0.0.0 ISOSPHERE_PORT=8080
-USER isosphere
-WORKDIR /app
+USER 10001
 VOLUME /data
 EXPOSE 8080
 HEALTHCHECK --interval=10s --timeout=3s --start-period=120s \
-    CMD ["python", "-c", "import urllib.request as r; r.urlopen('http://127.0.0.1:8080/readyz', timeout=2)"]
+    CMD ["python", "-c", "import os, urllib.request as r; r.urlopen('http://127.0.0.1:' + os.environ['ISOSPHERE_PORT'] + '/readyz', timeout=2)"]
 ENTRYPOINT ["python", "-m", "serving"]
 
 # onnxruntime-gpu 1.31 is built for CUDA 13 and cuDNN 9, which this image brings; faiss-gpu-cu12 brings its own CUDA 12.
+# The tag of the image fixes the release of its packages, so python3 is not pinned once more.
 FROM nvidia/cuda:13.0.1-cudnn-runtime-ubuntu24.04 AS gpu
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PYTHONUNBUFFERED=1 PATH=/venv/bin:$PATH
+# hadolint ignore=DL3008
 RUN apt-get update && apt-get install -y --no-install-recommends python3 python3-venv \
     && rm -rf /var/lib/apt/lists/* \
     && useradd --uid 10001 --create-home isosphere && install -d -o isosphere /data \
     && python3 -m venv /venv
+WORKDIR /app
 RUN --mount=type=bind,from=builder,source=/wheels,target=/wheels \
-    pip install -c /wheels/constraints.txt "$(echo /wheels/isosphere-*.whl)[serve,gpu]"
+    pip install -c /wheels/constraints.txt "$(echo /wheels/isosphere-*.whl)[serve,otel,gpu]"
 COPY --from=builder /bundle /bundle
 ENV ISOSPHERE_BUNDLE=/bundle ISOSPHERE_DATA=/data XDG_CACHE_HOME=/data/.cache ISOSPHERE_HOST=0.0.0.0 ISOSPHERE_PORT=8080 ISOSPHERE_DEVICE=cuda
-USER isosphere
-WORKDIR /app
+USER 10001
 VOLUME /data
 EXPOSE 8080
 HEALTHCHECK --interval=10s --timeout=3s --start-period=120s \
-    CMD ["python", "-c", "import urllib.request as r; r.urlopen('http://127.0.0.1:8080/readyz', timeout=2)"]
+    CMD ["python", "-c", "import os, urllib.request as r; r.urlopen('http://127.0.0.1:' + os.environ['ISOSPHERE_PORT'] + '/readyz', timeout=2)"]
 ENTRYPOINT ["python", "-m", "serving"]
 
 FROM cpu
