@@ -28,8 +28,9 @@ ROOMS = ("models", "training", "serving")
 
 EXTRAS = PROJECT["project"]["optional-dependencies"]
 ENVIRONMENTS = {
-    "constraints.txt": [group for extra, group in EXTRAS.items() if extra != "optimum"],
+    "constraints.txt": [group for extra, group in EXTRAS.items() if extra not in ("optimum", "clients")],
     "constraints-optimum.txt": [EXTRAS["optimum"]],
+    "constraints-clients.txt": [EXTRAS["clients"]],
 }
 
 

@@ -7,21 +7,17 @@ from uuid import uuid4
 from fastapi import APIRouter, Response
 
 from serving.api.answers import embedding_headers, encoded, json_response
-from serving.api.cohere_schemas import CohereEmbeddings, CohereEmbedRequest, CohereError, meta
+from serving.api.cohere_schemas import CohereEmbeddings, CohereEmbedRequest, meta
 from serving.api.deps import ServiceDep
 from serving.api.route import DirectRoute
 
-router = APIRouter(
-    tags=["cohere"],
-    route_class=DirectRoute,
-    responses={status: {"model": CohereError} for status in (400, 413, 415, 422, 424, 429, 503)},
-)
+router = APIRouter(tags=["cohere"], route_class=DirectRoute)
 
 
 @router.post("/v2/embed", response_model=CohereEmbeddings, summary="Embed texts, in several types at once")
 async def embed(body: CohereEmbedRequest, service: ServiceDep) -> Response:
-    """Any `model` is answered by the one that is served. base64 is of little-endian float32."""
-    embeddings = await service.embed(body.texts, body.options(), "texts")
+    """Where one model is served it answers whatever `model` says. base64 is of little-endian float32."""
+    embeddings = await service.embed(body.texts, body.options(), "texts", model=body.model)
     answer = {
         "id": str(uuid4()),
         "embeddings": {kind: encoded(embeddings, kind) for kind in dict.fromkeys(body.embedding_types)},

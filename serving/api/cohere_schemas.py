@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, Field
 
-from serving.api.schemas import Body, Texts, lower
+from serving.api.schemas import AskedModel, Body, Texts, lower
 from serving.embeddings import Embeddings, EmbedOptions, Encoding, Role
 
 
@@ -26,7 +26,7 @@ class CohereEmbedRequest(Body):
     """/v2/embed."""
 
     texts: Texts
-    model: str | None = None
+    model: AskedModel = None
     input_type: Annotated[Role | None, BeforeValidator(lower)] = Field(
         default=None, description="takes the bundle's prompt for it, if it has one"
     )
@@ -43,6 +43,7 @@ class CohereEmbedRequest(Body):
             direction="left" if self.truncate == "start" else "right",
             role=self.input_type,
             dimensions=self.output_dimension,
+            dimensions_field="output_dimension",
             calibrated=not {"int8", "uint8"}.isdisjoint(self.embedding_types),
         )
 
@@ -65,24 +66,27 @@ class CohereEmbeddings(BaseModel):
     response_type: Literal["embeddings_by_type"]
 
 
+class CohereDocument(BaseModel):
+    """A document as it was sent."""
+
+    text: str
+
+
+_SomeDocuments = Annotated[list[str | CohereDocument], Field(min_length=1)]
+
+
 class CohereRerankRequest(Body):
     """/v1/rerank and /v2/rerank, Jina's too."""
 
     query: str = Field(examples=["How do I read a file line by line?"])
-    documents: Annotated[Texts, BeforeValidator(_text_of, json_schema_input_type=list[str] | list[dict[str, str]])]
-    model: str | None = None
+    documents: Annotated[Texts, BeforeValidator(_text_of, json_schema_input_type=str | _SomeDocuments)]
+    model: AskedModel = None
     top_n: int | None = Field(default=None, ge=1)
     return_documents: bool = False
 
     def options(self) -> EmbedOptions:
         """What the service wants to know."""
         return EmbedOptions()
-
-
-class CohereDocument(BaseModel):
-    """A document as it was sent."""
-
-    text: str
 
 
 class CohereRank(BaseModel):

@@ -100,7 +100,7 @@ def test_rerank_gives_all_and_no_documents_unless_asked(client: TestClient) -> N
         (422, "embedding_types.0: ", "/v2/embed", {"texts": ["a"], "embedding_types": ["int4"]}),
         (422, "input_type: ", "/v2/embed", {"texts": ["a"], "input_type": "image"}),
         (422, "truncate: ", "/v2/embed", {"texts": ["a"], "truncate": "MIDDLE"}),
-        (422, "dimensions: must be between 1 and 64", "/v2/embed", {"texts": ["a"], "output_dimension": 65}),
+        (422, "output_dimension: must be between 1 and 64", "/v2/embed", {"texts": ["a"], "output_dimension": 65}),
         (413, "texts: 2049 texts", "/v2/embed", {"texts": ["a"] * 2049}),
         (400, "documents: must hold", "/v2/rerank", {"query": "a", "documents": []}),
         (422, "documents.0: ", "/v2/rerank", {"query": "a", "documents": [{"title": "a"}]}),

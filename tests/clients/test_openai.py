@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from typing import Any
+
+import openai
+import pytest
+
+from tests.clients.conftest import TEXTS, Server
+
+Same = Callable[..., None]
+
+
+@pytest.fixture
+def client(server: Server) -> openai.OpenAI:
+    return openai.OpenAI(base_url=f"{server.address}/v1", api_key=server.key, max_retries=0)
+
+
+@pytest.mark.parametrize(
+    ("options", "asks", "gets"), [({}, "base64", str), ({"encoding_format": "float"}, "float", list)]
+)
+def test_base64_unless_floats_are_asked_for(
+    client: openai.OpenAI, same: Same, options: dict[str, Any], asks: str, gets: type
+) -> None:
+    raw = client.embeddings.with_raw_response.create(model="any", input=TEXTS, **options)
+    assert json.loads(raw.http_request.content)["encoding_format"] == asks
+    assert isinstance(raw.http_response.json()["data"][0]["embedding"], gets)
+    answer = raw.parse()
+    same([one.embedding for one in answer.data])
+    assert [one.index for one in answer.data] == list(range(len(TEXTS)))
+    assert answer.usage.prompt_tokens == answer.usage.total_tokens > len(TEXTS)
+
+
+def test_one_text_and_fewer_dimensions(client: openai.OpenAI, server: Server) -> None:
+    (cut,) = client.embeddings.create(model="any", input=TEXTS[0], dimensions=8).data
+    whole = server.embed(TEXTS[:1])[0, :8]
+    assert cut.embedding == pytest.approx(whole / (whole @ whole) ** 0.5, abs=1e-6)
+
+
+def test_token_arrays(client: openai.OpenAI, server: Server, same: Same) -> None:
+    tokens = server.post("/tokenize", {"inputs": TEXTS})
+    ids = [[token["id"] for token in text] for text in tokens]
+    same([one.embedding for one in client.embeddings.create(model="any", input=ids).data])
+    same([client.embeddings.create(model="any", input=ids[0]).data[0].embedding], TEXTS[:1])
+
+
+def test_models(client: openai.OpenAI) -> None:
+    (listed,) = client.models.list()
+    assert client.models.retrieve(listed.id) == listed
+    with pytest.raises(openai.NotFoundError, match="no-such-model"):
+        client.models.retrieve("no-such-model")
+
+
+def test_two_thousand_texts(client: openai.OpenAI, same: Same) -> None:
+    texts = [f"text {i}" for i in range(2048)]
+    vectors = [one.embedding for one in client.embeddings.create(model="any", input=texts).data]
+    same(vectors[::200], texts[::200])
+
+
+def test_async(server: Server, same: Same) -> None:
+    async def main() -> None:
+        async with openai.AsyncOpenAI(base_url=f"{server.address}/v1", api_key=server.key) as client:
+            answers = await asyncio.gather(*(client.embeddings.create(model="any", input=text) for text in TEXTS))
+        same([answer.data[0].embedding for answer in answers])
+
+    asyncio.run(main())
+
+
+def test_it_comes_back_after_a_429(server: Server, client: openai.OpenAI) -> None:
+    patient = client.with_options(api_key=server.slow_key, max_retries=2).embeddings.with_raw_response
+    assert max(patient.create(model="any", input="a").retries_taken for _ in range(2)) >= 1
+
+
+@pytest.mark.parametrize(
+    ("raised", "asked", "says"),
+    [
+        (openai.BadRequestError, {"input": [[2_000_000]]}, "check_embedding_ctx_length=False"),
+        (openai.BadRequestError, {"input": []}, "input"),
+        (openai.UnprocessableEntityError, {"dimensions": 1_000_000}, "dimensions"),
+        (openai.UnprocessableEntityError, {"encoding_format": "roman"}, "encoding_format"),
+    ],
+)
+def test_refusals(client: openai.OpenAI, raised: type[openai.APIStatusError], asked: dict[str, Any], says: str) -> None:
+    with pytest.raises(raised, match=says) as caught:
+        client.embeddings.create(**{"model": "any", "input": "a"} | asked)
+    assert str(caught.value.param).partition(".")[0] in asked
+    assert caught.value.request_id
+
+
+@pytest.mark.parametrize(
+    ("key", "raised", "says"),
+    [("wrong", openai.AuthenticationError, "needs a key"), ("spent_key", openai.RateLimitError, "used up")],
+)
+def test_keys(client: openai.OpenAI, server: Server, key: str, raised: type[openai.APIStatusError], says: str) -> None:
+    with pytest.raises(raised, match=says):
+        client.with_options(api_key=getattr(server, key, key)).embeddings.create(model="any", input="a")
