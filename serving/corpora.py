@@ -5,22 +5,24 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 
+from models.bundle import Manifest
 from serving.errors import Conflict, Invalid, NotFound, TooLarge
 from serving.filters import Predicate
-from serving.ports import Content, Corpus, Document, Floats, Index, Keys, Ranking, Size, Store
+from serving.ports import Content, Corpus, Document, Floats, Index, IndexSize, Keys, Ranking, Size, Store
 
 log = logging.getLogger(__name__)
 
 
-def is_stale(corpus: Corpus, size: Size, fingerprint: str) -> bool:
-    """Whether another bundle than that of `fingerprint` embedded what the corpus holds."""
-    return size.documents > 0 and corpus.fingerprint != fingerprint
+def is_stale(corpus: Corpus, size: Size, served: Collection[str]) -> bool:
+    """Whether none of the bundles of the fingerprints `served` embedded what the corpus holds."""
+    return size.documents > 0 and corpus.fingerprint not in served
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,15 @@ class Hit:
     document: Document
     score: float
     vector: Floats | None = None
+
+
+class Found(NamedTuple):
+    """The answer to a search."""
+
+    hits: list[list[Hit]]
+    """Of each query, best first."""
+    truncated: int
+    """Queries that were cut to the model's length."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,11 +100,22 @@ class Corpora:
         *,
         description: str | None = None,
         recall_target: float | None = None,
+        encoder: Manifest | None = None,
         content: Content | None = None,
     ) -> bool:
-        """Create whole, `content` included, or take over what is given if it exists; whether it was created."""
+        """Create whole, `content` included, or take over what is given if it exists; whether it was created.
+
+        A new one without content is for `encoder`, if one is given; else for that of its first document.
+
+        Raises:
+            Conflict: it is there, and not for `encoder`.
+        """
         corpus = Corpus(name, description, recall_target, created=time.time())
+        if encoder:
+            corpus = replace(corpus, fingerprint=encoder.fingerprint, dim=encoder.dim)
         with self._naming:
+            if encoder and name in self._places and self._store.corpus(name).fingerprint != encoder.fingerprint:
+                raise Conflict(f"corpus {name!r} is not for {encoder.name!r}: delete it, and create it again")
             created = self._store.create(corpus, content)
             if created:
                 self._places[name] = _Place()
@@ -117,6 +139,14 @@ class Corpora:
             with suppress(NotFound):  # dropped since it was named
                 found.append(self.corpus(name))
         return found
+
+    def index_sizes(self) -> dict[str, IndexSize]:
+        """Of every corpus, how large its index is; nothing is read from the store for it."""
+        indexes = {name: place.index for name, place in list(self._places.items())}
+        return {
+            name: IndexSize(0, 0) if index is None else IndexSize(len(index), index.nbytes)
+            for name, index in indexes.items()
+        }
 
     def put(self, name: str, content: Content) -> None:
         """Add documents, replacing those of the same id, all or none.
@@ -171,18 +201,21 @@ class Corpora:
             # A document replaced meanwhile was there all the time, and may yet have been missed: again, alone.
             return self._find(name, self._searched(name, now, queries, fingerprint), queries, wanted)
 
-    def check_fingerprint(self, name: str, fingerprint: str) -> None:
-        """Refuse to compare vectors of different encoders.
+    def encoder(self, name: str, served: Sequence[str]) -> str:
+        """The fingerprint, among those `served`, of what embeds the texts and queries of the corpus.
+
+        The one that it was made with; where that is gone and the corpus is empty, the first.
 
         Raises:
-            Conflict: the corpus was embedded by another bundle.
+            Conflict: the corpus was embedded by another bundle: vectors of different encoders are not compared.
         """
         corpus, size = self.corpus(name)
-        if is_stale(corpus, size, fingerprint):
+        if is_stale(corpus, size, served):
             raise Conflict(
-                f"corpus {name!r} was embedded by the bundle {corpus.fingerprint}, this server runs {fingerprint}: "
-                "serve that bundle, or delete the corpus and upload it again"
+                f"corpus {name!r} was embedded by the bundle {corpus.fingerprint}, this server runs "
+                f"{', '.join(served)}: serve that bundle, or delete the corpus and upload it again"
             )
+        return next((one for one in served if one == corpus.fingerprint), served[0])
 
     def close(self) -> None:
         """Close the store."""
@@ -190,7 +223,7 @@ class Corpora:
 
     def _searched(self, name: str, place: _Place, queries: Floats, fingerprint: str | None) -> Index | None:
         if fingerprint is not None:
-            self.check_fingerprint(name, fingerprint)
+            self.encoder(name, [fingerprint])
         index, dim = self._index(name, place), self._store.corpus(name).dim
         if index and dim != queries.shape[1]:
             raise Invalid(f"{queries.shape[1]} numbers, but corpus {name!r} has {dim} dimensions", field="vector")

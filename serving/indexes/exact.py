@@ -31,6 +31,11 @@ class ExactIndex:
     def __len__(self) -> int:
         return int(np.count_nonzero(self._rows[0] != GONE))
 
+    @property
+    def nbytes(self) -> int:
+        """Keys and vectors, of removed rows too."""
+        return sum(part.nbytes for part in self._room)
+
     def add(self, keys: Keys, vectors: Floats) -> None:
         """Append, doubling the room when it is used up."""
         size, needed = len(self._rows[0]), len(self._rows[0]) + len(keys)

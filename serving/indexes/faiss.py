@@ -24,6 +24,11 @@ class FaissIndex:
     def __len__(self) -> int:
         return int(self._index.ntotal)
 
+    @property
+    def nbytes(self) -> int:
+        """Float32 vectors and their keys."""
+        return len(self) * (4 * int(self._index.d) + 8)
+
     def add(self, keys: Keys, vectors: Floats) -> None:
         """Append."""
         with self._lock:

@@ -1,0 +1,50 @@
+"""A span for each request, named and told by OpenTelemetry's conventions for HTTP servers."""
+
+from __future__ import annotations
+
+from opentelemetry.trace import StatusCode
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from serving.api.request_id import HEADER, id_of
+from serving.otlp import Collector
+
+PROBES = {"/health", "/livez", "/readyz", "/ping", "/metrics"}
+"""Asked every few seconds by machines: not traced."""
+_CONTEXT = {b"traceparent", b"tracestate"}
+
+
+class Traces:
+    """Pure ASGI: the route is told by its template: a path may quote documents."""
+
+    def __init__(self, app: ASGIApp, collector: Collector) -> None:
+        self._app = app
+        self._collector = collector
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass on, within a span. It says of an exception what kind it is, and not what its message quotes."""
+        if scope["type"] != "http" or scope["path"] in PROBES:
+            await self._app(scope, receive, send)
+            return
+        method = scope["method"]
+        headers = {name.decode(): value.decode("latin-1") for name, value in scope["headers"] if name in _CONTEXT}
+        with self._collector.request(method, headers) as span:
+            span.set_attributes({"http.request.method": method, HEADER: id_of(scope)})
+
+            async def noted(message: Message) -> None:
+                if message["type"] == "http.response.start":
+                    span.set_attribute("http.response.status_code", message["status"])
+                    if message["status"] >= 500:
+                        span.set_attribute("error.type", str(message["status"]))
+                        span.set_status(StatusCode.ERROR)
+                await send(message)
+
+            try:
+                await self._app(scope, receive, noted)
+            except Exception as error:
+                span.set_attribute("error.type", type(error).__qualname__)
+                span.set_status(StatusCode.ERROR)
+                raise
+            finally:
+                if route := scope.get("route"):
+                    span.update_name(f"{method} {route.path}")
+                    span.set_attribute("http.route", route.path)
