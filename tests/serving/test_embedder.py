@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from models.tokenizer import Direction, Tokens
+from serving import tokenizing
 from serving.embedder import CHARACTERS_PER_TOKEN, Embedder
 from serving.embeddings import EmbedOptions
 from serving.engines import ENGINES
@@ -23,6 +24,14 @@ from serving.settings import Settings
 from serving.tokenizing import TOKENIZED_AT_ONCE
 
 READ = MAX_LENGTH * CHARACTERS_PER_TOKEN
+
+
+@pytest.fixture(autouse=True, scope="module")
+def in_its_thread() -> Iterator[None]:
+    """Whatever is tokenised, short as the texts are here."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tokenizing, "TOKENIZED_ON_THE_SPOT", -1)
+        yield
 
 
 @dataclass

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -14,8 +14,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.tokenizer import Direction, Tokens
+from serving import tokenizing
 from serving.errors import Backend, Unhealthy
 from serving.tokenizing import TOKENIZED_AT_ONCE, Tokenizing
+
+
+@pytest.fixture(autouse=True, scope="module")
+def in_its_thread() -> Iterator[None]:
+    """Whatever is tokenised, short as the texts are here."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tokenizing, "TOKENIZED_ON_THE_SPOT", -1)
+        yield
 
 
 @dataclass
@@ -208,3 +217,24 @@ def test_a_text_that_comes_again_is_not_tokenised_again_from_the_same_side() -> 
 
     asyncio.run(main())
     assert calls == [["abc", "de", "abc"], ["f"], ["abc"]]
+
+
+def test_a_few_words_are_tokenised_on_the_spot_and_more_in_another_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tokenizing, "TOKENIZED_ON_THE_SPOT", 10)
+    threads: list[str] = []
+
+    def tokenize(texts: Sequence[str], direction: Direction) -> list[Tokens]:
+        threads.append(threading.current_thread().name)
+        return [Tokens(np.arange(len(text)), 9) for text in texts]
+
+    async def main() -> None:
+        service = Tokenizing(tokenize)
+        for texts in (["abcde", "fghij"], ["abcde", "fghij", "k"], [""]):
+            assert [len(one) for one in await service.tokens(texts, "right")] == [len(text) for text in texts]
+        await service.close()
+        with pytest.raises(Unhealthy):
+            await service.tokens(["a"], "right")
+
+    asyncio.run(main())
+    assert threads[0] == threading.main_thread().name
+    assert [name.startswith("tokenizer") for name in threads[1:]] == [True, True]
