@@ -1,4 +1,4 @@
-"""`python -m serving`: see `serving.command`; `python -m serving keys`: see `serving.keys_command`."""
+"""`python -m serving`: see `serving.command`; its verbs `keys` and `openapi`: see the files named after them."""
 
 from __future__ import annotations
 
@@ -20,6 +20,10 @@ def main() -> int:
         from serving.keys_command import keys
 
         return keys(sys.argv[2:])
+    if sys.argv[1:2] == ["openapi"]:
+        from serving.openapi_command import openapi
+
+        return openapi(sys.argv[2:])
     from serving.command import serve  # not before: a clash may break the import itself
 
     return serve(sys.argv[1:])

@@ -7,17 +7,16 @@ import logging
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
-from typing import NamedTuple, Protocol
-
-import numpy as np
+from typing import Protocol
 
 from models.tokenizer import Tokens
 from serving.errors import Backend, Overloaded, ServiceError, going
-from serving.ports import Embedded, Floats
-from serving.turns import Item, Turns, Waiting
+from serving.ports import Embedded
+from serving.request import Answer, Request
+from serving.streams import Streams
+from serving.turns import Item, Turns
 
 log = logging.getLogger(__name__)
 
@@ -38,41 +37,14 @@ class Embed(Protocol):
         """One batch; `alone` says that none runs beside it, and none waits."""
 
 
-class Answer(NamedTuple):
-    """What a request waited for."""
-
-    vectors: Floats
-    """(N, D), unit length."""
-    norms: Floats
-    """(N,), before normalisation."""
-    begun: float
-    """When its first text was handed to the engine, in seconds of `time.perf_counter`."""
-
-
-@dataclass(eq=False, slots=True, kw_only=True)
-class _Request(Waiting):
-    texts: Sequence[Tokens]
-    future: asyncio.Future[Answer]
-    missing: int
-    """Rows without a vector."""
-    waiting: int
-    """Tokens that count as queued."""
-    begun: float | None = None
-    answer: Embedded | None = None
-    """Filled row by row, from the first batch on."""
-
-    @property
-    def gone(self) -> bool:
-        return self.future.done()
-
-
 class Batcher:
     """One queue before one engine, whose `embed` runs in as many threads as it has streams.
 
     No timer: an idle stream starts at once, and idle streams share what waits. All texts of a request are admitted or
     none. Who waits for whom is the law of `Turns`, once for interactive requests and once for bulk work, which comes
     after them: where anybody interactive was here within `RESERVED_SECONDS` it leaves a stream free, and where they
-    never cease it has a batch after each `BULK_TURN` of theirs.
+    never cease it has a batch after each `BULK_TURN` of theirs. Engines that share the streams of a machine are given
+    the same `shared`.
     """
 
     def __init__(
@@ -82,17 +54,19 @@ class Batcher:
         max_batch_tokens: int,
         max_queued_tokens: int,
         streams: int = 1,
+        shared: Streams | None = None,
         length_step: int = 1,
         observe: Callable[[Sequence[Tokens]], None] = lambda _: None,
     ) -> None:
         self._embed = embed
         self._observe = observe
         self._streams = streams
+        self._shared = shared or Streams(streams)
         self._length_step = length_step
         self._max_batch_tokens = max_batch_tokens
         self._max_queued_tokens = max_queued_tokens
-        self._interactive: Turns[_Request] = Turns(max_batch_tokens)
-        self._bulk: Turns[_Request] = Turns(max_batch_tokens)
+        self._interactive: Turns[Request] = Turns(max_batch_tokens)
+        self._bulk: Turns[Request] = Turns(max_batch_tokens)
         self._running = {self._interactive: 0, self._bulk: 0}
         """Batches that are being embedded."""
         self._reserved_until = -math.inf
@@ -141,7 +115,7 @@ class Batcher:
         while len(self._workers) < self._streams:
             self._start()
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        request = _Request(
+        request = Request(
             texts=texts,
             lengths=lengths,
             padded=[length + -length % self._length_step for length in lengths],
@@ -212,20 +186,29 @@ class Batcher:
 
     async def _work(self) -> None:
         while True:
-            lane, batch = self._next_batch()
-            if not batch:
+            if (self._interactive.empty and self._bulk.empty) or not await self._ran():
                 self._arrived.clear()
                 await self._arrived.wait()
-                continue
-            alone = len(batch) == 1 and not any(self._running.values())
+
+    async def _ran(self) -> bool:
+        """Whether there was a batch, once there was a stream for it."""
+        await self._shared.take(self)
+        try:
+            lane, batch = self._next_batch()
+            if not batch:
+                return False
+            alone = len(batch) == 1 and self._shared.busy == 1
             alone = alone and not (self._interactive.waiting or self._bulk.waiting)
             self._running[lane] += 1
             try:
                 await self._run(batch, alone)
             finally:
                 self._running[lane] -= 1
+            return True
+        finally:
+            self._shared.give()
 
-    async def _run(self, batch: Sequence[Item[_Request]], alone: bool) -> None:
+    async def _run(self, batch: Sequence[Item[Request]], alone: bool) -> None:
         tokens = [item.request.texts[item.row] for item in batch]
         started = perf_counter()
         for item in batch:
@@ -240,7 +223,7 @@ class Batcher:
             self.failures.clear()
             self._measure(sum(map(len, tokens)), perf_counter() - started)
 
-    def _next_batch(self) -> tuple[Turns[_Request], list[Item[_Request]]]:
+    def _next_batch(self) -> tuple[Turns[Request], list[Item[Request]]]:
         """Of interactive requests if any wait and bulk work has had its turn; of bulk work as far as it may."""
         lanes = [(self._interactive, self._interactive_batch), (self._bulk, self._bulk_batch)]
         for lane, taken in reversed(lanes) if self._since_bulk >= BULK_TURN else lanes:
@@ -249,10 +232,10 @@ class Batcher:
                 return lane, batch
         return self._interactive, []
 
-    def _interactive_batch(self) -> list[Item[_Request]]:
+    def _interactive_batch(self) -> list[Item[Request]]:
         return self._interactive.next_batch(queued=self.queued_tokens, parts=self._idle)
 
-    def _bulk_batch(self) -> list[Item[_Request]]:
+    def _bulk_batch(self) -> list[Item[Request]]:
         reserved = self._reserved_until - perf_counter()
         if not self._bulk.waiting or reserved <= 0:
             return self._bulk.next_batch(queued=self.queued_tokens, parts=self._idle)
@@ -265,25 +248,16 @@ class Batcher:
 
     @property
     def _idle(self) -> int:
-        return self._streams - sum(self._running.values())
+        return min(self._streams - sum(self._running.values()), self._shared.idle + 1)
 
     def _wake(self) -> None:
         """The stream that was kept free may do bulk work now, if nobody came."""
         self._timer = None
         self._arrived.set()
 
-    def _deliver(self, batch: Sequence[Item[_Request]], embedded: Embedded) -> None:
+    def _deliver(self, batch: Sequence[Item[Request]], embedded: Embedded) -> None:
         for item, vector, norm in zip(batch, embedded.vectors, embedded.norms, strict=True):
-            request = item.request
-            request.answer = request.answer or _blank(len(request.texts), embedded)
-            request.answer.vectors[item.row] = vector
-            request.answer.norms[item.row] = norm
-            request.missing -= 1
-            done = min(request.lengths[item.row], request.waiting)
-            request.waiting -= done
-            self.queued_tokens -= done
-            if not request.missing and not request.future.done():
-                request.future.set_result(Answer(*request.answer, begun=request.begun or 0.0))
+            self.queued_tokens -= item.request.take(item.row, vector, norm)
 
     def _fail(self, futures: Collection[asyncio.Future[Answer]], error: Exception) -> None:
         told = error if isinstance(error, ServiceError) else Backend(f"the engine failed: {error}")
@@ -292,7 +266,7 @@ class Batcher:
             if not future.done():
                 future.set_exception(told)
 
-    def _leave(self, request: _Request) -> None:
+    def _leave(self, request: Request) -> None:
         """Answered, failed or cancelled: nothing of the request counts as queued any more."""
         self.queued_tokens -= request.waiting
         request.waiting = 0
@@ -306,8 +280,3 @@ class Batcher:
         if not self._tokens_per_second:
             return 1
         return min(60, max(1, math.ceil(self.queued_tokens / (self._tokens_per_second * self._streams))))
-
-
-def _blank(texts: int, like: Embedded) -> Embedded:
-    vectors, norms = like
-    return Embedded(np.empty((texts, vectors.shape[1]), vectors.dtype), np.empty(texts, norms.dtype))

@@ -45,12 +45,13 @@ def serve(arguments: Sequence[str]) -> int:
         settings = read_settings(arguments)
         logs.configure(settings.log_format)
         os.environ.setdefault("RAYON_NUM_THREADS", str(settings.engine_options.threads))  # the tokenizers' pool
-        log.info("checking the bundle in %s", settings.bundle)
-        model = ENGINES[settings.engine](settings.bundle)
-        model.check(settings.engine_options)
+        log.info("checking the bundle in %s", " and ".join(map(str, settings.bundles)))
+        model, *others = [ENGINES[settings.engine](folder) for folder in settings.bundles]
+        for one in (model, *others):
+            one.check(settings.engine_options)
         listening = bind(settings)
         store = STORES[settings.store](settings.data / "corpora")
-        service = Service(settings, model, store, prepare=None if settings.no_demo else demo.build)
+        service = Service(settings, model, store, None if settings.no_demo else demo.build, others)
         server = Server(service)
     except (SettingsError, BundleError, EngineError, BindError, KeysError, StoreError, TracingError) as error:
         print(f"serving: {error}", file=sys.stderr)
@@ -61,7 +62,8 @@ def serve(arguments: Sequence[str]) -> int:
 
 async def _serve(server: Server, service: Service, listening: socket.socket, settings: Settings) -> None:
     address = f"http://{_reachable(settings.host)}:{listening.getsockname()[1]}"
-    log.info("listening on %s, loading %s (engine %s)", address, service.manifest.name, settings.engine)
+    names = " and ".join(slot.name for slot in service.encoders.slots)
+    log.info("listening on %s, loading %s (engine %s)", address, names, settings.engine)
     announcing = asyncio.create_task(_announce(service, address))
     await server.serve(sockets=[listening])
     announcing.cancel()
@@ -80,8 +82,10 @@ async def _announce(service: Service, address: str) -> None:
     print(THINGS_TO_TRY.format(address=address), flush=True)
     names = []
     for corpus, size in service.corpora.listing():
-        if is_stale(corpus, size, service.manifest.fingerprint):
-            log.warning("corpus %s was embedded by another encoder: it can't be searched by this one", corpus.name)
+        if is_stale(corpus, size, service.encoders.fingerprints):
+            log.warning(
+                "corpus %s was embedded by an encoder that is not served: it can't be searched by another", corpus.name
+            )
         else:
             names.append(corpus.name)
     if names:

@@ -23,6 +23,7 @@ from serving.ports import Embedded, Engine, Model
 from serving.priority import is_bulk
 from serving.prompts import Prompts
 from serving.settings import Settings
+from serving.streams import Streams
 from serving.tokenizing import Tokenizing
 from serving.tracing import record
 from serving.vector_cache import VectorCache
@@ -44,11 +45,15 @@ CHARACTERS_PER_TOKEN = 250
 class Embedder:
     """An encoder at work: what is known of its model, its engine, its batcher and the limits around them.
 
+    The batches of those that are given the same `shared` streams run in turn.
+
     Raises:
         EngineError: the bundle lacks the server's default prompt.
     """
 
-    def __init__(self, engine: Engine, model: Model, settings: Settings, metrics: Metrics) -> None:
+    def __init__(
+        self, engine: Engine, model: Model, settings: Settings, metrics: Metrics, shared: Streams | None = None
+    ) -> None:
         self.engine = engine
         self.model = model
         self.manifest = model.manifest
@@ -66,6 +71,7 @@ class Embedder:
             self._checked,
             max_batch_tokens=max_batch_tokens,
             streams=engine.streams,
+            shared=shared,
             length_step=engine.length_step,
             max_queued_tokens=settings.max_queued_tokens,
             observe=partial(
@@ -188,7 +194,7 @@ class Embedder:
         check_count(len(inputs), self._settings.max_request_texts, field)
         native = self.manifest.dim
         if options.dimensions is not None and not 1 <= options.dimensions <= native:
-            raise Invalid(f"must be between 1 and {native}", field="dimensions")
+            raise Invalid(f"must be between 1 and {native}", field=options.dimensions_field)
         if options.calibrated and self.model.int8_limit is None:
             raise Invalid(
                 "this bundle has no range for int8 and uint8; `python -m models export` gives it one, "

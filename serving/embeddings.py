@@ -37,6 +37,8 @@ class EmbedOptions:
     """Takes the bundle's prompt for it, if there is one and the caller names none."""
     dimensions: int | None = None
     """Leading dimensions to keep, cut before normalising; None keeps all."""
+    dimensions_field: str = "dimensions"
+    """What the caller calls them."""
     calibrated: bool = False
     """Whether the answer will be asked for int8 or uint8, which the bundle must have a range for."""
 

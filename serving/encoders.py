@@ -1,157 +1,266 @@
-"""The encoder in service, and how another one takes its place while requests go on."""
+"""The encoders in service by name, and how others come, go and take their places while requests go on."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import math
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
 
-import numpy as np
-
-from models.bundle import GOLDEN_COSINE, BundleError
-from serving.embedder import Embedder, EmbedOptions
-from serving.engines import ENGINES
-from serving.errors import Backend, Conflict, Invalid, Unhealthy
+from models.bundle import BundleError
+from serving.embedder import Embedder
+from serving.errors import Backend, Conflict, Forbidden, Invalid, NotFound, ServiceError, Unhealthy
+from serving.loading import Loader
 from serving.metrics import Metrics
-from serving.ports import EngineError, Model
+from serving.ports import Model
 from serving.settings import Settings
+from serving.slot import Slot, clash
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
 class Reloaded(NamedTuple):
-    """The fingerprints of the bundle that served and of the one that serves now."""
+    """A model, and the fingerprints of the bundle that served and of the one that serves now."""
 
+    name: str
     old: str
     new: str
 
 
 class Encoders:
-    """One encoder in service at a time: an `Embedder`, which is engine, queue, manifest and report in one object.
+    """An encoder for each bundle, the default one first.
 
-    Another one is loaded and tested beside it and put in its place in one assignment. Whoever holds the old one
-    finishes on it; then it is closed.
+    Another one is loaded and tested beside what it replaces and put in its place in one assignment. Whoever holds the
+    old one finishes on it; then it is closed. Changes come one at a time.
+
+    Raises:
+        BundleError: two bundles have the same name.
     """
 
-    def __init__(self, settings: Settings, model: Model, metrics: Metrics) -> None:
-        self.current: Embedder | None = None
-        """None until the first one is loaded."""
-        self._settings = settings
-        self._model = model
+    def __init__(self, settings: Settings, models: Sequence[Model], metrics: Metrics) -> None:
+        self._slots = [Slot(*one) for one in zip(settings.bundles, models, strict=True)]
+        if said := clash(self._slots):
+            raise BundleError(said)
+        self._binding = len(models) > 1
+        """Whether a name that nobody has is refused. Clients of a server of one model send all kinds of names; where
+        there ever was another one, such a name may mean that one.
+        """
+        self._roots = {root for folder in settings.bundles if (root := folder.absolute().parent.resolve()).name}
+        self._loader = Loader(settings, metrics)
         self._metrics = metrics
-        self._reloading: asyncio.Task[Reloaded] | None = None
+        self._changing: asyncio.Task[Any] | None = None
         self._retiring: set[asyncio.Task[None]] = set()
 
     @property
-    def model(self) -> Model:
-        """What is in service; before anything is, what is being loaded."""
-        return self.current.model if self.current else self._model
+    def slots(self) -> tuple[Slot, ...]:
+        """All of them, the default first."""
+        return tuple(self._slots)
+
+    @property
+    def default(self) -> Slot:
+        """For whoever names none."""
+        return self._slots[0]
+
+    @property
+    def loaded(self) -> list[Embedder]:
+        """Those at work, the default first."""
+        return [slot.embedder for slot in self._slots if slot.embedder]
+
+    @property
+    def fingerprints(self) -> list[str]:
+        """Of what is in service, the default's first."""
+        return [slot.model.manifest.fingerprint for slot in self._slots]
+
+    def named(self, name: str) -> Slot:
+        """The one of that name.
+
+        Raises:
+            NotFound: there is none; the message says which there are.
+        """
+        for slot in self._slots:
+            if slot.name == name:
+                return slot
+        names = ", ".join(repr(slot.name) for slot in self._slots)
+        raise NotFound(f"there is no model {name!r}; this server runs {names}", field="model")
+
+    def asked_for(self, name: str | None) -> Slot:
+        """The one that a request means: where there was ever only one it is that, whatever the name.
+
+        Raises:
+            NotFound: there are others, and none of that name.
+        """
+        return self.named(name) if self._binding and name is not None else self.default
 
     async def load(self, report: Callable[[str], None]) -> None:
-        """Load and test the first encoder; `report` hears what is being done.
+        """Load and test the first encoders; `report` hears what is being done.
 
         Raises:
-            EngineError: it does not give the bundle's golden vectors, or can't run here.
+            EngineError: one does not give its bundle's golden vectors, or can't run here.
         """
-        self.current = await self._tested(self._model, report)
+        for slot in self._slots:
+            slot.put(await self._loader.load(slot.model, report))
 
-    async def reload(self) -> Reloaded:
-        """Read the bundle that the settings name once more; on return it serves. A caller who leaves stops nothing.
+    async def reload(self, name: str | None = None) -> list[Reloaded]:
+        """Read the folder of one bundle, or of all, once more; on return all of it serves, or on an error none.
 
         Raises:
-            Conflict: a reload is running.
-            Invalid: the folder is not a whole bundle; the old one goes on.
-            Backend: it does not run here, or not as its golden vectors say; the old one goes on.
-            Unhealthy: the server began to drain meanwhile, or has no encoder yet.
+            NotFound: there is no model of that name.
+            Conflict: another change is going on, or two would have the same name.
+            Invalid: a folder is not a whole bundle.
+            Backend: a bundle does not run here, or not as its golden vectors say.
+            Unhealthy: the server began to drain meanwhile.
         """
-        if self._reloading:
-            raise Conflict("a reload is running")
-        task = self._reloading = asyncio.create_task(self._replace())
+        slots = self._slots if name is None else [self.named(name)]
+        return await self._change(lambda: self._replace(list(slots)))
+
+    async def add(self, folder: Path) -> Slot:
+        """Serve one more bundle, from a folder beside those that the server was started with.
+
+        Raises:
+            Forbidden: the folder lies elsewhere.
+            Conflict, Invalid, Backend, Unhealthy: see `reload`.
+        """
+        try:
+            above = folder.resolve().parents
+        except (OSError, RuntimeError, ValueError) as error:  # links in a circle, a zero byte
+            raise Invalid(f"no path: {error}", field="bundle") from error
+        if self._roots.isdisjoint(above):
+            among = ", ".join(map(str, sorted(self._roots))) or "no folder"
+            raise Forbidden(f"bundles are loaded from {among}: where those lie that the server was started with")
+        return await self._change(lambda: self._add(folder))
+
+    def remove(self, name: str) -> None:
+        """Serve it no more; what was asked of it is finished.
+
+        Raises:
+            NotFound: there is no model of that name.
+            Conflict: it is the default one, or a change is going on.
+        """
+        slot = self.named(name)
+        if slot is self.default:
+            raise Conflict(f"{name!r} is the default model: it stays")
+        self._check_settled()
+        self._slots.remove(slot)
+        self._retire(slot.embedder)
+        log.info("unloaded: %s", name)
+
+    @property
+    def failing(self) -> str:
+        """Which engines fail batch after batch, and how; empty if none does."""
+        return "; ".join(
+            f"the last {len(one.batcher.failures)} batches of {one.manifest.name} failed: {one.batcher.failures[-1]}"
+            for one in self.loaded
+            if one.batcher.failing
+        )
+
+    async def probe(self) -> None:
+        """Try once more those that fail."""
+        for embedder in self.loaded:
+            if embedder.batcher.failing:
+                with suppress(ServiceError), embedder.held():
+                    await embedder.probe()
+
+    async def settled(self) -> None:
+        """Return when no change is going on."""
+        if self._changing:
+            await asyncio.wait([self._changing])
+
+    def stop_changing(self) -> None:
+        """Give up the change that is going on; what is in service stays."""
+        if self._changing:
+            self._changing.cancel()
+
+    async def close(self) -> None:
+        """Close every encoder; whoever still waits for one is told that the server is going away."""
+        self.stop_changing()
+        await self.settled()
+        for task in self._retiring:
+            task.cancel()
+        if self._retiring:
+            await asyncio.wait(self._retiring)
+        for embedder in self.loaded:
+            await embedder.close()
+
+    async def _change(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Do it to the end, also if its caller leaves."""
+        self._check_settled()
+        task: asyncio.Task[T] = asyncio.create_task(work())
+        self._changing = task
         task.add_done_callback(self._ended)
         await asyncio.wait([task])
         if task.cancelled():
             raise Unhealthy("the server is shutting down", retry_after=1)
         return task.result()
 
-    async def settled(self) -> None:
-        """Return when no reload is running."""
-        if self._reloading:
-            await asyncio.wait([self._reloading])
+    def _check_settled(self) -> None:
+        if self._changing:
+            raise Conflict("a reload is running, or a bundle is being loaded")
 
-    def stop_reloading(self) -> None:
-        """Give up the reload that is running; the encoder in service stays."""
-        if self._reloading:
-            self._reloading.cancel()
-
-    async def close(self) -> None:
-        """Close every encoder; whoever still waits for one is told that the server is going away."""
-        self.stop_reloading()
-        await self.settled()
-        for task in self._retiring:
-            task.cancel()
-        if self._retiring:
-            await asyncio.wait(self._retiring)
-        if self.current:
-            await self.current.close()
-
-    async def _replace(self) -> Reloaded:
-        if not (old := self.current):
-            raise Unhealthy("no encoder is loaded yet", retry_after=1)
-        try:
-            model = await asyncio.to_thread(ENGINES[self._settings.engine], self._settings.bundle)
-            self.current = await self._tested(model, log.debug)
-        except BundleError as error:
-            raise Invalid(str(error), field="bundle") from error
-        except Exception as error:  # what a runtime raises over a graph has no class of its own
-            raise Backend(f"{self._settings.bundle}: {error}") from error
-        retiring = asyncio.create_task(_retire(old))
-        self._retiring.add(retiring)
-        retiring.add_done_callback(self._retiring.discard)
-        return Reloaded(old.manifest.fingerprint, self.current.manifest.fingerprint)
-
-    def _ended(self, task: asyncio.Task[Reloaded]) -> None:
+    def _ended(self, task: asyncio.Task[Any]) -> None:
         """Whoever asked may be gone: what came of it is in the log and the metrics all the same."""
-        self._reloading = None
+        self._changing = None
         failure = None if task.cancelled() else task.exception()
         self._metrics.reloads.labels("failed" if task.cancelled() or failure else "done").inc()
         if failure:
-            log.error("not reloaded, %s goes on: %s", self.model.manifest.name, failure)
-        elif not task.cancelled():
-            log.info("reloaded: %s serves (fingerprint %s)", self.model.manifest.name, task.result().new)
+            log.error("nothing is reloaded, what served goes on: %s", failure)
 
-    async def _tested(self, model: Model, report: Callable[[str], None]) -> Embedder:
-        report(f"loading {model.manifest.name}")
-        engine = await asyncio.to_thread(model.load, self._settings.engine_options)
-        log.info("%s runs on %s", model.manifest.name, engine.choice)
-        embedder = Embedder(engine, model, self._settings, self._metrics)
-        report("testing the engine against the bundle's golden vectors")
+    async def _replace(self, slots: Sequence[Slot]) -> list[Reloaded]:
+        fresh = [Slot(slot.folder, await self._opened(slot.folder)) for slot in slots]
+        embedders = await self._loaded(fresh, beside=[slot for slot in self._slots if slot not in slots])
+        return [self._put(slot, embedder) for slot, embedder in zip(slots, embedders, strict=True)]
+
+    def _put(self, slot: Slot, embedder: Embedder) -> Reloaded:
+        before = slot.model.manifest.fingerprint
+        self._retire(slot.put(embedder))
+        log.info("reloaded: %s serves (fingerprint %s)", slot.name, embedder.manifest.fingerprint)
+        return Reloaded(slot.name, before, embedder.manifest.fingerprint)
+
+    async def _add(self, folder: Path) -> Slot:
+        fresh = Slot(folder, await self._opened(folder))
+        for embedder in await self._loaded([fresh], beside=self._slots):
+            fresh.put(embedder)
+        self._slots.append(fresh)
+        self._binding = True
+        log.info("loaded: %s serves, too (fingerprint %s)", fresh.name, fresh.model.manifest.fingerprint)
+        return fresh
+
+    async def _opened(self, folder: Path) -> Model:
         try:
-            await _self_test(embedder)
+            return await self._loader.open(folder)
+        except (BundleError, OSError) as error:
+            raise Invalid(str(error), field="bundle") from error
+        except Exception as error:  # what a runtime raises over a graph has no class of its own
+            raise Backend(f"{folder}: {error}") from error
+
+    async def _loaded(self, fresh: Sequence[Slot], *, beside: Sequence[Slot]) -> list[Embedder]:
+        """All of `fresh` at work, or none."""
+        if said := clash([*fresh, *beside]):
+            raise Conflict(said)
+        embedders: list[Embedder] = []
+        try:
+            for slot in fresh:
+                try:
+                    embedders.append(await self._loader.load(slot.model))
+                except Exception as error:  # as above
+                    raise Backend(f"{slot.folder}: {error}") from error
         except BaseException:
-            await embedder.close()
+            for embedder in embedders:
+                await embedder.close()
             raise
-        return embedder
+        return embedders
+
+    def _retire(self, embedder: Embedder | None) -> None:
+        assert embedder, "nothing changes before the first load"
+        retiring = asyncio.create_task(_closed_when_released(embedder))
+        self._retiring.add(retiring)
+        retiring.add_done_callback(self._retiring.discard)
 
 
-async def _retire(embedder: Embedder) -> None:
+async def _closed_when_released(embedder: Embedder) -> None:
     try:
         await embedder.released()
     finally:
         await embedder.close()
-
-
-async def _self_test(embedder: Embedder) -> None:
-    golden = embedder.manifest.golden
-    if not golden:
-        return
-    embeddings = await embedder.embed([one.text for one in golden], EmbedOptions())
-    for one, vector in zip(golden, embeddings.vectors, strict=True):
-        expected = np.array(one.vector, dtype=np.float32)
-        cosine = float(vector @ expected / max(float(np.linalg.norm(expected)), 1e-12))
-        if not (math.isfinite(cosine) and cosine >= GOLDEN_COSINE):
-            raise EngineError(
-                f"the engine gives {one.text!r} a vector whose cosine to the bundle's is {cosine:.6f}, "
-                f"below {GOLDEN_COSINE}"
-            )

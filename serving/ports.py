@@ -30,7 +30,7 @@ class StoreError(RuntimeError):
 
 
 class Engine(Protocol):
-    """A loaded model. `tokenize`, `pieces` and `decode` run one at a time, `embed` beside them on `streams` threads."""
+    """A loaded model. `embed` runs on `streams` threads, beside the other methods, `tokenize` beside itself too."""
 
     name: str
     precision: str
@@ -136,7 +136,7 @@ class Corpus:
     created: float = 0.0
     """Seconds since the epoch."""
     fingerprint: str | None = None
-    """Of the bundle that embedded it; None until the first document."""
+    """Of the bundle that embeds it; None until the first document unless it was created for one."""
     dim: int | None = None
 
     @property

@@ -33,7 +33,7 @@ def asked_for(header: str | None) -> bool:
     Raises:
         Invalid: it says something else.
     """
-    value = (header or "interactive").strip().lower()
+    value = "interactive" if header is None else header.strip().lower()
     if value not in ("interactive", "bulk"):
         raise Invalid("must be interactive or bulk", field=HEADER)
     return value == "bulk"

@@ -5,51 +5,42 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass
-from typing import Literal, NamedTuple, TypeVar
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
+from dataclasses import replace
+from typing import TypeVar
 
 import numpy as np
 
 from models.bundle import Manifest
-from serving.corpora import Corpora, Hit, Wanted
-from serving.embedder import Embedder, Embeddings, EmbedOptions, Inputs
+from serving.bounds import check_some
+from serving.corpora import Corpora, Found, Hit, Wanted
+from serving.embedder import At, Embedder
+from serving.embeddings import AS_THEY_ARE, Embeddings, EmbedOptions, Inputs
 from serving.encoders import Encoders, Reloaded
-from serving.errors import ServiceError, Unhealthy
+from serving.errors import Unhealthy
+from serving.health import Health
 from serving.indexes import INDEXES
 from serving.lanes import Lanes
 from serving.metrics import Metrics
 from serving.ports import Content, Document, EngineError, Floats, Model, Store, StoreError
 from serving.settings import Settings
+from serving.tracing import recorded
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
+Compared = tuple[Floats, Embeddings]
 RETRY_SECONDS = 2
 PROBE_SECONDS = 1.0
 """Whoever asks for readiness waits so long for the probe of a failing engine, which goes on."""
 
 
-@dataclass(frozen=True)
-class Health:
-    """Whether requests are served, and if not, why. One that is failing still tries each request."""
-
-    state: Literal["loading", "ready", "failing", "draining", "failed"]
-    reason: str
-
-
-class Found(NamedTuple):
-    """The answer to a search."""
-
-    hits: list[list[Hit]]
-    """Of each query, best first."""
-    truncated: int
-    """Queries that were cut to the model's length."""
-
-
 class Service:
-    """One model, its queue, and the corpora in one store.
+    """Encoders with a queue each, and the corpora in one store. Whatever takes a model's name means the first by None.
 
-    `prepare` runs once the model is loaded, before the first request is admitted (the demo corpus is built there).
+    `prepare` runs once they are loaded, before the first request is admitted (the demo corpus is built there).
+
+    Raises:
+        BundleError: two models have the same name.
     """
 
     def __init__(
@@ -58,10 +49,11 @@ class Service:
         model: Model,
         store: Store,
         prepare: Callable[[Service], Awaitable[None]] | None = None,
+        others: Sequence[Model] = (),
     ) -> None:
         self.settings = settings
-        self.metrics = Metrics()
-        self.encoders = Encoders(settings, model, self.metrics)
+        self.metrics = Metrics(settings.named_corpora)
+        self.encoders = Encoders(settings, [model, *others], self.metrics)
         self.corpora = Corpora(store, INDEXES[settings.index])
         self.lanes = Lanes()
         self.health = Health("loading", "starting")
@@ -94,7 +86,7 @@ class Service:
         self.health = Health("draining", "the server is shutting down")
         if self._loading:
             self._loading.cancel()
-        self.encoders.stop_reloading()
+        self.encoders.stop_changing()
         for patience in self._receiving:
             patience.reschedule(asyncio.get_running_loop().time())
         try:
@@ -106,27 +98,23 @@ class Service:
 
     @property
     def manifest(self) -> Manifest:
-        """Of the encoder in service, which another may follow: a request asks the embedder that it holds."""
-        return self.encoders.model.manifest
+        """Of the default encoder, which another may follow: a request asks the embedder that it holds."""
+        return self.encoders.default.model.manifest
 
     @property
     def embedder(self) -> Embedder:
-        """The encoder in service.
+        """The default encoder.
 
         Raises:
             Unhealthy: there is none yet.
         """
-        if not self.encoders.current:
-            raise Unhealthy(f"{self.health.state}: {self.health.reason}", retry_after=RETRY_SECONDS)
-        return self.encoders.current
+        return self.encoders.default.at_work
 
     @property
     def readiness(self) -> Health:
-        """`health`, and whether the engine of a service that is ready fails batch after batch."""
-        batcher = self.encoders.current.batcher if self.encoders.current else None
-        if self.health.state != "ready" or not batcher or not batcher.failing:
-            return self.health
-        return Health("failing", f"the last {len(batcher.failures)} batches failed: {batcher.failures[-1]}")
+        """`health`, and whether an engine of a service that is ready fails batch after batch."""
+        failing = self.encoders.failing if self.health.state == "ready" else ""
+        return Health("failing", failing) if failing else self.health
 
     async def probed(self) -> Health:
         """`readiness`, of an engine that fails after one more try: whoever asks is how it comes back.
@@ -141,19 +129,18 @@ class Service:
 
     async def _probe(self) -> None:
         try:
-            with suppress(ServiceError), self.embedder.held() as embedder:
-                await embedder.probe()
+            await self.encoders.probe()
         finally:
             self._probing = None
 
-    async def reload(self) -> Reloaded:
-        """Serve what the configured bundle path holds now; see `Encoders.reload`.
+    async def reload(self, model: str | None = None) -> list[Reloaded]:
+        """Serve what the folder of `model` holds now, or of all; see `Encoders.reload`.
 
         Raises:
             Unhealthy: loading, draining or failed.
         """
         with self.admitted():
-            return await self.encoders.reload()
+            return await self.encoders.reload(model)
 
     @contextmanager
     def admitted(self) -> Iterator[None]:
@@ -195,24 +182,55 @@ class Service:
         if self.health.state == "loading":
             self.health = Health("loading", reason)
 
-    async def embed(self, inputs: Inputs, options: EmbedOptions, field: str = "inputs") -> Embeddings:
-        """See `Embedder.embed`."""
-        with self.admitted(), self.embedder.held() as embedder:
-            return await embedder.embed(inputs, options, field)
+    @contextmanager
+    def encoder(self, model: str | None = None) -> Iterator[Embedder]:
+        """Around a request: the encoder that it asks for, which outlives its replacement for it.
 
-    async def similarity(self, a: Sequence[str], b: Sequence[str], options: EmbedOptions) -> tuple[Floats, Embeddings]:
+        Raises:
+            Unhealthy: loading, draining or failed.
+            NotFound: there are several, and none of that name.
+        """
+        with self.admitted(), self.encoders.asked_for(model).at_work.held() as embedder:
+            yield embedder
+
+    async def embed(
+        self,
+        inputs: Inputs,
+        options: EmbedOptions,
+        field: str = "inputs",
+        at: At | None = None,
+        *,
+        model: str | None = None,
+    ) -> Embeddings:
+        """See `Embedder.embed`."""
+        with self.encoder(model) as embedder:
+            return await embedder.embed(inputs, options, field, at)
+
+    async def similarity(
+        self, a: Sequence[str], b: Sequence[str], options: EmbedOptions, at: At, *, model: str | None = None
+    ) -> Compared:
         """Cosines (A, B) of every text of `a` with every text of `b`, and the embeddings they come from."""
-        embeddings = await self.embed([*a, *b], options)
+        embeddings = await self.embed([*a, *b], options, at=at, model=model)
         left, right = embeddings.vectors[: len(a)], embeddings.vectors[len(a) :]
         return np.clip(left @ right.T, -1, 1), embeddings
+
+    async def relevance(
+        self, query: str, texts: Sequence[str], options: EmbedOptions, field: str, *, model: str | None = None
+    ) -> Compared:
+        """Cosines (N,) of a query with N texts, each behind the bundle's prompt for its role, if it has one."""
+        check_some(texts, field)
+        with self.encoder(model) as embedder:
+            asked = embedder.prompts.asked(query, texts, options)
+            prompted = replace(options, prompt="", prompt_name=None)
+            embeddings = await embedder.embed(asked, prompted, field, lambda i: f"{field}.{i - 1}" if i else "query")
+        return np.clip(embeddings.vectors[1:] @ embeddings.vectors[0], -1, 1), embeddings
 
     async def add(self, corpus: str, documents: Sequence[Document]) -> int:
         """Embed and store, all or none; on return they survive power loss and are found by every later search.
 
         The answer is how many were cut to the model's length: stored whole, embedded in part.
         """
-        with self.admitted(), self.embedder.held() as embedder:
-            await self._check_fingerprint(corpus, embedder)
+        async with self._encoder_of(corpus) as embedder:
             if not documents:
                 return 0
             content, truncated = await _content(embedder, documents)
@@ -230,25 +248,33 @@ class Service:
         Raises:
             Conflict: the corpus was embedded by another bundle than the one that embeds the query.
         """
-        with self.admitted(), self.embedder.held() as embedder:
-            vectors, truncated, made_by = queries, 0, None
-            if not isinstance(vectors, np.ndarray):
-                await self._check_fingerprint(corpus, embedder)
-                embeddings = await embedder.embed(vectors, EmbedOptions(), "queries")
-                vectors, truncated = embeddings.vectors, embeddings.truncated
-                made_by = embeddings.manifest.fingerprint
-            with self.metrics.searches.time():
-                hits = await self.lanes.run(corpus, lambda: self.corpora.search(corpus, vectors, wanted, made_by))
-            return Found(hits, truncated)
+        if isinstance(queries, np.ndarray):
+            with self.admitted():
+                return Found(await self._hits(corpus, queries, wanted), 0)
+        async with self._encoder_of(corpus) as embedder:
+            made = await embedder.embed(queries, AS_THEY_ARE, "queries")
+            return Found(await self._hits(corpus, made.vectors, wanted, made.manifest.fingerprint), made.truncated)
+
+    async def _hits(self, corpus: str, vectors: Floats, wanted: Wanted, made_by: str | None = None) -> list[list[Hit]]:
+        with self.metrics.search(corpus), recorded("search"):
+            return await self.lanes.run(corpus, lambda: self.corpora.search(corpus, vectors, wanted, made_by))
 
     async def on_corpora(self, work: Callable[[Corpora], T], of: str = "") -> T:
         """Run blocking work on the corpora in a thread, once ready; `of` names the corpus if it is about one."""
         with self.admitted():
             return await self.lanes.run(of, lambda: work(self.corpora))
 
-    async def _check_fingerprint(self, corpus: str, embedder: Embedder) -> None:
-        fingerprint = embedder.manifest.fingerprint
-        await self.lanes.run(corpus, lambda: self.corpora.check_fingerprint(corpus, fingerprint))
+    @asynccontextmanager
+    async def _encoder_of(self, corpus: str) -> AsyncIterator[Embedder]:
+        """Around a request: the encoder that embeds the texts of the corpus. All are held until it is known which."""
+        with self.admitted(), ExitStack() as holding:
+            served: dict[str, Embedder] = {}
+            for embedder in self.encoders.loaded:
+                served.setdefault(embedder.manifest.fingerprint, holding.enter_context(embedder.held()))
+            fingerprint = await self.lanes.run(corpus, lambda: self.corpora.encoder(corpus, list(served)))
+            with served[fingerprint].held() as embedder:
+                holding.close()
+                yield embedder
 
     async def _load(self) -> None:
         try:
@@ -269,5 +295,5 @@ class Service:
 
 async def _content(embedder: Embedder, documents: Sequence[Document]) -> tuple[Content, int]:
     texts = [document.text for document in documents]
-    embeddings = await embedder.embed(texts, EmbedOptions(), "documents")
+    embeddings = await embedder.embed(texts, AS_THEY_ARE, "documents")
     return Content(documents, embeddings.vectors, embeddings.manifest.fingerprint), embeddings.truncated

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import argparse
+import os
+import re
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Literal, Self
 
 from pydantic import (
     Field,
+    HttpUrl,
     NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
     PositiveInt,
     ValidationError,
     ValidationInfo,
@@ -21,8 +27,13 @@ from models import cpus
 from models.runtimes.base import Device
 from serving.engines import ENGINES
 from serving.indexes import INDEXES
+from serving.limits import Limits
+from serving.logs import LogFormat
+from serving.metrics import NAMED_CORPORA
 from serving.ports import EngineOptions
 from serving.stores import STORES
+
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/?#@\s,]+")
 
 
 class SettingsError(ValueError):
@@ -30,7 +41,7 @@ class SettingsError(ValueError):
 
 
 class Settings(BaseSettings):
-    """Serve embeddings and semantic search over HTTP."""
+    """Serve embeddings and semantic search over HTTP. `python -m serving keys --help` is about API keys."""
 
     model_config = SettingsConfigDict(
         env_prefix="ISOSPHERE_",
@@ -43,10 +54,20 @@ class Settings(BaseSettings):
         cli_avoid_json=True,
     )
 
-    bundle: Path = Field(default=Path("artifacts/default"), description="folder of the encoder to serve")
+    bundle: str = Field(
+        default="artifacts/default",
+        description=f"folder of the encoder to serve; several: given again, or with {os.pathsep} between them",
+    )
     data: Path = Field(default=Path("var"), description="folder for corpora")
     host: str = Field(default="127.0.0.1", description="address to listen on")
     port: int = Field(default=8080, ge=0, le=65535, description="port to listen on; 0 takes a free one")
+    api_keys_file: Path | None = Field(
+        default=None, description="file of the keys that open the server (`python -m serving keys` writes it)"
+    )
+    insecure: bool = Field(default=False, description="listen beyond this machine without keys")
+    cors_origin: str = Field(
+        default="", description="web pages that may ask: their origins, with commas, or *; default: none"
+    )
     no_demo: bool = Field(default=False, description="do not build the demo corpus when there is no corpus")
     engine: str = Field(
         default="auto",
@@ -59,8 +80,20 @@ class Settings(BaseSettings):
     index: str = Field(default="exact", description=f"what searches vectors: {', '.join(INDEXES)}")
     device: Device = Field(default="auto", description="where the model runs")
     threads: PositiveInt | None = Field(default=None, description="threads of the engine; default: the CPU quota")
-    max_batch_tokens: PositiveInt = Field(default=4096, description="padded tokens in one run of the model")
+    default_prompt: str | None = Field(
+        default=None, description="put before every text of a request that names no prompt; not before documents"
+    )
+    default_prompt_name: str | None = Field(default=None, description="the same, by its name in the bundle")
+    token_arrays: Literal["model", "reject"] = Field(
+        default="model", description="token ids in place of texts: taken as the model's own, or refused"
+    )
+    max_batch_tokens: PositiveInt | None = Field(
+        default=None, description="padded tokens in one run of the model; default: the engine's"
+    )
     max_queued_tokens: PositiveInt = Field(default=1_000_000, description="tokens waiting before requests get 429")
+    cache_bytes: NonNegativeInt = Field(
+        default=0, description="bytes of vectors and token ids kept for texts that come again; 0: none"
+    )
     max_request_texts: PositiveInt = Field(default=2048, description="texts in one request")
     max_request_tokens: PositiveInt = Field(
         default=300_000, description="tokens in one request: of texts after truncation, of token ids before"
@@ -76,6 +109,19 @@ class Settings(BaseSettings):
     max_search_characters: PositiveInt = Field(
         default=100_000_000, description="characters in the texts found for one request"
     )
+    key_requests_per_second: PositiveFloat | None = Field(
+        default=None, description="requests a second of each key that sets no number of its own"
+    )
+    key_tokens_per_second: PositiveFloat | None = Field(default=None, description="tokens a second, likewise")
+    key_concurrency: PositiveInt | None = Field(default=None, description="requests at a time, likewise")
+    body_timeout: PositiveFloat = Field(default=10.0, description="seconds that a caller may pause while it sends")
+    metrics_corpora: NonNegativeInt | None = Field(
+        default=None, description="corpora that /metrics, open to all, names; default: 50, none where keys are asked"
+    )
+    otlp_endpoint: HttpUrl | None = Field(
+        default=None, description="collector of traces, as http://127.0.0.1:4318; default: OTEL_EXPORTER_OTLP_ENDPOINT"
+    )
+    log_format: LogFormat = Field(default="auto", description="json or pretty; auto is pretty on a terminal")
     drain_seconds: NonNegativeFloat = Field(default=20.0, description="time for admitted requests after SIGTERM")
 
     @field_validator("engine", "store", "index")
@@ -95,11 +141,62 @@ class Settings(BaseSettings):
             )
         return self
 
+    @model_validator(mode="after")
+    def _one_default_prompt(self) -> Self:
+        if self.default_prompt is not None and self.default_prompt_name is not None:
+            raise ValueError("give default_prompt or default_prompt_name, not both")
+        return self
+
+    @field_validator("cors_origin")
+    @classmethod
+    def _origins(cls, value: str) -> str:
+        bad = next((one for one in _split(value) if one != "*" and not _ORIGIN.fullmatch(one)), None)
+        if bad is not None:
+            raise ValueError(f"{bad!r} is no origin: scheme, host and maybe a port, as in https://example.org:8443")
+        return value
+
+    @field_validator("bundle")
+    @classmethod
+    def _folders(cls, value: str) -> str:
+        if not value.strip(os.pathsep):
+            raise ValueError("must name a folder")
+        return value
+
+    @property
+    def bundles(self) -> tuple[Path, ...]:
+        """The folders of the encoders to serve, the default one first."""
+        return tuple(Path(folder) for folder in self.bundle.split(os.pathsep) if folder)
+
+    @property
+    def cors_origins(self) -> tuple[str, ...]:
+        """The origins of web pages that may ask."""
+        return _split(self.cors_origin)
+
+    @property
+    def named_corpora(self) -> int:
+        """How many corpora have a label of their own in the metrics."""
+        if self.metrics_corpora is not None:
+            return self.metrics_corpora
+        return 0 if self.api_keys_file else NAMED_CORPORA
+
+    @property
+    def key_limits(self) -> Limits:
+        """Those of a key that has none of its own."""
+        return Limits(
+            requests_per_second=self.key_requests_per_second,
+            tokens_per_second=self.key_tokens_per_second,
+            concurrency=self.key_concurrency,
+        )
+
     @property
     def engine_options(self) -> EngineOptions:
         """What they say of the engine; its threads are the CPU quota where they don't."""
         precision = None if self.precision == "auto" else self.precision
         return EngineOptions(self.device, self.threads or cpus.available(), precision)
+
+
+def _split(origins: str) -> tuple[str, ...]:
+    return tuple(one.strip() for one in origins.split(",") if one.strip())
 
 
 def read_settings(arguments: Sequence[str]) -> Settings:
@@ -110,8 +207,16 @@ def read_settings(arguments: Sequence[str]) -> Settings:
         SystemExit: `--help` (0), or a flag that does not exist (2, after one line on stderr).
     """
     try:
-        return Settings(_cli_parse_args=list(arguments))  # type: ignore[call-arg]
+        return Settings(_cli_parse_args=_with_one_bundle(arguments))  # type: ignore[call-arg]
     except ValidationError as error:
         first = error.errors()[0]
         option = "--" + str(first["loc"][0]).replace("_", "-") + ": " if first["loc"] else ""
         raise SettingsError(f"{option}{first['msg'].removeprefix('Value error, ')}") from None
+
+
+def _with_one_bundle(arguments: Sequence[str]) -> list[str]:
+    """Every `--bundle` in one: of an option that is given twice pydantic-settings reads the last."""
+    parser = argparse.ArgumentParser("python -m serving", add_help=False, allow_abbrev=False)
+    parser.add_argument("--bundle", action="append", default=[])
+    given, others = parser.parse_known_args(arguments)
+    return [*others, *(["--bundle", os.pathsep.join(given.bundle)] if given.bundle else [])]

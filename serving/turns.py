@@ -81,6 +81,11 @@ class Turns(Generic[W]):
         return sum(request.tokens_left for request in self._requests)
 
     @property
+    def empty(self) -> bool:
+        """Whether nobody is here, not even one who left."""
+        return not self._requests
+
+    @property
     def waiting(self) -> bool:
         """Whether anybody waits for a text."""
         return any(request.left and not request.gone for request in self._requests)

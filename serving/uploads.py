@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from serving.embedder import check_text
+from serving.bounds import check_text
 from serving.errors import Empty, Invalid, ServiceError, TooLarge
 from serving.json_body import parse_exact, unwritable
 from serving.names import check_document_id

@@ -11,9 +11,9 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from models.tokenizer import Tokens
-from serving.batcher import Answer
 from serving.lru import Lru
 from serving.ports import Floats
+from serving.request import Answer
 
 
 class Submit(Protocol):

@@ -22,6 +22,9 @@ def _text_of(value: Any) -> Any:
     return [one["text"] if isinstance(one, dict) and "text" in one else one for one in value]
 
 
+_SomeEncodings = Annotated[list[Encoding], Field(min_length=1)]
+
+
 class CohereEmbedRequest(Body):
     """/v2/embed."""
 
@@ -30,7 +33,9 @@ class CohereEmbedRequest(Body):
     input_type: Annotated[Role | None, BeforeValidator(lower)] = Field(
         default=None, description="takes the bundle's prompt for it, if it has one"
     )
-    embedding_types: Annotated[list[Encoding], BeforeValidator(_lower_all)] = Field(default=["float"], min_length=1)
+    embedding_types: Annotated[
+        list[Encoding], BeforeValidator(_lower_all, json_schema_input_type=Encoding | _SomeEncodings)
+    ] = Field(default=["float"], min_length=1)
     output_dimension: int | None = None
     truncate: Annotated[Literal["none", "start", "end"], BeforeValidator(lower)] = Field(
         default="end", description="the side that is cut; none: too long a text is refused"

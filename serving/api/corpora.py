@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Request, Response
 
+from serving.api.auth import key_of
 from serving.api.corpus_schemas import CorporaAnswer, CorpusAnswer, CorpusRequest
 from serving.api.deps import CorpusName, ServiceDep
 from serving.api.route import Route
@@ -20,10 +21,16 @@ router = APIRouter(tags=["corpora"], route_class=Route)
 async def create(
     name: CorpusName, service: ServiceDep, response: Response, body: CorpusRequest | None = None
 ) -> CorpusAnswer:
-    """201 when it is new, else 200; what is given replaces the description and recall target it had."""
+    """201 when it is new, else 200; what is given replaces the description and recall target it had.
+
+    Texts and queries of a new one are embedded by `model`. 409 where it is there, and another one's.
+    """
     wanted = body or CorpusRequest()
+    encoder = service.encoders.asked_for(wanted.model).model.manifest if wanted.model is not None else None
     created = await service.on_corpora(
-        lambda corpora: corpora.create(name, description=wanted.description, recall_target=wanted.recall_target),
+        lambda corpora: corpora.create(
+            name, description=wanted.description, recall_target=wanted.recall_target, encoder=encoder
+        ),
         of=name,
     )
     response.status_code = 201 if created else 200
@@ -31,10 +38,12 @@ async def create(
 
 
 @router.get("/corpora", summary="List the corpora")
-async def listing(service: ServiceDep) -> CorporaAnswer:
-    """By name."""
-    found = await service.on_corpora(lambda corpora: corpora.listing())
-    return CorporaAnswer(corpora=[_answer(corpus, size, service) for corpus, size in found])
+async def listing(service: ServiceDep, request: Request) -> CorporaAnswer:
+    """By name; those that the key may touch."""
+    found, key = await service.on_corpora(lambda corpora: corpora.listing()), key_of(request)
+    return CorporaAnswer(
+        corpora=[_answer(corpus, size, service) for corpus, size in found if key is None or key.sees(corpus.name)]
+    )
 
 
 @router.get("/corpora/{name}", summary="Describe a corpus")
@@ -60,7 +69,7 @@ async def unknown(path: str) -> None:
 
 
 def _answer(corpus: Corpus, size: Size, service: Service) -> CorpusAnswer:
-    stale = is_stale(corpus, size, service.manifest.fingerprint)
+    stale = is_stale(corpus, size, service.encoders.fingerprints)
     return CorpusAnswer(
         name=corpus.name,
         description=corpus.description,

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, Field, FiniteFloat
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, FiniteFloat
 
-from serving.api.schemas import Body, Strings, lower
+from serving.api.schemas import AskedModel, Body, Strings, lower
+from serving.names import CORPUS_NAME
 
 MAX_VECTOR = 65_536
 """Numbers in a vector: more than any encoder has dimensions."""
@@ -19,6 +20,7 @@ class CorpusRequest(Body):
     recall_target: Annotated[float, Field(gt=0, le=1)] | None = Field(
         default=None, description="recall@10; 0.95 by default"
     )
+    model: AskedModel = None
 
 
 class CorpusAnswer(BaseModel):
@@ -29,7 +31,7 @@ class CorpusAnswer(BaseModel):
     documents: int
     bytes: int
     dim: int | None
-    fingerprint: str | None = Field(description="of the bundle that embedded it; null while it was always empty")
+    fingerprint: str | None = Field(description="of the bundle that embeds it; null while none is known")
     recall_target: float
     index: str
     recall: float | None = Field(description="recall@10 against exact search")
@@ -69,7 +71,7 @@ class UploadAnswer(BaseModel):
 class DeleteRequest(Body):
     """Which documents to delete."""
 
-    filter: dict[str, Any] = Field(examples=[{"module": "asyncio.tasks"}])
+    filter: dict[str, Any] = Field(examples=[{"module": "asyncio.tasks"}], json_schema_extra={"minProperties": 1})
 
 
 class DeleteAnswer(BaseModel):
@@ -81,6 +83,15 @@ class DeleteAnswer(BaseModel):
 class SearchRequest(Body):
     """One of `query`, `queries` and `vector`, and how to answer."""
 
+    model_config = ConfigDict(
+        json_schema_extra={
+            "oneOf": [
+                {"required": ["query"], "properties": {"query": {"type": "string"}}},
+                {"required": ["queries"], "properties": {"queries": {"type": "array"}}},
+                {"required": ["vector"], "properties": {"vector": {"type": "array"}}},
+            ]
+        }
+    )
     query: str | None = Field(default=None, examples=["run a coroutine with a time limit"])
     queries: Strings | None = None
     vector: list[FiniteFloat] | None = Field(default=None, max_length=MAX_VECTOR, fail_fast=True)
@@ -98,7 +109,7 @@ class SearchRequest(Body):
 class CorpusSearchRequest(SearchRequest):
     """A search that names its corpus in the body."""
 
-    corpus: str
+    corpus: str = Field(json_schema_extra={"pattern": CORPUS_NAME})
 
 
 class HitAnswer(BaseModel):

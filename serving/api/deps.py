@@ -7,8 +7,7 @@ from typing import Annotated
 from fastapi import Depends, Path, Request
 
 from serving.api.auth import check_corpus_allowed
-from serving.errors import NotFound
-from serving.names import check_corpus_name, check_document_id
+from serving.names import CORPUS_NAME, MAX_ID_BYTES, check_corpus_name, check_document_id
 from serving.service import Service
 
 
@@ -22,19 +21,24 @@ async def _service(request: Request) -> Service:  # not async, FastAPI would cal
     return service_of(request)
 
 
-async def _corpus_name(name: Annotated[str, Path(description="name of the corpus")], request: Request) -> str:
+async def _corpus_name(
+    name: Annotated[str, Path(description="name of the corpus", json_schema_extra={"pattern": CORPUS_NAME})],
+    request: Request,
+) -> str:
     return check_corpus_allowed(check_corpus_name(name, "name"), request)
 
 
-async def _document_id(id: Annotated[str, Path(description="id of the document")]) -> str:
+async def _document_id(
+    id: Annotated[
+        str,
+        Path(description="id of the document", json_schema_extra={"minLength": 1, "maxLength": MAX_ID_BYTES}),
+    ],
+) -> str:
     return check_document_id(id, "id")
 
 
 async def _model_name(id: Annotated[str, Path(description="name of the model")], request: Request) -> str:
-    served = service_of(request).manifest.name
-    if id != served:
-        raise NotFound(f"there is no model {id!r}; this server runs {served!r}", field="model")
-    return id
+    return service_of(request).encoders.named(id).name
 
 
 ServiceDep = Annotated[Service, Depends(_service)]

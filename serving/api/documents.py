@@ -16,6 +16,7 @@ from serving.api.schemas import lower
 from serving.errors import Invalid, Malformed, UnsupportedMedia
 from serving.filters import compile_filter
 from serving.json_body import parse_exact
+from serving.names import MAX_ID_BYTES
 from serving.ports import Document
 from serving.uploads import Row, json_rows, ndjson_rows, read_upload
 
@@ -25,7 +26,11 @@ NDJSON = ("application/x-ndjson", "application/ndjson", "application/jsonl", "ap
 _ROW: dict[str, Any] = {
     "type": "object",
     "required": ["text"],
-    "properties": {"id": {"type": "string"}, "text": {"type": "string"}, "metadata": {"type": "object"}},
+    "properties": {
+        "id": {"type": ["string", "null"], "minLength": 1, "maxLength": MAX_ID_BYTES},
+        "text": {"type": "string"},
+        "metadata": {"type": ["object", "null"]},
+    },
     "example": {"id": "a", "text": "A text to find.", "metadata": {"lang": "en"}},
 }
 _UPLOAD = {
@@ -36,7 +41,7 @@ _UPLOAD = {
                 "schema": {
                     "type": "object",
                     "required": ["documents"],
-                    "properties": {"documents": {"type": "array", "items": _ROW}},
+                    "properties": {"documents": {"type": "array", "items": _ROW, "minItems": 1}},
                 }
             },
             "application/x-ndjson": {

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from enum import Enum
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
@@ -28,11 +29,28 @@ _HEADERS = {401: {"www-authenticate": "Bearer"}, 408: {"connection": "close"}}
 _KINDS = {404: "NotFound", 405: "Validation"}
 
 
+class Family(Enum):
+    """Who shaped the errors of a route."""
+
+    NATIVE = "text-embeddings-inference"
+    OPENAI = "OpenAI"
+    COHERE = "Cohere"
+
+
+def family_of(path: str) -> Family:
+    """That of the route at `path`."""
+    if path.startswith("/v2/"):
+        return Family.COHERE
+    if path.startswith(_OPENAI_PATHS) and "/pipeline/" not in path:
+        return Family.OPENAI
+    return Family.NATIVE
+
+
 def install(app: FastAPI) -> None:
     """Every error of the app in its family's shape."""
     app.add_exception_handler(ServiceError, service_error)
     app.add_exception_handler(RequestValidationError, _validation_error)
-    app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(HTTPException, http_error)
 
 
 def invalid(errors: Sequence[Mapping[str, Any]]) -> Invalid:
@@ -82,7 +100,8 @@ def _validation_error(request: Request, error: Exception) -> Response:
     return service_error(request, invalid(inside))
 
 
-def _http_error(request: Request, error: Exception) -> Response:
+def http_error(request: Request, error: Exception) -> Response:
+    """What the framework refuses, in the shape of the path's family."""
     assert isinstance(error, HTTPException)
     if error.status_code == 405 and request.method == "OPTIONS":
         return Response(status_code=204, headers={"allow": allowed(request)})
@@ -105,12 +124,12 @@ def _bug(request: Request, error: Exception) -> Response:
 def _answer(
     request: Request, status: int, kind: str, message: str, *, field: str | None = None, headers: dict[str, str]
 ) -> Response:
-    path = request.url.path
     content: dict[str, Any] = {"error": message, "error_type": kind}
-    if path.startswith("/v2/"):
-        content = {"message": message}
-    elif path.startswith(_OPENAI_PATHS) and "/pipeline/" not in path:
-        content = {"error": _openai(status, kind, message, field)}
+    match family_of(request.url.path):
+        case Family.COHERE:
+            content = {"message": message}
+        case Family.OPENAI:
+            content = {"error": _openai(status, kind, message, field)}
     return json_response(content, status=status, headers=headers)
 
 

@@ -7,20 +7,20 @@ from fastapi import APIRouter, Request, Response
 from serving.api.answers import RAW_ANSWER, embedding_headers, encoded, json_response, raw_response, wants_raw
 from serving.api.deps import ModelName, ServiceDep
 from serving.api.route import DirectRoute, Route, parsed
-from serving.api.schemas import EmbedRequest, InferenceRequest, SentencePairs, SimilarityRequest
+from serving.api.schemas import EmbedRequest, InferenceRequest, SentencePairs, SimilarityRequest, Vectors
 from serving.bounds import check_some
 
 router = APIRouter(tags=["inference"], route_class=DirectRoute)
 pipelines = APIRouter(prefix="/models/{id:path}/pipeline", tags=["inference"], route_class=Route)
 
 
-@router.post("/embed", response_model=list[list[float]], responses=RAW_ANSWER, summary="Embed texts")
+@router.post("/embed", response_model=Vectors, responses=RAW_ANSWER, summary="Embed texts")
 async def embed(body: EmbedRequest, service: ServiceDep, request: Request) -> Response:
     """A vector for each text: always a list of lists, also for one text. Token ids must be the model's own.
 
     `Accept: application/octet-stream` gets the numbers alone, `N,D` in `x-embedding-shape`.
     """
-    embeddings = await service.embed(body.inputs, body.options())
+    embeddings = await service.embed(body.inputs, body.options(), model=body.model)
     if wants_raw(request):
         return raw_response(embeddings, body.encoding_format)
     return json_response(encoded(embeddings, body.encoding_format), headers=embedding_headers(embeddings))
@@ -35,7 +35,7 @@ async def similarity(body: SimilarityRequest, service: ServiceDep) -> Response:
         check_some(a, "inputs.sentences_a")
         check_some(b, "inputs.sentences_b")
         names = [f"inputs.sentences_a.{i}" for i in range(len(a))] + [f"inputs.sentences_b.{i}" for i in range(len(b))]
-        cosines, embeddings = await service.similarity(a, b, options, names.__getitem__)
+        cosines, embeddings = await service.similarity(a, b, options, names.__getitem__, model=body.model)
         return json_response(cosines, headers=embedding_headers(embeddings))
     check_some(inputs.sentences, "inputs.sentences")
     cosines, embeddings = await service.similarity(
@@ -43,19 +43,18 @@ async def similarity(body: SimilarityRequest, service: ServiceDep) -> Response:
         inputs.sentences,
         options,
         lambda i: f"inputs.sentences.{i - 1}" if i else "inputs.source_sentence",
+        model=body.model,
     )
     return json_response(cosines[0], headers=embedding_headers(embeddings))
 
 
 @router.post(
     "/invocations",
-    response_model=list[list[float]] | list[float],
+    response_model=Vectors | list[float],
     responses=RAW_ANSWER,
     summary="As /, where SageMaker asks",
 )
-@router.post(
-    "/", response_model=list[list[float]] | list[float], responses=RAW_ANSWER, summary="Embed or compare, by shape"
-)
+@router.post("/", response_model=Vectors | list[float], responses=RAW_ANSWER, summary="Embed or compare, by shape")
 async def infer(body: InferenceRequest, service: ServiceDep, request: Request) -> Response:
     """As /similarity where `inputs` is an object, else as /embed: what Hugging Face's clients send to a URL."""
     if isinstance(body.inputs, dict):
@@ -63,22 +62,22 @@ async def infer(body: InferenceRequest, service: ServiceDep, request: Request) -
     return await embed(parsed(EmbedRequest, await request.json()), service, request)
 
 
-@pipelines.post("/feature-extraction", response_model=list[list[float]], responses=RAW_ANSWER, summary="As /embed")
+@pipelines.post("/feature-extraction", response_model=Vectors, responses=RAW_ANSWER, summary="As /embed")
 async def feature_extraction(
-    id: ModelName,  # noqa: ARG001 - checked
+    id: ModelName,
     body: EmbedRequest,
     service: ServiceDep,
     request: Request,
 ) -> Response:
     """Where Hugging Face's clients ask for a model by its name."""
-    return await embed(body, service, request)
+    return await embed(body.model_copy(update={"model": id}), service, request)
 
 
 @pipelines.post("/sentence-similarity", response_model=list[float] | list[list[float]], summary="As /similarity")
 async def sentence_similarity(
-    id: ModelName,  # noqa: ARG001 - checked
+    id: ModelName,
     body: SimilarityRequest,
     service: ServiceDep,
 ) -> Response:
     """Where Hugging Face's clients ask for a model by its name."""
-    return await similarity(body, service)
+    return await similarity(body.model_copy(update={"model": id}), service)

@@ -17,7 +17,6 @@ PLACEHOLDER = """<!doctype html><title>Isosphere</title>
 <p>Isosphere is running. <a href="/docs">What it can do</a>."""
 
 
-@router.head("/", response_model=None)
 @router.get("/", response_model=None)
 async def index() -> Response:
     """The page, or a pointer to the documentation where none is installed."""

@@ -1,4 +1,4 @@
-"""How the bundle in service was judged."""
+"""How a bundle in service was judged."""
 
 from __future__ import annotations
 
@@ -18,9 +18,15 @@ PAGE_HEADERS = {
     "x-content-type-options": "nosniff",
 }
 """A report shows names that came from elsewhere: whatever is in it, nothing of it runs or is fetched."""
+CONTENT = {"application/json": {"schema": {"type": "object"}}, "text/html": {"schema": {"type": "string"}}}
 
 
-@router.get("/models/{id:path}/report", summary="How the model was judged", response_class=Response)
+@router.get(
+    "/models/{id:path}/report",
+    summary="How the model was judged",
+    response_class=Response,
+    responses={200: {"content": CONTENT}},
+)
 async def report(
     id: ModelName,
     service: ServiceDep,
@@ -31,7 +37,7 @@ async def report(
 
     404 where the bundle has none, with the command that makes one.
     """
-    model = service.encoders.model
+    model = service.encoders.named(id).model
     if model.report is None:
         raise NotFound(f"{id!r} carries no report: `python -m training promote <bundle>` makes one")
     headers = {"vary": "accept", "x-model-fingerprint": model.manifest.fingerprint}

@@ -13,10 +13,10 @@ import numpy as np
 from fastapi import APIRouter, Request, Response
 
 from serving.api.answers import embedding_headers, json_response
-from serving.api.cohere_schemas import CohereError, CohereRanking, CohereRerankRequest, meta
+from serving.api.cohere_schemas import CohereRanking, CohereRerankRequest, meta
 from serving.api.deps import ServiceDep
 from serving.api.route import DirectRoute
-from serving.api.schemas import OpenAIError, Rank, RerankRequest
+from serving.api.schemas import Rank, RerankRequest
 from serving.ports import Floats
 
 router = APIRouter(tags=["rerank"], route_class=DirectRoute)
@@ -25,7 +25,7 @@ router = APIRouter(tags=["rerank"], route_class=DirectRoute)
 @router.post("/rerank", response_model=list[Rank], summary="Order texts by relevance")
 async def rerank(body: RerankRequest, service: ServiceDep) -> Response:
     """Best first. Query and texts take the bundle's prompts for their roles, unless the request names another."""
-    cosines, embeddings = await service.relevance(body.query, body.texts, body.options(), "texts")
+    cosines, embeddings = await service.relevance(body.query, body.texts, body.options(), "texts", model=body.model)
     scores = cosines if body.raw_scores else 1 / (1 + np.exp(-cosines))
     ranks: list[dict[str, Any]] = [{"index": i, "score": float(scores[i])} for i in _best_first(cosines)]
     if body.return_text:
@@ -37,18 +37,18 @@ async def rerank(body: RerankRequest, service: ServiceDep) -> Response:
 @router.post(
     "/v1/rerank",
     response_model=CohereRanking,
-    responses={status: {"model": OpenAIError} for status in (400, 413, 415, 422, 424, 429, 503)},
     summary="Order documents by relevance (Cohere v1, Jina)",
 )
 @router.post(
     "/v2/rerank",
     response_model=CohereRanking,
-    responses={status: {"model": CohereError} for status in (400, 413, 415, 422, 424, 429, 503)},
     summary="Order documents by relevance (Cohere v2)",
 )
 async def cohere_rerank(body: CohereRerankRequest, service: ServiceDep, request: Request) -> Response:
-    """Best first, `top_n` of them; `relevance_score` is a cosine. Any `model` is answered by the one that is served."""
-    cosines, embeddings = await service.relevance(body.query, body.documents, body.options(), "documents")
+    """Best first, `top_n` of them; `relevance_score` is a cosine. Where one model is served it answers for all."""
+    cosines, embeddings = await service.relevance(
+        body.query, body.documents, body.options(), "documents", model=body.model
+    )
     results: list[dict[str, Any]] = [
         {"index": i, "relevance_score": float(cosines[i])} for i in _best_first(cosines)[: body.top_n]
     ]

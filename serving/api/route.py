@@ -26,6 +26,7 @@ Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 Model = TypeVar("Model", bound=BaseModel)
 
 TIMEOUT = "x-timeout-ms"
+LONGEST_TIMEOUT = 999_999_999
 CLIENT_LEFT = 499
 """nginx's status for it; nobody reads the answer, but logs and metrics do."""
 
@@ -128,8 +129,8 @@ def _patience(request: Request) -> float | None:
     given = request.headers.get(TIMEOUT)
     if given is None:
         return None
-    if not (given.isascii() and given.isdecimal() and int(given[:10]) > 0 and len(given) <= 9):
-        raise Invalid("must be a whole number of milliseconds, from 1 to 999999999", field=TIMEOUT)
+    if not (given.isascii() and given.isdecimal() and 0 < int(given[:10]) <= LONGEST_TIMEOUT and len(given) <= 9):
+        raise Invalid(f"must be a whole number of milliseconds, from 1 to {LONGEST_TIMEOUT}", field=TIMEOUT)
     return int(given) / 1000
 
 

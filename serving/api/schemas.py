@@ -4,9 +4,23 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    GetJsonSchemaHandler,
+    NonNegativeInt,
+    Tag,
+    TypeAdapter,
+    model_validator,
+)
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
 
 from serving.embeddings import EmbedOptions, Encoding
+from serving.errors import Kind
 
 UNION_TAGS = _TEXTS, _IDS, _SOURCE, _PAIRS = "<texts>", "<ids>", "<source>", "<pairs>"
 """Steps of an error's location that are ours, not the caller's."""
@@ -15,6 +29,15 @@ UNION_TAGS = _TEXTS, _IDS, _SOURCE, _PAIRS = "<texts>", "<ids>", "<source>", "<p
 def lower(value: Any) -> Any:
     """Enums are read in any case."""
     return value.lower() if isinstance(value, str) else value
+
+
+def _or_null(schema: JsonSchemaValue) -> JsonSchemaValue:
+    one_of_several = schema.get("anyOf")
+    if {"type": "null"} in (one_of_several or ()):
+        return schema
+    about = {key: schema[key] for key in ("title", "description", "default", "examples") if key in schema}
+    itself = {key: value for key, value in schema.items() if key not in about and key != "anyOf"}
+    return {"anyOf": [*(one_of_several or [itself]), {"type": "null"}]} | about
 
 
 def _listed(value: Any) -> Any:
@@ -35,16 +58,28 @@ def _input_kind(value: Any) -> str:
 Strings = Annotated[list[str], Field(fail_fast=True)]
 """Checked up to the first that is none: a body of millions would otherwise become millions of errors."""
 Ids = Annotated[list[int], Field(fail_fast=True)]
+_SomeStrings = Annotated[list[str], Field(min_length=1)]
+_SomeIds = Annotated[list[NonNegativeInt], Field(min_length=1)]
+"""Read by what refuses them in the server's own words; here for the document."""
 Texts = Annotated[
     Strings,
-    BeforeValidator(_listed, json_schema_input_type=str | list[str]),
+    BeforeValidator(_listed, json_schema_input_type=str | _SomeStrings),
     Field(examples=[["A list of texts.", "Or one text."]]),
 ]
 TextsOrIds = Annotated[
     Annotated[Strings, Tag(_TEXTS)] | Annotated[list[Ids], Field(fail_fast=True), Tag(_IDS)],
     Discriminator(_input_kind),
-    BeforeValidator(_input_list, json_schema_input_type=str | list[str] | list[int] | list[list[int]]),
+    BeforeValidator(
+        _input_list,
+        json_schema_input_type=str | _SomeStrings | _SomeIds | Annotated[list[_SomeIds], Field(min_length=1)],
+    ),
 ]
+
+AskedModel = Annotated[str | None, Field(description="one of /v1/models; by default the first")]
+
+
+Vectors = list[list[float]] | list[str]
+"""Numbers, codes, or base64 over little-endian float32."""
 
 
 class Body(BaseModel):
@@ -56,6 +91,16 @@ class Body(BaseModel):
     @classmethod
     def _null_is_absent(cls, value: Any) -> Any:
         return {key: one for key, one in value.items() if one is not None} if isinstance(value, dict) else value
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        """Says of every optional field that it may be null."""
+        schema = handler(core)
+        described = handler.resolve_ref_schema(schema)
+        for name, field in described.get("properties", {}).items():
+            if name not in described.get("required", ()):
+                described["properties"][name] = _or_null(field)
+        return schema
 
 
 class TextFields(Body):
@@ -80,7 +125,11 @@ class VectorFields(TextFields):
     """How vectors are answered."""
 
     normalize: bool = True
-    dimensions: int | None = Field(default=None, description="leading dimensions to keep; cut before normalising")
+    dimensions: int | None = Field(
+        default=None,
+        description="leading dimensions to keep; cut before normalising",
+        json_schema_extra={"minimum": 1},
+    )
     encoding_format: Annotated[Encoding, BeforeValidator(lower)] = Field(
         default="float", description="base64 is of little-endian float32; the others are codes of the unit vector"
     )
@@ -102,6 +151,7 @@ class EmbedRequest(VectorFields):
     """text-embeddings-inference's /embed."""
 
     inputs: TextsOrIds = Field(examples=[["A list of texts.", "Or one text."]])
+    model: AskedModel = None
 
 
 class SourceSentences(Body):
@@ -122,19 +172,33 @@ def _pair_kind(value: Any) -> str:
     return _PAIRS if isinstance(value, dict) and value.keys() & {"sentences_a", "sentences_b"} else _SOURCE
 
 
+def _any_of(schema: JsonSchemaValue) -> None:
+    """What has the fields of both is the second: pydantic says oneOf, which would forbid it."""
+    schema["anyOf"] = schema.pop("oneOf")
+
+
 class SimilarityRequest(Body):
     """text-embeddings-inference's /similarity, and the matrix form."""
 
     inputs: Annotated[
         Annotated[SourceSentences, Tag(_SOURCE)] | Annotated[SentencePairs, Tag(_PAIRS)], Discriminator(_pair_kind)
-    ] = Field(examples=[{"source_sentence": "A cat sits outside.", "sentences": ["A feline is outdoors.", "Taxes."]}])
+    ] = Field(
+        examples=[{"source_sentence": "A cat sits outside.", "sentences": ["A feline is outdoors.", "Taxes."]}],
+        json_schema_extra=_any_of,
+    )
     parameters: TextFields = TextFields()
+    model: AskedModel = None
 
 
 class InferenceRequest(Body):
     """`inputs` decides: texts are embedded, an object is a question of similarity."""
 
-    inputs: Any = Field(examples=["A text."])
+    inputs: Any
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        """Describes what it is read as."""
+        return handler(TypeAdapter(EmbedRequest | SimilarityRequest).core_schema)
 
 
 class RerankRequest(TextFields):
@@ -144,6 +208,7 @@ class RerankRequest(TextFields):
     texts: Texts = Field(examples=[["A file object is its own iterator.", "Sockets are read by recv."]])
     raw_scores: bool = Field(default=True, description="cosines; false: their sigmoid")
     return_text: bool = False
+    model: AskedModel = None
 
 
 class Rank(BaseModel):
@@ -161,6 +226,7 @@ class TokenizeRequest(Body):
     add_special_tokens: bool = True
     prompt: str | None = None
     prompt_name: str | None = None
+    model: AskedModel = None
 
 
 class Token(BaseModel):
@@ -179,76 +245,14 @@ class DecodeRequest(Body):
     ids: Annotated[
         list[Ids],
         Field(fail_fast=True, examples=[[101, 7592, 102]]),
-        BeforeValidator(_input_list, json_schema_input_type=list[int] | list[list[int]]),
+        BeforeValidator(_input_list, json_schema_input_type=_SomeIds | Annotated[list[_SomeIds], Field(min_length=1)]),
     ]
     skip_special_tokens: bool = True
-
-
-class OpenAIEmbeddingsRequest(VectorFields):
-    """OpenAI's /v1/embeddings; what else /embed takes goes in its clients' `extra_body`."""
-
-    input: TextsOrIds = Field(examples=["A text."])
-    model: str | None = None
-
-
-class OpenAIEmbedding(BaseModel):
-    """One vector: numbers, codes, or base64 over little-endian float32."""
-
-    object: Literal["embedding"] = "embedding"
-    index: int
-    embedding: list[float] | str
-
-
-class Usage(BaseModel):
-    """Tokens embedded; `truncated` counts the texts that were cut."""
-
-    prompt_tokens: int
-    total_tokens: int
-    truncated: int
-
-
-class OpenAIEmbeddings(BaseModel):
-    """OpenAI's list of embeddings."""
-
-    object: Literal["list"] = "list"
-    data: list[OpenAIEmbedding]
-    model: str
-    usage: Usage
-
-
-class OpenAIModel(BaseModel):
-    """OpenAI's description of a model."""
-
-    id: str
-    object: Literal["model"] = "model"
-    created: int
-    owned_by: str
-
-
-class OpenAIModels(BaseModel):
-    """OpenAI's list of models."""
-
-    object: Literal["list"] = "list"
-    data: list[OpenAIModel]
-
-
-class OpenAIErrorBody(BaseModel):
-    """What went wrong, and with which parameter."""
-
-    message: str
-    type: str
-    param: str | None
-    code: str | None
-
-
-class OpenAIError(BaseModel):
-    """OpenAI's error."""
-
-    error: OpenAIErrorBody
+    model: AskedModel = None
 
 
 class ErrorAnswer(BaseModel):
     """The native family's error."""
 
     error: str
-    error_type: str
+    error_type: Kind

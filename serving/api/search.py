@@ -6,9 +6,10 @@ import time
 from typing import Any
 
 import numpy as np
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Request, Response
 
 from serving.api.answers import json_response, truncation_header
+from serving.api.auth import check_corpus_allowed
 from serving.api.corpus_schemas import CorpusSearchRequest, SearchAnswer, SearchRequest
 from serving.api.deps import CorpusName, ServiceDep
 from serving.api.route import Route
@@ -30,9 +31,9 @@ async def search(name: CorpusName, body: SearchRequest, service: ServiceDep) -> 
 
 
 @router.post("/search", summary="Search the corpus named in the body", **_DOCUMENTED)
-async def search_named(body: CorpusSearchRequest, service: ServiceDep) -> Response:
+async def search_named(body: CorpusSearchRequest, service: ServiceDep, request: Request) -> Response:
     """As /corpora/{name}/search."""
-    return await _search(service, check_corpus_name(body.corpus), body)
+    return await _search(service, check_corpus_allowed(check_corpus_name(body.corpus), request), body)
 
 
 async def _search(service: Service, name: str, body: SearchRequest) -> Response:

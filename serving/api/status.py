@@ -2,31 +2,34 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from importlib.metadata import version
-from typing import Any
+from typing import Annotated
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Query, Response
+from fastapi.responses import PlainTextResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from serving.api.answers import json_response, retry_headers
 from serving.api.deps import ServiceDep
 from serving.api.route import Route
-from serving.api.schemas import ErrorAnswer
+from serving.api.status_schemas import InfoAnswer, StateAnswer
 from serving.service import RETRY_SECONDS, Service
 
 router = APIRouter(tags=["status"], route_class=Route)
-NOT_READY: dict[int | str, dict[str, Any]] = {
-    503: {"model": ErrorAnswer, "description": "loading, failing, draining or failed"}
-}
 
 
-@router.head("/info", include_in_schema=False)
-@router.get("/info", summary="Describe the server")
-async def info(service: ServiceDep) -> dict[str, Any]:
+@router.get("/info", response_model=InfoAnswer, summary="Describe the server")
+async def info(
+    service: ServiceDep,
+    asked: Annotated[
+        str | None, Query(alias="model", description="by its name; default: the first that is served")
+    ] = None,
+) -> Response:
     """text-embeddings-inference's keys, and ours. Before the model is loaded the engine's facts are null."""
-    manifest, settings = service.manifest, service.settings
-    engine = service.encoders.current.engine if service.encoders.current else None
-    return {
+    slot, settings = service.encoders.asked_for(asked), service.settings
+    manifest, engine = slot.model.manifest, slot.embedder.engine if slot.embedder else None
+    facts = {
         "model_id": manifest.name,
         "model_sha": manifest.fingerprint,
         "model_dtype": {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}.get(engine.precision)
@@ -36,7 +39,7 @@ async def info(service: ServiceDep) -> dict[str, Any]:
         "model_type": {"embedding": {"pooling": manifest.pooling}},
         "max_concurrent_requests": None,
         "max_input_length": manifest.max_length,
-        "max_batch_tokens": settings.max_batch_tokens,
+        "max_batch_tokens": settings.max_batch_tokens or (engine.batch_tokens if engine else None),
         "max_batch_requests": None,
         "max_client_batch_size": settings.max_request_texts,
         "auto_truncate": True,
@@ -49,6 +52,7 @@ async def info(service: ServiceDep) -> dict[str, Any]:
         "objective": manifest.objective,
         "dim": manifest.dim,
         "prompts": manifest.prompts,
+        "int8_limit": slot.model.int8_limit,
         "engine": engine.name if engine else None,
         "precision": engine.precision if engine else None,
         "device": engine.device if engine else None,
@@ -56,14 +60,12 @@ async def info(service: ServiceDep) -> dict[str, Any]:
         "index": settings.index,
         "state": service.readiness.state,
     }
+    return json_response(facts)
 
 
-@router.head("/health", include_in_schema=False)
-@router.head("/readyz", include_in_schema=False)
-@router.head("/ping", include_in_schema=False)
-@router.get("/health", summary="Ready to work?", responses=NOT_READY)
-@router.get("/readyz", summary="Ready to work?", responses=NOT_READY)
-@router.get("/ping", summary="Ready to work?", responses=NOT_READY)
+@router.get("/health", summary="Ready to work?", response_model=StateAnswer)
+@router.get("/readyz", summary="Ready to work?", response_model=StateAnswer)
+@router.get("/ping", summary="Ready to work?", response_model=StateAnswer)
 async def ready(service: ServiceDep) -> Response:
     """200 while requests are served; 503 with the reason while loading, failing, draining or failed.
 
@@ -79,14 +81,13 @@ async def ready(service: ServiceDep) -> Response:
     )
 
 
-@router.head("/livez", include_in_schema=False)
-@router.get("/livez", summary="Alive?")
-async def alive(service: ServiceDep) -> dict[str, str]:
+@router.get("/livez", response_model=StateAnswer, summary="Alive?")
+async def alive(service: ServiceDep) -> Response:
     """200 for as long as the process answers at all."""
-    return {"state": service.readiness.state}
+    return json_response({"state": service.readiness.state})
 
 
-@router.get("/metrics", summary="Prometheus metrics", response_class=Response)
+@router.get("/metrics", summary="Prometheus metrics", response_class=PlainTextResponse)
 async def metrics(service: ServiceDep) -> Response:
     """The text exposition format."""
     _observe(service)
@@ -94,11 +95,16 @@ async def metrics(service: ServiceDep) -> Response:
 
 
 def _observe(service: Service) -> None:
-    ready = service.health.state == "ready"
-    service.metrics.ready.set(service.readiness.state == "ready")
-    service.metrics.model.clear()
-    service.metrics.model.labels(service.manifest.name, service.manifest.fingerprint).set(1)
-    service.metrics.corpora.set(len(service.corpora.names()))
-    if ready:
-        service.metrics.queue_size.set(service.embedder.batcher.queued_texts)
-        service.metrics.queued_tokens.set(service.embedder.batcher.queued_tokens)
+    """What is known only when it is asked for."""
+    metrics = service.metrics
+    encoders = [
+        (slot.model.manifest, slot.embedder.engine if slot.embedder else None) for slot in service.encoders.slots
+    ]
+    metrics.serving(service.readiness.state == "ready", encoders)
+    metrics.indexes(service.corpora.index_sizes())
+    batchers = [embedder.batcher for embedder in service.encoders.loaded]
+    by_lane = Counter[str]()
+    for batcher in batchers:
+        by_lane.update(batcher.waiting_tokens)
+    texts, tokens = sum(one.queued_texts for one in batchers), sum(one.queued_tokens for one in batchers)
+    metrics.waiting(texts, tokens, by_lane)

@@ -17,10 +17,13 @@ router = APIRouter(tags=["inference"], route_class=DirectRoute)
 async def tokenize(body: TokenizeRequest, service: ServiceDep) -> Response:
     """All of them, also those that /embed would cut. `start` and `stop` count characters, the prompt's included."""
     options = EmbedOptions(prompt=body.prompt, prompt_name=body.prompt_name)
-    return json_response(await service.tokenize(body.inputs, options, body.add_special_tokens))
+    with service.encoder(body.model) as encoder:
+        pieces = await encoder.pieces(body.inputs, special_tokens=body.add_special_tokens, options=options)
+    return json_response(pieces)
 
 
 @router.post("/decode", response_model=list[str], summary="Turn token ids into text")
 async def decode(body: DecodeRequest, service: ServiceDep) -> Response:
     """A text for each list of ids."""
-    return json_response(await service.decode(body.ids, body.skip_special_tokens))
+    with service.encoder(body.model) as encoder:
+        return json_response(await encoder.decoded(body.ids, skip_special_tokens=body.skip_special_tokens))

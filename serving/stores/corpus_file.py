@@ -59,7 +59,14 @@ class CorpusFile:
     def create(self, corpus: Corpus, content: Content | None) -> None:
         """The corpus and all of its content, or nothing."""
         with self._transaction() as writer:
-            row = (corpus.name, corpus.description, corpus.recall_target, corpus.created, None, None)
+            row = (
+                corpus.name,
+                corpus.description,
+                corpus.recall_target,
+                corpus.created,
+                corpus.fingerprint,
+                corpus.dim,
+            )
             writer.execute(f"INSERT INTO corpora ({_CORPUS}) VALUES (?, ?, ?, ?, ?, ?)", row)
             if content:
                 _put(writer, content)

@@ -26,6 +26,7 @@ from serving.ports import Embedded, Model
 from serving.service import Service
 from serving.settings import Settings
 from serving.stores import STORES
+from tests.serving.shelf import Shelf
 
 ROOT = Path(__file__).resolve().parents[2]
 MakeService = Callable[..., Service]
@@ -110,6 +111,8 @@ class Running:
 
     process: subprocess.Popen[str]
     client: httpx.Client
+    log: Path
+    """Its stderr: a pipe that nobody empties would stop it in the middle of a line."""
 
     @property
     def address(self) -> str:
@@ -118,7 +121,7 @@ class Running:
     def wait_until_ready(self) -> None:
         deadline = time.monotonic() + 30
         while True:
-            assert self.process.poll() is None, self.process.communicate()
+            assert self.process.poll() is None, self.log.read_text()
             assert time.monotonic() < deadline
             try:
                 if self.client.get("/readyz").status_code == 200:
@@ -128,8 +131,10 @@ class Running:
             time.sleep(0.02)
 
     def kill(self) -> None:
+        """Also when a test has killed it before."""
         self.process.kill()
-        self.process.communicate()
+        if self.process.stdout and not self.process.stdout.closed:
+            self.process.communicate()
         self.client.close()
 
 
@@ -160,15 +165,18 @@ class Launcher:
     ) -> Running:
         port = _free_port()
         options = ["--engine", engine, "--data", str(self.data), "--no-demo"]
-        process = subprocess.Popen(
-            [*command, *options, "--port", str(port), *arguments],
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "PYTHONUNBUFFERED": "1"},
-        )
-        running = Running(process, httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30, trust_env=False))
+        log = self.data / f"log-{len(self.started)}"
+        with log.open("w") as errors:
+            process = subprocess.Popen(
+                [*command, *options, "--port", str(port), *arguments],
+                cwd=ROOT,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            )
+        client = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30, trust_env=False)
+        running = Running(process, client, log)
         self.started.append(running)
         if ready:
             running.wait_until_ready()
@@ -189,7 +197,7 @@ class Gate(FakeEngine):
     def __init__(self, open: threading.Event) -> None:
         self.open = open
 
-    def embed(self, batch: Sequence[Tokens]) -> Embedded:
+    def embed(self, batch: Sequence[Tokens], *, alone: bool = False) -> Embedded:
         assert self.open.wait(20)
         return super().embed(batch)
 
@@ -197,7 +205,7 @@ class Gate(FakeEngine):
 class Turned(Gate):
     """Its vectors have their signs turned."""
 
-    def embed(self, batch: Sequence[Tokens]) -> Embedded:
+    def embed(self, batch: Sequence[Tokens], *, alone: bool = False) -> Embedded:
         vectors, norms = super().embed(batch)
         return Embedded(-vectors, norms)
 
@@ -241,5 +249,21 @@ def local(
 ) -> Iterator[TestClient]:
     """A server of `fake-1`, asked from its own machine."""
     with TestClient(create_app(make_service(bundles.fake)), client=LOCAL) as client:
+        wait_until_ready(client)
+        yield client
+
+
+@pytest.fixture
+def shelf(tmp_path: Path, bundles: Bundles, monkeypatch: pytest.MonkeyPatch) -> Shelf:
+    shelf = Shelf(tmp_path / "bundles", bundles)
+    shelf.folder.mkdir()
+    monkeypatch.setitem(ENGINES, "fake", shelf.open)
+    return shelf
+
+
+@pytest.fixture
+def pair(shelf: Shelf, wait_until_ready: Callable[[TestClient], None]) -> Iterator[TestClient]:
+    """A server of `fake` and `turned`, asked from its own machine."""
+    with TestClient(create_app(shelf.service("fake", "turned")), client=LOCAL) as client:
         wait_until_ready(client)
         yield client

@@ -11,7 +11,8 @@ from fastapi.testclient import TestClient
 from pydantic import ValidationError
 
 from serving.api.corpus_schemas import SearchRequest
-from serving.api.schemas import Body, EmbedRequest, OpenAIEmbeddingsRequest, SimilarityRequest
+from serving.api.openai_schemas import OpenAIEmbeddingsRequest
+from serving.api.schemas import Body, EmbedRequest, SimilarityRequest
 
 JSON = {"content-type": "application/json"}
 Refusal = tuple[int, str, str]
@@ -39,9 +40,15 @@ Refuses = Callable[..., None]
         ((422, "Validation", "dimensions: must be between 1 and 64"), {"inputs": "a", "dimensions": 0}),
         ((422, "Validation", "dimensions: must be between 1 and 64"), {"inputs": "a", "dimensions": 65}),
         ((422, "Validation", "prompt_name: the model has no prompt 'x'"), {"inputs": "a", "prompt_name": "x"}),
+        ((422, "Validation", "prompt: give prompt or"), {"inputs": "a", "prompt_name": "query", "prompt": "b"}),
+        ((413, "Validation", "prompt: 10001 bytes"), {"inputs": "a", "prompt": "b" * 10_001}),
+        ((422, "Validation", "prompt: not valid Unicode"), {"inputs": "a", "prompt": "\ud800"}),
+        ((422, "Validation", "prompt: can't be put before token ids"), {"inputs": [5], "prompt": "a"}),
+        ((422, "Validation", "prompt_name: can't be put before"), {"inputs": [[5]], "prompt_name": "query"}),
+        ((400, "Tokenizer", "inputs.1: token id 8192 is outside"), {"inputs": [[5], [8192]]}),
         ((422, "Validation", "normalize: "), {"inputs": "a", "normalize": "off"}),
         ((422, "Validation", "dimensions: "), {"inputs": "a", "dimensions": "8"}),
-        ((413, "Validation", "inputs: 3000 texts"), {"inputs": [1] * 3000}),
+        ((413, "Validation", "inputs: 300001 token ids"), {"inputs": [1] * 300_001}),
         ((422, "Validation", "body: "), ["a"]),
     ],
 )
@@ -70,7 +77,7 @@ def test_similarity(refuses: Refuses, path: str, refusal: Refusal, inputs: Any) 
 @pytest.mark.parametrize(
     ("model", "body"),
     [
-        (EmbedRequest, {"inputs": [1] * 9}),
+        (EmbedRequest, {"inputs": ["a", *[1] * 9]}),
         (SimilarityRequest, {"inputs": {"source_sentence": "a", "sentences": [1] * 9}}),
         (SimilarityRequest, {"inputs": {"sentences_a": ["a"], "sentences_b": [1] * 9}}),
         (OpenAIEmbeddingsRequest, {"input": ["a", *[1] * 9]}),

@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.tokenizer import Tokens
-from serving.batcher import Answer, Batcher
+from serving.batcher import Batcher
 from serving.errors import Backend, Overloaded, Unhealthy
+from serving.request import Answer
 from serving.turns import PADDING
 from tests.serving.queues import BUDGET, POISON, Engine, batcher, lengths, tokens
 

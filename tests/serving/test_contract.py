@@ -12,6 +12,15 @@ ROUTES = {
     "/": {"post"},
     "/embed": {"post"},
     "/similarity": {"post"},
+    "/invocations": {"post"},
+    "/models/{id}/pipeline/feature-extraction": {"post"},
+    "/models/{id}/pipeline/sentence-similarity": {"post"},
+    "/rerank": {"post"},
+    "/tokenize": {"post"},
+    "/decode": {"post"},
+    "/v1/rerank": {"post"},
+    "/v2/rerank": {"post"},
+    "/v2/embed": {"post"},
     "/v1/embeddings": {"post"},
     "/v1/models": {"get"},
     "/v1/models/{id}": {"get"},
@@ -23,6 +32,8 @@ ROUTES = {
     "/metrics": {"get"},
     "/models/{id}/report": {"get"},
     "/admin/reload": {"post"},
+    "/admin/models": {"post"},
+    "/admin/models/{id}": {"delete"},
     "/corpora": {"get"},
     "/corpora/{name}": {"put", "get", "delete"},
     "/corpora/{name}/documents": {"post", "get", "delete"},
@@ -38,7 +49,7 @@ def test_every_route_is_in_the_contract_and_described(client: TestClient) -> Non
     for path, methods in paths.items():
         for method, operation in methods.items():
             assert operation.get("summary") and operation.get("description"), (method, path)
-            reads = (method in ("post", "put") and not path.startswith("/admin/")) or (
+            reads = (method in ("post", "put") and path != "/admin/reload") or (
                 method == "delete" and path.endswith("documents")
             )
             assert ("requestBody" in operation) == reads, (method, path)
@@ -46,7 +57,7 @@ def test_every_route_is_in_the_contract_and_described(client: TestClient) -> Non
 
 def test_raw_bytes_are_documented(client: TestClient) -> None:
     paths = client.get("/openapi.json").json()["paths"]
-    for path in ("/embed", "/", "/v1/embeddings"):
+    for path in ("/embed", "/", "/invocations", "/v1/embeddings"):
         answer = paths[path]["post"]["responses"]["200"]
         assert set(answer["content"]) == {"application/json", "application/octet-stream"}
         assert answer["content"]["application/json"]["schema"]

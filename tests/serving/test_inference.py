@@ -10,8 +10,8 @@ import pytest
 from fastapi.testclient import TestClient
 
 from serving.engines.fake import DIM
+from serving.health import Health
 from serving.ports import Floats
-from serving.service import Health
 
 
 def vectors(client: TestClient, inputs: Any, **options: Any) -> Floats:

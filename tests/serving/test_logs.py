@@ -136,7 +136,7 @@ def test_no_text_and_no_key_is_in_the_log(
         assert client.post("/embed", content=f'{{"{SECRET}'.encode(), headers=key).status_code == 400
         assert ask("POST", "/embed", {"inputs": f"{SECRET} fail"}) in (424, 500)
 
-        def broken(*_: object) -> None:
+        def broken(*_: object, **__: object) -> None:
             try:
                 raise KeyError(SECRET)
             except KeyError:

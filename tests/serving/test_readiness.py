@@ -12,7 +12,7 @@ from fastapi.testclient import TestClient
 
 from models.tokenizer import Tokens
 from serving.app import create_app
-from serving.embedder import EmbedOptions
+from serving.embeddings import EmbedOptions
 from serving.engines.fake import FakeEngine
 from serving.errors import Backend
 from serving.ports import Embedded
@@ -29,7 +29,7 @@ def test_an_engine_that_fails_again_and_again_is_not_ready_until_it_works(
     broken = threading.Event()
 
     class Breaking(FakeEngine):
-        def embed(self, batch: Sequence[Tokens]) -> Embedded:
+        def embed(self, batch: Sequence[Tokens], *, alone: bool = False) -> Embedded:
             if broken.is_set():
                 raise RuntimeError("device lost")
             return super().embed(batch)
@@ -51,7 +51,7 @@ def test_an_engine_that_fails_again_and_again_is_not_ready_until_it_works(
         for path in ("/health", "/readyz", "/ping"):
             answer = client.get(path)
             assert (answer.status_code, answer.json()["state"]) == (503, "failing"), path
-            assert "the last 3 batches failed: the engine failed: device lost" in answer.json()["error"]
+            assert "the last 3 batches of fake failed: the engine failed: device lost" in answer.json()["error"]
         assert client.get("/livez").status_code == 200
         assert "isosphere_ready 0.0" in client.get("/metrics").text
         assert embed() == 424  # still tried, so that it may come back

@@ -17,7 +17,7 @@ from fastapi.testclient import TestClient
 from models.bundle import BundleError
 from serving.app import create_app
 from serving.corpora import Wanted
-from serving.embedder import EmbedOptions
+from serving.embeddings import EmbedOptions
 from serving.engines.fake import FakeEngine
 from serving.errors import Conflict, Unhealthy
 from serving.ports import Document, EngineError, Model
@@ -46,7 +46,7 @@ def test_requests_finish_on_the_encoder_they_began_with(make_service: MakeServic
         # longer than one turn of the tokenizer and one batch: it is in every stage when the other encoder comes
         begun = asyncio.create_task(service.embed(["a b c d"] * 500, EmbedOptions()))
         await asyncio.sleep(0.05)
-        assert await service.reload() == ("fake-1", "fake-2")
+        assert await service.reload() == [("turned", "fake-1", "fake-2")]
         after = await service.embed(["a b c d"], EmbedOptions())
         assert np.allclose(after.vectors, -embedded("a b c d"), atol=1e-6) and after.manifest.name == "turned"
         assert not begun.done()
@@ -114,7 +114,7 @@ def test_everything_follows(local: TestClient) -> None:
     assert np.allclose(answer.json(), -embedded("a"), atol=1e-6)
     metrics = local.get("/metrics").text
     assert re.findall(r"^isosphere_model\{.*", metrics, re.MULTILINE) == [
-        'isosphere_model{fingerprint="fake-2",name="turned"} 1.0'
+        'isosphere_model{engine="fake",fingerprint="fake-2",name="turned",precision="fp32"} 1.0'
     ]
     assert 'isosphere_reloads_total{outcome="done"} 1.0' in metrics
     local.delete("/corpora/c/documents/a")
@@ -251,7 +251,7 @@ def test_while_loading_there_is_nothing_to_replace(make_service: MakeService, ru
             await service.reload()
         bundles.may_load.set()
         await service.loaded.wait()
-        assert await service.reload() == ("fake-2", "fake-2")
+        assert await service.reload() == [("turned", "fake-2", "fake-2")]
 
     run(service, work)
 

@@ -17,7 +17,7 @@ from fastapi.testclient import TestClient
 from models import bundle
 from models.bundle import Bundle, BundleError
 from models.runtimes import REFERENCE, RUNTIMES, Pair, available, cache, choice
-from models.runtimes.choice import Measured
+from models.runtimes.measurement import Measured
 from serving.app import create_app
 from serving.engines import ENGINES
 from serving.ports import Engine, EngineError, EngineOptions
@@ -108,7 +108,7 @@ def remembered(tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             module, "available", lambda *_, runtimes=RUNTIMES: [pair for name in runtimes for pair in pairs[name]]
         )
     monkeypatch.setitem(RUNTIMES, "openvino", type("Broken", (), {"__init__": broken, "facts": dict}))
-    rows = [Measured(*REFERENCE, 10.0, 1.0, 1.0), Measured("openvino", "fp32", 20.0, 2.0, 1.0)]
+    rows = [Measured(*REFERENCE, 10.0, 1.0, 1.0, 0.0), Measured("openvino", "fp32", 20.0, 2.0, 1.0, 0.0)]
     opened = bundle.load(tiny_bundle)
     cache.remember(cache.key(opened, EngineOptions("cpu")), [asdict(row) for row in rows])
     return opened

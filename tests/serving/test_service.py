@@ -13,7 +13,7 @@ from fastapi.testclient import TestClient
 
 from models.tokenizer import Tokens
 from serving.app import create_app
-from serving.embedder import EmbedOptions
+from serving.embeddings import EmbedOptions
 from serving.engines.fake import FakeEngine
 from serving.errors import Overloaded, Unhealthy
 from serving.ports import Embedded, Engine, EngineOptions
@@ -57,7 +57,7 @@ def test_while_loading_it_lives_but_does_no_work(make_service: MakeService) -> N
 
 def test_a_tampered_engine_is_never_ready(make_service: MakeService, run: Run) -> None:
     class Tampered(FakeEngine):
-        def embed(self, batch: Sequence[Tokens]) -> Embedded:
+        def embed(self, batch: Sequence[Tokens], *, alone: bool = False) -> Embedded:
             vectors, norms = super().embed(batch)
             vectors[:, 0] += 0.1
             return Embedded(vectors / np.linalg.norm(vectors, axis=1, keepdims=True), norms)
@@ -179,8 +179,9 @@ def test_a_caller_who_left_is_not_embedded(make_service: MakeService, run: Run) 
         first = asyncio.create_task(service.embed(["first"], EmbedOptions()))
         await asyncio.sleep(0.05)
         left = asyncio.create_task(_post_and_leave(service))
-        await asyncio.sleep(0.05)
-        assert service.embedder.batcher.queued_texts == 50
+        async with asyncio.timeout(5):
+            while service.embedder.batcher.queued_texts != 50:
+                await asyncio.sleep(0.001)
         await left
         engine.open.set()
         await first

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.tokenizer import Tokens
-from serving.batcher import Answer
 from serving.errors import Backend, Overloaded
 from serving.lru import OVERHEAD, Lru
+from serving.request import Answer
 from serving.vector_cache import VectorCache
 
 

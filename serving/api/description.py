@@ -1,0 +1,129 @@
+"""The OpenAPI document: FastAPI's, and what it can't know of routes: what every one of them reads and may answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import FastAPI
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
+
+from serving.api.cohere_schemas import CohereError
+from serving.api.errors import Family, family_of
+from serving.api.openai_schemas import OpenAIError
+from serving.api.request_id import HEADER as REQUEST_ID
+from serving.api.route import LONGEST_TIMEOUT, TIMEOUT
+from serving.api.schemas import ErrorAnswer
+from serving.priority import HEADER as PRIORITY
+
+TEXT = """Sentence embeddings, similarity and semantic search over uploaded corpora.
+
+`null` equals absent for every optional field, unknown fields are ignored, enums are read in any case. Every response
+has `x-request-id`. Errors are JSON: `{"error", "error_type"}`, OpenAI's `{"error": {...}}` under `/v1`,
+Cohere's `{"message"}` under `/v2`."""
+
+ERRORS: dict[int | str, dict[str, Any]] = {
+    400: {"description": "malformed or empty"},
+    401: {"description": "no key, or an unknown one"},
+    403: {"description": "not for this caller"},
+    404: {"description": "not found"},
+    408: {"description": "the body came in too slowly"},
+    409: {"description": "embedded by another bundle, or busy with the same"},
+    413: {"description": "too large"},
+    415: {"description": "a content type that is not read"},
+    422: {"description": "wrong type or value, naming the field"},
+    424: {"description": "the engine failed"},
+    429: {"description": "the queue is full, or the key's limit is reached"},
+    503: {"description": "loading, failing, draining or failed"},
+    504: {"description": "not done within x-timeout-ms"},
+}
+"""What a route may answer instead of a result."""
+_BODIES: dict[Family, type[BaseModel]] = {
+    Family.NATIVE: ErrorAnswer,
+    Family.OPENAI: OpenAIError,
+    Family.COHERE: CohereError,
+}
+_PARAMETERS: dict[str, dict[str, Any]] = {
+    TIMEOUT: {
+        "description": "milliseconds that the caller waits for the whole answer",
+        "schema": {"type": "integer", "minimum": 1, "maximum": LONGEST_TIMEOUT},
+    },
+    PRIORITY: {
+        "description": "bulk: may wait for whoever sits before a screen",
+        "schema": {"type": "string", "enum": ["interactive", "bulk"], "default": "interactive"},
+    },
+}
+_HEADERS: dict[str, dict[str, Any]] = {
+    REQUEST_ID: {"description": "the caller's own, or a new one", "required": True, "schema": {"type": "string"}},
+    "retry-after": {
+        "description": "seconds to wait before the next try",
+        "required": True,
+        "schema": {"type": "integer", "minimum": 0},
+    },
+    "www-authenticate": {"required": True, "schema": {"type": "string", "enum": ["Bearer"]}},
+}
+_HEADERS_OF: dict[int | str, list[str]] = {401: ["www-authenticate"], 429: ["retry-after"], 503: ["retry-after"]}
+
+
+def describe(app: FastAPI) -> None:
+    """Have `app.openapi()` complete FastAPI's document, once."""
+    of_fastapi = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        return app.openapi_schema or _complete(of_fastapi())
+
+    app.openapi = openapi  # type: ignore[method-assign]  # FastAPI's documented way
+
+
+def _complete(document: dict[str, Any]) -> dict[str, Any]:
+    """`document`, which FastAPI keeps, with errors, parameters and headers in every operation."""
+    components = document["components"]
+    _, bodies = models_json_schema(
+        [(body, "serialization") for body in _BODIES.values()], ref_template=_reference("schemas", "{model}")["$ref"]
+    )
+    components["schemas"] = dict(sorted((components["schemas"] | bodies["$defs"]).items()))
+    components["headers"] = _HEADERS
+    components["parameters"] = {name: {"name": name, "in": "header", **one} for name, one in _PARAMETERS.items()}
+    components["responses"] = {_name(family, status): _error(family, status) for family in Family for status in ERRORS}
+    for path, operations in document["paths"].items():
+        for method, operation in operations.items():
+            operation.setdefault("parameters", []).extend(_reference("parameters", name) for name in _PARAMETERS)
+            results = {status: one for status, one in operation["responses"].items() if int(status) not in ERRORS}
+            for result in results.values():
+                result["headers"] = result.get("headers", {}) | _headers([REQUEST_ID])
+            operation["responses"] = results | {
+                str(status): _reference("responses", _name(family_of(path), status))
+                for status in ERRORS
+                if _may_answer(status, method, path)
+            }
+    return document
+
+
+def _may_answer(status: int | str, method: str, path: str) -> bool:
+    """What a body, a key or a deadline may come to, it may on every route; the rest belongs to some."""
+    match status:
+        case 404:
+            return "{" in path or method == "post" or path == "/info"  # which may name a model or a corpus
+        case 409:
+            return path.startswith(("/corpora", "/search", "/admin/"))
+        case 424:
+            return method == "post"
+    return True
+
+
+def _error(family: Family, status: int | str) -> dict[str, Any]:
+    schema = _reference("schemas", _BODIES[family].__name__)
+    headers = _headers([REQUEST_ID, *_HEADERS_OF.get(status, [])])
+    return ERRORS[status] | {"content": {"application/json": {"schema": schema}}, "headers": headers}
+
+
+def _name(family: Family, status: int | str) -> str:
+    return f"{family.name.lower()}-{status}"
+
+
+def _headers(names: list[str]) -> dict[str, Any]:
+    return {name: _reference("headers", name) for name in names}
+
+
+def _reference(kind: str, name: str) -> dict[str, str]:
+    return {"$ref": f"#/components/{kind}/{name}"}

@@ -1,0 +1,61 @@
+"""What the server says of itself."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+State = Literal["loading", "ready", "failing", "draining", "failed"]
+
+
+class StateAnswer(BaseModel):
+    """Whether it works, or what keeps it from it."""
+
+    state: State
+
+
+class Pooling(BaseModel):
+    """How token vectors become one."""
+
+    pooling: str
+
+
+class ModelType(BaseModel):
+    """What kind of model it is, in text-embeddings-inference's words."""
+
+    embedding: Pooling
+
+
+class InfoAnswer(BaseModel):
+    """text-embeddings-inference's keys, then ours; what the engine would say is null until it is loaded."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    model_id: str
+    model_sha: str
+    model_dtype: str | None
+    served_model_name: str
+    model_type: ModelType
+    max_concurrent_requests: int | None
+    max_input_length: int
+    max_batch_tokens: int | None
+    max_batch_requests: int | None
+    max_client_batch_size: int
+    auto_truncate: bool
+    tokenization_workers: int
+    version: str
+    sha: str | None
+    docker_label: str | None
+    fingerprint: str
+    backbone: str
+    objective: str | None
+    dim: int
+    prompts: dict[str, str]
+    int8_limit: float | None
+    engine: str | None
+    precision: str | None
+    device: str | None
+    engines: list[dict[str, Any]] | None = Field(description="what was measured on this machine, the chosen one marked")
+    index: str
+    state: State

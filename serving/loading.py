@@ -1,0 +1,72 @@
+"""From a bundle to an encoder at work, which has given the bundle's own vectors."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from models.bundle import GOLDEN_COSINE
+from serving.embedder import Embedder
+from serving.embeddings import AS_THEY_ARE
+from serving.engines import ENGINES
+from serving.metrics import Metrics
+from serving.ports import EngineError, Model
+from serving.settings import Settings
+from serving.streams import Streams
+
+log = logging.getLogger(__name__)
+
+
+class Loader:
+    """Makes the encoders of one server: the same options, the same metrics, and streams that they share."""
+
+    def __init__(self, settings: Settings, metrics: Metrics) -> None:
+        self._settings = settings
+        self._metrics = metrics
+        self._streams = Streams(settings.engine_options.cpu_streams)
+
+    async def open(self, folder: Path) -> Model:
+        """What the folder holds now.
+
+        Raises:
+            BundleError: no whole bundle.
+        """
+        return await asyncio.to_thread(ENGINES[self._settings.engine], folder)
+
+    async def load(self, model: Model, report: Callable[[str], None] = log.debug) -> Embedder:
+        """Load and test it; `report` hears what is being done.
+
+        Raises:
+            EngineError: it does not give the bundle's golden vectors, or can't run here.
+        """
+        report(f"loading {model.manifest.name}")
+        engine = await asyncio.to_thread(model.load, self._settings.engine_options)
+        log.info("%s runs on %s", model.manifest.name, engine.choice)
+        embedder = Embedder(engine, model, self._settings, self._metrics, self._streams)
+        report(f"testing the engine against the golden vectors of {model.manifest.name}")
+        try:
+            await _self_test(embedder)
+        except BaseException:
+            await embedder.close()
+            raise
+        return embedder
+
+
+async def _self_test(embedder: Embedder) -> None:
+    golden = embedder.manifest.golden
+    if not golden:
+        return
+    embeddings = await embedder.embed([one.text for one in golden], AS_THEY_ARE)
+    for one, vector in zip(golden, embeddings.vectors, strict=True):
+        expected = np.array(one.vector, dtype=np.float32)
+        cosine = float(vector @ expected / max(float(np.linalg.norm(expected)), 1e-12))
+        if not (math.isfinite(cosine) and cosine >= GOLDEN_COSINE):
+            raise EngineError(
+                f"the engine gives {one.text!r} a vector whose cosine to the bundle's is {cosine:.6f}, "
+                f"below {GOLDEN_COSINE}"
+            )

@@ -1,0 +1,22 @@
+"""`python -m serving openapi`: the OpenAPI document of a server without keys, as docs/openapi.json has it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+
+from serving.app import routes
+
+
+def openapi(arguments: Sequence[str]) -> int:
+    """The exit status; the document goes to stdout."""
+    argparse.ArgumentParser(prog="python -m serving openapi", description=__doc__).parse_args(arguments)
+    sys.stdout.write(document())
+    return 0
+
+
+def document() -> str:
+    """The same for every machine and every day: what it says is in the code alone."""
+    return json.dumps(routes().openapi(), indent=1, ensure_ascii=False) + "\n"

@@ -1,0 +1,144 @@
+"""A live server answers as its OpenAPI document says, whatever it is sent: the requests are made from the document.
+
+It is a process of its own, as users have it. The routes called within this one would gain little: what takes the time
+is making the requests up.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import requests
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from serving.openapi_command import document
+from tests.serving.conftest import Launcher
+
+if TYPE_CHECKING:
+    from schemathesis import Case
+    from schemathesis.schemas import APIOperation
+
+    Operation = APIOperation[Any, Any, Any, Any]
+    AnyCase = Case[Operation]
+
+MODEL, CORPUS = "fake", "known"
+DOCUMENT: dict[str, Any] = {"id": "a", "text": "A text to find.", "metadata": {"lang": "en"}}
+NEVER_SUCCEED = {
+    "GET /models/{id}/report",  # the fake bundle was never judged
+    "POST /admin/models",  # no folder here holds another bundle
+    "DELETE /admin/models/{id}",  # the only model is the default, which stays
+}
+
+
+def _operations() -> Sequence[Operation]:
+    import schemathesis  # not before: nobody else needs it
+
+    schemathesis.serializer.alias("application/x-ndjson", "text/plain")
+    described = json.loads(document())
+    schema = schemathesis.openapi.from_dict(described)
+    return [schema[path][method] for path, methods in described["paths"].items() for method in methods]
+
+
+def _known(operation: Operation) -> dict[str, str]:
+    """Values of the path's parameters that lead to something."""
+    values = {"name": CORPUS, "id": MODEL if "/models/" in operation.path else DOCUMENT["id"]}
+    return {name: value for name, value in values.items() if f"{{{name}}}" in operation.path}
+
+
+def _cases(operation: Operation) -> st.SearchStrategy[AnyCase]:
+    """What the document shows, what it allows and what it forbids; at any place and at one that exists."""
+    from schemathesis import GenerationMode
+
+    def in_known_corpus(case: AnyCase) -> AnyCase:
+        if operation.path == "/search" and isinstance(case.body, dict):
+            case.body["corpus"] = CORPUS
+        return case
+
+    there = _known(operation)
+    known = [
+        *operation.get_strategies_from_examples(path_parameters=there),
+        operation.as_strategy(GenerationMode.POSITIVE, path_parameters=there),
+    ]
+    return st.one_of(
+        *(cases.map(in_known_corpus) for cases in known),
+        operation.as_strategy(GenerationMode.NEGATIVE, path_parameters=there),
+        operation.as_strategy(GenerationMode.POSITIVE),
+        operation.as_strategy(GenerationMode.NEGATIVE),
+    )
+
+
+class Examiner:
+    """Sends cases to a server and holds its answers to the document; counts them."""
+
+    def __init__(self, address: str) -> None:
+        from schemathesis import checks
+
+        checks.load_all_checks()
+        self.answered = Counter[tuple[str, int]]()
+        self._address = address
+        self._session = requests.Session()
+        self._session.trust_env = False
+        self._left_out = [
+            checks.positive_data_acceptance,  # no document can tell a bundle's prompts, width and vocabulary
+            checks.not_a_server_error,  # narrowed below: who sends a deadline may be told that it passed
+        ]
+
+    def examine(self, operation: Operation, cases: int) -> None:
+        """The same `cases` requests whenever the document is the same."""
+        self._stock()
+
+        @settings(
+            max_examples=cases,
+            derandomize=True,
+            database=None,
+            deadline=None,
+            phases=[Phase.generate],  # what fails is shown as it was sent: shrinking would go on for minutes
+            suppress_health_check=list(HealthCheck),
+        )
+        @given(case=_cases(operation))
+        def every_answer_conforms(case: AnyCase) -> None:
+            if operation.method == "delete":
+                self._stock()
+            answer = case.call(base_url=self._address, session=self._session)
+            self.answered[operation.label, answer.status_code] += 1
+            late = answer.status_code == 504 and "x-timeout-ms" in (case.headers or {})
+            assert answer.status_code < 500 or late, f"{answer.status_code}: {answer.text}"
+            assert answer.status_code != 424, f"the fake engine fails at nothing: {answer.text}"
+            case.validate_response(answer, excluded_checks=[*self._left_out, *self._excused(case)])
+
+        every_answer_conforms()
+
+    def _excused(self, case: AnyCase) -> list[Any]:
+        """Rows that are wrong are no reason to refuse an upload that asks for them to be skipped."""
+        from schemathesis import checks
+
+        return [checks.negative_data_rejection] if (case.query or {}).get("on_error") == "skip" else []
+
+    def _stock(self) -> None:
+        """What is found at the known places."""
+        corpus = f"{self._address}/corpora/{CORPUS}"
+        self._session.put(corpus).raise_for_status()
+        self._session.post(f"{corpus}/documents", json={"documents": [DOCUMENT]}).raise_for_status()
+
+    def silent(self) -> set[str]:
+        """Operations that answered nothing but errors."""
+        labels = {label for label, _ in self.answered}
+        return labels - {label for label, status in self.answered if status < 300}
+
+
+@pytest.mark.parametrize("requests_in_all", [400, pytest.param(20_000, marks=pytest.mark.slow, id="20000")], ids=str)
+def test_a_live_server_answers_as_the_document_says(launch: Launcher, requests_in_all: int) -> None:
+    server = launch()
+    operations = _operations()
+    examiner = Examiner(server.address)
+    for operation in operations:
+        examiner.examine(operation, math.ceil(requests_in_all / len(operations)))
+    assert examiner.silent() <= NEVER_SUCCEED
+    assert examiner.answered.total() >= requests_in_all
+    assert server.client.get("/readyz").status_code == 200
