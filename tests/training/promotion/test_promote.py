@@ -216,7 +216,7 @@ def test_an_export_does_not_write_through_the_link(artifacts: Path, command: Com
 def test_the_default_is_the_servers() -> None:
     from serving.settings import Settings
 
-    assert Settings.model_fields["bundle"].default == DEFAULT
+    assert [Path(folder) for folder in Settings().bundles] == [DEFAULT]
 
 
 def test_real_labels(artifacts: Path, command: Command, test_data: Path) -> None:
