@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
 import sys
 from collections.abc import Callable
@@ -27,7 +28,8 @@ PACKAGES = ("torch", "transformers", "onnxruntime", "openvino", "sentence-transf
 def main() -> int:
     """Run the benchmarks named, or all of them."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"{', '.join(BENCHMARKS)} (default: all)")
+    default = f"default: all; encodings where {encodings.DATA} names the STS data"
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"{', '.join(BENCHMARKS)} ({default})")
     whole = serving.Choice()
     part = parser.add_argument_group("a part of `serving`, or for another time: printed, not kept")
     part.add_argument(
@@ -43,7 +45,7 @@ def main() -> int:
         choice = serving.Choice(tuple(asked.only), tuple(asked.against), asked.rounds, asked.seconds)
     except ValueError as error:
         parser.error(str(error))
-    names = asked.names or list(BENCHMARKS)
+    names = asked.names or [name for name in BENCHMARKS if name != "encodings" or encodings.DATA in os.environ]
     if not choice.whole and names != ["serving"]:
         parser.error("--only, --against, --rounds and --seconds are for `python -m benchmarks serving`")
     if unknown := set(names) - set(BENCHMARKS):

@@ -110,10 +110,22 @@ class Bundle:
 
     @property
     def matryoshka(self) -> Sequence[int]:
-        """The widths that the encoder says it was trained to be cut to, in config.json's words for it."""
-        config = json.loads((self.folder / "config.json").read_text(encoding="utf-8"))
+        """The widths that the encoder says it was trained to be cut to, in config.json's words for it.
+
+        Raises:
+            BundleError: they are no list of widths.
+        """
+        file = self.folder / "config.json"
+        config = json.loads(file.read_text(encoding="utf-8"))
         if widths := config.get("matryoshka_dimensions"):
-            return list(widths)
+            if not (
+                isinstance(widths, list)
+                and all(isinstance(one, int) and 0 < one <= self.manifest.dim for one in widths)
+            ):
+                raise BundleError(
+                    f"{file}: matryoshka_dimensions must be a list of widths from 1 to {self.manifest.dim}"
+                )
+            return widths
         return range(1, self.manifest.dim + 1) if config.get("is_matryoshka") else ()
 
     @property

@@ -12,9 +12,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from benchmarks.__main__ import surroundings
+from benchmarks.client import ReplyError
 from benchmarks.contestants import BUNDLE
 from benchmarks.stress.server import started
-from benchmarks.stress.trials import TRIALS, Texts
+from benchmarks.stress.trials import TRIALS, Bound, Texts
 
 RESULTS = Path(__file__).parents[1] / "results" / "stress.json"
 
@@ -31,13 +33,17 @@ def main() -> int:
     texts, failed, figures = Texts.of(asked.bundle), 0, dict[str, list[dict[str, Any]]]()
     for name in asked.names or TRIALS:
         trial, seconds, options = TRIALS[name]
-        with started(asked.bundle, options) as server:
-            bounds = trial(server, texts, asked.seconds or seconds)
+        try:
+            with started(asked.bundle, options) as server:
+                bounds = trial(server, texts, asked.seconds or seconds)
+        except (OSError, ReplyError, RuntimeError) as error:  # the server is gone, or never came
+            bounds = [Bound(f"servers lost ({error})", 1, 0)]
         print(f"{name}: {(trial.__doc__ or '').splitlines()[0]}", *bounds, sep="\n  ", flush=True)
         failed += any(not bound.holds for bound in bounds)
         figures[name] = [bound._asdict() | {"holds": bound.holds} for bound in bounds]
     if not asked.names and not asked.seconds:
-        RESULTS.write_text(json.dumps({"command": "python -m benchmarks.stress", "figures": figures}, indent=1) + "\n")
+        kept = {"command": "python -m benchmarks.stress", **surroundings(), "figures": figures}
+        RESULTS.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
     return failed
 
 

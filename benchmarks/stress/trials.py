@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import socket
 import threading
@@ -22,6 +23,8 @@ from benchmarks.stress.server import Server
 from models import bundle
 from models.tokenizer import Tokenizer
 
+BODY_TIMEOUT = 2.0
+"""Of the server that slow callers ask: a byte a second is too slow from then on."""
 QUEUE_TOKENS = 40_000
 """Admitted by the flooded server: about a second of work on two cores."""
 
@@ -67,6 +70,7 @@ class Flood:
     statuses: Counter[int] = field(default_factory=Counter)
     broken: int = 0
     """Connections that ended without an answer."""
+    sent: int = 0
     accepted: Sample = field(default_factory=Sample)
 
 
@@ -91,7 +95,7 @@ def overload(server: Server, texts: Texts, seconds: float) -> list[Bound]:
         Bound("answers other than 200, 429, 503", unexpected, 0),
         Bound("connections reset", flood.broken, 0),
         Bound("exits", int(server.process.poll() is not None), 0),
-        Bound("refused, of all (10x came)", flood.statuses[429] / flood.statuses.total(), 0.8, at_least=True),
+        Bound("came, of ten times", flood.sent / (10 * capacity / 32 * seconds), 0.9, at_least=True),
         Bound("goodput, of the peak", flood.accepted.texts / flood.accepted.seconds / capacity, 0.9, at_least=True),
         Bound("p99 of the accepted, of queue and two batches a stream", _p99(flood.accepted) / longest, 1.0),
         Bound("seconds until a single is as quick as before", recovered, 5.0),
@@ -149,11 +153,11 @@ def callers(server: Server, texts: Texts, seconds: float) -> list[Bound]:
 
         with _beside(trickling, stop):
             crowded = _p99(closed_loop(server.address, texts.singles, 4, seconds))
-        dropped = sum(not _sent(one, b" ") or _answered(one) for one in slow)
+        time.sleep(max(0.0, 3 * BODY_TIMEOUT - seconds))
         return [
             Bound("p99 of the others, of before", crowded / calm, 1.5),
-            Bound("slow bodies cut", dropped, 200 if seconds > 25 else 0, at_least=True),
-            Bound("idle connections", len(idle), 5000, at_least=True),
+            Bound("slow bodies that were not cut", sum(not _answered(one) for one in slow), 0),
+            Bound("idle connections that were cut", sum(_answered(one) for one in idle), 0),
         ]
 
 
@@ -233,7 +237,7 @@ TRIALS: dict[str, tuple[Trial, float, Sequence[str]]] = {
         ("--max-queued-tokens", str(QUEUE_TOKENS), "--max-request-tokens", str(QUEUE_TOKENS)),
     ),
     "reload": (reload, 20.0, ()),
-    "callers": (callers, 30.0, ()),
+    "callers": (callers, 30.0, ("--body-timeout", str(BODY_TIMEOUT))),
     "lanes": (lanes, 20.0, ()),
     "drain": (drain, 5.0, ()),
     "soak": (soak, 900.0, ()),
@@ -246,12 +250,11 @@ def _flood(address: Address, requests: Iterator[Request], rate: float, seconds: 
     flood = Flood()
     with Pool(address, 4096) as pool:
         began = time.perf_counter()
-        sent = 0
         while pool.busy or time.perf_counter() < began + seconds:
             now = time.perf_counter()
-            while sent < rate * (min(now - began, seconds)) and not pool.full:
+            while flood.sent < rate * (min(now - began, seconds)) and not pool.full:
                 pool.send(next(requests), now)
-                sent += 1
+                flood.sent += 1
             try:
                 for request, latency, reply in pool.replies(1 / rate if now < began + seconds else 60.0):
                     flood.statuses[status(reply)] += 1
@@ -295,4 +298,5 @@ def _answered(one: socket.socket) -> bool:
 
 
 def _p99(sample: Sample) -> float:
-    return float(np.percentile(sample.latencies, 99))
+    """Seconds; without a single answer, for ever."""
+    return float(np.percentile(sample.latencies, 99)) if sample.latencies else math.inf

@@ -34,7 +34,8 @@ class OnnxRuntime:
         self.streams = options.cpu_streams if self.device == "cpu" else 1
         self.batch_tokens = CPU_BATCH_TOKENS if self.device == "cpu" else CUDA_BATCH_TOKENS
         if self.streams > 1:
-            self._side_by_side = _session(graph, "cpu", threads // self.streams)
+            # its callers work too: with the pool that they share there are as many as there are threads
+            self._side_by_side = _session(graph, "cpu", threads - self.streams + 1)
 
     def run(self, ids: Ids, mask: Ids, *, alone: bool = False) -> Embedded:
         """One run of the graph."""

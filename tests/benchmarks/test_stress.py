@@ -17,7 +17,7 @@ def test_nobody_is_cut_off_and_nothing_breaks(tiny_bundle: Path, name: str) -> N
     with started(tiny_bundle, options) as server:
         bounds = trial(server, Texts.of(tiny_bundle), 5.0)
     never = [bound for bound in bounds if bound.limit == 0]
-    assert never
+    assert len(never) >= 2
     assert all(bound.holds for bound in never), [str(bound) for bound in bounds]
 
 

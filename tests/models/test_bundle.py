@@ -263,3 +263,11 @@ def test_an_encoder_says_whether_it_was_trained_to_be_cut(copy: Path) -> None:
     assert 16 in _rewritten(copy, config_json={**config, "is_matryoshka": True}).matryoshka
     listed = _rewritten(copy, config_json={**config, "is_matryoshka": True, "matryoshka_dimensions": [8, 32]})
     assert (8 in listed.matryoshka, 16 in listed.matryoshka) == (True, False)
+
+
+@pytest.mark.parametrize("widths", [256, "256,128", [[8]], [0], [10_000]])
+def test_widths_that_are_none(tiny_bundle: Path, tmp_path: Path, widths: object) -> None:
+    copy = Path(shutil.copytree(tiny_bundle, tmp_path / "copy"))
+    config = json.loads((copy / "config.json").read_text())
+    with pytest.raises(BundleError, match=r"config\.json: matryoshka_dimensions must be a list of widths"):
+        _ = _rewritten(copy, config_json={**config, "matryoshka_dimensions": widths}).matryoshka

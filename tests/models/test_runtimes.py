@@ -80,6 +80,9 @@ def test_streams_side_by_side_and_all_threads_on_one_batch_give_the_same_vectors
 ) -> None:
     runtime = RUNTIMES[run.pair.runtime](opened, run.pair.precision, Options("cpu", threads))
     assert runtime.streams == streams
+    if run.pair.runtime == "onnxruntime" and streams > 1:  # a pool of so many, in which each caller counts as one
+        pool = runtime._side_by_side.get_session_options().intra_op_num_threads  # type: ignore[attr-defined]
+        assert streams + pool - 1 == threads
     tokenizer = Tokenizer(opened.tokenizer_file, max_length=opened.manifest.max_length)
     batches = [tokenizer.pad(tokenizer.encode([text])) for text in TEXTS * 4]
     with ThreadPoolExecutor(streams) as pool:

@@ -197,6 +197,7 @@ def test_pods_are_as_the_restricted_standard_wants_them(workload: dict[str, Any]
     }
     writable = {mount["mountPath"] for mount in container["volumeMounts"] if not mount.get("readOnly")}
     assert writable == {"/data", "/tmp"}
+    assert pod(workload)["enableServiceLinks"] is False, "they are variables, and might be taken for options"
 
 
 @pytest.mark.parametrize("workload", WORKLOADS, ids=named)

@@ -18,10 +18,9 @@ from models.runtimes.measurement import Clock, Measured, Open, compared, graphs,
 from models.verify import golden_cosine_of
 from training.evaluation.vectors import Encode
 from training.promotion.checks import Check, Judges, finite
+from training.promotion.yardsticks import DRIFT
 
 NAME = "engines"
-DRIFT = 0.2
-"""Points by which a graph of the bundle may differ from its float32 one."""
 LEAST_GAIN = 1.05
 """How many times as fast as float32 a graph of the bundle must be to stay: two measurements of one differ by less."""
 
@@ -47,11 +46,8 @@ class Engine:
     """By metric, its score minus float32's, in points."""
     own: bool
     """It is a graph of the bundle, of a reduced precision: its maker meant it to be served."""
-
-    @property
-    def far(self) -> bool:
-        """Whether a graph of the bundle scores otherwise than float32: nothing that may be served."""
-        return self.own and not all(abs(drift) <= DRIFT for drift in self.drifts.values())
+    far: bool = False
+    """It is that, and scores otherwise than float32 by more than `DRIFT` or the yardstick's own limit."""
 
     @property
     def kept(self) -> bool:
@@ -144,7 +140,8 @@ def _judged_one(
             raise
         return Engine(measured=replace(row, barred=f"can't be judged: {told(error, candidate)}"), own=own)
     barred = _bar(cosine, drifts, limits)
-    return Engine(measured=replace(row, barred=barred), golden_cosine=cosine, drifts=drifts, own=own)
+    far = own and not all(abs(drift) <= max(DRIFT, limits[metric]) for metric, drift in drifts.items())
+    return Engine(measured=replace(row, barred=barred), golden_cosine=cosine, drifts=drifts, own=own, far=far)
 
 
 def _bar(cosine: float, drifts: Mapping[str, float], limits: Mapping[str, float]) -> str | None:

@@ -26,3 +26,11 @@ def test_reciprocal_ranks_are_those_of_self_retrieval(artifacts: Path, corpus: P
     same = yardstick.compare(a, a)
     assert (same.difference, same.low, same.high, same.better) == (0, 0, 0, 0.5)
     assert yardstick.scores(tiny) == {"self-retrieval": a.score} and list(yardstick.limits) == ["self-retrieval"]
+
+
+def test_few_sentences_may_differ_by_two_flipped_ranks(artifacts: Path, corpus: Path) -> None:
+    yardstick = Unlabelled(open_corpus([str(corpus)]))
+    values = yardstick.judge(Graph(bundle.load(artifacts / "tiny")).encode).values
+    second_instead_of_first = 50 / 2 / len(values)  # a value is the mean of both directions
+    (limit,) = yardstick.limits.values()
+    assert limit == pytest.approx(max(0.2, 2 * second_instead_of_first))
