@@ -20,6 +20,7 @@ from serving.api.auth import Authentication
 from serving.api.methods import Head
 from serving.api.request_id import RequestId
 from serving.api.shortcut import Shortcut
+from serving.arriving import Arriving
 from serving.keyring import Keyring
 from serving.limits import Clock
 from serving.service import Service
@@ -40,7 +41,7 @@ def create_app(service: Service, clock: Clock = time.monotonic_ns) -> FastAPI:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[dict[str, Any]]:  # noqa: ARG001 - state, not attributes
         async with service.running():
-            yield {"service": service}
+            yield {"service": service, "arriving": Arriving(settings.max_received_bytes)}
         if traces:
             await asyncio.to_thread(traces.close)
 

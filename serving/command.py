@@ -16,6 +16,7 @@ from serving import demo, logs
 from serving.corpora import is_stale
 from serving.engines import ENGINES
 from serving.keys import KeysError
+from serving.loading import still_loading
 from serving.ports import EngineError, StoreError
 from serving.server import BindError, Server, bind
 from serving.service import Service
@@ -57,6 +58,10 @@ def serve(arguments: Sequence[str]) -> int:
         print(f"serving: {error}", file=sys.stderr)
         return 2
     uvloop.run(_serve(server, service, listening, settings))
+    if still_loading():  # all else is closed; what a thread in native code does under Python's end is anyone's guess
+        logging.shutdown()
+        sys.stdout.flush()
+        os._exit(0)
     return 0
 
 
@@ -64,6 +69,7 @@ async def _serve(server: Server, service: Service, listening: socket.socket, set
     address = f"http://{_reachable(settings.host)}:{listening.getsockname()[1]}"
     names = " and ".join(slot.name for slot in service.encoders.slots)
     log.info("listening on %s, loading %s (engine %s)", address, names, settings.engine)
+    asyncio.get_running_loop().set_exception_handler(logs.loop_failed)
     announcing = asyncio.create_task(_announce(service, address))
     await server.serve(sockets=[listening])
     announcing.cancel()

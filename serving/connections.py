@@ -16,12 +16,14 @@ from serving.api.request_id import new_id
 
 HEAD_SECONDS = 10.0
 HEAD_BYTES = 65_536
+"""Of a head, and of what comes between two pieces of a body: sizes of chunks, trailers."""
+_TOO_LARGE = f"the head of a request, or what follows its body, may have {HEAD_BYTES} bytes"
 
 
 class Connection(HttpToolsProtocol):
     """uvicorn's, with a clock that runs while a head is awaited.
 
-    It starts with the connection, with the first byte of a later request, and with an answer that came before the
+    It starts with the connection, with the first byte after an answer, and with an answer that came before the
     body it belongs to was there: the rest of such a body is thrown away, and may not take for ever either.
     """
 
@@ -29,7 +31,7 @@ class Connection(HttpToolsProtocol):
         super().__init__(*arguments, **options)
         self._clock: asyncio.TimerHandle | None = None
         self._in_head = False
-        self._head_bytes = 0
+        self._bodiless = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """See asyncio."""
@@ -37,12 +39,13 @@ class Connection(HttpToolsProtocol):
         self._start()
 
     def data_received(self, data: bytes) -> None:
-        """See asyncio; a head that is too large is a 431."""
+        """See asyncio; a head that is too large, or trailers that are, is a 431."""
+        self._bodiless += len(data)
         super().data_received(data)
-        if self._in_head:
-            self._head_bytes += len(data)
-            if self._head_bytes > HEAD_BYTES:
-                self._refuse(431, f"the head of a request may have {HEAD_BYTES} bytes")
+        if self._bodiless > HEAD_BYTES:
+            self._refuse(431, _TOO_LARGE)
+        elif not (self._clock or self.timeout_keep_alive_task or self._answering or self.transport.is_closing()):
+            self._start()  # an empty line is no request, and has stopped uvicorn's timer
 
     def on_message_begin(self) -> None:
         """See httptools."""
@@ -52,9 +55,19 @@ class Connection(HttpToolsProtocol):
             self._start()
 
     def on_headers_complete(self) -> None:
-        """See httptools."""
+        """See httptools; a head that may have come in one piece with more is measured by what it holds."""
         self._stop()
+        if self._bodiless > HEAD_BYTES and self._head_size() > HEAD_BYTES:
+            self._refuse(431, _TOO_LARGE)
+            raise ValueError(_TOO_LARGE)  # to the parser, which stops
+        self._bodiless = 0
         super().on_headers_complete()
+        self.headers = []  # trailers come here, where nobody reads them
+
+    def on_body(self, body: bytes) -> None:
+        """See httptools."""
+        self._bodiless = 0
+        super().on_body(body)
 
     def on_response_complete(self) -> None:
         """See uvicorn."""
@@ -67,8 +80,14 @@ class Connection(HttpToolsProtocol):
         self._stop()
         super().connection_lost(exc)
 
+    @property
+    def _answering(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def _head_size(self) -> int:
+        return len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
+
     def _start(self) -> None:
-        self._head_bytes = 0
         self._clock = self.loop.call_later(HEAD_SECONDS, self._time_is_up)
 
     def _stop(self) -> None:
@@ -78,7 +97,7 @@ class Connection(HttpToolsProtocol):
             self._clock = None
 
     def _time_is_up(self) -> None:
-        if self._in_head and (self.cycle is None or self.cycle.response_complete):
+        if self._in_head and not self._answering:
             self._refuse(408, f"the head of the request was not there within {HEAD_SECONDS:g} s")
         else:
             self.shutdown()  # at once, or when the answer to the request before is out

@@ -225,7 +225,8 @@ class Embedder:
                 field=at(long[0]),
             )
         kept = [text[:limit] if options.direction == "right" else text[-limit:] for text in texts]
-        if self.batcher.queued_tokens:  # under a flood the tokenizer's time is for those who will be admitted
+        # under a flood the tokenizer's time is for those who will be admitted; a cache may have the vectors
+        if self.batcher.queued_tokens and not self._settings.cache_bytes:
             self.batcher.check_room(sum(min(len(text) // CHARACTERS_EACH, self.manifest.max_length) for text in kept))
         with self._admitted(sum(map(len, kept))):
             tokens = await self._tokenizing.tokens(kept, options.direction)

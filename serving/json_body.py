@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import orjson
 
-from serving.errors import Malformed
+from serving.errors import Malformed, TooLarge
 
 MAX_DEPTH = 32
+MAX_CONTAINERS = 1_000_000
+"""Lists and objects of a body: each takes two bytes there, and a hundred or two in memory."""
+LARGE = 65_536
+"""Bytes from which the garbage collector is paused: it would look through all that is being made, again and again."""
+_NO_MARKS = bytes(set(range(256)) - set(b'"[{'))
 _LONG_INTEGER = re.compile(rb"[0-9](?=[0-9]{18})")
 """19 digits: an integer of fewer fits 64 bits."""
 
@@ -24,21 +32,64 @@ def parse_json(body: bytes) -> Any:
     validates the value can name the field; only what neither can read is malformed.
 
     Raises:
+        TooLarge: it holds more than `MAX_CONTAINERS` lists and objects.
         Malformed: not JSON, or nested too deeply.
     """
-    try:
-        return orjson.loads(body)
-    except orjson.JSONDecodeError:
-        return _read(body)
+    return _parsed(body, _read_fast)
 
 
 def parse_exact(body: bytes) -> Any:
     """As `parse_json`, with integers of any size: orjson makes floats of those beyond 64 bits.
 
     Raises:
-        Malformed: not JSON, or nested too deeply.
+        TooLarge, Malformed: as `parse_json`.
     """
-    return _read(body) if _LONG_INTEGER.search(body) else parse_json(body)
+    return _parsed(body, _read if _LONG_INTEGER.search(body) else _read_fast)
+
+
+def check_containers(body: bytes) -> None:
+    """Refuse more lists and objects than the event loop should spend its time on; brackets within strings are none.
+
+    Raises:
+        TooLarge: more than `MAX_CONTAINERS`.
+    """
+    if len(body) > MAX_CONTAINERS and body.count(b"[") + body.count(b"{") > MAX_CONTAINERS:
+        containers = _containers(body)
+        if containers > MAX_CONTAINERS:
+            raise TooLarge(f"{containers} lists and objects are more than the {MAX_CONTAINERS} of one request")
+
+
+def _containers(body: bytes) -> int:
+    unescaped = body.replace(rb"\\", b"").replace(rb"\"", b"")
+    marks = np.frombuffer(unescaped.translate(None, _NO_MARKS), np.uint8)
+    quotes = marks == ord('"')
+    return int(np.count_nonzero(~(quotes | np.logical_xor.accumulate(quotes))))
+
+
+def _parsed(body: bytes, read: Callable[[bytes], Any]) -> Any:
+    if len(body) < LARGE:
+        return read(body)
+    check_containers(body)
+    with _collector_paused():
+        return read(body)
+
+
+@contextmanager
+def _collector_paused() -> Iterator[None]:
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def _read_fast(body: bytes) -> Any:
+    try:
+        return orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return _read(body)
 
 
 def _read(body: bytes) -> Any:

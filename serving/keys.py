@@ -22,7 +22,8 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
 
 Scope = Literal["read", "write", "admin"]
 """Embed and search · change corpora · change what the server runs. None includes another."""
-Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Rate = Annotated[float, Field(ge=1e-6, allow_inf_nan=False)]
+"""A second. One in twelve days is the least: what is smaller was meant as 0, and overflows clocks."""
 
 PREFIX = "iso_"
 """Secret scanners and people see what it is."""
@@ -75,7 +76,7 @@ def read_keys(path: Path) -> tuple[Key, ...]:
     """The keys of a file, in its order.
 
     Raises:
-        KeysError: it can't be read, is not a key file, or gives a name twice.
+        KeysError: it can't be read, is not a key file, or gives a name or a hash twice.
     """
     try:
         keys = _File.model_validate_json(path.read_bytes()).keys
@@ -84,15 +85,19 @@ def read_keys(path: Path) -> tuple[Key, ...]:
     except ValidationError as error:
         first = error.errors(include_input=False)[0]
         raise KeysError(f"{path}: {'.'.join(map(str, first['loc'])) or 'the file'}: {first['msg']}") from None
-    names = [key.name for key in keys]
-    if twice := next((name for name in names if names.count(name) > 1), None):
-        raise KeysError(f"{path}: two keys are called {twice!r}")
+    by_name, by_hash = dict[str, Key](), dict[str, Key]()
+    for key in keys:
+        if by_name.setdefault(key.name, key) is not key:
+            raise KeysError(f"{path}: two keys are called {key.name!r}")
+        if (same := by_hash.setdefault(key.sha256, key)) is not key:
+            raise KeysError(f"{path}: {same.name!r} and {key.name!r} are the same key: their sha256 are equal")
     return keys
 
 
 @contextmanager
 def changed_keys(path: Path) -> Iterator[list[Key]]:
-    """The keys of a file, which is replaced at once by what the block leaves of them; readable by its owner alone.
+    """The keys of a file, which is replaced at once by what the block leaves of them; readable by its owner alone,
+    who stays its owner when root changes it.
 
     Raises:
         KeysError: as `read_keys`, but a file that is not there yet has no keys; or it can't be written.
@@ -117,10 +122,20 @@ def _replace(path: Path, keys: Collection[Key]) -> None:
         with tempfile.NamedTemporaryFile(
             "w", dir=path.parent, prefix=f".{path.name}-", delete=False, encoding="utf-8"
         ) as new:  # created with mode 600
-            json.dump(content, new, indent=2)
-            new.write("\n")
-            new.flush()
-            os.fsync(new.fileno())
-        Path(new.name).replace(path)
+            try:
+                json.dump(content, new, indent=2)
+                new.write("\n")
+                new.flush()
+                _keep_owner(new.fileno(), path)
+                os.fsync(new.fileno())
+                Path(new.name).replace(path)
+            except BaseException:
+                Path(new.name).unlink()
+                raise
     except OSError as error:
         raise KeysError(f"{path}: {error.strerror}") from None
+
+
+def _keep_owner(descriptor: int, path: Path) -> None:
+    if path.exists() and (before := path.stat()).st_uid != os.geteuid():
+        os.fchown(descriptor, before.st_uid, before.st_gid)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import logging
 import math
+import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
@@ -20,6 +23,8 @@ from serving.settings import Settings
 from serving.streams import Streams
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
+THREAD = "loading"
 
 
 class Loader:
@@ -36,7 +41,7 @@ class Loader:
         Raises:
             BundleError: no whole bundle.
         """
-        return await asyncio.to_thread(ENGINES[self._settings.engine], folder)
+        return await _apart(lambda: ENGINES[self._settings.engine](folder))
 
     async def load(self, model: Model, report: Callable[[str], None] = log.debug) -> Embedder:
         """Load and test it; `report` hears what is being done.
@@ -45,7 +50,7 @@ class Loader:
             EngineError: it does not give the bundle's golden vectors, or can't run here.
         """
         report(f"loading {model.manifest.name}")
-        engine = await asyncio.to_thread(model.load, self._settings.engine_options)
+        engine = await _apart(lambda: model.load(self._settings.engine_options))
         log.info("%s runs on %s", model.manifest.name, engine.choice)
         embedder = Embedder(engine, model, self._settings, self._metrics, self._streams)
         report(f"testing the engine against the golden vectors of {model.manifest.name}")
@@ -55,6 +60,28 @@ class Loader:
             await embedder.close()
             raise
         return embedder
+
+
+def still_loading() -> bool:
+    """Whether something is being loaded, be it that nobody waits for it any more."""
+    return any(thread.name == THREAD for thread in threading.enumerate())
+
+
+def _apart(work: Callable[[], T]) -> asyncio.Future[T]:
+    """What `work` gives, from a thread that the end of the loop does not wait for: nothing can interrupt a load."""
+    outcome = concurrent.futures.Future[T]()
+    outcome.set_running_or_notify_cancel()  # or whoever stops waiting would cancel it under the thread
+
+    def run() -> None:
+        try:
+            result = work()
+        except BaseException as error:  # it is raised where the outcome is awaited
+            outcome.set_exception(error)
+        else:
+            outcome.set_result(result)
+
+    threading.Thread(target=run, name=THREAD, daemon=True).start()
+    return asyncio.wrap_future(outcome)
 
 
 async def _self_test(embedder: Embedder) -> None:

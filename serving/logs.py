@@ -6,6 +6,7 @@ that may quote what a caller sent.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import sys
 import traceback
@@ -16,6 +17,7 @@ from typing import Any, Literal
 
 import orjson
 
+log = logging.getLogger(__name__)
 LogFormat = Literal["auto", "json", "pretty"]
 
 _Failure = tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
@@ -28,6 +30,12 @@ def configure(form: LogFormat) -> None:
     destination.setFormatter(Pretty() if pretty else Json())
     logging.basicConfig(level=logging.INFO, handlers=[destination], force=True)
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
+
+
+def loop_failed(loop: asyncio.AbstractEventLoop, context: Mapping[str, Any]) -> None:  # noqa: ARG001 - asyncio calls it
+    """What an event loop is to call for exceptions that nobody awaits: asyncio's own quotes them, and arguments."""
+    said, callback, _ = str(context["message"]).partition("callback")
+    log.error("%s", said + callback, exc_info=context.get("exception"))
 
 
 class Pretty(logging.Formatter):
@@ -58,7 +66,12 @@ class Json(Pretty):
         }
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
-        return orjson.dumps(line, default=str).decode()
+        return orjson.dumps({name: _writable(value) for name, value in line.items()}, default=str).decode()
+
+
+def _writable(value: Any) -> Any:
+    """A text with lone surrogates escaped, as names of files have them: UTF-8 can't hold them."""
+    return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
 
 
 def _fields(record: logging.LogRecord) -> Mapping[str, Any]:

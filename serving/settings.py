@@ -27,6 +27,7 @@ from models import cpus
 from models.runtimes.base import Device
 from serving.engines import ENGINES
 from serving.indexes import INDEXES
+from serving.keys import Rate
 from serving.limits import Limits
 from serving.logs import LogFormat
 from serving.metrics import NAMED_CORPORA
@@ -99,6 +100,9 @@ class Settings(BaseSettings):
         default=300_000, description="tokens in one request: of texts after truncation, of token ids before"
     )
     max_body_bytes: PositiveInt = Field(default=32_000_000, description="bytes of one request body")
+    max_received_bytes: PositiveInt = Field(
+        default=256_000_000, description="bytes of request bodies on their way before larger ones get 429"
+    )
     max_text_bytes: PositiveInt = Field(default=999_999, description="bytes of one text in UTF-8")
     max_metadata_bytes: PositiveInt = Field(default=65_536, description="bytes of one document's metadata as JSON")
     max_upload_documents: PositiveInt = Field(default=256, description="documents in one upload")
@@ -109,10 +113,10 @@ class Settings(BaseSettings):
     max_search_characters: PositiveInt = Field(
         default=100_000_000, description="characters in the texts found for one request"
     )
-    key_requests_per_second: PositiveFloat | None = Field(
+    key_requests_per_second: Rate | None = Field(
         default=None, description="requests a second of each key that sets no number of its own"
     )
-    key_tokens_per_second: PositiveFloat | None = Field(default=None, description="tokens a second, likewise")
+    key_tokens_per_second: Rate | None = Field(default=None, description="tokens a second, likewise")
     key_concurrency: PositiveInt | None = Field(default=None, description="requests at a time, likewise")
     body_timeout: PositiveFloat = Field(default=10.0, description="seconds that a caller may pause while it sends")
     metrics_corpora: NonNegativeInt | None = Field(

@@ -13,7 +13,7 @@ import orjson
 
 from serving.bounds import check_text
 from serving.errors import Empty, Invalid, ServiceError, TooLarge
-from serving.json_body import parse_exact, unwritable
+from serving.json_body import check_containers, parse_exact, unwritable
 from serving.names import check_document_id
 from serving.ports import Document
 from serving.settings import Settings
@@ -50,7 +50,12 @@ def json_rows(body: Any) -> Iterator[Row]:
 
 
 def ndjson_rows(body: bytes) -> Iterator[Row]:
-    """One document a line; empty lines are passed over. A line that is not JSON keeps its error as its value."""
+    """One document a line; empty lines are passed over. A line that is not JSON keeps its error as its value.
+
+    Raises:
+        TooLarge: too many lists and objects over all lines.
+    """
+    check_containers(body)
     return (Row(f"line {n}", _line(line)) for n, line in enumerate(io.BytesIO(body), 1) if not line.isspace())
 
 

@@ -1,9 +1,9 @@
-"""Vectors of texts that were embedded before, and one run for texts that are asked for twice at once."""
+"""Vectors of texts that were embedded before, and one run for a text that is asked for twice at once."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import NamedTuple, Protocol
@@ -38,7 +38,7 @@ class _Landed(NamedTuple):
 
 @dataclass(eq=False)
 class _Flight:
-    """Texts on their way through the engine, and how many requests wait for any of them."""
+    """A text on its way through the engine, and how many requests wait for it."""
 
     task: asyncio.Task[_Landed]
     waiting: int = 0
@@ -48,8 +48,8 @@ class _Flight:
 class VectorCache:
     """Between requests and the queue of one encoder. The key is what the encoder reads, the token ids.
 
-    A text that is on its way for one request is not sent again for another. Whoever leaves takes with him what nobody
-    else waits for. An error is of the request that sent the text: another one that waited for it sends it anew.
+    Requests of one text, as queries are, share its way through the engine, and its failure, if they are of one lane.
+    Of several texts a request waits for nobody else's, which may be many. Who leaves last takes the text along.
     """
 
     submit: Submit
@@ -57,7 +57,8 @@ class VectorCache:
     observe: Callable[[int, int], None] = lambda *_: None
     """Hears of each request how many of its texts were here, or on their way, and how many were sent."""
     _kept: Lru[bytes, _Row] = field(init=False)
-    _flights: dict[bytes, _Flight] = field(init=False, default_factory=dict)
+    _flights: dict[tuple[bytes, bool], _Flight] = field(init=False, default_factory=dict)
+    """By text and lane."""
 
     def __post_init__(self) -> None:
         self._kept = Lru(self.max_bytes)
@@ -71,52 +72,43 @@ class VectorCache:
         """As the queue itself; what was kept had begun when it was asked for.
 
         Raises:
-            Whatever `submit` raises for those that are sent for this request.
+            Whatever `submit` raises.
         """
+        asked = perf_counter()
         keys = [one.ids.tobytes() for one in texts]
-        needed = dict(zip(keys, texts, strict=True))
-        rows = {key: row for key in needed if (row := self._kept.get(key))}
-        shared = {flight for key in needed if key not in rows and (flight := self._flights.get(key))}
-        sent = {key: one for key, one in needed.items() if key not in rows and key not in self._flights}
-        self.observe(sum(key not in sent for key in keys), sum(key in sent for key in keys))
-        landed = [_Landed(rows, perf_counter()), *await self._landed(shared, sent, bulk)]
-        rows = {key: row for flight in landed for key, row in flight.rows.items()}
-        while missing := {key: one for key, one in needed.items() if key not in rows}:  # their request failed
-            landed += await self._landed([], missing, bulk)
-            rows |= landed[-1].rows
+        rows = {key: row for key in keys if (row := self._kept.get(key))}
+        missing = {key: one for key, one in zip(keys, texts, strict=True) if key not in rows}
+        alone = next(iter(missing)) if len(missing) == 1 else None
+        flight = self._flights.get((alone, bulk)) if alone else None
+        sent = 0 if flight else sum(key in missing for key in keys)
+        self.observe(len(keys) - sent, sent)
+        begun = asked
+        if missing:
+            coming = self._shared(alone, missing, bulk) if alone else self._run(missing, bulk)
+            landed = await coming
+            rows, begun = rows | landed.rows, max(asked, landed.begun)
         vectors, norms = zip(*(rows[key] for key in keys), strict=True)
-        begun = max(landed[0].begun, min(flight.begun for flight in landed[1:] or landed))
         return Answer(np.stack(vectors), np.array(norms, dtype=np.float32), begun)
 
-    async def _landed(self, shared: Iterable[_Flight], sent: dict[bytes, Tokens], bulk: bool) -> list[_Landed]:
-        """Those flights of other requests that come through, and one for the texts that are `sent`."""
-        own = [self._take_off(sent, bulk)] if sent else []
-        flights = [*own, *shared]
-        for flight in flights:
-            flight.waiting += 1
+    async def _shared(self, key: bytes, text: dict[bytes, Tokens], bulk: bool) -> _Landed:
+        """The flight of one text: the one that is under way, or a new one."""
+        place = key, bulk
+        if not (flight := self._flights.get(place)):
+            flight = self._flights[place] = _Flight(asyncio.create_task(self._run(text, bulk)))
+            flight.task.add_done_callback(lambda _: self._leave(place, flight))
+        flight.waiting += 1
         try:
-            await asyncio.wait([flight.task for flight in flights]) if flights else None
+            return await asyncio.shield(flight.task)
         finally:
-            for flight in flights:
-                flight.waiting -= 1
-                if not flight.waiting:
-                    flight.task.cancel()
-        well = [flight for flight in shared if not flight.task.cancelled() and not flight.task.exception()]
-        return [flight.task.result() for flight in (*own, *well)]
+            flight.waiting -= 1
+            if not flight.waiting:
+                self._leave(place, flight)
+                flight.task.cancel()
 
-    def _take_off(self, texts: dict[bytes, Tokens], bulk: bool) -> _Flight:
-        flight = _Flight(asyncio.create_task(self._run(texts, bulk)))
-        self._flights |= dict.fromkeys(texts, flight)
-
-        def landed(task: asyncio.Task[_Landed]) -> None:
-            for key in texts:
-                if self._flights.get(key) is flight:
-                    del self._flights[key]
-            if not task.cancelled():
-                task.exception()  # whoever waits has heard of it; if nobody does, nobody is to be told
-
-        flight.task.add_done_callback(landed)
-        return flight
+    def _leave(self, place: tuple[bytes, bool], flight: _Flight) -> None:
+        """Nobody joins it any more."""
+        if self._flights.get(place) is flight:
+            del self._flights[place]
 
     async def _run(self, texts: dict[bytes, Tokens], bulk: bool) -> _Landed:
         vectors, norms, begun = await self.submit(list(texts.values()), bulk=bulk)

@@ -7,6 +7,7 @@ from typing import Annotated
 from fastapi import Depends, Path, Request
 
 from serving.api.auth import check_corpus_allowed
+from serving.arriving import Arriving
 from serving.names import CORPUS_NAME, MAX_ID_BYTES, check_corpus_name, check_document_id
 from serving.service import Service
 
@@ -15,6 +16,12 @@ def service_of(request: Request) -> Service:
     """The service that the app was made around, from its lifespan state."""
     service: Service = request.state.service
     return service
+
+
+def arriving_of(request: Request) -> Arriving:
+    """What counts the bodies on their way to the app, likewise."""
+    arriving: Arriving = request.state.arriving
+    return arriving
 
 
 async def _service(request: Request) -> Service:  # not async, FastAPI would call it in a thread

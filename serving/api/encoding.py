@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import gzip
 import io
 import sys
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Protocol
 
 from serving.errors import Malformed, TooLarge, UnsupportedMedia
 
@@ -19,13 +19,58 @@ MAX_RATIO = 100
 """Text packs to a tenth or so; what packs better than this was made to."""
 ANY_RATIO = 1_000_000
 """Bytes up to which it does not matter."""
+MAX_PARTS = 1000
+"""Members of gzip or frames of zstd, one after another; an empty one gives nothing and takes its time.
+bgzip makes 500 of 32 MB."""
 PIECE = 65_536
 ZSTD_WINDOW: dict[int, int] = {zstd.DecompressionParameter.window_log_max: 23}
 """8 MB, what RFC 9659 lets a body ask of its reader."""
 
-CODINGS: dict[str, Callable[[io.BytesIO], io.BufferedIOBase]] = {
-    "gzip": lambda packed: gzip.GzipFile(fileobj=packed),
-    "zstd": lambda packed: zstd.ZstdFile(packed, options=ZSTD_WINDOW),
+
+class Part(Protocol):
+    """A member or frame on its way, with the names that `compression.zstd` has for one."""
+
+    @property
+    def eof(self) -> bool:
+        """Whether its end was there."""
+
+    @property
+    def needs_input(self) -> bool:
+        """Whether it gives nothing more before it is given more."""
+
+    @property
+    def unused_data(self) -> bytes:
+        """What came after its end."""
+
+    def decompress(self, data: bytes, max_length: int) -> bytes:
+        """At most so much of what it holds; what was not used of `data` is kept."""
+
+
+class _Member:
+    """A `Part` of gzip."""
+
+    def __init__(self) -> None:
+        self._inflate = zlib.decompressobj(zlib.MAX_WBITS | 16)  # 16: with the head and the checksum of gzip
+
+    @property
+    def eof(self) -> bool:
+        return self._inflate.eof
+
+    @property
+    def needs_input(self) -> bool:
+        return not self._inflate.unconsumed_tail
+
+    @property
+    def unused_data(self) -> bytes:
+        return self._inflate.unused_data
+
+    def decompress(self, data: bytes, max_length: int) -> bytes:
+        return self._inflate.decompress(self._inflate.unconsumed_tail + data, max_length)
+
+
+CODINGS: dict[str, Callable[[], Part]] = {
+    "gzip": _Member,
+    "zstd": lambda: zstd.ZstdDecompressor(options=ZSTD_WINDOW),
 }
 
 
@@ -47,18 +92,32 @@ def inflated(body: bytes, coding: str, limit: int) -> bytes:
     """`body` unpacked; what comes after `limit` bytes is never unpacked.
 
     Raises:
-        TooLarge: it unpacks to more, or to more than `MAX_RATIO` times its size.
+        TooLarge: it unpacks to more, or to more than `MAX_RATIO` times its size, or has more than `MAX_PARTS` parts.
         Malformed: it is not what `coding` says, or is cut short.
     """
     unpacked = bytearray()
     try:
-        with CODINGS[coding](io.BytesIO(body)) as source:
-            while piece := source.read(PIECE):
-                unpacked += piece
-                if len(unpacked) > limit:
-                    raise TooLarge(f"the body unpacks to more than the {limit} bytes of one request")
-                if len(unpacked) > max(ANY_RATIO, MAX_RATIO * len(body)):
-                    raise TooLarge(f"the body of {len(body)} bytes unpacks to more than {MAX_RATIO} times as much")
-    except (OSError, EOFError, zlib.error, zstd.ZstdError) as error:
+        for piece in _pieces(body, coding):
+            unpacked += piece
+            if len(unpacked) > limit:
+                raise TooLarge(f"the body unpacks to more than the {limit} bytes of one request")
+            if len(unpacked) > max(ANY_RATIO, MAX_RATIO * len(body)):
+                raise TooLarge(f"the body of {len(body)} bytes unpacks to more than {MAX_RATIO} times as much")
+    except (EOFError, zlib.error, zstd.ZstdError) as error:
         raise Malformed(f"the body is not {coding}: {error}") from None
     return bytes(unpacked)
+
+
+def _pieces(body: bytes, coding: str) -> Iterator[bytes]:
+    source, parts = io.BytesIO(body), 0
+    while packed := source.read(PIECE):
+        while packed:
+            if parts == MAX_PARTS:
+                raise TooLarge(f"the body has more than {MAX_PARTS} members or frames of {coding}")
+            part, parts = CODINGS[coding](), parts + 1
+            while not part.eof:
+                if not packed and part.needs_input and not (packed := source.read(PIECE)):
+                    raise EOFError("it is cut short")
+                yield part.decompress(packed, PIECE)
+                packed = b""
+            packed = part.unused_data

@@ -7,7 +7,7 @@ from typing import Any
 
 from fastapi import Request
 
-from serving.api.deps import service_of
+from serving.api.deps import arriving_of, service_of
 from serving.api.encoding import content_coding, inflated
 from serving.errors import TooLarge, TooSlow
 from serving.json_body import parse_json
@@ -25,6 +25,7 @@ class BoundedRequest(Request):
         Raises:
             TooLarge: more than `max_body_bytes`, by its Content-Length, by what has arrived, or unpacked.
             TooSlow: it stalled, or trickled.
+            Overloaded: too much of other bodies is on its way.
             UnsupportedMedia, Malformed: its content coding.
         """
         if not hasattr(self, "_body"):
@@ -42,12 +43,14 @@ class BoundedRequest(Request):
         now, body = asyncio.get_running_loop().time, bytearray()
         started = now()
         try:
-            async with asyncio.timeout(pause) as patience:
-                async for chunk in self.stream():
-                    body += chunk
-                    if len(body) > limit:
-                        raise TooLarge(f"the body is more than the {limit} bytes of one request")
-                    patience.reschedule(min(now(), started + len(body) / MIN_BYTES_PER_SECOND) + pause)
+            with arriving_of(self).body() as grown:
+                async with asyncio.timeout(pause) as patience:
+                    async for chunk in self.stream():
+                        body += chunk
+                        if len(body) > limit:
+                            raise TooLarge(f"the body is more than the {limit} bytes of one request")
+                        grown(len(body))
+                        patience.reschedule(min(now(), started + len(body) / MIN_BYTES_PER_SECOND) + pause)
         except TimeoutError:
             raise TooSlow(
                 f"the body stopped for {pause:g} s, or came in at less than {MIN_BYTES_PER_SECOND} bytes a second"

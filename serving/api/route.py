@@ -69,6 +69,7 @@ class DirectRoute(Route):
         endpoint, field = self.endpoint, self.body_field
         takes_request = self.dependant.request_param_name is not None
         assert field is not None, f"{self.path} has no body"
+        assert "{" not in self.path, f"{self.path}: FastAPI's dependencies would be passed over, those of the path too"
         model: Any = field.field_info.annotation
 
         async def handle(request: Request) -> Response:

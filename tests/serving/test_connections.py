@@ -123,6 +123,71 @@ def test_a_head_without_end_is_cut(on_sockets: Callable[..., None]) -> None:
     on_sockets(work)
 
 
+def test_a_whole_head_that_is_too_large_is_refused_in_whatever_pieces_it_comes(on_sockets: Callable[..., None]) -> None:
+    head = b"GET /livez HTTP/1.1\r\nhost: a\r\n" + b"x: " + b"y" * HEAD_BYTES + b"\r\n\r\n"
+
+    async def work(server: Server, connect: Connect) -> None:
+        for piece in (1000, len(head)):
+            reader, writer = await connect()
+            for start in range(0, len(head), piece):
+                writer.write(head[start : start + piece])
+                await writer.drain()
+                await asyncio.sleep(0)
+            assert (await answer(reader))[0] == 431
+            writer.close()
+
+    on_sockets(work)
+
+
+CHUNKED = b"POST /embed HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n"
+
+
+def test_trailers_are_read_past_and_have_a_bound(on_sockets: Callable[..., None]) -> None:
+    """They come after the body, where nobody looks for them; without a bound they are all kept."""
+    body = b'e\r\n{"inputs":"a"}\r\n0\r\n'
+
+    async def work(server: Server, connect: Connect) -> None:
+        reader, writer = await connect()
+        for _ in range(2):
+            writer.write(CHUNKED + body + b"x-request-id: trailer\r\nx: y\r\n\r\n")
+            status, headers, _ = await answer(reader)
+            assert status == 200 and headers["x-request-id"] != "trailer"
+        writer.write(CHUNKED + body)
+        async with trickle(writer, b"x: " + b"y" * 1000 + b"\r\n", 0.0):
+            assert (await answer(reader))[0] == 431
+        while server.server_state.connections:
+            await asyncio.sleep(0.005)
+
+    on_sockets(work)
+
+
+def test_a_chunked_body_larger_than_a_head_may_be_is_whole(on_sockets: Callable[..., None]) -> None:
+    async def work(server: Server, connect: Connect) -> None:
+        reader, writer = await connect()
+        body = json.dumps({"inputs": ["word " * 100] * 400}).encode()
+        assert len(body) > 2 * HEAD_BYTES
+        pieces = [body[start : start + 7] for start in range(0, len(body), 7)]
+        writer.write(CHUNKED + b"".join(b"%x\r\n%s\r\n" % (len(piece), piece) for piece in pieces) + b"0\r\n\r\n")
+        status, _, vectors = await answer(reader)
+        assert (status, len(json.loads(vectors))) == (200, 400)
+        writer.close()
+
+    on_sockets(work)
+
+
+def test_an_empty_line_between_requests_does_not_keep_the_connection(on_sockets: Callable[..., None]) -> None:
+    async def work(server: Server, connect: Connect) -> None:
+        reader, writer = await connect()
+        writer.write(GET)
+        assert (await answer(reader))[0] == 200
+        writer.write(b"\r\n")
+        async with asyncio.timeout(10):
+            assert await reader.read() == b""
+        writer.close()
+
+    on_sockets(work)
+
+
 @pytest.mark.parametrize("pause", [10.0, 0.05], ids=["stalls", "trickles"])
 @pytest.mark.parametrize("path", ["/embed", "/v1/embeddings"])
 def test_a_slow_body_is_a_408_and_the_end(on_sockets: Callable[..., None], path: str, pause: float) -> None:
@@ -219,6 +284,36 @@ def test_requests_share_a_connection(on_sockets: Callable[..., None]) -> None:
         writer.close()
 
     on_sockets(work)
+
+
+def test_bodies_on_their_way_have_a_bound_together(make_service: Callable[..., Service]) -> None:
+    """One alone may exceed it; while it is there another is refused, but not one of a few texts."""
+    body = json.dumps({"inputs": ["word " * 100] * 400}).encode()
+    small = b'{"inputs": "a"}'
+
+    async def main() -> None:
+        async with listening(make_service(port=0, max_received_bytes=len(body) // 2)) as (server, connect):
+            (reader, writer), other, third = await connect(), await connect(), await connect()
+            for _ in range(2):
+                writer.write(post(len(body)) + body[:-1])
+                await writer.drain()
+                while not server.server_state.tasks:
+                    await asyncio.sleep(0.005)
+                await asyncio.sleep(0.1)  # it is read
+                other[1].write(post(len(body)) + body)
+                status, headers, told = await answer(other[0])
+                assert (status, headers["retry-after"]) == (429, "1")
+                assert f"the most is {len(body) // 2}" in json.loads(told)["error"]
+                third[1].write(post(len(small)) + small)
+                assert (await answer(third[0]))[0] == 200
+                writer.write(body[-1:])
+                assert (await answer(reader))[0] == 200
+                other[1].write(post(len(body)) + body)
+                assert (await answer(other[0]))[0] == 200
+            for one in (writer, other[1], third[1]):
+                one.close()
+
+    asyncio.run(main())
 
 
 def test_who_hangs_up_is_not_embedded(make_service: Callable[..., Service]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import random
 import sys
 import tracemalloc
 from collections.abc import Callable
@@ -14,7 +15,8 @@ from fastapi.testclient import TestClient
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.api.encoding import ANY_RATIO, CODINGS, MAX_RATIO, inflated
+from serving.api import encoding
+from serving.api.encoding import ANY_RATIO, CODINGS, MAX_PARTS, MAX_RATIO, PIECE, inflated
 from serving.errors import Malformed, ServiceError, TooLarge
 
 if sys.version_info >= (3, 14):
@@ -36,6 +38,34 @@ def headers(coding: str) -> dict[str, str]:
 @given(body=st.binary(max_size=2000), parts=st.integers(1, 3))
 def test_unpacking_is_the_inverse_of_packing(coding: str, body: bytes, parts: int) -> None:
     assert inflated(PACK[coding](body) * parts, coding, LIMIT) == body * parts, "members and frames may follow others"
+
+
+EMPTY = [("gzip", gzip.compress(b"")), ("zstd", zstd.compress(b"")), ("zstd", b"\x50\x2a\x4d\x18" + bytes(4))]
+"""The last is a frame that is to be skipped (RFC 8878, 3.1.2)."""
+
+
+@pytest.mark.parametrize(("coding", "part"), EMPTY, ids=["members", "frames", "skippable"])
+def test_parts_that_hold_nothing_come_to_an_end(coding: str, part: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert inflated(PACK[coding](b"a") + part * (MAX_PARTS - 1), coding, LIMIT) == b"a"
+    begun, begin = 0, CODINGS[coding]
+
+    def counted() -> encoding.Part:
+        nonlocal begun
+        begun += 1
+        return begin()
+
+    monkeypatch.setitem(CODINGS, coding, counted)
+    with pytest.raises(TooLarge, match=f"more than {MAX_PARTS} members or frames"):
+        inflated(part * 20 * MAX_PARTS, coding, LIMIT)
+    assert begun == MAX_PARTS
+
+
+@pytest.mark.parametrize("coding", CODINGS)
+@given(seed=st.integers(0, 255), sizes=st.lists(st.sampled_from([0, 1, PIECE - 1, PIECE, 3 * PIECE]), max_size=4))
+def test_parts_longer_than_a_piece_are_whole(coding: str, seed: int, sizes: list[int]) -> None:
+    """Of bytes that do not pack, so that a part ends anywhere in what is read."""
+    bodies = [random.Random(seed).randbytes(size) for size in sizes]
+    assert inflated(b"".join(map(PACK[coding], bodies)), coding, LIMIT) == b"".join(bodies)
 
 
 @pytest.mark.parametrize("coding", CODINGS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import stat
 import subprocess
@@ -12,10 +13,12 @@ from typing import Any
 
 import pytest
 
+from serving.errors import Overloaded
 from serving.keyring import LOOK_AGAIN, Keyring
 from serving.keys import Key, KeysError, changed_keys, digest, new_secret, read_keys
 from serving.keys_command import keys
 from serving.limits import Limits
+from serving.settings import SettingsError, read_settings
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -137,6 +140,65 @@ def test_a_name_is_given_once(file: Path) -> None:
     file.write_text(json.dumps({"format": 1, "keys": [key, key | {"sha256": "1" * 64}]}))
     with pytest.raises(KeysError, match="two keys are called 'a'"):
         read_keys(file)
+
+
+def test_a_hash_is_given_once(file: Path) -> None:
+    """Or the scopes of one entry would be had by whoever was given the other."""
+    key = {"name": "a", "sha256": "0" * 64, "scopes": ["read"]}
+    file.write_text(json.dumps({"format": 1, "keys": [key, key | {"name": "b", "scopes": ["admin"]}]}))
+    with pytest.raises(KeysError, match="'a' and 'b' are the same key"):
+        read_keys(file)
+
+
+@pytest.mark.parametrize("rate", ["requests_per_second", "tokens_per_second"])
+@pytest.mark.parametrize("value", [0, -1, 1e-320, 9e-7])
+def test_a_rate_that_no_clock_can_count_is_refused(file: Path, rate: str, value: float) -> None:
+    key = {"name": "a", "sha256": "0" * 64, "scopes": ["read"], rate: value}
+    file.write_text(json.dumps({"format": 1, "keys": [key]}))
+    with pytest.raises(KeysError, match=f"keys.0.{rate}: "):
+        read_keys(file)
+    with pytest.raises(SettingsError, match="greater than or equal"):
+        read_settings([f"--key-{rate.replace('_', '-')}", str(value)])
+
+
+def test_the_smallest_rate_works(file: Path) -> None:
+    write(file, "a", requests_per_second=1e-6, tokens_per_second=1e-6)
+    caller = Keyring(file, Limits()).find("a")
+    assert caller
+    with caller.admitted():
+        caller.charge(300_000)
+    with pytest.raises(Overloaded, match="1e-06 requests a second"), caller.admitted():
+        pass
+
+
+def test_the_owner_stays_when_another_user_changes_the_file(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Root revokes a key: the server's user has to be able to read what is left."""
+    write(file, "a", "b")
+    owner, given = file.stat(), list[tuple[int, int]]()
+    monkeypatch.setattr("serving.keys.os.fchown", lambda _, user, group: given.append((user, group)))
+    write(file, "a", "b")
+    assert given == [], "who owns it need not be allowed to give anything away"
+    monkeypatch.setattr("serving.keys.os.geteuid", lambda: owner.st_uid + 1)
+    write(file, "a")
+    assert given == [(owner.st_uid, owner.st_gid)]
+    assert [key.name for key in read_keys(file)] == ["a"]
+
+
+@pytest.mark.parametrize("step", ["fsync", "fchown", "replace"])
+def test_a_failed_write_leaves_the_file_and_nothing_else(
+    file: Path, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(file, "a")
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("serving.keys.os.geteuid", lambda: file.stat().st_uid + (step == "fchown"))
+    monkeypatch.setattr(f"serving.keys.{'Path' if step == 'replace' else 'os'}.{step}", full)
+    with pytest.raises(KeysError, match="No space left"):
+        write(file, "b")
+    assert list(file.parent.iterdir()) == [file]
+    assert [key.name for key in read_keys(file)] == ["a"]
 
 
 class Clock:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import io
 import json
 import logging
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -12,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import uvloop
 from fastapi.testclient import TestClient
 
 from models.tokenizer import Tokens
@@ -176,3 +180,40 @@ def test_auto_is_pretty_on_a_terminal_alone(written: Written) -> None:
     stream = written("auto", terminal=True)
     logging.getLogger("a").info("said")
     assert stream.getvalue() == "said\n"
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+@pytest.mark.parametrize("form", ["json", "pretty"])
+def test_what_nobody_awaits_is_logged_without_what_it_quotes(
+    written: Written, new_loop: Callable[[], asyncio.AbstractEventLoop], form: logs.LogFormat
+) -> None:
+    stream = written(form)
+
+    async def fail() -> None:
+        raise ValueError(SECRET)
+
+    def called(text: str) -> None:
+        raise KeyError(text)
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(logs.loop_failed)
+        loop.call_soon(called, SECRET)
+        task = asyncio.create_task(fail())
+        await asyncio.wait([task])
+        del task
+        gc.collect()
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(main())
+    told = stream.getvalue()
+    assert SECRET not in told
+    assert "Task exception was never retrieved" in told and "builtins.ValueError" in told and "in fail" in told
+    assert "Exception in callback" in told and "builtins.KeyError" in told and "in called" in told
+
+
+def test_a_line_that_utf_8_cannot_hold_is_written_all_the_same(written: Written) -> None:
+    stream = written("json")
+    logging.getLogger("a").error("can't read %s", os.fsdecode(b"bundle-\xff"), extra={"fields": {"key": "\ud800"}})
+    (line,) = map(json.loads, stream.getvalue().splitlines())
+    assert (line["message"], line["key"]) == ("can't read bundle-\\udcff", "\\ud800")

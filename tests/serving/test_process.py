@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -215,3 +216,30 @@ def test_no_torch_in_the_server_process(tiny_bundle: Path, tmp_path: Path) -> No
     )
     assert ran.returncode == 0, ran.stderr
     assert '{"width": 32, "heavy": []}' in ran.stdout
+
+
+SLOW = """
+import atexit, sys, time
+from dataclasses import replace
+from serving.command import serve
+from serving.engines import ENGINES
+fake = ENGINES["fake"]
+def load(options):
+    print("it loads", file=sys.stderr, flush=True)
+    time.sleep(120)
+ENGINES["fake"] = lambda folder: replace(fake(folder), load=load)
+atexit.register(print, "Python ends", file=sys.stderr)
+sys.exit(serve(sys.argv[1:]))
+"""
+
+
+def test_a_load_that_runs_does_not_hold_the_end(launch: Launch) -> None:
+    """It can't be interrupted, and who told the server to go will not wait for it."""
+    server = launch(command=(sys.executable, "-c", SLOW), ready=False)
+    while "it loads" not in server.log.read_text():
+        assert server.process.poll() is None, server.log.read_text()
+        time.sleep(0.02)
+    server.process.terminate()
+    server.process.communicate(timeout=30)
+    assert server.process.returncode == 0, server.log.read_text()
+    assert "Python ends" not in server.log.read_text(), "under a thread in native code"

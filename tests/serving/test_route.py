@@ -6,10 +6,11 @@ import asyncio
 from typing import Any
 
 import pytest
-from fastapi import Response
+from fastapi import APIRouter, Response
+from pydantic import BaseModel
 from starlette.requests import Request
 
-from serving.api.route import CLIENT_LEFT, _while_connected
+from serving.api.route import CLIENT_LEFT, DirectRoute, _while_connected
 
 
 @pytest.mark.parametrize("outside", [False, True], ids=["the caller leaves", "and the task is cancelled"])
@@ -37,3 +38,20 @@ def test_a_cancellation_from_outside_is_never_taken_for_the_caller_leaving(outsi
         assert answering.cancelling() == outside, "the caller's own leaving is no longer pending"
 
     asyncio.run(main())
+
+
+class Asked(BaseModel):
+    """The body of a route."""
+
+    text: str
+
+
+def test_a_direct_route_takes_nothing_from_its_path() -> None:
+    """What FastAPI would check there, nobody would."""
+
+    async def endpoint(body: Asked, service: object) -> Response:
+        raise AssertionError
+
+    router = APIRouter(route_class=DirectRoute)
+    with pytest.raises(AssertionError, match=r"/models/\{name\}: FastAPI's dependencies"):
+        router.post("/models/{name}")(endpoint)

@@ -220,7 +220,7 @@ def test_a_text_that_comes_again_is_not_tokenised_again_from_the_same_side() -> 
 
 
 def test_a_few_words_are_tokenised_on_the_spot_and_more_in_another_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tokenizing, "TOKENIZED_ON_THE_SPOT", 10)
+    monkeypatch.setattr(tokenizing, "TOKENIZED_ON_THE_SPOT", 50)
     threads: list[str] = []
 
     def tokenize(texts: Sequence[str], direction: Direction) -> list[Tokens]:
@@ -229,7 +229,7 @@ def test_a_few_words_are_tokenised_on_the_spot_and_more_in_another_thread(monkey
 
     async def main() -> None:
         service = Tokenizing(tokenize)
-        for texts in (["abcde", "fghij"], ["abcde", "fghij", "k"], [""]):
+        for texts in (["abcde", "fghij"], ["abcde", "fghijk"], [""] * 3):
             assert [len(one) for one in await service.tokens(texts, "right")] == [len(text) for text in texts]
         await service.close()
         with pytest.raises(Unhealthy):

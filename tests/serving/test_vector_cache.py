@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.tokenizer import Tokens
-from serving.errors import Backend, Overloaded
+from serving.errors import Backend
 from serving.lru import OVERHEAD, Lru
 from serving.request import Answer
 from serving.vector_cache import VectorCache
@@ -88,23 +88,38 @@ def test_a_text_that_comes_again_is_not_sent_again() -> None:
     assert seen == [(0, 3), (1, 1)]
 
 
-def test_what_is_on_its_way_is_waited_for() -> None:
+def test_a_text_that_is_on_its_way_is_waited_for() -> None:
     async def main() -> None:
         queue = Queue()
         cache = VectorCache(queue.submit, 10_000)
-        first = asyncio.create_task(cache.embed([text(1), text(2)]))
-        await asyncio.sleep(0)
-        second = asyncio.create_task(cache.embed([text(2), text(3)]))
+        waiting = [asyncio.create_task(cache.embed([text(1)])) for _ in range(3)]
         await asyncio.sleep(0.001)
         queue.open.set()
-        assert (await first).vectors.tolist() == [[1, 1], [2, 1]]
-        assert (await second).vectors.tolist() == [[2, 1], [3, 1]]
-        assert queue.sent == [[1], [2], [3]]
+        assert [(await one).vectors.tolist() for one in waiting] == [[[1, 1]]] * 3
+        assert queue.sent == [[1]]
 
     asyncio.run(main())
 
 
-def test_who_leaves_takes_along_what_nobody_else_waits_for() -> None:
+@pytest.mark.parametrize("others", [[text(1), text(2)], [text(1)]])
+def test_nobody_waits_for_the_end_of_another_s_work(others: list[Tokens]) -> None:
+    """Not of a request of several texts, nor of bulk work."""
+
+    async def main() -> None:
+        queue = Queue()
+        cache = VectorCache(queue.submit, 10_000)
+        large = asyncio.create_task(cache.embed(others, bulk=len(others) == 1))
+        await asyncio.sleep(0.001)
+        single = asyncio.create_task(cache.embed([text(1)]))
+        await asyncio.sleep(0.001)
+        assert queue.sent == [*(one.ids.tolist() for one in others), [1]]
+        queue.open.set()
+        await asyncio.gather(large, single)
+
+    asyncio.run(main())
+
+
+def test_who_leaves_last_takes_the_text_along() -> None:
     async def main() -> None:
         queue = Queue()
         cache = VectorCache(queue.submit, 10_000)
@@ -116,30 +131,29 @@ def test_who_leaves_takes_along_what_nobody_else_waits_for() -> None:
         alone.cancel()
         leader.cancel()
         await asyncio.wait([alone, leader])
+        newcomer = asyncio.create_task(cache.embed([text(1)]))
         await asyncio.sleep(0.001)
         assert queue.cancelled == 1
         queue.open.set()
         assert (await follower).vectors.tolist() == [[2, 1]]
-        assert queue.sent == [[1], [2]]
-        assert (await cache.embed([text(1)])).vectors.tolist() == [[1, 1]]
+        assert (await newcomer).vectors.tolist() == [[1, 1]]
+        assert queue.sent == [[1], [2], [1]]
 
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("failure", [Overloaded("full", retry_after=1), Backend("broken")])
-def test_another_request_s_failure_is_not_mine(failure: Exception) -> None:
+def test_those_who_share_a_text_share_its_failure_and_the_next_one_tries_anew() -> None:
     async def main() -> None:
-        queue = Queue(fails=failure)
+        queue = Queue(fails=Backend("broken"))
         cache = VectorCache(queue.submit, 10_000)
-        first = asyncio.create_task(cache.embed([text(1)]))
+        waiting = [asyncio.create_task(cache.embed([text(1)])) for _ in range(3)]
         await asyncio.sleep(0.001)
         queue.fails = None
-        second = asyncio.create_task(cache.embed([text(1), text(2)]))
-        await asyncio.sleep(0.001)
         queue.open.set()
-        with pytest.raises(type(failure)):
-            await first
-        assert (await second).vectors.tolist() == [[1, 1], [2, 1]]
+        answers = await asyncio.gather(*waiting, return_exceptions=True)
+        assert [type(one) for one in answers] == [Backend] * 3
+        assert queue.sent == [[1]]
+        assert (await cache.embed([text(1)])).vectors.tolist() == [[1, 1]]
 
     asyncio.run(main())
 

@@ -1,0 +1,120 @@
+"""JSON bodies: the same values as the standard library reads, and a bound on what they are made of."""
+
+from __future__ import annotations
+
+import gc
+import json
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+import pytest
+from fastapi.testclient import TestClient
+from hypothesis import given
+from hypothesis import strategies as st
+
+from serving import json_body
+from serving.errors import Malformed, TooLarge
+from serving.json_body import LARGE, MAX_CONTAINERS, check_containers, parse_exact, parse_json
+
+READERS = [parse_json, parse_exact]
+Read = Callable[[bytes], Any]
+texts = st.text(st.sampled_from('[]{}"\\\\aé\n'), max_size=30)
+values = st.recursive(
+    st.none() | st.integers(-(2**60), 2**60) | texts,
+    lambda inner: st.lists(inner, max_size=5) | st.dictionaries(texts, inner, max_size=5),
+    max_leaves=30,
+)
+
+
+def containers(value: Any) -> int:
+    """How many lists and objects there are: the plain way to count them."""
+    if isinstance(value, dict):
+        return 1 + sum(map(containers, value.values()))
+    return 1 + sum(map(containers, value)) if isinstance(value, list) else 0
+
+
+@given(value=values, ascii=st.booleans())
+def test_lists_and_objects_are_counted_and_brackets_in_texts_are_not(value: Any, ascii: bool) -> None:
+    limit = containers(value)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(json_body, "MAX_CONTAINERS", limit)
+        check_containers(json.dumps(value, ensure_ascii=ascii).encode())
+        if limit:
+            patch.setattr(json_body, "MAX_CONTAINERS", limit - 1)
+            with pytest.raises(TooLarge, match=f"^{limit} lists and objects are more than the {limit - 1}"):
+                check_containers(json.dumps(value, ensure_ascii=ascii).encode())
+
+
+@pytest.mark.parametrize("read", READERS)
+@given(value=values)
+def test_a_large_body_is_read_as_a_small_one(read: Read, value: Any) -> None:
+    body = json.dumps(value).encode()
+    assert read(body) == read(b" " * LARGE + body) == value
+
+
+@pytest.mark.parametrize("read", READERS)
+@pytest.mark.parametrize("junk", [b"[],", b'{"a":0},', b"[NaN],"])
+def test_too_many_are_refused_before_they_are_made(read: Read, junk: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(json_body, "MAX_CONTAINERS", 100_000)
+    assert len(read(b"[" + junk * 99_999 + b"0]")) == 100_000
+    for name in ("_read", "_read_fast"):
+        monkeypatch.setattr(json_body, name, lambda _: pytest.fail("it was read"))
+    with pytest.raises(TooLarge, match="100001 lists and objects"):
+        read(b"[" + junk * 100_000 + b"0]")
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_the_garbage_collector_is_as_it_was(enabled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It rests while a large body is read, and only then."""
+    seen, read = list[bool](), orjson.loads
+
+    def loads(body: bytes) -> Any:
+        seen.append(gc.isenabled())
+        return read(body)
+
+    monkeypatch.setattr(orjson, "loads", loads)
+    if not enabled:
+        gc.disable()
+    try:
+        parse_json(b"[]")
+        parse_json(b"[]" + b" " * LARGE)
+        with pytest.raises(Malformed):
+            parse_json(b"[" * LARGE)
+        assert gc.isenabled() == enabled
+    finally:
+        gc.enable()
+    assert seen[:2] == [enabled, False]
+
+
+LISTS = b"[]," * (MAX_CONTAINERS + 1) + b"[]"
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "media"),
+    [
+        ("/embed", b'{"inputs": "a", "ignored": [' + LISTS + b"]}", "application/json"),
+        ("/corpora/c/documents", b'{"documents": [{"text": "a", "ignored": [' + LISTS + b"]}]}", "application/json"),
+        (
+            "/corpora/c/documents?on_error=skip",
+            (b'{"text": "a", "ignored": [' + LISTS[: 3 * MAX_CONTAINERS // 2] + b"0]}\\n") * 3,
+            "application/x-ndjson",
+        ),
+    ],
+    ids=["texts", "documents", "lines"],
+)
+def test_a_body_of_lists_is_a_413(
+    refuses: Callable[..., None], client: TestClient, path: str, body: bytes, media: str
+) -> None:
+    client.put("/corpora/c")
+    refuses(
+        (413, "Validation", "lists and objects are more than"),
+        "POST",
+        path,
+        content=body,
+        headers={"content-type": media},
+    )
+
+
+def test_a_text_of_brackets_is_a_text(client: TestClient) -> None:
+    assert client.post("/embed", json={"inputs": ["[{" * 400_000] * 2, "truncate": True}).status_code == 200
