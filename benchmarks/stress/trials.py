@@ -23,6 +23,8 @@ from benchmarks.stress.server import Server
 from models import bundle
 from models.tokenizer import Tokenizer
 
+IDLE = 5000
+"""Connections that ask no more."""
 BODY_TIMEOUT = 2.0
 """Of the server that slow callers ask: a byte a second is too slow from then on."""
 QUEUE_TOKENS = 40_000
@@ -134,11 +136,11 @@ def reload(server: Server, texts: Texts, seconds: float) -> list[Bound]:
 
 
 def callers(server: Server, texts: Texts, seconds: float) -> list[Bound]:
-    """5,000 idle connections and 200 bodies that come a byte a second."""
+    """Thousands of idle connections, and 200 bodies that come a byte a second."""
     calm = _p99(closed_loop(server.address, texts.singles, 4, seconds / 3))
     place = server.address.host, server.address.port
     with ExitStack() as stack:
-        idle = [stack.enter_context(_kept_alive(place)) for _ in range(5000)]
+        idle = [stack.enter_context(_kept_alive(place)) for _ in range(IDLE)]
         slow = [stack.enter_context(socket.create_connection(place)) for _ in range(200)]
         for one in slow:
             one.sendall(
@@ -282,8 +284,10 @@ def _beside(work: Callable[[], None], stop: threading.Event) -> Iterator[None]:
 def _kept_alive(place: tuple[str, int]) -> socket.socket:
     """A connection that has had an answer, and asks no more: one that never asked is cut as too slow."""
     one = socket.create_connection(place)
-    one.sendall(b"GET /livez HTTP/1.1\r\nhost: a\r\n\r\n")
-    one.recv(4096)
+    one.sendall(b"HEAD /livez HTTP/1.1\r\nhost: a\r\n\r\n")
+    answer = one.recv(4096)
+    while not answer.endswith(b"\r\n\r\n"):
+        answer += one.recv(4096)
     return one
 
 

@@ -6,13 +6,15 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.stress import trials
 from benchmarks.stress.server import started
 from benchmarks.stress.trials import TRIALS, Bound, Texts
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["overload", "reload", "callers", "drain"])
-def test_nobody_is_cut_off_and_nothing_breaks(tiny_bundle: Path, name: str) -> None:
+def test_nobody_is_cut_off_and_nothing_breaks(tiny_bundle: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trials, "IDLE", 200)  # so many are soon opened
     trial, _, options = TRIALS[name]
     with started(tiny_bundle, options) as server:
         bounds = trial(server, Texts.of(tiny_bundle), 5.0)

@@ -13,6 +13,7 @@ from fastapi.testclient import TestClient
 
 from models.tokenizer import Tokens
 from serving.app import create_app
+from serving.arriving import Arriving
 from serving.embeddings import EmbedOptions
 from serving.engines.fake import FakeEngine
 from serving.errors import Overloaded, Unhealthy
@@ -178,10 +179,12 @@ def test_a_caller_who_left_is_not_embedded(make_service: MakeService, run: Run) 
         engine.embedded.clear()
         first = asyncio.create_task(service.embed(["first"], EmbedOptions()))
         await asyncio.sleep(0.05)
-        left = asyncio.create_task(_post_and_leave(service))
-        async with asyncio.timeout(5):
+        leave = asyncio.Event()
+        left = asyncio.create_task(_post_and_leave(service, leave))
+        async with asyncio.timeout(20):
             while service.embedder.batcher.queued_texts != 50:
                 await asyncio.sleep(0.001)
+        leave.set()
         await left
         engine.open.set()
         await first
@@ -191,15 +194,15 @@ def test_a_caller_who_left_is_not_embedded(make_service: MakeService, run: Run) 
     run(service, work)
 
 
-async def _post_and_leave(service: Service) -> None:
-    """An ASGI caller whose connection ends after 0.1 s."""
+async def _post_and_leave(service: Service, leave: asyncio.Event) -> None:
+    """An ASGI caller whose connection ends when it is told to leave."""
     body = b'{"inputs": [' + b", ".join([b'"a text"'] * 50) + b"]}"
     messages = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def receive() -> dict[str, Any]:
         if messages:
             return messages.pop()
-        await asyncio.sleep(0.1)
+        await leave.wait()
         return {"type": "http.disconnect"}
 
     async def send(message: Any) -> None:
@@ -213,5 +216,5 @@ async def _post_and_leave(service: Service) -> None:
         "raw_path": b"/embed",
         "query_string": b"",
     }
-    scope |= {"headers": headers, "state": {"service": service}}
+    scope |= {"headers": headers, "state": {"service": service, "arriving": Arriving(1_000_000)}}
     await create_app(service)(scope, receive, send)
