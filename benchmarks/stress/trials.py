@@ -10,15 +10,16 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import cycle
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from benchmarks.client import Address, Pool, ReplyError, Sample, closed_loop, open_loop, status
+from benchmarks.client import Pool, ReplyError, Sample, closed_loop, open_loop, status
 from benchmarks.loads import Request, populations, requests
+from benchmarks.stress.flood import flood
 from benchmarks.stress.server import Server
 from models import bundle
 from models.tokenizer import Tokenizer
@@ -65,17 +66,6 @@ class Texts:
         return cls(*(cycle(requests(texts[name], n)) for name, n in (("short", 1), ("mixed", 32), ("mixed", 2000))))
 
 
-@dataclass
-class Flood:
-    """What came of an open loop that nobody could serve."""
-
-    statuses: Counter[int] = field(default_factory=Counter)
-    broken: int = 0
-    """Connections that ended without an answer."""
-    sent: int = 0
-    accepted: Sample = field(default_factory=Sample)
-
-
 Trial = Callable[[Server, Texts, float], list[Bound]]
 
 
@@ -85,21 +75,21 @@ def overload(server: Server, texts: Texts, seconds: float) -> list[Bound]:
     peak = closed_loop(server.address, texts.mixed, 16, max(5.0, seconds / 6))
     capacity, tokens_per_s = peak.texts / peak.seconds, peak.tokens / peak.seconds
     before = server.memory_mb
-    flood = _flood(server.address, texts.mixed, 10 * capacity / 32, seconds)
+    came = flood(server.address, texts.mixed, 10 * capacity / 32, seconds)
     ended = time.perf_counter()
     recovered = 0.0
     while _p99(closed_loop(server.address, texts.singles, 1, 1.0)) > 1.5 * calm:
         if (recovered := time.perf_counter() - ended) > 30:
             break
     longest = (QUEUE_TOKENS + 4 * 1024) / tokens_per_s
-    unexpected = sum(count for code, count in flood.statuses.items() if code not in (200, 429, 503))
+    unexpected = sum(count for code, count in came.statuses.items() if code not in (200, 429, 503))
     return [
         Bound("answers other than 200, 429, 503", unexpected, 0),
-        Bound("connections reset", flood.broken, 0),
+        Bound("connections reset", came.broken, 0),
         Bound("exits", int(server.process.poll() is not None), 0),
-        Bound("came, of ten times", flood.sent / (10 * capacity / 32 * seconds), 0.9, at_least=True),
-        Bound("goodput, of the peak", flood.accepted.texts / flood.accepted.seconds / capacity, 0.9, at_least=True),
-        Bound("p99 of the accepted, of queue and two batches a stream", _p99(flood.accepted) / longest, 1.0),
+        Bound("came, of ten times", came.sent / (10 * capacity / 32 * seconds), 0.9, at_least=True),
+        Bound("goodput, of the peak", came.accepted.texts / came.accepted.seconds / capacity, 0.9, at_least=True),
+        Bound("p99 of the accepted, of queue and two batches a stream", _p99(came.accepted) / longest, 1.0),
         Bound("seconds until a single is as quick as before", recovered, 5.0),
         Bound("memory, of before", server.memory_mb / before, 1.2),
     ]
@@ -245,28 +235,6 @@ TRIALS: dict[str, tuple[Trial, float, Sequence[str]]] = {
     "soak": (soak, 900.0, ()),
 }
 """Each with its seconds at full length, and the options of its server."""
-
-
-def _flood(address: Address, requests: Iterator[Request], rate: float, seconds: float) -> Flood:
-    """Requests at a steady rate, each on a connection of its own if none is idle."""
-    flood = Flood()
-    with Pool(address, 4096) as pool:
-        began = time.perf_counter()
-        while pool.busy or time.perf_counter() < began + seconds:
-            now = time.perf_counter()
-            while flood.sent < rate * (min(now - began, seconds)) and not pool.full:
-                pool.send(next(requests), now)
-                flood.sent += 1
-            try:
-                for request, latency, reply in pool.replies(1 / rate if now < began + seconds else 60.0):
-                    flood.statuses[status(reply)] += 1
-                    if status(reply) == 200:
-                        flood.accepted.add(request, latency, reply)
-            except (ReplyError, OSError):
-                flood.broken += 1
-                break
-        flood.accepted.seconds = time.perf_counter() - began
-    return flood
 
 
 @contextmanager
