@@ -21,6 +21,18 @@ def fsync(path: Path) -> None:
         os.close(descriptor)
 
 
+def make_folder(folder: Path) -> None:
+    """Make it, and those above it that are not there; they survive power loss from here on.
+
+    Raises:
+        OSError: it can't be made.
+    """
+    missing = [one for one in (folder, *folder.parents) if not one.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    for made in reversed(missing):
+        fsync(made.parent)
+
+
 @contextmanager
 def replacing(file: Path) -> Iterator[Path]:
     """A path beside `file` to write to; what is there when the block ends well takes the place of `file`.

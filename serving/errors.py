@@ -133,6 +133,13 @@ class Unhealthy(ServiceError):
     kind = "Unhealthy"
 
 
+class InsufficientStorage(ServiceError):
+    """The disk is full: nothing was stored."""
+
+    status = 507
+    kind = "Unhealthy"
+
+
 class Expired(ServiceError):
     """The caller's own deadline passed first. 504 is what HTTP has for gRPC's DEADLINE_EXCEEDED (google.rpc.Code)."""
 

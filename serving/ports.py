@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Protocol
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,8 @@ from models.bundle import Manifest
 from models.runtimes import base
 from models.runtimes.choice import Choice
 from models.tokenizer import Direction, Piece, Tokens
+from serving.errors import ServiceError
+from serving.filters import Filter
 
 Floats = base.Floats
 Keys = NDArray[np.int64]
@@ -104,11 +107,6 @@ class Index(Protocol):
     nothing of each write.
     """
 
-    recall: ClassVar[float]
-    """recall@10 against exact search."""
-
-    def __init__(self, dim: int) -> None: ...
-
     def __len__(self) -> int:
         """Vectors held."""
 
@@ -117,13 +115,13 @@ class Index(Protocol):
         """Memory it takes, room for more included."""
 
     def add(self, keys: Keys, vectors: Floats) -> None:
-        """Add (N, D) vectors under N keys that the index does not hold yet."""
+        """Add (N, D) vectors under N keys, each greater than all it ever held."""
 
     def remove(self, keys: Keys) -> None:
         """Remove those of `keys` that the index holds."""
 
     def search(self, queries: Floats, k: int, allowed: Keys | None = None) -> list[Ranking]:
-        """For each row of (Q, D) `queries` the best `k`, or all there are, among `allowed` keys if given."""
+        """For each row of (Q, D) `queries` the best `k`, or all there are, among the sorted `allowed` keys if given."""
 
 
 @dataclass(frozen=True)
@@ -138,6 +136,8 @@ class Corpus:
     fingerprint: str | None = None
     """Of the bundle that embeds it; None until the first document unless it was created for one."""
     dim: int | None = None
+    generation: str = field(default="", compare=False)
+    """Given by the store: another one wherever a key may mean another passage or have another vector than before."""
 
     @property
     def wanted_recall(self) -> float:
@@ -154,20 +154,69 @@ class Document:
     metadata: Mapping[str, Any]
 
 
+Scalar = str | int | float | bool | None
+"""Of JSON."""
+
+
+class Span(NamedTuple):
+    """Part of a text, in characters (code points): from `start` up to, not including, `end`."""
+
+    start: int
+    end: int
+
+
+class Chunking(NamedTuple):
+    """How long texts are cut into passages."""
+
+    tokens: int
+    """Of a passage, at most, those not counted that the tokenizer adds."""
+    overlap: int
+    """Tokens that a passage shares with the one before it, at most."""
+
+
 @dataclass(frozen=True)
 class Content:
-    """Documents together with their (N, D) vectors and the encoder that made them."""
+    """Documents together with the (P, D) vectors of their passages, in order, and the encoder that made them."""
 
     documents: Sequence[Document]
     vectors: Floats
     fingerprint: str
+    spans: Sequence[Sequence[Span]] | None = None
+    """Of each document its passages, at least one; None: each document is one."""
+    chunking: Chunking | None = None
+    """What `spans` come from."""
+
+
+@dataclass(frozen=True)
+class Removal:
+    """Documents to remove, by id; those that are not there are passed over."""
+
+    ids: Sequence[str]
+
+
+Write = Content | Removal
 
 
 class Change(NamedTuple):
-    """What a committed write did: keys that are gone, keys that are new. A replaced document gets a new key."""
+    """What a committed write did to the passages: keys that are gone, keys that are new. What is replaced gets new keys."""
 
     removed: Keys
     added: Keys
+
+
+class Passage(NamedTuple):
+    """What a key stands for."""
+
+    document: Document
+    span: Span | None
+    """None: the whole document, which was not cut."""
+
+
+class Held(NamedTuple):
+    """The passages of a text that was embedded before: spans, or None if it was not cut, and (P, D) vectors."""
+
+    spans: Sequence[Span] | None
+    vectors: Floats
 
 
 class Size(NamedTuple):
@@ -175,13 +224,43 @@ class Size(NamedTuple):
 
     documents: int
     bytes: int
+    passages: int
+
+
+class FacetValue(NamedTuple):
+    """A value of a field, and how many documents have it; None where they are too many to be counted."""
+
+    value: Scalar
+    documents: int | None
+
+
+class Facet(NamedTuple):
+    """What stands in a field of the metadata, a dotted path where it is within objects."""
+
+    field: str
+    kinds: Sequence[str]
+    """Of number, string, boolean, null, list and object, sorted."""
+    least: int | float | None
+    greatest: int | float | None
+    """Of its numbers."""
+    values: Sequence[FacetValue]
+    """The most frequent first; where they are not counted the first in their order."""
+    complete: bool
+    """Whether there are no others."""
+
+
+class Facets(NamedTuple):
+    """The fields of a corpus, and whether there are no others."""
+
+    fields: Sequence[Facet]
+    complete: bool
 
 
 class Store(Protocol):
     """The truth. A method that returns has committed; one that raises has changed nothing. Thread-safe.
 
-    Keys are positive, grow with time and are never used twice. Every method that takes the name of a corpus
-    raises `NotFound` where there is none.
+    A document is held as one passage or several; each has a key. Keys are positive, grow with time and are never used
+    twice. Every method that takes the name of a corpus raises `NotFound` where there is none.
     """
 
     def names(self) -> list[str]:
@@ -198,29 +277,70 @@ class Store(Protocol):
     def drop(self, name: str) -> None:
         """Remove it with every document."""
 
-    def put(self, name: str, content: Content) -> Change:
-        """Add documents, replacing those of the same id; `Conflict` if the corpus has another fingerprint."""
+    def write(self, name: str, writes: Sequence[Write]) -> list[Change | ServiceError]:
+        """All of `writes` in their order and in one commit, for one wait for the disk; what a write did, or why it did
+        nothing: `Conflict` if the corpus has another fingerprint. Documents replace those of the same id.
+        """
 
-    def delete(self, name: str, keys: Sequence[int]) -> None:
-        """Remove those of `keys` that exist."""
-
-    def key(self, name: str, document: str) -> int:
-        """The key of a document by its id, or `NotFound`."""
+    def embedded(self, name: str, texts: Sequence[str], chunking: Chunking | None) -> list[Held | None]:
+        """Of each text that some document of the corpus has, cut in the same way, its vectors: found by content hash."""
 
     def document(self, name: str, document: str) -> Document:
         """A document by its id, or `NotFound`."""
 
-    def documents(self, name: str, keys: Sequence[int]) -> dict[int, Document]:
+    def passages(self, name: str, keys: Sequence[int]) -> dict[int, Passage]:
         """Those of `keys` that exist."""
 
     def page(self, name: str, after: int, limit: int) -> list[tuple[int, Document]]:
-        """Up to `limit` documents with keys beyond `after`, in order of keys."""
+        """Up to `limit` documents beyond the place `after`, oldest first, each with its own place."""
 
-    def metadata(self, name: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
-        """Every key and its metadata, in order of keys."""
+    def matching(self, name: str, where: Filter) -> Keys:
+        """Sorted keys of the passages of every document whose metadata match."""
 
-    def vectors(self, name: str, keys: Sequence[int] | None = None) -> Iterator[tuple[Keys, Floats]]:
-        """All vectors, or those of `keys`, in blocks of (n,) keys and (n, D) vectors in order of keys."""
+    def ids_matching(self, name: str, where: Filter) -> list[str]:
+        """Ids of every document whose metadata match."""
+
+    def facets(self, name: str, values: int) -> Facets:
+        """The fields of the metadata, each with up to `values` of its most frequent values."""
+
+    def words(self, name: str, query: str, k: int, where: Filter | None = None) -> Ranking:
+        """The best `k` passages by BM25 (greater is better) that hold any word of `query`, in whatever form it comes:
+        nothing in it is an operator but a phrase in double quotes, which must occur. Equal scores oldest first.
+        """
+
+    def vectors(self, name: str, keys: Sequence[int] | None = None, after: int = 0) -> Iterator[tuple[Keys, Floats]]:
+        """All vectors of keys beyond `after`, or those of `keys`, in blocks of (n,) keys and (n, D) in order of keys."""
+
+    def tombstones(self, name: str, upto: int) -> Keys:
+        """Sorted keys up to `upto` that are no more; see `bury`."""
+
+    def bury(self, name: str, keys: Keys) -> None:
+        """Forget the tombstones of `keys`: no index that is kept anywhere holds them any more."""
+
+    def last_key(self, name: str) -> int:
+        """The greatest key ever given out; 0 if none was."""
+
+    def stale(self, name: str, fingerprint: str, limit: int) -> list[tuple[int, str]]:
+        """Up to `limit` passages, key and text, for which neither a vector nor a fresh vector of `fingerprint` is held."""
+
+    def refresh(self, name: str, fingerprint: str, keys: Keys, vectors: Floats) -> None:
+        """Keep fresh (N, D) vectors beside those that serve; of another fingerprint than before they start anew."""
+
+    def swap(self, name: str, fingerprint: str) -> bool:
+        """Let the fresh vectors serve in place of the old in one commit; False, and nothing, while some are missing."""
+
+    def copy(self, name: str, to: Path) -> tuple[Corpus, Size]:
+        """A consistent copy in a file of its own, of one moment, while others write; what the copy is and holds."""
+
+    def adopt(self, name: str, file: Path) -> None:
+        """Serve what `copy` once wrote to `file`, under `name`, in place of what was there, if anything; `file` is moved.
+
+        Raises:
+            StoreError: it is no whole corpus; nothing has changed.
+        """
+
+    def verify(self, name: str) -> list[str]:
+        """What is wrong with it, a line each: structure, checksums of vectors, words. Reads everything."""
 
     def size(self, name: str) -> Size:
         """How much it holds."""

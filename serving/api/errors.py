@@ -142,6 +142,7 @@ def _openai(status: int, kind: str, message: str, field: str | None) -> dict[str
         500: "server_error",
         503: "server_error",
         504: "server_error",
+        507: "server_error",
     }
     code = "model_not_found" if status == 404 and field == "model" else kind.lower()
     return {

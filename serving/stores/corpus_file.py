@@ -1,64 +1,84 @@
-"""One corpus in one SQLite file: WAL, synchronous=FULL, a transaction for every write."""
+"""One corpus in one SQLite file: WAL, synchronous=FULL, a transaction for every group of writes."""
 
 from __future__ import annotations
 
+import secrets
 import sqlite3
-import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-import orjson
+from models.disk import fsync
+from serving.errors import NotFound, ServiceError
+from serving.failpoints import reach
+from serving.filters import Filter
+from serving.ports import (
+    Change,
+    Chunking,
+    Content,
+    Corpus,
+    Document,
+    Facets,
+    Floats,
+    Held,
+    Keys,
+    Passage,
+    Ranking,
+    Size,
+    StoreError,
+    Write,
+)
+from serving.stores import fields, reading, records, refreshing, vectors, words
+from serving.stores.blocks import BLOCK, blocks, marks
+from serving.stores.connections import Connections
+from serving.stores.facets import facets
+from serving.stores.failures import naming
+from serving.stores.matching import matching
+from serving.stores.migrations import is_foreign, is_new, mark, migrate
+from serving.stores.records import DOCUMENT, DocumentRow
+from serving.stores.verification import verify
+from serving.stores.writing import apply, attempt
 
-from serving.errors import Conflict, NotFound
-from serving.ports import Change, Content, Corpus, Document, Floats, Keys, Size, StoreError
-from serving.stores.migrations import is_foreign, mark, migrate
-
-BLOCK = 4096
-"""Rows a read fetches at a time."""
-_CORPUS = "name, description, recall_target, created, fingerprint, dim"
+_GIVEN_BACK = 1024
+"""Pages that are given back to the disk in one step, between which others write."""
 
 
 class CorpusFile:
-    """An open file, made if there is none. One connection writes, another reads what is committed; a lock before each.
-
-    Closed, by one thread while others want to use it, it is a corpus that is not there: `NotFound`.
+    """An open file, made if there is none. What its methods do, `Store` says.
 
     Raises:
-        StoreError: the file is not ours, of a later version, or corrupt.
+        StoreError: the file is not ours, or of a later version.
+        ServiceError: it can't be read or written, see `naming`.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, synchronous: str = "FULL") -> None:
         self.path = path
-        self._writing, self._reading = threading.RLock(), threading.Lock()
-        self._open = True
-        with _naming(path):
-            if not path.exists() or not path.stat().st_size:
-                mark(path)
-            elif is_foreign(path):
-                raise StoreError(f"{path}: not a corpus of this server; move it elsewhere")
-            self._writer, self._reader = _connect(path), _connect(path)
-            try:
-                _prepare(self._writer)
-                _prepare(self._reader)
-                with self._transaction() as writer:
-                    migrate(writer, path)
-            except BaseException:
-                self.close()
-                raise
+        self._connections = Connections(path, synchronous)
+        try:
+            with naming(path):
+                if is_new(path):
+                    mark(path)
+                elif is_foreign(path):
+                    raise StoreError(f"{path}: not a corpus of this server; move it elsewhere")
+            with self._connections.writing() as writer:
+                migrate(writer, path)
+        except BaseException:
+            self.close()
+            raise
 
     def close(self) -> None:
         """SQLite folds the write-ahead log into the file when the last connection goes."""
-        with self._writing, self._reading:
-            self._open = False
-            self._reader.close()
-            self._writer.close()
+        self._connections.close()
+
+    @contextmanager
+    def set_aside(self, *, folded: bool = True) -> Iterator[None]:
+        """Closed for the length of the block, `folded` into the one file, which the block may replace or remove."""
+        with self._connections.alone(folded=folded):
+            yield
 
     def create(self, corpus: Corpus, content: Content | None) -> None:
         """The corpus and all of its content, or nothing."""
-        with self._transaction() as writer:
+        with self._connections.writing() as writer:
             row = (
                 corpus.name,
                 corpus.description,
@@ -66,182 +86,176 @@ class CorpusFile:
                 corpus.created,
                 corpus.fingerprint,
                 corpus.dim,
+                secrets.token_hex(8),
             )
-            writer.execute(f"INSERT INTO corpora ({_CORPUS}) VALUES (?, ?, ?, ?, ?, ?)", row)
+            writer.execute(f"INSERT INTO corpora ({reading.CORPUS}) VALUES (?, ?, ?, ?, ?, ?, ?)", row)
             if content:
-                _put(writer, content)
+                apply(writer, content)
+
+    def rename(self, name: str) -> None:
+        """It goes on as another corpus: keys may mean something else than in the one that had this name."""
+        with self._connections.writing() as writer:
+            writer.execute("UPDATE corpora SET name = ?, generation = ?", (name, secrets.token_hex(8)))
 
     def describe(self, description: str | None, recall_target: float | None) -> None:
         """Take over what is not None."""
-        with self._transaction() as writer:
+        with self._connections.writing() as writer:
             writer.execute(
                 "UPDATE corpora SET description = coalesce(?, description), recall_target = coalesce(?, recall_target)",
                 (description, recall_target),
             )
 
     def corpus(self) -> Corpus | None:
-        """None in a file whose creation was never committed, or that was dropped."""
-        rows = self._read(f"SELECT {_CORPUS} FROM corpora")
-        return Corpus(*rows[0]) if rows else None
+        """None in a file whose creation was never committed."""
+        with self._connections.reading() as reader:
+            return reading.corpus(reader)
 
-    def retire(self) -> None:
-        """Close it; from this commit on there is no corpus here, even if the file can't be removed."""
-        with self._writing:
-            with self._transaction() as writer:
-                writer.execute("DELETE FROM corpora")
-            self.close()
+    def write(self, writes: Sequence[Write]) -> list[Change | ServiceError]:
+        """See `Store`."""
+        with self._connections.writing() as writer:
+            return [attempt(writer, write) for write in writes]
 
-    def put(self, content: Content) -> Change:
-        """See `Store.put`."""
-        with self._transaction() as writer:
-            return _put(writer, content)
-
-    def delete(self, keys: Sequence[int]) -> None:
-        """See `Store.delete`."""
-        with self._transaction() as writer:
-            writer.executemany("DELETE FROM documents WHERE key = ?", ((key,) for key in keys))
-
-    def key(self, document: str) -> int:
-        """See `Store.key`."""
-        return int(self._one("key", document)[0])
+    def embedded(self, texts: Sequence[str], chunking: Chunking | None) -> list[Held | None]:
+        """See `Store`."""
+        with self._connections.reading() as reader:
+            return reading.embedded(reader, texts, chunking)
 
     def document(self, document: str) -> Document:
-        """See `Store.document`."""
-        return _document(self._one("id, text, metadata", document))
+        """See `Store`."""
+        with self._connections.reading() as reader:
+            row = reader.execute(f"SELECT {DOCUMENT} FROM documents WHERE id = ?", (document,)).fetchone()
+            if row is None:
+                raise NotFound(f"corpus {self.path.stem!r} has no document {document!r}")
+            return DocumentRow._make(row).document()
 
-    def documents(self, keys: Sequence[int]) -> dict[int, Document]:
-        """See `Store.documents`."""
-        return {
-            key: _document(row)
-            for block in _blocks(keys)
-            for key, *row in self._read(
-                f"SELECT key, id, text, metadata FROM documents WHERE key IN ({_marks(block)})", *block
-            )
-        }
+    def passages(self, keys: Sequence[int]) -> dict[int, Passage]:
+        """See `Store`."""
+        with self._connections.reading() as reader:
+            return records.passages(reader, keys)
 
     def page(self, after: int, limit: int) -> list[tuple[int, Document]]:
-        """See `Store.page`."""
-        rows = self._read(
-            "SELECT key, id, text, metadata FROM documents WHERE key > ? ORDER BY key LIMIT ?", after, limit
-        )
-        return [(key, _document(row)) for key, *row in rows]
+        """See `Store`."""
+        select = f"SELECT {DOCUMENT} FROM documents WHERE number > ? ORDER BY number LIMIT ?"
+        with self._connections.reading() as reader:
+            rows = map(DocumentRow._make, reader.execute(select, (after, limit)))
+            return [(row.number, row.document()) for row in rows]
 
-    def metadata(self) -> Iterator[tuple[int, Mapping[str, Any]]]:
-        """See `Store.metadata`."""
-        last = 0
-        while rows := self._read("SELECT key, metadata FROM documents WHERE key > ? ORDER BY key LIMIT ?", last, BLOCK):
-            for last, metadata in rows:
-                yield last, orjson.loads(metadata)
+    def matching(self, where: Filter) -> Keys:
+        """See `Store`."""
+        with self._connections.reading() as reader:
+            return reading.keys_matching(reader, where)
 
-    def vectors(self, keys: Sequence[int] | None) -> Iterator[tuple[Keys, Floats]]:
-        """See `Store.vectors`."""
+    def ids_matching(self, where: Filter) -> list[str]:
+        """See `Store`."""
+        ids: list[str] = []
+        with self._connections.reading() as reader:
+            for block in blocks(matching(reader, where).tolist()):
+                select = f"SELECT id FROM documents WHERE number IN ({marks(block)}) ORDER BY number"
+                ids += (name for (name,) in reader.execute(select, block))
+        return ids
+
+    def facets(self, values: int) -> Facets:
+        """See `Store`."""
+        with self._connections.reading() as reader:
+            return facets(reader, values)
+
+    def words(self, query: str, k: int, where: Filter | None) -> Ranking:
+        """See `Store`."""
+        with self._connections.reading() as reader:
+            return words.search(reader, query, k, None if where is None else reading.keys_matching(reader, where))
+
+    def vectors(self, keys: Sequence[int] | None, after: int) -> Iterator[tuple[Keys, Floats]]:
+        """See `Store`. Between blocks nothing is held open."""
         if keys is not None:
-            for block in _blocks(keys):
-                where = f"SELECT key, vector FROM vectors WHERE key IN ({_marks(block)}) ORDER BY key"
-                if rows := self._read(where, *block):
-                    yield _matrix(rows)
+            for block in blocks(sorted(set(keys))):
+                with self._connections.reading() as reader:
+                    found = vectors.of(reader, block)
+                if len(found[0]):
+                    yield found
             return
-        last = 0
-        while rows := self._read("SELECT key, vector FROM vectors WHERE key > ? ORDER BY key LIMIT ?", last, BLOCK):
-            last = rows[-1][0]
-            yield _matrix(rows)
+        more = True
+        while more:
+            with self._connections.reading() as reader:
+                found = vectors.beyond(reader, after)
+            if len(found[0]):
+                after = int(found[0][-1])
+                yield found
+            more = len(found[0]) == BLOCK
+
+    def tombstones(self, upto: int) -> Keys:
+        """See `Store`."""
+        with self._connections.reading() as reader:
+            return fields.numbers(reader, "SELECT key AS number FROM tombstones WHERE key <= ? ORDER BY key", upto)
+
+    def bury(self, keys: Keys) -> None:
+        """See `Store`."""
+        with self._connections.writing() as writer:
+            writer.executemany("DELETE FROM tombstones WHERE key = ?", ((key,) for key in keys.tolist()))
+
+    def last_key(self) -> int:
+        """See `Store`."""
+        with self._connections.reading() as reader:
+            (last,) = reader.execute("SELECT max(seq) FROM sqlite_sequence WHERE name = 'passages'").fetchone()
+        return last or 0
+
+    def stale(self, fingerprint: str, limit: int) -> list[tuple[int, str]]:
+        """See `Store`."""
+        with self._connections.reading() as reader:
+            return refreshing.stale(reader, fingerprint, limit)
+
+    def refresh(self, fingerprint: str, keys: Keys, matrix: Floats) -> None:
+        """See `Store`."""
+        with self._connections.writing() as writer:
+            refreshing.refresh(writer, fingerprint, keys, matrix)
+
+    def swap(self, fingerprint: str) -> bool:
+        """See `Store`. What the old vectors took is given back to the disk."""
+        with self._connections.writing() as writer:
+            reach("store.before-swap")
+            swapped = refreshing.swap(writer, fingerprint)
+        reach("store.after-swap")
+        with suppress(ServiceError):  # it has swapped: pages that could not be given back are for what comes
+            self._give_back()
+        return swapped
+
+    def copy(self, to: Path) -> tuple[Corpus, Size]:
+        """See `Store`."""
+        try:
+            with self._connections.reading() as reader:
+                reach("store.before-copy")
+                reader.rollback()  # VACUUM begins a transaction of its own
+                reader.execute("VACUUM INTO ?", (str(to),))
+            fsync(to)
+            reach("store.after-copy")
+            with closing(sqlite3.connect(to)) as copied:
+                row = reading.corpus(copied)
+                assert row is not None
+                return row, reading.size(copied)
+        except BaseException:
+            to.unlink(missing_ok=True)
+            raise
+
+    def verify(self) -> list[str]:
+        """See `Store`."""
+        with self._connections.reading() as reader:
+            found = verify(reader)
+        with self._connections.maintaining() as writer:
+            return found + words.check(writer)
 
     def size(self) -> Size:
-        """Documents, and bytes of the database without its log."""
-        pages = "page_count * page_size FROM pragma_page_count, pragma_page_size"
-        return Size(*self._read(f"SELECT (SELECT count(*) FROM vectors), {pages}")[0])
+        """Documents, bytes of the database without its log, and passages."""
+        with self._connections.reading() as reader:
+            return reading.size(reader)
 
-    def _one(self, columns: str, document: str) -> Sequence[Any]:
-        rows: list[Sequence[Any]] = self._read(f"SELECT {columns} FROM documents WHERE id = ?", document)
-        if not rows:
-            raise NotFound(f"corpus {self.path.stem!r} has no document {document!r}")
-        return rows[0]
+    def _give_back(self) -> None:
+        """A step at a time, so that writes go on between. Files of format 1 keep their pages, for what comes."""
+        free, before = self._free_pages(0), 0
+        while free != before:
+            before, free = free, self._free_pages(_GIVEN_BACK)
 
-    def _read(self, statement: str, *values: Any) -> list[Any]:
-        with self._reading, _naming(self.path):
-            self._check_open()
-            return self._reader.execute(statement, values).fetchall()
-
-    @contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
-        with self._writing:
-            self._check_open()
-            self._writer.execute("BEGIN IMMEDIATE")
-            try:
-                yield self._writer
-                self._writer.execute("COMMIT")
-            except BaseException:
-                if self._writer.in_transaction:
-                    self._writer.execute("ROLLBACK")
-                raise
-
-    def _check_open(self) -> None:
-        if not self._open:
-            raise NotFound(f"there is no corpus {self.path.stem!r}")
-
-
-@contextmanager
-def _naming(path: Path) -> Iterator[None]:
-    """Errors of SQLite and of the disk name no file."""
-    try:
-        yield
-    except (sqlite3.DatabaseError, OSError) as error:
-        raise StoreError(f"{path}: {error}") from error
-
-
-def _connect(path: Path) -> sqlite3.Connection:
-    return sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-
-
-def _prepare(connection: sqlite3.Connection) -> None:
-    connection.execute("PRAGMA journal_mode = WAL")
-    connection.execute("PRAGMA synchronous = FULL")
-    connection.execute("PRAGMA foreign_keys = ON")
-
-
-def _put(writer: sqlite3.Connection, content: Content) -> Change:
-    ((fingerprint, dim),) = writer.execute("SELECT fingerprint, dim FROM corpora").fetchall()
-    if fingerprint != content.fingerprint:
-        if writer.execute("SELECT 1 FROM documents LIMIT 1").fetchone():
-            raise Conflict(f"the corpus was embedded by another bundle ({fingerprint}, {dim} dimensions)")
-        binding = (content.fingerprint, content.vectors.shape[1])
-        writer.execute("UPDATE corpora SET fingerprint = ?, dim = ?", binding)
-    removed = [
-        row[0]
-        for document in content.documents
-        for row in writer.execute("DELETE FROM documents WHERE id = ? RETURNING key", (document.id,)).fetchall()
-    ]
-    last = writer.execute("SELECT seq FROM sqlite_sequence WHERE name = 'documents'").fetchone()
-    first = 1 + (last[0] if last else 0)
-    added = range(first, first + len(content.documents))
-    writer.executemany(
-        "INSERT INTO documents (key, id, text, metadata) VALUES (?, ?, ?, ?)",
-        (
-            (key, document.id, document.text, orjson.dumps(document.metadata).decode())
-            for key, document in zip(added, content.documents, strict=True)
-        ),
-    )
-    vectors = content.vectors.astype("<f4")
-    writer.executemany(
-        "INSERT INTO vectors (key, vector) VALUES (?, ?)",
-        ((key, vector.tobytes()) for key, vector in zip(added, vectors, strict=True)),
-    )
-    return Change(np.array(removed, dtype=np.int64), np.array(added, dtype=np.int64))
-
-
-def _document(row: Sequence[str]) -> Document:
-    return Document(id=row[0], text=row[1], metadata=orjson.loads(row[2]))
-
-
-def _matrix(rows: Sequence[tuple[int, bytes]]) -> tuple[Keys, Floats]:
-    keys = np.array([key for key, _ in rows], dtype=np.int64)
-    flat = np.frombuffer(b"".join(vector for _, vector in rows), dtype="<f4")
-    return keys, flat.reshape(len(rows), -1).astype(np.float32)
-
-
-def _blocks(keys: Sequence[int]) -> Iterator[Sequence[int]]:
-    return (keys[i : i + BLOCK] for i in range(0, len(keys), BLOCK))
-
-
-def _marks(block: Sequence[int]) -> str:
-    return ",".join("?" * len(block))
+    def _free_pages(self, given_back: int) -> int:
+        with self._connections.maintaining() as writer:
+            if given_back:
+                # A script, for it runs to the end: of a statement without columns Python takes one step, one page.
+                writer.executescript(f"PRAGMA incremental_vacuum({given_back})")
+            return int(writer.execute("PRAGMA freelist_count").fetchone()[0])

@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+import secrets
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
-from serving.ports import StoreError
+import orjson
+
+from serving.ports import Document, StoreError
+from serving.stores import fields, vectors, words
+from serving.stores.blocks import BLOCK
+from serving.stores.records import DOCUMENT, PASSAGE, DocumentRow, PassageRow
 
 APPLICATION = int.from_bytes(b"ISOS")
 """SQLite's `application_id`: what tells a corpus file from any other database."""
 _MAGIC, _APPLICATION_AT = b"SQLite format 3\0", slice(68, 72)
 """https://www.sqlite.org/fileformat.html, section 1.3."""
+_PAGE_BYTES = 8192
+"""Five vectors of 384 dimensions; of SQLite's own 4096 bytes, which hold two, they waste a quarter (ADR 0018)."""
 
-MIGRATIONS: tuple[tuple[str, ...], ...] = (
-    (
+Step = Callable[[sqlite3.Connection], None]
+
+
+def _first(connection: sqlite3.Connection) -> None:
+    for statement in (
         """CREATE TABLE corpora (
             name TEXT PRIMARY KEY,
             description TEXT,
@@ -35,22 +47,113 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             key INTEGER PRIMARY KEY REFERENCES documents(key) ON DELETE CASCADE,
             vector BLOB NOT NULL
         ) STRICT""",
-    ),
-)
+    ):
+        connection.execute(statement)
+
+
+def _passages(connection: sqlite3.Connection) -> None:
+    """Documents of several passages, checksums, words, fields, tombstones and vectors of a second encoder."""
+    for statement in (
+        "ALTER TABLE vectors RENAME TO vectors_1",
+        "ALTER TABLE documents RENAME TO documents_1",
+        "ALTER TABLE corpora ADD COLUMN generation TEXT NOT NULL DEFAULT ''",
+        "ALTER TABLE corpora ADD COLUMN documents INTEGER NOT NULL DEFAULT 0",
+        "ALTER TABLE corpora ADD COLUMN passages INTEGER NOT NULL DEFAULT 0",
+        "ALTER TABLE corpora ADD COLUMN fresh TEXT",
+        # Its number is the key of its first passage.
+        """CREATE TABLE documents (
+            number INTEGER PRIMARY KEY,
+            id TEXT NOT NULL UNIQUE,
+            text TEXT NOT NULL,
+            metadata TEXT NOT NULL,
+            hash BLOB NOT NULL,
+            checksum INTEGER NOT NULL
+        ) STRICT""",
+        "CREATE INDEX documents_by_hash ON documents (hash)",
+        # AUTOINCREMENT: a key that was ever given out is never given out again.
+        """CREATE TABLE passages (
+            key INTEGER PRIMARY KEY AUTOINCREMENT,
+            document INTEGER NOT NULL REFERENCES documents(number) ON DELETE CASCADE,
+            start INTEGER,
+            "end" INTEGER,
+            checksum INTEGER NOT NULL
+        ) STRICT""",
+        "CREATE INDEX passages_by_document ON passages (document)",
+        # Apart from the texts, so that an index is rebuilt without reading them.
+        """CREATE TABLE vectors (
+            key INTEGER PRIMARY KEY REFERENCES passages(key) ON DELETE CASCADE,
+            vector BLOB NOT NULL,
+            checksum INTEGER NOT NULL
+        ) STRICT""",
+        """CREATE TABLE fresh (
+            key INTEGER PRIMARY KEY REFERENCES passages(key) ON DELETE CASCADE,
+            vector BLOB NOT NULL,
+            checksum INTEGER NOT NULL
+        ) STRICT""",
+        "CREATE TABLE tombstones (key INTEGER PRIMARY KEY) STRICT",
+        *fields.TABLES,
+        *words.TABLES,
+    ):
+        connection.execute(statement)
+    last = 0
+    old = """SELECT key, id, text, metadata, vector FROM documents_1 JOIN vectors_1 USING (key)
+        WHERE key > ? ORDER BY key LIMIT ?"""
+    while rows := connection.execute(old, (last, BLOCK)).fetchall():
+        last = rows[-1][0]
+        documents = [
+            DocumentRow.of(key, Document(name, text, orjson.loads(metadata)), None)
+            for key, name, text, metadata, _ in rows
+        ]
+        connection.executemany(f"INSERT INTO documents ({DOCUMENT}) VALUES (?, ?, ?, ?, ?, ?)", documents)
+        connection.executemany(
+            f"INSERT INTO passages ({PASSAGE}) VALUES (?, ?, ?, ?, ?)",
+            (PassageRow.of(row.number, row.number, None) for row in documents),
+        )
+        connection.executemany(
+            "INSERT INTO vectors (key, vector, checksum) VALUES (?, ?, ?)",
+            ((key, vector, vectors.checksum(key, vector)) for key, *_, vector in rows),
+        )
+        fields.index(connection, ((row.number, orjson.loads(row.metadata)) for row in documents))
+        words.index(connection, ((row.number, row.text) for row in documents))
+    (given,) = connection.execute("SELECT max(seq) FROM sqlite_sequence WHERE name = 'documents_1'").fetchone()
+    connection.execute("DELETE FROM sqlite_sequence WHERE name = 'passages'")
+    connection.execute("INSERT INTO sqlite_sequence (name, seq) VALUES ('passages', ?)", (given or 0,))
+    connection.execute("DROP TABLE vectors_1")
+    connection.execute("DROP TABLE documents_1")
+    connection.execute(
+        "UPDATE corpora SET generation = ?, documents = (SELECT count(*) FROM documents), "
+        "passages = (SELECT count(*) FROM passages)",
+        (secrets.token_hex(8),),
+    )
+
+
+MIGRATIONS: tuple[Step, ...] = (_first, _passages)
+
+
+def is_new(path: Path) -> bool:
+    """Whether nothing was committed to it yet: it may be there, empty or, after a power loss, as zeros."""
+    return not path.exists() or not any(_header(path))
 
 
 def is_foreign(path: Path) -> bool:
     """Whether somebody else wrote this file. Looks at its first bytes only: SQLite may write when it opens one."""
+    header = _header(path)
+    return not (header.startswith(_MAGIC) and header[_APPLICATION_AT] == APPLICATION.to_bytes(4))
+
+
+def _header(path: Path) -> bytes:
     with path.open("rb") as file:
-        header = file.read(100)
-    ours = header.startswith(_MAGIC) and header[_APPLICATION_AT] == APPLICATION.to_bytes(4)
-    return bool(header) and not ours
+        return file.read(100)
 
 
 def mark(path: Path) -> None:
     """Make an empty file ours. Before the file has a write-ahead log, so that the mark is in its first page."""
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("BEGIN")  # a kill between two writes would leave a file that is nobody's
+        connection.execute(f"PRAGMA page_size = {_PAGE_BYTES}")
+        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
         connection.execute(f"PRAGMA application_id = {APPLICATION}")
+        connection.execute("COMMIT")
 
 
 def migrate(connection: sqlite3.Connection, file: Path) -> None:
@@ -64,7 +167,6 @@ def migrate(connection: sqlite3.Connection, file: Path) -> None:
         raise StoreError(f"{file}: written by a later version (format {version}, known up to {len(MIGRATIONS)})")
     if version == len(MIGRATIONS):
         return
-    for statements in MIGRATIONS[version:]:
-        for statement in statements:
-            connection.execute(statement)
+    for step in MIGRATIONS[version:]:
+        step(connection)
     connection.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")

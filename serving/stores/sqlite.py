@@ -5,16 +5,36 @@ from __future__ import annotations
 import fcntl
 import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
-from models.disk import fsync
-from serving.errors import Conflict, NotFound
-from serving.ports import Change, Content, Corpus, Document, Floats, Keys, Size, StoreError
+from models.disk import fsync, make_folder
+from serving.errors import Conflict, NotFound, ServiceError
+from serving.failpoints import reach
+from serving.filters import Filter
+from serving.ports import (
+    Change,
+    Chunking,
+    Content,
+    Corpus,
+    Document,
+    Facets,
+    Floats,
+    Held,
+    Keys,
+    Passage,
+    Ranking,
+    Size,
+    StoreError,
+    Write,
+)
 from serving.stores.corpus_file import CorpusFile
+from serving.stores.failures import naming
 
 SUFFIX = ".sqlite"
+_BESIDE = ("-journal", "-wal", "-shm")
+"""What SQLite keeps beside a file while it is open, or was left open."""
 
 
 class SqliteStore:
@@ -25,12 +45,13 @@ class SqliteStore:
             that this version can serve. Nothing but what a killed creation or removal left is ever removed.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, synchronous: str = "FULL") -> None:
         self._folder = folder
+        self._synchronous = synchronous
         self._lock = threading.Lock()
         self._files: dict[str, CorpusFile] = {}
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            make_folder(folder)
             self._held = _hold(folder)
             paths = sorted(path for path in folder.iterdir() if path.name.endswith(SUFFIX))
         except OSError as error:
@@ -52,17 +73,7 @@ class SqliteStore:
             if file := self._files.get(corpus.name):
                 file.describe(corpus.description, corpus.recall_target)
                 return False
-            path = self._folder / f"{corpus.name}{SUFFIX}"
-            if path.exists():
-                raise Conflict(f"{path.name} was put into the folder of the corpora since the start: start again")
-            file = CorpusFile(path)
-            try:
-                file.create(corpus, content)
-            except BaseException:
-                _remove(file)
-                raise
-            fsync(self._folder)
-            self._files[corpus.name] = file
+            self._files[corpus.name] = self._created(self._free_path(corpus.name), corpus, content)
             return True
 
     def corpus(self, name: str) -> Corpus:
@@ -72,44 +83,102 @@ class SqliteStore:
         raise NotFound(f"there is no corpus {name!r}")
 
     def drop(self, name: str) -> None:
-        """See `Store`."""
+        """See `Store`. It is gone with its file; the log may go later. A full disk does not stand in the way."""
         with self._lock:
             file = self._file(name)
-            file.retire()
-            del self._files[name]
-            _remove(file)
+            with file.set_aside(folded=False):
+                reach("store.before-drop")
+                file.path.unlink()
+                file.close()
+                del self._files[name]
+                fsync(self._folder)
+                reach("store.after-drop")
+                _unlink_beside(file.path)
 
-    def put(self, name: str, content: Content) -> Change:
+    def write(self, name: str, writes: Sequence[Write]) -> list[Change | ServiceError]:
         """See `Store`."""
-        return self._file(name).put(content)
+        return self._file(name).write(writes)
 
-    def delete(self, name: str, keys: Sequence[int]) -> None:
+    def embedded(self, name: str, texts: Sequence[str], chunking: Chunking | None) -> list[Held | None]:
         """See `Store`."""
-        self._file(name).delete(keys)
-
-    def key(self, name: str, document: str) -> int:
-        """See `Store`."""
-        return self._file(name).key(document)
+        return self._file(name).embedded(texts, chunking)
 
     def document(self, name: str, document: str) -> Document:
         """See `Store`."""
         return self._file(name).document(document)
 
-    def documents(self, name: str, keys: Sequence[int]) -> dict[int, Document]:
+    def passages(self, name: str, keys: Sequence[int]) -> dict[int, Passage]:
         """See `Store`."""
-        return self._file(name).documents(keys)
+        return self._file(name).passages(keys)
 
     def page(self, name: str, after: int, limit: int) -> list[tuple[int, Document]]:
         """See `Store`."""
         return self._file(name).page(after, limit)
 
-    def metadata(self, name: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    def matching(self, name: str, where: Filter) -> Keys:
         """See `Store`."""
-        return self._file(name).metadata()
+        return self._file(name).matching(where)
 
-    def vectors(self, name: str, keys: Sequence[int] | None = None) -> Iterator[tuple[Keys, Floats]]:
+    def ids_matching(self, name: str, where: Filter) -> list[str]:
         """See `Store`."""
-        return self._file(name).vectors(keys)
+        return self._file(name).ids_matching(where)
+
+    def facets(self, name: str, values: int) -> Facets:
+        """See `Store`."""
+        return self._file(name).facets(values)
+
+    def words(self, name: str, query: str, k: int, where: Filter | None = None) -> Ranking:
+        """See `Store`."""
+        return self._file(name).words(query, k, where)
+
+    def vectors(self, name: str, keys: Sequence[int] | None = None, after: int = 0) -> Iterator[tuple[Keys, Floats]]:
+        """See `Store`."""
+        return self._file(name).vectors(keys, after)
+
+    def tombstones(self, name: str, upto: int) -> Keys:
+        """See `Store`."""
+        return self._file(name).tombstones(upto)
+
+    def bury(self, name: str, keys: Keys) -> None:
+        """See `Store`."""
+        self._file(name).bury(keys)
+
+    def last_key(self, name: str) -> int:
+        """See `Store`."""
+        return self._file(name).last_key()
+
+    def stale(self, name: str, fingerprint: str, limit: int) -> list[tuple[int, str]]:
+        """See `Store`."""
+        return self._file(name).stale(fingerprint, limit)
+
+    def refresh(self, name: str, fingerprint: str, keys: Keys, vectors: Floats) -> None:
+        """See `Store`."""
+        self._file(name).refresh(fingerprint, keys, vectors)
+
+    def swap(self, name: str, fingerprint: str) -> bool:
+        """See `Store`."""
+        return self._file(name).swap(fingerprint)
+
+    def copy(self, name: str, to: Path) -> tuple[Corpus, Size]:
+        """See `Store`."""
+        return self._file(name).copy(to)
+
+    def adopt(self, name: str, file: Path) -> None:
+        """See `Store`. Reads and writes wait while the files change places."""
+        _prepare(name, file)
+        with self._lock:
+            if held := self._files.get(name):
+                with held.set_aside():
+                    _move(file, held.path)
+            else:
+                path = self._free_path(name)
+                with naming(path):
+                    _move(file, path)
+                self._files[name] = CorpusFile(path, self._synchronous)
+
+    def verify(self, name: str) -> list[str]:
+        """See `Store`."""
+        return self._file(name).verify()
 
     def size(self, name: str) -> Size:
         """See `Store`; bytes on disk."""
@@ -127,16 +196,39 @@ class SqliteStore:
             return file
         raise NotFound(f"there is no corpus {name!r}")
 
+    def _free_path(self, name: str) -> Path:
+        path = self._folder / f"{name}{SUFFIX}"
+        if path.exists():
+            raise Conflict(f"{path.name} was put into the folder of the corpora since the start: start again")
+        return path
+
+    def _created(self, path: Path, corpus: Corpus, content: Content | None) -> CorpusFile:
+        with naming(path):
+            _unlink_beside(path)
+            file = None
+            try:
+                file = CorpusFile(path, self._synchronous)
+                file.create(corpus, content)
+                fsync(self._folder)
+            except BaseException:
+                if file:
+                    file.close()
+                _unlink(path)
+                raise
+            return file
+
     def _open_or_sweep(self, path: Path) -> None:
-        file, name = CorpusFile(path), path.name.removesuffix(SUFFIX)
-        corpus = file.corpus()
-        if corpus is None:
-            _remove(file)
-        elif corpus.name == name:
-            self._files[name] = file
-        else:
-            file.close()
-            raise StoreError(f"{path}: holds the corpus {corpus.name!r}; give the file its name back")
+        name = path.name.removesuffix(SUFFIX)
+        with _refusing(path):
+            file = CorpusFile(path, self._synchronous)
+            self._files[name] = file  # closed with the others if it is refused
+            corpus = file.corpus()
+            if corpus is None:
+                file.close()
+                del self._files[name]
+                _unlink(path)
+            elif corpus.name != name:
+                raise StoreError(f"{path}: holds the corpus {corpus.name!r}; give the file its name back")
 
 
 def _hold(folder: Path) -> int:
@@ -150,9 +242,53 @@ def _hold(folder: Path) -> int:
     return held
 
 
-def _remove(file: CorpusFile) -> None:
-    """The log first: a log left beside a later file of the same name would be replayed into it."""
-    file.close()
-    for suffix in ("-journal", "-wal", "-shm", ""):
-        file.path.with_name(file.path.name + suffix).unlink(missing_ok=True)
-    fsync(file.path.parent)
+@contextmanager
+def _refusing(path: Path) -> Iterator[None]:
+    """What would be an answer to a caller is here why the file can't be used."""
+    try:
+        yield
+    except ServiceError as error:
+        raise StoreError(f"{path}: {error.__cause__ or error}") from error
+
+
+def _unlink(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    _unlink_beside(path)
+    fsync(path.parent)
+
+
+def _unlink_beside(path: Path) -> None:
+    """A log left beside a later file of the same name would be replayed into it."""
+    for suffix in _BESIDE:
+        path.with_name(path.name + suffix).unlink(missing_ok=True)
+
+
+def _prepare(name: str, file: Path) -> None:
+    """Make `file` a whole corpus of this name and of today's format, in one piece.
+
+    Raises:
+        StoreError: it is none.
+    """
+    if not file.is_file():
+        raise StoreError(f"{file}: there is no such file")
+    with _refusing(file):
+        opened = CorpusFile(file)
+        try:
+            if opened.corpus() is None:
+                raise StoreError(f"{file}: holds no corpus")
+            if wrong := opened.verify():
+                raise StoreError(f"{file}: damaged: {wrong[0]}")
+            opened.rename(name)
+            with opened.set_aside():
+                fsync(file)
+        finally:
+            opened.close()
+
+
+def _move(file: Path, to: Path) -> None:
+    """In one step, while nobody has `to` open."""
+    reach("store.before-adopt")
+    _unlink_beside(to)
+    file.replace(to)
+    fsync(to.parent)
+    reach("store.after-adopt")

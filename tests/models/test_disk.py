@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from models.disk import replacing, verdict
+from models.disk import make_folder, replacing, verdict
 
 
 def test_what_was_written_beside_takes_the_place(tmp_path: Path) -> None:
@@ -49,3 +49,14 @@ def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError) as caught, replacing(tmp_path / "no" / "a.txt") as beside:
         beside.write_text("text")
     assert verdict(caught.value) == (f"{tmp_path}/no/a.txt: No such file or directory", 2)
+
+
+def test_a_folder_and_those_above_it_are_synced_where_they_are_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[Path] = []
+    monkeypatch.setattr("models.disk.fsync", synced.append)
+    make_folder(tmp_path / "a" / "b")
+    assert synced == [tmp_path, tmp_path / "a"]
+    make_folder(tmp_path / "a" / "b")
+    assert len(synced) == 2

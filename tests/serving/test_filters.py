@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.errors import Invalid
-from serving.filters import compile_filter
+from serving.filters import MAX_CONDITIONS, compile_filter
 
 BOOK = {
     "year": 2011,
@@ -63,7 +64,15 @@ BOOK = {
     ],
 )
 def test_matches(condition: dict[str, Any], matches: bool) -> None:
-    assert compile_filter(condition)(BOOK) is matches
+    assert compile_filter(condition).matches(BOOK) is matches
+
+
+def test_nan_equals_nothing_and_integers_have_no_bound() -> None:
+    nan = float("nan")
+    assert not compile_filter({"a": nan}).matches({"a": nan})
+    assert not compile_filter({"a": {"$in": [nan, [nan]]}}).matches({"a": [nan]})
+    assert compile_filter({"a": {"$lt": 10**400}}).matches({"a": 2**64})
+    assert not compile_filter({"a": {"$gt": 0}}).matches({"a": math.inf})
 
 
 @pytest.mark.parametrize(
@@ -105,6 +114,15 @@ def test_depth_is_bounded() -> None:
         compile_filter({"a": deep})
 
 
+def test_conditions_are_bounded_and_options_are_not() -> None:
+    many = [{"a": i} for i in range(MAX_CONDITIONS)]
+    assert compile_filter({"$or": many}).matches({"a": MAX_CONDITIONS - 1})
+    for more in ({"$or": [*many, {"b": 1}]}, {"$not": {"$and": many}, "b": 1}, {"$or": many, "b": {"$gt": 1}}):
+        with pytest.raises(Invalid, match="filter: more than 1000 conditions"):
+            compile_filter(more)
+    assert compile_filter({"a": {"$in": list(range(100_000))}}).matches({"a": 99_999})
+
+
 json = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
     lambda inner: (
@@ -119,9 +137,9 @@ json = st.recursive(
 @given(condition=json, metadata=st.dictionaries(st.sampled_from("ab"), json))
 def test_any_json_is_a_filter_or_refused(condition: Any, metadata: dict[str, Any]) -> None:
     try:
-        predicate = compile_filter(condition)
+        where = compile_filter(condition)
     except Invalid:
         return
-    assert isinstance(predicate(metadata), bool)
+    assert isinstance(where.matches(metadata), bool)
     if condition:  # an empty one is legal only as the whole filter
-        assert compile_filter({"$not": condition})(metadata) is not predicate(metadata)
+        assert compile_filter({"$not": condition}).matches(metadata) is not where.matches(metadata)

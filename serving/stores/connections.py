@@ -1,0 +1,200 @@
+"""The connections to one SQLite file: one that writes, as many that read as there are readers at once."""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from serving.errors import NotFound
+from serving.failpoints import reach
+from serving.stores.failures import naming
+
+log = logging.getLogger(__name__)
+
+PATIENCE = 60.0
+"""Seconds to wait for a lock. Nobody holds one for long: it stands between a bug and a caller."""
+LOG_BYTES = 64 << 20
+"""Of the write-ahead log, beyond which it is folded into the file even if readers must be waited for."""
+_LOG_PATIENCE_MS = 500
+_KEPT = 4
+"""Readers that stay open between reads: each takes two file descriptors."""
+
+
+class Connections:
+    """Readers wait neither for the writer nor for each other. Opened where they are needed, kept where they were.
+
+    Closed, while others want to use it, it is a corpus that is not there: `NotFound`.
+    """
+
+    def __init__(self, path: Path, synchronous: str = "FULL") -> None:
+        self.path = path
+        self._synchronous = synchronous
+        self._writing = threading.RLock()
+        self._turn = threading.Condition()
+        """Around what follows."""
+        self._writer: sqlite3.Connection | None = None
+        self._idle: list[sqlite3.Connection] = []
+        self._reading = 0
+        self._alone = False
+        self._closed = False
+        self._log_bytes = LOG_BYTES
+
+    @contextmanager
+    def writing(self) -> Iterator[sqlite3.Connection]:
+        """A transaction: committed and on disk after the block, or undone."""
+        with self._writing, naming(self.path):
+            writer = self._opened_writer()
+            try:
+                writer.execute("BEGIN IMMEDIATE")
+                yield writer
+                reach("store.before-commit")
+                writer.execute("COMMIT")
+            except BaseException:
+                self._undo(writer)
+                raise
+            reach("store.after-commit")
+            self._bound_log(writer)
+
+    @contextmanager
+    def reading(self) -> Iterator[sqlite3.Connection]:
+        """One moment of the file, whatever is committed meanwhile. Not for long: the log can't be folded before it."""
+        with naming(self.path):
+            reader = self._take()
+            try:
+                reader.execute("BEGIN")
+                yield reader
+            finally:
+                self._give(reader)
+
+    @contextmanager
+    def maintaining(self) -> Iterator[sqlite3.Connection]:
+        """The writer outside of a transaction."""
+        with self._writing, naming(self.path):
+            yield self._opened_writer()
+
+    @contextmanager
+    def alone(self, *, folded: bool) -> Iterator[None]:
+        """Nobody has the file open, and if `folded` there is nothing in its log; others wait for the end of the block.
+
+        Raises:
+            Unhealthy: the log can't be folded; nothing has changed.
+        """
+        with self._writing, naming(self.path):
+            self._check_open()
+            with self._turn:
+                self._alone = True
+                self._turn.wait_for(lambda: not self._reading)
+            try:
+                self._close_readers()
+                if folded:
+                    self._fold()
+                self._close_writer()
+                yield
+            finally:
+                with self._turn:
+                    self._alone = False
+                    self._turn.notify_all()
+
+    def close(self) -> None:
+        """Let go, whatever the disk says: what is not folded is in the log, and replayed when the file is opened."""
+        with self._writing:
+            with self._turn:
+                self._closed = True
+                self._turn.notify_all()
+                self._turn.wait_for(lambda: not self._reading)
+            self._close_readers()
+            self._close_writer()
+
+    def _close_readers(self) -> None:
+        for reader in self._idle:
+            reader.close()
+        self._idle.clear()
+
+    def _close_writer(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+        self._writer = None
+
+    def _fold(self) -> None:
+        busy, _, _ = self._opened_writer().execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        if busy:
+            raise OSError("its log is in use")
+
+    def _opened_writer(self) -> sqlite3.Connection:
+        self._check_open()
+        if self._writer is None:
+            writer = _connect(self.path)
+            try:
+                writer.execute("PRAGMA journal_mode = WAL")
+                writer.execute(f"PRAGMA synchronous = {self._synchronous}")
+                writer.execute("PRAGMA foreign_keys = ON")
+            except BaseException:
+                writer.close()
+                raise
+            self._writer = writer
+        return self._writer
+
+    def _undo(self, writer: sqlite3.Connection) -> None:
+        """Some errors have rolled back already; what can't be rolled back is never committed by a new connection."""
+        try:
+            if writer.in_transaction:
+                writer.execute("ROLLBACK")
+        except sqlite3.Error:
+            log.exception("%s: could not roll back; opened anew", self.path)
+            self._writer = None
+            writer.close()
+
+    def _bound_log(self, writer: sqlite3.Connection) -> None:
+        """SQLite folds the log when it can; under readers that never pause it never can, so they are made to."""
+        beside = self.path.with_name(self.path.name + "-wal")
+        size = beside.stat().st_size if beside.exists() else 0
+        if size <= self._log_bytes:
+            return
+        self._log_bytes = size + LOG_BYTES  # a long reader is there: not again at every commit
+        with suppress(sqlite3.Error):  # the write is committed, and the next one sees a disk that fails
+            writer.execute(f"PRAGMA busy_timeout = {_LOG_PATIENCE_MS}")
+            busy, _, _ = writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            self._log_bytes = self._log_bytes if busy else LOG_BYTES
+            writer.execute(f"PRAGMA busy_timeout = {PATIENCE * 1000:.0f}")
+
+    def _take(self) -> sqlite3.Connection:
+        with self._turn:
+            self._turn.wait_for(lambda: not self._alone)
+            self._check_open()
+            self._reading += 1
+            if self._idle:
+                return self._idle.pop()
+        try:
+            return _connect(self.path)
+        except BaseException:
+            with self._turn:
+                self._reading -= 1
+                self._turn.notify_all()
+            raise
+
+    def _give(self, reader: sqlite3.Connection) -> None:
+        try:
+            reader.rollback()
+            kept = len(self._idle) < _KEPT
+        except sqlite3.Error:
+            log.exception("%s: a reader could not end its transaction", self.path)
+            kept = False
+        if not kept:
+            reader.close()
+        with self._turn:
+            self._reading -= 1
+            self._idle += [reader] if kept else []
+            self._turn.notify_all()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise NotFound(f"there is no corpus {self.path.stem!r}")
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    existing = f"{path.absolute().as_uri()}?mode=rw"  # never made by opening: of a file that is gone, an error
+    return sqlite3.connect(existing, uri=True, timeout=PATIENCE, isolation_level=None, check_same_thread=False)

@@ -1,0 +1,85 @@
+"""What the metadata of a corpus hold: its fields, what kinds of values each has and which of them most often."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+
+from serving.ports import Facet, Facets, FacetValue
+from serving.stores.fields import FALSE, LIST, NULL, OBJECT, OPAQUE, TRUE, Value
+
+MAX_FIELDS = 64
+"""That are told of: the first ones that the corpus had."""
+COUNTED = 1_000_000
+"""Postings that are counted for one answer; the values of a field with more than are left then have no counts."""
+_SCALARS = {FALSE: False, TRUE: True, NULL: None}
+_KINDS = {NULL: "null", FALSE: "boolean", TRUE: "boolean", LIST: "list", OBJECT: "object"}
+_NUMBER, _TEXT, _BLOB = "value < ''", "value >= '' AND value < x''", "value >= x''"
+"""Where each stands in SQLite's order."""
+
+
+def facets(reader: sqlite3.Connection, values: int) -> Facets:
+    """The fields of the corpus, each with up to `values` of its values.
+
+    Several reads, which the caller must let see one moment: a transaction.
+    """
+    paths = reader.execute("SELECT number, path FROM fields ORDER BY number LIMIT ?", (MAX_FIELDS + 1,)).fetchall()
+    left, found = COUNTED, []
+    for field, path in paths[:MAX_FIELDS]:
+        postings = _postings(reader, field, left + 1)
+        left -= min(left, postings)
+        if postings:
+            found.append(_facet(reader, field, path, values, counted=left > 0))
+    return Facets(found, len(paths) <= MAX_FIELDS)
+
+
+def _facet(reader: sqlite3.Connection, field: int, path: str, values: int, *, counted: bool) -> Facet:
+    least, greatest = _extremes(reader, field)
+    kinds = {_KINDS[blob] for blob in _KINDS if _has(reader, field, "value = ?", blob)}
+    kinds |= {"number"} if least is not None else set()
+    kinds |= {"string"} if _has(reader, field, _TEXT) else set()
+    listed = list(_most_frequent(reader, field, values + 1) if counted else _first(reader, field, values + 1))
+    complete = len(listed) <= values and not _has(reader, field, "value = ?", OPAQUE)
+    return Facet(path, sorted(kinds), least, greatest, listed[:values], complete)
+
+
+def _postings(reader: sqlite3.Connection, field: int, limit: int) -> int:
+    """Up to `limit`."""
+    counting = "SELECT count(*) FROM (SELECT 1 FROM postings WHERE field = ? LIMIT ?)"
+    ((count,),) = reader.execute(counting, (field, limit))
+    return int(count)
+
+
+def _extremes(reader: sqlite3.Connection, field: int) -> tuple[int | float | None, int | float | None]:
+    """Of its numbers; each is looked up where the order has it."""
+    select = f"SELECT value FROM postings WHERE field = ? AND {_NUMBER} ORDER BY value"
+    least = reader.execute(f"{select} LIMIT 1", (field,)).fetchone()
+    greatest = reader.execute(f"{select} DESC LIMIT 1", (field,)).fetchone()
+    return (least[0], greatest[0]) if least else (None, None)
+
+
+def _has(reader: sqlite3.Connection, field: int, condition: str, *values: Value) -> bool:
+    select = f"SELECT 1 FROM postings WHERE field = ? AND {condition} LIMIT 1"
+    return reader.execute(select, (field, *values)).fetchone() is not None
+
+
+def _most_frequent(reader: sqlite3.Connection, field: int, limit: int) -> Iterator[FacetValue]:
+    """Ties in SQLite's order of values."""
+    select = """SELECT value, count(*) AS documents FROM postings
+        WHERE field = ? AND value NOT IN (?, ?, ?) GROUP BY value ORDER BY documents DESC, value LIMIT ?"""
+    for value, documents in reader.execute(select, (field, LIST, OBJECT, OPAQUE, limit)):
+        yield FacetValue(_SCALARS[value] if isinstance(value, bytes) else value, documents)
+
+
+def _first(reader: sqlite3.Connection, field: int, limit: int) -> Iterator[FacetValue]:
+    """The first in their order, a lookup for each."""
+    beyond, last = "", ()
+    while limit:
+        select = f"SELECT value FROM postings WHERE field = ? {beyond} ORDER BY value LIMIT 1"
+        row = reader.execute(select, (field, *last)).fetchone()
+        if row is None:
+            return
+        beyond, last = "AND value > ?", row
+        if row[0] not in (LIST, OBJECT, OPAQUE):
+            limit -= 1
+            yield FacetValue(_SCALARS[row[0]] if isinstance(row[0], bytes) else row[0], None)

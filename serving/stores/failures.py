@@ -1,0 +1,50 @@
+"""What a caller is told when the disk fails, and the file that it concerns."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import orjson
+
+from serving.errors import InsufficientStorage, Unhealthy
+
+log = logging.getLogger(__name__)
+
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+UNREADABLE = (sqlite3.DatabaseError, UnicodeDecodeError, orjson.JSONDecodeError)
+"""What reading raises where bytes have changed."""
+
+
+class DamageError(Exception):
+    """A row is not what was written; the message says which."""
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Errors of the disk, which name no file, become what the server answers with.
+
+    A statement that fails is one that the file makes fail: they are all fixed, and of a format that was checked.
+
+    Raises:
+        InsufficientStorage: there is no room.
+        Unhealthy: it can't be read or written, or holds something else than was written.
+    """
+    try:
+        yield
+    except sqlite3.ProgrammingError:
+        raise
+    except (OSError, DamageError, *UNREADABLE) as error:
+        log.error("%s: %s", path, error)
+        told = InsufficientStorage if _is_full(error) else Unhealthy
+        raise told(f"{path.name}: {error}") from error
+
+
+def _is_full(error: Exception) -> bool:
+    if isinstance(error, OSError):
+        return error.errno in _FULL
+    return getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL

@@ -1,0 +1,150 @@
+"""Postings of metadata: which documents hold which value in which field.
+
+A posting is a row for each value at each path, each element of a list included. Their order is SQLite's own: numbers as
+numbers, whole or not, then strings by UTF-8, which is by code point as in Python, then blobs, which stand here for what
+is neither (https://www.sqlite.org/datatype3.html, section 4.1). What can't be posted leaves `OPAQUE` in its field: a
+filter then reads the document. `matching.py` answers filters.
+"""
+
+from __future__ import annotations
+
+import math
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from serving.json_body import is_unicode
+
+FALSE, TRUE, NULL, OBJECT, LIST, OPAQUE = (bytes([kind]) for kind in range(6))
+Value = int | float | str | bytes
+Numbers = NDArray[np.int64]
+"""Of documents."""
+
+MAX_TEXT = 256
+"""Characters of a string; a longer one is opaque."""
+MAX_ELEMENTS = 256
+"""Of a list; a longer one is opaque."""
+MAX_FIELDS, MAX_PATH = 256, 512
+"""Paths of a document, characters of a path; a document beyond them is opaque as a whole."""
+WHOLE = 0
+"""The field that a document opaque as a whole is posted in."""
+BLOCK = 4096
+"""Documents read at a time."""
+
+TABLES = (
+    "CREATE TABLE fields (number INTEGER PRIMARY KEY, path TEXT NOT NULL UNIQUE) STRICT",
+    # No type: each value keeps its own.
+    """CREATE TABLE postings (
+        field INTEGER NOT NULL,
+        value NOT NULL,
+        document INTEGER NOT NULL,
+        PRIMARY KEY (field, value, document)
+    ) WITHOUT ROWID""",
+)
+
+
+def index(writer: sqlite3.Connection, rows: Iterable[tuple[int, Mapping[str, Any]]]) -> None:
+    """Post the metadata of new documents, each with its number."""
+    writer.executemany("INSERT INTO postings (field, value, document) VALUES (?, ?, ?)", _postings(writer, rows))
+
+
+def remove(writer: sqlite3.Connection, rows: Iterable[tuple[int, Mapping[str, Any]]]) -> None:
+    """Take back what `index` posted of the same rows."""
+    writer.executemany("DELETE FROM postings WHERE field = ? AND value = ? AND document = ?", _postings(writer, rows))
+
+
+def check(reader: sqlite3.Connection) -> list[str]:
+    """What is wrong with the postings, held against the metadata in the table `documents`; a line each."""
+    fields = {path: number for number, path in reader.execute("SELECT number, path FROM fields")}
+    expected = missing = 0
+    for number, metadata in documents(reader, numbers(reader, "SELECT number FROM documents")):
+        for path, value in posted(metadata):
+            row = (WHOLE if path is None else fields.get(path), value, number)
+            select = "SELECT 1 FROM postings WHERE field = ? AND value = ? AND document = ?"
+            expected += 1
+            missing += reader.execute(select, row).fetchone() is None
+    ((held,),) = reader.execute("SELECT count(*) FROM postings")
+    wrong = {"missing": missing, "of no document": held - (expected - missing)}
+    return [f"postings: {count} {what}" for what, count in wrong.items() if count]
+
+
+def numbers(connection: sqlite3.Connection, select: str, *values: Value) -> NDArray[np.int64]:
+    """The integers that `select` gives as `number`, in no order. One step of SQLite: other threads run meanwhile."""
+    ((found,),) = connection.execute(f"SELECT json_group_array(number) FROM ({select})", values)
+    return np.array(orjson.loads(found), dtype=np.int64)
+
+
+def documents(reader: sqlite3.Connection, chosen: Numbers) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """Number and metadata of the `chosen` documents."""
+    select = "SELECT number, metadata FROM documents WHERE number IN (SELECT value FROM json_each(?))"
+    for start in range(0, len(chosen), BLOCK):
+        block = orjson.dumps(chosen[start : start + BLOCK].tolist()).decode()
+        for number, metadata in reader.execute(select, (block,)).fetchall():
+            yield number, orjson.loads(metadata)
+
+
+def posted(metadata: Mapping[str, Any]) -> set[tuple[str | None, Value]]:
+    """Path and value of each posting of a document; no path where the whole document is opaque."""
+    found = list(islice(_fields(metadata, ""), MAX_FIELDS + 1))
+    if len(found) > MAX_FIELDS or any(len(path) > MAX_PATH for path, _ in found):
+        return {(None, OPAQUE)}
+    return {(path, value) for path, at_path in found for value in _values(at_path)}
+
+
+def stored(value: Any) -> Value:
+    """How a JSON value is posted. Of two that are equal both are the same, whether a kind of blob or the value."""
+    if value is None:
+        return NULL
+    if isinstance(value, bool):
+        return TRUE if value else FALSE
+    if isinstance(value, str):
+        return value if len(value) <= MAX_TEXT and is_unicode(value) else OPAQUE
+    if isinstance(value, int) and -(2**63) <= value < 2**63:
+        return value
+    if isinstance(value, int | float):
+        return _as_float(value)
+    return LIST if isinstance(value, list) else OBJECT
+
+
+def _postings(
+    writer: sqlite3.Connection, rows: Iterable[tuple[int, Mapping[str, Any]]]
+) -> list[tuple[int, Value, int]]:
+    found = [(path, value, document) for document, metadata in rows for path, value in posted(metadata)]
+    fields = {path: WHOLE if path is None else _field(writer, path) for path in {path for path, _, _ in found}}
+    return [(fields[path], value, document) for path, value, document in found]
+
+
+def _field(writer: sqlite3.Connection, path: str) -> int:
+    for (number,) in writer.execute("SELECT number FROM fields WHERE path = ?", (path,)):
+        return int(number)
+    ((number,),) = writer.execute("INSERT INTO fields (path) VALUES (?) RETURNING number", (path,))
+    return int(number)
+
+
+def _fields(metadata: Mapping[str, Any], parent: str) -> Iterator[tuple[str, Any]]:
+    for name, value in metadata.items():
+        if "." in name:
+            continue  # no filter reaches it: it would read a path
+        path = parent + name
+        yield path, value
+        if isinstance(value, Mapping) and len(path) <= MAX_PATH:
+            yield from _fields(value, path + ".")
+
+
+def _values(found: Any) -> list[Value]:
+    if not isinstance(found, list):
+        return [stored(found)]
+    return [LIST, *map(stored, found)] if len(found) <= MAX_ELEMENTS else [OPAQUE]
+
+
+def _as_float(number: int | float) -> Value:
+    try:
+        exact = float(number)
+    except OverflowError:
+        return OPAQUE
+    return exact if math.isfinite(exact) and exact == number else OPAQUE

@@ -1,0 +1,201 @@
+"""Which documents match a filter, from the postings of their metadata.
+
+Postings leave some documents open (`OPAQUE`), so every condition is bounded from both sides: documents that match for
+sure, and those that possibly do. Bounds combine like the sets they are; only documents between them are read, at the
+end. That also makes it safe not to look a condition up where it could only thin out a few candidates.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+
+import numpy as np
+
+from serving.filters import All, AnyOf, Compares, Exists, Filter, In, Not
+from serving.json_body import is_unicode
+from serving.stores.fields import LIST, OBJECT, OPAQUE, WHOLE, Numbers, Value, documents, numbers, stored
+
+READ = 20
+"""Postings that are looked up while one document is read, about."""
+MANY = 20_000
+"""Postings that are counted before a lookup, at most."""
+MANY_OPTIONS = 10_000
+"""Options asked for in one statement, of the 32,766 values that SQLite may be built for."""
+_NO_FIELD = -1
+_SQL = {"$gt": ">", "$gte": ">=", "$lt": "<", "$lte": "<="}
+
+
+def matching(reader: sqlite3.Connection, where: Filter) -> Numbers:
+    """Sorted numbers of the documents whose metadata match: those for which `where.matches` is true.
+
+    Several reads, which the caller must let see one moment: a transaction.
+    """
+    sure, possible = _Postings(reader).bounds(where)
+    between = _numbers(reader, possible & ~sure)
+    found = [number for number, metadata in documents(reader, between) if where.matches(metadata)]
+    return _union(_numbers(reader, sure), np.array(found, dtype=np.int64))
+
+
+@dataclass(frozen=True)
+class _Set:
+    """The documents that are listed, sorted, or all others."""
+
+    listed: Numbers
+    others: bool = False
+
+    def __invert__(self) -> _Set:
+        return replace(self, others=not self.others)
+
+    def __and__(self, with_: _Set) -> _Set:
+        match self.others, with_.others:
+            case True, True:
+                return _Set(_union(self.listed, with_.listed), others=True)
+            case True, False:
+                return _Set(np.setdiff1d(with_.listed, self.listed, assume_unique=True))
+            case False, True:
+                return _Set(np.setdiff1d(self.listed, with_.listed, assume_unique=True))
+            case _:
+                return _Set(np.intersect1d(self.listed, with_.listed, assume_unique=True))
+
+    def __or__(self, with_: _Set) -> _Set:
+        return ~(~self & ~with_)
+
+
+_NONE = _Set(np.empty(0, dtype=np.int64))
+_Bounds = tuple[_Set, _Set]
+"""Documents that match for sure; those and all that possibly do."""
+
+
+@dataclass(frozen=True)
+class _Lookup:
+    """Postings of one field whose value meets a condition in SQL."""
+
+    field: int
+    condition: str = "true"
+    values: tuple[Value, ...] = ()
+
+    @property
+    def select(self) -> str:
+        """Their documents, one as often as it has such a posting."""
+        return f"SELECT document AS number FROM postings WHERE field = {self.field} AND {self.condition}"
+
+
+class _Postings:
+    """The postings as a filter sees them."""
+
+    def __init__(self, reader: sqlite3.Connection) -> None:
+        self._reader = reader
+        self._sizes: dict[int, int] = {}
+        self._whole = self._set([_Lookup(WHOLE)])
+
+    def bounds(self, where: Filter) -> _Bounds:
+        """What matches at least, and at most."""
+        match where:
+            case All(parts):
+                return self._every(parts)
+            case AnyOf(parts):
+                return reduce(_either, map(self.bounds, parts))
+            case Not(part):
+                sure, possible = self.bounds(part)
+                return ~possible, ~sure
+            case _:
+                return self._at_path(where)
+
+    def _every(self, parts: Sequence[Filter]) -> _Bounds:
+        sure = possible = ~_NONE
+        for part in sorted(parts, key=self._size):
+            if not possible.others and len(possible.listed) * READ <= self._size(part):
+                return _NONE, possible
+            more_sure, more_possible = self.bounds(part)
+            sure, possible = sure & more_sure, possible & more_possible
+        return sure, possible
+
+    def _at_path(self, where: In | Compares | Exists) -> _Bounds:
+        field = self._field(where.path)
+        sure_lookups, open_lookups = _lookups(where, field)
+        sure = self._set(sure_lookups)
+        possible = sure | self._set(open_lookups) | self._whole
+        if _matches_absent(where):
+            posted = self._set([_Lookup(field)])
+            sure, possible = sure | ~(posted | self._whole), possible | ~posted
+        return sure, possible
+
+    def _size(self, where: Filter) -> int:
+        """Postings of what possibly matches; `MANY` where there are more or nobody knows."""
+        if id(where) not in self._sizes:
+            self._sizes[id(where)] = min(MANY, self._count(where))
+        return self._sizes[id(where)]
+
+    def _count(self, where: Filter) -> int:
+        match where:
+            case All(parts):
+                return min(map(self._size, parts), default=MANY)
+            case AnyOf(parts):
+                return sum(map(self._size, parts))
+            case In() | Compares() | Exists() if not _matches_absent(where):
+                sure, opaque = _lookups(where, self._field(where.path))
+                return sum(self._postings(lookup) for lookup in (*sure, *opaque))
+            case _:
+                return MANY
+
+    def _postings(self, lookup: _Lookup) -> int:
+        select = f"SELECT count(*) FROM ({lookup.select} LIMIT {MANY})"
+        return int(self._reader.execute(select, lookup.values).fetchone()[0])
+
+    def _set(self, lookups: Sequence[_Lookup]) -> _Set:
+        found = [numbers(self._reader, lookup.select, *lookup.values) for lookup in lookups]
+        return _Set(_union(*found)) if found else _NONE
+
+    def _field(self, path: Sequence[str]) -> int:
+        known = self._reader.execute("SELECT number FROM fields WHERE path = ?", (".".join(path),)).fetchone()
+        return int(known[0]) if known else _NO_FIELD
+
+
+def _union(*several: Numbers) -> Numbers:
+    """Sorted, each once. NumPy's own makes a hash table first, which takes fifty times as long here."""
+    both = np.sort(np.concatenate(several))
+    return both[np.diff(both, prepend=-1) > 0]
+
+
+def _either(one: _Bounds, other: _Bounds) -> _Bounds:
+    return one[0] | other[0], one[1] | other[1]
+
+
+def _matches_absent(where: Filter) -> bool:
+    return isinstance(where, In) and any(option is None for option in where.options)
+
+
+def _lookups(where: In | Compares | Exists, field: int) -> tuple[list[_Lookup], list[_Lookup]]:
+    """Postings whose documents match for sure, and those whose documents must be read."""
+    match where:
+        case Exists():
+            return [_Lookup(field)], []
+        case In(options=options):
+            wanted = {stored(option) for option in options}
+            to_read = wanted & {OBJECT, LIST} | {OPAQUE}
+            return _equal(field, wanted - to_read), _equal(field, to_read)
+        case Compares(operand=operand, name=name):
+            opaque = _equal(field, {OPAQUE})
+            lowest, highest = ("value >= ''", "value < x''") if isinstance(operand, str) else ("true", "value < ''")
+            bound = operand if isinstance(operand, str) and is_unicode(operand) else stored(operand)
+            if isinstance(bound, bytes):
+                return [], [_Lookup(field, f"{lowest} AND {highest}"), *opaque]
+            compared = f"value {_SQL[name]} ?"
+            span = (compared, highest) if name in ("$gt", "$gte") else (lowest, compared)
+            return [_Lookup(field, " AND ".join(span), (bound,))], opaque
+
+
+def _equal(field: int, wanted: Collection[Value]) -> list[_Lookup]:
+    values = tuple(wanted)
+    blocks = (values[start : start + MANY_OPTIONS] for start in range(0, len(values), MANY_OPTIONS))
+    return [_Lookup(field, f"value IN ({','.join('?' * len(block))})", block) for block in blocks]
+
+
+def _numbers(reader: sqlite3.Connection, chosen: _Set) -> Numbers:
+    if not chosen.others:
+        return chosen.listed
+    everything = np.sort(numbers(reader, "SELECT number FROM documents"))
+    return np.setdiff1d(everything, chosen.listed, assume_unique=True)

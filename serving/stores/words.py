@@ -1,0 +1,201 @@
+"""Words of passages: an FTS5 index by key that keeps no text of its own, and BM25 over it.
+
+A word is what FTS5's tokenizer unicode61 makes one: a run of letters and digits, without case and diacritics. Scores
+are FTS5's BM25, k1 = 1.2 and b = 0.75 (https://www.sqlite.org/fts5.html, section 5.1.1), with the sign turned.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import sqlite3
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import numpy as np
+
+from serving.ports import Keys, Ranking, Span
+from serving.stores.fields import numbers
+
+MAX_WORDS = 64
+"""Words of a query that are searched for, those in phrases included: the first ones."""
+MAX_MARKED = 20_000
+"""Characters of a text in which `highlights` looks: FTS5 takes the square of their number."""
+K1 = 1.2
+RARE = (K1 + 1) * 2
+"""A term that can add so much is rare: about one passage in eight has it."""
+_CONTROL = re.compile("[\0-\2]")
+_TOKENIZER = "tokenize = 'unicode61 remove_diacritics 2'"
+TABLES = (f"CREATE VIRTUAL TABLE words USING fts5(text, content = '', {_TOKENIZER})",)
+
+
+_Term = tuple[str, ...]
+"""A word, or those of a phrase."""
+
+
+class Asked(NamedTuple):
+    """What a query asks for."""
+
+    terms: list[_Term]
+    phrases: list[_Term]
+    """Those of the terms that must occur."""
+
+
+def index(writer: sqlite3.Connection, rows: Iterable[tuple[int, str]]) -> None:
+    """Add the texts of new passages, each with its key."""
+    writer.executemany("INSERT INTO words (rowid, text) VALUES (?, ?)", rows)
+
+
+def remove(writer: sqlite3.Connection, rows: Iterable[tuple[int, str]]) -> None:
+    """Take back what `index` added of the same rows; with any other text the index would be wrong from then on."""
+    writer.executemany("INSERT INTO words (words, rowid, text) VALUES ('delete', ?, ?)", rows)
+
+
+def check(connection: sqlite3.Connection) -> list[str]:
+    """What is wrong with the index, and with its keys against those in the table `passages`; a line each.
+
+    The connection must be one that may write: FTS5 checks itself in an INSERT that changes nothing.
+    """
+    wrong = []
+    try:
+        connection.execute("INSERT INTO words (words) VALUES ('integrity-check')")
+    except sqlite3.DatabaseError as error:
+        if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_CORRUPT:
+            raise
+        wrong.append(f"words: {error}")
+    keys, indexed = "SELECT key FROM passages", "SELECT id FROM words_docsize"
+    for left, right, what in ((keys, indexed, "without words"), (indexed, keys, "of no passage")):
+        ((count,),) = connection.execute(f"SELECT count(*) FROM ({left} EXCEPT {right})")
+        wrong += [f"words: {count} passages {what}"] * bool(count)
+    return wrong
+
+
+def search(reader: sqlite3.Connection, query: str, k: int, allowed: Keys | None = None) -> Ranking:
+    """The best `k` among the sorted `allowed` keys, if given; see `Store.words`.
+
+    Of a query only the first `MAX_WORDS` words count, and each term once. To score a passage takes far longer than to
+    find it. So those with a rare term are scored first: mostly no other can come near them, whatever common terms it
+    has (MaxScore: Turtle and Flood, Query evaluation: strategies and optimizations, 1995). The ranking is exact.
+    Several reads, which the caller must let see one moment: a transaction.
+    """
+    terms, phrases = parse(query)
+    if phrases:
+        allowed = _common(allowed, _having(reader, phrases, "AND"))
+    most = _most_each_adds(reader, terms)
+    rare = [term for term in terms if most[term] >= RARE]
+    if 0 < len(rare) < len(terms):
+        having_rare = _common(allowed, _having(reader, rare, "OR"))
+        if 0 < k <= len(having_rare):
+            ranking = _best(reader, terms, k, having_rare)
+            if ranking.scores[-1] > sum(most[term] for term in terms if term not in rare):
+                return ranking
+    return _best(reader, terms, k, allowed)
+
+
+def parse(query: str) -> Asked:
+    """What any text asks for: the words in double quotes must occur together, all others are free to."""
+    terms: dict[_Term, bool] = {}
+    left = MAX_WORDS
+    parts = query.split('"', 2 * MAX_WORDS)
+    for i, part in enumerate(parts):
+        words = _tokenizer.words(part)[:left]
+        left -= len(words)
+        quoted = i % 2 == 1 and i + 1 < len(parts)  # the last quote may be alone
+        for term in [tuple(words)] if quoted else [(word,) for word in words]:
+            terms[term] = quoted or terms.get(term, False)
+    terms.pop((), None)
+    return Asked(list(terms), [term for term, required in terms.items() if required])
+
+
+def highlights(text: str, query: str) -> list[Span]:
+    """Where the terms of `query` stand in the first `MAX_MARKED` characters of `text`."""
+    terms = parse(query).terms
+    return _tokenizer.highlights(text[:MAX_MARKED], _expression(terms, "OR")) if terms else []
+
+
+class _Tokenizer(threading.local):
+    """FTS5's own, asked through a table in memory that holds one text at a time."""
+
+    def __init__(self) -> None:
+        self._connection = sqlite3.connect(":memory:", isolation_level=None)
+        self._connection.text_factory = _decoded
+        self._connection.execute(f"CREATE VIRTUAL TABLE one USING fts5(text, {_TOKENIZER})")
+        self._connection.execute("CREATE VIRTUAL TABLE vocabulary USING fts5vocab(one, instance)")
+
+    def words(self, text: str) -> list[str]:
+        """The words of `text` as they are indexed."""
+        with self._holding(text):
+            return [word for (word,) in self._connection.execute("SELECT term FROM vocabulary ORDER BY offset")]
+
+    def highlights(self, text: str, expression: str) -> list[Span]:
+        """Where `expression` matches."""
+        with self._holding(_CONTROL.sub(" ", text)):  # none is part of a word
+            marked = self._connection.execute(
+                "SELECT highlight(one, 0, char(1), char(2)) FROM one WHERE one MATCH ?", (expression,)
+            ).fetchone()
+        return _spans(marked[0]) if marked else []
+
+    @contextmanager
+    def _holding(self, text: str) -> Iterator[None]:
+        self._connection.execute("BEGIN")
+        try:
+            self._connection.execute("INSERT INTO one (text) VALUES (?)", (text,))
+            yield
+        finally:
+            self._connection.execute("ROLLBACK")
+
+
+def _decoded(text: bytes) -> str:
+    """FTS5 cuts a word after 32,768 bytes, which may be within a character."""
+    return text.decode(errors="ignore")
+
+
+def _expression(terms: Sequence[_Term], operator: str) -> str:
+    """Each term in quotes, where FTS5 knows no syntax; a word holds none itself."""
+    return f" {operator} ".join(f'"{" ".join(term)}"' for term in terms)
+
+
+def _best(reader: sqlite3.Connection, terms: Sequence[_Term], k: int, allowed: Keys | None) -> Ranking:
+    if not terms or (allowed is not None and not len(allowed)):
+        return Ranking(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.float32))
+    select = "SELECT rowid, -bm25(words) AS score FROM words WHERE words MATCH ?"
+    values: list[str | bytes] = [_expression(terms, "OR")]
+    if allowed is not None:  # a byte for each key, looked at before a passage is scored
+        marks = np.zeros(allowed[-1], dtype=np.uint8)
+        marks[allowed - 1] = 1
+        select += " AND substr(?, rowid, 1) = x'01'"
+        values.append(marks.tobytes())
+    found = reader.execute(f"{select} ORDER BY score DESC, rowid LIMIT ?", (*values, k)).fetchall()
+    keys = np.array([key for key, _ in found], dtype=np.int64)
+    return Ranking(keys, np.array([score for _, score in found], dtype=np.float32))
+
+
+def _having(reader: sqlite3.Connection, terms: Sequence[_Term], operator: str) -> Keys:
+    select = "SELECT rowid AS number FROM words WHERE words MATCH ?"
+    return np.sort(numbers(reader, select, _expression(terms, operator)))
+
+
+def _common(allowed: Keys | None, keys: Keys) -> Keys:
+    return keys if allowed is None else np.intersect1d(allowed, keys, assume_unique=True)
+
+
+def _most_each_adds(reader: sqlite3.Connection, terms: Sequence[_Term]) -> dict[_Term, float]:
+    """What each term adds to a score at the very most: its weight, at least 1e-6, times (k1 + 1)."""
+    ((passages,),) = reader.execute("SELECT count(*) FROM words_docsize")
+    most = {}
+    for term in terms:
+        select = "SELECT count(*) FROM words WHERE words MATCH ?"
+        ((having,),) = reader.execute(select, (_expression([term], "OR"),))
+        most[term] = (K1 + 1) * max(1e-6, math.log((passages - having + 0.5) / (having + 0.5)))
+    return most
+
+
+def _spans(marked: str) -> list[Span]:
+    """What stands between the marks, in characters of the text without them."""
+    borders = [found.start() - i for i, found in enumerate(re.finditer("[\1\2]", marked))]
+    return [Span(*border) for border in zip(borders[::2], borders[1::2], strict=True)]
+
+
+_tokenizer = _Tokenizer()

@@ -1,0 +1,105 @@
+"""What a write does to the rows of a corpus, inside the transaction of whoever calls."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import Counter
+from collections.abc import Sequence
+from itertools import count
+
+import numpy as np
+import orjson
+
+from serving.errors import Conflict, Invalid, ServiceError
+from serving.ports import Change, Content, Removal, Span, Write
+from serving.stores import fields, vectors, words
+from serving.stores.blocks import blocks, marks
+from serving.stores.records import DOCUMENT, PASSAGE, DocumentRow, PassageRow, part, passages_of
+
+
+def attempt(writer: sqlite3.Connection, write: Write) -> Change | ServiceError:
+    """What `write` did, or why it did nothing."""
+    writer.execute("SAVEPOINT attempt")
+    try:
+        outcome: Change | ServiceError = apply(writer, write)
+    except ServiceError as refusal:
+        writer.execute("ROLLBACK TO attempt")
+        outcome = refusal
+    writer.execute("RELEASE attempt")
+    return outcome
+
+
+def apply(writer: sqlite3.Connection, write: Write) -> Change:
+    """Do it.
+
+    Raises:
+        Conflict: the corpus has another fingerprint.
+        Invalid: one id twice.
+    """
+    match write:
+        case Removal(ids):
+            return Change(removed=_remove(writer, ids), added=np.array([], dtype=np.int64))
+        case Content():
+            return _put(writer, write)
+
+
+def _put(writer: sqlite3.Connection, content: Content) -> Change:
+    ids = [document.id for document in content.documents]
+    if repeated := [name for name, times in Counter(ids).items() if times > 1]:
+        raise Invalid(f"the id {repeated[0]!r} is given twice in one upload", field="documents")
+    _bind(writer, content)
+    removed = _remove(writer, ids)
+    (first,) = writer.execute(
+        "SELECT 1 + coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'passages'"
+    ).fetchone()
+    keys = count(first)
+    documents, passages, texts = [], [], []
+    spans: Sequence[Sequence[Span | None]] = content.spans or [[None]] * len(ids)
+    for document, cut in zip(content.documents, spans, strict=True):
+        own = [next(keys) for _ in cut]
+        documents.append(DocumentRow.of(own[0], document, content.chunking))
+        passages += [PassageRow.of(key, own[0], span) for key, span in zip(own, cut, strict=True)]
+        texts += [(key, part(document.text, span)) for key, span in zip(own, cut, strict=True)]
+    writer.executemany(f"INSERT INTO documents ({DOCUMENT}) VALUES (?, ?, ?, ?, ?, ?)", documents)
+    writer.executemany(f"INSERT INTO passages ({PASSAGE}) VALUES (?, ?, ?, ?, ?)", passages)
+    added = np.array([key for key, _ in texts], dtype=np.int64)
+    writer.executemany(
+        "INSERT INTO vectors (key, vector, checksum) VALUES (?, ?, ?)", vectors.rows(added.tolist(), content.vectors)
+    )
+    fields.index(writer, ((row.number, orjson.loads(row.metadata)) for row in documents))
+    words.index(writer, texts)
+    _count(writer, len(documents), len(passages))
+    return Change(removed, added)
+
+
+def _bind(writer: sqlite3.Connection, content: Content) -> None:
+    """A corpus without documents is of whatever encoder comes; then of no other."""
+    dim = content.vectors.shape[1]
+    fingerprint, bound, held = writer.execute("SELECT fingerprint, dim, documents FROM corpora").fetchone()
+    if (fingerprint, bound) == (content.fingerprint, dim):
+        return
+    if held:
+        raise Conflict(f"the corpus was embedded by another bundle ({fingerprint}, {bound} dimensions)")
+    writer.execute("UPDATE corpora SET fingerprint = ?, dim = ?", (content.fingerprint, dim))
+
+
+def _remove(writer: sqlite3.Connection, ids: Sequence[str]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """Sorted keys of the passages that are no more. SQLite removes passages and vectors with their document."""
+    gone: list[int] = []
+    for block in blocks(ids):
+        select = f"SELECT {DOCUMENT} FROM documents WHERE id IN ({marks(block)})"
+        rows = {row[0]: DocumentRow._make(row) for row in writer.execute(select, block)}
+        documents = {number: row.document() for number, row in rows.items()}
+        passages = list(passages_of(writer, list(documents)))
+        words.remove(writer, [(row.key, part(documents[row.document].text, row.span())) for row in passages])
+        fields.remove(writer, ((number, document.metadata) for number, document in documents.items()))
+        keys = [(row.key,) for row in passages]
+        writer.executemany("DELETE FROM documents WHERE number = ?", ((number,) for number in documents))
+        writer.executemany("INSERT INTO tombstones (key) VALUES (?)", keys)
+        _count(writer, -len(documents), -len(passages))
+        gone += [key for (key,) in keys]
+    return np.sort(np.array(gone, dtype=np.int64))
+
+
+def _count(writer: sqlite3.Connection, documents: int, passages: int) -> None:
+    writer.execute("UPDATE corpora SET documents = documents + ?, passages = passages + ?", (documents, passages))

@@ -1,0 +1,74 @@
+"""Files of every format that there ever was open, answer and verify.
+
+Each was written by the code of its time. Before a step is added to the migrations, one of the format before it is kept.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from serving.filters import compile_filter
+from serving.ports import Document, Removal
+from serving.stores.sqlite import SqliteStore
+from tests.serving.stores.contents import content
+
+FORMATS = sorted((Path(__file__).parent / "formats").glob("*.sqlite"))
+REMOVED = {0, 3, 5, 19}
+
+
+@pytest.fixture(params=FORMATS, ids=lambda path: path.stem)
+def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[SqliteStore, str]]:
+    shutil.copy(request.param, tmp_path)
+    store = SqliteStore(tmp_path)
+    yield store, request.param.stem
+    store.close()
+
+
+def test_it_holds_what_it_held(opened: tuple[SqliteStore, str]) -> None:
+    store, name = opened
+    expected = {
+        f"d{i}": Document(
+            f"d{i}",
+            f"Document number {i} of the first format.",
+            {"i": i, "even": i % 2 == 0, "tags": ["a", "b"][: i % 3]},
+        )
+        for i in range(20)
+        if i not in REMOVED
+    }
+    expected["d3"] = Document("d3", "Replaced: a river in Zürich.", {"i": 3, "lang": "de"})
+    expected["é/ü"] = Document("é/ü", "Ελληνικά 😀", {"nested": {"x": [1, 2.5, None]}})
+    page = store.page(name, 0, 100)
+    assert [document for _, document in page] == list(expected.values())
+    keys = [key for block, _ in store.vectors(name) for key in block.tolist()]
+    assert {passage.document.id for passage in store.passages(name, keys).values()} == set(expected)
+    corpus, size = store.corpus(name), store.size(name)
+    assert (corpus.description, corpus.recall_target, corpus.fingerprint, corpus.dim) == ("of format 1", 0.9, "f1", 8)
+    assert (size.documents, size.passages) == (len(expected), len(expected))
+    assert store.verify(name) == []
+
+
+def test_it_finds_by_words_fields_and_content(opened: tuple[SqliteStore, str]) -> None:
+    store, name = opened
+    (key,) = store.words(name, "zurich", 5).keys.tolist()
+    assert store.passages(name, [key])[key].document.id == "d3"
+    assert store.ids_matching(name, compile_filter({"tags": "b", "even": True})) == ["d2", "d8", "d14"]
+    held, none = store.embedded(name, ["Ελληνικά 😀", "new"], None)
+    assert held is not None
+    assert held.spans is None
+    assert none is None
+
+
+def test_it_is_written_on(opened: tuple[SqliteStore, str]) -> None:
+    store, name = opened
+    last = store.last_key(name)
+    assert last == 24, "of a document that is no more: never given out again"
+    ids = [document.id for _, document in store.page(name, 0, 100)]
+    store.write(name, [Removal(ids), content([("new", "a river", {})])])
+    assert store.last_key(name) == last + 1
+    assert len(store.tombstones(name, last)) == len(ids)
+    assert store.swap(name, store.corpus(name).fingerprint or "")
+    assert store.verify(name) == []

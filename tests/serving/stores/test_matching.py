@@ -1,0 +1,202 @@
+"""Filters answered from postings, held against `matches`, the oracle."""
+
+from __future__ import annotations
+
+import json
+import math
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from serving.errors import Invalid
+from serving.filters import compile_filter
+from serving.stores import fields, matching
+from serving.stores.fields import (
+    FALSE,
+    LIST,
+    MAX_ELEMENTS,
+    MAX_FIELDS,
+    MAX_PATH,
+    MAX_TEXT,
+    NULL,
+    OBJECT,
+    OPAQUE,
+    TRUE,
+)
+
+NUMBERS = [0, 1, -1, 2, 1.5, -0.0, 2**53, 2**53 + 1, 2.0**53, 2**63 - 1, 2**63, 2**63 + 1, 2.0**63, -(2**63), 1e300]
+STRINGS = ["", "a", "b", "ab", "é", "z", "\U0001f600", "\uffff", "a\0", "1", "x" * MAX_TEXT, "x" * MAX_TEXT + "y"]
+NAMES = ["a", "b", "c", "", "a.b", "$x"]
+
+scalar = st.none() | st.booleans() | st.sampled_from(NUMBERS) | st.sampled_from(STRINGS) | st.text(max_size=2)
+value = st.recursive(
+    scalar,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(NAMES), inner, max_size=3),
+    max_leaves=5,
+)
+metadata = st.dictionaries(st.sampled_from(NAMES), value, max_size=4)
+ordered = st.sampled_from([*NUMBERS, 10**400, -(10**400)]) | st.sampled_from([*STRINGS, "\ud800"])
+test = (
+    st.builds(lambda operator, operand: {operator: operand}, st.sampled_from(["$eq", "$ne"]), value)
+    | st.builds(
+        lambda operator, options: {operator: options}, st.sampled_from(["$in", "$nin"]), st.lists(value, max_size=4)
+    )
+    | st.builds(lambda operator, operand: {operator: operand}, st.sampled_from(["$gt", "$gte", "$lt", "$lte"]), ordered)
+    | st.builds(lambda exists: {"$exists": exists}, st.booleans())
+    | st.just({"$eq": float("nan")})
+)
+path = st.sampled_from(["a", "b", "c", "a.b", "b.a", "a.b.c", "", "a.", "a.$x"])
+condition = st.recursive(
+    st.dictionaries(path, test | value | st.builds(lambda inner: {"$not": inner}, test), min_size=1, max_size=2),
+    lambda inner: (
+        st.builds(lambda parts: {"$and": parts}, st.lists(inner, min_size=1, max_size=3))
+        | st.builds(lambda parts: {"$or": parts}, st.lists(inner, min_size=1, max_size=3))
+        | st.builds(lambda part: {"$not": part}, inner)
+    ),
+    max_leaves=5,
+)
+
+
+@contextmanager
+def corpus(*documents: Mapping[str, Any]) -> Iterator[sqlite3.Connection]:
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
+        connection.execute("CREATE TABLE documents (number INTEGER PRIMARY KEY, metadata TEXT NOT NULL)")
+        for statement in fields.TABLES:
+            connection.execute(statement)
+        rows = list(enumerate(documents, start=1))
+        connection.executemany(
+            "INSERT INTO documents VALUES (?, ?)", [(number, json.dumps(found)) for number, found in rows]
+        )
+        fields.index(connection, rows)
+        yield connection
+
+
+def found(connection: sqlite3.Connection, where: Any) -> list[int]:
+    return [int(number) for number in matching.matching(connection, compile_filter(where))]
+
+
+def expected(documents: Sequence[Mapping[str, Any]], where: Any) -> list[int]:
+    matches = compile_filter(where).matches
+    return [number for number, metadata in enumerate(documents, start=1) if matches(metadata)]
+
+
+@given(
+    documents=st.lists(metadata, max_size=8),
+    conditions=st.lists(condition, min_size=1, max_size=4),
+    read=st.sampled_from([0.0, 1.0, math.inf]),
+)
+def test_postings_equal_the_oracle(documents: list[dict[str, Any]], conditions: list[Any], read: float) -> None:
+    with corpus(*documents) as connection, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(matching, "READ", read)  # 0: documents are read wherever possible; inf: only where they must be
+        for where in conditions:
+            try:
+                compile_filter(where)
+            except Invalid:
+                continue  # a value that is an object with an operator in it
+            assert found(connection, where) == expected(documents, where)
+        assert fields.check(connection) == []
+
+
+@given(documents=st.lists(metadata, max_size=6), gone=st.sets(st.integers(1, 6)), where=condition)
+def test_what_is_removed_is_found_no_more(documents: list[dict[str, Any]], gone: set[int], where: Any) -> None:
+    try:
+        matches = compile_filter(where).matches
+    except Invalid:
+        return
+    rows = dict(enumerate(documents, start=1))
+    with corpus(*documents) as connection:
+        fields.remove(connection, [(number, rows[number]) for number in gone & rows.keys()])
+        connection.executemany("DELETE FROM documents WHERE number = ?", [(number,) for number in gone])
+        assert found(connection, where) == [n for n, kept in rows.items() if n not in gone and matches(kept)]
+        assert fields.check(connection) == []
+        if gone >= rows.keys():
+            assert connection.execute("SELECT count(*) FROM postings").fetchone() == (0,)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "posted"),
+    [
+        ({}, set()),
+        ({"a": 1, "b": {"c": "x", "d": {}}}, {("a", 1), ("b", OBJECT), ("b.c", "x"), ("b.d", OBJECT)}),
+        ({"a": [1, 1.0, "1", [], None, True]}, {("a", v) for v in (LIST, 1, "1", NULL, TRUE)}),
+        ({"a": False, "b": 2**63, "c": 2**63 + 1}, {("a", FALSE), ("b", 2.0**63), ("c", OPAQUE)}),
+        ({"a.b": 1, "b": {"a.b": 1}}, {("b", OBJECT)}),
+        ({"a": "x" * MAX_TEXT, "b": "x" * MAX_TEXT + "x"}, {("a", "x" * MAX_TEXT), ("b", OPAQUE)}),
+        ({"a": [1] * MAX_ELEMENTS, "b": [1] * (MAX_ELEMENTS + 1)}, {("a", LIST), ("a", 1), ("b", OPAQUE)}),
+        ({"a" * MAX_PATH: 1}, {("a" * MAX_PATH, 1)}),
+        ({"a" * (MAX_PATH + 1): {"b": 1}}, {(None, OPAQUE)}),
+        ({str(i): i for i in range(MAX_FIELDS + 1)}, {(None, OPAQUE)}),
+    ],
+)
+def test_what_is_posted(metadata: dict[str, Any], posted: set[tuple[str | None, fields.Value]]) -> None:
+    assert fields.posted(metadata) == posted
+
+
+BEYOND_BOUNDS: list[dict[str, Any]] = [
+    {"a": 1, **{f"f{i}": i for i in range(MAX_FIELDS)}},
+    {"a": 1, "x" * (MAX_PATH + 1): {"b": 1}},
+    {"a": [*range(MAX_ELEMENTS + 1)]},
+    {"a": [1, "x" * MAX_TEXT + "y"]},
+    {"a": {"b": ["é" * MAX_TEXT, 2**63 + 1]}},
+    {"a": 1},
+    {},
+]
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        {"a": 1},
+        {"a": {"$ne": 1}},
+        {"a": None},
+        {"a": {"$exists": True}},
+        {"a": {"$exists": False}},
+        {"a": MAX_ELEMENTS},
+        {"a": {"$gt": "x" * MAX_TEXT}},
+        {"a": {"$gte": "x" * MAX_TEXT + "y"}},
+        {"a.b": {"$gt": 2**63}},
+        {"a.b": {"$lt": 10**400}},
+        {"a.b": {"$in": ["é" * MAX_TEXT, 3]}},
+        {f"f{MAX_FIELDS - 1}": {"$gte": 0}},
+        {"x" * (MAX_PATH + 1) + ".b": 1},
+        {"$or": [{"a": 1}, {"a": None}]},
+        {"$not": {"$and": [{"a": 1}, {"f0": 0}]}},
+    ],
+)
+def test_documents_beyond_the_bounds_are_read(where: Any) -> None:
+    with corpus(*BEYOND_BOUNDS) as connection:
+        assert found(connection, where) == expected(BEYOND_BOUNDS, where)
+        assert connection.execute("SELECT count(*) FROM postings").fetchone() < (20,)
+
+
+def test_of_an_and_only_the_few_candidates_of_its_rarest_part_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    documents = [{"rare": i == 7, "even": i % 2 == 0, "n": i} for i in range(100)]
+    read: list[int] = []
+
+    def spied(reader: sqlite3.Connection, chosen: fields.Numbers) -> Iterator[tuple[int, Mapping[str, Any]]]:
+        read.extend(chosen.tolist())
+        return fields.documents(reader, chosen)
+
+    monkeypatch.setattr(matching, "documents", spied)
+    with corpus(*documents) as connection:
+        assert found(connection, {"even": False, "n": {"$lt": 50}, "rare": True}) == [8]
+        assert read == [8]
+        assert found(connection, {"even": False, "n": {"$lt": 50}}) == [*range(2, 51, 2)]
+        assert read == [8]
+
+
+def test_an_option_list_may_be_long() -> None:
+    with corpus({"a": 1}, {"a": "39999"}, {"a": 40_001}) as connection:
+        assert found(connection, {"a": {"$in": [*range(40_001), *map(str, range(40_000))]}}) == [1, 2]
+
+
+def test_check_names_what_is_wrong() -> None:
+    with corpus({"a": 1}, {"a": [1, 2]}) as connection:
+        connection.execute("DELETE FROM postings WHERE document = 2 AND value = 2")
+        connection.execute("INSERT INTO postings VALUES (1, 'ghost', 9), (1, 'ghost', 10)")
+        assert fields.check(connection) == ["postings: 1 missing", "postings: 2 of no document"]

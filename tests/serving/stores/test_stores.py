@@ -1,0 +1,206 @@
+"""Corpora come and go, and files that are none of ours stay."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from serving.errors import Conflict, Invalid, NotFound
+from serving.ports import Change, Corpus, Removal, Store, StoreError
+from serving.stores import STORES
+from serving.stores.corpus_file import CorpusFile
+from serving.stores.migrations import mark
+from serving.stores.sqlite import SqliteStore
+from tests.serving.stores.contents import DIMS, content
+
+
+@pytest.fixture(params=STORES)
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    opened = STORES[request.param](tmp_path)
+    yield opened
+    opened.close()
+
+
+def test_create_describe_drop(store: Store) -> None:
+    assert store.create(Corpus("b", "first", 0.9, 1.0))
+    assert not store.create(Corpus("b", None, 0.5, 2.0))
+    assert store.corpus("b") == Corpus("b", "first", 0.5, 1.0)
+    assert store.create(Corpus("a"), content([("x", "y", {})]))
+    assert store.names() == ["a", "b"]
+    assert (store.corpus("a").fingerprint, store.corpus("a").dim) == ("f", DIMS["f"])
+    store.drop("a")
+    assert store.names() == ["b"]
+    assert store.create(Corpus("a"))
+    assert store.size("a").documents == 0
+
+
+def test_a_missing_corpus_or_document(store: Store) -> None:
+    calls: list[Callable[[], object]] = [
+        lambda: store.corpus("c"),
+        lambda: store.drop("c"),
+        lambda: store.write("c", [content([("a", "b", {})])]),
+        lambda: list(store.vectors("c")),
+        lambda: store.copy("c", Path("nowhere")),
+        lambda: store.size("c"),
+        lambda: store.page("c", 0, 1),
+    ]
+    for call in calls:
+        with pytest.raises(NotFound, match="no corpus 'c'"):
+            call()
+    store.create(Corpus("c"))
+    with pytest.raises(NotFound, match="no document 'x'"):
+        store.document("c", "x")
+
+
+def test_an_emptied_corpus_takes_another_encoder(store: Store) -> None:
+    store.create(Corpus("c"), content([("a", "b", {})]))
+    assert isinstance(store.write("c", [content([("a", "b", {})], "g")])[0], Conflict), (
+        "not even by replacing all of it"
+    )
+    removed, put = store.write("c", [Removal(["a"]), content([("a", "b", {})], "g")])
+    assert isinstance(removed, Change)
+    assert isinstance(put, Change)
+    assert (store.corpus("c").fingerprint, store.corpus("c").dim) == ("g", DIMS["g"])
+
+
+def test_an_encoder_of_the_same_name_and_another_width(store: Store) -> None:
+    store.create(Corpus("c"), content([("a", "b", {})]))
+    wider = replace(content([("a", "b", {})], "g"), fingerprint="f")
+    assert isinstance(store.write("c", [wider])[0], Conflict)
+
+
+def test_creation_with_content_is_all_or_nothing(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path)
+    with pytest.raises(Invalid, match="'same' is given twice"):
+        store.create(Corpus("c"), content([("same", "a", {}), ("same", "b", {})]))
+    assert store.names() == []
+    assert [path.name for path in tmp_path.iterdir()] == ["lock"]
+    store.close()
+
+
+def lost_power_while_marking(file: Path) -> None:
+    """The journal (https://www.sqlite.org/fileformat.html, section 3) is on the disk; of the page there is the room."""
+    file.write_bytes(bytes(8192))
+    magic, records, nonce, pages, sector, page = bytes.fromhex("d9d505f920a163d7"), 0, 0, 0, 512, 8192
+    header = magic + b"".join(number.to_bytes(4) for number in (records, nonce, pages, sector, page))
+    file.with_name(f"{file.name}-journal").write_bytes(header.ljust(sector, b"\0"))
+
+
+def test_what_a_killed_creation_left_is_swept(tmp_path: Path) -> None:
+    (tmp_path / "empty.sqlite").touch()
+    mark(tmp_path / "marked.sqlite")
+    CorpusFile(tmp_path / "migrated.sqlite").close()
+    lost_power_while_marking(tmp_path / "lost.sqlite")
+    SqliteStore(tmp_path).close()
+    assert [path.name for path in tmp_path.iterdir()] == ["lock"]
+
+
+def corpus_named(file: Path, name: str) -> None:
+    made = CorpusFile(file)
+    made.create(Corpus(name), None)
+    made.close()
+
+
+def foreign_database(file: Path) -> None:
+    with closing(sqlite3.connect(file)) as database:
+        database.execute("CREATE TABLE corpora (name)")
+
+
+def later_version(file: Path) -> None:
+    corpus_named(file, "c")
+    with closing(sqlite3.connect(file)) as database:
+        database.execute("PRAGMA user_version = 99")
+
+
+def corrupt(file: Path) -> None:
+    corpus_named(file, "c")
+    file.write_bytes(file.read_bytes()[:100] + b"?" * 9000)
+
+
+REFUSED: list[tuple[Callable[[Path], object], str]] = [
+    (foreign_database, "not a corpus of this server"),
+    (lambda file: file.write_bytes(b"notes"), "not a corpus of this server"),
+    (lambda file: file.write_bytes(bytes(9000)), "not a database"),
+    (later_version, "written by a later version"),
+    (corrupt, "malformed"),
+    (lambda file: corpus_named(file, "d"), "holds the corpus 'd'"),
+    (lambda file: file.mkdir(), "directory"),
+]
+
+
+@pytest.mark.parametrize(("make", "says"), REFUSED)
+def test_a_file_that_is_not_ours_is_named_and_left_alone(
+    tmp_path: Path, make: Callable[[Path], object], says: str
+) -> None:
+    file = tmp_path / "c.sqlite"
+    make(file)
+    before = None if file.is_dir() else file.read_bytes()
+    for _ in range(2):  # what was refused holds neither the file nor the folder
+        with pytest.raises(StoreError, match=rf"{re.escape(str(file))}: .*{says}"):
+            SqliteStore(tmp_path)
+    assert before is None or file.read_bytes() == before
+    assert {path.name for path in tmp_path.iterdir()} == {"lock", "c.sqlite"}
+
+
+def test_a_file_that_came_since_the_start_is_left_alone(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path)
+    foreign_database(tmp_path / "c.sqlite")
+    before = (tmp_path / "c.sqlite").read_bytes()
+    with pytest.raises(Conflict, match=r"c\.sqlite"):
+        store.create(Corpus("c"))
+    assert (tmp_path / "c.sqlite").read_bytes() == before
+    store.close()
+
+
+@pytest.mark.parametrize("obstacle", ["data", "data/lock"])
+def test_a_folder_that_cannot_be_used(tmp_path: Path, obstacle: str) -> None:
+    folder = tmp_path / "data"
+    if obstacle == "data":
+        folder.touch()
+    else:
+        (tmp_path / obstacle).mkdir(parents=True)
+    with pytest.raises(StoreError, match=re.escape(str(folder))):
+        SqliteStore(folder)
+
+
+def test_a_corpus_dropped_under_its_readers(store: Store) -> None:
+    store.create(Corpus("c"), content([("a", "b", {})]))
+    vectors = store.vectors("c")
+    store.drop("c")
+    with pytest.raises(NotFound, match="no corpus 'c'"):
+        next(vectors)
+
+
+def test_a_log_left_by_a_removal_is_not_replayed_into_a_corpus_of_that_name(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path)
+    store.create(Corpus("c"), content([("a", "b", {})]))
+    log = (tmp_path / "c.sqlite-wal").read_bytes()
+    store.drop("c")
+    assert log
+    (tmp_path / "c.sqlite-wal").write_bytes(log)
+    store.create(Corpus("c", created=7.0))
+    assert store.corpus("c") == Corpus("c", created=7.0)
+    assert store.verify("c") == []
+    store.close()
+
+
+def test_two_servers_on_one_folder(tmp_path: Path) -> None:
+    held = SqliteStore(tmp_path)
+    with pytest.raises(StoreError, match="in use by another server"):
+        SqliteStore(tmp_path)
+    held.close()
+    SqliteStore(tmp_path).close()
+
+
+def test_durability_settings(tmp_path: Path) -> None:
+    file = CorpusFile(tmp_path / "c.sqlite")
+    with file._connections.maintaining() as writer:
+        assert writer.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+        assert writer.execute("PRAGMA synchronous").fetchone() == (2,)
+    file.close()
