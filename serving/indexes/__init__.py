@@ -1,9 +1,15 @@
-"""The indexes by name; each is made for one width."""
+"""The indexes that are searched as they grow, and the kinds of what is built behind them, by name."""
 
 from __future__ import annotations
 
 from serving.indexes.exact import ExactIndex
-from serving.indexes.faiss import FaissIndex
+from serving.indexes.flat import Flat
+from serving.indexes.gpu import GPU_KINDS
+from serving.indexes.hnsw import Hnsw
+from serving.indexes.ivf import Ivf
+from serving.indexes.kind import Kind
 from serving.ports import Index
 
-INDEXES: dict[str, type[Index]] = {"exact": ExactIndex, "faiss": FaissIndex}
+INDEXES: dict[str, type[Index]] = {"exact": ExactIndex}
+_KINDS: tuple[Kind, ...] = (Flat(), Hnsw(), Ivf("flat"), Ivf("sq8"), Ivf("pq"), *GPU_KINDS)
+KINDS = {kind.name: kind for kind in _KINDS}

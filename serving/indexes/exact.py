@@ -1,78 +1,126 @@
-"""Every vector against every query, in NumPy: the oracle for the other indexes."""
+"""Every vector against every query: the oracle for the other indexes, and the home of fresh vectors."""
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import NamedTuple
 
+import faiss
 import numpy as np
+from numpy.typing import NDArray
 
-from serving.indexes.ranking import best, rounded
+from serving.indexes.ranking import NOTHING, Rows, best, flat, products, rows_of
 from serving.ports import Floats, Keys, Ranking
 
-BLOCK = 64
-"""Queries scored at a time, to bound the (Q, N) matrix of scores."""
-GONE = 0
-"""In the place of a removed key; keys are positive."""
+QUERIES, VECTORS = 64, 16_384
+"""Scored at a time, to bound the matrix of scores (4 MB) and the copy of vectors that are not side by side."""
+SLACK = np.float32(1e-5)
+"""By which a float32 product from BLAS may miss the score of unit vectors, several times over."""
+
+
+def nearest(keys: Keys, vectors: Floats, queries: Floats, k: int, rows: Rows | None = None) -> list[Ranking]:
+    """For each row of (Q, D) `queries` the best `k` of (N, D) `vectors` under N `keys`, of all or of `rows`.
+
+    BLAS finds who is in play, block by block, the vectors mapped from a file or not; `products` scores those few.
+    """
+    queries = np.ascontiguousarray(queries, np.float32)
+    found = [NOTHING] * len(queries)
+    for block_keys, block in _blocks(keys, vectors, rows):
+        view = flat(block)
+        for start in range(0, len(queries), QUERIES):
+            part = queries[start : start + QUERIES]
+            scores = part @ block.T
+            for at, (query, row) in enumerate(zip(part, scores, strict=True), start):
+                found[at] = _better(found[at], block_keys, partial(_scored, view, query), row, k)
+    return found
+
+
+class Held(NamedTuple):
+    """The rows of an `ExactIndex` at one moment; they never change."""
+
+    keys: Keys
+    """Sorted."""
+    vectors: Floats
+    live: NDArray[np.bool_]
+
+    def search(self, queries: Floats, k: int, allowed: Keys | None = None) -> list[Ranking]:
+        """Exact; see `Index`."""
+        rows = None if self.live.all() else np.flatnonzero(self.live)
+        if allowed is not None:
+            rows = rows_of(self.keys, allowed)
+            rows = rows[self.live[rows]]
+        return nearest(self.keys, self.vectors, queries, k, rows)
 
 
 class ExactIndex:
     """A growing matrix whose rows never change: a search keeps to the rows there were at its start.
 
-    A removed row stays until half of the rows are gone, without its key.
+    A removed row stays until half of the rows are gone.
     """
 
-    recall: ClassVar[float] = 1.0
-
     def __init__(self, dim: int) -> None:
-        self._rows: tuple[Keys, Floats] = np.empty(0, np.int64), np.empty((0, dim), np.float32)
-        self._room = self._rows
-        """`_rows` is the used part of it."""
+        self._room = self.held = Held(np.empty(0, np.int64), np.empty((0, dim), np.float32), np.empty(0, np.bool_))
+        """`held` is the used part of `_room`."""
 
     def __len__(self) -> int:
-        return int(np.count_nonzero(self._rows[0] != GONE))
+        return int(np.count_nonzero(self.held.live))
 
     @property
     def nbytes(self) -> int:
-        """Keys and vectors, of removed rows too."""
+        """Keys and vectors, of removed rows and of those to come too."""
         return sum(part.nbytes for part in self._room)
 
     def add(self, keys: Keys, vectors: Floats) -> None:
         """Append, doubling the room when it is used up."""
-        size, needed = len(self._rows[0]), len(self._rows[0]) + len(keys)
-        if needed > len(self._room[0]):
-            held, self._room = self._rows, self._empty(max(needed, 2 * size))
-            self._room[0][:size], self._room[1][:size] = held
-        self._room[0][size:needed], self._room[1][size:needed] = keys, vectors
-        self._rows = self._room[0][:needed], self._room[1][:needed]
+        size, needed = len(self.held.keys), len(self.held.keys) + len(keys)
+        if needed > len(self._room.keys):
+            room = self._empty(max(needed, 2 * size))
+            room.keys[:size], room.vectors[:size], room.live[:size] = self.held
+            self._room = room
+        room = self._room
+        room.keys[size:needed], room.vectors[size:needed], room.live[size:needed] = keys, vectors, True
+        self.held = Held(room.keys[:needed], room.vectors[:needed], room.live[:needed])
 
     def remove(self, keys: Keys) -> None:
-        """A pass over the keys, in a copy of them."""
-        gone = np.isin(self._rows[0], keys)
-        if not gone.any():
+        """Mark them, in a copy of the marks."""
+        rows = rows_of(self.held.keys, np.sort(keys))
+        if not self.held.live[rows].any():
             return
-        kept = np.where(gone, GONE, self._rows[0])
-        self._rows = kept, self._rows[1]
-        live = kept != GONE
-        if 2 * np.count_nonzero(live) < len(kept):
-            self._rows = kept[live], self._rows[1][live]
-            self._room = self._rows
-        else:
-            room = np.empty(len(self._room[0]), np.int64)
-            room[: len(kept)] = kept
-            self._room = room, self._room[1]
+        live = self._room.live.copy()
+        live[rows] = False
+        self._room = self._room._replace(live=live)
+        self.held = self.held._replace(live=live[: len(self.held.keys)])
+        if 2 * len(self) < len(self.held.keys):
+            keys, vectors, live = self.held
+            self._room = self.held = Held(keys[live], vectors[live], live[live])
 
     def search(self, queries: Floats, k: int, allowed: Keys | None = None) -> list[Ranking]:
         """Exact. See `Index`."""
-        keys, vectors = self._rows
-        if allowed is not None:
-            chosen = np.isin(keys, allowed)
-            keys, vectors = keys[chosen], vectors[chosen]
-        live = keys != GONE
-        rankings: list[Ranking] = []
-        for start in range(0, len(queries), BLOCK):
-            scores = rounded(queries[start : start + BLOCK] @ vectors.T)  # (Q, N)
-            rankings.extend(best(keys[live], row[live], k) for row in scores)
-        return rankings
+        return self.held.search(queries, k, allowed)
 
-    def _empty(self, room: int) -> tuple[Keys, Floats]:
-        return np.empty(room, np.int64), np.empty((room, self._rows[1].shape[1]), np.float32)
+    def _empty(self, room: int) -> Held:
+        vectors = np.empty((room, self.held.vectors.shape[1]), np.float32)
+        return Held(np.empty(room, np.int64), vectors, np.empty(room, np.bool_))
+
+
+def _blocks(keys: Keys, vectors: Floats, rows: Rows | None) -> Iterator[tuple[Keys, Floats]]:
+    for start in range(0, len(keys) if rows is None else len(rows), VECTORS):
+        chosen = slice(start, start + VECTORS) if rows is None else rows[start : start + VECTORS]
+        yield keys[chosen], vectors[chosen]
+
+
+def _scored(vectors: faiss.IndexFlatIP, query: Floats, rows: Rows) -> Floats:
+    return products(vectors, query[None], rows[None]).reshape(-1)
+
+
+def _better(found: Ranking, keys: Keys, scored: Callable[[Rows], Floats], scores: Floats, k: int) -> Ranking:
+    """`found`, of other blocks, and those of a block that belong among the best `k` with them."""
+    least = found.scores[-1] if len(found.keys) == k else -np.inf
+    in_play = np.flatnonzero(scores >= least - SLACK)
+    if not len(in_play):
+        return found
+    if len(in_play) > k:
+        chosen = scores[in_play]
+        in_play = in_play[chosen >= np.partition(chosen, len(chosen) - k)[len(chosen) - k] - SLACK]
+    return best(np.concatenate([found.keys, keys[in_play]]), np.concatenate([found.scores, scored(in_play)]), k)

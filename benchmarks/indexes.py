@@ -1,0 +1,152 @@
+"""Every kind of index on clustered vectors: build time, bytes, and speed at the recall target; and which queries to
+measure recall with.
+
+    OMP_NUM_THREADS=1 python -m benchmarks.indexes --vectors 100000 --to benchmarks/results/indexes.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+import faiss
+import numpy as np
+
+from serving.indexes import KINDS
+from serving.indexes.exact import nearest
+from serving.indexes.kind import BuildError, Kind
+from serving.indexes.main import Approximate, Main, Marks, Tuning
+from serving.indexes.saved import write_vectors
+from serving.indexes.tuning import QUERIES, recall, tune
+from serving.ports import Floats
+
+TARGET = 0.95
+ROUNDS = 5
+FRESH = 1_000
+
+
+def clustered(count: int, dim: int, seed: int = 0) -> Floats:
+    """Unit vectors of a Gaussian mixture: a centre for each 500; within, the variance of axis i goes as 1 / i."""
+    rng = np.random.default_rng(seed)
+    centres = rng.standard_normal((max(1, count // 500), dim), np.float32)
+    centres /= np.linalg.norm(centres, axis=1, keepdims=True)
+    spread = np.arange(1, dim + 1, dtype=np.float32) ** -0.5
+    spread *= 0.8 / np.linalg.norm(spread)
+    turned = np.linalg.qr(rng.standard_normal((dim, dim)))[0].astype(np.float32)
+    vectors = np.empty((count, dim), np.float32)
+    for start in range(0, count, 50_000):
+        block = vectors[start : start + 50_000]
+        noise = rng.standard_normal(block.shape, np.float32) * spread
+        block[:] = centres[rng.integers(len(centres), size=len(block))] + noise @ turned
+        block /= np.linalg.norm(block, axis=1, keepdims=True)
+    return vectors
+
+
+def measured(kind: Kind, exact: Main, held: Floats, fresh: Floats, folder: Path) -> dict[str, Any]:
+    """One kind, built, tuned on `held` and timed on `fresh`."""
+    parameters = kind.parameters(*exact.vectors.shape)
+    begin = perf_counter()
+    index = kind.build(exact.vectors, parameters, lambda: None)
+    seconds = perf_counter() - begin
+    path = folder / kind.name
+    kind.write(index, str(path))
+    del index
+    begin = perf_counter()
+    index = kind.read(str(path), exact.vectors)
+    opening = perf_counter() - begin
+    main = Main(exact.keys, exact.vectors, Approximate(kind, parameters, index), Tuning(TARGET))
+    row: dict[str, Any] = {
+        "kind": kind.name,
+        "parameters": dict(parameters),
+        "build_s": round(seconds, 1),
+        "open_s": round(opening, 3),
+        "index_bytes_a_vector": round(path.stat().st_size / len(exact.keys), 1),
+    }
+    begin = perf_counter()
+    try:
+        tuning = tune(main, held, TARGET, lambda: None)
+    except BuildError as error:
+        return row | {"fails": str(error)}
+    marks = Marks(len(exact.keys))
+    tuned = Main(exact.keys, exact.vectors, main.approximate, tuning)
+    truth = nearest(exact.keys, exact.vectors, fresh, 10)
+    effort = tuning.efforts[1.0]
+    return row | {
+        "tune_s": round(perf_counter() - begin, 1),
+        "efforts": dict(tuning.efforts),
+        "recall_by_share": {share: round(value, 4) for share, value in tuning.recalls.items()},
+        "recall_of_own": round(own_recall(tuned, effort), 4),
+        "recall_fresh": round(float(recall(tuned.search(fresh, 10, marks), truth).mean()), 4),
+        "qps_batch": round(rate(lambda: tuned.search(fresh, 10, marks), len(fresh))),
+        "qps_one": round(rate(lambda: [tuned.search(one[None], 10, marks) for one in fresh[:200]], 200)),
+        "qps_raw": round(rate(lambda: raw(tuned, effort, fresh), len(fresh))),
+    }
+
+
+def own_recall(main: Main, effort: int) -> float:
+    """What the recall would seem to be, were it measured with vectors of the index, which may not find themselves."""
+    own = np.random.default_rng(2).choice(len(main.keys), 400, replace=False)
+    others = Marks(len(main.keys)).without(own)
+    truth = nearest(main.keys, main.vectors, main.vectors[own], 10, others.rows)
+    return float(recall(main.candidates(main.vectors[own], 10, effort, others.bitmap), truth).mean())
+
+
+def raw(main: Main, effort: int, queries: Floats) -> None:
+    """The library alone, at the same effort."""
+    assert main.approximate is not None
+    kind, _, index = main.approximate
+    settings = {"efSearch": faiss.SearchParametersHNSW, "nprobe": faiss.SearchParametersIVF}
+    parameters = settings[kind.knob](**{kind.knob: effort}) if kind.knob else None
+    index.search(queries, 10 * kind.refined, params=parameters)
+
+
+def rate(call: Callable[[], object], queries: int) -> float:
+    """Queries a second, the median of rounds."""
+    call()
+    seconds = []
+    for _ in range(ROUNDS):
+        begin = perf_counter()
+        call()
+        seconds.append(perf_counter() - begin)
+    return queries / median(seconds)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--vectors", type=int, default=100_000)
+    parser.add_argument("--dim", type=int, default=384)
+    parser.add_argument("--kinds", nargs="*", default=[*KINDS], choices=KINDS)
+    parser.add_argument("--to", type=Path)
+    given = parser.parse_args()
+    faiss.omp_set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+    everything = clustered(given.vectors + QUERIES + FRESH, given.dim)
+    held, fresh = everything[given.vectors : given.vectors + QUERIES], everything[given.vectors + QUERIES :]
+    with tempfile.TemporaryDirectory() as folder:
+        keys = np.arange(1, given.vectors + 1)
+        keys, vectors = write_vectors(Path(folder) / "vectors", given.dim, [(keys, everything[: given.vectors])])
+        exact = Main(keys, vectors, None, Tuning(TARGET))
+        marks = Marks(len(keys))
+        rows: list[dict[str, Any]] = [
+            {
+                "kind": "exact",
+                "qps_batch": round(rate(lambda: exact.search(fresh[:200], 10, marks), 200)),
+                "qps_one": round(rate(lambda: [exact.search(one[None], 10, marks) for one in fresh[:20]], 20)),
+            }
+        ]
+        print(json.dumps(rows[0]), flush=True)
+        for name in given.kinds:
+            rows.append(measured(KINDS[name], exact, held, fresh, Path(folder)))
+            print(json.dumps(rows[-1]), flush=True)
+    if given.to:
+        given.to.write_text(json.dumps({"vectors": given.vectors, "dim": given.dim, "kinds": rows}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

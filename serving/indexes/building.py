@@ -1,0 +1,110 @@
+"""Building an index behind the one that serves: what is tried in what order, and the one thread that does it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from time import perf_counter
+from typing import NamedTuple
+
+import faiss
+
+from serving.indexes.kind import CancelledError, Kind, Pause
+from serving.indexes.main import Approximate, Main, Tuning
+from serving.indexes.plan import Plan
+from serving.indexes.saved import write_index
+from serving.indexes.tuning import tune
+from serving.ports import Floats, Keys
+
+log = logging.getLogger(__name__)
+
+THREAD = "index-builder"
+NICENESS = 10
+"""Of the thread that builds: searches and uploads go first."""
+MOMENT = 1.0
+"""Seconds that `close` waits for a build to notice."""
+
+
+class Material(NamedTuple):
+    """(N, D) vectors in the mapped file of `folder` and their N keys; the last `held` are kept back to measure with."""
+
+    folder: Path
+    keys: Keys
+    vectors: Floats
+    held: int
+
+
+def build(material: Material, target: float, plan: Plan, kinds: Mapping[str, Kind], pause: Pause) -> Main:
+    """The first kind of the plan that reaches the target; exact search if none does, and why."""
+    folder, keys, vectors, held = material
+    begin, first = perf_counter(), len(keys) - held
+    reasons = []
+    if len(keys) < plan.least:
+        reasons.append(f"exact search is as quick below {plan.least} vectors")
+    else:
+        faiss.omp_set_num_threads(1)
+        fitting = plan.fitting(kinds, *vectors.shape)
+        reasons += [
+            f"{name} does not fit in memory, or takes too long" for name in plan.kinds if kinds[name] not in fitting
+        ]
+        for kind in fitting:
+            try:
+                parameters = kind.parameters(*vectors.shape)
+                built = Approximate(kind, parameters, kind.build(vectors[:first], parameters, pause))
+                trial = Main(keys[:first], vectors[:first], built, Tuning(target))
+                tuning = tune(trial, vectors[first:], target, pause)
+                built = built._replace(built=kind.complete(built.built, vectors))
+                built = write_index(folder, built, vectors)
+                return Main(keys, vectors, built, tuning, perf_counter() - begin)
+            except (RuntimeError, MemoryError) as error:  # FAISS's own errors are RuntimeErrors
+                log.warning("the index %s could not be built: %s", kind.name, error)
+                reasons.append(str(error))
+    return Main(
+        keys,
+        vectors,
+        None,
+        Tuning(target, held),
+        perf_counter() - begin,
+        reason="; ".join(reasons) or "no other kind is wanted",
+    )
+
+
+class Builder:
+    """One thread of low priority for the builds of all corpora, one after the other."""
+
+    def __init__(self) -> None:
+        self._work: queue.SimpleQueue[Callable[[Pause], None] | None] = queue.SimpleQueue()
+        self._closed = threading.Event()
+        self._starting = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def submit(self, work: Callable[[Pause], None]) -> None:
+        """Do it when its turn comes; it gets what it must call often, and which stops it when the builder closes."""
+        with self._starting:
+            if self._thread is None and not self._closed.is_set():
+                self._thread = threading.Thread(target=self._run, name=THREAD, daemon=True)
+                self._thread.start()
+        self._work.put(work)
+
+    def close(self) -> None:
+        """Give up what is under way and what waits; a step inside FAISS that takes longer ends with the process."""
+        self._closed.set()
+        self._work.put(None)
+        if self._thread is not None:
+            self._thread.join(MOMENT)
+
+    def _run(self) -> None:
+        with suppress(OSError):  # no such thing here; it only makes the others wait longer
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
+        while (work := self._work.get()) is not None and not self._closed.is_set():
+            with suppress(CancelledError):
+                work(self._pause)
+
+    def _pause(self) -> None:
+        if self._closed.is_set():
+            raise CancelledError

@@ -1,0 +1,84 @@
+"""FAISS on a CUDA device: the same indexes, copied there; only where faiss-gpu is installed and finds a device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import faiss
+import numpy as np
+from numpy.typing import NDArray
+
+from serving.indexes.flat import Flat
+from serving.indexes.ivf import Ivf
+from serving.indexes.kind import BuildError, Candidates, Kind, Parameters, Pause
+from serving.ports import Floats
+
+MOST_CANDIDATES = 2_048
+"""That FAISS returns from a device."""
+
+
+def devices() -> int:
+    """CUDA devices that FAISS can use."""
+    return int(faiss.get_num_gpus())
+
+
+class OnGpu:
+    """A kind of the CPU whose index is copied to the first device; filters are applied to what comes back."""
+
+    def __init__(self, kind: Kind) -> None:
+        self.name = f"gpu-{kind.name}"
+        self.knob = kind.knob
+        self.refined = kind.refined
+        self._kind = kind
+
+    def parameters(self, count: int, dim: int) -> Parameters:
+        """As on the CPU."""
+        return self._kind.parameters(count, dim)
+
+    def memory(self, count: int, dim: int) -> int:
+        """Of the machine, while the copy is made."""
+        return self._kind.memory(count, dim)
+
+    def build(self, vectors: Floats, parameters: Parameters, pause: Pause) -> faiss.Index:
+        """On the CPU."""
+        self._check()
+        return _Pair(self._kind.build(vectors, parameters, pause))
+
+    def complete(self, index: faiss.Index, vectors: Floats) -> faiss.Index:
+        """On the CPU, and copied again."""
+        return _Pair(self._kind.complete(index.cpu, vectors))
+
+    def write(self, index: faiss.Index, path: str) -> None:
+        """The CPU's."""
+        self._kind.write(index.cpu, path)
+
+    def read(self, path: str, vectors: Floats) -> faiss.Index:
+        """The CPU's, and a copy of it on the device."""
+        self._check()
+        return _Pair(self._kind.read(path, vectors))
+
+    def efforts(self, parameters: Parameters) -> Sequence[int]:
+        """As on the CPU, up to what a device takes."""
+        return [effort for effort in self._kind.efforts(parameters) if effort <= MOST_CANDIDATES]
+
+    def search(self, index: faiss.Index, queries: Floats, wanted: Candidates) -> NDArray[np.int64]:
+        """See `Kind`. With a filter, and for more than a device returns, on the CPU."""
+        if wanted.bitmap is not None or wanted.rows > MOST_CANDIDATES:
+            return self._kind.search(index.cpu, queries, wanted)
+        return self._kind.search(index.gpu, queries, wanted)
+
+    def _check(self) -> None:
+        if not devices():
+            raise BuildError(f"{self.name} needs faiss-gpu and a CUDA device: FAISS finds none")
+
+
+class _Pair:
+    """An index and its copy on the first device."""
+
+    def __init__(self, cpu: faiss.Index) -> None:
+        self.cpu = cpu
+        self._resources = faiss.StandardGpuResources()
+        self.gpu = faiss.index_cpu_to_gpu(self._resources, 0, cpu)
+
+
+GPU_KINDS: tuple[Kind, ...] = tuple(OnGpu(kind) for kind in (Flat(), Ivf("flat"), Ivf("sq8"))) if devices() else ()

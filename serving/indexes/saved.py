@@ -1,0 +1,204 @@
+"""A built index on disk: vectors, keys and index in a folder, vouched for by the manifest, which is written last."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import faiss
+import numpy as np
+
+from models.disk import make_folder
+from serving.failpoints import reach
+from serving.indexes.checksums import checksums
+from serving.indexes.kind import BuildError, Kind, Parameters
+from serving.indexes.main import Approximate, Main, Tuning
+from serving.ports import Floats, Keys
+
+FORMAT = 1
+VECTORS, KEYS, INDEX, MANIFEST = "vectors.f32", "keys.npy", "index.faiss", "manifest.json"
+
+
+class Identity(NamedTuple):
+    """Which vectors: of which corpus, made by which encoder."""
+
+    generation: str
+    """Of the corpus: another where keys may mean something else."""
+    fingerprint: str
+    dim: int
+
+
+class UnfitError(Exception):
+    """What is on disk can't be trusted to be the index of this corpus; the message names the file."""
+
+
+def write_vectors(folder: Path, dim: int, blocks: Iterable[tuple[Keys, Floats]]) -> tuple[Keys, Floats]:
+    """Copy blocks in order of keys to a new `folder`, and map them."""
+    make_folder(folder)
+    keys = [np.empty(0, np.int64)]
+    with _written(folder / VECTORS) as file:
+        for block, vectors in blocks:
+            keys.append(block)
+            file.write(np.ascontiguousarray(vectors, np.float32).data)
+    with _written(folder / KEYS) as file:
+        np.save(file, np.concatenate(keys))
+    return _mapped(folder, dim)
+
+
+def write_index(folder: Path, built: Approximate, vectors: Floats) -> Approximate:
+    """Keep the index beside its vectors, and take it from there: what was only needed to build it is let go."""
+    reach("index.before-save")
+    path = folder / INDEX
+    built.kind.write(built.built, str(path))
+    _sync(path)
+    return built._replace(built=built.kind.read(str(path), vectors))
+
+
+def describe(folder: Path, main: Main, identity: Identity, covered: int) -> dict[str, Any]:
+    """The manifest of what lies in `folder`, which is read whole for it.
+
+    Args:
+        covered: every key of the store up to it is here, or is no more.
+    """
+    return {
+        "format": FORMAT,
+        "faiss": faiss.__version__,
+        "identity": identity._asdict(),
+        "covered": covered,
+        "kind": main.approximate and main.approximate.kind.name,
+        "parameters": dict(main.approximate.parameters) if main.approximate else {},
+        "tuning": asdict(main.tuning),
+        "build_seconds": main.build_seconds,
+        "reason": main.reason,
+        "files": {path.name: _described(path) for path in sorted(folder.iterdir())},
+    }
+
+
+def save(folder: Path, manifest: dict[str, Any]) -> None:
+    """Write the manifest; before that the folder is nothing, after that it survives power loss."""
+    reach("index.before-manifest")
+    new = folder / f"{MANIFEST}.new"
+    with _written(new) as file:
+        file.write(json.dumps(manifest | {"seal": _seal(manifest)}, indent=1).encode())
+    new.replace(folder / MANIFEST)
+    _sync(folder)
+    _sync(folder.parent)
+    reach("index.after-manifest")
+
+
+def load(folder: Path, identity: Identity, kinds: dict[str, Kind], threads: int) -> tuple[Main, int]:
+    """What `save` kept, every byte of it checked, and the key that it covers.
+
+    Raises:
+        UnfitError: it is not that.
+    """
+    manifest = _manifest(folder / MANIFEST)
+    if manifest["faiss"] != faiss.__version__:
+        raise UnfitError(f"{folder / MANIFEST}: of FAISS {manifest['faiss']}, this is {faiss.__version__}")
+    if Identity(**manifest["identity"]) != identity:
+        raise UnfitError(f"{folder / MANIFEST}: of another corpus or encoder")
+    for name, described in manifest["files"].items():
+        check(folder / name, described, threads)
+    keys, vectors = _mapped(folder, identity.dim)
+    approximate = None
+    if name := manifest["kind"]:
+        approximate = _read(folder / INDEX, kinds, name, manifest["parameters"], vectors)
+    tuning = manifest["tuning"]
+    for part in ("efforts", "recalls"):
+        tuning[part] = {float(share): value for share, value in tuning[part].items()}
+    main = Main(
+        keys, vectors, approximate, Tuning(**tuning), manifest["build_seconds"], size(manifest), manifest["reason"]
+    )
+    return main, manifest["covered"]
+
+
+def remove(folder: Path) -> None:
+    """A generation that serves no more: its manifest first, so that what is left of it after a crash is nothing."""
+    (folder / MANIFEST).unlink(missing_ok=True)
+    if folder.exists():
+        _sync(folder)
+        shutil.rmtree(folder)
+        _sync(folder.parent)
+
+
+def size(manifest: dict[str, Any]) -> int:
+    """Bytes of the files."""
+    return sum(described["bytes"] for described in manifest["files"].values())
+
+
+def check(path: Path, described: dict[str, Any], threads: int = 1) -> None:
+    """Compare a file with what the manifest says of it, by size and by the checksum of every piece.
+
+    Raises:
+        UnfitError: something differs.
+    """
+    try:
+        length = path.stat().st_size
+    except OSError as error:
+        raise UnfitError(f"{path}: {error.strerror}") from error
+    if length != described["bytes"]:
+        raise UnfitError(f"{path}: {length} bytes, not {described['bytes']}")
+    if checksums(path, threads) != described["checksums"]:
+        raise UnfitError(f"{path}: not what was written")
+
+
+def _manifest(path: Path) -> dict[str, Any]:
+    try:
+        manifest = json.loads(path.read_bytes())
+        seal = manifest.pop("seal")
+        if manifest["format"] != FORMAT:
+            raise UnfitError(f"{path}: format {manifest['format']}, this server writes {FORMAT}")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UnfitError(f"{path}: {error or type(error).__name__}") from error
+    if seal != _seal(manifest):
+        raise UnfitError(f"{path}: not what was written")
+    return manifest  # type: ignore[no-any-return]
+
+
+def _seal(manifest: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
+
+
+def _read(path: Path, kinds: dict[str, Kind], name: str, parameters: Parameters, vectors: Floats) -> Approximate:
+    try:
+        kind = kinds[name]
+        return Approximate(kind, parameters, kind.read(str(path), vectors))
+    except (KeyError, RuntimeError, BuildError) as error:
+        raise UnfitError(f"{path}: {name}: {error}") from error
+
+
+def _mapped(folder: Path, dim: int) -> tuple[Keys, Floats]:
+    keys = np.load(folder / KEYS, mmap_mode="r")
+    if not len(keys):
+        return np.empty(0, np.int64), np.empty((0, dim), np.float32)
+    vectors = np.memmap(folder / VECTORS, np.float32, "r", shape=(len(keys), dim))
+    return np.asarray(keys), np.asarray(vectors)
+
+
+def _described(path: Path) -> dict[str, Any]:
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return {"bytes": path.stat().st_size, "sha256": digest, "checksums": checksums(path, 1)}
+
+
+@contextmanager
+def _written(path: Path) -> Iterator[Any]:
+    with path.open("wb") as file:
+        yield file
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,72 @@
+"""A live index that follows a source, built when a test says so, and compared with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from serving.indexes.building import Builder
+from serving.indexes.exact import nearest
+from serving.indexes.live import Identity, LiveIndex
+from serving.indexes.plan import Plan
+from serving.indexes.tuning import recall
+from serving.ports import Floats, Ranking
+from tests.serving.indexes.sources import DictSource
+from tests.serving.indexes.vectors import clustered, keys
+
+DIM = 16
+IDENTITY = Identity("1", "f", DIM)
+PLAN = Plan(least=2000, kinds=("hnsw",))
+EVERY = ("flat", "hnsw", "ivf-flat", "ivf-sq8", "ivf-pq")
+
+
+class Turns(Builder):
+    """A builder that builds when it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waiting: list[Callable[[Callable[[], None]], None]] = []
+
+    def submit(self, work: Callable[[Callable[[], None]], None]) -> None:
+        self.waiting.append(work)
+
+    def build(self) -> None:
+        waiting, self.waiting = self.waiting, []
+        for work in waiting:
+            work(lambda: None)
+
+
+def opened(source: DictSource, builder: Builder, folder: Path | None, plan: Plan = PLAN) -> LiveIndex:
+    return LiveIndex(source, IDENTITY, builder, folder=folder, target=lambda: 0.9, plan=plan)
+
+
+def put(index: LiveIndex, source: DictSource, count: int, seed: int = 0) -> None:
+    vectors = clustered(count, seed=seed)
+    index.add(source.put(vectors), vectors)
+
+
+def take(index: LiveIndex, source: DictSource, gone: list[int]) -> None:
+    source.take(keys(gone))
+    index.remove(keys(gone))
+
+
+def truth(source: DictSource, queries: Floats, k: int) -> list[Ranking]:
+    places = keys(set(source.held))
+    return nearest(places, np.stack([source.held[key] for key in places.tolist()]), queries, k)
+
+
+def same(found: list[Ranking], other: list[Ranking]) -> bool:
+    return all(
+        np.array_equal(a.keys, b.keys) and np.array_equal(a.scores, b.scores) for a, b in zip(found, other, strict=True)
+    )
+
+
+def check(index: LiveIndex, source: DictSource) -> None:
+    queries = clustered(60, seed=77)
+    assert len(index) == len(source.held)
+    assert same(index.search(queries, 10, exact=True), truth(source, queries, 10))
+    found = index.search(queries, 10)
+    assert all(set(one.keys.tolist()) <= source.held.keys() for one in found)
+    assert recall(found, truth(source, queries, 10)).mean() >= 0.9
