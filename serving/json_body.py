@@ -47,16 +47,17 @@ def parse_exact(body: bytes) -> Any:
     return _parsed(body, _read if _LONG_INTEGER.search(body) else _read_fast)
 
 
-def check_containers(body: bytes) -> None:
+def check_containers(body: bytes, limit: int | None = None, of: str = "request") -> None:
     """Refuse more lists and objects than the event loop should spend its time on; brackets within strings are none.
 
     Raises:
-        TooLarge: more than `MAX_CONTAINERS`.
+        TooLarge: more than `limit`, which is `MAX_CONTAINERS` unless it is given.
     """
-    if len(body) > MAX_CONTAINERS and body.count(b"[") + body.count(b"{") > MAX_CONTAINERS:
+    limit = MAX_CONTAINERS if limit is None else limit
+    if len(body) > limit and body.count(b"[") + body.count(b"{") > limit:
         containers = _containers(body)
-        if containers > MAX_CONTAINERS:
-            raise TooLarge(f"{containers} lists and objects are more than the {MAX_CONTAINERS} of one request")
+        if containers > limit:
+            raise TooLarge(f"{containers} lists and objects are more than the {limit} of one {of}")
 
 
 def _containers(body: bytes) -> int:

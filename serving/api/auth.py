@@ -73,7 +73,7 @@ def scope_for(method: str, path: str) -> KeyScope:
         return "admin"
     if method in SAFE or (method == "POST" and _SEARCH.fullmatch(path)):
         return "read"
-    return "write" if path.startswith("/corpora") else "read"
+    return "write" if path.startswith(("/corpora", "/jobs")) else "read"
 
 
 def _is_public(method: str, path: str) -> bool:

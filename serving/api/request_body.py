@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from fastapi import Request
 
 from serving.api.deps import arriving_of, service_of
-from serving.api.encoding import content_coding, inflated
+from serving.encoding import content_coding, inflated
 from serving.errors import TooLarge, TooSlow
 from serving.json_body import parse_json
 
@@ -31,31 +32,44 @@ class BoundedRequest(Request):
         if not hasattr(self, "_body"):
             limit = service_of(self).settings.max_body_bytes
             coding = content_coding(self.headers.get("content-encoding", ""))
-            declared = self.headers.get("content-length", "")
-            if declared.isdecimal() and int(declared) > limit:
-                raise TooLarge(f"the body of {declared} bytes is more than the {limit} of one request")
-            body = await self._received(limit)
-            self._body = await asyncio.to_thread(inflated, body, coding, limit) if coding else body
+            body = bytearray()
+
+            async def keep(piece: bytes) -> None:
+                body.extend(piece)
+
+            await self.arrive(keep, limit)
+            self._body = await asyncio.to_thread(inflated, bytes(body), coding, limit) if coding else bytes(body)
         return self._body
 
-    async def _received(self, limit: int) -> bytes:
-        pause = service_of(self).settings.body_timeout
-        now, body = asyncio.get_running_loop().time, bytearray()
+    async def arrive(self, take: Callable[[bytes], Awaitable[None]], limit: int, in_memory: int | None = None) -> None:
+        """Give all of it, as it was sent, to `take`, which holds no more than `in_memory` bytes, or the whole.
+
+        Raises:
+            TooLarge: more than `limit` bytes, by its Content-Length or by what has arrived.
+            TooSlow: it stalled, or trickled.
+            Overloaded: too much of other bodies is on its way.
+        """
+        declared = self.headers.get("content-length", "")
+        if declared.isdecimal() and int(declared) > limit:
+            raise TooLarge(f"the body of {declared} bytes is more than the {limit} of one request")
+        pause, size = service_of(self).settings.body_timeout, 0
+        now = asyncio.get_running_loop().time
         started = now()
         try:
             with arriving_of(self).body() as grown:
                 async with asyncio.timeout(pause) as patience:
-                    async for chunk in self.stream():
-                        body += chunk
-                        if len(body) > limit:
+                    async for piece in self.stream():
+                        size += len(piece)
+                        if size > limit:
                             raise TooLarge(f"the body is more than the {limit} bytes of one request")
-                        grown(len(body))
-                        patience.reschedule(min(now(), started + len(body) / MIN_BYTES_PER_SECOND) + pause)
+                        grown(size if in_memory is None else min(size, in_memory))
+                        patience.reschedule(None)
+                        await take(piece)
+                        patience.reschedule(min(now(), started + size / MIN_BYTES_PER_SECOND) + pause)
         except TimeoutError:
             raise TooSlow(
                 f"the body stopped for {pause:g} s, or came in at less than {MIN_BYTES_PER_SECOND} bytes a second"
             ) from None
-        return bytes(body)
 
     async def json(self) -> Any:
         """The parsed body, parsed once."""

@@ -56,6 +56,22 @@ class Route(APIRoute):
         return _bounded(super().get_route_handler(), self.body_field)
 
 
+class StreamedRoute(APIRoute):
+    """A route whose endpoint receives the body itself, which may be long, and then works within `while_connected`."""
+
+    def get_route_handler(self) -> Handler:
+        """FastAPI's handler, wrapped."""
+        handle = super().get_route_handler()
+
+        async def answer(request: BoundedRequest) -> Response:
+            try:
+                return await handle(request)
+            except ClientDisconnect:
+                return Response(status_code=CLIENT_LEFT)
+
+        return _in_time(answer)
+
+
 class DirectRoute(Route):
     """A `Route` in the way of every text: its endpoint takes `body`, `service` and maybe `request`, and
     answers a `Response`.
@@ -108,8 +124,12 @@ def _bounded(handle: Handler, field: Any) -> Handler:
             check_counts(await request.json(), service.settings)
         elif required:
             raise Malformed("the body is empty")
-        return await _while_connected(request, handle(request))
+        return await while_connected(request, handle(request))
 
+    return _in_time(answer)
+
+
+def _in_time(answer: Callable[[BoundedRequest], Coroutine[Any, Any, Response]]) -> Handler:
     async def in_time(received: Request) -> Response:
         request = BoundedRequest(received.scope, received.receive)
         seconds = _patience(request)
@@ -135,7 +155,7 @@ def _patience(request: Request) -> float | None:
     return int(given) / 1000
 
 
-async def _while_connected(request: starlette.requests.Request, work: Coroutine[Any, Any, Response]) -> Response:
+async def while_connected(request: starlette.requests.Request, work: Coroutine[Any, Any, Response]) -> Response:
     """Run `work`, cancelled when the caller leaves: what it queued is then never embedded."""
     working = asyncio.current_task()
     assert working is not None

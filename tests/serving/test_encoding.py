@@ -15,8 +15,8 @@ from fastapi.testclient import TestClient
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.api import encoding
-from serving.api.encoding import ANY_RATIO, CODINGS, MAX_PARTS, MAX_RATIO, PIECE, inflated
+from serving import encoding
+from serving.encoding import ANY_RATIO, CODINGS, MAX_PARTS, MAX_RATIO, PIECE, inflated
 from serving.errors import Malformed, ServiceError, TooLarge
 
 if sys.version_info >= (3, 14):

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Response
 from pydantic import BaseModel
 from starlette.requests import Request
 
-from serving.api.route import CLIENT_LEFT, DirectRoute, _while_connected
+from serving.api.route import CLIENT_LEFT, DirectRoute, while_connected
 
 
 @pytest.mark.parametrize("outside", [False, True], ids=["the caller leaves", "and the task is cancelled"])
@@ -28,7 +28,7 @@ def test_a_cancellation_from_outside_is_never_taken_for_the_caller_leaving(outsi
             await asyncio.Event().wait()
             raise AssertionError
 
-        answering = asyncio.create_task(_while_connected(Request({"type": "http"}, receive), work()))
+        answering = asyncio.create_task(while_connected(Request({"type": "http"}, receive), work()))
         await asyncio.sleep(0)
         leaves.set()
         async with asyncio.timeout(5):

@@ -6,7 +6,7 @@ import io
 import sys
 import zlib
 from collections.abc import Callable, Iterator
-from typing import Protocol
+from typing import TYPE_CHECKING, BinaryIO, Protocol
 
 from serving.errors import Malformed, TooLarge, UnsupportedMedia
 
@@ -15,6 +15,9 @@ if sys.version_info >= (3, 14):
 else:
     from backports import zstd
 
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
 MAX_RATIO = 100
 """Text packs to a tenth or so; what packs better than this was made to."""
 ANY_RATIO = 1_000_000
@@ -22,6 +25,8 @@ ANY_RATIO = 1_000_000
 MAX_PARTS = 1000
 """Members of gzip or frames of zstd, one after another; an empty one gives nothing and takes its time.
 bgzip makes 500 of 32 MB."""
+PART_BYTES = 4096
+"""Beyond `MAX_PARTS` they must hold so much each, in the mean; bgzip's hold 65,280."""
 PIECE = 65_536
 ZSTD_WINDOW: dict[int, int] = {zstd.DecompressionParameter.window_log_max: 23}
 """8 MB, what RFC 9659 lets a body ask of its reader."""
@@ -95,29 +100,58 @@ def inflated(body: bytes, coding: str, limit: int) -> bytes:
         TooLarge: it unpacks to more, or to more than `MAX_RATIO` times its size, or has more than `MAX_PARTS` parts.
         Malformed: it is not what `coding` says, or is cut short.
     """
-    unpacked = bytearray()
+    return b"".join(_checked(io.BytesIO(body), len(body), coding, limit))
+
+
+class Inflating(io.RawIOBase):
+    """A stream of what a packed one of `size` bytes holds; reading raises what `inflated` does."""
+
+    def __init__(self, packed: BinaryIO, size: int, coding: str, limit: int) -> None:
+        self._pieces = _checked(packed, size, coding, limit)
+        self._rest = memoryview(b"")
+
+    def readable(self) -> bool:
+        """It is."""
+        return True
+
+    def readinto(self, buffer: Buffer) -> int:
+        """The next bytes, as many as fit; 0 at the end."""
+        into = memoryview(buffer).cast("B")
+        while not self._rest:
+            piece = next(self._pieces, None)
+            if piece is None:
+                return 0
+            self._rest = memoryview(piece)
+        n = min(len(into), len(self._rest))
+        into[:n], self._rest = self._rest[:n], self._rest[n:]
+        return n
+
+
+def _checked(packed: BinaryIO, size: int, coding: str, limit: int) -> Iterator[bytes]:
+    unpacked = 0
     try:
-        for piece in _pieces(body, coding):
-            unpacked += piece
-            if len(unpacked) > limit:
+        for piece in _pieces(packed, coding):
+            unpacked += len(piece)
+            if unpacked > limit:
                 raise TooLarge(f"the body unpacks to more than the {limit} bytes of one request")
-            if len(unpacked) > max(ANY_RATIO, MAX_RATIO * len(body)):
-                raise TooLarge(f"the body of {len(body)} bytes unpacks to more than {MAX_RATIO} times as much")
+            if unpacked > max(ANY_RATIO, MAX_RATIO * size):
+                raise TooLarge(f"the body of {size} bytes unpacks to more than {MAX_RATIO} times as much")
+            yield piece
     except (EOFError, zlib.error, zstd.ZstdError) as error:
         raise Malformed(f"the body is not {coding}: {error}") from None
-    return bytes(unpacked)
 
 
-def _pieces(body: bytes, coding: str) -> Iterator[bytes]:
-    source, parts = io.BytesIO(body), 0
+def _pieces(source: BinaryIO, coding: str) -> Iterator[bytes]:
+    parts = unpacked = 0
     while packed := source.read(PIECE):
         while packed:
-            if parts == MAX_PARTS:
+            if parts >= MAX_PARTS and unpacked < parts * PART_BYTES:
                 raise TooLarge(f"the body has more than {MAX_PARTS} members or frames of {coding}")
             part, parts = CODINGS[coding](), parts + 1
             while not part.eof:
                 if not packed and part.needs_input and not (packed := source.read(PIECE)):
                     raise EOFError("it is cut short")
-                yield part.decompress(packed, PIECE)
-                packed = b""
+                piece = part.decompress(packed, PIECE)
+                unpacked, packed = unpacked + len(piece), b""
+                yield piece
             packed = part.unused_data

@@ -1,0 +1,159 @@
+"""Jobs: list, look at, follow, cancel."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from typing import Annotated, Any, Literal
+
+import orjson
+from fastapi import APIRouter, Depends, Path, Request, Response
+from fastapi.responses import StreamingResponse
+from pydantic import BaseModel, Field
+
+from serving.api.answers import JSON, json_response
+from serving.api.auth import key_of
+from serving.api.deps import ServiceDep
+from serving.api.route import Route
+from serving.errors import NotFound
+from serving.jobs import Answer, Duplicate, Job, Jobs, Keyed, Spool
+
+router = APIRouter(prefix="/jobs", tags=["jobs"], route_class=Route)
+EVENT_SECONDS = 0.2
+"""Between two events of a stream, at least: what comes faster is told in one."""
+
+
+class JobError(BaseModel):
+    """A part that is wrong, or why it failed."""
+
+    place: str
+    error: str
+
+
+class JobAnswer(BaseModel):
+    """A job and how far it is; times are seconds since the epoch."""
+
+    id: str
+    kind: str
+    corpus: str
+    state: Literal["queued", "running", "succeeded", "failed", "cancelled"]
+    done: int
+    total: int | None = Field(description="null while it is not known")
+    rate: float | None = Field(description="done a second, lately, while it runs")
+    eta_s: float | None = Field(description="seconds it will take yet at that rate")
+    errors: list[JobError] = Field(description="the first hundred")
+    error_count: int
+    result: dict[str, Any] | None = Field(description="what came of it, once it succeeded")
+    created: float
+    started: float | None
+    finished: float | None
+
+
+class JobsAnswer(BaseModel):
+    """Jobs, newest first."""
+
+    jobs: list[JobAnswer]
+
+
+ACCEPTED: dict[int | str, dict[str, Any]] = {
+    202: {
+        "model": JobAnswer,
+        "description": "a job does it",
+        "headers": {"location": {"description": "`/jobs/{id}`", "required": True, "schema": {"type": "string"}}},
+    }
+}
+"""How routes that start jobs say so."""
+
+
+def job_json(job: Job) -> dict[str, Any]:
+    """As `JobAnswer` has it."""
+    fields = {name: getattr(job, name) for name in JobAnswer.model_fields}
+    return fields | {
+        "errors": [dict(error) for error in job.errors],
+        "result": dict(job.result) if job.state == "succeeded" else None,
+    }
+
+
+def accepted(job: Job) -> Response:
+    """That it will be done."""
+    answer = _accepted(job)
+    return Response(answer.body, answer.status, dict(answer.headers), media_type=JSON)
+
+
+def _accepted(job: Job) -> Answer:
+    return Answer(202, {"location": f"/jobs/{job.id}"}, orjson.dumps(job_json(job)))
+
+
+def already(duplicate: Duplicate) -> Response:
+    """That it is being done, and by which job."""
+    content = {"error": duplicate.message, "error_type": duplicate.kind, "job": duplicate.job}
+    return json_response(content, status=duplicate.status, headers={"location": f"/jobs/{duplicate.job}"})
+
+
+async def submitted(
+    jobs: Jobs,
+    kind: str,
+    corpus: str,
+    options: Mapping[str, Any],
+    *,
+    spool: Spool | None = None,
+    keyed: Keyed | None = None,
+) -> Response:
+    """Either of both."""
+    answered = (keyed, _accepted) if keyed else None
+    try:
+        return accepted(await jobs.submit(kind, corpus, options, spool=spool, answered=answered))
+    except Duplicate as duplicate:
+        return already(duplicate)
+
+
+async def _job(id: Annotated[str, Path(description="id of the job")], service: ServiceDep, request: Request) -> Job:
+    """404, too, for the job of a corpus that is not for the caller's key: only who may touch that knows its jobs."""
+    job, key = await service.jobs.job(id), key_of(request)
+    if key and not key.sees(job.corpus):
+        raise NotFound(f"there is no job {id[:80]!r}")
+    return job
+
+
+JobDep = Annotated[Job, Depends(_job)]
+
+
+@router.get("", summary="List jobs", response_model=JobsAnswer)
+async def listing(service: ServiceDep, request: Request) -> Response:
+    """Newest first; those of corpora that the key may touch. Of those that ended the last thousand are kept."""
+    found, key = await service.jobs.listing(), key_of(request)
+    return json_response({"jobs": [job_json(job) for job in found if key is None or key.sees(job.corpus)]})
+
+
+@router.get("/{id}", summary="Describe a job", response_model=JobAnswer)
+async def describe(job: JobDep) -> Response:
+    """How far it is."""
+    return json_response(job_json(job))
+
+
+@router.get(
+    "/{id}/events",
+    summary="Follow a job",
+    response_class=StreamingResponse,
+    responses={200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}},
+)
+async def events(job: JobDep, service: ServiceDep) -> StreamingResponse:
+    """Server-sent events `progress`, each the job as JSON, up to the one in which it has ended (or the server does)."""
+    headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
+    return StreamingResponse(_events(service.jobs, job.id), media_type="text/event-stream", headers=headers)
+
+
+@router.delete("/{id}", summary="Cancel a job", response_model=JobAnswer)
+async def cancel(job: JobDep, service: ServiceDep) -> Response:
+    """What it has done stays. One that ended stays as it is."""
+    return json_response(job_json(await service.jobs.cancel(job.id)))
+
+
+async def _events(jobs: Jobs, id: str) -> AsyncIterator[bytes]:
+    async for job in jobs.events(id):
+        if job is None:
+            yield b": still there\n\n"
+            continue
+        yield b"event: progress\ndata: " + orjson.dumps(job_json(job)) + b"\n\n"
+        if not job.ended:
+            await asyncio.sleep(EVENT_SECONDS)

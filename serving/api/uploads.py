@@ -1,0 +1,189 @@
+"""Documents come in: a few are answered when they are stored, more become a job."""
+
+from __future__ import annotations
+
+from pathlib import PurePath
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Depends, Header, Query, Request, Response
+from pydantic import BeforeValidator
+
+from serving.api.answers import JSON, json_response, truncation_header
+from serving.api.auth import key_of
+from serving.api.corpus_schemas import UploadAnswer
+from serving.api.deps import CorpusName, ServiceDep, service_of
+from serving.api.jobs import ACCEPTED, submitted
+from serving.api.request_body import BoundedRequest
+from serving.api.route import StreamedRoute, media_type, while_connected
+from serving.api.schemas import lower
+from serving.embedder import Embedder
+from serving.encoding import content_coding
+from serving.errors import Invalid, UnsupportedMedia
+from serving.ingest import Options, Upload, names_within, read_upload, rows
+from serving.ingest.chunking import MIN_TOKENS, asked_chunking
+from serving.ingest.documents import random_names
+from serving.ingest.multipart import FilePart
+from serving.jobs import Answer, Keyed, Spool
+from serving.jobs.idempotency import check_key
+from serving.jobs.job import digest_of
+from serving.jobs.spool import IN_MEMORY
+from serving.jobs.threads import in_thread
+from serving.names import MAX_ID_BYTES
+from serving.ports import Chunking
+from serving.service import Service
+
+router = APIRouter(prefix="/corpora/{name}/documents", tags=["documents"], route_class=StreamedRoute)
+
+_ROW: dict[str, Any] = {
+    "type": "object",
+    "required": ["text"],
+    "properties": {
+        "id": {"type": ["string", "null"], "minLength": 1, "maxLength": MAX_ID_BYTES},
+        "text": {"type": "string"},
+        "metadata": {"type": ["object", "null"]},
+    },
+    "example": {"id": "a", "text": "A text to find.", "metadata": {"lang": "en"}},
+}
+_UPLOAD = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "application/json": {
+                "schema": {
+                    "type": "object",
+                    "required": ["documents"],
+                    "properties": {"documents": {"type": "array", "items": _ROW, "minItems": 1}},
+                }
+            },
+            "application/x-ndjson": {
+                "schema": {"type": "string"},
+                "example": '{"id": "a", "text": "A text to find."}\n{"text": "Another."}\n',
+            },
+            "text/csv": {"schema": {"type": "string"}, "example": "id,text,lang\na,A text to find.,en\n"},
+            "text/plain": {"schema": {"type": "string"}, "example": "A text to find.\nAnother.\n"},
+            "multipart/form-data": {
+                "schema": {
+                    "type": "object",
+                    "required": ["file"],
+                    "properties": {"file": {"type": "string", "format": "binary"}},
+                }
+            },
+        },
+    }
+}
+
+
+async def _options(
+    on_error: Annotated[
+        Literal["fail", "skip"], BeforeValidator(lower), Query(description="skip keeps the good rows")
+    ] = "fail",
+    text_column: Annotated[str | None, Query(description="of CSV; default: text")] = None,
+    id_column: Annotated[str | None, Query(description="of CSV; default: id, if there is one")] = None,
+    chunk_tokens: Annotated[
+        int | None, Query(ge=MIN_TOKENS, description="cut long texts into passages of so many tokens")
+    ] = None,
+    chunk_overlap: Annotated[
+        int | None, Query(ge=0, description="tokens that a passage shares with the one before it, at most half of all")
+    ] = None,
+) -> dict[str, Any]:
+    return {
+        "on_error": on_error,
+        "text_column": text_column,
+        "id_column": id_column,
+        "chunk_tokens": chunk_tokens,
+        "chunk_overlap": chunk_overlap,
+    }
+
+
+@router.post(
+    "", response_model=UploadAnswer, summary="Add or replace documents", openapi_extra=_UPLOAD, responses=ACCEPTED
+)
+async def add(
+    name: CorpusName,
+    request: Request,
+    service: ServiceDep,
+    *,
+    options: Annotated[dict[str, Any], Depends(_options)],
+    in_background: Annotated[bool, Query(alias="async", description="a job whatever its size")] = False,
+    idempotency_key: Annotated[
+        str | None, Header(description="sent again with it within a day, the same request gets the same answer")
+    ] = None,
+) -> Response:
+    """Up to 256 documents: durable and searchable on return, all or none. More: a job. The same id replaces; without
+    an id one is made.
+
+    The format is that of the content type, or of the file's name in multipart/form-data; packed by gzip or zstd.
+    `x-truncated-inputs` counts the texts or passages longer than the model reads: stored whole, embedded in part.
+    """
+    assert isinstance(request, BoundedRequest), "StreamedRoute makes it"
+    key = None if idempotency_key is None else check_key(idempotency_key)
+    async with service.library.encoder_of(name) as embedder:
+        _check_fits(asked_chunking(options["chunk_tokens"], options["chunk_overlap"]), embedder)
+    async with service.jobs.spool() as spool:
+        async with service.receiving():
+            upload = await _received(request, spool, options)
+        asked = {"async": in_background, **upload.model_dump()}
+        keyed = Keyed(_caller(request), key, digest_of("upload", name, asked, spool.digest)) if key else None
+        return await while_connected(
+            request, _added(service, name, upload, spool, keyed=keyed, in_background=in_background)
+        )
+
+
+async def _added(
+    service: Service, name: str, options: Options, spool: Spool, *, keyed: Keyed | None, in_background: bool
+) -> Response:
+    async with service.jobs.requests.once(keyed) as before:
+        if before:
+            return Response(before.body, before.status, dict(before.headers), media_type=JSON)
+        upload = None if in_background else await in_thread(lambda: _small(service, options, spool, keyed))
+        if upload is None:
+            return await submitted(service.jobs, "ingest", name, options.model_dump(), spool=spool, keyed=keyed)
+        added = await service.library.add(name, upload.documents, options.chunking)
+        answer: dict[str, Any] = {"ids": [document.id for document in upload.documents], "count": len(upload.documents)}
+        if options.on_error == "skip":
+            answer["errors"] = [rejected._asdict() for rejected in upload.rejected]
+        headers = truncation_header(added.truncated)
+        response = json_response(answer, headers=headers)
+        if keyed:
+            await service.jobs.requests.note(keyed, Answer(200, headers, bytes(response.body)))
+        return response
+
+
+def _small(service: Service, options: Options, spool: Spool, keyed: Keyed | None) -> Upload | None:
+    naming = names_within(keyed.space) if keyed else random_names
+    with spool.open() as file:
+        given = rows(file, options, service.settings)
+        return read_upload(given, service.settings, skip_errors=options.on_error == "skip", naming=naming)
+
+
+async def _received(request: BoundedRequest, spool: Spool, how: dict[str, Any]) -> Options:
+    """Put what is uploaded into `spool`; how it is to be read."""
+    media, coding = media_type(request), content_coding(request.headers.get("content-encoding", ""))
+    limit = service_of(request).settings.max_upload_bytes
+    if media != "multipart/form-data":
+        options = Options.of_media(media, coding=coding, **how)
+        await request.arrive(spool.write, limit, IN_MEMORY)
+        return options
+    if coding:
+        raise UnsupportedMedia("of multipart/form-data pack the file, not the whole", field="content-encoding")
+    part = FilePart(request.headers["content-type"])
+
+    async def take(piece: bytes) -> None:
+        await spool.write(part.feed(piece))
+
+    await request.arrive(take, limit, IN_MEMORY)
+    return Options.of_part(PurePath(part.finish()), part.media, **how)
+
+
+def _check_fits(chunking: Chunking | None, embedder: Embedder) -> None:
+    if chunking is None:
+        return
+    added = len(embedder.engine.pieces([""], special_tokens=True)[0])
+    most = embedder.manifest.max_length - added
+    if chunking.tokens > most:
+        raise Invalid(f"the encoder of the corpus reads {most} tokens", field="chunk_tokens")
+
+
+def _caller(request: Request) -> str:
+    key = key_of(request)
+    return key.name if key else ""

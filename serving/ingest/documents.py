@@ -1,0 +1,138 @@
+"""Rows become documents: each is checked, and what is wrong is named by row and field."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import orjson
+
+from serving.bounds import check_text
+from serving.errors import Empty, Invalid, ServiceError, TooLarge
+from serving.ingest.rows import Row
+from serving.json_body import unwritable
+from serving.names import check_document_id
+from serving.ports import Document
+from serving.settings import Settings
+
+Naming = Callable[[int], str]
+"""The id of the row of that number, from 0, which brings none."""
+
+
+class Rejected(NamedTuple):
+    """A row that was left out."""
+
+    place: str
+    error: str
+
+
+@dataclass
+class Upload:
+    """What is to be stored, and with `on_error=skip` what is not."""
+
+    documents: list[Document] = field(default_factory=list)
+    rejected: list[Rejected] = field(default_factory=list)
+
+
+def random_names(number: int) -> str:  # noqa: ARG001 - a `Naming`
+    """Ids of rows that come once."""
+    return uuid.uuid4().hex
+
+
+def names_within(space: uuid.UUID) -> Naming:
+    """Ids of rows that may be read again: the same row has the same."""
+    return lambda number: uuid.uuid5(space, str(number)).hex
+
+
+class Checked(NamedTuple):
+    """A row and the document that it is, or why it is none."""
+
+    number: int
+    place: str
+    document: Document | None
+    error: ServiceError | None = None
+
+
+def checked(given: Iterable[Row], settings: Settings, naming: Naming) -> Iterator[Checked]:
+    """Every row by itself."""
+    for number, row in enumerate(given):
+        try:
+            yield Checked(number, row.place, document_of(row, settings, number, naming))
+        except ServiceError as error:
+            yield Checked(number, row.place, None, error)
+
+
+def unrepeated(rows: Iterable[Checked]) -> Iterator[Checked]:
+    """The same, save that a document whose id is that of one before it is none."""
+    places = dict[str, str]()
+    for row in rows:
+        if row.document and (place := places.setdefault(row.document.id, row.place)) != row.place:
+            again = Invalid(f"{row.document.id!r} is already the id of {place}", field=f"{row.place}.id")
+            yield row._replace(document=None, error=again)
+        else:
+            yield row
+
+
+def read_upload(
+    given: Iterable[Row], settings: Settings, *, skip_errors: bool, naming: Naming = random_names
+) -> Upload | None:
+    """The documents of an upload that is answered at once; None where there are too many of them for that.
+
+    Raises:
+        Empty: there are no rows.
+        ServiceError: of the first bad row, unless `skip_errors`.
+    """
+    upload, characters = Upload(), 0
+    for row in unrepeated(checked(given, settings, naming)):
+        if row.number == settings.max_upload_documents or characters > settings.max_body_bytes:
+            return None
+        if row.document:
+            upload.documents.append(row.document)
+            characters += len(row.document.text)
+        elif row.error:
+            if not skip_errors:
+                raise row.error
+            upload.rejected.append(Rejected(row.place, row.error.message))
+    if not (upload.documents or upload.rejected):
+        raise empty()
+    return upload
+
+
+def empty() -> Empty:
+    """What whoever uploads nothing is told."""
+    return Empty("must hold at least one document", field="documents")
+
+
+def document_of(row: Row, settings: Settings, number: int, naming: Naming) -> Document:
+    """The document of a row.
+
+    Raises:
+        Invalid, TooLarge, Malformed: the row is none; the field of the error begins with the row's place.
+    """
+    if isinstance(row.value, ServiceError):
+        raise type(row.value)(row.value.message, field=row.place)
+    if not isinstance(row.value, dict):
+        raise Invalid("must be an object", field=row.place)
+    given = {key: value for key, value in row.value.items() if value is not None}
+    text, name, metadata = given.get("text"), given.get("id"), given.get("metadata", {})
+    if not isinstance(text, str):
+        raise Invalid("must be a string" if "text" in given else "is required", field=f"{row.place}.text")
+    if name is None:
+        name = naming(number)
+    if not isinstance(name, str):
+        raise Invalid("must be a string", field=f"{row.place}.id")
+    check_document_id(name, f"{row.place}.id")
+    check_text(text, settings.max_text_bytes, f"{row.place}.text")
+    _check_metadata(metadata, settings.max_metadata_bytes, f"{row.place}.metadata")
+    return Document(name, text, metadata)
+
+
+def _check_metadata(metadata: Any, limit: int, field: str) -> None:
+    if not isinstance(metadata, Mapping):
+        raise Invalid("must be an object", field=field)
+    if reason := unwritable(metadata):
+        raise Invalid(reason, field=field)
+    if (size := len(orjson.dumps(metadata))) > limit:
+        raise TooLarge(f"{size} bytes are more than the {limit} of one document's metadata", field=field)

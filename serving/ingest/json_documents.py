@@ -1,0 +1,192 @@
+"""`{"documents": [...]}`, a document at a time: it is found where it ends, then parsed as any other JSON here.
+
+No parser that is at hand streams and also keeps what `parse_exact` promises (integers of 64 bits, NaN and lone
+surrogates told by the field that holds them).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any, BinaryIO, NoReturn
+
+from serving.errors import Invalid, Malformed, ServiceError, TooLarge
+from serving.ingest.lines import BOM
+from serving.ingest.rows import Row, json_value, row_bytes
+from serving.settings import Settings
+
+PIECE = 1 << 18
+_MARK = re.compile(rb'"(?:[^"\\]++|\\.)*+"|["\[\]{}]', re.DOTALL)
+"""A whole string, a quote whose string does not end here, or a bracket."""
+_SPACE = re.compile(rb"[ \t\r\n]*+")
+_SCALAR = re.compile(rb"[^\s,\]}\[{\":]++")
+
+
+def json_rows(stream: BinaryIO, settings: Settings) -> Iterator[Row]:
+    """The documents, called `documents.0` and so on; other fields of the object are passed over.
+
+    Raises:
+        Malformed: the body is empty, or no JSON between the documents.
+        Invalid: there is no list of documents.
+        TooLarge: a document that is longer than one may be; the rest is not looked at.
+    """
+    text = _Text(stream, row_bytes(settings))
+    if not (first := text.peek()):
+        raise Malformed("the body is empty")
+    if first == b"{":
+        yield from _fields(text)
+    else:
+        if first != b"[":
+            _checked(text.value("the body"))
+            text.end()
+        raise Invalid("must be a list of documents", field="documents")
+
+
+def _fields(text: _Text) -> Iterator[Row]:
+    found = False
+    more = text.begins(b"{", b"}")
+    while more:
+        key = _checked(text.value("the name of a field"))
+        if not isinstance(key, str):
+            text.fail("the name of a field, not one before it,")
+        text.skip(b":")
+        if key != "documents":
+            _checked(text.value(key[:80]))
+        elif found:
+            raise Invalid("is there twice", field="documents")
+        else:
+            found = text.peek() == b"["
+            if not found:
+                _checked(text.value("documents"))
+                raise Invalid("must be a list of documents", field="documents")
+            yield from _elements(text)
+        more = text.another(b"}")
+    text.end()
+    if not found:
+        raise Invalid("must be a list of documents", field="documents")
+
+
+def _elements(text: _Text) -> Iterator[Row]:
+    number, more = 0, text.begins(b"[", b"]")
+    while more:
+        place = f"documents.{number}"
+        yield Row(place, json_value(text.value(place)))
+        number, more = number + 1, text.another(b"]")
+
+
+def _checked(raw: bytes) -> Any:
+    value = json_value(raw)
+    if isinstance(value, ServiceError):
+        raise value
+    return value
+
+
+class _Text:
+    """JSON on its way, no more of it in memory than one value and a piece."""
+
+    def __init__(self, stream: BinaryIO, limit: int) -> None:
+        self._stream, self._limit = stream, limit
+        self._buffer = b""
+        self._at = 0
+        self._passed = 0
+        """Bytes before the buffer."""
+        while len(self._buffer) < len(BOM) and self._more():
+            pass
+        self._at = len(BOM) if self._buffer.startswith(BOM) else 0
+
+    def peek(self) -> bytes:
+        """The next byte that is no white space; none at the end."""
+        while True:
+            space = _SPACE.match(self._buffer, self._at)
+            assert space is not None
+            self._at = space.end()
+            if self._at < len(self._buffer):
+                return self._buffer[self._at : self._at + 1]
+            if not self._more():
+                return b""
+
+    def skip(self, mark: bytes) -> None:
+        """Pass over what must come next."""
+        if self.peek() != mark:
+            self.fail(repr(mark.decode()))
+        self._at += 1
+
+    def begins(self, begin: bytes, end: bytes) -> bool:
+        """Pass over the beginning of a list or object; whether it holds anything, or else its `end`, too."""
+        self.skip(begin)
+        if self.peek() != end:
+            return True
+        self.skip(end)
+        return False
+
+    def another(self, end: bytes) -> bool:
+        """Pass over a comma, and True, or over the `end` of the list or object."""
+        if self.peek() == b",":
+            self._at += 1
+            return True
+        if self.peek() != end:
+            self.fail(f"',' or {end.decode()!r}")
+        self._at += 1
+        return False
+
+    def end(self) -> None:
+        """Nothing may follow."""
+        if self.peek():
+            self.fail("the end")
+
+    def value(self, place: str) -> bytes:
+        """The next value, whole; whether it is one, whoever parses it says."""
+        first = self.peek()
+        if not first:
+            self.fail("a value")
+        length = self._container(place) if first in b'{["' else self._scalar(place)
+        value = self._buffer[self._at : self._at + length]
+        self._at += length
+        return value
+
+    def fail(self, wanted: str) -> NoReturn:
+        """Say what should have been here."""
+        raise Malformed(f"not JSON: expected {wanted} at byte {self._passed + self._at + 1}")
+
+    def _container(self, place: str) -> int:
+        """Bytes of the string, list or object that begins here."""
+        depth, scanned = 0, 0
+        while True:
+            for mark in _MARK.finditer(self._buffer, self._at + scanned):
+                if mark[0] == b'"':
+                    break
+                depth += (mark[0] in b"[{") - (mark[0] in b"]}")
+                scanned = mark.end() - self._at
+                if depth == 0:
+                    return scanned
+            else:
+                scanned = len(self._buffer) - self._at
+            self._grow(place)
+
+    def _scalar(self, place: str) -> int:
+        while True:
+            scalar = _SCALAR.match(self._buffer, self._at)
+            if scalar is None:
+                self.fail("a value")
+            length, ended = scalar.end() - self._at, scalar.end() < len(self._buffer)
+            if ended or not self._more():
+                return length
+            self._check(place)
+
+    def _grow(self, place: str) -> None:
+        if not self._more():
+            raise Malformed(f"not JSON: it ends within {place}")
+        self._check(place)
+
+    def _check(self, place: str) -> None:
+        if len(self._buffer) - self._at > self._limit + PIECE:
+            raise TooLarge(f"more than the {self._limit} bytes of one value", field=place)
+
+    def _more(self) -> bool:
+        piece = self._stream.read(PIECE)
+        if self._at:
+            self._passed += self._at
+            self._buffer, self._at = self._buffer[self._at :] + piece, 0
+        else:
+            self._buffer += piece
+        return bool(piece)

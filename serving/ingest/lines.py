@@ -1,0 +1,48 @@
+"""Formats of lines: NDJSON and plain text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import BinaryIO
+
+from serving.errors import ServiceError, TooLarge
+from serving.ingest.rows import Row, json_value, row_bytes, utf8
+from serving.settings import Settings
+
+BOM = b"\xef\xbb\xbf"
+PIECE = 65_536
+
+
+def lines(stream: BinaryIO, limit: int) -> Iterator[tuple[int, bytes | TooLarge]]:
+    """Each line with its number, from 1, its end and without a byte order mark.
+
+    Of one with more than `limit` bytes the rest is passed over and never kept.
+    """
+    number = 0
+    while line := stream.readline(limit + 1):
+        number += 1
+        if len(line) > limit and not line.endswith(b"\n"):
+            while (rest := stream.readline(PIECE)) and not rest.endswith(b"\n"):
+                pass
+            yield number, TooLarge(f"more than the {limit} bytes of one row")
+        else:
+            yield number, line.removeprefix(BOM) if number == 1 else line
+
+
+def ndjson_rows(stream: BinaryIO, settings: Settings) -> Iterator[Row]:
+    """One document a line, as JSON; blank lines are passed over."""
+    for number, line in lines(stream, row_bytes(settings)):
+        if isinstance(line, ServiceError):
+            yield Row(f"line {number}", line)
+        elif line and not line.isspace():
+            yield Row(f"line {number}", json_value(line))
+
+
+def text_rows(stream: BinaryIO, settings: Settings) -> Iterator[Row]:
+    """One text a line; blank lines are passed over."""
+    for number, line in lines(stream, settings.max_text_bytes + len(b"\r\n")):
+        text = line if isinstance(line, ServiceError) else utf8(line.rstrip(b"\r\n"))
+        if isinstance(text, ServiceError):
+            yield Row(f"line {number}", text)
+        elif text and not text.isspace():
+            yield Row(f"line {number}", {"text": text})

@@ -1,0 +1,100 @@
+"""The file in a `multipart/form-data` body, as it arrives: https://www.rfc-editor.org/rfc/rfc7578."""
+
+from __future__ import annotations
+
+from python_multipart.exceptions import FormParserError
+from python_multipart.multipart import MultipartParser, parse_options_header
+
+from serving.errors import Invalid, Malformed
+
+
+class FilePart:
+    """Takes a body piece by piece and gives back what of it belongs to its one file; other fields are passed over.
+
+    Raises:
+        Malformed: the content type has no boundary.
+    """
+
+    def __init__(self, content_type: str) -> None:
+        boundary = parse_options_header(content_type)[1].get(b"boundary")
+        if not boundary:
+            raise Malformed("multipart/form-data needs a boundary", field="content-type")
+        self.media = ""
+        """The content type of the file, if it has one."""
+        self._name: str | None = None
+        self._inside = self._whole = False
+        self._headers: dict[bytes, bytes] = {}
+        self._header, self._value = b"", b""
+        self._found = bytearray()
+        try:
+            self._parser = MultipartParser(
+                boundary,
+                {
+                    "on_part_begin": self._begins,
+                    "on_header_field": self._field,
+                    "on_header_value": self._content,
+                    "on_header_end": self._ends,
+                    "on_headers_finished": self._known,
+                    "on_part_data": self._data,
+                    "on_end": self._end,
+                },
+            )
+        except FormParserError as error:
+            raise Malformed(str(error), field="content-type") from None
+
+    def feed(self, piece: bytes) -> bytes:
+        """More of the body, and what of it is the file.
+
+        Raises:
+            Malformed: it is no such body.
+            Invalid: it has two files.
+        """
+        self._found.clear()
+        try:
+            self._parser.write(piece)
+        except FormParserError as error:
+            raise Malformed(f"not multipart/form-data: {error}") from None
+        return bytes(self._found)
+
+    def finish(self) -> str:
+        """That was all of it; the name of the file.
+
+        Raises:
+            Malformed: it is cut short, or has no file.
+        """
+        if not self._whole:
+            raise Malformed("not multipart/form-data: it is cut short")
+        if self._name is None:
+            raise Malformed("there is no file in multipart/form-data: a part with a filename")
+        return self._name
+
+    def _begins(self) -> None:
+        self._headers = {}
+
+    def _field(self, data: bytes, start: int, end: int) -> None:
+        self._header += data[start:end]
+
+    def _content(self, data: bytes, start: int, end: int) -> None:
+        self._value += data[start:end]
+
+    def _ends(self) -> None:
+        self._headers[self._header.lower()] = self._value
+        self._header = self._value = b""
+
+    def _known(self) -> None:
+        name = parse_options_header(self._headers.get(b"content-disposition", b""))[1].get(b"filename")
+        self._inside = name is not None
+        if name is None:
+            return
+        if self._name is not None:
+            raise Invalid("one upload is one file; send the others by themselves", field=name.decode(errors="replace"))
+        self._name = name.decode(errors="replace")
+        media, _ = parse_options_header(self._headers.get(b"content-type", b""))
+        self.media = media.decode("latin-1")
+
+    def _data(self, data: bytes, start: int, end: int) -> None:
+        if self._inside:
+            self._found += data[start:end]
+
+    def _end(self) -> None:
+        self._whole = True

@@ -1,0 +1,64 @@
+"""A row as it came: where it stands, and its value or what is wrong with it."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from serving.errors import Invalid, Malformed, ServiceError
+from serving.json_body import check_containers, parse_exact
+from serving.settings import Settings
+
+MAX_CONTAINERS = 4000
+"""Lists and objects in one row: 256 such rows take the memory that one request may."""
+MAX_DEPTH = 200
+"""Of a row, in parts that are passed over, too; metadata may be less deep. JSON deeper than this is an attack."""
+
+
+class Row(NamedTuple):
+    """One document as it came, and what to call it in an error: `documents.3`, `line 4`.
+
+    A row that can't be read has a `ServiceError` for its value.
+    """
+
+    place: str
+    value: Any
+
+
+def row_bytes(settings: Settings) -> int:
+    """Of one row, at most: what it may hold, two thirds of it escaped (JSON writes `é` in six bytes, UTF-8 in two)."""
+    return 3 * (settings.max_text_bytes + settings.max_metadata_bytes)
+
+
+def json_value(raw: bytes) -> Any:
+    """The value of one row of JSON, or the error that it is."""
+    try:
+        check_containers(raw, MAX_CONTAINERS, of="document")
+        value = parse_exact(raw)
+    except Malformed as error:
+        text = utf8(raw)
+        return error if isinstance(text, str) else text
+    except ServiceError as error:
+        return error
+    if raw.count(b"[") + raw.count(b"{") > MAX_DEPTH and _is_deep(value):
+        return Invalid(f"nested deeper than {MAX_DEPTH}")
+    return value
+
+
+def utf8(raw: bytes) -> str | Malformed:
+    """The text of one line, or the error that names the byte which is none, the first being 1."""
+    try:
+        return raw.decode()
+    except UnicodeDecodeError as error:
+        return Malformed(f"not UTF-8: byte {error.start + 1} is 0x{raw[error.start]:02x}")
+
+
+def _is_deep(value: Any) -> bool:
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        level = [
+            child
+            for one in level
+            if isinstance(one, dict | list)
+            for child in (one.values() if isinstance(one, dict) else one)
+        ]
+    return any(isinstance(one, dict | list) for one in level)

@@ -1,0 +1,114 @@
+"""CSV: a header, then a document a row; columns that are neither text nor id are metadata."""
+
+from __future__ import annotations
+
+import csv
+import sys
+from collections.abc import Iterator
+from typing import BinaryIO
+
+from serving.errors import Empty, Invalid, Malformed, ServiceError, TooLarge
+from serving.ingest.lines import lines
+from serving.ingest.rows import Row, row_bytes, utf8
+from serving.settings import Settings
+
+DELIMITERS = ",;\t"
+csv.field_size_limit(sys.maxsize)  # one for the whole process, and too small for a text; `_Feed` bounds whole rows
+
+
+class _Feed:
+    """The lines of a table for `csv`, which asks for more of them than one where a quoted field holds line ends."""
+
+    def __init__(self, stream: BinaryIO, limit: int) -> None:
+        self._lines = lines(stream, limit)
+        self._limit = limit
+        self._bytes = 0
+        self.number = 0
+        """Of the line given last."""
+        self.bad: ServiceError | None = None
+        """What is wrong with a line of the row under way."""
+
+    def next_row(self) -> None:
+        """Whatever comes now belongs to another row."""
+        self._bytes, self.bad = 0, None
+
+    def __iter__(self) -> Iterator[str]:
+        return self
+
+    def __next__(self) -> str:
+        self.number, line = next(self._lines)
+        if isinstance(line, ServiceError):
+            self.bad = line
+            return "\n"
+        self._bytes += len(line)
+        if self._bytes > self._limit:
+            raise TooLarge(f"more than the {self._limit} bytes of one row: is a quote left open?")
+        text = utf8(line)
+        if isinstance(text, ServiceError):
+            self.bad = Malformed(f"{text.message} (of line {self.number})")
+            return line.decode(errors="replace")
+        return text
+
+
+def csv_rows(
+    stream: BinaryIO, settings: Settings, text_column: str | None = None, id_column: str | None = None
+) -> Iterator[Row]:
+    """The rows, called by the line that they begin in; separated by comma, semicolon or tab, as the header is.
+
+    `text_column` is `text`, and `id_column` `id` if there is one, where none is named. A field of the id that is empty
+    is no id. Lines that hold nothing are passed over.
+
+    Raises:
+        Empty, Malformed, Invalid: there is no header, or it lacks a column or has one twice.
+        TooLarge: a row that has no end; what follows can't be told from it.
+    """
+    feed = _Feed(stream, row_bytes(settings))
+    first = next(feed, None)
+    if feed.bad:
+        raise type(feed.bad)(feed.bad.message, field="line 1")
+    if first is None:
+        raise Empty("must begin with a header that names the columns", field="line 1")
+    delimiter = max(DELIMITERS, key=_outside_quotes(first).count)
+    try:
+        header = next(csv.reader([first], delimiter=delimiter, strict=True))
+    except csv.Error as error:
+        raise Malformed(f"not a header of CSV: {error}", field="line 1") from None
+    text_at, id_at = _columns(header, text_column, id_column)
+    reader = csv.reader(feed, delimiter=delimiter, strict=True)
+    while True:
+        feed.next_row()
+        begins = feed.number + 1
+        try:
+            fields = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            yield Row(f"line {begins}", feed.bad or Malformed(f"not CSV: {error}"))
+        except TooLarge as error:
+            raise TooLarge(error.message, field=f"line {begins}") from None
+        else:
+            if fields or feed.bad:
+                yield Row(f"line {begins}", feed.bad or _value(header, fields, text_at, id_at))
+
+
+def _outside_quotes(line: str) -> str:
+    return "".join(line.split('"')[::2])
+
+
+def _columns(header: list[str], text_column: str | None, id_column: str | None) -> tuple[int, int | None]:
+    there = ", ".join(map(repr, header))
+    if len(set(header)) < len(header):
+        raise Invalid(f"a column is there twice: {there[:300]}", field="line 1")
+    text, name = text_column or "text", id_column or "id"
+    if text not in header:
+        raise Invalid(f"there is no column {text!r}, only {there[:300]}", field="text_column")
+    if id_column is not None and name not in header:
+        raise Invalid(f"there is no column {name!r}, only {there[:300]}", field="id_column")
+    return header.index(text), header.index(name) if name in header and name != text else None
+
+
+def _value(header: list[str], fields: list[str], text_at: int, id_at: int | None) -> object:
+    if len(fields) != len(header):
+        return Invalid(f"has {len(fields)} fields, the header {len(header)}")
+    metadata = {name: fields[i] for i, name in enumerate(header) if i not in (text_at, id_at)}
+    return {"id": None if id_at is None else fields[id_at] or None, "text": fields[text_at], "metadata": metadata}

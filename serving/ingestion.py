@@ -1,0 +1,163 @@
+"""The work of a large upload: every row is checked before any is kept, then they are embedded and stored in blocks."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from array import array
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import count, islice
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from serving.errors import Backend, Overloaded, Unhealthy
+from serving.ingest import Checked, Options, checked, names_within, rows
+from serving.ingest.documents import empty, unrepeated
+from serving.jobs import Running
+from serving.jobs.threads import in_thread
+from serving.ports import Chunking, Document
+from serving.priority import bulk_work
+from serving.settings import Settings
+
+if TYPE_CHECKING:
+    from serving.library import Library
+    from serving.service import Service
+
+BLOCK_DOCUMENTS, BLOCK_CHARACTERS = 256, 1_000_000
+"""Of one commit."""
+IN_FLIGHT = 6
+"""Blocks at a time: some are embedded while others are read and committed."""
+LOOKED_AT = 2000
+"""Rows that are checked at a time, by a thread that then looks whether it is to stop."""
+TRIES = 6
+"""Of a block whose batch fails in the engine, each after twice the time of the one before."""
+
+
+async def ingest(service: Service, job: Running) -> dict[str, Any]:
+    """Store what was uploaded; see `Options` for what becomes of rows that are none.
+
+    With `on_error=fail` a bad row fails the job before anything is stored. Ids that rows lack come from the job, so
+    what is done twice, after a restart, is there once.
+    """
+    upload = _Upload.of(job, service.settings)
+    left_out = frozenset[int]()
+    if job.position is None or upload.options.on_error == "skip":
+        left_out = await _examine(job, upload)
+    if job.position is None:
+        await job.checkpoint(0, 0)
+    await _store(service.library, job, upload, left_out)
+    return {"count": job.done}
+
+
+@dataclass(frozen=True)
+class _Upload:
+    options: Options
+    read: Callable[[], Generator[Checked]]
+    """All rows, from the first."""
+
+    @classmethod
+    def of(cls, job: Running, settings: Settings) -> _Upload:
+        options, spool = Options.model_validate(job.options), job.spool
+        assert spool is not None, "an upload has a spool until its job ends"
+
+        def read() -> Generator[Checked]:
+            with spool.open("rb") as file:
+                yield from checked(rows(file, options, settings), settings, names_within(uuid.UUID(job.id)))
+
+        return cls(options, read)
+
+
+async def _examine(job: Running, upload: _Upload) -> frozenset[int]:
+    """Count the good rows and name the bad; the numbers of those that have the id of one before them.
+
+    Only a hash of each id is kept, 8 bytes, and the few that are there twice are looked at again.
+    """
+    job.forget_errors()
+    hashes = array("q")
+
+    def reject(row: Checked) -> None:
+        if row.error:
+            if upload.options.on_error == "fail":
+                raise row.error
+            job.error(row.place, row.error.message)
+
+    with closing(upload.read()) as every:
+        while block := await in_thread(lambda: list(islice(every, LOOKED_AT))):
+            for row in block:
+                reject(row)
+                if row.document:
+                    hashes.append(hash(row.document.id))
+    kept, counts = np.unique(np.frombuffer(hashes, np.int64), return_counts=True)
+    suspects = frozenset(kept[counts > 1].tolist())
+    repeated = list[int]()
+    if suspects:
+        with closing(upload.read()) as every:
+            again = unrepeated(row for row in every if row.document and hash(row.document.id) in suspects)
+            while block := await in_thread(lambda: list(islice(again, LOOKED_AT))):
+                for row in block:
+                    reject(row)
+                    if row.error:
+                        repeated.append(row.number)
+    job.total = len(hashes) - len(repeated)
+    if not hashes and not job.seen.error_count:
+        raise empty()
+    return frozenset(repeated)
+
+
+async def _store(library: Library, job: Running, upload: _Upload, left_out: frozenset[int]) -> None:
+    """Everything beyond the job's position, which is the number of a row."""
+    begin = job.position or 0
+    flying = deque[tuple[asyncio.Task[int], int, int]]()
+
+    async def land() -> None:
+        task, documents, following = flying.popleft()
+        job.result["truncated"] = job.result.get("truncated", 0) + await task
+        await job.checkpoint(following, job.done + documents)
+
+    try:
+        with closing(upload.read()) as every:
+            good = (row for row in every if row.document and row.number >= begin and row.number not in left_out)
+            while block := await in_thread(lambda: _block(good)):
+                if len(flying) == IN_FLIGHT:
+                    await land()
+                documents = [row.document for row in block if row.document]
+                adding = asyncio.create_task(_added(library, job.corpus, documents, upload.options.chunking))
+                flying.append((adding, len(documents), block[-1].number + 1))
+        while flying:
+            await land()
+    finally:
+        left = [task for task, _, _ in flying]
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+
+
+async def _added(library: Library, corpus: str, documents: Sequence[Document], chunking: Chunking | None) -> int:
+    """How many passages were cut to the model's length. A server that is busy, or going, is waited for."""
+    failures = count(1)
+    while True:
+        try:
+            with bulk_work():
+                return (await library.add(corpus, documents, chunking)).truncated
+        except Overloaded as error:
+            await asyncio.sleep(error.retry_after or 1)
+        except Unhealthy:
+            await asyncio.sleep(1)
+        except Backend:
+            if (failed := next(failures)) == TRIES:
+                raise
+            await asyncio.sleep(2.0 ** (failed - 2))
+
+
+def _block(rows: Iterator[Checked]) -> list[Checked]:
+    block, characters = list[Checked](), 0
+    for row in rows:
+        block.append(row)
+        characters += len(row.document.text) if row.document else 0
+        if len(block) == BLOCK_DOCUMENTS or characters >= BLOCK_CHARACTERS:
+            break
+    return block

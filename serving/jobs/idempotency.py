@@ -1,0 +1,113 @@
+"""`Idempotency-Key`: the same request sent again gets the answer of the first, and does nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sqlite3
+import time
+import uuid
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import NamedTuple
+
+from serving.errors import Conflict, Invalid
+from serving.jobs.ledger import Ledger
+
+HEADER = "Idempotency-Key"
+KEPT_SECONDS = 24 * 3600
+MAX_KEY = 255
+_SPACE = uuid.UUID("5ab4ce0e-3c9f-4f43-8f5b-8a9a7a7f0c11")
+
+
+class Answer(NamedTuple):
+    """What is sent again."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class Keyed(NamedTuple):
+    """A request that is to be done once."""
+
+    caller: str
+    """The name of the API key that it came with; keys of others are others. Empty where the server asks for none."""
+    key: str
+    request: str
+    """Digest of all that it asks for."""
+
+    @property
+    def space(self) -> uuid.UUID:
+        """Of ids that are the same if it is done twice after all: the server may die before it notes the answer."""
+        return uuid.uuid5(_SPACE, json.dumps(self))
+
+
+def check_key(key: str) -> str:
+    """It, if it is one.
+
+    Raises:
+        Invalid: it is empty or too long.
+    """
+    if not 1 <= len(key) <= MAX_KEY:
+        raise Invalid(f"must be 1 to {MAX_KEY} characters long, not {len(key)}", field=HEADER)
+    return key
+
+
+class Requests:
+    """Answers that are kept for a day, in the ledger of jobs; and requests whose answer is under way."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._under_way: set[tuple[str, str]] = set()
+
+    @asynccontextmanager
+    async def once(self, keyed: Keyed | None) -> AsyncIterator[Answer | None]:
+        """Around the work of a request: its answer, if it was answered before.
+
+        Raises:
+            Conflict: the first one with this key is under way.
+            Invalid: that was another request.
+        """
+        if keyed is None:
+            yield None
+            return
+        place = keyed[:2]
+        if place in self._under_way:
+            raise Conflict(f"{HEADER}: the request that first came with this key is not answered yet")
+        self._under_way.add(place)
+        try:
+            yield await asyncio.to_thread(self._find, keyed)
+        finally:
+            self._under_way.discard(place)
+
+    async def note(self, keyed: Keyed, answer: Answer) -> None:
+        """On disk on return."""
+
+        def work() -> None:
+            with self._ledger.transaction() as connection:
+                note(connection, keyed, answer)
+
+        await asyncio.to_thread(work)
+
+    def _find(self, keyed: Keyed) -> Answer | None:
+        with self._ledger.transaction() as connection:
+            row = connection.execute(
+                "SELECT request, status, headers, body FROM answers WHERE caller = ? AND key = ? AND created > ?",
+                (keyed.caller, keyed.key, time.time() - KEPT_SECONDS),
+            ).fetchone()
+        if row is None:
+            return None
+        if row["request"] != keyed.request:
+            raise Invalid("another request came with this key before", field=HEADER)
+        return Answer(row["status"], json.loads(row["headers"]), row["body"])
+
+
+def note(connection: sqlite3.Connection, keyed: Keyed, answer: Answer) -> None:
+    """Within a transaction; answers that are too old go."""
+    now = time.time()
+    connection.execute("DELETE FROM answers WHERE created <= ?", (now - KEPT_SECONDS,))
+    connection.execute(
+        "INSERT OR REPLACE INTO answers VALUES (?, ?, ?, ?, ?, ?, ?)",
+        (*keyed, answer.status, json.dumps(dict(answer.headers)), answer.body, now),
+    )

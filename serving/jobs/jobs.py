@@ -1,0 +1,284 @@
+"""The jobs of a server: queued, run, followed, cancelled, gone on with."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from models.disk import make_folder
+from serving.errors import NotFound, Overloaded, ServiceError, going
+from serving.failpoints import reach
+from serving.jobs.idempotency import Answer, Keyed, Requests, note
+from serving.jobs.job import MAX_ERRORS, Duplicate, Job, State, digest_of
+from serving.jobs.ledger import Ledger, insert
+from serving.jobs.running import Running
+from serving.jobs.spool import Spool
+from serving.jobs.threads import whole
+from serving.ports import StoreError
+
+log = logging.getLogger(__name__)
+Work = Callable[[Running], Awaitable[dict[str, Any] | None]]
+"""What a kind of job does. What it answers is added to the job's result; a `ServiceError` fails the job."""
+Answered = tuple[Keyed, Callable[[Job], Answer]]
+RETRY_SECONDS = 10
+
+
+class Jobs:
+    """Work by kind, one at a time for each corpus, those `beside` apart, and a few in all, oldest first.
+
+    Every change of a job is in the ledger before it is told. What a server did not end, the next one goes on with.
+    Runs on one event loop, between `start` and `stop`.
+
+    Raises:
+        StoreError: the folder or the ledger can't be used.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        kinds: Mapping[str, Work],
+        *,
+        beside: Collection[str] = (),
+        at_once: int = 4,
+        waiting: int = 100,
+        kept: int = 1000,
+    ) -> None:
+        self._kinds, self._beside = kinds, frozenset(beside)
+        self._at_once, self._waiting, self._kept = at_once, waiting, kept
+        self._spools = folder / "spool"
+        try:
+            make_folder(self._spools)
+        except OSError as error:
+            raise StoreError(f"{self._spools}: {error.strerror}") from None
+        self._ledger = Ledger(folder / "ledger.sqlite")
+        self.requests = Requests(self._ledger)
+        try:
+            self._unended = {job.id: job for job in self._ledger.unended()}
+        except ServiceError as error:
+            raise StoreError(error.message) from None
+        """Queued and running ones, oldest first, as the ledger has them."""
+        self._running: dict[str, Running] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._busy: dict[str, str] = {}
+        """The corpora of `_tasks`, of those that keep others from it."""
+        self._cancelled: set[str] = set()
+        self._changed: dict[str, asyncio.Event] = {}
+        self._submitting = asyncio.Lock()
+        self._started = self._stopped = False
+        self._sweep()
+
+    def start(self) -> None:
+        """Begin, or go on."""
+        if not self._stopped:
+            self._started = True
+            self._schedule()
+
+    async def stop(self) -> None:
+        """Leave what is running to the next server."""
+        self._stopped = True
+        for task in self._tasks.values():
+            task.cancel()
+        while self._tasks:
+            await asyncio.wait(self._tasks.values())
+        for id in list(self._changed):
+            self._tell(id)
+
+    def close(self) -> None:
+        """Let go of the ledger."""
+        self._ledger.close()
+
+    def spool(self) -> Spool:
+        """For what is uploaded."""
+        return Spool(self._spools)
+
+    async def submit(
+        self,
+        kind: str,
+        corpus: str,
+        options: Mapping[str, Any],
+        *,
+        spool: Spool | None = None,
+        answered: Answered | None = None,
+    ) -> Job:
+        """Queue work; on return it will be done, whatever happens to the server. `spool` is then the job's own.
+
+        `answered`: how a request with a key is answered, noted together with the job.
+
+        Raises:
+            Duplicate: the same is queued or running.
+            Overloaded: too much is.
+            Unhealthy: the server is shutting down.
+        """
+        digest = digest_of(kind, corpus, options, spool.digest if spool else "")
+        async with self._submitting:
+            if self._stopped:
+                raise going()
+            if same := next((job for job in self._unended.values() if job.digest == digest), None):
+                raise Duplicate(same.id)
+            if len(self._unended) >= self._waiting:
+                raise Overloaded(f"{len(self._unended)} jobs are waiting or running", retry_after=RETRY_SECONDS)
+            now, id = time.time(), uuid.uuid4().hex
+            job = Job(id=id, kind=kind, corpus=corpus, options=options, digest=digest, created=now)
+            await whole(self._queue(job, spool, answered))
+        return job
+
+    async def _queue(
+        self, job: Job, spool: Spool | None, answered: tuple[Keyed, Callable[[Job], Answer]] | None
+    ) -> None:
+        def keep() -> None:
+            if spool:
+                spool.keep(self._spools / job.id)
+            with self._ledger.transaction() as connection:
+                insert(connection, job)
+                if answered:
+                    note(connection, answered[0], answered[1](job))
+
+        await asyncio.to_thread(keep)
+        self._unended[job.id] = job
+        self._schedule()
+
+    async def job(self, id: str) -> Job:
+        """As it is now.
+
+        Raises:
+            NotFound: there is none, or it ended long ago.
+        """
+        if running := self._running.get(id):
+            return running.seen
+        job = self._unended.get(id) or await asyncio.to_thread(self._ledger.find, id)
+        if job is None:
+            raise NotFound(f"there is no job {id[:80]!r}")
+        return job
+
+    async def listing(self) -> list[Job]:
+        """Newest first."""
+        found = await asyncio.to_thread(self._ledger.newest, self._kept + self._waiting)
+        return [running.seen if (running := self._running.get(job.id)) else job for job in found]
+
+    async def cancel(self, id: str) -> Job:
+        """Stop it; what it has done stays. One that ended stays as it is.
+
+        Raises:
+            NotFound: there is none.
+        """
+        await whole(self._cancel(await self.job(id)))
+        return await self.job(id)
+
+    async def _cancel(self, job: Job) -> None:
+        running = self._running.get(job.id)
+        self._cancelled.add(job.id)
+        try:
+            if task := self._tasks.get(job.id):
+                task.cancel()
+                await asyncio.wait([task])
+            if job.id in self._unended and not self._stopped:
+                await self._end(running.seen if running else job, "cancelled")
+        finally:
+            self._cancelled.discard(job.id)
+
+    async def events(self, id: str, *, quiet: float = 15.0) -> AsyncIterator[Job | None]:
+        """The job now, and whenever it changes, up to its end or that of the server; None after `quiet` seconds."""
+        while True:
+            job = await self.job(id)
+            changed = asyncio.Event() if job.ended else self._changed.setdefault(id, asyncio.Event())
+            yield job
+            if job.ended or self._stopped:
+                return
+            while not await _set_within(changed, quiet):
+                yield None
+
+    def _schedule(self) -> None:
+        for job in list(self._unended.values()):
+            if not self._started or self._stopped or len(self._tasks) >= self._at_once:
+                return
+            alone = job.kind not in self._beside
+            if not (alone and job.corpus in self._busy.values()) and job.id not in self._cancelled | self._tasks.keys():
+                if alone:
+                    self._busy[job.id] = job.corpus
+                self._tasks[job.id] = task = asyncio.create_task(self._run(job))
+                task.add_done_callback(partial(self._left, job.id))
+
+    def _left(self, id: str, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()):  # of the disk that the ledger is on
+            log.error("job %s stops, and goes on when the server is started again", id, exc_info=error)
+            self._unended.pop(id, None)
+        for of_the_job in (self._running, self._tasks, self._busy):
+            of_the_job.pop(id, None)
+        self._tell(id)
+        self._schedule()
+
+    async def _run(self, job: Job) -> None:
+        job = replace(job, state="running", started=job.started or time.time())
+        await self._save(job)
+        spool = self._spools / job.id
+        running = self._running[job.id] = Running(job, spool if spool.exists() else None, self._save)
+        state, error = await self._worked(running)
+        await self._end(running.seen, state, error)
+
+    async def _worked(self, running: Running) -> tuple[State, tuple[str, str] | None]:
+        work = self._kinds.get(running.job.kind)
+        if work is None:
+            return "failed", (running.job.kind, "this server knows no such work")
+        try:
+            running.result |= await work(running) or {}
+        except ServiceError as error:
+            return "failed", (error.field or running.job.kind, error.message)
+        except Exception as error:
+            log.exception("job %s failed", running.id)
+            return "failed", (running.job.kind, f"internal error: {type(error).__name__}; the server's log has it")
+        return "succeeded", None
+
+    async def _end(self, job: Job, state: State, error: tuple[str, str] | None = None) -> None:
+        if error:  # why it failed is kept, whatever else was wrong
+            last = {"place": error[0], "error": error[1]}
+            job = replace(job, errors=(*job.errors[: MAX_ERRORS - 1], last), error_count=job.error_count + 1)
+        ended = replace(job, state=state, finished=time.time(), rate=None)
+
+        def finish() -> None:
+            self._ledger.save(ended)
+            reach("jobs.finished")
+            (self._spools / job.id).unlink(missing_ok=True)
+            self._ledger.prune(self._kept)
+
+        async def finished() -> None:
+            await asyncio.to_thread(finish)
+            self._unended.pop(job.id, None)
+            self._running.pop(job.id, None)
+            self._tell(job.id)
+
+        await whole(finished())
+
+    async def _save(self, job: Job) -> None:
+        async def saved() -> None:
+            await asyncio.to_thread(self._ledger.save, job)
+            self._unended[job.id] = job
+            if running := self._running.get(job.id):
+                running.kept(job)
+            self._tell(job.id)
+
+        await whole(saved())
+
+    def _tell(self, id: str) -> None:
+        if changed := self._changed.pop(id, None):
+            changed.set()
+
+    def _sweep(self) -> None:
+        """Uploads that never became jobs, and those of jobs whose server ended with them."""
+        for file in self._spools.iterdir():
+            if file.name not in self._unended:
+                file.unlink()
+
+
+async def _set_within(event: asyncio.Event, seconds: float) -> bool:
+    try:
+        await asyncio.wait_for(event.wait(), seconds)
+    except TimeoutError:
+        return False
+    return True

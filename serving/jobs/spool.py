@@ -1,0 +1,100 @@
+"""An upload on its way: in memory while it is small, else in a file."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import io
+import os
+import uuid
+from pathlib import Path
+from typing import BinaryIO, Self
+
+from serving.failpoints import reach
+from serving.jobs.threads import in_thread
+from serving.stores.failures import naming
+
+IN_MEMORY = 1 << 20
+"""Bytes of one upload, whatever its size."""
+
+
+class Spool:
+    """Bytes that arrive, and their SHA-256. What `keep` was not called for is gone with `close`."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / f"{uuid.uuid4().hex}.part"
+        self._memory = bytearray()
+        self._file: BinaryIO | None = None
+        self._sha256 = hashlib.sha256()
+        self.size = 0
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await asyncio.to_thread(self.close)
+
+    async def write(self, piece: bytes) -> None:
+        """More of it.
+
+        Raises:
+            InsufficientStorage, Unhealthy: the disk does not take it.
+        """
+        self._memory += piece
+        self.size += len(piece)
+        if len(self._memory) >= IN_MEMORY:
+            await in_thread(self._flush)
+
+    @property
+    def digest(self) -> str:
+        """Of all that was written."""
+        digest = self._sha256.copy()
+        digest.update(self._memory)
+        return digest.hexdigest()
+
+    def open(self) -> BinaryIO:
+        """All of it, to be read; nothing may be written afterwards. Blocking."""
+        if self._file is None:
+            return io.BytesIO(self._memory)
+        self._flush()
+        return self._path.open("rb")
+
+    def keep(self, path: Path) -> None:
+        """Make it the file `path`, there after power loss, too. Blocking.
+
+        Raises:
+            InsufficientStorage, Unhealthy: the disk does not take it.
+        """
+        self._flush()
+        assert self._file is not None
+        reach("jobs.before-spool")
+        with naming(path):
+            os.fsync(self._file.fileno())
+            self._file.close()
+            self._path.rename(path)
+            _sync(path.parent)
+        reach("jobs.after-spool")
+
+    def close(self) -> None:
+        """Let go of it. Blocking."""
+        if self._file is not None:
+            self._file.close()
+            self._path.unlink(missing_ok=True)
+
+    def _flush(self) -> None:
+        with naming(self._path):
+            if self._file is None:
+                self._file = self._path.open("wb", buffering=0)
+            self._sha256.update(self._memory)
+            rest = memoryview(bytes(self._memory))
+            while rest:
+                rest = rest[self._file.write(rest) :]
+        self._memory.clear()
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,247 @@
+"""The work of a large upload, around a library that only remembers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import resource
+import sys
+from collections.abc import Callable, Coroutine, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from serving.errors import Backend, NotFound, Overloaded, Unhealthy
+from serving.ingest import Options
+from serving.ingestion import BLOCK_DOCUMENTS, IN_FLIGHT, ingest
+from serving.jobs import Job, Jobs, Running
+from serving.library import Added
+from serving.ports import Chunking, Document
+from serving.priority import is_bulk
+from serving.service import Service
+from serving.settings import Settings
+
+
+class Library:
+    """Takes documents; `fails` may raise before the block of that number is kept."""
+
+    def __init__(
+        self, fails: Callable[[int], None] = lambda _: None, *, keeps: bool = True, seconds: float = 0.001
+    ) -> None:
+        self.documents: dict[str, Document] = {}
+        self.blocks = self.at_once = self.most = self.count = 0
+        self.chunkings: set[Chunking | None] = set()
+        self._fails, self._keeps, self._seconds = fails, keeps, seconds
+
+    async def add(self, corpus: str, documents: Sequence[Document], chunking: Chunking | None = None) -> Added:
+        assert is_bulk()
+        self.at_once += 1
+        self.most = max(self.most, self.at_once)
+        self.chunkings.add(chunking)
+        number, self.blocks = self.blocks, self.blocks + 1
+        try:
+            await asyncio.sleep(self._seconds)
+            self._fails(number)
+        finally:
+            self.at_once -= 1
+        self.count += len(documents)
+        if self._keeps:
+            self.documents |= {document.id: document for document in documents}
+        return Added(1, len(documents))
+
+
+def jobs_around(folder: Path, library: Library) -> Jobs:
+    service = cast("Service", SimpleNamespace(settings=Settings(data=folder), library=library))
+
+    async def work(job: Running) -> dict[str, Any]:
+        return await ingest(service, job)
+
+    return Jobs(folder, {"ingest": work})
+
+
+def run(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    async def main() -> None:
+        async with asyncio.timeout(300):
+            await work()
+
+    asyncio.run(main())
+
+
+async def submitted(jobs: Jobs, body: bytes, **options: Any) -> Job:
+    chosen = Options.model_validate({"format": "ndjson", **options})
+    async with jobs.spool() as spool:
+        await spool.write(body)
+        return await jobs.submit("ingest", "c", chosen.model_dump(), spool=spool)
+
+
+async def state(jobs: Jobs, id: str, wanted: Callable[[Job], object]) -> Job:
+    while not wanted(job := await jobs.job(id)):
+        await asyncio.sleep(0.002)
+    return job
+
+
+def ingested(folder: Path, library: Library, body: bytes, **options: Any) -> Job:
+    found: list[Job] = []
+
+    async def work() -> None:
+        jobs = jobs_around(folder, library)
+        jobs.start()
+        job = await submitted(jobs, body, **options)
+        found.append(await state(jobs, job.id, lambda job: job.ended))
+        await jobs.stop()
+        jobs.close()
+
+    run(work)
+    return found[0]
+
+
+def lines(count: int, start: int = 0) -> bytes:
+    return b"".join(
+        json.dumps({"id": f"d{i}", "text": f"text {i}"}).encode() + b"\n" for i in range(start, start + count)
+    )
+
+
+def test_everything_is_stored_in_blocks_side_by_side(tmp_path: Path) -> None:
+    library = Library(seconds=0.1)
+    job = ingested(tmp_path, library, lines(5000), chunk_tokens=32, chunk_overlap=4)
+    assert (job.state, job.done, job.total, job.errors) == ("succeeded", 5000, 5000, ())
+    assert job.result == {"count": 5000, "truncated": library.blocks}
+    assert library.blocks == -(-5000 // BLOCK_DOCUMENTS)
+    assert 1 < library.most <= IN_FLIGHT
+    assert library.chunkings == {Chunking(32, 4)}
+    assert library.documents == {f"d{i}": Document(f"d{i}", f"text {i}", {}) for i in range(5000)}
+
+
+@pytest.mark.parametrize(
+    ("bad", "says"),
+    [
+        (b'{"id": "x"}\n', "line 3001.text: is required"),
+        (b"{oops\n", "line 3001: not JSON"),
+        (b'{"id": "d7", "text": "again"}\n', "line 3001.id: 'd7' is already the id of line 8"),
+    ],
+)
+def test_a_bad_row_fails_it_and_nothing_is_stored(tmp_path: Path, bad: bytes, says: str) -> None:
+    library = Library()
+    job = ingested(tmp_path, library, lines(3000) + bad)
+    assert (job.state, job.done, job.error_count) == ("failed", 0, 1)
+    assert says in job.errors[0]["error"]
+    assert not library.blocks
+
+
+def test_bad_rows_are_skipped_where_that_is_asked_for(tmp_path: Path) -> None:
+    library = Library()
+    body = lines(300) + b"{oops\n" + b'{"id": "d7", "text": "again"}\n' * 2 + lines(300, 300)
+    job = ingested(tmp_path, library, body, on_error="skip")
+    assert (job.state, job.done, job.total, job.error_count) == ("succeeded", 600, 600, 3)
+    assert [error["place"] for error in job.errors] == ["line 301", "line 302", "line 303"]
+    assert "already the id of line 8" in job.errors[2]["error"]
+    assert library.documents["d7"].text == "text 7"
+
+
+@pytest.mark.parametrize("on_error", ["fail", "skip"])
+def test_nothing_at_all(tmp_path: Path, on_error: str) -> None:
+    job = ingested(tmp_path, Library(), b"\n\n", on_error=on_error)
+    assert (job.state, job.errors[0]["error"]) == ("failed", "documents: must hold at least one document")
+
+
+@pytest.mark.parametrize("on_error", ["fail", "skip"])
+@pytest.mark.parametrize("stop_at", [1, 5, 11])
+def test_a_restart_in_the_middle_doubles_and_loses_nothing(tmp_path: Path, on_error: str, stop_at: int) -> None:
+    """Rows have no ids: those that are made are the same for what is stored again."""
+    body = b'{"text": "x"}\n{oops\n' * (on_error == "skip") + b'{"text": "a"}\n' * 3000
+    library = Library()
+    first = [0]
+
+    async def work() -> None:
+        jobs = jobs_around(tmp_path, library)
+        jobs.start()
+        job = await submitted(jobs, body, on_error=on_error)
+        await state(jobs, job.id, lambda _: library.blocks >= stop_at)
+        await jobs.stop()
+        jobs.close()
+        first[0] = library.blocks
+        jobs = jobs_around(tmp_path, library)
+        stopped = await jobs.job(job.id)
+        assert stopped.state == "running"
+        assert stopped.done <= len(library.documents)
+        jobs.start()
+        done = await state(jobs, job.id, lambda job: job.ended)
+        good = 3000 + (on_error == "skip")
+        assert (done.state, done.done, done.total) == ("succeeded", good, good)
+        assert done.error_count == (on_error == "skip")
+        assert len(library.documents) == good
+        assert library.blocks <= first[0] + -(-(good - stopped.done) // BLOCK_DOCUMENTS)
+        await jobs.stop()
+        jobs.close()
+
+    run(work)
+
+
+def test_a_busy_server_is_waited_for_and_an_engine_that_fails_now_and_then(tmp_path: Path) -> None:
+    errors = iter([Overloaded("busy", retry_after=0.01), Unhealthy("reloading"), Backend("oops")])
+
+    def fails(_: int) -> None:
+        if error := next(errors, None):
+            raise error
+
+    library = Library(fails)
+    assert ingested(tmp_path, library, lines(1000)).state == "succeeded"
+    assert len(library.documents) == 1000
+
+
+def test_what_can_not_be_helped_fails_it(tmp_path: Path) -> None:
+    def fails(number: int) -> None:
+        if number == 3:
+            raise NotFound("there is no corpus 'c'")
+
+    job = ingested(tmp_path, Library(fails), lines(3000))
+    assert (job.state, job.errors[-1]["error"]) == ("failed", "there is no corpus 'c'")
+
+
+def test_cancelling_keeps_what_was_stored(tmp_path: Path) -> None:
+    library = Library()
+
+    async def work() -> None:
+        jobs = jobs_around(tmp_path, library)
+        jobs.start()
+        job = await submitted(jobs, lines(20_000))
+        await state(jobs, job.id, lambda job: job.done > 0)
+        cancelled = await jobs.cancel(job.id)
+        assert cancelled.state == "cancelled"
+        assert 0 < cancelled.done <= len(library.documents) < 20_000
+        assert not list((tmp_path / "spool").iterdir())
+        blocks = library.blocks
+        await asyncio.sleep(0.02)
+        assert library.blocks == blocks
+        await jobs.stop()
+        jobs.close()
+
+    run(work)
+
+
+@pytest.mark.slow
+def test_a_spool_of_200_mb_in_bounded_memory(tmp_path: Path) -> None:
+    library = Library(keeps=False)
+    line = json.dumps({"text": "word " * 400}).encode() + b"\n"
+
+    def peak() -> int:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+    async def work() -> None:
+        jobs = jobs_around(tmp_path, library)
+        jobs.start()
+        before = peak()
+        async with jobs.spool() as spool:
+            for _ in range(100):
+                await spool.write(line * 1000)
+            assert spool.size > 200_000_000
+            job = await jobs.submit("ingest", "c", Options(format="ndjson").model_dump(), spool=spool)
+        done = await state(jobs, job.id, lambda job: job.ended)
+        assert (done.state, library.count) == ("succeeded", 100_000)
+        assert peak() - before < 100_000_000
+        await jobs.stop()
+        jobs.close()
+
+    run(work)

@@ -1,0 +1,215 @@
+"""Formats: what they hold comes back, bad rows are named by line, and nothing is read whole."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import sys
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path, PurePath
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from serving.errors import Invalid, Malformed, ServiceError, TooLarge, UnsupportedMedia
+from serving.ingest import Options, rows
+from serving.ingest.json_documents import PIECE
+from serving.ingest.rows import MAX_DEPTH
+from serving.settings import Settings
+from tests.serving.ingest.reading import SETTINGS, Drops, read, values
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
+
+PLAIN = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False) | PLAIN,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(PLAIN, inner, max_size=3),
+    max_leaves=3,
+)
+DOCUMENTS = st.lists(st.fixed_dictionaries({"id": PLAIN, "text": PLAIN, "metadata": st.dictionaries(PLAIN, VALUES)}))
+PACK: dict[str, Callable[[bytes], bytes]] = {"": bytes, "gzip": gzip.compress, "zstd": zstd.compress}
+
+
+@given(documents=DOCUMENTS, ascii=st.booleans(), packed=st.sampled_from(["", "gzip", "zstd"]), named=st.booleans())
+def test_ndjson(documents: list[Any], ascii: bool, packed: str, named: bool) -> None:
+    body = PACK[packed]("".join(json.dumps(one, ensure_ascii=ascii) + "\n\n" for one in documents).encode())
+    found = read(body, coding=packed if named else "")
+    assert values(found) == documents
+    assert [row.place for row in found] == [f"line {2 * i + 1}" for i in range(len(documents))]
+
+
+@given(
+    documents=DOCUMENTS,
+    others=st.dictionaries(PLAIN.filter(lambda key: key != "documents"), VALUES, max_size=2),
+    indent=st.sampled_from([None, 2]),
+    size=st.integers(1, 30),
+    bom=st.booleans(),
+)
+def test_json(documents: list[Any], others: dict[str, Any], indent: int | None, size: int, bom: bool) -> None:
+    before, after = others, {f"{key} too": value for key, value in others.items()}
+    body = json.dumps({**before, "documents": documents, **after}, indent=indent, ensure_ascii=False).encode()
+    found = read(Drops(b"\xef\xbb\xbf" * bom + body, size), "json")
+    assert values(found) == documents
+    assert [row.place for row in found] == [f"documents.{i}" for i in range(len(documents))]
+
+
+@given(
+    body=st.text('{}[]",:\\ \n0antrue"documents":', max_size=40).map(str.encode) | st.binary(max_size=40),
+    size=st.integers(1, 9),
+)
+def test_what_is_no_json_is_told_and_what_is_is_read(body: bytes, size: int) -> None:
+    try:
+        found = read(Drops(body, size), "json")
+    except ServiceError:
+        return
+    assert values(found) == json.loads(body)["documents"] or any(isinstance(one, ServiceError) for one in values(found))
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        (b"", "the body is empty"),
+        (b"{", "not JSON"),
+        (b"{oops", "not JSON"),
+        (b"oops", "not JSON"),
+        (b'{"documents": [{"text": "a"}', "not JSON: expected ',' or ']' at byte 29"),
+        (b'{"documents": [{"text": "a}', "not JSON: it ends within documents.0"),
+        (b'{"documents": [{"text": "a"},]}', "not JSON: expected a value at byte 30"),
+        (b'{"documents": [{"text": "a"}]} x', "not JSON: expected the end at byte 32"),
+        (b'{"documents": [], 3: 4}', "not JSON: expected the name of a field"),
+        (b'{"documents": [], "a": nope}', "not JSON"),
+        (b'{"documents": [], "documents": []}', "documents: is there twice"),
+        (b'{"documents": {}}', "documents: must be a list"),
+        (b'{"documents": null}', "documents: must be a list"),
+        (b"{}", "documents: must be a list"),
+        (b"[]", "documents: must be a list"),
+        (b'"a"', "documents: must be a list"),
+    ],
+)
+def test_json_that_is_none(body: bytes, says: str) -> None:
+    with pytest.raises(ServiceError, match=says.replace("]", r"\]")):
+        read(body, "json")
+
+
+@pytest.mark.parametrize("format", ["ndjson", "json"])
+def test_a_bad_value_is_told_by_its_place(format: str) -> None:
+    deep = [b"[" * depth + b"]" * depth for depth in (1000, 100_000)]
+    bad = [b'{"text": nope}', b'{"text": "\xff"}', b'{"x": ' + deep[0] + b"}", deep[1]]
+    body = b"\n".join([b'{"text": "a"}', *bad]) if format == "ndjson" else b'{"documents": [' + b",".join(bad) + b"]}"
+    found = [str(one) for one in values(read(body, format)) if isinstance(one, ServiceError)]
+    assert len(found) == 4
+    for said, expected in zip(
+        found, ["not JSON", "not UTF-8: byte 11 is 0xff", "deep", "lists and objects"], strict=True
+    ):
+        assert expected in said, said
+
+
+def test_rows_as_deep_as_may_be_are_read() -> None:
+    inner = MAX_DEPTH - 1  # the row itself is one
+    line = b'{"text": "a", "metadata": ' + b"[" * inner + b"]" * inner + b"}"
+    assert values(read(line))[0]["text"] == "a"
+    assert isinstance(values(read(line.replace(b"[]", b"[[]]")))[0], Invalid)
+
+
+@given(st.lists(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r\n"))))
+def test_text(texts: list[str]) -> None:
+    found = read("\r\n".join(texts).encode(), "text")
+    whole = {f"line {i}": text for i, text in enumerate(texts, 1) if text and not text.isspace()}
+    if texts and texts[0].startswith("\ufeff"):
+        return
+    assert {row.place: row.value["text"] for row in found} == whole
+
+
+@pytest.mark.parametrize("format", ["ndjson", "text", "csv"])
+def test_bytes_that_are_no_text_are_told_by_line_and_byte(format: str) -> None:
+    good = {"ndjson": b'{"text": "a"}', "text": b"a", "csv": b"a"}[format]
+    body = b"text\n" * (format == "csv") + good + b"\nab\xc3(\n" + good + b"\n"
+    *_, bad, last = read(body, format)
+    assert "byte 3 is 0xc3" in str(bad.value)
+    assert bad.place == ("line 3" if format == "csv" else "line 2")
+    assert last.value["text"] == "a"
+
+
+@pytest.mark.parametrize("format", ["ndjson", "text", "csv", "json"])
+def test_long_lines_are_refused_in_little_memory(format: str, tmp_path: Path) -> None:
+    """Of 100 MB in one line no more is kept than a row may be long."""
+    file = tmp_path / "long"
+    start = {"ndjson": b'{"text": "', "text": b"", "csv": b'text\n"', "json": b'{"documents": [{"text": "'}[format]
+    with file.open("wb") as out:
+        out.write(start)
+        for _ in range(100):
+            out.write(b"a" * 1_000_000)
+        out.write(b'\n{"text": "good"}')
+    tracemalloc.start()
+    try:
+        with file.open("rb") as body:
+            found: list[Any] = []
+            try:
+                found = values(read(body, format))
+            except ServiceError as error:
+                found = [error]
+        assert tracemalloc.get_traced_memory()[1] < 20_000_000
+    finally:
+        tracemalloc.stop()
+    assert isinstance(found[0], TooLarge)
+    if format in ("ndjson", "text"):
+        assert len(found) == 2, "the next line is read"
+
+
+@pytest.mark.parametrize("coding", ["gzip", "zstd"])
+def test_bombs_are_refused(coding: str) -> None:
+    bomb = PACK[coding](b'{"text": "a"}\n' + b" " * 300_000_000)
+    with pytest.raises(TooLarge, match="unpacks to more than 100 times as much"):
+        read(bomb)
+    small = PACK[coding](b'{"text": "a"}\n' * 1000)
+    with pytest.raises(TooLarge, match="more than the 5000 bytes"):
+        read(small, settings=Settings(max_upload_bytes=5000))
+    with pytest.raises(Malformed, match=f"not {coding}"):
+        read(small[:-10])
+    twice = read(PACK[coding](small))
+    assert all(isinstance(one, ServiceError) for one in values(twice)), "a packed file in a packed file is none"
+
+
+def test_members_as_bgzip_makes_them_are_read() -> None:
+    block = b'{"text": "a"}' + b" " * 5000 + b"\n"
+    assert len(read(gzip.compress(block) * 1500)) == 1500
+
+
+def test_a_spool_is_never_in_memory(tmp_path: Path) -> None:
+    file = tmp_path / "spool"
+    line = json.dumps({"text": "word " * 100}).encode() + b"\n"
+    with file.open("wb") as out:
+        for _ in range(40_000):
+            out.write(line)
+    tracemalloc.start()
+    try:
+        with file.open("rb") as body:
+            assert sum(1 for _ in rows(body, Options(format="ndjson"), SETTINGS)) == 40_000
+        assert tracemalloc.get_traced_memory()[1] < 2 * PIECE + 1_000_000
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    ("name", "format"),
+    [("a.jsonl", "ndjson"), ("A.CSV.GZ", "csv"), ("a.b.tsv", "csv"), ("a.json.zst", "json"), ("a.txt", "text")],
+)
+def test_formats_by_name(name: str, format: str) -> None:
+    assert Options.of_file(PurePath(name)).format == format
+
+
+def test_formats_that_are_not_read() -> None:
+    with pytest.raises(UnsupportedMedia, match=r"'a\.pdf'"):
+        Options.of_file(PurePath("a.pdf"))
+    with pytest.raises(UnsupportedMedia, match="not as application/pdf"):
+        Options.of_media("application/pdf")
+    assert Options.of_media("application/vnd.x+json").format == "json"
+    assert Options.of_part(PurePath("blob"), "text/csv").format == "csv"
+    with pytest.raises(UnsupportedMedia):
+        Options.of_part(PurePath("blob"), "application/octet-stream")

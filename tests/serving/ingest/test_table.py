@@ -1,0 +1,78 @@
+"""CSV: what was written is read, and what is wrong is told by the line that the row begins in."""
+
+from __future__ import annotations
+
+import csv
+import io
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from serving.errors import ServiceError, TooLarge
+from tests.serving.ingest.reading import read, values
+
+FIELDS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00\r"), max_size=20)
+TABLES = st.lists(st.lists(FIELDS, min_size=4, max_size=4), max_size=8)
+
+
+@given(table=TABLES, delimiter=st.sampled_from(",;\t"), end=st.sampled_from(["\n", "\r\n"]), bom=st.booleans())
+def test_csv(table: list[list[str]], delimiter: str, end: str, bom: bool) -> None:
+    out = io.StringIO(newline="")
+    writer = csv.writer(out, delimiter=delimiter, lineterminator=end, quoting=csv.QUOTE_ALL)
+    writer.writerow(["lang", "id", "text", "a, long; name"] if delimiter == "\t" else ["lang", "id", "text", "year"])
+    lines = []
+    for fields in table:
+        lines.append(out.getvalue().count("\n") + 1)
+        writer.writerow(fields)
+    body = ("\ufeff" * bom + out.getvalue()).encode()
+    found = read(body, "csv")
+    assert [row.place for row in found] == [f"line {line}" for line in lines]
+    for row, (lang, id, text, year) in zip(found, table, strict=True):
+        assert row.value["id"] == (id or None)
+        assert row.value["text"] == text
+        assert list(row.value["metadata"].values()) == [lang, year]
+
+
+def test_columns_that_are_named() -> None:
+    body = b"key;title;id\n1;A;x\n"
+    assert values(read(body, "csv", text_column="title", id_column="key")) == [
+        {"id": "1", "text": "A", "metadata": {"id": "x"}}
+    ]
+    assert values(read(body, "csv", text_column="title")) == [{"id": "x", "text": "A", "metadata": {"key": "1"}}]
+
+
+@pytest.mark.parametrize(
+    ("body", "columns", "says"),
+    [
+        (b"", {}, "line 1: must begin with a header"),
+        (b"a,b\n1,2\n", {}, "text_column: there is no column 'text', only 'a', 'b'"),
+        (b"text\na\n", {"id_column": "id"}, "id_column: there is no column 'id'"),
+        (b"text,a,a\n", {}, "line 1: a column is there twice"),
+        (b'text,"a\n', {}, "line 1: not a header of CSV"),
+        (b"text,\xff\n", {}, "line 1: not UTF-8: byte 6 is 0xff"),
+    ],
+)
+def test_headers_that_are_none(body: bytes, columns: dict[str, Any], says: str) -> None:
+    with pytest.raises(ServiceError, match=says):
+        read(body, "csv", **columns)
+
+
+def test_bad_rows_of_csv_are_told_by_the_line_they_begin_in() -> None:
+    body = b'text,n\n"two\nlines",1\nonly\n"bad" quote,2\n"\xff",3\n\nlast,"4\n\xfe"\ngood,5\n'
+    found = {row.place: row.value for row in read(body, "csv")}
+    assert list(found) == ["line 2", "line 4", "line 5", "line 6", "line 8", "line 10"]
+    assert found["line 2"]["text"] == "two\nlines"
+    assert "has 1 fields, the header 2" in str(found["line 4"])
+    assert "not CSV" in str(found["line 5"])
+    assert "not UTF-8: byte 2 is 0xff" in str(found["line 6"])
+    assert "not UTF-8: byte 1 is 0xfe (of line 9)" in str(found["line 8"])
+    assert found["line 10"]["text"] == "good"
+
+
+def test_a_quote_that_is_left_open_ends_the_reading() -> None:
+    body = b'text\ngood\n"open\n' + b"a line of text\n" * 300_000
+    with pytest.raises(TooLarge, match=r"line 3: more than the .* is a quote left open"):
+        read(body, "csv")
+    assert "not CSV" in str(read(b'text\n"open\na\n', "csv")[0].value)

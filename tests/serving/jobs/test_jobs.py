@@ -1,0 +1,275 @@
+"""Jobs: what is queued is done, once, whatever happens to the server."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import time
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from serving.errors import Empty, NotFound, Overloaded, Unhealthy
+from serving.jobs import Duplicate, Job, Jobs, Running
+from serving.jobs.job import MAX_ERRORS, Pace
+from serving.ports import StoreError
+from tests.serving.jobs.counting import KINDS, ended, run, state
+
+
+def test_a_job_is_done_and_told(tmp_path: Path) -> None:
+    async def work() -> None:
+        jobs = Jobs(tmp_path, KINDS)
+        queued = await jobs.submit("count", "c", {})
+        assert (queued.state, queued.done, queued.total, queued.position) == ("queued", 0, None, None)
+        assert await jobs.job(queued.id) == queued
+        jobs.start()
+        done = await ended(jobs, queued.id)
+        assert (done.state, done.done, done.total, done.errors) == ("succeeded", 10, 10, ())
+        assert done.result == {"counted": list(range(10)), "last": 9}
+        assert done.created <= (done.started or 0) <= (done.finished or 0) <= time.time()
+        assert [job.id for job in await jobs.listing()] == [done.id]
+        await jobs.stop()
+        jobs.close()
+
+    run(work)
+
+
+def test_a_job_goes_on_after_a_restart(tmp_path: Path) -> None:
+    async def work() -> None:
+        jobs = Jobs(tmp_path, KINDS)
+        jobs.start()
+        first = await jobs.submit("count", "c", {"wait": 4})
+        second = await jobs.submit("count", "c", {"second": True})
+        await state(jobs, first.id, lambda job: job.done == 4)
+        await jobs.stop()
+        assert (await jobs.job(first.id)).state == "running"
+        with pytest.raises(Unhealthy):
+            await jobs.submit("count", "d", {})
+        jobs.close()
+
+        begun: list[int | None] = []
+
+        async def on(job: Running) -> dict[str, Any] | None:
+            begun.append(job.position)
+            job.total = 10
+            await job.checkpoint(10, 10)
+            return None
+
+        jobs = Jobs(tmp_path, {"count": on})
+        assert [job.id for job in await jobs.listing()] == [second.id, first.id]
+        jobs.start()
+        done = await ended(jobs, first.id)
+        assert (done.state, done.result) == ("succeeded", {"counted": [0, 1, 2, 3]}), "as of its last checkpoint"
+        assert (await ended(jobs, second.id)).state == "succeeded"
+        assert begun == [4, None]
+        await jobs.stop()
+        jobs.close()
+
+    run(work)
+
+
+def test_a_runner_that_dies_between_checkpoints_loses_no_more(tmp_path: Path) -> None:
+    """Without `stop`: as `kill -9` leaves the ledger."""
+
+    async def work() -> None:
+        jobs = Jobs(tmp_path, KINDS)
+        jobs.start()
+        job = await jobs.submit("count", "c", {"wait": 7})
+        await state(jobs, job.id, lambda job: job.done == 7)
+        other = Jobs(tmp_path, KINDS)
+        assert (await other.job(job.id)).position == 7
+        other.close()
+        await jobs.stop()
+        jobs.close()
+
+    run(work)
+
+
+def test_one_at_a_time_for_each_corpus_and_a_few_in_all(tmp_path: Path) -> None:
+    running: set[str] = set()
+    most = 0
+
+    async def slow(job: Running) -> None:
+        nonlocal most
+        assert job.corpus not in running
+        running.add(job.corpus)
+        most = max(most, len(running))
+        await asyncio.sleep(0.02)
+        running.remove(job.corpus)
+
+    async def work() -> None:
+        jobs = Jobs(tmp_path, {"slow": slow}, at_once=2)
+        jobs.start()
+        submitted = [await jobs.submit("slow", corpus, {"n": n}) for n in range(3) for corpus in "abc"]
+        found = [await ended(jobs, job.id) for job in submitted]
+        assert {job.state for job in found} == {"succeeded"}
+        assert most == 2
+        await jobs.stop()
+        jobs.close()
+
+    run(work)
+
+
+@pytest.mark.parametrize("wait", [0, 5])
+def test_cancelling(tmp_path: Path, wait: int) -> None:
+    async def work() -> None:
+        jobs = Jobs(tmp_path, KINDS)
+        running = await jobs.submit("count", "c", {"wait": wait})
+        queued = await jobs.submit("count", "c", {})
+        assert (await jobs.cancel(queued.id)).state == "cancelled"
+        jobs.start()
+        await state(jobs, running.id, lambda job: job.state == "running" and job.done == wait)
+        following = await jobs.submit("count", "c", {"other": 1})
+        cancelled = await jobs.cancel(running.id)
+        assert (cancelled.state, cancelled.done, cancelled.eta_s) == ("cancelled", wait, None)
+        assert (await ended(jobs, following.id)).state == "succeeded", "the next one of the corpus"
+        assert (await jobs.cancel(following.id)).state == "succeeded", "what ended stays as it is"
+        with pytest.raises(NotFound, match="there is no job 'x'"):
+            await jobs.cancel("x")
+        await jobs.stop()
+        jobs.close()
+        again = Jobs(tmp_path, KINDS)
+        assert (await again.job(running.id)).state == "cancelled"
+        again.close()
+
+    run(work)
+
+
+def test_a_job_cancelled_before_its_first_step(tmp_path: Path) -> None:
+    async def work() -> None:
+        jobs = Jobs(tmp_path, KINDS)
+        job = await jobs.submit("count", "c", {})
+        jobs.start()
+        assert (await jobs.cancel(job.id)).state == "cancelled"
+        assert (await ended(jobs, (await jobs.submit("count", "c", {})).id)).state == "succeeded"
+        await jobs.stop()
+        jobs.close()
+
+    run(work)
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (Empty("must hold one", field="documents"), {"place": "documents", "error": "documents: must hold one"}),
+        (KeyError("secret"), {"place": "fail", "error": "internal error: KeyError; the server's log has it"}),
+    ],
+)
+def test_failing(tmp_path: Path, error: Exception, told: dict[str, str]) -> None:
+    async def fail(job: Running) -> None:
+        for n in range(2 * MAX_ERRORS):
+            job.error(f"line {n}", "bad")
+        raise error
+
+    async def work() -> None:
+        jobs = Jobs(tmp_path, {"fail": fail})
+        jobs.start()
+        failed = await ended(jobs, (await jobs.submit("fail", "c", {})).id)
+        assert (failed.state, failed.error_count, len(failed.errors)) == ("failed", 2 * MAX_ERRORS + 1, MAX_ERRORS)
+        assert failed.errors[0] == {"place": "line 0", "error": "bad"}
+        assert failed.errors[-1] == told
+        assert (await ended(jobs, (await jobs.submit("unknown", "c", {})).id)).state == "failed"
+        await jobs.stop()
+        jobs.close()
+
+    run(work)
+
+
+def test_the_same_again_is_a_conflict_until_it_ended(tmp_path: Path) -> None:
+    async def work() -> None:
+        jobs = Jobs(tmp_path, KINDS)
+        first = await jobs.submit("count", "c", {"a": 1, "b": 2})
+        with pytest.raises(Duplicate, match=first.id) as same:
+            await jobs.submit("count", "c", {"b": 2, "a": 1})
+        assert (same.value.job, same.value.status) == (first.id, 409)
+        await jobs.submit("count", "d", {"a": 1, "b": 2})
+        jobs.start()
+        await ended(jobs, first.id)
+        assert (await jobs.submit("count", "c", {"a": 1, "b": 2})).id != first.id
+        await jobs.stop()
+        jobs.close()
+
+    run(work)
+
+
+def test_too_many_wait(tmp_path: Path) -> None:
+    async def work() -> None:
+        jobs = Jobs(tmp_path, KINDS, waiting=2)
+        for n in range(2):
+            await jobs.submit("count", "c", {"n": n})
+        with pytest.raises(Overloaded, match="2 jobs"):
+            await jobs.submit("count", "c", {})
+        jobs.close()
+
+    run(work)
+
+
+def test_old_jobs_are_forgotten(tmp_path: Path) -> None:
+    async def work() -> None:
+        jobs = Jobs(tmp_path, KINDS, kept=3)
+        jobs.start()
+        ids = []
+        for n in range(6):
+            job = await jobs.submit("count", "c", {"n": n})
+            await ended(jobs, job.id)
+            ids.append(job.id)
+        assert [job.id for job in await jobs.listing()] == ids[:2:-1]
+        with pytest.raises(NotFound):
+            await jobs.job(ids[0])
+        await jobs.stop()
+        jobs.close()
+
+    run(work)
+
+
+def test_a_ledger_that_is_none(tmp_path: Path) -> None:
+    ledger = tmp_path / "ledger.sqlite"
+    ledger.write_bytes(b"no database" * 1000)
+    with pytest.raises(StoreError, match=r"ledger\.sqlite: file is not a database"):
+        Jobs(tmp_path, KINDS)
+    ledger.unlink()
+    with sqlite3.connect(ledger) as connection:
+        connection.execute("PRAGMA user_version = 99")
+    with pytest.raises(StoreError, match="has the format 99"):
+        Jobs(tmp_path, KINDS)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_ledger_that_is_damaged_is_refused_by_name_or_read(tmp_path: Path, seed: int) -> None:
+    async def work() -> None:
+        jobs = Jobs(tmp_path, KINDS)
+        for n in range(20):
+            await jobs.submit("count", "c", {"n": n})
+        jobs.close()
+        ledger = tmp_path / "ledger.sqlite"
+        body, random = bytearray(ledger.read_bytes()), Random(seed)
+        for _ in range(5):
+            body[random.randrange(len(body) - 4096, len(body))] ^= 1 << random.randrange(8)
+        ledger.write_bytes(body)
+        try:
+            jobs = Jobs(tmp_path, KINDS)
+        except StoreError as error:
+            assert "ledger.sqlite" in str(error)
+            return
+        try:
+            assert len(await jobs.listing()) == 20
+        except Unhealthy as error:
+            assert "ledger.sqlite" in error.message
+        jobs.close()
+
+    run(work)
+
+
+def test_the_rate_is_of_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    pace = Pace()
+    assert pace.rate is None
+    for second in range(100):
+        now = float(second)
+        pace.add(10 * second if second < 50 else 500 + 20 * (second - 50))
+    assert pace.rate == pytest.approx(20)
+    job = Job(id="a", kind="k", corpus="c", state="running", done=500, total=1000, rate=pace.rate)
+    assert job.eta_s == pytest.approx(25)

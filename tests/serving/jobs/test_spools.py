@@ -1,0 +1,84 @@
+"""Uploads on their way to a job."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from serving.errors import ServiceError
+from serving.jobs import Duplicate, Job, Jobs, Running, Spool
+from serving.jobs.spool import IN_MEMORY
+from tests.serving.jobs.counting import KINDS, ended, run
+
+
+def test_uploads_are_kept_with_their_jobs_and_go_with_them(tmp_path: Path) -> None:
+    read: list[bytes] = []
+
+    async def reading(job: Running) -> None:
+        assert job.spool is not None
+        read.append(job.spool.read_bytes())
+        if len(read) == 1:
+            await asyncio.Event().wait()
+
+    async def work() -> None:
+        folder = tmp_path / "spool"
+        jobs = Jobs(tmp_path, {"read": reading})
+        for body in (b"small", bytes(range(256)) * 10_000):
+            async with jobs.spool() as spool:
+                for at in range(0, len(body), 100_000):
+                    await spool.write(body[at : at + 100_000])
+                assert spool.size == len(body)
+                with spool.open() as file:
+                    assert file.read() == body
+                await jobs.submit("read", "c", {}, spool=spool)
+        assert len(list(folder.iterdir())) == 2
+        async with jobs.spool() as spool:
+            await spool.write(b"x" * (IN_MEMORY + 1))
+            assert len(list(folder.iterdir())) == 3
+        assert len(list(folder.iterdir())) == 2, "nobody asked for it"
+        (folder / "left.part").write_bytes(b"of a server that was killed")
+        jobs.start()
+        while not read:
+            await asyncio.sleep(0.005)
+        await jobs.stop()
+        jobs.close()
+        jobs = Jobs(tmp_path, {"read": reading})
+        assert len(list(folder.iterdir())) == 2
+        jobs.start()
+        for job in await jobs.listing():
+            assert (await ended(jobs, job.id)).state == "succeeded"
+        assert read == [b"small", b"small", bytes(range(256)) * 10_000]
+        assert not list(folder.iterdir())
+        await jobs.stop()
+        jobs.close()
+
+    run(work)
+
+
+def test_uploads_that_differ_are_different_work(tmp_path: Path) -> None:
+    async def submit(jobs: Jobs, body: bytes) -> Job:
+        async with jobs.spool() as spool:
+            await spool.write(body)
+            return await jobs.submit("count", "c", {}, spool=spool)
+
+    async def work() -> None:
+        jobs = Jobs(tmp_path, KINDS)
+        first = await submit(jobs, b"a" * 2_000_000)
+        await submit(jobs, b"b" * 2_000_000)
+        with pytest.raises(Duplicate, match=first.id):
+            await submit(jobs, b"a" * 2_000_000)
+        jobs.close()
+
+    run(work)
+
+
+def test_a_full_disk_is_told(tmp_path: Path) -> None:
+    async def work() -> None:
+        spool = Spool(tmp_path / "gone")
+        with pytest.raises(ServiceError) as told:
+            await spool.write(b"x" * (IN_MEMORY + 1))
+        assert told.value.status in (503, 507)
+
+    run(work)

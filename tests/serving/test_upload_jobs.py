@@ -1,0 +1,157 @@
+"""Uploads that become jobs, and keys that make a retry safe."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from serving.app import create_app
+from serving.jobs import Requests
+from serving.service import Service
+from tests.serving.ingest.uploading import DOCUMENTS, NDJSON, ended, lines, stored
+
+Refuses = Callable[..., None]
+MakeService = Callable[..., Service]
+Waits = Callable[[TestClient], None]
+
+
+@pytest.fixture(autouse=True)
+def corpus(client: TestClient) -> None:
+    client.put("/corpora/c")
+
+
+def test_more_than_a_few_become_a_job(client: TestClient) -> None:
+    assert client.post(DOCUMENTS, content=lines(256), headers=NDJSON).status_code == 200
+    answer = client.post(DOCUMENTS, content=lines(257, metadata={"n": 1}), headers=NDJSON)
+    assert answer.status_code == 202, answer.text
+    job = answer.json()
+    assert answer.headers["location"] == f"/jobs/{job['id']}"
+    assert (job["kind"], job["corpus"], job["done"], job["result"]) == ("ingest", "c", 0, None)
+    done = ended(client, answer.headers["location"])
+    assert (done["state"], done["done"], done["total"], done["errors"]) == ("succeeded", 257, 257, [])
+    assert done["result"]["count"] == 257
+    assert stored(client) == 257
+    assert client.post("/corpora/c/search", json={"query": "text 250", "k": 1}).json()["hits"][0]["id"] == "d250"
+
+
+def test_a_few_become_a_job_where_that_is_asked_for(client: TestClient) -> None:
+    answer = client.post(f"{DOCUMENTS}?async=true", content=b'{"text": "a"}\n' * 3, headers=NDJSON)
+    assert answer.status_code == 202
+    assert ended(client, answer.headers["location"])["state"] == "succeeded"
+    assert stored(client) == 3
+
+
+def test_a_bad_row_of_a_job_is_told_and_nothing_is_kept(client: TestClient) -> None:
+    body = lines(300) + b"{oops\n"
+    job = ended(client, client.post(DOCUMENTS, content=body, headers=NDJSON).headers["location"])
+    assert (job["state"], job["errors"][0]["place"], stored(client)) == ("failed", "line 301", 0)
+    location = client.post(f"{DOCUMENTS}?on_error=skip", content=body, headers=NDJSON).headers["location"]
+    job = ended(client, location)
+    assert (job["state"], job["error_count"], stored(client)) == ("succeeded", 1, 300)
+
+
+def test_events_and_listing(client: TestClient) -> None:
+    location = client.post(DOCUMENTS, content=lines(2000), headers=NDJSON).headers["location"]
+    with client.stream("GET", f"{location}/events") as stream:
+        assert stream.headers["content-type"].startswith("text/event-stream")
+        events = [event for event in "".join(stream.iter_text()).split("\n\n") if event]
+    assert all(event.startswith("event: progress\ndata: {") for event in events)
+    last = json.loads(events[-1].partition("data: ")[2])
+    assert (last["state"], last["done"]) == ("succeeded", 2000)
+    listed = client.get("/jobs").json()["jobs"]
+    assert listed[0]["id"] == last["id"]
+    assert client.get(location).json() == listed[0]
+
+
+def test_jobs_that_are_not_there(refuses: Refuses) -> None:
+    for method, path in (("GET", "/jobs/x"), ("GET", "/jobs/x/events"), ("DELETE", "/jobs/x")):
+        refuses((404, "NotFound", "there is no job 'x'"), method, path)
+
+
+def test_a_job_can_be_cancelled_and_the_same_again_is_a_conflict(client: TestClient) -> None:
+    body = lines(20_000)
+    first = client.post(DOCUMENTS, content=body, headers=NDJSON)
+    again = client.post(DOCUMENTS, content=body, headers=NDJSON)
+    assert (again.status_code, again.json()["error_type"], again.json()["job"]) == (409, "Conflict", first.json()["id"])
+    assert again.headers["location"] == first.headers["location"]
+    cancelled = client.delete(first.headers["location"])
+    assert (cancelled.status_code, cancelled.json()["state"]) == (200, "cancelled")
+    assert client.delete(first.headers["location"]).json() == cancelled.json()
+    kept = stored(client)
+    assert kept < 20_000
+    time.sleep(0.05)
+    assert stored(client) == kept
+
+
+def test_a_key_makes_a_retry_safe(client: TestClient, refuses: Refuses) -> None:
+    body, headers = b'{"text": "a"}\n{"text": "b"}\n', {**NDJSON, "Idempotency-Key": "one"}
+    first, second = (client.post(DOCUMENTS, content=body, headers=headers) for _ in range(2))
+    assert first.json() == second.json()
+    assert first.headers["x-truncated-inputs"] == second.headers["x-truncated-inputs"]
+    assert stored(client) == 2
+    refuses((422, "Validation", "Idempotency-Key: another request"), "POST", DOCUMENTS, content=b"{}", headers=headers)
+    refuses(
+        (422, "Validation", "Idempotency-Key: must be 1 to 255"),
+        "POST",
+        DOCUMENTS,
+        content=body,
+        headers={**NDJSON, "Idempotency-Key": "k" * 256},
+    )
+    assert client.post(DOCUMENTS, content=body, headers=NDJSON).json() != first.json()
+
+
+def test_a_key_of_a_job(client: TestClient) -> None:
+    headers = {**NDJSON, "Idempotency-Key": "job"}
+    first = client.post(DOCUMENTS, content=lines(300), headers=headers)
+    ended(client, first.headers["location"])
+    second = client.post(DOCUMENTS, content=lines(300), headers=headers)
+    assert (second.status_code, second.content, second.headers["location"]) == (
+        202,
+        first.content,
+        first.headers["location"],
+    )
+    assert stored(client) == 300
+
+
+def test_a_key_whose_request_failed_is_free(client: TestClient) -> None:
+    headers = {**NDJSON, "Idempotency-Key": "failed"}
+    assert client.post(DOCUMENTS, content=b"{oops\n", headers=headers).status_code == 400
+    assert client.post(DOCUMENTS, content=b'{"text": "a"}', headers=headers).status_code == 200
+
+
+def test_ids_that_are_made_under_a_key_are_the_same_where_the_answer_was_not_noted(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a crash between the commit of the documents and that of the answer."""
+    body, headers = b'{"text": "a"}\n', {**NDJSON, "Idempotency-Key": "crash"}
+
+    async def crash(*_: Any) -> None:
+        raise RuntimeError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Requests, "note", crash)
+        assert client.post(DOCUMENTS, content=body, headers=headers).status_code == 500
+    assert client.post(DOCUMENTS, content=body, headers=headers).status_code == 200
+    assert stored(client) == 1
+
+
+def test_a_job_goes_on_with_the_next_server(
+    make_service: Callable[..., Service], wait_until_ready: Callable[[TestClient], None]
+) -> None:
+    with TestClient(create_app(make_service())) as client:
+        wait_until_ready(client)
+        client.put("/corpora/c")
+        body = b"".join(b'{"text": "text %d"}\n' % i for i in range(5000))
+        location = client.post(DOCUMENTS, content=body, headers=NDJSON).headers["location"]
+        while not (before := client.get(location).json())["done"]:
+            time.sleep(0.001)
+        assert before["state"] == "running"
+    with TestClient(create_app(make_service())) as client:
+        wait_until_ready(client)
+        assert ended(client, location)["state"] == "succeeded"
+        assert stored(client) == 5000

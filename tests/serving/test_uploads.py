@@ -1,0 +1,163 @@
+"""Uploads over HTTP: every format, a few documents at once and many as a job, keys that make a retry safe."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from serving.app import create_app
+from serving.service import Service
+from tests.serving.ingest.uploading import DOCUMENTS, FORM, NDJSON, ended, lines, of, stored
+
+Refuses = Callable[..., None]
+MakeService = Callable[..., Service]
+Waits = Callable[[TestClient], None]
+
+
+@pytest.fixture(autouse=True)
+def corpus(client: TestClient) -> None:
+    client.put("/corpora/c")
+
+
+BODIES: list[tuple[str, str, bytes]] = [
+    ("application/json", "a.json", b'{"documents": [{"id": "a", "text": "one"}, {"id": "b", "text": "two"}]}'),
+    ("application/vnd.docs+json", "a.json", b'{"documents": [{"id": "a", "text": "one"}, {"id": "b", "text": "two"}]}'),
+    ("application/x-ndjson", "a.jsonl", b'{"id": "a", "text": "one"}\n{"id": "b", "text": "two"}'),
+    ("text/csv; charset=utf-8", "a.csv", b"id,text\na,one\nb,two\n"),
+    ("text/csv", "a.tsv", "\ufeffid\ttext\na\tone\nb\ttwo\n".encode()),
+]
+
+
+@pytest.mark.parametrize("packed", ["", "gzip", "in the file"])
+@pytest.mark.parametrize(("media", "name", "body"), BODIES)
+def test_formats(client: TestClient, media: str, name: str, body: bytes, packed: str) -> None:
+    headers = {"content-type": media} | ({"content-encoding": "gzip"} if packed == "gzip" else {})
+    answer = client.post(DOCUMENTS, content=gzip.compress(body) if packed else body, headers=headers)
+    assert (answer.status_code, answer.json()["ids"]) == (200, ["a", "b"]), answer.text
+    assert [one["text"] for one in client.get(DOCUMENTS).json()["documents"]] == ["one", "two"]
+
+
+@pytest.mark.parametrize(("media", "name", "body"), BODIES)
+@pytest.mark.parametrize("packed", [False, True])
+def test_files_as_browsers_send_them(client: TestClient, media: str, name: str, body: bytes, packed: bool) -> None:
+    file = (f"{name}.gz", gzip.compress(body)) if packed else (name, body)
+    answer = client.post(DOCUMENTS, files={"file": (*file, "application/octet-stream")}, data={"note": "ignored"})
+    assert (answer.status_code, answer.json()["count"]) == (200, 2), answer.text
+    answer = client.post(DOCUMENTS, files={"file": ("blob", body, media.partition(";")[0])})
+    assert answer.status_code == (415 if "+json" in media else 200), answer.text
+
+
+def test_text_is_a_document_a_line(client: TestClient) -> None:
+    answer = client.post(DOCUMENTS, content=b"one\n\ntwo\r\nthree", headers={"content-type": "text/plain"})
+    assert answer.json()["count"] == 3
+    assert [one["text"] for one in client.get(DOCUMENTS).json()["documents"]] == ["one", "two", "three"]
+
+
+def test_columns(client: TestClient) -> None:
+    body = b"key;title;year\n1;A;1999\n"
+    answer = client.post(
+        f"{DOCUMENTS}?text_column=title&id_column=key", content=body, headers={"content-type": "text/csv"}
+    )
+    assert answer.json()["ids"] == ["1"]
+    assert client.get(f"{DOCUMENTS}/1").json() == {"id": "1", "text": "A", "metadata": {"year": "1999"}}
+
+
+@pytest.mark.parametrize(
+    ("refusal", "sent"),
+    [
+        (
+            (415, "Validation", "not as application/pdf"),
+            {"content": b"a", "headers": {"content-type": "application/pdf"}},
+        ),
+        (
+            (422, "Validation", "text_column: there is no column"),
+            {"content": b"a\nb", "headers": {"content-type": "text/csv"}},
+        ),
+        ((415, "Validation", "'a.pdf'"), {"files": {"file": ("a.pdf", b"a")}}),
+        (
+            (422, "Validation", "b.txt: one upload is one file"),
+            {"files": [("f", ("a.txt", b"a")), ("f", ("b.txt", b"b"))]},
+        ),
+        (
+            (400, "Validation", "there is no file"),
+            {
+                "content": b'--x\r\nContent-Disposition: form-data; name="a"\r\n\r\nb\r\n--x--\r\n',
+                "headers": of(FORM),
+            },
+        ),
+        (
+            (400, "Validation", "it is cut short"),
+            {
+                "content": b'--x\r\nContent-Disposition: form-data; name="a"; filename="a.txt"\r\n\r\nb\r\n',
+                "headers": of(FORM),
+            },
+        ),
+        ((400, "Validation", "boundary"), {"content": b"", "headers": of("multipart/form-data")}),
+        (
+            (400, "Validation", "not multipart/form-data"),
+            {"content": b"oops" * 100, "headers": of(FORM)},
+        ),
+        (
+            (415, "Validation", "content-encoding"),
+            {
+                "content": b"",
+                "headers": of(FORM) | {"content-encoding": "gzip"},
+            },
+        ),
+        ((400, "Empty", "documents: must hold"), {"content": b"\n", "headers": NDJSON}),
+        ((413, "Validation", "100 times as much"), {"content": gzip.compress(b" " * 50_000_000), "headers": NDJSON}),
+    ],
+)
+def test_refusals(refuses: Refuses, client: TestClient, refusal: tuple[int, str, str], sent: dict[str, Any]) -> None:
+    refuses(refusal, "POST", DOCUMENTS, **sent)
+    assert stored(client) == 0
+
+
+@pytest.mark.parametrize(
+    ("refusal", "query"),
+    [
+        ((422, "Validation", "chunk_tokens"), "chunk_tokens=15"),
+        ((422, "Validation", "chunk_overlap: must be between 0 and half"), "chunk_tokens=20&chunk_overlap=11"),
+        ((422, "Validation", "chunk_overlap: goes with chunk_tokens"), "chunk_overlap=11"),
+        ((422, "Validation", "chunk_tokens: the encoder of the corpus reads"), "chunk_tokens=100000"),
+        ((422, "Validation", "async"), "async=maybe"),
+    ],
+)
+def test_bad_options(refuses: Refuses, refusal: tuple[int, str, str], query: str) -> None:
+    refuses(refusal, "POST", f"{DOCUMENTS}?{query}", content=b'{"text": "a"}', headers=NDJSON)
+
+
+def test_a_corpus_that_is_not_there_is_told_before_the_body_is_looked_at(refuses: Refuses) -> None:
+    refuses((404, "NotFound", "'nowhere'"), "POST", "/corpora/nowhere/documents", content=b"{oops", headers=NDJSON)
+
+
+def test_long_texts_are_cut_into_passages(client: TestClient) -> None:
+    text = " ".join(f"Sentence {i} is here." for i in range(200)) + " The whale is found at the end."
+    answer = client.post(
+        f"{DOCUMENTS}?chunk_tokens=32&chunk_overlap=8", json={"documents": [{"id": "a", "text": text}]}
+    )
+    assert (answer.status_code, answer.headers["x-truncated-inputs"]) == (200, "0")
+    hit = client.post("/corpora/c/search", json={"query": "The whale is found at the end.", "k": 1}).json()["hits"][0]
+    assert hit["id"] == "a"
+    assert stored(client) == 1
+
+
+def test_a_long_upload_is_bounded(
+    make_service: Callable[..., Service], wait_until_ready: Callable[[TestClient], None]
+) -> None:
+    with TestClient(create_app(make_service(max_upload_bytes=100_000, max_body_bytes=1000))) as client:
+        wait_until_ready(client)
+        client.put("/corpora/c")
+        assert client.post(DOCUMENTS, content=lines(50), headers=NDJSON).status_code == 200, "beyond max_body_bytes"
+        long = b'{"text": "%s"}\n' % (b"a" * 900)
+        assert client.post(DOCUMENTS, content=long * 3, headers=NDJSON).status_code == 202, "too much to wait for"
+        answer = client.post(DOCUMENTS, content=lines(20_000), headers=NDJSON)
+        assert (answer.status_code, "more than the 100000" in answer.text) == (413, True)
+        pieces = (lines(100) for _ in range(1000))
+        assert client.post(DOCUMENTS, content=pieces, headers=NDJSON).status_code == 413, "chunked, without a length"
+        location = client.post(DOCUMENTS, content=gzip.compress(lines(20_000)), headers=NDJSON).headers["location"]
+        assert "unpacks to more than the 100000" in ended(client, location)["errors"][0]["error"]
