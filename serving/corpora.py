@@ -1,23 +1,26 @@
-"""Corpora: the store is the truth, an index in memory beside each corpus is a cache of it."""
+"""Corpora: the store is the truth, an index beside each corpus is a cache of it."""
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
 
 import numpy as np
 
 from models.bundle import Manifest
-from serving.errors import Conflict, Invalid, NotFound, TooLarge
-from serving.filters import Predicate
-from serving.ports import Content, Corpus, Document, Floats, Index, IndexSize, Keys, Ranking, Size, Store
-
-log = logging.getLogger(__name__)
+from serving.errors import Conflict, Invalid, NotFound
+from serving.filters import Filter
+from serving.finding import Found, Query, Wanted, find
+from serving.indexes.live import LiveIndex
+from serving.indexes.report import Report
+from serving.open_corpus import OpenCorpus
+from serving.opening import Indexes
+from serving.ports import Chunking, Content, Corpus, Document, Facets, Held, IndexSize, Removal, Size, Store
 
 
 def is_stale(corpus: Corpus, size: Size, served: Collection[str]) -> bool:
@@ -26,44 +29,13 @@ def is_stale(corpus: Corpus, size: Size, served: Collection[str]) -> bool:
 
 
 @dataclass(frozen=True)
-class Hit:
-    """A document found, with its cosine to the query and, where asked for, its vector."""
+class Description:
+    """All that is told of a corpus."""
 
-    document: Document
-    score: float
-    vector: Floats | None = None
-
-
-class Found(NamedTuple):
-    """The answer to a search."""
-
-    hits: list[list[Hit]]
-    """Of each query, best first."""
-    truncated: int
-    """Queries that were cut to the model's length."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Wanted:
-    """Which hits of a query to return."""
-
-    k: int = 10
-    offset: int = 0
-    where: Predicate | None = None
-    min_score: float | None = None
-    with_vector: bool = False
-    max_characters: int | None = None
-    """In the texts of all hits of one search: each is read whole."""
-
-
-@dataclass
-class _Place:
-    """Commits and index updates of one corpus happen together under its lock, so their orders are the same."""
-
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    index: Index | None = None
-    removals: int = 0
-    """Writes that took documents away: what was read before one does not fit what is read after it."""
+    corpus: Corpus
+    size: Size
+    index: Report | None
+    """None before the first document."""
 
 
 class Corpora:
@@ -72,27 +44,22 @@ class Corpora:
     A write that returned is committed and seen by every search that starts later.
     """
 
-    def __init__(self, store: Store, index: type[Index]) -> None:
+    def __init__(self, store: Store, indexes: Indexes) -> None:
         self._store = store
-        self._new_index = index
-        self._places = {name: _Place() for name in store.names()}
+        self._indexes = indexes
+        self._open = {name: self._opened(name) for name in store.names()}
         self._naming = threading.Lock()
-        """Around every change of `_places`."""
-
-    @property
-    def recall(self) -> float:
-        """recall@10 of the indexes against exact search."""
-        return self._new_index.recall
+        """Around every change of `_open`."""
 
     def names(self) -> list[str]:
         """Sorted."""
         return self._store.names()
 
     def warm(self) -> None:
-        """Build every index now rather than at the first search."""
+        """Open every index now rather than at the first search."""
         for name in self.names():
-            with self._place(name) as place:
-                self._index(name, place)
+            with suppress(NotFound), self._locked(name) as corpus:
+                corpus.index()
 
     def create(
         self,
@@ -114,19 +81,21 @@ class Corpora:
         if encoder:
             corpus = replace(corpus, fingerprint=encoder.fingerprint, dim=encoder.dim)
         with self._naming:
-            if encoder and name in self._places and self._store.corpus(name).fingerprint != encoder.fingerprint:
+            if encoder and name in self._open and self._store.corpus(name).fingerprint != encoder.fingerprint:
                 raise Conflict(f"corpus {name!r} is not for {encoder.name!r}: delete it, and create it again")
             created = self._store.create(corpus, content)
             if created:
-                self._places[name] = _Place()
-            return created
+                self._open[name] = self._opened(name)
+        if recall_target is not None:
+            self._reconsider(name)
+        return created
 
     def drop(self, name: str) -> None:
         """Remove a corpus and everything in it."""
-        with self._place(name) as place, self._naming:
+        with self._locked(name) as corpus, self._naming:
+            corpus.close(gone=True, erase=True)  # first: no index may be left beside another corpus of that name
             self._store.drop(name)
-            place.removals += 1
-            del self._places[name]
+            del self._open[name]
 
     def corpus(self, name: str) -> tuple[Corpus, Size]:
         """What it is and how much it holds."""
@@ -140,12 +109,32 @@ class Corpora:
                 found.append(self.corpus(name))
         return found
 
+    def description(self, name: str) -> Description:
+        """What it is, how much it holds and how it is searched."""
+        with self._locked(name) as corpus:
+            live = corpus.index()
+            return Description(*self.corpus(name), None if live is None else live.report)
+
+    def descriptions(self) -> list[Description]:
+        """Every corpus, by name."""
+        found = []
+        for name in self.names():
+            with suppress(NotFound):  # dropped since it was named
+                found.append(self.description(name))
+        return found
+
+    def build_now(self, name: str) -> Report | None:
+        """Build the index that the corpus is large enough for, and wait for it."""
+        with self._locked(name) as corpus:
+            live = corpus.index()
+        return None if live is None else live.build_now()
+
     def index_sizes(self) -> dict[str, IndexSize]:
         """Of every corpus, how large its index is; nothing is read from the store for it."""
-        indexes = {name: place.index for name, place in list(self._places.items())}
+        open_now = {name: corpus.live for name, corpus in list(self._open.items())}
         return {
-            name: IndexSize(0, 0) if index is None else IndexSize(len(index), index.nbytes)
-            for name, index in indexes.items()
+            name: IndexSize(0, 0) if live is None else IndexSize(len(live), live.nbytes)
+            for name, live in open_now.items()
         }
 
     def put(self, name: str, content: Content) -> None:
@@ -154,27 +143,28 @@ class Corpora:
         Raises:
             Conflict: the corpus holds vectors of another bundle.
         """
-        with self._place(name) as place:
-            before = self._store.corpus(name)
-            change = self._store.put(name, content)
-            if before.fingerprint != content.fingerprint:
-                place.index = None  # it was empty, and may have had another width
-            self._update(name, place, change.removed, change.added, content.vectors)
+        self._named(name).write(content)
 
     def delete(self, name: str, document: str) -> None:
-        """Remove one document by its id."""
-        with self._place(name) as place:
-            key = self._store.key(name, document)
-            self._store.delete(name, [key])
-            self._update(name, place, np.array([key]))
+        """Remove one document by its id.
 
-    def delete_where(self, name: str, where: Predicate) -> int:
+        Raises:
+            NotFound: there is none.
+        """
+        self._store.document(name, document)
+        if not len(self._named(name).write(Removal([document])).removed):
+            raise NotFound(f"corpus {name!r} has no document {document!r}")
+
+    def delete_where(self, name: str, where: Filter) -> int:
         """Remove every document whose metadata matches; how many."""
-        with self._place(name) as place:
-            keys = self._matching(name, where)
-            self._store.delete(name, keys.tolist())
-            self._update(name, place, keys)
-            return len(keys)
+        with self._locked(name) as corpus:
+            ids = self._store.ids_matching(name, where)
+            corpus.write(Removal(ids))
+        return len(ids)
+
+    def embedded(self, name: str, texts: Sequence[str], chunking: Chunking | None) -> list[Held | None]:
+        """See `Store.embedded`."""
+        return self._store.embedded(name, texts, chunking)
 
     def document(self, name: str, document: str) -> Document:
         """One document by its id."""
@@ -186,20 +176,25 @@ class Corpora:
         more = len(rows) > limit
         return [document for _, document in rows[:limit]], rows[limit - 1][0] if more else None
 
-    def search(self, name: str, queries: Floats, wanted: Wanted, fingerprint: str | None = None) -> list[list[Hit]]:
-        """The best documents for each row of (Q, D) `queries`, which need not be unit length.
+    def facets(self, name: str, values: int) -> Facets:
+        """See `Store.facets`."""
+        return self._store.facets(name, values)
+
+    def search(self, name: str, queries: Sequence[Query], wanted: Wanted, fingerprint: str | None = None) -> Found:
+        """The best passages for each query.
 
         Raises:
-            Conflict: another bundle than that of `fingerprint`, which made the queries, embedded the corpus.
+            Conflict: another bundle than that of `fingerprint`, which made the vectors, embedded the corpus.
         """
-        with self._place(name) as place:
-            index, removals = self._searched(name, place, queries, fingerprint), place.removals
-        found = self._find(name, index, queries, wanted)
-        with self._place(name) as now:
-            if now is place and now.removals == removals:
-                return found
-            # A document replaced meanwhile was there all the time, and may yet have been missed: again, alone.
-            return self._find(name, self._searched(name, now, queries, fingerprint), queries, wanted)
+        with self._locked(name) as corpus:
+            index, removals = self._searched(name, corpus, queries, fingerprint), corpus.removals
+        found = find(self._store, name, index, queries, wanted)
+        with self._locked(name) as now:
+            if now is not corpus or now.removals != removals:
+                # A document replaced meanwhile was there all the time, and may yet have been missed: again, alone.
+                index = self._searched(name, now, queries, fingerprint)
+                found = find(self._store, name, index, queries, wanted)
+        return Found(found, "exact" if index is None else index.report.kind)
 
     def encoder(self, name: str, served: Sequence[str]) -> str:
         """The fingerprint, among those `served`, of what embeds the texts and queries of the corpus.
@@ -213,87 +208,87 @@ class Corpora:
         if is_stale(corpus, size, served):
             raise Conflict(
                 f"corpus {name!r} was embedded by the bundle {corpus.fingerprint}, this server runs "
-                f"{', '.join(served)}: serve that bundle, or delete the corpus and upload it again"
+                f"{', '.join(served)}: serve that bundle, or POST /corpora/{name}/reembed"
             )
         return next((one for one in served if one == corpus.fingerprint), served[0])
 
+    def stale(self, name: str, fingerprint: str, limit: int) -> list[tuple[int, str]]:
+        """See `Store.stale`."""
+        return self._store.stale(name, fingerprint, limit)
+
+    def refresh(self, name: str, fingerprint: str, keys: Sequence[int], vectors: np.ndarray) -> None:
+        """See `Store.refresh`."""
+        self._store.refresh(name, fingerprint, np.array(keys, dtype=np.int64), vectors)
+
+    def swap(self, name: str, fingerprint: str) -> bool:
+        """Let the fresh vectors serve, and an index made of them; see `Store.swap`."""
+        with self._locked(name) as corpus:
+            if not self._store.swap(name, fingerprint):
+                return False
+            corpus.close(erase=True)
+            corpus.index()
+            return True
+
+    def copy(self, name: str, to: Path) -> tuple[Corpus, Size]:
+        """See `Store.copy`."""
+        return self._store.copy(name, to)
+
+    def adopt(self, name: str, file: Path) -> None:
+        """Serve the copy of a corpus in `file`, in place of what was called so; see `Store.adopt`."""
+        with self._naming:
+            before = self._open.get(name)
+            with before.locked() if before else nullcontext():
+                if before:
+                    before.close(erase=True)  # first: no index may be left beside another history
+                self._store.adopt(name, file)
+                if before:
+                    before.close(gone=True)
+            self._open[name] = self._opened(name)
+        with self._locked(name) as corpus:
+            corpus.index()
+
+    def verify(self, name: str) -> list[str]:
+        """See `Store.verify`."""
+        return self._store.verify(name)
+
     def close(self) -> None:
-        """Close the store."""
+        """Let the indexes go and close the store."""
+        for corpus in self._open.values():
+            corpus.close()
+        self._indexes.close()
         self._store.close()
 
-    def _searched(self, name: str, place: _Place, queries: Floats, fingerprint: str | None) -> Index | None:
-        if fingerprint is not None:
-            self.encoder(name, [fingerprint])
-        index, dim = self._index(name, place), self._store.corpus(name).dim
-        if index and dim != queries.shape[1]:
-            raise Invalid(f"{queries.shape[1]} numbers, but corpus {name!r} has {dim} dimensions", field="vector")
-        return index
+    def _opened(self, name: str) -> OpenCorpus:
+        target = partial(self._target, name)
+        return OpenCorpus(self._store, name, lambda corpus: self._indexes.open(self._store, corpus, target))
 
-    def _find(self, name: str, index: Index | None, queries: Floats, wanted: Wanted) -> list[list[Hit]]:
-        if index is None:
-            return [[] for _ in queries]
-        lengths = np.linalg.norm(queries.astype(np.float64), axis=1, keepdims=True)
-        units = (queries / np.where(lengths > 0, lengths, 1)).astype(np.float32)
-        allowed = None if wanted.where is None else self._matching(name, wanted.where)
-        rankings = index.search(units, wanted.k + wanted.offset, allowed)
-        found: list[list[Hit]] = []
-        characters = 0
-        for ranking in rankings:
-            found.append(self._hits(name, ranking, wanted))
-            characters += sum(len(hit.document.text) for hit in found[-1])
-            if wanted.max_characters is not None and characters > wanted.max_characters:
-                raise TooLarge(f"the texts found are more than {wanted.max_characters} characters: ask for fewer hits")
-        return found
+    def _reconsider(self, name: str) -> None:
+        """Whether the index reaches the recall that is asked for now."""
+        with self._locked(name) as corpus:
+            if (live := corpus.index()) is not None:
+                live.reconsider()
 
-    def _hits(self, name: str, ranking: Ranking, wanted: Wanted) -> list[Hit]:
-        keys, scores = (part[wanted.offset :] for part in ranking)
-        if wanted.min_score is not None:
-            keep = scores >= wanted.min_score
-            keys, scores = keys[keep], scores[keep]
-        documents = self._store.documents(name, keys.tolist())
-        vectors: dict[int, Floats] = {}
-        if wanted.with_vector:
-            for block, rows in self._store.vectors(name, keys.tolist()):
-                vectors.update(zip(block.tolist(), rows, strict=True))
-        return [
-            Hit(documents[key], score, vectors.get(key))
-            for key, score in zip(keys.tolist(), scores.tolist(), strict=True)
-            if key in documents
-        ]
+    def _target(self, name: str) -> float:
+        return self._store.corpus(name).wanted_recall
 
-    def _matching(self, name: str, where: Predicate) -> Keys:
-        matching = (key for key, metadata in self._store.metadata(name) if where(metadata))
-        return np.fromiter(matching, dtype=np.int64)
+    def _named(self, name: str) -> OpenCorpus:
+        if corpus := self._open.get(name):
+            return corpus
+        raise NotFound(f"there is no corpus {name!r}")
 
     @contextmanager
-    def _place(self, name: str) -> Iterator[_Place]:
-        place = self._places.get(name, _Place())
-        with place.lock:
-            if self._places.get(name) is not place:  # there is none, or it was dropped while this waited
-                raise NotFound(f"there is no corpus {name!r}")
-            yield place
+    def _locked(self, name: str) -> Iterator[OpenCorpus]:
+        corpus = self._named(name)
+        with corpus.locked():
+            yield corpus
 
-    def _index(self, name: str, place: _Place) -> Index | None:
-        """The index, built from the store if it is not there; None for a corpus that never held a document."""
-        corpus = self._store.corpus(name)
-        if place.index is None and corpus.dim is not None:
-            index = self._new_index(corpus.dim)
-            for keys, vectors in self._store.vectors(name):
-                index.add(keys, vectors)
-            place.index = index
-        return place.index
-
-    def _update(
-        self, name: str, place: _Place, removed: Keys, added: Keys | None = None, vectors: Floats | None = None
-    ) -> None:
-        """Follow a commit. The write is acknowledged whatever happens here: the store has it."""
-        place.removals += len(removed) > 0
-        if place.index is None:
-            return
-        try:
-            place.index.remove(removed)
-            if added is not None and vectors is not None:
-                place.index.add(added, vectors)
-        except Exception:
-            log.exception("the index of corpus %r could not be updated; it is rebuilt from the store", name)
-            place.index = None
+    def _searched(
+        self, name: str, corpus: OpenCorpus, queries: Sequence[Query], fingerprint: str | None
+    ) -> LiveIndex | None:
+        if fingerprint is not None:
+            self.encoder(name, [fingerprint])
+        index, dim = corpus.index(), self._store.corpus(name).dim
+        wrong = next((q.vector for q in queries if q.vector is not None and len(q.vector) != dim), None)
+        if index is not None and wrong is not None:
+            raise Invalid(f"{len(wrong)} numbers, but corpus {name!r} has {dim} dimensions", field="vector")
+        return index

@@ -43,17 +43,17 @@ async def build(service: Service) -> None:
     vectors = []
     with tqdm(total=len(documents), unit="doc", disable=not sys.stderr.isatty()) as bar:
         for start in range(0, len(documents), STEP):
-            content, _ = await service.embedded(documents[start : start + STEP])
+            content = await service.library.embedded(documents[start : start + STEP])
             vectors.append(content.vectors)
             bar.update(len(content.documents))
             _report(service, start, min(start + STEP, len(documents)), len(documents))
     whole = Content(documents, np.concatenate(vectors), service.manifest.fingerprint)
-    await service.lanes.run(NAME, lambda: _store(service.corpora, whole))
+    await service.library.lanes.run(NAME, lambda: _store(service.library.corpora, whole))
 
 
 def _due(service: Service) -> bool:
     """A corpus of this name that somebody described otherwise is not ours to replace."""
-    listing = service.corpora.listing()
+    listing = service.library.corpora.listing()
     ours = [found for found in listing if (found[0].name, found[0].description) == (NAME, DESCRIPTION)]
     return not listing or any(is_stale(*found, service.encoders.fingerprints) for found in ours)
 

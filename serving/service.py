@@ -5,29 +5,29 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
-from typing import TypeVar
 
 import numpy as np
 
 from models.bundle import Manifest
 from serving.bounds import check_some
-from serving.corpora import Corpora, Found, Hit, Wanted
+from serving.corpora import Corpora
 from serving.embedder import At, Embedder
-from serving.embeddings import AS_THEY_ARE, Embeddings, EmbedOptions, Inputs
+from serving.embeddings import Embeddings, EmbedOptions, Inputs
 from serving.encoders import Encoders, Reloaded
 from serving.errors import Unhealthy
 from serving.health import Health
-from serving.indexes import INDEXES
-from serving.lanes import Lanes
+from serving.jobs import Jobs
+from serving.library import Library
 from serving.metrics import Metrics
-from serving.ports import Content, Document, EngineError, Floats, Model, Store, StoreError
+from serving.opening import Indexes
+from serving.ports import EngineError, Floats, Model, Store, StoreError
 from serving.settings import Settings
-from serving.tracing import recorded
+from serving.snapshots import Snapshots
+from serving.works import CHANGE_NOTHING, works
 
 log = logging.getLogger(__name__)
-T = TypeVar("T")
 Compared = tuple[Floats, Embeddings]
 RETRY_SECONDS = 2
 PROBE_SECONDS = 1.0
@@ -54,8 +54,10 @@ class Service:
         self.settings = settings
         self.metrics = Metrics(settings.named_corpora)
         self.encoders = Encoders(settings, [model, *others], self.metrics)
-        self.corpora = Corpora(store, INDEXES[settings.index])
-        self.lanes = Lanes()
+        indexes = Indexes(settings.data / "indexes", approximate=settings.index == "auto", least=settings.exact_below)
+        self.library = Library(Corpora(store, indexes), self.encoders, self.metrics, self.admitted)
+        self.snapshots = Snapshots(self.library.corpora, settings.data / "snapshots")
+        self.jobs = Jobs(settings.data / "jobs", works(self), beside=CHANGE_NOTHING)
         self.health = Health("loading", "starting")
         self.loaded = asyncio.Event()
         """Set when loading ended, well or not."""
@@ -78,8 +80,8 @@ class Service:
                 await self.drain()
             await asyncio.wait([self._loading])
             await self.encoders.close()
-            await asyncio.to_thread(self.lanes.close)
-            await asyncio.to_thread(self.corpora.close)
+            await asyncio.to_thread(self.jobs.close)
+            await asyncio.to_thread(self.library.close)
 
     async def drain(self) -> bool:
         """Admit nothing more and wait for the rest; whether all of it was finished in time."""
@@ -87,6 +89,7 @@ class Service:
         if self._loading:
             self._loading.cancel()
         self.encoders.stop_changing()
+        await self.jobs.stop()
         for patience in self._receiving:
             patience.reschedule(asyncio.get_running_loop().time())
         try:
@@ -225,62 +228,12 @@ class Service:
             embeddings = await embedder.embed(asked, prompted, field, lambda i: f"{field}.{i - 1}" if i else "query")
         return np.clip(embeddings.vectors[1:] @ embeddings.vectors[0], -1, 1), embeddings
 
-    async def add(self, corpus: str, documents: Sequence[Document]) -> int:
-        """Embed and store, all or none; on return they survive power loss and are found by every later search.
-
-        The answer is how many were cut to the model's length: stored whole, embedded in part.
-        """
-        async with self._encoder_of(corpus) as embedder:
-            if not documents:
-                return 0
-            content, truncated = await _content(embedder, documents)
-            await self.lanes.run(corpus, lambda: self.corpora.put(corpus, content))
-            return truncated
-
-    async def embedded(self, documents: Sequence[Document]) -> tuple[Content, int]:
-        """Documents with their vectors, and how many of them were cut; usable while loading."""
-        with self.embedder.held() as embedder:
-            return await _content(embedder, documents)
-
-    async def search(self, corpus: str, queries: Sequence[str] | Floats, wanted: Wanted) -> Found:
-        """The best documents for each query, given as text or as rows of a matrix.
-
-        Raises:
-            Conflict: the corpus was embedded by another bundle than the one that embeds the query.
-        """
-        if isinstance(queries, np.ndarray):
-            with self.admitted():
-                return Found(await self._hits(corpus, queries, wanted), 0)
-        async with self._encoder_of(corpus) as embedder:
-            made = await embedder.embed(queries, AS_THEY_ARE, "queries")
-            return Found(await self._hits(corpus, made.vectors, wanted, made.manifest.fingerprint), made.truncated)
-
-    async def _hits(self, corpus: str, vectors: Floats, wanted: Wanted, made_by: str | None = None) -> list[list[Hit]]:
-        with self.metrics.search(corpus), recorded("search"):
-            return await self.lanes.run(corpus, lambda: self.corpora.search(corpus, vectors, wanted, made_by))
-
-    async def on_corpora(self, work: Callable[[Corpora], T], of: str = "") -> T:
-        """Run blocking work on the corpora in a thread, once ready; `of` names the corpus if it is about one."""
-        with self.admitted():
-            return await self.lanes.run(of, lambda: work(self.corpora))
-
-    @asynccontextmanager
-    async def _encoder_of(self, corpus: str) -> AsyncIterator[Embedder]:
-        """Around a request: the encoder that embeds the texts of the corpus. All are held until it is known which."""
-        with self.admitted(), ExitStack() as holding:
-            served: dict[str, Embedder] = {}
-            for embedder in self.encoders.loaded:
-                served.setdefault(embedder.manifest.fingerprint, holding.enter_context(embedder.held()))
-            fingerprint = await self.lanes.run(corpus, lambda: self.corpora.encoder(corpus, list(served)))
-            with served[fingerprint].held() as embedder:
-                holding.close()
-                yield embedder
-
     async def _load(self) -> None:
         try:
             await self.encoders.load(self.report)
-            self.report("building the indexes")
-            await self.lanes.run("", self.corpora.warm)
+            self.report("opening the indexes")
+            await self.library.lanes.run("", self.snapshots.sweep)
+            await self.library.lanes.run("", self.library.corpora.warm)
             if self._prepare:
                 await self._prepare(self)
         except Exception as error:  # the server stays up to say why it is not ready
@@ -289,11 +242,6 @@ class Service:
         else:
             if self.health.state == "loading":
                 self.health = Health("ready", "")
+                self.jobs.start()
         finally:
             self.loaded.set()
-
-
-async def _content(embedder: Embedder, documents: Sequence[Document]) -> tuple[Content, int]:
-    texts = [document.text for document in documents]
-    embeddings = await embedder.embed(texts, AS_THEY_ARE, "documents")
-    return Content(documents, embeddings.vectors, embeddings.manifest.fingerprint), embeddings.truncated

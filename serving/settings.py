@@ -26,7 +26,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from models import cpus
 from models.runtimes.base import Device
 from serving.engines import ENGINES
-from serving.indexes import INDEXES
+from serving.indexes.plan import Plan
 from serving.keys import Rate
 from serving.limits import Limits
 from serving.logs import LogFormat
@@ -78,7 +78,10 @@ class Settings(BaseSettings):
         default="auto", description="numbers it computes in; auto: the fastest that keep the vectors"
     )
     store: str = Field(default="sqlite", description=f"where corpora are kept: {', '.join(STORES)}")
-    index: str = Field(default="exact", description=f"what searches vectors: {', '.join(INDEXES)}")
+    index: Literal["auto", "exact"] = Field(
+        default="auto", description="what searches vectors: auto builds an approximate index where a corpus is large"
+    )
+    exact_below: PositiveInt = Field(default=Plan.least, description="passages that a corpus needs to be large")
     device: Device = Field(default="auto", description="where the model runs")
     threads: PositiveInt | None = Field(default=None, description="threads of the engine; default: the CPU quota")
     default_prompt: str | None = Field(
@@ -105,7 +108,10 @@ class Settings(BaseSettings):
     )
     max_text_bytes: PositiveInt = Field(default=999_999, description="bytes of one text in UTF-8")
     max_metadata_bytes: PositiveInt = Field(default=65_536, description="bytes of one document's metadata as JSON")
-    max_upload_documents: PositiveInt = Field(default=256, description="documents in one upload")
+    max_upload_documents: PositiveInt = Field(
+        default=256, description="documents of an upload that is answered at once; more become a job"
+    )
+    max_upload_bytes: PositiveInt = Field(default=4_000_000_000, description="bytes of one upload, packed or unpacked")
     max_tokenizing_characters: PositiveInt = Field(
         default=64_000_000, description="characters waiting for the tokenizer before requests get 429"
     )
@@ -128,10 +134,10 @@ class Settings(BaseSettings):
     log_format: LogFormat = Field(default="auto", description="json or pretty; auto is pretty on a terminal")
     drain_seconds: NonNegativeFloat = Field(default=20.0, description="time for admitted requests after SIGTERM")
 
-    @field_validator("engine", "store", "index")
+    @field_validator("engine", "store")
     @classmethod
     def _listed(cls, value: str, info: ValidationInfo) -> str:
-        tables: dict[str | None, Collection[str]] = {"engine": ENGINES, "store": STORES, "index": INDEXES}
+        tables: dict[str | None, Collection[str]] = {"engine": ENGINES, "store": STORES}
         table = tables[info.field_name]
         if value not in table:
             raise ValueError(f"must be one of {', '.join(table)}")

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request, Response
+from dataclasses import asdict
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request, Response
 
 from serving.api.auth import key_of
-from serving.api.corpus_schemas import CorporaAnswer, CorpusAnswer, CorpusRequest
+from serving.api.corpus_schemas import CorporaAnswer, CorpusAnswer, CorpusRequest, IndexAnswer, FieldAnswer, FieldsAnswer
 from serving.api.deps import CorpusName, ServiceDep
 from serving.api.route import Route
-from serving.corpora import is_stale
+from serving.corpora import Description, is_stale
 from serving.errors import NotFound
 from serving.names import check_corpus_name
-from serving.ports import Corpus, Size
 from serving.service import Service
 
 router = APIRouter(tags=["corpora"], route_class=Route)
@@ -27,35 +29,50 @@ async def create(
     """
     wanted = body or CorpusRequest()
     encoder = service.encoders.asked_for(wanted.model).model.manifest if wanted.model is not None else None
-    created = await service.on_corpora(
+    created = await service.library.on(
         lambda corpora: corpora.create(
             name, description=wanted.description, recall_target=wanted.recall_target, encoder=encoder
         ),
         of=name,
     )
     response.status_code = 201 if created else 200
-    return _answer(*await service.on_corpora(lambda corpora: corpora.corpus(name), of=name), service)
+    return _answer(await service.library.on(lambda corpora: corpora.description(name), of=name), service)
 
 
 @router.get("/corpora", summary="List the corpora")
 async def listing(service: ServiceDep, request: Request) -> CorporaAnswer:
     """By name; those that the key may touch."""
-    found, key = await service.on_corpora(lambda corpora: corpora.listing()), key_of(request)
-    return CorporaAnswer(
-        corpora=[_answer(corpus, size, service) for corpus, size in found if key is None or key.sees(corpus.name)]
-    )
+    key = key_of(request)
+    found = await service.library.on(lambda corpora: corpora.descriptions())
+    return CorporaAnswer(corpora=[_answer(one, service) for one in found if key is None or key.sees(one.corpus.name)])
 
 
 @router.get("/corpora/{name}", summary="Describe a corpus")
 async def describe(name: CorpusName, service: ServiceDep) -> CorpusAnswer:
     """What it holds and how it is searched."""
-    return _answer(*await service.on_corpora(lambda corpora: corpora.corpus(name), of=name), service)
+    return _answer(await service.library.on(lambda corpora: corpora.description(name), of=name), service)
+
+
+@router.get("/corpora/{name}/fields", summary="List the fields of the metadata")
+async def fields(
+    name: CorpusName,
+    service: ServiceDep,
+    values: Annotated[int, Query(ge=1, le=1000, description="of each field, at most")] = 20,
+) -> FieldsAnswer:
+    """What a filter can ask for: each field with the kinds of its values and the most frequent of them."""
+    found = await service.library.on(lambda corpora: corpora.facets(name, values), of=name)
+    return FieldsAnswer(
+        fields=[
+            FieldAnswer(**one._asdict() | {"values": [value._asdict() for value in one.values]}) for one in found.fields
+        ],
+        complete=found.complete,
+    )
 
 
 @router.delete("/corpora/{name}", status_code=204, summary="Delete a corpus")
 async def delete(name: CorpusName, service: ServiceDep) -> None:
     """With every document in it."""
-    await service.on_corpora(lambda corpora: corpora.drop(name), of=name)
+    await service.library.on(lambda corpora: corpora.drop(name), of=name)
 
 
 @router.api_route(
@@ -68,18 +85,21 @@ async def unknown(path: str) -> None:
     raise NotFound(f"there is no route /corpora/{path}")
 
 
-def _answer(corpus: Corpus, size: Size, service: Service) -> CorpusAnswer:
+def _answer(described: Description, service: Service) -> CorpusAnswer:
+    corpus, size, index = described.corpus, described.size, described.index
     stale = is_stale(corpus, size, service.encoders.fingerprints)
     return CorpusAnswer(
         name=corpus.name,
         description=corpus.description,
         documents=size.documents,
+        passages=size.passages,
         bytes=size.bytes,
         dim=corpus.dim,
         fingerprint=corpus.fingerprint,
         recall_target=corpus.wanted_recall,
-        index=service.settings.index,
-        recall=service.corpora.recall,
+        index="exact" if index is None else index.kind,
+        recall=1.0 if index is None else index.recall,
+        index_details=None if index is None else IndexAnswer(**asdict(index)),
         state="stale" if stale else "ready",
         created=corpus.created,
     )

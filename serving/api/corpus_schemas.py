@@ -23,18 +23,38 @@ class CorpusRequest(Body):
     model: AskedModel = None
 
 
+class IndexAnswer(BaseModel):
+    """How a corpus is searched by meaning, as measured on it."""
+
+    kind: str
+    parameters: dict[str, int]
+    target: float
+    recall: float
+    recall_by_filter: dict[str, float] = Field(description="the same under filters that leave such a share")
+    queries: int = Field(description="held out, that recall was measured on; 0 where search is exact")
+    build_seconds: float
+    bytes: int = Field(description="of memory and files")
+    main: int = Field(description="vectors in the index as it was built")
+    tail: int = Field(description="vectors written since, searched exactly beside it")
+    dead: int = Field(description="vectors in it that were deleted or replaced, and are never found")
+    state: Literal["ready", "building"]
+    reason: str | None = Field(description="why search is exact, if it is")
+
+
 class CorpusAnswer(BaseModel):
     """A corpus and its state."""
 
     name: str
     description: str | None
     documents: int
-    bytes: int
+    passages: int = Field(description="as many vectors: a document that was cut has several")
+    bytes: int = Field(description="of what is stored, without the index")
     dim: int | None
     fingerprint: str | None = Field(description="of the bundle that embeds it; null while none is known")
     recall_target: float
-    index: str
-    recall: float | None = Field(description="recall@10 against exact search")
+    index: str = Field(description="what searches it: exact, or the kind of an approximate index")
+    recall: float = Field(description="recall@10 against exact search, measured; 1 where search is exact")
+    index_details: IndexAnswer | None = Field(description="null before the first document")
     state: Literal["ready", "stale"] = Field(description="stale: embedded by another bundle than the one served")
     created: float
 
@@ -43,6 +63,31 @@ class CorporaAnswer(BaseModel):
     """All corpora."""
 
     corpora: list[CorpusAnswer]
+
+
+class ValueAnswer(BaseModel):
+    """A value of a field."""
+
+    value: str | int | float | bool | None
+    documents: int | None = Field(description="that have it; null in a corpus too large to count them")
+
+
+class FieldAnswer(BaseModel):
+    """A field of the metadata."""
+
+    field: str = Field(description="as a filter names it: a dotted path where it is within objects")
+    kinds: list[Literal["boolean", "list", "null", "number", "object", "string"]]
+    least: int | float | None = Field(description="of its numbers")
+    greatest: int | float | None = Field(description="of its numbers")
+    values: list[ValueAnswer] = Field(description="most frequent first; of lists each element")
+    complete: bool = Field(description="whether there are no others")
+
+
+class FieldsAnswer(BaseModel):
+    """The fields that documents have."""
+
+    fields: list[FieldAnswer]
+    complete: bool = Field(description="whether there are no others")
 
 
 class DocumentAnswer(BaseModel):
@@ -98,12 +143,18 @@ class SearchRequest(Body):
     k: int = Field(default=10, ge=1, le=1000)
     offset: int = Field(default=0, ge=0, le=10_000)
     mode: Annotated[Literal["dense", "lexical", "hybrid"], BeforeValidator(lower)] = "dense"
+    fusion: Annotated[Literal["rrf", "weighted"], BeforeValidator(lower)] = Field(
+        default="rrf", description="how `hybrid` makes one score of two: by ranks, or as a weighted sum"
+    )
+    alpha: float = Field(default=0.5, ge=0, le=1, description="share of meaning in a weighted sum")
     filter: dict[str, Any] | None = None
-    exact: bool = False
+    cursor: str | None = Field(default=None, max_length=200, description="of the page before; `offset` counts from it")
+    exact: bool = Field(default=False, description="compare with every vector, whatever the index")
     min_score: FiniteFloat | None = None
     with_text: bool = True
     with_metadata: bool = True
     with_vector: bool = False
+    highlight: bool = Field(default=False, description="tell where in each hit's text words of the query stand")
 
 
 class CorpusSearchRequest(SearchRequest):
@@ -112,21 +163,44 @@ class CorpusSearchRequest(SearchRequest):
     corpus: str = Field(json_schema_extra={"pattern": CORPUS_NAME})
 
 
+class SpanAnswer(BaseModel):
+    """Where in the document's text, in characters; `end` is behind the last."""
+
+    start: int
+    end: int
+
+
 class HitAnswer(BaseModel):
-    """A document found; `score` is its cosine to the query."""
+    """A passage found: a document, or the `span` of one that was cut, whose text it is then."""
 
     id: str
-    score: float
+    score: float = Field(
+        description="cosine of a dense search, BM25 of a lexical one, what fusion gives of a hybrid one"
+    )
+    dense: float | None = Field(default=None, description="cosine, of a hybrid search")
+    lexical: float | None = Field(default=None, description="BM25, of a hybrid search; null where no word was found")
+    span: SpanAnswer | None = None
     text: str | None = None
     metadata: dict[str, Any] | None = None
     vector: list[float] | None = None
+    highlights: list[SpanAnswer] | None = Field(
+        default=None, description="where words of the query stand in `text`, in its first 20,000 characters"
+    )
+
+
+class ResultAnswer(BaseModel):
+    """Hits of one query, best first, and the cursor of the next page; null where there is none."""
+
+    hits: list[HitAnswer]
+    cursor: str | None
 
 
 class SearchAnswer(BaseModel):
-    """`hits` of a query or vector, best first; `results`, one entry a query, of `queries`."""
+    """`hits` and `cursor` of a query or vector; `results`, one entry a query, of `queries`."""
 
     hits: list[HitAnswer] | None = None
-    results: list[dict[Literal["hits"], list[HitAnswer]]] | None = None
+    cursor: str | None = None
+    results: list[ResultAnswer] | None = None
     took_ms: float
-    mode: Literal["dense"]
-    index: str
+    mode: Literal["dense", "lexical", "hybrid"]
+    index: str = Field(description="what found them by meaning: exact, or the kind of an approximate index")

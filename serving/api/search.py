@@ -1,11 +1,16 @@
-"""Semantic search in a corpus."""
+"""Search in a corpus: by meaning, by words, or both."""
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import json
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import orjson
 from fastapi import APIRouter, Request, Response
 
 from serving.api.answers import json_response, truncation_header
@@ -13,12 +18,15 @@ from serving.api.auth import check_corpus_allowed
 from serving.api.corpus_schemas import CorpusSearchRequest, SearchAnswer, SearchRequest
 from serving.api.deps import CorpusName, ServiceDep
 from serving.api.route import Route
-from serving.corpora import Hit, Wanted
 from serving.errors import Empty, Invalid, TooLarge
 from serving.filters import compile_filter
+from serving.finding import Hit, Place, Wanted
 from serving.names import check_corpus_name
 from serving.ports import Floats
 from serving.service import Service
+
+DEEPEST = 100_000_000
+"""Hits that a cursor may have passed."""
 
 router = APIRouter(tags=["search"], route_class=Route)
 _DOCUMENTED: dict[str, Any] = {"response_model": SearchAnswer, "response_model_exclude_unset": True}
@@ -26,7 +34,10 @@ _DOCUMENTED: dict[str, Any] = {"response_model": SearchAnswer, "response_model_e
 
 @router.post("/corpora/{name}/search", summary="Search a corpus", **_DOCUMENTED)
 async def search(name: CorpusName, body: SearchRequest, service: ServiceDep) -> Response:
-    """The documents nearest in meaning to a query, several queries, or a vector."""
+    """The passages that answer a query, several queries, or a vector best.
+
+    `dense` goes by meaning, `lexical` by words (BM25; a phrase in double quotes must occur), `hybrid` by both.
+    """
     return await _search(service, name, body)
 
 
@@ -38,29 +49,33 @@ async def search_named(body: CorpusSearchRequest, service: ServiceDep, request: 
 
 async def _search(service: Service, name: str, body: SearchRequest) -> Response:
     started = time.perf_counter()
-    if body.mode != "dense":
-        raise Invalid(f"{body.mode} search is not there yet, only dense", field="mode")
     queries = _queries(body)
-    hits, limit = len(queries) * (body.k + body.offset), service.settings.max_search_hits
-    if hits > limit:
-        raise TooLarge(
-            f"{hits} hits, over all queries and with the offset, are more than the {limit} of one request", field="k"
-        )
     wanted = Wanted(
         k=body.k,
         offset=body.offset,
+        after=_after(body),
+        mode=body.mode,
+        fusion=body.fusion,
+        alpha=body.alpha,
+        exact=body.exact,
         where=compile_filter(body.filter) if body.filter else None,
         min_score=body.min_score,
         with_vector=body.with_vector,
+        highlight=body.highlight,
         max_characters=service.settings.max_search_characters,
     )
-    found = await service.search(name, queries, wanted)
-    results = [[_hit(hit, body) for hit in hits] for hits in found.hits]
-    answer: dict[str, Any] = {"hits": results[0]}
-    if body.queries is not None:
-        answer = {"results": [{"hits": hits} for hits in results]}
+    hits, limit = len(queries) * (body.k + body.offset), service.settings.max_search_hits
+    if hits > limit:
+        raise TooLarge(
+            f"{hits} hits, over all queries and with the offset, are more than the {limit} of one request: "
+            "the cursor of an answer leads to what follows it",
+            field="k",
+        )
+    found = await service.library.search(name, queries, wanted)
+    results = [_result(hits, body) for hits in found.hits]
+    answer: dict[str, Any] = {"results": results} if body.queries is not None else results[0]
     took = round(1000 * (time.perf_counter() - started), 3)
-    facts = {"took_ms": took, "mode": body.mode, "index": service.settings.index}
+    facts = {"took_ms": took, "mode": body.mode, "index": found.index}
     return json_response(answer | facts, headers=truncation_header(found.truncated))
 
 
@@ -68,6 +83,10 @@ def _queries(body: SearchRequest) -> list[str] | Floats:
     given = [name for name in ("query", "queries", "vector") if getattr(body, name) is not None]
     if len(given) != 1:
         raise Invalid(f"give one of query, queries and vector, not {len(given)} of them", field="query")
+    if body.vector is not None and body.mode != "dense":
+        raise Invalid(f"{body.mode} search looks for words: give query or queries", field="vector")
+    if body.vector is not None and body.highlight:
+        raise Invalid("words of a query are highlighted: give query or queries", field="highlight")
     if body.query is not None:
         return [body.query]
     if body.queries is not None:
@@ -87,12 +106,57 @@ def _unit(numbers: list[float]) -> Floats:
     return scaled
 
 
+def _result(hits: Sequence[Hit], body: SearchRequest) -> dict[str, Any]:
+    """A full page names what leads to the next one."""
+    more = len(hits) == body.k
+    return {"hits": [_hit(hit, body) for hit in hits], "cursor": _cursor(hits[-1].place, body) if more else None}
+
+
 def _hit(hit: Hit, body: SearchRequest) -> dict[str, Any]:
-    answer: dict[str, Any] = {"id": hit.document.id, "score": round(hit.score, 6)}
+    document, span = hit.passage
+    answer: dict[str, Any] = {"id": document.id, "score": round(hit.score, 6)}
+    if body.mode == "hybrid":
+        answer |= {"dense": _rounded(hit.dense), "lexical": _rounded(hit.lexical)}
+    if span is not None:
+        answer["span"] = {"start": span.start, "end": span.end}
     if body.with_text:
-        answer["text"] = hit.document.text
+        answer["text"] = hit.text
     if body.with_metadata:
-        answer["metadata"] = hit.document.metadata
+        answer["metadata"] = document.metadata
     if body.with_vector:
         answer["vector"] = hit.vector
+    if body.highlight:
+        answer["highlights"] = [{"start": start, "end": end} for start, end in hit.highlights]
     return answer
+
+
+def _rounded(score: float | None) -> float | None:
+    return None if score is None else round(score, 6)
+
+
+def _cursor(place: Place, body: SearchRequest) -> str:
+    return base64.urlsafe_b64encode(orjson.dumps([_digest(body), *place])).decode().rstrip("=")
+
+
+def _after(body: SearchRequest) -> Place | None:
+    if body.cursor is None:
+        return None
+    if body.queries is not None:
+        raise Invalid("belongs to one query: give it with query or vector", field="cursor")
+    try:
+        sent = body.cursor.encode("ascii")
+        digest, seen, score, key = orjson.loads(base64.urlsafe_b64decode(sent + b"=" * (-len(sent) % 4)))
+        place = Place(int(seen), float(score), int(key))
+        if not (0 < place.seen <= DEEPEST and 0 < place.key < 2**63):
+            raise ValueError(place)
+    except (ValueError, TypeError) as error:  # binascii.Error and orjson.JSONDecodeError are ValueErrors
+        raise Invalid("not a cursor of this server", field="cursor") from error
+    if digest != _digest(body):
+        raise Invalid("of another search: what is looked for must stay the same from page to page", field="cursor")
+    return place
+
+
+def _digest(body: SearchRequest) -> str:
+    """Of all that decides about the order of hits."""
+    asked = body.model_dump(include={"query", "vector", "mode", "fusion", "alpha", "filter"})
+    return hashlib.blake2b(json.dumps(asked, sort_keys=True).encode(), digest_size=8).hexdigest()

@@ -101,7 +101,7 @@ def _observe(service: Service) -> None:
         (slot.model.manifest, slot.embedder.engine if slot.embedder else None) for slot in service.encoders.slots
     ]
     metrics.serving(service.readiness.state == "ready", encoders)
-    metrics.indexes(service.corpora.index_sizes())
+    metrics.indexes(service.library.corpora.index_sizes())
     batchers = [embedder.batcher for embedder in service.encoders.loaded]
     by_lane = Counter[str]()
     for batcher in batchers:

@@ -13,12 +13,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from serving.corpora import Corpora, Wanted
+from serving.corpora import Corpora
 from serving.errors import NotFound
 from serving.filters import compile_filter
-from serving.indexes import INDEXES
-from serving.indexes.exact import ExactIndex
-from serving.ports import Content, Document, Floats, Keys, Ranking
+from serving.finding import Hit, Query, Wanted
+from serving.indexes.live import LiveIndex
+from serving.opening import Indexes
+from serving.ports import Content, Document, Floats, Keys, Ranking, Store
 from serving.stores import STORES
 
 DIM = 16
@@ -34,11 +35,19 @@ def content(name: str, seed: int) -> Content:
     return Content([Document(name, f"text {seed}", {"seed": seed})], vector(seed), "f")
 
 
+def opened(store: Store, folder: Path) -> Corpora:
+    return Corpora(store, Indexes(folder / "indexes"))
+
+
+def find(corpora: Corpora, name: str, vector: Floats, wanted: Wanted) -> list[Hit]:
+    (hits,) = corpora.search(name, [Query(None, row) for row in vector], wanted).hits
+    return hits
+
+
 @pytest.mark.parametrize("store", STORES)
-@pytest.mark.parametrize("index", INDEXES)
-def test_concurrent_writers(tmp_path: Path, store: str, index: str) -> None:
-    opened = STORES[store](tmp_path)
-    corpora = Corpora(opened, INDEXES[index])
+def test_concurrent_writers(tmp_path: Path, store: str) -> None:
+    kept = STORES[store](tmp_path)
+    corpora = opened(kept, tmp_path)
     corpora.create("c")
 
     def write(worker: int) -> None:
@@ -47,40 +56,41 @@ def test_concurrent_writers(tmp_path: Path, store: str, index: str) -> None:
             seed = 1000 * worker + step
             corpora.put("c", content(f"shared {rng.randrange(5)}", seed + 500))
             corpora.put("c", content(f"own {worker} {step % 4}", seed))
-            (found,) = corpora.search("c", vector(seed), Wanted(k=1))
-            assert found[0].document.text == f"text {seed}"
+            found = find(corpora, "c", vector(seed), Wanted(k=1))
+            assert found[0].text == f"text {seed}"
             assert found[0].score == pytest.approx(1, abs=1e-5)
             if step % 5 == 4:
                 corpora.delete("c", f"own {worker} {step % 4}")
-                (found,) = corpora.search("c", vector(seed), Wanted(k=1))
-                assert found[0].document.text != f"text {seed}"
+                found = find(corpora, "c", vector(seed), Wanted(k=1))
+                assert found[0].text != f"text {seed}"
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(write, range(1, 5)))
-    live = corpora.search("c", vector(0), Wanted(k=100, with_vector=True))
-    rebuilt = Corpora(opened, INDEXES[index]).search("c", vector(0), Wanted(k=100, with_vector=True))
-    assert [(hit.document, hit.score) for hit in live[0]] == [(hit.document, hit.score) for hit in rebuilt[0]]
-    for hit in live[0]:
+    live = find(corpora, "c", vector(0), Wanted(k=100, with_vector=True))
+    rebuilt = find(opened(kept, tmp_path / "again"), "c", vector(0), Wanted(k=100, with_vector=True))
+    assert [(hit.passage, hit.score) for hit in live] == [(hit.passage, hit.score) for hit in rebuilt]
+    for hit in live:
         assert hit.vector is not None
-        assert np.array_equal(hit.vector, vector(hit.document.metadata["seed"])[0])
-    assert corpora.delete_where("c", compile_filter({"seed": {"$gte": 0}})) == len(live[0])
-    assert corpora.search("c", vector(0), Wanted()) == [[]]
+        assert np.array_equal(hit.vector, vector(hit.passage.document.metadata["seed"])[0])
+    assert corpora.delete_where("c", compile_filter({"seed": {"$gte": 0}})) == len(live)
+    assert find(corpora, "c", vector(0), Wanted()) == []
     corpora.close()
 
 
 def test_a_missing_corpus(tmp_path: Path) -> None:
-    corpora = Corpora(STORES["memory"](tmp_path), INDEXES["exact"])
+    corpora = opened(STORES["memory"](tmp_path), tmp_path)
     with pytest.raises(NotFound):
-        corpora.search("nope", vector(0), Wanted())
+        find(corpora, "nope", vector(0), Wanted())
     corpora.create("c")
     corpora.drop("c")
-    assert not corpora._places
+    assert not corpora._open
+    corpora.close()
 
 
 @pytest.mark.parametrize("store", STORES)
 def test_corpora_come_and_go_while_others_use_them(tmp_path: Path, store: str) -> None:
     """Every answer is right or `NotFound`: nothing is read from, or written to, a file that is going."""
-    corpora = Corpora(STORES[store](tmp_path), INDEXES["exact"])
+    corpora = opened(STORES[store](tmp_path), tmp_path)
     corpora.create("stays", content=content("a", 1))
     done = threading.Event()
 
@@ -97,7 +107,7 @@ def test_corpora_come_and_go_while_others_use_them(tmp_path: Path, store: str) -
         assert found in ({"stays"}, {"stays", "goes"})
 
     def search(seed: int) -> None:
-        for hit in corpora.search("goes", vector(seed), Wanted(k=5, with_vector=True))[0]:
+        for hit in find(corpora, "goes", vector(seed), Wanted(k=5, with_vector=True)):
             assert hit.vector is not None
 
     steps: list[Callable[[int], object]] = [
@@ -129,9 +139,8 @@ def test_corpora_come_and_go_while_others_use_them(tmp_path: Path, store: str) -
 
 
 @pytest.mark.parametrize("store", STORES)
-@pytest.mark.parametrize("index", INDEXES)
-def test_a_document_that_is_being_replaced_is_always_found(tmp_path: Path, store: str, index: str) -> None:
-    corpora = Corpora(STORES[store](tmp_path), INDEXES[index])
+def test_a_document_that_is_being_replaced_is_always_found(tmp_path: Path, store: str) -> None:
+    corpora = opened(STORES[store](tmp_path), tmp_path)
     corpora.create("c", content=content("a", 1))
     everything, replaced = Wanted(where=compile_filter({"seed": {"$gte": 0}})), threading.Event()
 
@@ -144,7 +153,7 @@ def test_a_document_that_is_being_replaced_is_always_found(tmp_path: Path, store
         replacing = pool.submit(replace)
         while not replaced.is_set():
             for wanted in (everything, Wanted()):
-                assert [hit.document.id for hit in corpora.search("c", vector(1), wanted)[0]] == ["a"]
+                assert [hit.passage.document.id for hit in find(corpora, "c", vector(1), wanted)] == ["a"]
             assert corpora.document("c", "a").text == "text 1"
         replacing.result()
     corpora.close()
@@ -152,24 +161,27 @@ def test_a_document_that_is_being_replaced_is_always_found(tmp_path: Path, store
 
 def test_others_do_not_wait_for_a_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """While one search computes, its own corpus is written, read and searched; and it answers as of after that."""
-    corpora = Corpora(STORES["sqlite"](tmp_path), INDEXES["exact"])
+    corpora = opened(STORES["sqlite"](tmp_path), tmp_path)
     corpora.create("c", content=content("a", 1))
-    started, finish, compute = threading.Event(), threading.Event(), ExactIndex.search
+    started, finish, compute = threading.Event(), threading.Event(), LiveIndex.search
 
-    def slow(self: ExactIndex, queries: Floats, k: int, allowed: Keys | None = None) -> list[Ranking]:
+    def slow(
+        self: LiveIndex, queries: Floats, k: int, allowed: Keys | None = None, *, exact: bool = False
+    ) -> list[Ranking]:
+        found = compute(self, queries, k, allowed, exact=exact)
         if not started.is_set():
             started.set()
             assert finish.wait(20)
-        return compute(self, queries, k, allowed)
+        return found
 
-    monkeypatch.setattr(ExactIndex, "search", slow)
+    monkeypatch.setattr(LiveIndex, "search", slow)
     with ThreadPoolExecutor(1) as pool:
-        busy = pool.submit(corpora.search, "c", vector(1), Wanted())
+        busy = pool.submit(find, corpora, "c", vector(1), Wanted())
         assert started.wait(20)
         corpora.put("c", content("b", 2))
         corpora.delete("c", "a")
-        assert [hit.document.id for hit in corpora.search("c", vector(2), Wanted())[0]] == ["b"]
+        assert [hit.passage.document.id for hit in find(corpora, "c", vector(2), Wanted())] == ["b"]
         assert corpora.listing()[0][1].documents == 1
         finish.set()
-        assert [hit.document.id for hit in busy.result()[0]] == ["b"]
+        assert [hit.passage.document.id for hit in busy.result()] == ["b"]
     corpora.close()

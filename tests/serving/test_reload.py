@@ -16,7 +16,7 @@ from fastapi.testclient import TestClient
 
 from models.bundle import BundleError
 from serving.app import create_app
-from serving.corpora import Wanted
+from serving.finding import Wanted
 from serving.embeddings import EmbedOptions
 from serving.engines.fake import FakeEngine
 from serving.errors import Conflict, Unhealthy
@@ -72,23 +72,23 @@ def test_an_upload_and_a_search_keep_to_one_encoder(make_service: MakeService, r
 
     async def work() -> None:
         await service.loaded.wait()
-        await service.on_corpora(lambda corpora: corpora.create("filled"))
-        await service.on_corpora(lambda corpora: corpora.create("empty"))
-        await service.add("filled", [Document("a", "text", {})])
+        await service.library.on(lambda corpora: corpora.create("filled"))
+        await service.library.on(lambda corpora: corpora.create("empty"))
+        await service.library.add("filled", [Document("a", "text", {})])
         gate.clear()
-        adding = asyncio.create_task(service.add("empty", [Document("a", "text", {})]))
-        searching = asyncio.create_task(service.search("filled", ["text"], Wanted()))
+        adding = asyncio.create_task(service.library.add("empty", [Document("a", "text", {})]))
+        searching = asyncio.create_task(service.library.search("filled", ["text"], Wanted()))
         await asyncio.sleep(0.1)
         await service.reload()
-        await service.on_corpora(lambda corpora: corpora.delete("filled", "a"))
-        await service.add("filled", [Document("b", "text", {})])
+        await service.library.on(lambda corpora: corpora.delete("filled", "a"))
+        await service.library.add("filled", [Document("b", "text", {})])
         gate.set()
         await adding
-        assert service.corpora.corpus("empty")[0].fingerprint == "fake-1"
+        assert service.library.corpora.corpus("empty")[0].fingerprint == "fake-1"
         with pytest.raises(Conflict, match="fake-2"):
             await searching
-        ((hit,),) = (await service.search("filled", ["text"], Wanted())).hits
-        assert (hit.document.id, round(hit.score, 5)) == ("b", 1)
+        ((hit,),) = (await service.library.search("filled", ["text"], Wanted())).hits
+        assert (hit.passage.document.id, round(hit.score, 5)) == ("b", 1)
 
     run(service, work)
 

@@ -12,7 +12,7 @@ from fastapi.testclient import TestClient
 
 from serving import demo
 from serving.app import create_app
-from serving.corpora import Wanted
+from serving.finding import Wanted
 from serving.engines import ENGINES
 from serving.ports import Document, Model
 from serving.service import Service
@@ -29,8 +29,8 @@ def test_another_bundle_is_a_conflict(
 
     async def fill() -> None:
         await first.loaded.wait()
-        await first.on_corpora(lambda corpora: corpora.create("c"))
-        await first.add("c", [document])
+        await first.library.on(lambda corpora: corpora.create("c"))
+        await first.library.add("c", [document])
 
     run(first, fill)
     fake = ENGINES["fake"](Path())
@@ -55,13 +55,13 @@ def test_an_index_that_fails_is_rebuilt_from_the_store(
 
     async def work() -> None:
         await service.loaded.wait()
-        await service.on_corpora(lambda corpora: corpora.create("c"))
-        await service.add("c", [Document("a", "one", {})])
-        monkeypatch.setattr("serving.indexes.exact.ExactIndex.remove", lambda *_: 1 / 0)
-        await service.add("c", [Document("b", "two", {})])
+        await service.library.on(lambda corpora: corpora.create("c"))
+        await service.library.add("c", [Document("a", "one", {})])
+        monkeypatch.setattr("serving.indexes.live.LiveIndex.change", lambda *_: 1 / 0)
+        await service.library.add("c", [Document("b", "two", {})])
         monkeypatch.undo()
-        (hits,) = (await service.search("c", ["two"], Wanted())).hits
-        assert [hit.document.id for hit in hits] == ["b", "a"]
+        (hits,) = (await service.library.search("c", ["two"], Wanted())).hits
+        assert [hit.passage.document.id for hit in hits] == ["b", "a"]
 
     run(service, work)
 
@@ -91,7 +91,7 @@ def test_the_demo_corpus_is_all_or_nothing(
     async def fails() -> None:
         await broken.loaded.wait()
         assert broken.health.state == "failed"
-        assert broken.corpora.names() == []
+        assert broken.library.corpora.names() == []
 
     run(broken, fails)
     service = make_service()
@@ -100,7 +100,7 @@ def test_the_demo_corpus_is_all_or_nothing(
     async def builds() -> None:
         await service.loaded.wait()
         assert service.health.state == "ready"
-        assert service.corpora.corpus(demo.NAME)[1].documents == 300
+        assert service.library.corpora.corpus(demo.NAME)[1].documents == 300
 
     run(service, builds)
 
@@ -119,12 +119,12 @@ def test_the_demo_corpus_follows_the_encoder_and_other_corpora_are_left_alone(
         async def work() -> None:
             await service.loaded.wait()
             assert service.health.state == "ready"
-            corpus, size = service.corpora.corpus(demo.NAME)
+            corpus, size = service.library.corpora.corpus(demo.NAME)
             assert (corpus.fingerprint, size.documents) == (model.manifest.fingerprint, 20)
             if own:
-                await service.on_corpora(lambda corpora: corpora.create("mine"))
-                await service.add("mine", [Document("a", "one", {})])
-            assert service.corpora.corpus("mine")[0].fingerprint == "fake-1"
+                await service.library.on(lambda corpora: corpora.create("mine"))
+                await service.library.add("mine", [Document("a", "one", {})])
+            assert service.library.corpora.corpus("mine")[0].fingerprint == "fake-1"
 
         run(service, work)
 
@@ -141,8 +141,8 @@ def test_a_corpus_of_ones_own_with_the_demos_name_is_not_replaced(
 
     async def mine() -> None:
         await service.loaded.wait()
-        await service.on_corpora(lambda corpora: corpora.create(demo.NAME, description="mine"))
-        await service.add(demo.NAME, [Document("a", "one", {})])
+        await service.library.on(lambda corpora: corpora.create(demo.NAME, description="mine"))
+        await service.library.add(demo.NAME, [Document("a", "one", {})])
 
     run(service, mine)
     again = make_service(replace(fake, manifest=replace(fake.manifest, fingerprint="fake-2")))
@@ -150,7 +150,7 @@ def test_a_corpus_of_ones_own_with_the_demos_name_is_not_replaced(
 
     async def kept() -> None:
         await again.loaded.wait()
-        assert again.corpora.corpus(demo.NAME)[0].fingerprint == "fake-1"
-        assert again.corpora.document(demo.NAME, "a").text == "one"
+        assert again.library.corpora.corpus(demo.NAME)[0].fingerprint == "fake-1"
+        assert again.library.corpora.document(demo.NAME, "a").text == "one"
 
     run(again, kept)

@@ -1,0 +1,123 @@
+"""A corpus in use: its writes, committed in groups, and the index that follows them."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from serving.errors import NotFound
+from serving.indexes.live import LiveIndex
+from serving.ports import Change, Content, Corpus, Store, Write
+
+log = logging.getLogger(__name__)
+
+OpenIndex = Callable[[Corpus], LiveIndex]
+
+
+@dataclass(eq=False)
+class _Pending:
+    """A write that waits for its commit, and then what came of it."""
+
+    write: Write
+    outcome: Change | Exception | None = None
+
+
+class OpenCorpus:
+    """Commits and index updates of one corpus happen together under its lock, so their orders are the same.
+
+    Whoever has the lock commits all that waits for it: uploads that come together share one wait for the disk.
+    """
+
+    def __init__(self, store: Store, name: str, open_index: OpenIndex) -> None:
+        self._store = store
+        self._name = name
+        self._open_index = open_index
+        self._lock = threading.RLock()
+        self._pending: deque[_Pending] = deque()
+        self._gone = False
+        self.live: LiveIndex | None = None
+        """The index, as far as it is open; None for a corpus that never held a document."""
+        self.removals = 0
+        """Writes that took passages away: what was read before one does not fit what is read after it."""
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Around what must not happen between a commit and what follows it.
+
+        Raises:
+            NotFound: it was dropped, maybe while this waited.
+        """
+        with self._lock:
+            self.check_there()
+            yield
+
+    def check_there(self) -> None:
+        """Refuse what can't be done without a corpus.
+
+        Raises:
+            NotFound: it was dropped.
+        """
+        if self._gone:
+            raise NotFound(f"there is no corpus {self._name!r}")
+
+    def write(self, write: Write) -> Change:
+        """Commit it, with what others write at this moment; on return every search that starts sees it."""
+        mine = _Pending(write)
+        self._pending.append(mine)
+        with self.locked():
+            if mine.outcome is None:
+                self._commit([self._pending.popleft() for _ in range(len(self._pending))])
+        if isinstance(mine.outcome, Exception):
+            raise mine.outcome
+        assert mine.outcome is not None, "whoever takes a write from the others has its outcome before the lock goes"
+        return mine.outcome
+
+    def index(self) -> LiveIndex | None:
+        """The index, opened if it is not; the lock is held around it."""
+        if self.live is None:
+            corpus = self._store.corpus(self._name)
+            if corpus.dim is not None:
+                self.live = self._open_index(corpus)
+        return self.live
+
+    def close(self, *, gone: bool = False, erase: bool = False) -> None:
+        """Let the index go; `gone`: there is no such corpus any more; `erase`: nor are its index's files needed."""
+        with self._lock:
+            self._gone = self._gone or gone
+            self.removals += 1
+            live, self.live = self.live, None
+            if live is not None:
+                live.close(erase=erase)
+
+    def _commit(self, together: Sequence[_Pending]) -> None:
+        before = self._store.corpus(self._name)
+        try:
+            outcomes = self._store.write(self._name, [pending.write for pending in together])
+        except Exception as error:
+            for pending in together:
+                pending.outcome = error
+            raise
+        if self._store.corpus(self._name).fingerprint != before.fingerprint:
+            self.close(erase=True)  # it was empty, and may have had another width
+        for pending, outcome in zip(together, outcomes, strict=True):
+            pending.outcome = outcome
+            if not isinstance(outcome, Exception):
+                self._follow(outcome, pending.write)
+
+    def _follow(self, change: Change, write: Write) -> None:
+        """The write is acknowledged whatever happens here: the store has it."""
+        self.removals += len(change.removed) > 0
+        if self.live is None:
+            return
+        try:
+            if isinstance(write, Content):
+                self.live.change(change.removed, change.added, write.vectors)
+            else:
+                self.live.remove(change.removed)
+        except Exception:
+            log.exception("the index of corpus %r could not be updated; it is made anew from the store", self._name)
+            self.close(erase=True)

@@ -1,0 +1,59 @@
+"""How the index of a corpus is opened: on what the store holds, with one builder for all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from serving.indexes.building import Builder
+from serving.indexes.live import LiveIndex
+from serving.indexes.plan import Plan
+from serving.indexes.saved import Identity
+from serving.ports import Corpus, Floats, Keys, Store
+
+
+@dataclass(frozen=True)
+class _Source:
+    """See `indexes.live.Source`: one corpus of a store."""
+
+    store: Store
+    name: str
+
+    def vectors(self, after: int) -> Iterator[tuple[Keys, Floats]]:
+        return self.store.vectors(self.name, after=after)
+
+    def tombstones(self, upto: int) -> Keys:
+        return self.store.tombstones(self.name, upto)
+
+    def bury(self, keys: Keys) -> None:
+        self.store.bury(self.name, keys)
+
+    def last_key(self) -> int:
+        return self.store.last_key(self.name)
+
+    def count(self) -> int:
+        return self.store.size(self.name).passages
+
+
+class Indexes:
+    """Opens indexes, whose files lie in a folder each under `folder`; `approximate` ones from `least` passages on."""
+
+    def __init__(self, folder: Path, *, approximate: bool = True, threads: int = 1, least: int = Plan.least) -> None:
+        self._folder = folder
+        self._plan = Plan(least) if approximate else Plan(kinds=())
+        self._threads = threads
+        self._builder = Builder()
+
+    def open(self, store: Store, corpus: Corpus, target: Callable[[], float]) -> LiveIndex:
+        """That of `corpus`, which has a width; `target` tells the recall that it is to reach."""
+        assert corpus.fingerprint is not None and corpus.dim is not None
+        identity = Identity(corpus.generation, corpus.fingerprint, corpus.dim)
+        source, folder = _Source(store, corpus.name), self._folder / corpus.name
+        return LiveIndex(
+            source, identity, self._builder, folder=folder, target=target, threads=self._threads, plan=self._plan
+        )
+
+    def close(self) -> None:
+        """Stop building."""
+        self._builder.close()

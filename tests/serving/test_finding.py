@@ -1,0 +1,190 @@
+"""Finding by meaning, by words and by both: pages, filters, and passages of documents that were cut."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from fastapi.testclient import TestClient
+
+from serving.corpora import Corpora
+from serving.filters import compile_filter
+from serving.finding import Hit, Mode, Query, Wanted
+from serving.opening import Indexes
+from serving.ports import Chunking, Content, Document, Floats, Span
+from serving.stores import STORES
+
+DIM = 8
+WORDS = ["whale", "city", "captain", "rain", "harbour", "letter"]
+
+
+def texts(count: int) -> list[str]:
+    draw = np.random.default_rng(0)
+    return [" ".join(draw.choice(WORDS, draw.integers(1, 12))) for _ in range(count)]
+
+
+def units(count: int, seed: int = 1) -> Floats:
+    vectors = np.random.default_rng(seed).standard_normal((count, DIM)).astype(np.float32)
+    rows: Floats = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    return rows
+
+
+def content(count: int, first: int = 0, seed: int = 1) -> Content:
+    documents = [Document(f"d{first + i}", text, {"n": first + i}) for i, text in enumerate(texts(count))]
+    return Content(documents, units(count, seed), "f")
+
+
+@pytest.fixture
+def corpora(tmp_path: Path) -> Corpora:
+    opened = Corpora(STORES["sqlite"](tmp_path / "corpora"), Indexes(tmp_path / "indexes"))
+    opened.create("c")
+    opened.put("c", content(300))
+    return opened
+
+
+QUERY = Query("a captain in the rain", units(1, 9)[0])
+
+
+def find(corpora: Corpora, query: Query = QUERY, **wanted: Any) -> list[Hit]:
+    (hits,) = corpora.search("c", [query], Wanted(**wanted)).hits
+    return hits
+
+
+def names(hits: list[Hit]) -> list[str]:
+    return [hit.passage.document.id for hit in hits]
+
+
+MODES: list[Mode] = ["dense", "lexical", "hybrid"]
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("size", [1, 7, 64])
+def test_pages_by_cursor_are_the_ranking_cut(corpora: Corpora, mode: Mode, size: int) -> None:
+    whole = names(find(corpora, mode=mode, k=1000))
+    assert len(whole) == len(set(whole)) > 100
+    read: list[str] = []
+    page = find(corpora, mode=mode, k=size)
+    while page and len(read) < 150:
+        read += names(page)
+        page = find(corpora, mode=mode, k=size, after=page[-1].place)
+    assert read == whole[: len(read)]
+    offsets = [name for at in range(0, len(read), size) for name in names(find(corpora, mode=mode, k=size, offset=at))]
+    assert offsets == read
+
+
+def test_a_cursor_neither_repeats_nor_skips_while_others_write(corpora: Corpora) -> None:
+    whole = names(find(corpora, k=1000))
+    read: list[str] = []
+    page = find(corpora, k=20)
+    for turn in range(100):
+        read += names(page)
+        if len(page) < 20:
+            break
+        better = Content([Document(f"new{turn}", "x", {})], QUERY.vector[None] if QUERY.vector is not None else [], "f")  # type: ignore[arg-type]
+        corpora.put("c", better)  # ahead of every page
+        corpora.delete("c", read[turn])  # of a page that was read
+        page = find(corpora, k=20, after=page[-1].place)
+    assert read == whole
+
+
+def test_hybrid_hits_say_what_they_were_found_by(corpora: Corpora) -> None:
+    dense = {name: hit.score for hit in find(corpora, k=1000) for name in [hit.passage.document.id]}
+    lexical = {name: hit.score for hit in find(corpora, mode="lexical", k=1000) for name in [hit.passage.document.id]}
+    hits = find(corpora, mode="hybrid", k=50)
+    assert {hit.lexical is None for hit in find(corpora, mode="hybrid", k=1000)} == {True, False}
+    for hit in hits:
+        name = hit.passage.document.id
+        assert hit.dense == pytest.approx(dense[name], abs=2e-6)
+        assert hit.lexical == pytest.approx(lexical[name], abs=1e-5) if hit.lexical is not None else True
+    query = Query("letter", QUERY.vector)
+    words = find(corpora, query, mode="lexical", k=1000)
+    above_last = [name for hit, name in zip(words, names(words), strict=True) if hit.score > words[-1].score]
+    only = find(corpora, query, mode="hybrid", k=1000, fusion="weighted", alpha=0.0)
+    assert set(names(only)[: len(above_last)]) == set(above_last)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_filters_hold_and_never_leave_an_answer_short(corpora: Corpora, mode: Mode) -> None:
+    where = compile_filter({"n": {"$in": list(range(0, 300, 17))}})
+    found = find(corpora, mode=mode, k=1000, where=where)
+    expected = [hit for hit in find(corpora, mode=mode, k=1000) if where.matches(hit.passage.document.metadata)]
+    if mode != "hybrid":  # there ranks, and so scores, are those among what matches
+        assert [(hit.place.key, hit.score) for hit in found] == [(hit.place.key, hit.score) for hit in expected]
+    assert set(names(found)) >= set(names(expected))
+    assert all(where.matches(hit.passage.document.metadata) for hit in found)
+
+
+def test_hits_of_a_document_that_was_cut_name_their_span(corpora: Corpora) -> None:
+    text = "the whale is white. the city is grey."
+    spans = [Span(0, 19), Span(20, 37)]
+    cut = Content([Document("cut", text, {})], np.eye(2, DIM, dtype=np.float32), "f", [spans], Chunking(16, 0))
+    corpora.put("c", cut)
+    hits = find(corpora, Query("grey", np.eye(2, DIM, dtype=np.float32)[1]), k=1)
+    assert (hits[0].text, hits[0].passage.span) == ("the city is grey.", Span(20, 37))
+    assert names(find(corpora, Query("white", None), mode="lexical", k=5)) == ["cut"]
+    corpora.delete("c", "cut")
+    assert "cut" not in names(find(corpora, k=1000))
+    assert find(corpora, Query("white", None), mode="lexical") == []
+
+
+def test_min_score_cuts_the_end_off(corpora: Corpora) -> None:
+    for mode in MODES:
+        whole = find(corpora, mode=mode, k=50)
+        kept = find(corpora, mode=mode, k=50, min_score=whole[20].score)
+        assert names(kept) == names([hit for hit in whole if hit.score >= whole[20].score])
+
+
+BOOKS = [
+    {"id": "moby", "text": "a captain hunts a white whale", "metadata": {"year": 1851}},
+    {"id": "ulysses", "text": "a man walks through a city for a day", "metadata": {"year": 1922}},
+]
+
+
+@pytest.fixture
+def books(client: TestClient) -> TestClient:
+    client.put("/corpora/books")
+    client.post("/corpora/books/documents", json={"documents": BOOKS})
+    return client
+
+
+def ask(client: TestClient, **body: Any) -> dict[str, Any]:
+    answer = client.post("/corpora/books/search", json=body)
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+def test_words_and_both_over_http(books: TestClient) -> None:
+    words = ask(books, query="WHALE", mode="Lexical")
+    assert ([hit["id"] for hit in words["hits"]], words["mode"], words["cursor"]) == (["moby"], "lexical", None)
+    both = ask(books, query="city", mode="hybrid", fusion="RRF", k=2)
+    assert both["hits"][0]["id"] == "ulysses"
+    assert both["hits"][0]["lexical"] > 0 and both["hits"][1]["lexical"] is None
+    assert ask(books, queries=["whale", "city"], mode="lexical")["results"] == [
+        {"hits": ask(books, query=word, mode="lexical")["hits"], "cursor": None} for word in ("whale", "city")
+    ]
+
+
+@pytest.mark.parametrize("query", ['"', "AND", "a OR", "NEAR(", "text:a", "whale*", "-whale", "^a", "(", "\x00", "🐋"])
+@pytest.mark.parametrize("mode", ["lexical", "hybrid"])
+def test_no_query_is_an_error_of_syntax(books: TestClient, query: str, mode: str) -> None:
+    ask(books, query=query, mode=mode)
+
+
+def test_cursors_over_http(books: TestClient, refuses: Callable[..., None]) -> None:
+    first = ask(books, query="a", k=1)
+    second = ask(books, query="a", k=1, cursor=first["cursor"])
+    assert {first["hits"][0]["id"], second["hits"][0]["id"]} == {"moby", "ulysses"}
+    assert ask(books, query="a", k=1, cursor=second["cursor"])["hits"] == []
+    for body, says in [
+        ({"query": "b", "cursor": first["cursor"]}, "another search"),
+        ({"query": "a", "filter": {"year": 1}, "cursor": first["cursor"]}, "another search"),
+        ({"query": "a", "cursor": "nonsense"}, "not a cursor"),
+        ({"query": "a", "cursor": "é"}, "not a cursor"),
+        ({"queries": ["a"], "cursor": first["cursor"]}, "one query"),
+        ({"vector": [1.0], "mode": "hybrid"}, "looks for words"),
+    ]:
+        refuses((422, "Validation", says), "POST", "/corpora/books/search", json=body)
