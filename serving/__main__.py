@@ -1,10 +1,12 @@
-"""`python -m serving`: see `serving.command`; its verbs `keys` and `openapi`: see the files named after them."""
+"""`python -m serving`: see `serving.command`; its verbs: see the files named after them, and `serving.corpus_command`."""
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 
+from serving import failpoints
 from serving.builds import ClashError, refuse_clashes
 
 
@@ -12,8 +14,9 @@ def main() -> int:
     """The exit status; 2, after one line, for what the user has to mend."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})  # it waits until the server can reload, or end
     try:
+        failpoints.arm(os.environ)
         refuse_clashes()
-    except ClashError as error:
+    except (ClashError, failpoints.FailpointsError) as error:
         print(f"serving: {error}", file=sys.stderr)
         return 2
     if sys.argv[1:2] == ["keys"]:
@@ -24,9 +27,15 @@ def main() -> int:
         from serving.openapi_command import openapi
 
         return openapi(sys.argv[2:])
-    from serving.command import serve  # not before: a clash may break the import itself
+    if sys.argv[1:2] and sys.argv[1] in ("ingest", "search", "export", "verify"):
+        from serving.corpus_command import run
+        from serving.ending import ended
 
-    return serve(sys.argv[1:])
+        return ended(run(sys.argv[1], sys.argv[2:]))
+    from serving.command import serve  # not before: a clash may break the import itself
+    from serving.ending import ended
+
+    return ended(serve(sys.argv[1:]))
 
 
 if __name__ == "__main__":

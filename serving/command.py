@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import socket
 import sys
 from collections.abc import Sequence
@@ -14,14 +13,12 @@ import uvloop
 from models.bundle import BundleError
 from serving import demo, logs
 from serving.corpora import is_stale
-from serving.engines import ENGINES
 from serving.keys import KeysError
-from serving.loading import still_loading
 from serving.ports import EngineError, StoreError
 from serving.server import BindError, Server, bind
 from serving.service import Service
 from serving.settings import Settings, SettingsError, read_settings
-from serving.stores import STORES
+from serving.starting import opened_models, opened_service
 from serving.tracing import TracingError
 
 log = logging.getLogger("serving")
@@ -45,23 +42,14 @@ def serve(arguments: Sequence[str]) -> int:
     try:
         settings = read_settings(arguments)
         logs.configure(settings.log_format)
-        os.environ.setdefault("RAYON_NUM_THREADS", str(settings.engine_options.threads))  # the tokenizers' pool
-        log.info("checking the bundle in %s", " and ".join(map(str, settings.bundles)))
-        model, *others = [ENGINES[settings.engine](folder) for folder in settings.bundles]
-        for one in (model, *others):
-            one.check(settings.engine_options)
+        models = opened_models(settings)
         listening = bind(settings)
-        store = STORES[settings.store](settings.data / "corpora")
-        service = Service(settings, model, store, None if settings.no_demo else demo.build, others)
+        service = opened_service(settings, models, None if settings.no_demo else demo.build)
         server = Server(service)
     except (SettingsError, BundleError, EngineError, BindError, KeysError, StoreError, TracingError) as error:
         print(f"serving: {error}", file=sys.stderr)
         return 2
     uvloop.run(_serve(server, service, listening, settings))
-    if still_loading():  # all else is closed; what a thread in native code does under Python's end is anyone's guess
-        logging.shutdown()
-        sys.stdout.flush()
-        os._exit(0)
     return 0
 
 
@@ -87,7 +75,7 @@ async def _announce(service: Service, address: str) -> None:
         return
     print(THINGS_TO_TRY.format(address=address), flush=True)
     names = []
-    for corpus, size in service.corpora.listing():
+    for corpus, size in service.library.corpora.listing():
         if is_stale(corpus, size, service.encoders.fingerprints):
             log.warning(
                 "corpus %s was embedded by an encoder that is not served: it can't be searched by another", corpus.name

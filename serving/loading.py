@@ -62,11 +62,6 @@ class Loader:
         return embedder
 
 
-def still_loading() -> bool:
-    """Whether something is being loaded, be it that nobody waits for it any more."""
-    return any(thread.name == THREAD for thread in threading.enumerate())
-
-
 def _apart(work: Callable[[], T]) -> asyncio.Future[T]:
     """What `work` gives, from a thread that the end of the loop does not wait for: nothing can interrupt a load."""
     outcome = concurrent.futures.Future[T]()

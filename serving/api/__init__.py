@@ -8,13 +8,16 @@ from serving.api import (
     corpora,
     documents,
     inference,
+    jobs,
     openai,
     pages,
     reports,
     rerank,
     search,
+    snapshots,
     status,
     tokens,
+    uploads,
 )
 
 ROUTERS = (
@@ -28,8 +31,12 @@ ROUTERS = (
     openai.router,
     status.router,
     search.router,
+    uploads.router,
     documents.router,
+    snapshots.router,
+    snapshots.streamed,
     corpora.router,
+    jobs.router,
     admin.router,
     pages.router,
 )

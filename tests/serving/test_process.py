@@ -222,6 +222,7 @@ SLOW = """
 import atexit, sys, time
 from dataclasses import replace
 from serving.command import serve
+from serving.ending import ended
 from serving.engines import ENGINES
 fake = ENGINES["fake"]
 def load(options):
@@ -229,7 +230,7 @@ def load(options):
     time.sleep(120)
 ENGINES["fake"] = lambda folder: replace(fake(folder), load=load)
 atexit.register(print, "Python ends", file=sys.stderr)
-sys.exit(serve(sys.argv[1:]))
+sys.exit(ended(serve(sys.argv[1:])))
 """
 
 

@@ -1,0 +1,137 @@
+"""Snapshots of a corpus: make, list, download, delete, restore; and its move to another encoder."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Request, Response
+from fastapi.responses import FileResponse
+from pydantic import BaseModel, Field
+
+from serving.api.auth import check_corpus_allowed
+from serving.api.deps import CorpusName, ServiceDep
+from serving.api.jobs import ACCEPTED, JobAnswer, submitted
+from serving.api.request_body import BoundedRequest
+from serving.api.route import Route, StreamedRoute, is_json, media_type, parsed, while_connected
+from serving.api.schemas import AskedModel, Body
+from serving.errors import UnsupportedMedia
+from serving.jobs.spool import IN_MEMORY
+from serving.json_body import parse_exact
+from serving.names import CORPUS_NAME, check_corpus_name
+
+router = APIRouter(prefix="/corpora/{name}", tags=["snapshots"], route_class=Route)
+streamed = APIRouter(prefix="/corpora/{name}", tags=["snapshots"], route_class=StreamedRoute)
+
+ZSTD = "application/zstd"
+PACKED = (ZSTD, "application/octet-stream", "application/x-tar")
+SnapshotId = Annotated[str, Path(description="id of the snapshot")]
+_JOB: dict[str, Any] = {"status_code": 202, "response_model": JobAnswer, "responses": ACCEPTED}
+
+
+class ReembedRequest(Body):
+    """Which of the server's encoders is to embed the corpus from now on."""
+
+    model: AskedModel = None
+
+
+class RestoreRequest(Body):
+    """A snapshot that the server has; `of` is the corpus that it was made of, by default the one that is restored."""
+
+    snapshot: str
+    of: str | None = Field(default=None, json_schema_extra={"pattern": CORPUS_NAME})
+
+
+class SnapshotAnswer(BaseModel):
+    """A corpus as it was at one moment, in a file."""
+
+    id: str
+    corpus: str
+    created: float = Field(description="seconds since the epoch")
+    documents: int
+    passages: int
+    fingerprint: str | None = Field(description="of the bundle that embedded it")
+    bytes: int = Field(description="of the file")
+
+
+class SnapshotsAnswer(BaseModel):
+    """Newest first."""
+
+    snapshots: list[SnapshotAnswer]
+
+
+@router.post("/reembed", summary="Embed a corpus again", **_JOB)
+async def reembed(name: CorpusName, service: ServiceDep, body: ReembedRequest | None = None) -> Response:
+    """With the encoder `model`, by default the first, beside the vectors that serve: a job, which swaps when whole."""
+    model = body.model if body else None
+    slot = service.encoders.asked_for(model)
+    await service.library.on(lambda corpora: corpora.corpus(name), of=name)
+    return await submitted(service.jobs, "reembed", name, {"model": slot.name})
+
+
+@router.post("/snapshots", summary="Make a snapshot", **_JOB)
+async def create(name: CorpusName, service: ServiceDep) -> Response:
+    """Of one moment, while others read and write: a job, whose `result` is the snapshot."""
+    await service.library.on(lambda corpora: corpora.corpus(name), of=name)
+    return await submitted(service.jobs, "snapshot", name, {})
+
+
+@router.get("/snapshots", summary="List snapshots")
+async def listing(name: CorpusName, service: ServiceDep) -> SnapshotsAnswer:
+    """Also of a corpus that was deleted."""
+    found = await service.library.on(lambda _: service.snapshots.listing(name), of=name)
+    return SnapshotsAnswer(snapshots=[SnapshotAnswer(**asdict(one)) for one in found])
+
+
+@router.get(
+    "/snapshots/{id}",
+    summary="Download a snapshot",
+    response_class=FileResponse,
+    responses={200: {"content": {ZSTD: {"schema": {"type": "string", "format": "binary"}}}}},
+)
+async def download(name: CorpusName, id: SnapshotId, service: ServiceDep) -> FileResponse:
+    """One file, `tar` in `zstd`."""
+    file = await service.library.on(lambda _: service.snapshots.path(name, id), of=name)
+    return FileResponse(file, media_type=ZSTD, filename=f"{name}-{file.name}")
+
+
+@router.delete("/snapshots/{id}", status_code=204, summary="Delete a snapshot")
+async def delete(name: CorpusName, id: SnapshotId, service: ServiceDep) -> None:
+    """The file is gone."""
+    await service.library.on(lambda _: service.snapshots.delete(name, id), of=name)
+
+
+@streamed.put(
+    "/restore",
+    summary="Restore a corpus",
+    openapi_extra={
+        "requestBody": {
+            "required": True,
+            "content": {
+                ZSTD: {"schema": {"type": "string", "format": "binary"}},
+                "application/json": {"schema": RestoreRequest.model_json_schema()},
+            },
+        }
+    },
+    **_JOB,
+)
+async def restore(name: CorpusName, request: Request, service: ServiceDep) -> Response:
+    """From a snapshot that is sent, or from one that the server has: a job. What is there, under whatever encoder, serves
+    until the snapshot is checked and whole.
+    """
+    assert isinstance(request, BoundedRequest), "StreamedRoute makes it"
+    media = media_type(request)
+    async with service.jobs.spool() as spool:
+        if is_json(media):
+            async with service.receiving():
+                await request.arrive(spool.write, service.settings.max_body_bytes, IN_MEMORY)
+            with spool.open() as file:
+                asked = parsed(RestoreRequest, parse_exact(file.read()))
+            of = check_corpus_allowed(check_corpus_name(asked.of or name, "of"), request)
+            await service.library.on(lambda _: service.snapshots.path(of, asked.snapshot), of=name)
+            return await submitted(service.jobs, "restore", name, {"of": of, "snapshot": asked.snapshot})
+        if media not in PACKED:
+            raise UnsupportedMedia(f"a snapshot comes as {ZSTD}, or is named in application/json, not as {media[:80]}")
+        async with service.receiving():
+            await request.arrive(spool.write, service.settings.max_upload_bytes, IN_MEMORY)
+        return await while_connected(request, submitted(service.jobs, "restore", name, {}, spool=spool))

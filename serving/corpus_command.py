@@ -1,0 +1,214 @@
+"""`python -m serving ingest|search|export|verify`: what the server does with corpora, in its data folder, without it."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import orjson
+import uvloop
+from tqdm import tqdm
+
+from models.bundle import BundleError
+from serving import logs
+from serving.errors import Invalid, ServiceError
+from serving.filters import Filter, compile_filter
+from serving.finding import Hit, Wanted
+from serving.ingest import Options
+from serving.ingest.chunking import asked_chunking
+from serving.jobs import Duplicate, Job
+from serving.names import check_corpus_name
+from serving.ports import EngineError, Store, StoreError
+from serving.service import Service
+from serving.settings import Settings, SettingsError, read_settings
+from serving.starting import opened_models, opened_service, opened_store
+
+PIECE = 1 << 20
+PAGE = 1000
+_REST = "Options of the server (--data, --bundle, --engine …) are taken as well: `python -m serving --help`."
+
+
+class _Failed(Exception):
+    """In one line why."""
+
+
+def run(verb: str, arguments: Sequence[str]) -> int:
+    """The exit status: 1 where the work failed, 2, after one line, for what the user has to mend."""
+    try:
+        given, rest = _parser(verb).parse_known_args(arguments)
+        settings = read_settings(rest)
+        logs.configure(settings.log_format)
+        logging.getLogger("serving").setLevel(logging.WARNING)
+        if verb in ("export", "verify"):
+            return {"export": _export, "verify": _verify}[verb](settings, given)
+        return uvloop.run({"ingest": _ingest, "search": _search}[verb](settings, given))
+    except (SettingsError, BundleError, EngineError, StoreError, ServiceError, OSError) as error:
+        print(f"serving {verb}: {error}", file=sys.stderr)
+        return 2
+    except _Failed as error:
+        print(f"serving {verb}: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print(f"serving {verb}: stopped; what was committed is kept, and the same command goes on", file=sys.stderr)
+        return 130
+
+
+async def _ingest(settings: Settings, given: argparse.Namespace) -> int:
+    """As an upload to the server that became a job: killed, it goes on with the next server or command."""
+    options = Options.of_file(
+        given.file,
+        text_column=given.text_column,
+        id_column=given.id_column,
+        on_error=given.on_error,
+        chunk_tokens=given.chunk_tokens,
+        chunk_overlap=given.chunk_overlap,
+    )
+    asked_chunking(given.chunk_tokens, given.chunk_overlap)
+    async with _service(settings) as service:
+        await service.library.on(lambda corpora: corpora.create(given.corpus), of=given.corpus)
+        spool = service.jobs.spool()
+        with given.file.open("rb") as file:
+            while piece := await asyncio.to_thread(file.read, PIECE):
+                await spool.write(piece)
+        try:
+            job = await service.jobs.submit("ingest", given.corpus, options.model_dump(), spool=spool)
+        except Duplicate as duplicate:
+            print(f"serving ingest: goes on with {duplicate.job}, which reads the same file", file=sys.stderr)
+            job = await service.jobs.job(duplicate.job)
+        job = await _followed(service, job)
+    for error in job.errors:
+        print(f"{given.file}: {error['error']}", file=sys.stderr)
+    if job.state != "succeeded":
+        raise _Failed(f"{job.state} after {job.done} of {job.total or '?'} documents")
+    print(f"{given.corpus}: {job.done} documents", file=sys.stderr)
+    return 0
+
+
+async def _followed(service: Service, job: Job) -> Job:
+    with tqdm(unit="doc", disable=not sys.stderr.isatty()) as bar:
+        async for event in service.jobs.events(job.id):
+            if event is not None:
+                job, bar.total = event, event.total
+                bar.update(event.done - bar.n)
+    return job
+
+
+async def _search(settings: Settings, given: argparse.Namespace) -> int:
+    wanted = Wanted(k=given.k, mode=given.mode, exact=given.exact, where=given.filter)
+    async with _service(settings) as service:
+        found = await service.library.search(given.corpus, [given.query], wanted)
+    for hit in found.hits[0]:
+        print(orjson.dumps(_shown(hit)).decode() if given.json else f"{hit.score:.4f}  {_name(hit)}  {_line(hit.text)}")
+    return 0
+
+
+def _export(settings: Settings, given: argparse.Namespace) -> int:
+    """A document a line, as `ingest` reads them."""
+    store = opened_store(settings)
+    try:
+        out = given.out.open("wb") if given.out else sys.stdout.buffer
+        try:
+            after = 0
+            while rows := store.page(given.corpus, after, PAGE):
+                after = rows[-1][0]
+                out.writelines(
+                    orjson.dumps({"id": one.id, "text": one.text, "metadata": dict(one.metadata)}) + b"\n"
+                    for _, one in rows
+                )
+            out.flush()
+        finally:
+            if given.out:
+                out.close()
+    finally:
+        store.close()
+    return 0
+
+
+def _verify(settings: Settings, given: argparse.Namespace) -> int:
+    """Every corpus, or those named; a line each of what is wrong."""
+    store = opened_store(settings)
+    try:
+        names = given.corpus or store.names()
+        wrong = 0
+        for name in names:
+            problems = store.verify(name)
+            wrong += len(problems)
+            print(f"{name}: {'; '.join(problems) or _whole(store, name)}")
+    finally:
+        store.close()
+    return 1 if wrong else 0
+
+
+def _whole(store: Store, name: str) -> str:
+    size = store.size(name)
+    return f"whole, {size.documents} documents, {size.passages} vectors"
+
+
+@asynccontextmanager
+async def _service(settings: Settings) -> AsyncIterator[Service]:
+    service = opened_service(settings, opened_models(settings))
+    async with service.running():
+        await service.loaded.wait()
+        if service.health.state != "ready":
+            raise _Failed(service.health.reason)
+        yield service
+
+
+def _shown(hit: Hit) -> dict[str, Any]:
+    document, span = hit.passage
+    shown = {"id": document.id, "score": hit.score, "text": hit.text, "metadata": dict(document.metadata)}
+    return shown | ({} if span is None else {"span": span._asdict()})
+
+
+def _name(hit: Hit) -> str:
+    document, span = hit.passage
+    return document.id if span is None else f"{document.id}[{span.start}:{span.end}]"
+
+
+def _filter(given: str) -> Filter:
+    try:
+        return compile_filter(orjson.loads(given), "--filter")
+    except orjson.JSONDecodeError as error:
+        raise Invalid(f"not JSON: {error}", field="--filter") from None
+
+
+def _line(text: str, width: int = 100) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= width else line[: width - 1] + "…"
+
+
+def _parser(verb: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog=f"python -m serving {verb}", epilog=_REST, allow_abbrev=False)
+    name: dict[str, Any] = {"type": check_corpus_name, "metavar": "NAME"}
+    if verb == "ingest":
+        parser.description = "Add the documents of a file to a corpus, which is made if there is none."
+        parser.add_argument("file", type=Path, help="ndjson, csv, json or txt (a document a line); also .gz, .zst")
+        parser.add_argument("--corpus", required=True, **name)
+        parser.add_argument("--text-column", help="of a csv file; default: text")
+        parser.add_argument("--id-column", help="of a csv file; default: id, if it has one")
+        parser.add_argument("--on-error", choices=("fail", "skip"), default="fail", help="skip keeps the good rows")
+        parser.add_argument("--chunk-tokens", type=int, help="cut longer texts into passages of so many tokens")
+        parser.add_argument("--chunk-overlap", type=int, help="tokens that a passage shares with the one before")
+    elif verb == "search":
+        parser.description = "Search a corpus."
+        parser.add_argument("query")
+        parser.add_argument("--corpus", required=True, **name)
+        parser.add_argument("-k", type=int, default=10, help="hits; default: 10")
+        parser.add_argument("--mode", choices=("dense", "lexical", "hybrid"), default="dense")
+        parser.add_argument("--filter", type=_filter, help="as JSON")
+        parser.add_argument("--exact", action="store_true", help="compare with every vector")
+        parser.add_argument("--json", action="store_true", help="a hit a line, as JSON")
+    elif verb == "export":
+        parser.description = "Write the documents of a corpus, a line of JSON each."
+        parser.add_argument("--corpus", required=True, **name)
+        parser.add_argument("--out", type=Path, help="default: the standard output")
+    else:
+        parser.description = "Read every byte of the corpora and say what is wrong."
+        parser.add_argument("--corpus", action="append", **name)
+    return parser

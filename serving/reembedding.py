@@ -1,0 +1,44 @@
+"""Re-embedding: a corpus moves to another encoder while it goes on serving with the one it has."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from serving.embedder import Embedder
+from serving.encoders import Encoders
+from serving.jobs import Running
+from serving.library import Library, embed_passages
+from serving.priority import bulk_work
+
+BLOCK = 512
+"""Passages between two checkpoints."""
+
+
+async def reembed(library: Library, encoders: Encoders, job: Running) -> dict[str, Any]:
+    """Embed what is stored with the encoder `model` of the job's options, beside what serves; swap when whole.
+
+    Documents that are written meanwhile are embedded as well before the swap. After a restart it goes on with what is
+    missing: the store knows.
+    """
+    name = job.corpus
+    with encoders.asked_for(job.options.get("model")).at_work.held() as embedder, bulk_work():
+        fingerprint = embedder.manifest.fingerprint
+        _, size = await library.on(lambda corpora: corpora.corpus(name), of=name)
+        job.total, truncated = size.passages, 0
+        while True:
+            rows = await library.on(lambda corpora: corpora.stale(name, fingerprint, BLOCK), of=name)
+            if rows:
+                truncated += await _refresh(library, name, embedder, rows)
+                await job.checkpoint(0, min(job.done + len(rows), job.total))
+            elif await library.on(lambda corpora: corpora.swap(name, fingerprint), of=name):
+                return {"fingerprint": fingerprint, "model": embedder.manifest.name, "truncated": truncated}
+
+
+async def _refresh(library: Library, name: str, embedder: Embedder, rows: Sequence[tuple[int, str]]) -> int:
+    """How many were cut to the model's length."""
+    keys = [key for key, _ in rows]
+    vectors, cut = await embed_passages(embedder, [text for _, text in rows], lambda i: f"passage {keys[i]}")
+    fingerprint = embedder.manifest.fingerprint
+    await library.on(lambda corpora: corpora.refresh(name, fingerprint, keys, vectors), of=name)
+    return cut

@@ -1,0 +1,238 @@
+"""Snapshots: a corpus as it was at one moment, in one file: `tar` in `zstd`, all of it checked on the way back."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import re
+import sys
+import tarfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, cast
+
+import orjson
+
+from models.disk import fsync, make_folder, replacing
+from serving.corpora import Corpora
+from serving.errors import Invalid, NotFound, TooLarge
+from serving.failpoints import reach
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
+
+FORMAT = 1
+SUFFIX = ".tar.zst"
+MANIFEST, CONTENT = "manifest.json", "corpus.sqlite"
+MAX_MANIFEST = 65_536
+MAX_RATIO = 200
+"""A corpus packs to a third or so: vectors hardly, texts well. What packs better than this was made to."""
+LEVEL = 3
+PIECE = 1 << 20
+_ID = re.compile(r"[0-9]{8}T[0-9]{6}Z-[0-9a-f]{8}\Z")
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What is known of one."""
+
+    id: str
+    corpus: str
+    created: float
+    """Seconds since the epoch."""
+    documents: int
+    passages: int
+    fingerprint: str | None
+    bytes: int
+    """Of the file."""
+
+
+class Snapshots:
+    """Those of every corpus, in a folder each. Blocking."""
+
+    def __init__(self, corpora: Corpora, folder: Path) -> None:
+        self._corpora = corpora
+        self._folder = folder
+
+    def create(self, name: str) -> Snapshot:
+        """Write one of the corpus as it is now; others read and write it meanwhile."""
+        folder = self._folder / name
+        make_folder(folder)
+        copy = folder / f".{os.getpid()}-{time.monotonic_ns()}.sqlite"
+        try:
+            corpus, size = self._corpora.copy(name, copy)
+            digest, created = _digest(copy), time.time()
+            stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(created))
+            file = folder / f"{stamp}-{digest[:8]}{SUFFIX}"
+            described = {
+                "format": FORMAT,
+                "corpus": name,
+                "created": created,
+                "documents": size.documents,
+                "passages": size.passages,
+                "fingerprint": corpus.fingerprint,
+                "content": {"bytes": copy.stat().st_size, "sha256": digest},
+            }
+            reach("snapshots.before-pack")
+            with replacing(file) as part:
+                _pack(part, orjson.dumps(described), copy)
+            reach("snapshots.after-pack")
+            return _read(file)
+        finally:
+            copy.unlink(missing_ok=True)
+
+    def listing(self, name: str) -> list[Snapshot]:
+        """Those of a corpus, newest first; also of one that was dropped since."""
+        files = sorted((self._folder / name).glob(f"*{SUFFIX}"), reverse=True)
+        return [_read(file) for file in files if _ID.match(file.name.removesuffix(SUFFIX))]
+
+    def path(self, name: str, id: str) -> Path:
+        """The file of one.
+
+        Raises:
+            NotFound: there is none.
+        """
+        file = self._folder / name / f"{id}{SUFFIX}"
+        if not _ID.match(id) or not file.is_file():
+            raise NotFound(f"corpus {name!r} has no snapshot {id[:80]!r}")
+        return file
+
+    def delete(self, name: str, id: str) -> None:
+        """Remove one.
+
+        Raises:
+            NotFound: there is none.
+        """
+        file = self.path(name, id)
+        file.unlink()
+        fsync(file.parent)
+
+    def restore(self, name: str, file: Path) -> None:
+        """Serve what the snapshot in `file` holds under `name`; what was there serves until the new one is whole.
+
+        Raises:
+            Invalid: it is not a whole snapshot; nothing has changed.
+            TooLarge: it unpacks to far more than a snapshot of its size would.
+        """
+        folder = self._folder / name
+        make_folder(folder)
+        unpacked = folder / f".{os.getpid()}-{time.monotonic_ns()}.sqlite"
+        try:
+            _unpack(file, unpacked)
+            reach("snapshots.before-restore")
+            self._corpora.adopt(name, unpacked)
+            reach("snapshots.after-restore")
+        finally:
+            unpacked.unlink(missing_ok=True)
+
+    def sweep(self) -> None:
+        """Remove what a kill left half-way."""
+        for left in [*self._folder.glob("*/.*.sqlite*"), *self._folder.glob(f"*/*{SUFFIX}.part")]:
+            left.unlink(missing_ok=True)
+
+
+def _digest(file: Path) -> str:
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
+
+
+def _pack(to: Path, manifest: bytes, content: Path) -> None:
+    with (
+        zstd.open(to, "wb", level=LEVEL) as packed,
+        tarfile.open(fileobj=packed, mode="w|", format=tarfile.GNU_FORMAT) as tar,
+        content.open("rb") as opened,
+    ):
+        tar.addfile(_member(MANIFEST, len(manifest)), io.BytesIO(manifest))
+        tar.addfile(_member(CONTENT, content.stat().st_size), opened)
+
+
+def _member(name: str, size: int) -> tarfile.TarInfo:
+    member = tarfile.TarInfo(name)
+    member.size, member.mode = size, 0o600
+    return member
+
+
+def _read(file: Path) -> Snapshot:
+    with _opened(file) as packed:
+        described = _manifest(packed)
+    described.pop("content")
+    described.pop("format")
+    return Snapshot(id=file.name.removesuffix(SUFFIX), bytes=file.stat().st_size, **described)
+
+
+def _unpack(file: Path, to: Path) -> None:
+    """Two files of known names, as many bytes as the first of them says, with the hash that it says."""
+    with _opened(file) as packed, to.open("wb") as out:
+        expected = _manifest(packed)["content"]
+        if expected["bytes"] > MAX_RATIO * file.stat().st_size:
+            raise TooLarge(f"unpacks to more than {MAX_RATIO} times its size", field="snapshot")
+        digest = hashlib.sha256()
+        for piece in _content(packed, CONTENT, expected["bytes"]):
+            digest.update(piece)
+            out.write(piece)
+        if digest.hexdigest() != expected["sha256"]:
+            raise Invalid("its content is not what its manifest says: damaged", field="snapshot")
+        rest = packed.read(PIECE)
+        if rest.strip(b"\0") or len(rest) == PIECE:
+            raise Invalid(f"holds more than {MANIFEST} and {CONTENT}", field="snapshot")
+        out.flush()
+        os.fsync(out.fileno())
+
+
+@contextmanager
+def _opened(file: Path) -> Iterator[IO[bytes]]:
+    try:
+        with zstd.open(file, "rb") as packed:
+            yield cast("IO[bytes]", packed)
+    except (tarfile.HeaderError, zstd.ZstdError, EOFError) as error:
+        raise Invalid(f"no snapshot, or cut short: {error}", field="snapshot") from error
+
+
+def _content(packed: IO[bytes], name: str, most: int) -> Iterator[bytes]:
+    """The next file of the archive, piece by piece. Of `tarfile` it takes the reading of one header only: as a whole it
+    follows links, and long names and extensions of whatever size.
+    """
+    member = tarfile.TarInfo.frombuf(_exactly(packed, tarfile.BLOCKSIZE), "utf-8", "strict")
+    if member.name != name or member.type != tarfile.REGTYPE or not 0 <= member.size <= most:
+        raise Invalid(f"its next part must be the file {name} of up to {most} bytes", field="snapshot")
+    left = member.size
+    while left:
+        piece = _exactly(packed, min(left, PIECE))
+        left -= len(piece)
+        yield piece
+    _exactly(packed, -member.size % tarfile.BLOCKSIZE)
+
+
+def _exactly(packed: IO[bytes], size: int) -> bytes:
+    read = b""
+    while len(read) < size:
+        piece = packed.read(size - len(read))
+        if not piece:
+            raise EOFError("it is cut short")
+        read += piece
+    return read
+
+
+def _manifest(packed: IO[bytes]) -> dict[str, Any]:
+    try:
+        described: dict[str, Any] = orjson.loads(b"".join(_content(packed, MANIFEST, MAX_MANIFEST)))
+        whole = {
+            "format": int(described["format"]),
+            "corpus": str(described["corpus"]),
+            "created": float(described["created"]),
+            "documents": int(described["documents"]),
+            "passages": int(described["passages"]),
+            "fingerprint": described["fingerprint"],
+            "content": {"bytes": int(described["content"]["bytes"]), "sha256": str(described["content"]["sha256"])},
+        }
+    except (KeyError, TypeError, ValueError) as error:
+        raise Invalid(f"{MANIFEST} does not describe a snapshot: {error}", field="snapshot") from error
+    if whole["format"] != FORMAT:
+        raise Invalid(f"of format {whole['format']}, this version reads {FORMAT}", field="snapshot")
+    return whole

@@ -1,0 +1,41 @@
+"""What jobs do, by kind."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from serving.ingestion import ingest
+from serving.jobs import Running, Work
+from serving.reembedding import reembed
+
+if TYPE_CHECKING:
+    from serving.service import Service
+
+CHANGE_NOTHING = ("snapshot",)
+"""Kinds that run beside other jobs of their corpus."""
+
+
+def works(service: Service) -> Mapping[str, Work]:
+    """Every kind of job that a service does."""
+    return {
+        "ingest": partial(ingest, service),
+        "reembed": partial(reembed, service.library, service.encoders),
+        "snapshot": partial(_snapshot, service),
+        "restore": partial(_restore, service),
+    }
+
+
+async def _snapshot(service: Service, job: Running) -> dict[str, Any]:
+    return asdict(await service.library.on(lambda _: service.snapshots.create(job.corpus), of=job.corpus))
+
+
+async def _restore(service: Service, job: Running) -> dict[str, Any]:
+    """From what was uploaded, or from one of the server's own snapshots."""
+    name = job.corpus
+    file = job.spool or service.snapshots.path(job.options["of"], job.options["snapshot"])
+    await service.library.on(lambda _: service.snapshots.restore(name, file), of=name)
+    corpus, size = await service.library.on(lambda corpora: corpora.corpus(name), of=name)
+    return {"documents": size.documents, "passages": size.passages, "fingerprint": corpus.fingerprint}

@@ -1,0 +1,112 @@
+"""`python -m serving ingest|search|export|verify`, on the data folder of a server that does not run."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from serving.corpus_command import run
+from serving.stores import STORES
+
+ROWS = [{"id": f"d{i}", "text": f"text number {i}", "metadata": {"even": i % 2 == 0}} for i in range(700)]
+Command = Callable[..., int]
+
+
+@pytest.fixture
+def command(tmp_path: Path) -> Command:
+    def command(verb: str, *arguments: str) -> int:
+        return run(verb, [*arguments, "--data", str(tmp_path / "var"), "--engine", "fake"])
+
+    return command
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "rows.jsonl.gz"
+    path.write_bytes(gzip.compress("\n".join(map(json.dumps, ROWS)).encode()))
+    return path
+
+
+def lines(capsys: pytest.CaptureFixture[str]) -> list[Any]:
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def test_in_and_out_again(command: Command, file: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert command("ingest", str(file), "--corpus", "c") == 0
+    assert "700 documents" in capsys.readouterr().err
+    assert command("search", "text number 41", "--corpus", "c", "-k", "1", "--json") == 0
+    assert lines(capsys)[0]["id"] == "d41"
+    assert command("search", "41", "--corpus", "c", "--mode", "lexical", "--filter", '{"even": true}') == 0
+    assert capsys.readouterr().out == ""
+    assert command("search", "41", "--corpus", "c", "--mode", "lexical") == 0
+    assert "d41  text number 41" in capsys.readouterr().out
+    out = tmp_path / "out.ndjson"
+    assert command("export", "--corpus", "c", "--out", str(out)) == 0
+    assert [json.loads(line) for line in out.read_text().splitlines()] == ROWS
+    assert command("verify") == 0
+    assert capsys.readouterr().out == "c: whole, 700 documents, 700 vectors\n"
+
+
+def test_the_file_that_is_wrong_is_named_and_nothing_is_kept(
+    command: Command, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bad = tmp_path / "bad.ndjson"
+    bad.write_text('{"text": "good"}\n{"text": 7}\n')
+    assert command("ingest", str(bad), "--corpus", "c") == 1
+    assert f"{bad}: line 2.text: must be a string" in capsys.readouterr().err
+    assert command("export", "--corpus", "c") == 0
+    assert capsys.readouterr().out == ""
+    assert command("ingest", str(bad), "--corpus", "c", "--on-error", "skip") == 0
+    assert "line 2" in capsys.readouterr().err
+    assert command("export", "--corpus", "c") == 0
+    assert [line["text"] for line in lines(capsys)] == ["good"]
+
+
+@pytest.mark.parametrize(
+    ("verb", "arguments", "says"),
+    [
+        ("ingest", ["nope.csv", "--corpus", "c"], "nope.csv"),
+        ("ingest", ["{file}", "--corpus", "../c"], "corpus name"),
+        ("ingest", ["{file}", "--corpus", "c", "--chunk-tokens", "3"], "chunk_tokens"),
+        ("search", ["a", "--corpus", "c"], "no corpus"),
+        ("search", ["a", "--corpus", "c", "--filter", "{"], "filter"),
+        ("export", ["--corpus", "c"], "no corpus"),
+        ("verify", ["--corpus", "c"], "no corpus"),
+        ("verify", ["--port", "x"], "--port"),
+    ],
+)
+def test_a_wrong_argument_is_one_line(
+    command: Command, file: Path, capsys: pytest.CaptureFixture[str], verb: str, arguments: list[str], says: str
+) -> None:
+    assert command(verb, *(argument.format(file=file) if "{file}" in argument else argument for argument in arguments)) == 2
+    said = capsys.readouterr().err.splitlines()
+    assert len([line for line in said if line.startswith(f"serving {verb}: ")]) == 1
+    assert says in said[-1]
+
+
+def test_a_folder_in_use_is_said_so(command: Command, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    held = STORES["sqlite"](tmp_path / "var" / "corpora")
+    assert command("verify") == 2
+    assert "in use by another" in capsys.readouterr().err
+    held.close()
+    assert command("verify") == 0
+
+
+def test_verify_finds_a_vector_that_changed(
+    command: Command, file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command("ingest", str(file), "--corpus", "c") == 0
+    path = tmp_path / "var" / "corpora" / "c.sqlite"
+    import sqlite3
+
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE vectors SET vector = zeroblob(length(vector)) WHERE key = 7")
+    connection.close()
+    capsys.readouterr()
+    assert command("verify") == 1
+    assert "7" in capsys.readouterr().out

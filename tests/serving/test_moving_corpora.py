@@ -1,0 +1,99 @@
+"""Snapshots and re-embedding over HTTP, as jobs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+DOCUMENTS = [{"id": name, "text": f"{name} is a text", "metadata": {"n": i}} for i, name in enumerate("abcdef")]
+
+
+def ended(client: TestClient, answer: Any) -> dict[str, Any]:
+    """The job that the answer names, when it has ended."""
+    assert answer.status_code == 202, answer.text
+    deadline = time.monotonic() + 30
+    while (job := client.get(answer.headers["location"]).json())["finished"] is None:
+        assert time.monotonic() < deadline, job
+        time.sleep(0.01)
+    return dict(job)
+
+
+def ids(client: TestClient, corpus: str = "c") -> list[str]:
+    return [document["id"] for document in client.get(f"/corpora/{corpus}/documents").json()["documents"]]
+
+
+def best(client: TestClient, query: str, corpus: str = "c") -> dict[str, Any]:
+    answer = client.post(f"/corpora/{corpus}/search", json={"query": query, "k": 1})
+    assert answer.status_code == 200, answer.text
+    return dict(answer.json()["hits"][0])
+
+
+@pytest.fixture
+def filled(client: TestClient) -> TestClient:
+    client.put("/corpora/c")
+    client.post("/corpora/c/documents", json={"documents": DOCUMENTS}).raise_for_status()
+    return client
+
+
+def test_a_snapshot_there_and_back(filled: TestClient) -> None:
+    job = ended(filled, filled.post("/corpora/c/snapshots"))
+    assert job["state"] == "succeeded", job
+    made = job["result"]
+    assert (made["documents"], made["passages"], made["corpus"]) == (6, 6, "c")
+    assert filled.get("/corpora/c/snapshots").json() == {"snapshots": [made]}
+    file = filled.get(f"/corpora/c/snapshots/{made['id']}")
+    assert (file.status_code, len(file.content)) == (200, made["bytes"])
+    filled.delete("/corpora/c/documents/a")
+    back = ended(filled, filled.put("/corpora/c/restore", json={"snapshot": made["id"]}))
+    assert (back["state"], back["result"]["documents"]) == ("succeeded", 6)
+    assert ids(filled) == list("abcdef")
+    elsewhere = filled.put("/corpora/d/restore", content=file.content, headers={"content-type": "application/zstd"})
+    assert ended(filled, elsewhere)["state"] == "succeeded"
+    assert (ids(filled, "d"), best(filled, "b is a text", "d")["id"]) == (list("abcdef"), "b")
+    assert filled.delete(f"/corpora/c/snapshots/{made['id']}").status_code == 204
+    assert filled.get("/corpora/c/snapshots").json() == {"snapshots": []}
+
+
+def test_what_is_no_snapshot_fails_the_job_and_leaves_the_corpus(
+    filled: TestClient, refuses: Callable[..., None]
+) -> None:
+    headers = {"content-type": "application/zstd"}
+    job = ended(filled, filled.put("/corpora/c/restore", content=b"x" * 100_000, headers=headers))
+    assert (job["state"], job["error_count"]) == ("failed", 1)
+    assert "no snapshot" in job["errors"][0]["error"]
+    assert ids(filled) == list("abcdef")
+    refuses((404, "NotFound", "no snapshot"), "PUT", "/corpora/c/restore", json={"snapshot": "../../x"})
+    refuses((404, "NotFound", "no snapshot"), "GET", "/corpora/c/snapshots/nope")
+    refuses((422, "Validation", "snapshot"), "PUT", "/corpora/c/restore", json={})
+    refuses((422, "Validation", "of"), "PUT", "/corpora/c/restore", json={"snapshot": "x", "of": "../c"})
+    refuses(
+        (415, "Validation", "application/zstd"),
+        "PUT",
+        "/corpora/c/restore",
+        content=b"x",
+        headers={"content-type": "text/plain"},
+    )
+    refuses((404, "NotFound", "no corpus"), "POST", "/corpora/nope/snapshots")
+
+
+def test_a_corpus_moves_to_another_encoder(pair: TestClient) -> None:
+    pair.put("/corpora/c", json={"model": "fake"})
+    pair.post("/corpora/c/documents", json={"documents": DOCUMENTS}).raise_for_status()
+    before = best(pair, "b is a text")
+    job = ended(pair, pair.post("/corpora/c/reembed", json={"model": "turned"}))
+    assert (job["state"], job["done"], job["total"]) == ("succeeded", 6, 6)
+    assert job["result"] == {"fingerprint": "fake-2", "model": "turned", "truncated": 0}
+    assert pair.get("/corpora/c").json()["fingerprint"] == "fake-2"
+    after = pair.post("/corpora/c/search", json={"query": "b is a text", "k": 1, "with_vector": True}).json()["hits"][0]
+    assert (after["id"], after["score"]) == ("b", before["score"])
+    turned = pair.post("/v1/embeddings", json={"input": "b is a text", "model": "turned"}).json()["data"][0][
+        "embedding"
+    ]
+    assert after["vector"] == pytest.approx(turned, abs=1e-6)
+    again = ended(pair, pair.post("/corpora/c/reembed", json={"model": "turned"}))
+    assert again["state"] == "succeeded"
+    assert pair.post("/corpora/c/reembed", json={"model": "nope"}).status_code == 404

@@ -1,0 +1,169 @@
+"""Snapshots: whole, or refused; nothing in one of them decides where anything is written."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import orjson
+import pytest
+from backports import zstd
+
+from serving.corpora import Corpora
+from serving.errors import Invalid, NotFound, ServiceError
+from serving.finding import Query, Wanted
+from serving.opening import Indexes
+from serving.ports import Content, Document, StoreError
+from serving.snapshots import CONTENT, MANIFEST, Snapshots
+from serving.stores import STORES
+
+DIM = 4
+
+
+def content(*names: str) -> Content:
+    vectors = np.eye(DIM, dtype=np.float32)[[i % DIM for i in range(len(names))]]
+    return Content([Document(name, f"text of {name}", {"n": i}) for i, name in enumerate(names)], vectors, "f")
+
+
+@pytest.fixture
+def corpora(tmp_path: Path) -> Corpora:
+    opened = Corpora(STORES["sqlite"](tmp_path / "corpora"), Indexes(tmp_path / "indexes"))
+    opened.create("c", description="kept")
+    opened.put("c", content("a", "b", "c"))
+    return opened
+
+
+@pytest.fixture
+def snapshots(corpora: Corpora, tmp_path: Path) -> Snapshots:
+    return Snapshots(corpora, tmp_path / "snapshots")
+
+
+def ids(corpora: Corpora, name: str = "c") -> list[str]:
+    return [document.id for document in corpora.page(name, 0, 100)[0]]
+
+
+def hits(corpora: Corpora, row: int, name: str = "c") -> list[str]:
+    query = Query(None, np.eye(DIM, dtype=np.float32)[row])
+    return [hit.passage.document.id for hit in corpora.search(name, [query], Wanted(k=1)).hits[0]]
+
+
+def test_there_and_back(corpora: Corpora, snapshots: Snapshots) -> None:
+    made = snapshots.create("c")
+    assert (made.corpus, made.documents, made.passages, made.fingerprint) == ("c", 3, 3, "f")
+    assert snapshots.listing("c") == [made]
+    corpora.delete("c", "a")
+    corpora.put("c", content("d"))
+    snapshots.restore("c", snapshots.path("c", made.id))
+    assert ids(corpora) == ["a", "b", "c"]
+    assert hits(corpora, 0) == ["a"]
+    assert corpora.corpus("c")[0].description == "kept"
+    assert not corpora.verify("c")
+
+
+def test_into_another_name_and_after_the_corpus_is_gone(corpora: Corpora, snapshots: Snapshots) -> None:
+    made = snapshots.create("c")
+    snapshots.restore("copy", snapshots.path("c", made.id))
+    assert ids(corpora, "copy") == ids(corpora, "c")
+    corpora.put("copy", content("z"))
+    assert ids(corpora) == ["a", "b", "c"]
+    corpora.drop("c")
+    snapshots.restore("c", snapshots.path("c", made.id))
+    assert hits(corpora, 1) == ["b"]
+
+
+def test_none_is_found_by_a_path(snapshots: Snapshots) -> None:
+    made = snapshots.create("c")
+    for id in ("../c/" + made.id, made.id + "/..", "", made.id[:-1], ".."):
+        with pytest.raises(NotFound):
+            snapshots.path("c", id)
+    snapshots.delete("c", made.id)
+    assert snapshots.listing("c") == []
+    with pytest.raises(NotFound):
+        snapshots.delete("c", made.id)
+
+
+def archive(*members: tuple[str, bytes] | tarfile.TarInfo) -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w|") as tar:
+        for member in members:
+            if isinstance(member, tarfile.TarInfo):
+                tar.addfile(member)
+            else:
+                described = tarfile.TarInfo(member[0])
+                described.size = len(member[1])
+                tar.addfile(described, io.BytesIO(member[1]))
+    return zstd.compress(out.getvalue())
+
+
+def manifest(body: bytes, **changed: object) -> bytes:
+    content = {"bytes": len(body), "sha256": hashlib.sha256(body).hexdigest()}
+    facts = {"format": 1, "corpus": "c", "created": 1.0, "documents": 1, "passages": 1, "fingerprint": "f"}
+    return orjson.dumps({**facts, "content": content, **changed})
+
+
+def link(name: str) -> tarfile.TarInfo:
+    member = tarfile.TarInfo(name)
+    member.type, member.linkname = tarfile.SYMTYPE, "/etc/passwd"
+    return member
+
+
+BODY = b"not a database" * 100
+BOMB = b"\0" * 50_000_000
+BAD: dict[str, Callable[[], bytes]] = {
+    "nothing": lambda: b"",
+    "no zstd": lambda: b"x" * 1000,
+    "no tar": lambda: zstd.compress(b"x" * 10_000),
+    "no database": lambda: archive((MANIFEST, manifest(BODY)), (CONTENT, BODY)),
+    "the content first": lambda: archive((CONTENT, BODY), (MANIFEST, manifest(BODY))),
+    "another name": lambda: archive((MANIFEST, manifest(BODY)), ("../../corpus.sqlite", BODY)),
+    "an absolute name": lambda: archive((MANIFEST, manifest(BODY)), ("/tmp/corpus.sqlite", BODY)),
+    "a link": lambda: archive((MANIFEST, manifest(BODY)), link(CONTENT)),
+    "a link for the manifest": lambda: archive(link(MANIFEST), (CONTENT, BODY)),
+    "a third part": lambda: archive((MANIFEST, manifest(BODY)), (CONTENT, BODY), ("more", b"x")),
+    "other bytes": lambda: archive((MANIFEST, manifest(BODY)), (CONTENT, BODY[::-1])),
+    "fewer bytes": lambda: archive((MANIFEST, manifest(BODY)), (CONTENT, BODY[:-1])),
+    "more bytes": lambda: archive((MANIFEST, manifest(BODY)), (CONTENT, BODY + b"x")),
+    "no manifest": lambda: archive((MANIFEST, b"[]"), (CONTENT, BODY)),
+    "half a manifest": lambda: archive((MANIFEST, b'{"format": 1}'), (CONTENT, BODY)),
+    "a later format": lambda: archive((MANIFEST, manifest(BODY, format=2)), (CONTENT, BODY)),
+    "a long manifest": lambda: archive((MANIFEST, b" " * 100_000), (CONTENT, BODY)),
+    "a bomb": lambda: archive((MANIFEST, manifest(BOMB)), (CONTENT, BOMB)),
+    "a bomb of a header": lambda: archive(("x" * 5_000_000, b""), (MANIFEST, manifest(BODY)), (CONTENT, BODY)),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_what_is_no_snapshot_changes_nothing(corpora: Corpora, snapshots: Snapshots, tmp_path: Path, name: str) -> None:
+    file = tmp_path / "given"
+    file.write_bytes(BAD[name]())
+    before = sorted(path for path in tmp_path.rglob("*") if path.is_file() and "indexes" not in path.parts)
+    with pytest.raises((ServiceError, StoreError)):
+        snapshots.restore("c", file)
+    assert ids(corpora) == ["a", "b", "c"]
+    assert hits(corpora, 2) == ["c"]
+    assert before == sorted(path for path in tmp_path.rglob("*") if path.is_file() and "indexes" not in path.parts)
+
+
+@pytest.mark.parametrize("at", [0.0, 0.1, 0.5, 0.9, 0.999])
+def test_a_damaged_one_is_refused(corpora: Corpora, snapshots: Snapshots, tmp_path: Path, at: float) -> None:
+    whole = snapshots.path("c", snapshots.create("c").id).read_bytes()
+    place = int(at * (len(whole) - 1))
+    for damaged in (whole[:place], whole[:place] + bytes([whole[place] ^ 0x40]) + whole[place + 1 :]):
+        file = tmp_path / "damaged"
+        file.write_bytes(damaged)
+        with pytest.raises((Invalid, StoreError)):
+            snapshots.restore("c", file)
+        assert ids(corpora) == ["a", "b", "c"]
+
+
+def test_what_a_kill_left_is_swept(snapshots: Snapshots, tmp_path: Path) -> None:
+    made = snapshots.create("c")
+    folder = tmp_path / "snapshots" / "c"
+    for left in (".1-2.sqlite", ".1-2.sqlite-wal", f"{made.id}.tar.zst.part"):
+        (folder / left).write_bytes(b"half")
+    snapshots.sweep()
+    assert [path.name for path in folder.iterdir()] == [f"{made.id}.tar.zst"]
