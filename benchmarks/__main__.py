@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import encodings, serving, training
+from benchmarks.search import measure as search
 from models import cpus
 from models.runtimes import cache
 
@@ -20,6 +21,7 @@ BENCHMARKS: dict[str, Callable[[], dict[str, Any]]] = {
     "training": training.measure,
     "serving": serving.measure,
     "encodings": encodings.measure,
+    "search": search.measure,
 }
 RESULTS = Path(__file__).parent / "results"
 PACKAGES = ("torch", "transformers", "onnxruntime", "openvino", "sentence-transformers", "tokenizers", "numpy")

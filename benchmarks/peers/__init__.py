@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-ENVIRONMENTS = ("infinity", "sentence-transformers", "fastembed")
+ENVIRONMENTS = ("infinity", "sentence-transformers", "fastembed", "search")
 FOLDER = Path(".peers")
 EXPORTED = {backend: FOLDER / "exported" / backend for backend in ("onnx", "openvino")}
 """minilm as sentence-transformers' own exporters write it."""

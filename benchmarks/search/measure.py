@@ -1,0 +1,151 @@
+"""Search beside raw FAISS, txtai and Qdrant's local mode, on the same vectors in one run, in turns."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from statistics import median
+from typing import IO, Any
+
+import faiss
+import numpy as np
+
+from benchmarks.peers import python
+from benchmarks.processes import memory_mb
+from benchmarks.search.corpus import K, Ours, Raw, calls
+from benchmarks.search.mixture import Vectors, mixture
+from models import cpus
+
+SIZES = (10_000, 100_000, 1_000_000)
+DIM = 384
+QUERIES = 1000
+ROUNDS, SECONDS = 3, 3.0
+PEERS = ("txtai", "qdrant")
+SCRIPT = Path(__file__).resolve().parents[1] / "peers" / "vectors.py"
+Search = Callable[[Vectors], Sequence[Sequence[int]]]
+Take = Callable[[int, float], dict[str, Any]]
+
+
+def measure(sizes: Sequence[int] = SIZES) -> dict[str, Any]:
+    """For each size: what it takes to store, build and open, and how fast and how well everybody finds."""
+    return {"figures": {f"{size:,}": _one_size(size) for size in sizes}}
+
+
+def _one_size(size: int) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as name, ExitStack() as running:
+        folder = Path(name)
+        base, queries = _written(folder, size)
+        ours = Ours(folder / "ours")
+        began = time.perf_counter()
+        ours.add(base)
+        figures: dict[str, Any] = {"ingest_documents_per_s": round(size / (time.perf_counter() - began))}
+        report = ours.build()
+        figures |= {"index": report, "bytes_per_document": {k: v / size for k, v in ours.bytes().items()}}
+        figures["open_s"] = round(ours.reopened(), 3)
+        figures["memory_mb"] = memory_mb(os.getpid())
+        contestants: dict[str, tuple[Search, Take]] = {
+            "ours, batches": (ours.search, _taken(ours.search, queries, 100, 1)),
+            "ours, one by one": (ours.search, _taken(ours.search, queries, 1, cpus.available())),
+            "ours, exact": (_exactly(ours), _taken(_exactly(ours), queries, 100, 1)),
+        }
+        if report["kind"] != "exact":
+            raw = Raw(folder / "ours", report)
+            contestants["faiss, batches"] = raw.search, _taken(raw.search, queries, 100, 1)
+            contestants["faiss, one by one"] = raw.search, _taken(raw.search, queries, 1, cpus.available())
+        for peer in PEERS:
+            if python("search").exists():
+                contestants[peer], built = running.enter_context(_peer(peer, folder))
+                figures[f"{peer}_build_s"] = built
+        truth = _truth(base, queries)
+        figures["searches"] = _in_turns(contestants, queries, truth)
+        ours.corpora.close()
+    return figures
+
+
+def _written(folder: Path, size: int) -> tuple[Vectors, Vectors]:
+    clusters = round(size**0.5)
+    base = np.lib.format.open_memmap(folder / "base.npy", "w+", np.float32, (size, DIM))
+    start = 0
+    for block in mixture(size, DIM, clusters=clusters):
+        base[start : start + len(block)] = block
+        start += len(block)
+    base.flush()
+    queries = np.concatenate(list(mixture(QUERIES, DIM, clusters=clusters, part=1)))
+    np.save(folder / "queries.npy", queries)
+    return np.load(folder / "base.npy", mmap_mode="r"), queries
+
+
+def _truth(base: Vectors, queries: Vectors) -> list[set[int]]:
+    """By FAISS's brute force over the file itself: nothing of ours decides what is right."""
+    _, rows = faiss.knn(queries, np.ascontiguousarray(base), K, metric=faiss.METRIC_INNER_PRODUCT)
+    return [set(map(int, found)) for found in rows]
+
+
+def _exactly(ours: Ours) -> Search:
+    return lambda queries: ours.search(queries, exact=True)
+
+
+def _taken(search: Search, queries: Vectors, at_a_time: int, threads: int) -> Take:
+    return lambda _, seconds: calls(search, queries, at_a_time, seconds, threads)
+
+
+def _in_turns(
+    contestants: dict[str, tuple[Search, Take]], queries: Vectors, truth: Sequence[set[int]]
+) -> dict[str, Any]:
+    sampled: dict[str, list[dict[str, Any]]] = {name: [] for name in contestants}
+    for turn in range(ROUNDS):
+        for name, (_, take) in contestants.items():
+            sampled[name].append(take(turn, SECONDS))
+    figures = {}
+    for name, (search, _) in contestants.items():
+        found = search(queries[:200])
+        rates = [sample["queries"] / sample["seconds"] for sample in sampled[name]]
+        latencies = np.concatenate([sample["latencies"] for sample in sampled[name]])
+        figures[name] = {
+            "queries_per_s": round(median(rates), 1),
+            "recall_at_10": round(float(np.mean([len(t & set(f)) / K for t, f in zip(truth, found, strict=False)])), 4),
+            "call_p50_ms": round(1000 * float(np.quantile(latencies, 0.5)), 3),
+            "call_p99_ms": round(1000 * float(np.quantile(latencies, 0.99)), 3),
+        }
+    return figures
+
+
+@contextmanager
+def _peer(name: str, folder: Path) -> Iterator[tuple[tuple[Search, Take], float]]:
+    command = [str(python("search")), str(SCRIPT), name, str(folder / "base.npy")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin and process.stdout
+        to, replies = process.stdin, process.stdout
+        built = json.loads(replies.readline())["build_seconds"]
+        queries = str(folder / "queries.npy")
+
+        def search(asked: Vectors) -> list[list[int]]:
+            np.save(folder / "asked.npy", asked)
+            rows: list[list[int]] = _ask(to, replies, {"queries": str(folder / "asked.npy")})["rows"]
+            return rows
+
+        def take(_: int, seconds: float) -> dict[str, Any]:
+            return _ask(to, replies, {"queries": queries, "at_a_time": 100, "seconds": seconds})
+
+        try:
+            yield (search, take), round(built, 2)
+        finally:
+            to.close()
+            process.wait(30)
+
+
+def _ask(to: IO[str], replies: IO[str], content: dict[str, Any]) -> dict[str, Any]:
+    to.write(json.dumps(content) + "\n")
+    to.flush()
+    return dict(json.loads(replies.readline()))
+
+
+if __name__ == "__main__":
+    print(json.dumps(measure([int(size) for size in sys.argv[1:]] or SIZES)["figures"], indent=2))
