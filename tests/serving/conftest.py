@@ -160,11 +160,12 @@ class Launcher:
         self,
         *arguments: str,
         ready: bool = True,
+        demo: bool = False,
         engine: str = "fake",
         command: Sequence[str] = (sys.executable, "-m", "serving"),
     ) -> Running:
         port = _free_port()
-        options = ["--engine", engine, "--data", str(self.data), "--no-demo"]
+        options = ["--engine", engine, "--data", str(self.data), *([] if demo else ["--no-demo"])]
         log = self.data / f"log-{len(self.started)}"
         with log.open("w") as errors:
             process = subprocess.Popen(
