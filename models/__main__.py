@@ -53,6 +53,11 @@ def _parser() -> argparse.ArgumentParser:
         default="torch",
         help="what writes the graph; optimum's exporter needs an environment of its own: `make optimum`",
     )
+    export.add_argument(
+        "--fp16",
+        action="store_true",
+        help="write a float16 graph, too, its attention fused: what CUDA is quickest with",
+    )
     export.add_argument("--if-missing", action="store_true", help="do nothing where a valid bundle already is")
     export.add_argument("--no-measure", action="store_true", help="do not compare the engines of this machine")
     inspect = verbs.add_parser("inspect", help="print the manifest, without the golden vectors")
@@ -91,6 +96,7 @@ def _export(arguments: argparse.Namespace) -> None:
             arguments.out,
             **_origin(arguments, encoder),
             exporter=arguments.exporter,
+            half=arguments.fp16,
             measured=options,
             chosen=chosen.append,
         )

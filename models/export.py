@@ -7,29 +7,32 @@ length of the pooled vector, is what `normalize: false` multiplies back.
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-import onnxruntime as ort
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import PretrainedConfig
 
-from models import bundle, codes, sentence_transformers_format, transform
+from models import bundle, codes, cpus, fp16, sentence_transformers_format, transform
 from models.bundle import Bundle, Golden
 from models.disk import naming
 from models.encoder import Encoder, dropout_off
 from models.exporters import EXPORTERS
 from models.runtimes import cache, choice
-from models.runtimes.base import Options
+from models.runtimes.base import Embedded, Options
 from models.runtimes.choice import Choice
+from models.runtimes.session import CPU, Session
 from models.tokenizer import Tokens
 from models.verify import golden_cosine_of
+
+log = logging.getLogger(__name__)
 
 PARITY = 1e-4
 """Largest allowed difference of any coordinate of a unit vector, ONNX against torch."""
@@ -84,6 +87,7 @@ def export(
     scores: dict[str, float] | None = None,
     exporter: str = "torch",
     again: Bundle | None = None,
+    half: bool = False,
     measured: Options | None = None,
     chosen: Callable[[Choice], object] = lambda _: None,
 ) -> Bundle:
@@ -91,11 +95,12 @@ def export(
 
     `exporter` is one of `models.exporters.EXPORTERS`. `again` is a bundle of this very encoder: its config.json, and
     thereby its fingerprint, is kept (each version of transformers writes out other defaults), if its golden vectors
-    come out again. Where `measured` is given, the runtimes of this machine are compared under these options and their
-    table goes into the bundle; `chosen` hears what came of it.
+    come out again. `half` asks for a float16 graph beside the float32 one. Where `measured` is given, the runtimes of
+    this machine are compared under these options and their table goes into the bundle; `chosen` hears what came of it.
 
     Raises:
-        ExportError: ONNX Runtime's vectors differ from torch's by more than `PARITY`, or torch's from those of `again`.
+        ExportError: ONNX Runtime's vectors differ from torch's by more than `PARITY`, or torch's from those of `again`,
+            or the float16 graph's by more than an engine's may.
         ExporterUnavailable: `exporter` is not to be had here, or not for this backbone.
         bundle.BundleError: `folder` holds something that is not a bundle.
         OSError: the bundle can't be written; names `folder`.
@@ -109,6 +114,8 @@ def export(
         (draft / "onnx").mkdir()
         write_onnx(encoder, draft / bundle.ONNX, exporter)
         parity = check_parity(encoder, draft / bundle.ONNX)
+        if half:
+            write_fp16(encoder, draft / bundle.ONNX, draft / bundle.FP16_ONNX)
         golden = _unit_vectors(encoder, GOLDEN_SENTENCES)
         codes.write(codes.limit(_unit_vectors(encoder, codes.calibration())), draft / bundle.INT8)
         facts = {
@@ -154,6 +161,28 @@ def write_onnx(encoder: Encoder, file: Path, exporter: str = "torch") -> None:
         EXPORTERS[exporter](graph, file)
 
 
+def write_fp16(encoder: Encoder, graph: Path, file: Path) -> None:
+    """The float16 graph of the float32 one in `graph`, its attention fused where that leaves the vectors as they are.
+
+    Raises:
+        ExportError: a vector of it has a cosine to torch's below `bundle.GOLDEN_COSINE`.
+    """
+    fp16.fuse(graph, file, encoder.backbone.config)
+    try:
+        check_parity(encoder, file)
+    except ExportError as error:
+        log.warning("the float16 graph is made without fused operators, with which %s", error)
+        shutil.copyfile(graph, file)
+    fp16.halve(file)
+    for case, torchs, got in _both(encoder, file):
+        worst = float((torchs.vectors * got.vectors).sum(axis=1).min())
+        if not worst >= bundle.GOLDEN_COSINE:  # also when it is NaN
+            raise ExportError(
+                f"{case}: the float16 graph's cosine to torch's vectors is {worst:.5f}, "
+                f"below {bundle.GOLDEN_COSINE}: leave --fp16 out"
+            )
+
+
 def check_again(encoder: Encoder, before: Bundle) -> None:
     """The encoder is still the one of which `before` was made, though another transformers may run it.
 
@@ -174,21 +203,28 @@ def check_parity(encoder: Encoder, file: Path) -> float:
     Raises:
         ExportError: it is above `PARITY`, or the norms differ by more than that, relatively.
     """
-    session = ort.InferenceSession(str(file), providers=["CPUExecutionProvider"])
-    graph, worst = UnitVector(encoder), 0.0
-    for case, batch in _parity_batches(encoder).items():
-        ids, mask = encoder.tensors(batch)
-        with torch.inference_mode(), dropout_off(graph):
-            expected, expected_norm = (out.float().cpu().numpy() for out in graph(ids, mask))
-        got, got_norm = session.run(
-            ["sentence_embedding", "norm"],
-            {"input_ids": ids.cpu().numpy(), "attention_mask": mask.cpu().numpy()},
-        )
-        difference = max(_largest(got - expected), _largest(got_norm / expected_norm - 1))
+    worst = 0.0
+    for case, torchs, got in _both(encoder, file):
+        difference = max(_largest(got.vectors - torchs.vectors), _largest(got.norms / torchs.norms - 1))
         if not difference <= PARITY:  # also when it is NaN
             raise ExportError(f"{case}: ONNX Runtime differs from torch by {difference:.2e}, more than {PARITY:.0e}")
         worst = max(worst, difference)
     return worst
+
+
+class _Case(NamedTuple):
+    name: str
+    torchs: Embedded
+    got: Embedded
+
+
+def _both(encoder: Encoder, file: Path) -> Iterator[_Case]:
+    """What torch and what ONNX Runtime on the graph in `file` make of every shape that a server sends."""
+    session, graph = Session(file, [CPU], cpus.available()), UnitVector(encoder)
+    for name, batch in _parity_batches(encoder).items():
+        with torch.inference_mode(), dropout_off(graph):
+            torchs = Embedded(*(out.float().cpu().numpy() for out in graph(*encoder.tensors(batch))))
+        yield _Case(name, torchs, session.run(*encoder.tokenizer.pad(batch)))
 
 
 def _parity_batches(encoder: Encoder) -> dict[str, list[Tokens]]:

@@ -65,6 +65,8 @@ class Embedder:
         self._metrics = metrics
         self._tokenizing = Tokenizing(engine.tokenize, settings.cache_bytes // TOKENS_SHARE)
         self._tokenizing_characters = 0
+        self._tokenizing_tokens = 0
+        """About as many as the texts with the tokenizer will have, which then ask for room in the queue."""
         self._vocabulary = Vocabulary(engine, self._tokenizing)
         max_batch_tokens = settings.max_batch_tokens or engine.batch_tokens
         self.batcher = Batcher(
@@ -225,11 +227,16 @@ class Embedder:
                 field=at(long[0]),
             )
         kept = [text[:limit] if options.direction == "right" else text[-limit:] for text in texts]
+        about = sum(min(len(text) // CHARACTERS_EACH, self.manifest.max_length) for text in kept)
         # under a flood the tokenizer's time is for those who will be admitted; a cache may have the vectors
         if self.batcher.queued_tokens and not self._settings.cache_bytes:
-            self.batcher.check_room(sum(min(len(text) // CHARACTERS_EACH, self.manifest.max_length) for text in kept))
-        with self._admitted(sum(map(len, kept))):
-            tokens = await self._tokenizing.tokens(kept, options.direction)
+            self.batcher.check_room(self._tokenizing_tokens + about)
+        self._tokenizing_tokens += about
+        try:
+            with self._admitted(sum(map(len, kept))):
+                tokens = await self._tokenizing.tokens(kept, options.direction)
+        finally:
+            self._tokenizing_tokens -= about
         for i in long:  # what is left of it may well fit the model
             tokens[i] = replace(tokens[i], length=max(tokens[i].length, len(tokens[i]) + 1))
         return tokens

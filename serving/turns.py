@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate, chain, islice, repeat, zip_longest
+from itertools import accumulate, count, islice
 from typing import Generic, NamedTuple, TypeVar
 
 WINDOW = 512
 """Texts among which the companions of a batch's first are chosen."""
+TEXTS_IN_TURN = 32
+"""Of a request, in the second half of the window: as many as requests of several texts often have."""
 PADDING = 1.25
 """A batch computes at most this many tokens per useful one: at least one in 1.25 is a real token."""
 
@@ -27,7 +29,13 @@ class Waiting:
     tokens_left: int = field(init=False)
     """Of those rows."""
     patience: int = 0
-    """Tokens of requests behind it that may still be embedded before its next text."""
+    """Tokens of requests behind it that may still fill up the batches before its next text."""
+    new: bool = True
+    """None of its texts was in a batch yet."""
+    due: int = 0
+    """How many batches there may be, counted from the first ever, before one with a text of it."""
+    taken: int = 0
+    """Tokens of it in the batches that it led, since its turn began."""
 
     def __post_init__(self) -> None:
         self.left = sorted(range(len(self.lengths)), key=self.lengths.__getitem__, reverse=True)
@@ -54,13 +62,15 @@ class Item(NamedTuple, Generic[W]):
 
 
 class Turns(Generic[W]):
-    """Requests take turns, oldest first: one leads a batch with the longest of its texts, then goes behind those that
-    came meanwhile. The rest of the batch are the nearest in length, of any request, so that little is padded.
+    """Requests take turns, oldest first. One leads batches, each with the longest of its texts that are left, until as
+    many of its tokens are taken as fill a batch, padding allowed; then it goes behind all others. The rest of a batch
+    are the nearest in length, of any request, so that little is padded; among equals, those whose turn is next.
 
-    The law of waiting: until the first text of a request is in a batch, each request ahead of it leads at most one, and
-    the tokens of these batches are at most twice those that were queued when it came, and one batch. So a request,
-    however large, delays a single text behind it by one batch; and no stream of others, whatever their lengths, keeps a
-    text waiting for ever. Between two batches of a request the same holds, counted from the first of them.
+    The law of waiting: until the first text of a request is in a batch, there are at most as many batches as requests
+    were ahead of it when it came, less the one that led the last batch, and their tokens are at most twice those that
+    were queued then, and one batch. So a request, however large, delays a single text behind it by one batch; and no
+    stream of others, whatever their lengths, keeps a text waiting for ever. Where the law asks for it, newcomers lead a
+    batch out of turn: between two batches that are led in turn those that came before the first of them ended.
     """
 
     def __init__(self, max_batch_tokens: int) -> None:
@@ -68,7 +78,9 @@ class Turns(Generic[W]):
         self._requests: list[W] = []
         """Those with texts that were in no batch yet, in the order of their turns."""
         self._leader: W | None = None
-        """Of the last batch: first among the requests until the next batch is made."""
+        """Of the last batch."""
+        self._batches = 0
+        """That were made."""
 
     @property
     def texts(self) -> int:
@@ -93,6 +105,8 @@ class Turns(Generic[W]):
     def add(self, request: W, *, queued: int) -> None:
         """Put it behind the others, where `queued` tokens are ahead of it, those included that are being embedded."""
         request.patience = self._patience(queued)
+        led = self._leader is not None and bool(self._leader.left)
+        request.due = self._batches + len(self._requests) - led
         self._requests.append(request)
 
     def next_batch(self, *, queued: int, parts: int = 1, budget: int | None = None) -> list[Item[W]]:
@@ -101,35 +115,61 @@ class Turns(Generic[W]):
         `parts` is among how many batches what waits is to be shared; `queued` is as in `add`.
         """
         self._requests = [request for request in self._requests if request.left and not request.gone]
-        if self._requests and self._requests[0] is self._leader:
-            self._requests.append(self._requests.pop(0))
         if not self._requests:
             self._leader = None
             return []
-        self._leader = self._requests[0]
-        batch = self._chosen(self._window(), min(budget or self._max_batch_tokens, self._share(parts)))
+        if self._requests[0].taken >= self._max_batch_tokens / PADDING:
+            self._requests[0].taken = 0
+            self._requests.append(self._requests.pop(0))
+        place = self._leading()
+        leader = self._leader = self._requests[place]
+        left = leader.tokens_left
+        batch = self._chosen(self._window(place), min(budget or self._max_batch_tokens, self._share(parts)))
         self._take(batch, queued)
+        leader.taken += left - leader.tokens_left
+        self._batches += 1
         return batch
+
+    def _leading(self) -> int:
+        """The place of the request that leads: the first, unless a newcomer would then come too late for the law."""
+        newcomers = [place for place, request in enumerate(self._requests) if request.new]
+        # they come first to last: each has to wait for those before it, too
+        late = any(self._requests[place].due - self._batches <= i for i, place in enumerate(newcomers))
+        return newcomers[0] if late else 0
 
     def _share(self, parts: int) -> int:
         if parts == 1:
             return self._max_batch_tokens
         return min(self._max_batch_tokens, math.ceil(sum(one.tokens_left for one in self._requests) / parts))
 
-    def _window(self) -> list[Item[W]]:
-        """One text of each request in turn, a request's longest first."""
-        each = (
-            zip(repeat(one), repeat(place), one.left, map(one.padded.__getitem__, one.left))
-            for place, one in enumerate(self._requests[:WINDOW])
-        )
-        turns = chain.from_iterable(zip_longest(*each))
-        return [Item._make(one) for one in islice(filter(None, turns), WINDOW)]
+    def _window(self, leading: int) -> list[Item[W]]:
+        """The longest text of the leader, and so many more, of each request its longest first."""
+        leader = self._requests[leading]
+        first = leader.left[0]
+        others = (item for item in self._in_turn() if item.request is not leader or item.row != first)
+        return [Item(leader, leading, first, leader.padded[first]), *islice(others, WINDOW - 1)]
+
+    def _in_turn(self) -> Iterator[Item[W]]:
+        """A text of each of the first requests, so that short requests come along; then request after request, so
+        that those end whose turn is next.
+        """
+        half, requests = WINDOW // 2, list(enumerate(self._requests[:WINDOW]))
+        for place, one in requests[:half]:
+            yield Item(one, place, one.left[0], one.padded[one.left[0]])
+        for start in count(0, TEXTS_IN_TURN):
+            requests = [(place, one) for place, one in requests if len(one.left) > start]
+            if not requests:
+                return
+            for place, one in requests:
+                for row in one.left[start or int(place < half) : start + TEXTS_IN_TURN]:
+                    yield Item(one, place, row, one.padded[row])
 
     def _chosen(self, window: Sequence[Item[W]], budget: int) -> list[Item[W]]:
         """The first of `window`, and the nearest to its length while budget, padding and patience allow."""
         first, *others = window
         # at each place, of the least patient that would be passed: all before it but the leader
-        patience = [budget, *accumulate((one.patience for one in self._requests[1:WINDOW]), min, initial=budget)]
+        each = (budget if one is first.request else one.patience for one in self._requests[:WINDOW])
+        patience = list(accumulate(each, min, initial=budget))
         longest = useful = first.length
         chosen = [first]
         for item in sorted(others, key=lambda one: abs(one.length - first.length)):
@@ -151,9 +191,12 @@ class Turns(Generic[W]):
             if place in rows:
                 request.left = [row for row in request.left if row not in rows[place]]
                 request.patience = self._patience(queued)
+                request.new = False
                 taken = sum(request.lengths[row] for row in rows[place])
                 request.tokens_left -= taken
                 passing += taken
+                if not request.left:
+                    del self._requests[place]
             else:
                 request.patience -= passing
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +18,14 @@ from benchmarks.__main__ import surroundings
 from benchmarks.client import ReplyError
 from benchmarks.contestants import BUNDLE
 from benchmarks.stress.server import started
-from benchmarks.stress.trials import TRIALS, Bound, Texts
+from benchmarks.stress.trial import Bound, Texts
+from benchmarks.stress.trials import TRIALS
 
 RESULTS = Path(__file__).parents[1] / "results" / "stress.json"
 
 
 def main() -> int:
-    """Run the trials named, or all; with all of them at full length the figures are kept."""
+    """Run the trials named, or all; the figures of each that ran at full length replace its last ones."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.stress", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(TRIALS))
     parser.add_argument("--seconds", type=float, help="of each trial, instead of its full length")
@@ -30,7 +33,7 @@ def main() -> int:
     asked = parser.parse_args()
     if unknown := set(asked.names) - set(TRIALS):
         parser.error(f"no trial {', '.join(sorted(unknown))}; there are {', '.join(TRIALS)}")
-    texts, failed, figures = Texts.of(asked.bundle), 0, dict[str, list[dict[str, Any]]]()
+    texts, failed = Texts.of(asked.bundle), 0
     for name in asked.names or TRIALS:
         trial, seconds, options = TRIALS[name]
         try:
@@ -40,11 +43,21 @@ def main() -> int:
             bounds = [Bound(f"servers lost ({error})", 1, 0)]
         print(f"{name}: {(trial.__doc__ or '').splitlines()[0]}", *bounds, sep="\n  ", flush=True)
         failed += any(not bound.holds for bound in bounds)
-        figures[name] = [bound._asdict() | {"holds": bound.holds} for bound in bounds]
-    if not asked.names and not asked.seconds:
-        kept = {"command": "python -m benchmarks.stress", **surroundings(), "figures": figures}
-        RESULTS.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+        if not asked.seconds:
+            keep(name, bounds)
     return failed
+
+
+def keep(name: str, bounds: Sequence[Bound], file: Path = RESULTS) -> None:
+    """Write what a trial found beside what the others did: each with its command, date and machine."""
+    kept: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    kept[name] = {
+        "command": f"python -m benchmarks.stress {name}",
+        "date": datetime.now(UTC).date().isoformat(),
+        **surroundings(),
+        "bounds": [bound._asdict() | {"holds": bound.holds} for bound in bounds],
+    }
+    file.write_text(json.dumps({one: kept[one] for one in TRIALS if one in kept}, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,14 +1,24 @@
-"""An open loop of more requests than anybody could serve."""
+"""Overload: an open loop of more requests than anybody could serve."""
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from benchmarks.client import Address, Pool, ReplyError, Sample, status
+import numpy as np
+
+from benchmarks.client import Address, Pool, ReplyError, Sample, closed_loop, status
 from benchmarks.loads import Request
+from benchmarks.stress.server import Server
+from benchmarks.stress.trial import Bound, Texts, p99
+
+QUEUE_TOKENS = 40_000
+"""Admitted by the flooded server: about a second of work on two cores."""
+IN_BATCHES = 4 * 1024
+"""Tokens of two batches on each of two streams."""
 
 
 @dataclass
@@ -20,11 +30,13 @@ class Flood:
     """Connections that ended without an answer."""
     sent: int = 0
     accepted: Sample = field(default_factory=Sample)
+    cpu_seconds: float = 0.0
+    """Of this client, which may share its CPUs with the server."""
 
 
 def flood(address: Address, requests: Iterator[Request], rate: float, seconds: float) -> Flood:
     """Requests at a steady rate, each on a connection of its own if none is idle."""
-    came = Flood()
+    came, spent = Flood(), time.thread_time()
     with Pool(address, 4096) as pool:
         began = time.perf_counter()
         while pool.busy or time.perf_counter() < began + seconds:
@@ -41,4 +53,70 @@ def flood(address: Address, requests: Iterator[Request], rate: float, seconds: f
                 came.broken += 1
                 break
         came.accepted.seconds = time.perf_counter() - began
+    came.cpu_seconds = time.thread_time() - spent
     return came
+
+
+def overload(server: Server, texts: Texts, seconds: float) -> list[Bound]:
+    """Ten times what it can do comes in; it does what it can, and says so to the rest."""
+    calm = p99(closed_loop(server.address, texts.singles, 1, 3.0))
+    before = server.memory_mb
+    peaks = [_peak(server, texts, max(3.0, seconds / 10))]
+    capacity = peaks[0].rate
+    cpu = server.cpu_seconds
+    came = flood(server.address, texts.mixed, 10 * capacity / 32, seconds)
+    cpu, ended, recovered = server.cpu_seconds - cpu, time.perf_counter(), 0.0
+    while p99(closed_loop(server.address, texts.singles, 1, 1.0)) > 1.5 * calm:
+        if (recovered := time.perf_counter() - ended) > 30:
+            break
+    peaks.append(_peak(server, texts, max(3.0, seconds / 10)))  # what others use of the machine changes
+    accepted = came.accepted
+    longest = (QUEUE_TOKENS + IN_BATCHES) / (accepted.tokens / accepted.seconds)
+    unexpected = sum(count for code, count in came.statuses.items() if code not in (200, 429, 503))
+    return [
+        Bound("answers other than 200, 429, 503", unexpected, 0),
+        Bound("connections reset", came.broken, 0),
+        Bound("exits", int(server.process.poll() is not None), 0),
+        Bound("came, of ten times", came.sent / (10 * capacity / 32 * seconds), 0.9, at_least=True),
+        Bound(
+            "goodput, of the peak before and after",
+            accepted.texts / accepted.seconds / _mean([one.rate for one in peaks]),
+            0.9,
+            at_least=True,
+        ),
+        Bound(
+            "the same by the server's CPU seconds",
+            accepted.texts / max(cpu, 1e-9) / _mean([one.texts_per_cpu_second for one in peaks]),
+            0.9,
+            at_least=True,
+        ),
+        Bound(
+            "CPUs that the server had in the flood, of those at the peak",
+            cpu / accepted.seconds / _mean([one.cpus for one in peaks]),
+        ),
+        Bound("CPUs that the client of the flood took", came.cpu_seconds / accepted.seconds),
+        Bound("p99 of the accepted, of queue and two batches a stream at this rate", p99(accepted) / longest, 1.0),
+        Bound("seconds until a single is as quick as before", recovered, 5.0),
+        Bound("memory, of before", server.memory_mb / before, 1.2),
+    ]
+
+
+class Peak(NamedTuple):
+    """What a server does for 16 callers."""
+
+    rate: float
+    """Texts a second."""
+    texts_per_cpu_second: float
+    cpus: float
+    """That it had, on average."""
+
+
+def _peak(server: Server, texts: Texts, seconds: float) -> Peak:
+    cpu = server.cpu_seconds
+    sample = closed_loop(server.address, texts.mixed, 16, seconds)
+    cpu = server.cpu_seconds - cpu
+    return Peak(sample.texts / sample.seconds, sample.texts / max(cpu, 1e-9), cpu / sample.seconds)
+
+
+def _mean(values: Sequence[float]) -> float:
+    return float(np.mean(values))

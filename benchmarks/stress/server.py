@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 
 from benchmarks.client import Address, Connection, ReplyError, closed_loop, status
 from benchmarks.loads import Request
-from benchmarks.processes import memory_mb
+from benchmarks.processes import cpu_seconds, memory_mb
 
 
 @dataclass
@@ -28,6 +28,11 @@ class Server:
     def memory_mb(self) -> int:
         """Resident."""
         return memory_mb(self.process.pid)
+
+    @property
+    def cpu_seconds(self) -> float:
+        """That it has used since it began."""
+        return cpu_seconds(self.process.pid)
 
     @property
     def open_files(self) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import signal
 import socket
 import threading
@@ -10,89 +9,19 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
-from itertools import cycle
-from pathlib import Path
-from typing import NamedTuple
+from dataclasses import replace
 
 import numpy as np
 
 from benchmarks.client import Pool, ReplyError, Sample, closed_loop, open_loop, status
-from benchmarks.loads import Request, populations, requests
-from benchmarks.stress.flood import flood
+from benchmarks.stress.flood import QUEUE_TOKENS, overload
 from benchmarks.stress.server import Server
-from models import bundle
-from models.tokenizer import Tokenizer
+from benchmarks.stress.trial import Bound, Texts, Trial, p99
 
 IDLE = 5000
 """Connections that ask no more."""
 BODY_TIMEOUT = 2.0
 """Of the server that slow callers ask: a byte a second is too slow from then on."""
-QUEUE_TOKENS = 40_000
-"""Admitted by the flooded server: about a second of work on two cores."""
-
-
-class Bound(NamedTuple):
-    """One thing that was asked for."""
-
-    what: str
-    measured: float
-    limit: float
-    at_least: bool = False
-
-    @property
-    def holds(self) -> bool:
-        """Whether it is so."""
-        return self.measured >= self.limit if self.at_least else self.measured <= self.limit
-
-    def __str__(self) -> str:
-        sign = "≥" if self.at_least else "≤"
-        return f"{'holds' if self.holds else 'FAILS'}  {self.what}: {self.measured:.4g} ({sign} {self.limit:.4g})"
-
-
-@dataclass
-class Texts:
-    """What is sent: single short texts, and requests of 32 and 2,000 of mixed lengths."""
-
-    singles: Iterator[Request]
-    mixed: Iterator[Request]
-    bulk: Iterator[Request]
-
-    @classmethod
-    def of(cls, folder: Path) -> Texts:
-        """Those of the benchmark."""
-        manifest = bundle.load(folder).manifest
-        texts = populations(Tokenizer(folder / "tokenizer.json", max_length=manifest.max_length))
-        return cls(*(cycle(requests(texts[name], n)) for name, n in (("short", 1), ("mixed", 32), ("mixed", 2000))))
-
-
-Trial = Callable[[Server, Texts, float], list[Bound]]
-
-
-def overload(server: Server, texts: Texts, seconds: float) -> list[Bound]:
-    """Ten times what it can do comes in; it does what it can, and says so to the rest."""
-    calm = _p99(closed_loop(server.address, texts.singles, 1, 3.0))
-    peak = closed_loop(server.address, texts.mixed, 16, max(5.0, seconds / 6))
-    capacity, tokens_per_s = peak.texts / peak.seconds, peak.tokens / peak.seconds
-    before = server.memory_mb
-    came = flood(server.address, texts.mixed, 10 * capacity / 32, seconds)
-    ended = time.perf_counter()
-    recovered = 0.0
-    while _p99(closed_loop(server.address, texts.singles, 1, 1.0)) > 1.5 * calm:
-        if (recovered := time.perf_counter() - ended) > 30:
-            break
-    longest = (QUEUE_TOKENS + 4 * 1024) / tokens_per_s
-    unexpected = sum(count for code, count in came.statuses.items() if code not in (200, 429, 503))
-    return [
-        Bound("answers other than 200, 429, 503", unexpected, 0),
-        Bound("connections reset", came.broken, 0),
-        Bound("exits", int(server.process.poll() is not None), 0),
-        Bound("came, of ten times", came.sent / (10 * capacity / 32 * seconds), 0.9, at_least=True),
-        Bound("goodput, of the peak", came.accepted.texts / came.accepted.seconds / capacity, 0.9, at_least=True),
-        Bound("p99 of the accepted, of queue and two batches a stream", _p99(came.accepted) / longest, 1.0),
-        Bound("seconds until a single is as quick as before", recovered, 5.0),
-        Bound("memory, of before", server.memory_mb / before, 1.2),
-    ]
 
 
 def reload(server: Server, texts: Texts, seconds: float) -> list[Bound]:
@@ -127,7 +56,7 @@ def reload(server: Server, texts: Texts, seconds: float) -> list[Bound]:
 
 def callers(server: Server, texts: Texts, seconds: float) -> list[Bound]:
     """Thousands of idle connections, and 200 bodies that come a byte a second."""
-    calm = _p99(closed_loop(server.address, texts.singles, 4, seconds / 3))
+    calm = p99(closed_loop(server.address, texts.singles, 4, seconds / 3))
     place = server.address.host, server.address.port
     with ExitStack() as stack:
         idle = [stack.enter_context(_kept_alive(place)) for _ in range(IDLE)]
@@ -144,7 +73,7 @@ def callers(server: Server, texts: Texts, seconds: float) -> list[Bound]:
                 left = [one for one in left if _sent(one, b" ")]
 
         with _beside(trickling, stop):
-            crowded = _p99(closed_loop(server.address, texts.singles, 4, seconds))
+            crowded = p99(closed_loop(server.address, texts.singles, 4, seconds))
         time.sleep(max(0.0, 3 * BODY_TIMEOUT - seconds))
         return [
             Bound("p99 of the others, of before", crowded / calm, 1.5),
@@ -155,7 +84,7 @@ def callers(server: Server, texts: Texts, seconds: float) -> list[Bound]:
 
 def lanes(server: Server, texts: Texts, seconds: float) -> list[Bound]:
     """Singles beside bulk work."""
-    calm = _p99(closed_loop(server.address, texts.singles, 1, seconds / 2))
+    calm = p99(closed_loop(server.address, texts.singles, 1, seconds / 2))
     alone = closed_loop(server.address, texts.bulk, 1, seconds / 2)
     stop = threading.Event()
     bulk = replace(server.address, headers=("x-priority: bulk",))
@@ -170,7 +99,7 @@ def lanes(server: Server, texts: Texts, seconds: float) -> list[Bound]:
         beside = closed_loop(server.address, texts.singles, 1, seconds)
     rate = sum(one.texts for one in done) / sum(one.seconds for one in done)
     return [
-        Bound("p99 of a single beside bulk work, of alone", _p99(beside) / calm, 3.0),
+        Bound("p99 of a single beside bulk work, of alone", p99(beside) / calm, 3.0),
         Bound("bulk work beside singles, of its rate alone", rate / (alone.texts / alone.seconds), 0.2, at_least=True),
     ]
 
@@ -275,8 +204,3 @@ def _answered(one: socket.socket) -> bool:
         return False
     except OSError:
         return True
-
-
-def _p99(sample: Sample) -> float:
-    """Seconds; without a single answer, for ever."""
-    return float(np.percentile(sample.latencies, 99)) if sample.latencies else math.inf

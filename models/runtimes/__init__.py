@@ -9,8 +9,13 @@ from models.bundle import FP32, Bundle
 from models.runtimes.base import Options, Runtime, RuntimeUnavailable
 from models.runtimes.onnxruntime import OnnxRuntime
 from models.runtimes.openvino import OpenVino
+from models.runtimes.tensorrt import TensorRt
 
-RUNTIMES: dict[str, type[Runtime]] = {OnnxRuntime.name: OnnxRuntime, OpenVino.name: OpenVino}
+RUNTIMES: dict[str, type[Runtime]] = {
+    OnnxRuntime.name: OnnxRuntime,
+    OpenVino.name: OpenVino,
+    TensorRt.name: TensorRt,
+}
 
 
 class Pair(NamedTuple):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 import numpy as np
@@ -27,6 +29,15 @@ class RuntimeUnavailable(RuntimeError):
 def first_line(error: Exception) -> str:
     """Of what it says: runtimes say a lot. Its class where it says nothing."""
     return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
+def cache_folder() -> Path | None:
+    """Where runtimes keep what is of this host alone; None for a user who has no home."""
+    try:
+        root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    except RuntimeError:
+        return None
+    return root / "isosphere"
 
 
 @dataclass(frozen=True)

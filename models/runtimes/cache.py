@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
 import platform
 import re
 from collections.abc import Callable, Sequence
@@ -15,7 +14,7 @@ from typing import Any, TypeVar
 from models.bundle import Bundle
 from models.disk import replacing
 from models.runtimes import RUNTIMES, available
-from models.runtimes.base import Options, RuntimeUnavailable
+from models.runtimes.base import Options, RuntimeUnavailable, cache_folder
 
 log = logging.getLogger(__name__)
 
@@ -55,12 +54,10 @@ def cpu(cpuinfo: Path = CPUINFO) -> str:
 
 def file_of(key: dict[str, Any]) -> Path | None:
     """Where the measurement of `key` is kept; None for a user who has no home."""
-    try:
-        root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    except RuntimeError:
+    if not (folder := cache_folder()):
         return None
     name = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:32]
-    return root / "isosphere" / "engines" / f"{name}.json"
+    return folder / "engines" / f"{name}.json"
 
 
 def recall(key: dict[str, Any], read: Callable[[dict[str, Any]], T]) -> list[T]:

@@ -7,13 +7,17 @@ import time
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from serving.api.answer_start import PROBES, hearing
 from serving.api.request_id import id_of
 
 log = logging.getLogger("serving.access")
 
 
 class AccessLog:
-    """Pure ASGI: the route is told by its template: a path may quote documents."""
+    """Pure ASGI: the route is told by its template: a path may quote documents.
+
+    Machines ask for health and metrics every few seconds: a line for each that went well is for debugging.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -25,14 +29,12 @@ class AccessLog:
             return
         started, status = time.perf_counter(), None
 
-        async def noted(message: Message) -> None:
+        def note(message: Message) -> None:
             nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-            await send(message)
+            status = message["status"]
 
         try:
-            await self._app(scope, receive, noted)
+            await self._app(scope, receive, hearing(send, note))
         finally:
             route, key = scope.get("route"), scope["state"].get("key")
             fields = {
@@ -43,4 +45,5 @@ class AccessLog:
                 "key": key.name if key else None,
                 "request_id": id_of(scope),
             }
-            log.info("request", extra={"fields": fields})
+            usual = status == 200 and scope["path"] in PROBES
+            log.log(logging.DEBUG if usual else logging.INFO, "request", extra={"fields": fields})

@@ -10,19 +10,41 @@ from serving.api.answers import embedding_headers, encoded, json_response
 from serving.api.cohere_schemas import CohereEmbeddings, CohereEmbedRequest, meta
 from serving.api.deps import ServiceDep
 from serving.api.route import DirectRoute
+from serving.errors import Invalid
+from serving.service import Service
 
 router = APIRouter(tags=["cohere"], route_class=DirectRoute)
 
 
 @router.post("/v2/embed", response_model=CohereEmbeddings, summary="Embed texts, in several types at once")
 async def embed(body: CohereEmbedRequest, service: ServiceDep) -> Response:
-    """Where one model is served it answers whatever `model` says. base64 is of little-endian float32."""
-    embeddings = await service.embed(body.texts, body.options(), "texts", model=body.model)
+    """Where one model is served it answers whatever `model` says. base64 is of little-endian float32.
+
+    Texts only: `images`, and blocks of images in `inputs`, are refused.
+    """
+    texts = body.all_texts()
+    _check_cut(body, service)
+    embeddings = await service.embed(texts, body.options(), body.field, model=body.model)
     answer = {
         "id": str(uuid4()),
         "embeddings": {kind: encoded(embeddings, kind) for kind in dict.fromkeys(body.embedding_types)},
-        "texts": body.texts,
+        "texts": texts,
         "meta": meta(embeddings, version="2"),
         "response_type": "embeddings_by_type",
     }
     return json_response(answer, headers=embedding_headers(embeddings))
+
+
+def _check_cut(body: CohereEmbedRequest, service: Service) -> None:
+    """Texts are cut where the model's length ends and nowhere before.
+
+    Raises:
+        Invalid: they are to be cut before.
+        NotFound: there are several models, and none of that name.
+    """
+    read = service.encoders.asked_for(body.model).model.manifest.max_length
+    if body.max_tokens is not None and body.max_tokens < read:
+        raise Invalid(
+            f"texts are cut to the {read} tokens that the model reads, and to no fewer: cut them before you ask",
+            field="max_tokens",
+        )

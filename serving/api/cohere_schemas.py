@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, Field
+from pydantic import BaseModel, BeforeValidator, Field, model_validator
 
 from serving.api.schemas import AskedModel, Body, Texts, lower
 from serving.embeddings import Embeddings, EmbedOptions, Encoding, Role
@@ -25,10 +25,28 @@ def _text_of(value: Any) -> Any:
 _SomeEncodings = Annotated[list[Encoding], Field(min_length=1)]
 
 
-class CohereEmbedRequest(Body):
-    """/v2/embed."""
+class CohereBlock(Body):
+    """A part of an input."""
 
-    texts: Texts
+    type: Annotated[Literal["text"], BeforeValidator(lower)]
+    text: str
+
+
+class CohereInput(Body):
+    """An input of several kinds at Cohere; here of one text."""
+
+    content: list[CohereBlock] = Field(min_length=1, max_length=1)
+
+
+class CohereEmbedRequest(Body):
+    """/v2/embed: `texts` or `inputs`."""
+
+    texts: Texts | None = None
+    inputs: Annotated[list[CohereInput], Field(fail_fast=True)] | None = Field(
+        default=None, description="in place of `texts`: each with one block, a text"
+    )
+    images: None = Field(default=None, description="no encoder here reads images")
+    max_tokens: int | None = Field(default=None, ge=1, description="not below what the model reads: it cuts there")
     model: AskedModel = None
     input_type: Annotated[Role | None, BeforeValidator(lower)] = Field(
         default=None, description="takes the bundle's prompt for it, if it has one"
@@ -40,6 +58,21 @@ class CohereEmbedRequest(Body):
     truncate: Annotated[Literal["none", "start", "end"], BeforeValidator(lower)] = Field(
         default="end", description="the side that is cut; none: too long a text is refused"
     )
+
+    @model_validator(mode="after")
+    def _either(self) -> Self:
+        if (self.texts is None) == (self.inputs is None):
+            raise ValueError("texts: give either texts or inputs")
+        return self
+
+    @property
+    def field(self) -> str:
+        """Where the texts are."""
+        return "inputs" if self.texts is None else "texts"
+
+    def all_texts(self) -> list[str]:
+        """Wherever they are."""
+        return [one.content[0].text for one in self.inputs or ()] if self.texts is None else self.texts
 
     def options(self) -> EmbedOptions:
         """What the service wants to know."""

@@ -9,6 +9,8 @@ from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from serving.api.answer_start import hearing
+
 HEADER = "x-request-id"
 _ACCEPTED = re.compile(rb"[\x21-\x7e]{1,128}")
 
@@ -28,12 +30,10 @@ class RequestId:
         name = given if _ACCEPTED.fullmatch(given) else new_id().encode()
         scope.setdefault("state", {})["request_id"] = name.decode()
 
-        async def stamped(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                message["headers"] = [*message.get("headers", []), (HEADER.encode(), name)]
-            await send(message)
+        def stamp(message: Message) -> None:
+            message["headers"] = [*message.get("headers", []), (HEADER.encode(), name)]
 
-        await self._app(scope, receive, stamped)
+        await self._app(scope, receive, hearing(send, stamp))
 
 
 def new_id() -> str:

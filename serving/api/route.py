@@ -27,6 +27,9 @@ Model = TypeVar("Model", bound=BaseModel)
 
 TIMEOUT = "x-timeout-ms"
 LONGEST_TIMEOUT = 999_999_999
+WATCHED_AFTER = 0.05
+"""Seconds from which on a caller is watched; one who leaves sooner is noticed then. Most answers are out by then, and
+a task for each of them would be a tenth of what the server does beside the model."""
 CLIENT_LEFT = 499
 """nginx's status for it; nobody reads the answer, but logs and metrics do."""
 
@@ -132,10 +135,12 @@ def _bounded(handle: Handler, field: Any) -> Handler:
 def _in_time(answer: Callable[[BoundedRequest], Coroutine[Any, Any, Response]]) -> Handler:
     async def in_time(received: Request) -> Response:
         request = BoundedRequest(received.scope, received.receive)
-        seconds = _patience(request)
+        seconds, bulk = _patience(request), asked_for(request.headers.get(PRIORITY))
+        if seconds is None and not bulk:
+            return await answer(request)
         try:
             async with asyncio.timeout(seconds) as patience:
-                with bulk_work(asked_for(request.headers.get(PRIORITY))):
+                with bulk_work(bulk):
                     return await answer(request)
         except TimeoutError:
             if not patience.expired():
@@ -160,6 +165,7 @@ async def while_connected(request: starlette.requests.Request, work: Coroutine[A
     working = asyncio.current_task()
     assert working is not None
     left, before = False, working.cancelling()
+    watching: asyncio.Task[None] | None = None
 
     async def watch() -> None:
         nonlocal left
@@ -168,7 +174,11 @@ async def while_connected(request: starlette.requests.Request, work: Coroutine[A
         left = True
         working.cancel()
 
-    watching = asyncio.create_task(watch())
+    def begin() -> None:
+        nonlocal watching
+        watching = asyncio.create_task(watch())
+
+    beginning = asyncio.get_running_loop().call_later(WATCHED_AFTER, begin)
     try:
         return await work
     except asyncio.CancelledError:
@@ -176,6 +186,8 @@ async def while_connected(request: starlette.requests.Request, work: Coroutine[A
             raise
         return Response(status_code=CLIENT_LEFT)
     finally:
-        watching.cancel()
+        beginning.cancel()
+        if watching:
+            watching.cancel()
         if left:
             working.uncancel()

@@ -5,11 +5,10 @@ from __future__ import annotations
 from opentelemetry.trace import StatusCode
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from serving.api.answer_start import PROBES, hearing
 from serving.api.request_id import HEADER, id_of
 from serving.otlp import Collector
 
-PROBES = {"/health", "/livez", "/readyz", "/ping", "/metrics"}
-"""Asked every few seconds by machines: not traced."""
 _CONTEXT = {b"traceparent", b"tracestate"}
 
 
@@ -30,16 +29,14 @@ class Traces:
         with self._collector.request(method, headers) as span:
             span.set_attributes({"http.request.method": method, HEADER: id_of(scope)})
 
-            async def noted(message: Message) -> None:
-                if message["type"] == "http.response.start":
-                    span.set_attribute("http.response.status_code", message["status"])
-                    if message["status"] >= 500:
-                        span.set_attribute("error.type", str(message["status"]))
-                        span.set_status(StatusCode.ERROR)
-                await send(message)
+            def note(message: Message) -> None:
+                span.set_attribute("http.response.status_code", message["status"])
+                if message["status"] >= 500:
+                    span.set_attribute("error.type", str(message["status"]))
+                    span.set_status(StatusCode.ERROR)
 
             try:
-                await self._app(scope, receive, noted)
+                await self._app(scope, receive, hearing(send, note))
             except Exception as error:
                 span.set_attribute("error.type", type(error).__qualname__)
                 span.set_status(StatusCode.ERROR)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from benchmarks.stress import trials
+from benchmarks.stress.__main__ import keep
 from benchmarks.stress.server import started
-from benchmarks.stress.trials import TRIALS, Bound, Texts
+from benchmarks.stress.trial import Bound, Texts
+from benchmarks.stress.trials import TRIALS
 
 
 @pytest.mark.slow
@@ -23,7 +27,30 @@ def test_nobody_is_cut_off_and_nothing_breaks(tiny_bundle: Path, name: str, monk
     assert all(bound.holds for bound in never), [str(bound) for bound in bounds]
 
 
+@pytest.mark.slow
+def test_a_soak_opens_no_more_and_more_files(tiny_bundle: Path) -> None:
+    trial, _, options = TRIALS["soak"]
+    with started(tiny_bundle, options) as server:
+        slope, files = trial(server, Texts.of(tiny_bundle), 6.0)
+    assert np.isfinite(slope.measured) and files.holds, [str(slope), str(files)]
+
+
 def test_a_bound_is_from_above_or_from_below() -> None:
     assert Bound("resets", 0, 0).holds and not Bound("resets", 1, 0).holds
     assert Bound("goodput", 0.95, 0.9, at_least=True).holds and not Bound("goodput", 0.85, 0.9, at_least=True).holds
     assert str(Bound("resets", 1, 0)) == "FAILS  resets: 1 (≤ 0)"
+    assert (
+        Bound("CPUs of the client", 9).holds and str(Bound("CPUs of the client", 9)) == "       CPUs of the client: 9"
+    )
+
+
+def test_a_trial_is_kept_beside_the_others(tmp_path: Path) -> None:
+    file = tmp_path / "stress.json"
+    for name, measured in (("soak", 2), ("drain", 0), ("soak", 1)):
+        keep(name, [Bound("MB a minute", measured, 1)], file)
+    kept = json.loads(file.read_text())
+    assert list(kept) == ["drain", "soak"]
+    assert kept["soak"]["command"] == "python -m benchmarks.stress soak" and kept["soak"]["date"]
+    assert kept["soak"]["bounds"] == [
+        {"what": "MB a minute", "measured": 1, "limit": 1, "at_least": False, "holds": True}
+    ]

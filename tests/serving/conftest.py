@@ -27,6 +27,7 @@ from serving.service import Service
 from serving.settings import Settings
 from serving.stores import STORES
 from tests.serving.shelf import Shelf
+from tests.serving.sockets import OnSockets, Work, listening
 
 ROOT = Path(__file__).resolve().parents[2]
 MakeService = Callable[..., Service]
@@ -190,6 +191,22 @@ def launch(tmp_path: Path) -> Iterator[Launcher]:
     yield launcher
     for running in launcher.started:
         running.kill()
+
+
+@pytest.fixture
+def on_sockets(make_service: MakeService, monkeypatch: pytest.MonkeyPatch) -> OnSockets:
+    """Runs a coroutine with a server whose patience is a moment's."""
+    monkeypatch.setattr("serving.connections.HEAD_SECONDS", 0.2)
+    monkeypatch.setattr("serving.server.SECONDS_TO_ASK", 0.0)
+
+    def on_sockets(work: Work, **options: Any) -> None:
+        async def main() -> None:
+            async with listening(make_service(port=0, body_timeout=0.2, **options)) as (server, connect):
+                await work(server, connect)
+
+        asyncio.run(main())
+
+    return on_sockets
 
 
 class Gate(FakeEngine):

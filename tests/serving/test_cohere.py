@@ -61,6 +61,38 @@ def test_truncation_has_a_side_and_is_told(client: TestClient) -> None:
     assert refused.json()["message"].startswith("texts.1: 254 tokens")
 
 
+def block(text: str) -> dict[str, Any]:
+    return {"content": [{"type": "TEXT", "text": text}]}
+
+
+def test_inputs_are_texts_in_blocks(client: TestClient) -> None:
+    given = {"texts": TEXTS, "input_type": "search_query"}
+    expected = client.post("/v2/embed", json=given).json()
+    answer = client.post("/v2/embed", json={**given, "texts": None, "inputs": [block(text) for text in TEXTS]}).json()
+    assert (answer["embeddings"], answer["texts"]) == (expected["embeddings"], TEXTS)
+
+
+def test_what_would_be_ignored_is_refused(client: TestClient) -> None:
+    picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+    for says, body in [
+        ("images: ", {"images": ["data:image/png;base64,AAAA"]}),
+        ("inputs.0.content.0.type: ", {"inputs": [{"content": [picture]}]}),
+        ("inputs.0.content: ", {"inputs": [{"content": block("a")["content"] * 2}]}),
+        ("inputs.0.content: ", {"inputs": [{"content": []}]}),
+        ("inputs.0: ", {"inputs": ["a"]}),
+        ("either texts or inputs", {"texts": ["a"], "inputs": [block("a")]}),
+        ("max_tokens: texts are cut to the 128 tokens", {"texts": ["a"], "max_tokens": 127}),
+        ("max_tokens: ", {"texts": ["a"], "max_tokens": 0}),
+    ]:
+        answer = client.post("/v2/embed", json=body)
+        assert answer.status_code == 422 and says in answer.json()["message"], answer.text
+    assert client.post("/v2/embed", json={"texts": ["a"], "max_tokens": 128, "images": None}).status_code == 200
+    too_many = client.post("/v2/embed", json={"inputs": [block("a")] * 2049})
+    assert (too_many.status_code, too_many.json()["message"][:6]) == (413, "inputs")
+    none = client.post("/v2/embed", json={"inputs": []})
+    assert (none.status_code, none.json()["message"][:6]) == (400, "inputs")
+
+
 def test_output_dimension(client: TestClient) -> None:
     answer = client.post("/v2/embed", json={"texts": TEXTS, "output_dimension": 16})
     floats = np.array(answer.json()["embeddings"]["float"])

@@ -160,15 +160,18 @@ def test_closing_tells_those_who_wait_for_the_tokenizer() -> None:
     assert told and len(engine.turns) == 1
 
 
+@dataclass
+class Busy(Recording):
+    """Waits for `embeds`, too, before it embeds."""
+
+    embeds: threading.Event = field(default_factory=threading.Event)
+
+    def embed(self, batch: Sequence[Tokens], *, alone: bool = False) -> Embedded:
+        assert self.embeds.wait(5)
+        return super().embed(batch, alone=alone)
+
+
 def test_what_a_full_queue_will_refuse_is_not_tokenised_first() -> None:
-    @dataclass
-    class Busy(Recording):
-        embeds: threading.Event = field(default_factory=threading.Event)
-
-        def embed(self, batch: Sequence[Tokens], *, alone: bool = False) -> Embedded:
-            assert self.embeds.wait(5)
-            return super().embed(batch, alone=alone)
-
     engine = Busy()
     engine.open.set()
     text = "word " * 90
@@ -183,5 +186,27 @@ def test_what_a_full_queue_will_refuse_is_not_tokenised_first() -> None:
         assert not engine.turns
         engine.embeds.set()
         await asyncio.gather(*waiting)
+
+    embedding(engine, work, max_queued_tokens=300, max_request_tokens=300)
+
+
+def test_those_with_the_tokenizer_count_as_if_they_were_queued() -> None:
+    engine = Busy()
+    engine.open.set()
+    text = "word " * 90
+
+    async def work(embedder: Embedder) -> None:
+        queued = asyncio.create_task(embedder.embed([text], EmbedOptions()))
+        while not embedder.batcher.queued_tokens:
+            await asyncio.sleep(0.001)
+        engine.open.clear()
+        on_their_way = [asyncio.create_task(embedder.embed([text], EmbedOptions())) for _ in range(2)]
+        await asyncio.sleep(0)
+        with pytest.raises(Overloaded, match="92 tokens are queued and 270 more would exceed 300"):
+            await embedder.embed([text], EmbedOptions())
+        engine.open.set()
+        engine.embeds.set()
+        await asyncio.gather(queued, *on_their_way)
+        await embedder.embed([text], EmbedOptions())
 
     embedding(engine, work, max_queued_tokens=300, max_request_tokens=300)

@@ -22,6 +22,7 @@ from models.tokenizer import Tokens
 from serving import logs
 from serving.app import create_app
 from serving.engines.fake import FakeEngine
+from serving.health import Health
 from serving.keys import Key, changed_keys, digest
 from serving.service import Service
 from tests.serving.engines import model
@@ -97,7 +98,7 @@ def test_a_line_for_each_request(keyed: Keyed, written: Written) -> None:
         client.put("/corpora/c", headers=bearer)
         client.post("/embed", json={"inputs": "a"})
         client.get("/private-path", headers=bearer)
-        client.head("/readyz")
+        client.head("/info", headers=bearer)
     told = lines(stream)
     assert [(line["method"], line["route"], line["status"], line["key"]) for line in told] == [
         ("POST", "/embed", 200, "search"),
@@ -105,11 +106,31 @@ def test_a_line_for_each_request(keyed: Keyed, written: Written) -> None:
         ("PUT", None, 403, "search"),
         ("POST", None, 401, None),
         ("GET", None, 404, "search"),
-        ("HEAD", "/readyz", 200, None),
+        ("HEAD", "/info", 200, "search"),
     ]
     assert told[0]["request_id"] == "mine" and len({line["request_id"] for line in told}) == 6
     assert all(line["ms"] >= 0 and line["level"] == "info" and line["time"] for line in told)
     assert "private" not in stream.getvalue()
+
+
+def test_probes_have_a_line_where_something_is_wrong(
+    make_service: Callable[..., Service], wait_until_ready: Wait, written: Written
+) -> None:
+    service = make_service()
+    probes = ("/livez", "/readyz", "/health", "/ping", "/metrics")
+    with TestClient(create_app(service)) as client:
+        wait_until_ready(client)
+        stream = written("json")
+        assert {client.get(path).status_code for path in probes} == {200}
+        assert lines(stream) == []
+        service.health = Health("failed", "the disk is gone")
+        for path in probes:
+            client.get(path)
+    assert [(line["route"], line["status"]) for line in lines(stream)] == [
+        ("/readyz", 503),
+        ("/health", 503),
+        ("/ping", 503),
+    ]
 
 
 @pytest.mark.parametrize("form", ["json", "pretty"])

@@ -174,3 +174,10 @@ def test_the_cache_is_counted(make_service: Callable[..., Service], wait_until_r
         after = samples(client)
         more = {result: f'isosphere_cache_total{{result="{result}"}}' for result in ("hit", "miss")}
         assert {result: after[name] - before[name] for result, name in more.items()} == {"hit": 6, "miss": 3}
+
+
+def test_the_self_test_of_a_bundle_is_nobodys_request(local: TestClient) -> None:
+    text = local.get("/metrics").text
+    for name in ('te_request_count{method="batch"}', 'te_request_count{method="single"}', "te_embed_count"):
+        assert f"\n{name} 0.0\n" in text
+    assert "\nte_request_duration_count 0.0\n" in text

@@ -10,9 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import httpx
 import numpy as np
@@ -20,25 +18,8 @@ import openai
 import pytest
 
 from serving.engines.fake import FakeEngine
-
-ROOT = Path(__file__).resolve().parents[2]
-Launch = Callable[..., Any]
-
-
-def refused(*arguments: str, **environment: str) -> str:
-    """The one line on stderr of a start that ends with 2."""
-    ended = subprocess.run(
-        [sys.executable, "-m", "serving", *arguments],
-        cwd=ROOT,
-        env=environment or None,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert ended.returncode == 2, ended
-    assert "Traceback" not in ended.stderr
-    return ended.stderr.splitlines()[-1]
+from tests.serving.conftest import Launcher
+from tests.serving.processes import asked_itself, refused
 
 
 @pytest.mark.parametrize(
@@ -46,7 +27,7 @@ def refused(*arguments: str, **environment: str) -> str:
     [
         (("--port", "seventy"), "--port: "),
         (("--port", "70000"), "--port: "),
-        (("--engine", "steam"), "--engine: must be one of auto, onnxruntime, openvino, fake"),
+        (("--engine", "steam"), "--engine: must be one of auto, onnxruntime, openvino, tensorrt, fake"),
         (("--max-queued-tokens", "5"), "max_queued_tokens must not be below"),
         (("--nonsense", "1"), "--nonsense"),
     ],
@@ -56,10 +37,10 @@ def test_bad_options(arguments: tuple[str, ...], says: str) -> None:
 
 
 def test_bad_environment() -> None:
-    assert "--device: " in refused(ISOSPHERE_DEVICE="abacus", PATH="")
+    assert "--device: " in refused(env={"ISOSPHERE_DEVICE": "abacus", "PATH": ""})
 
 
-def test_others_are_let_in_with_keys_or_on_purpose(launch: Launch, tmp_path: Path) -> None:
+def test_others_are_let_in_with_keys_or_on_purpose(launch: Launcher, tmp_path: Path) -> None:
     options = ("--engine", "fake", "--data", str(tmp_path), "--port", "0", "--host", "0.0.0.0")
     assert "others can reach 0.0.0.0: ask them for keys (--api-keys-file)" in refused(*options)
     absent = str(tmp_path / "absent.json")
@@ -85,7 +66,7 @@ def test_a_taken_port(tmp_path: Path) -> None:
     assert f"127.0.0.1:{port}" in line and "in use" in line
 
 
-def test_a_taken_data_folder(launch: Launch, tmp_path: Path) -> None:
+def test_a_taken_data_folder(launch: Launcher, tmp_path: Path) -> None:
     launch()
     assert "in use by another server" in refused("--engine", "fake", "--data", str(tmp_path), "--port", "0")
 
@@ -99,7 +80,7 @@ def test_data_that_cannot_be_served(tmp_path: Path) -> None:
     assert f"{file}/corpora can't be used" in refused("--engine", "fake", "--data", file, "--port", "0")
 
 
-def test_it_announces_itself_and_drains_under_load(launch: Launch) -> None:
+def test_it_announces_itself_and_drains_under_load(launch: Launcher) -> None:
     """SIGTERM with requests in flight: every one begun before it is answered, with vectors or with 503."""
     server, told = launch(), threading.Event()
     with concurrent.futures.ThreadPoolExecutor(16) as pool:
@@ -133,13 +114,14 @@ def embed(address: str, i: int, told: threading.Event) -> int | None:
     return answer.status_code
 
 
-def test_printed_commands_work(launch: Launch) -> None:
+def test_printed_commands_work(launch: Launcher) -> None:
     server = launch()
     server.client.put("/corpora/c").raise_for_status()
     server.client.post("/corpora/c/documents", json={"documents": [{"text": "run a coroutine"}]}).raise_for_status()
     server.process.terminate()
     server.process.communicate(timeout=20)
     server = launch()
+    assert server.process.stdout
     lines = [server.process.stdout.readline() for _ in range(5)]
     commands = [line for line in lines if line.startswith("curl")]
     assert len(commands) == 3, lines
@@ -150,7 +132,7 @@ def test_printed_commands_work(launch: Launch) -> None:
 
 
 @pytest.mark.slow
-def test_a_thousand_connections_at_once(launch: Launch) -> None:
+def test_a_thousand_connections_at_once(launch: Launcher) -> None:
     server = launch()
     texts = [f"text {i} " + "word " * (i % 40) for i in range(1000)]
 
@@ -166,7 +148,7 @@ def test_a_thousand_connections_at_once(launch: Launch) -> None:
     assert np.allclose([answer.json()[0] for answer in answers], expected, atol=1e-6)
 
 
-def test_openai_client(launch: Launch) -> None:
+def test_openai_client(launch: Launcher) -> None:
     server = launch()
     client = openai.OpenAI(base_url=f"{server.address}/v1", api_key="none", max_retries=0)
     default = client.embeddings.create(model="any", input=["a", "b"])
@@ -182,40 +164,9 @@ def test_openai_client(launch: Launch) -> None:
     client.close()
 
 
-NO_TORCH = """
-import json, sys, threading, urllib.request
-sys.argv = ["serving", "--bundle", sys.argv[1], "--data", sys.argv[2], "--port", "0", "--no-demo", "--threads", "1"]
-import asyncio, os, signal
-from serving import server
-class Probe(server.Server):
-    async def startup(self, sockets=None):
-        await super().startup(sockets)
-        asyncio.get_running_loop().create_task(self.probe(sockets[0].getsockname()[1]))
-    async def probe(self, port):
-        await self._service.loaded.wait()
-        address, headers = f"http://127.0.0.1:{port}/embed", {"content-type": "application/json"}
-        request = urllib.request.Request(address, b'{"inputs": "a dog"}', headers)
-        vectors = json.load(await asyncio.to_thread(urllib.request.urlopen, request))
-        heavy = [name for name in ("torch", "transformers", "onnx", "sentence_transformers") if name in sys.modules]
-        print(json.dumps({"width": len(vectors[0]), "heavy": heavy}), flush=True)
-        os.kill(os.getpid(), signal.SIGTERM)
-import serving.command as command
-command.Server = Probe
-sys.exit(command.serve(sys.argv[1:]))
-"""
-
-
 def test_no_torch_in_the_server_process(tiny_bundle: Path, tmp_path: Path) -> None:
-    ran = subprocess.run(
-        [sys.executable, "-c", NO_TORCH, str(tiny_bundle), str(tmp_path)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert ran.returncode == 0, ran.stderr
-    assert '{"width": 32, "heavy": []}' in ran.stdout
+    found = asked_itself(tiny_bundle, tmp_path)
+    assert (found["width"], found["heavy"]) == (32, [])
 
 
 SLOW = """
@@ -234,7 +185,7 @@ sys.exit(ended(serve(sys.argv[1:])))
 """
 
 
-def test_a_load_that_runs_does_not_hold_the_end(launch: Launch) -> None:
+def test_a_load_that_runs_does_not_hold_the_end(launch: Launcher) -> None:
     """It can't be interrupted, and who told the server to go will not wait for it."""
     server = launch(command=(sys.executable, "-c", SLOW), ready=False)
     while "it loads" not in server.log.read_text():

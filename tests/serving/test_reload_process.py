@@ -5,15 +5,11 @@ from __future__ import annotations
 import json
 import shutil
 import signal
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import httpx
 import numpy as np
@@ -23,9 +19,9 @@ from models import bundle
 from models.bundle import ONNX
 from models.graph import Graph
 from tests.conftest import WORDS
+from tests.serving.conftest import Launcher, Running
+from tests.serving.processes import python
 
-ROOT = Path(__file__).resolve().parents[2]
-Launch = Callable[..., Any]
 TEXTS = [" ".join(WORDS[i : i + 1 + i % 30]) for i in range(40)]
 WORKERS = 8
 
@@ -56,14 +52,14 @@ def artifacts(tmp_path: Path, tiny_bundle: Path, other_bundle: Path) -> Artifact
     return made
 
 
-def wait_for(server: Any, fingerprint: str) -> None:
+def wait_for(server: Running, fingerprint: str) -> None:
     deadline = time.monotonic() + 30
     while server.client.get("/info").json()["fingerprint"] != fingerprint:
         assert time.monotonic() < deadline
         time.sleep(0.02)
 
 
-def test_no_request_fails_and_none_mixes_two_encoders(launch: Launch, artifacts: Artifacts) -> None:
+def test_no_request_fails_and_none_mixes_two_encoders(launch: Launcher, artifacts: Artifacts) -> None:
     vectors = {}
     for name in ("other", "tiny"):
         fingerprint = artifacts.point(name)
@@ -99,7 +95,7 @@ def test_no_request_fails_and_none_mixes_two_encoders(launch: Launch, artifacts:
         assert np.allclose(answer.json(), expected, atol=1e-4), "wholly of the encoder that it names"
 
 
-def test_a_bad_bundle_leaves_the_old_one_serving(launch: Launch, artifacts: Artifacts) -> None:
+def test_a_bad_bundle_leaves_the_old_one_serving(launch: Launcher, artifacts: Artifacts) -> None:
     fingerprint = artifacts.point("tiny")
     server = launch("--bundle", str(artifacts.default), "--threads", "1", engine="onnxruntime")
     with (artifacts.folder / "other" / ONNX).open("ab") as graph:
@@ -120,7 +116,7 @@ def test_a_bad_bundle_leaves_the_old_one_serving(launch: Launch, artifacts: Arti
     assert (answer.status_code, answer.json()) == (200, {"old": fingerprint, "new": fingerprint})
 
 
-def test_told_while_it_starts(launch: Launch) -> None:
+def test_told_while_it_starts(launch: Launcher) -> None:
     server = launch(ready=False)
     status, blocked = Path(f"/proc/{server.process.pid}/status"), 0
     while not blocked & 1 << (signal.SIGHUP - 1):  # once it is past Python's own start
@@ -166,12 +162,5 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 
 def test_when_its_terminal_goes_the_server_ends(tmp_path: Path, free_port: int) -> None:
     """A terminal that is closed sends SIGHUP too: nobody would be left to stop the server."""
-    ran = subprocess.run(
-        [sys.executable, "-c", HUNG_UP, str(tmp_path), str(free_port)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    ran = python("-c", HUNG_UP, tmp_path, str(free_port))
     assert ran.returncode == 0, ran.stderr

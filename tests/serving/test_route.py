@@ -40,6 +40,21 @@ def test_a_cancellation_from_outside_is_never_taken_for_the_caller_leaving(outsi
     asyncio.run(main())
 
 
+def test_nobody_is_watched_for_an_answer_that_is_there_at_once() -> None:
+    async def main() -> None:
+        async def receive() -> dict[str, Any]:
+            raise AssertionError("asked whether the caller is still there")
+
+        async def work() -> Response:
+            return Response(status_code=204)
+
+        before = asyncio.all_tasks()
+        answer = await _while_connected(Request({"type": "http"}, receive), work())
+        assert answer.status_code == 204 and asyncio.all_tasks() == before
+
+    asyncio.run(main())
+
+
 class Asked(BaseModel):
     """The body of a route."""
 

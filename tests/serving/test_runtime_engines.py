@@ -105,7 +105,9 @@ def remembered(tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     pairs = {REFERENCE.runtime: [REFERENCE], "openvino": [Pair("openvino", "fp32")]}
     for module in (choice, cache):
         monkeypatch.setattr(
-            module, "available", lambda *_, runtimes=RUNTIMES: [pair for name in runtimes for pair in pairs[name]]
+            module,
+            "available",
+            lambda *_, runtimes=RUNTIMES: [pair for name in runtimes for pair in pairs.get(name, [])],
         )
     monkeypatch.setitem(RUNTIMES, "openvino", type("Broken", (), {"__init__": broken, "facts": dict}))
     rows = [Measured(*REFERENCE, 10.0, 1.0, 1.0, 0.0), Measured("openvino", "fp32", 20.0, 2.0, 1.0, 0.0)]

@@ -6,30 +6,15 @@ import asyncio
 import logging
 import signal
 import socket
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 
 import pytest
 
-from serving.server import Server, bind
+from serving.server import Server
 from serving.service import Service
+from tests.serving.sockets import listening
 
 HALF = b'POST /embed HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ncontent-length: 100\r\n\r\n{"inputs": '
-Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
-
-
-@asynccontextmanager
-async def listening(service: Service) -> AsyncIterator[tuple[Server, Callable[[], asyncio.Future[Streams]]]]:
-    """The server, and how to connect to it; it is drained at the end."""
-    bound = bind(service.settings)
-    server = Server(service)
-    async with asyncio.timeout(30):
-        serving = asyncio.create_task(server.serve(sockets=[bound]))
-        await service.loaded.wait()
-        yield server, lambda: asyncio.ensure_future(asyncio.open_connection(*bound.getsockname()[:2]))
-        if service.health.state != "draining":  # a second signal would end this process
-            server.handle_exit(signal.SIGTERM, None)
-        await serving
 
 
 async def status(reader: asyncio.StreamReader) -> bytes:

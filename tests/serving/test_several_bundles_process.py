@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import httpx
 import numpy as np
@@ -20,14 +16,14 @@ import numpy as np
 from models import bundle
 from models.graph import Graph
 from tests.conftest import WORDS
+from tests.serving.conftest import Launcher
+from tests.serving.processes import refused
 
-ROOT = Path(__file__).resolve().parents[2]
 TEXTS = [" ".join(WORDS[i : i + 1 + i % 30]) for i in range(20)]
-Launch = Callable[..., Any]
 
 
 def test_no_request_fails_while_models_come_go_and_are_replaced(
-    launch: Launch, tmp_path: Path, tiny_bundle: Path, other_bundle: Path
+    launch: Launcher, tmp_path: Path, tiny_bundle: Path, other_bundle: Path
 ) -> None:
     folders = {"tiny": tmp_path / "bundles" / "tiny", "other": tmp_path / "bundles" / "other"}
     shutil.copytree(tiny_bundle, folders["tiny"])
@@ -72,14 +68,7 @@ def test_no_request_fails_while_models_come_go_and_are_replaced(
 
 
 def test_two_bundles_of_one_name(tmp_path: Path) -> None:
-    ended = subprocess.run(
-        [sys.executable, "-m", "serving", "--engine", "fake", "--data", str(tmp_path), "--port", "0"],
-        cwd=ROOT,
-        env={**os.environ, "ISOSPHERE_BUNDLE": "a:b"},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
+    line = refused(
+        *("--engine", "fake", "--data", str(tmp_path), "--port", "0"), env={**os.environ, "ISOSPHERE_BUNDLE": "a:b"}
     )
-    assert ended.returncode == 2 and "Traceback" not in ended.stderr
-    assert ended.stderr.splitlines()[-1].startswith("serving: a and b are both called 'fake': ")
+    assert line.startswith("serving: a and b are both called 'fake': ")

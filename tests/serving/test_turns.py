@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 from hypothesis import given
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from models.tokenizer import Tokens
 from serving.batcher import Batcher
 from serving.ports import Embedded
+from serving.turns import Item, Turns, Waiting
 from tests.serving.queues import BUDGET, Engine, batcher, lengths, tokens
 
 
@@ -99,7 +101,7 @@ def test_waiting_is_bounded_by_what_was_ahead(shape: Arrivals) -> None:
     for mark, request in came(shape, engine).items():
         first = next(i for i, batch in enumerate(engine.batches) if any(one.ids[0] == mark for one in batch))
         before = engine.batches[request.batches : first]
-        assert len(before) <= len(request.ahead) + 1
+        assert len(before) <= len(request.ahead)
         assert sum(len(one) for batch in before for one in batch) <= 2 * request.queued + BUDGET
 
 
@@ -122,3 +124,73 @@ def test_a_crowd_behind_a_text_does_not_pass_it_at_will() -> None:
     first = next(i for i, batch in enumerate(engine.batches) if any(one.ids[0] == odd for one in batch))
     before = engine.batches[found[odd].batches : first]
     assert sum(len(one) for batch in before for one in batch) <= 2 * found[odd].queued + BUDGET
+
+
+@dataclass
+class Made:
+    """A batch: its leader, whether that was the first in line, and the numbers of the requests that came by then."""
+
+    leader: int
+    in_turn: bool
+    came: int
+    marks: set[int]
+    tokens: int
+
+
+def made(shape: Arrivals) -> tuple[list[Made], list[tuple[int, int, int]]]:
+    """The batches of `shape` without an engine; and of each request the number of the first batch after it came, how
+    many requests were ahead of it but the leader of the batch before, and the tokens ahead.
+    """
+    turns: Turns[Waiting] = Turns(BUDGET)
+    batches: list[Made] = []
+    found: list[tuple[int, int, int]] = []
+    requests: list[Waiting] = []
+    running: list[Item[Waiting]] = []
+    for coming in [*shape, *([[]] * 1000)]:
+        for texts in coming:
+            leader = running[0].request if running else None
+            ahead = [one for one in requests if one.left and one is not leader]
+            queued = sum(one.tokens_left for one in requests) + sum(item.length for item in running)
+            found.append((len(batches), len(ahead), queued))
+            requests.append(Waiting(lengths=texts, padded=texts))
+            turns.add(requests[-1], queued=queued)
+        running = turns.next_batch(queued=sum(one.tokens_left for one in requests))
+        if running:
+            marks = {requests.index(item.request) for item in running}
+            first, tokens = running[0], sum(item.length for item in running)
+            batches.append(Made(requests.index(first.request), first.place == 0, len(requests), marks, tokens))
+    assert turns.empty and not any(one.left for one in requests)
+    return batches, found
+
+
+@given(arrivals)
+def test_as_many_batches_as_requests_ahead_and_twice_the_tokens(shape: Arrivals) -> None:
+    batches, found = made(shape)
+    for mark, (came, ahead, queued) in enumerate(found):
+        first = next(i for i, batch in enumerate(batches) if mark in batch.marks)
+        before = batches[came:first]
+        assert len(before) <= ahead
+        assert sum(batch.tokens for batch in before) <= 2 * queued + BUDGET
+
+
+@given(arrivals)
+def test_out_of_turn_only_newcomers_lead_that_came_before_the_last_batch_in_turn_ended(shape: Arrivals) -> None:
+    batches, _ = made(shape)
+    seen: set[int] = set()
+    came = 0
+    for before, batch in pairwise(batches):
+        seen |= before.marks
+        if before.in_turn:
+            came = batch.came
+        if not batch.in_turn:
+            assert batch.leader not in seen and batch.leader < came
+
+
+def test_a_turn_lasts_until_a_batchs_worth_of_its_own_tokens_is_taken() -> None:
+    """Requests of many lengths, whose batches are filled by others: they end in the order in which they came."""
+    lengths = [3, 6, 12, 24]
+    batches, _ = made([[lengths] * 6])
+    last = {mark: i for i, batch in enumerate(batches) for mark in batch.marks}
+    assert sorted(last, key=lambda mark: (last[mark], mark)) == list(range(6))
+    endless, _ = made([[[30] * 100, [20, 10, 5]]])
+    assert [batch.leader for batch in endless[:3]] == [0, 1, 1]

@@ -1,0 +1,116 @@
+"""TensorRT through ONNX Runtime: the bundle's float32 graph, compiled for this GPU in float32 or in float16."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from ctypes import CDLL
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import onnxruntime
+
+from models.bundle import FP32, ONNX, Bundle
+from models.runtimes import cuda
+from models.runtimes.base import Embedded, Ids, Options, RuntimeUnavailable, cache_folder
+from models.runtimes.session import TENSORRT, Session
+
+log = logging.getLogger(__name__)
+
+LIBRARY = "libnvinfer.so.10"
+"""What ONNX Runtime's provider is linked to; the provider is in its wheel, TensorRT is not."""
+ROWS = 256
+"""The most texts of a run: what is compiled has room for so many of the longest."""
+USUAL_LENGTH = 64
+INPUTS = ("input_ids", "attention_mask")
+
+
+class TensorRt:
+    """One engine for every shape up to `ROWS` texts of the longest, compiled when it is first made and kept."""
+
+    name: ClassVar = "tensorrt"
+    device = "cuda"
+    streams = 1
+    batch_tokens = cuda.BATCH_TOKENS
+    length_step = 1
+
+    def __init__(self, bundle: Bundle, precision: str, options: Options) -> None:
+        offered = self.precisions(bundle, options)
+        if precision not in offered:
+            raise RuntimeUnavailable(f"no {precision} on tensorrt; there is {', '.join(offered)}")
+        self.precision = precision
+        providers = [(TENSORRT, settings(bundle, precision)), *cuda.PROVIDERS]
+        self._session = Session(bundle.onnx, providers, options.cpu_threads)
+        if self._session.provider != TENSORRT:
+            raise RuntimeUnavailable("ONNX Runtime could not start TensorRT: NVIDIA's driver, CUDA or cuDNN is missing")
+        cuda.warm_up(self.run, bundle.manifest.max_length)
+
+    def run(self, ids: Ids, mask: Ids, *, alone: bool = False) -> Embedded:  # noqa: ARG002 - there is one stream
+        """As many runs of the engine as there are `ROWS` texts."""
+        parts = [self._session.run(ids[at : at + ROWS], mask[at : at + ROWS]) for at in range(0, len(ids), ROWS)]
+        return Embedded(*map(np.concatenate, zip(*parts, strict=True)))
+
+    @staticmethod
+    def precisions(bundle: Bundle, options: Options) -> Sequence[str]:  # noqa: ARG004 - any float32 graph will do
+        """float32 and float16."""
+        if options.device == "cpu":
+            raise RuntimeUnavailable("the CPU was asked for: tensorrt runs on CUDA only")
+        _require()
+        return [FP32, "fp16"]
+
+    @staticmethod
+    def facts() -> dict[str, Any]:
+        """The version of ONNX Runtime that it runs in, and of the library."""
+        _require()
+        return {"version": onnxruntime.__version__, "library": LIBRARY}
+
+
+def settings(bundle: Bundle, precision: str) -> dict[str, str]:
+    """The provider's options: the shapes to compile for, the precision, and where the engine is kept."""
+    longest = bundle.manifest.max_length
+    chosen = {
+        "trt_fp16_enable": str(int(precision == "fp16")),
+        "trt_layer_norm_fp32_fallback": "1",
+        "trt_profile_min_shapes": _shapes(1, 1),
+        "trt_profile_opt_shapes": _shapes(ROWS, min(USUAL_LENGTH, longest)),
+        "trt_profile_max_shapes": _shapes(ROWS, longest),
+    }
+    if not (kept := _kept(bundle.manifest.files[ONNX])):
+        return chosen
+    return chosen | {
+        "trt_engine_cache_enable": "1",
+        "trt_engine_cache_path": str(kept),
+        "trt_timing_cache_enable": "1",
+        "trt_timing_cache_path": str(kept),
+    }
+
+
+def _kept(graph: str) -> Path | None:
+    """The folder of the engines of a graph, by its SHA-256: ONNX Runtime's names for them do not tell weights apart."""
+    if not (folder := cache_folder()):
+        log.warning("no home, and no XDG_CACHE_HOME, to keep what TensorRT compiles in; the next start compiles again")
+        return None
+    kept = folder / "tensorrt" / graph
+    try:
+        kept.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        log.warning("%s: not written (%s); the next start compiles again", kept, error.strerror)
+        return None
+    return kept
+
+
+def _shapes(rows: int, length: int) -> str:
+    return ",".join(f"{name}:{rows}x{length}" for name in INPUTS)
+
+
+def _require() -> None:
+    if TENSORRT not in onnxruntime.get_available_providers():
+        raise RuntimeUnavailable("this ONNX Runtime has no TensorRT: install the `gpu` extra")
+    try:
+        CDLL(LIBRARY)
+    except OSError as error:
+        raise RuntimeUnavailable(
+            f"TensorRT can't be loaded ({error}): `pip install 'tensorrt-cu13<11'`, "
+            "and name its folder tensorrt_libs in LD_LIBRARY_PATH"
+        ) from error

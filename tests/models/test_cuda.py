@@ -1,0 +1,95 @@
+"""What can be known of CUDA without one: what ONNX Runtime is asked for, and what is said where it can't have it."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from models.bundle import Bundle
+from models.runtimes import RUNTIMES, cuda, session
+from models.runtimes.base import Ids, Options, RuntimeUnavailable
+from models.runtimes.session import CPU, CUDA
+
+
+@given(st.integers(1, 2048))
+def test_the_warm_up_meets_every_bucket_once_full_and_with_one_text_the_longest_first(longest: int) -> None:
+    shapes: list[tuple[int, ...]] = []
+
+    def run(ids: Ids, mask: Ids) -> None:
+        assert ids.shape == mask.shape and (mask == 1).all() and ids.dtype == np.int64
+        shapes.append(ids.shape)
+
+    cuda.warm_up(run, longest)
+    lengths = [length for _, length in shapes]
+    assert lengths == sorted(lengths, reverse=True) and lengths[0] == longest
+    full, single = shapes[::2], shapes[1::2]
+    assert all(rows * length <= cuda.BATCH_TOKENS < (rows + 1) * length for rows, length in full)
+    assert single == [(1, length) for _, length in full]
+    assert len(full) == len(set(full)), "each once"
+    ascending = lengths[::-2]
+    assert ascending[0] <= cuda.SHORTEST
+    assert all(longer <= 2 * shorter for shorter, longer in pairwise(ascending))
+
+
+@pytest.fixture
+def asked(opened: Bundle, monkeypatch: pytest.MonkeyPatch) -> list[list[Any]]:
+    """The providers that each session is opened with; what opens is a CPU's, as where CUDA does not start."""
+    calls: list[list[Any]] = []
+    real = onnxruntime.InferenceSession
+
+    def open_session(*rest: Any, providers: list[Any]) -> Any:
+        calls.append(providers)
+        return real(*rest, providers=[CPU])
+
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: [CUDA, CPU])
+    monkeypatch.setattr(onnxruntime, "InferenceSession", open_session)
+    monkeypatch.setattr(session, "_load_cuda", lambda: None)
+    return calls
+
+
+def test_cuda_comes_first_where_it_is_there_and_float32_stays_float32(opened: Bundle, asked: list[list[Any]]) -> None:
+    runtime = RUNTIMES["onnxruntime"](opened, "fp32", Options("auto", 1))
+    (providers,) = asked
+    assert [providers[0][0], providers[1]] == [CUDA, CPU]
+    assert providers[0][1]["use_tf32"] == "0"
+    assert runtime.device == "cpu", "CUDA did not start, and auto takes what there is"
+
+
+def test_a_cpu_that_is_asked_for_is_what_runs(opened: Bundle, asked: list[list[Any]]) -> None:
+    RUNTIMES["onnxruntime"](opened, "fp32", Options("cpu", 2))
+    assert asked == [[CPU], [CPU]]
+
+
+def test_cuda_that_does_not_start_is_one_line_that_says_what_to_install(opened: Bundle, asked: list[list[Any]]) -> None:
+    with pytest.raises(
+        RuntimeUnavailable, match=r"could not start on it: NVIDIA's driver, .*\[cuda,cudnn\]"
+    ) as refusal:
+        RUNTIMES["onnxruntime"](opened, "fp32", Options("cuda", 1))
+    assert "\n" not in str(refusal.value)
+
+
+def test_on_cuda_there_is_one_stream_and_the_warm_up_is_over_when_it_is_loaded(
+    opened: Bundle, asked: list[list[Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class OnCuda(session.Session):
+        """A CPU that says it is CUDA."""
+
+        def __init__(self, *rest: Any) -> None:
+            super().__init__(*rest)
+            self.device = "cuda"
+
+        def run(self, ids: Ids, mask: Ids) -> Any:
+            met.append(ids.shape)
+
+    met: list[tuple[int, ...]] = []
+    monkeypatch.setattr("models.runtimes.onnxruntime.Session", OnCuda)
+    runtime = RUNTIMES["onnxruntime"](opened, "fp32", Options("cuda", 8))
+    assert (runtime.device, runtime.streams, runtime.batch_tokens) == ("cuda", 1, cuda.BATCH_TOKENS)
+    assert [length for _, length in met[::2]] == list(cuda.buckets(opened.manifest.max_length))[::-1]
+    assert len(asked) == 1, "one session"

@@ -1,0 +1,91 @@
+"""A server that asks itself, says in JSON what came of it and how far it reached meanwhile, and ends.
+
+`python -m tests.serving.asking_itself BUNDLE DATA`
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import struct
+import sys
+import urllib.request
+from fcntl import ioctl
+from ipaddress import ip_address
+from typing import Any
+
+SIOCSIFFLAGS, IFF_UP = 0x8914, 1
+HEAVY = ("torch", "transformers", "onnx", "sentence_transformers")
+ELSEWHERE = "192.0.2.1"
+"""An address of nobody (RFC 5737)."""
+
+attempts: list[str] = []
+"""To reach or look up anything but this machine."""
+
+
+def watch(event: str, arguments: tuple[Any, ...]) -> None:
+    """Python's own audit events tell every connection, datagram and name looked up."""
+    if event in ("socket.connect", "socket.sendto", "socket.sendmsg"):
+        address = arguments[1]
+        if isinstance(address, tuple) and not ip_address(address[0]).is_loopback:
+            attempts.append(f"{event} {address}")
+    if event in ("socket.getaddrinfo", "socket.gethostbyname") and arguments[0] not in (None, "127.0.0.1"):
+        attempts.append(f"{event} {arguments[0]}")
+
+
+def has_route(host: str) -> bool:
+    """Whether a datagram to it would have a way; none is sent."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((host, 9))
+        except OSError:
+            return False
+    return True
+
+
+def ask(port: int, path: str, body: Any = None) -> tuple[int, bytes]:
+    headers = {"content-type": "application/json"}
+    request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", body and json.dumps(body).encode(), headers)
+    with urllib.request.urlopen(request) as answer:
+        return answer.status, answer.read()
+
+
+def main(bundle: str, data: str) -> int:
+    """The server's exit status."""
+    if not has_route("127.0.0.1"):  # a new namespace has its loopback down
+        with socket.socket() as any_socket:
+            ioctl(any_socket, SIOCSIFFLAGS, struct.pack("16sh", b"lo", IFF_UP))
+    route = has_route(ELSEWHERE)
+    sys.addaudithook(watch)
+    from serving import command, server
+
+    class AskingItself(server.Server):
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets)
+            assert sockets
+            self.asking = asyncio.create_task(self.ask(sockets[0].getsockname()[1]))
+
+        async def ask(self, port: int) -> None:
+            await self._service.loaded.wait()
+            status, vectors = await asyncio.to_thread(ask, port, "/embed", {"inputs": "a dog"})
+            pages = [await asyncio.to_thread(ask, port, path) for path in ("/docs", "/openapi.json", "/metrics", "/")]
+            found = {
+                "statuses": [status, *(one for one, _ in pages)],
+                "width": len(json.loads(vectors)[0]),
+                "heavy": [name for name in HEAVY if name in sys.modules],
+                "attempts": attempts,
+                "route": route,
+            }
+            sys.stdout.write(f"{json.dumps(found)}\n")
+            sys.stdout.flush()
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    command.Server = AskingItself  # type: ignore[attr-defined]
+    return command.serve(["--bundle", bundle, "--data", data, "--port", "0", "--threads", "1", "--no-demo"])
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

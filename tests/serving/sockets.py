@@ -1,0 +1,63 @@
+"""A server on a socket of this process, and callers who write bytes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+from serving.server import Server, bind
+from serving.service import Service
+
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+Connect = Callable[[], Awaitable[Streams]]
+Work = Callable[[Server, Connect], Awaitable[None]]
+OnSockets = Callable[..., None]
+GET = b"GET /livez HTTP/1.1\r\nhost: a\r\n\r\n"
+CHUNKED = b"POST /embed HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n"
+
+
+@asynccontextmanager
+async def listening(service: Service) -> AsyncIterator[tuple[Server, Callable[[], asyncio.Future[Streams]]]]:
+    """The server, and how to connect to it; it is drained at the end."""
+    bound = bind(service.settings)
+    server = Server(service)
+    async with asyncio.timeout(30):
+        serving = asyncio.create_task(server.serve(sockets=[bound]))
+        await service.loaded.wait()
+        yield server, lambda: asyncio.ensure_future(asyncio.open_connection(*bound.getsockname()[:2]))
+        if service.health.state != "draining":  # a second signal would end this process
+            server.handle_exit(signal.SIGTERM, None)
+        await serving
+
+
+def post(length: int, path: str = "/embed") -> bytes:
+    headers = f"host: a\r\ncontent-type: application/json\r\ncontent-length: {length}"
+    return f"POST {path} HTTP/1.1\r\n{headers}\r\n\r\n".encode()
+
+
+async def answer(reader: asyncio.StreamReader) -> tuple[int, dict[str, str], bytes]:
+    head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
+    headers = dict(line.split(": ", 1) for line in head[1:] if line)
+    return int(head[0].split()[1]), headers, await reader.readexactly(int(headers["content-length"]))
+
+
+@contextlib.asynccontextmanager
+async def trickle(writer: asyncio.StreamWriter, byte: bytes, pause: float = 0.05) -> AsyncIterator[None]:
+    """Sends a byte now and then, for as long as the other side takes it."""
+
+    async def send() -> None:
+        with contextlib.suppress(ConnectionError):
+            while True:
+                writer.write(byte)
+                await writer.drain()
+                await asyncio.sleep(pause)
+
+    sending = asyncio.create_task(send())
+    try:
+        yield
+    finally:
+        sending.cancel()
+        writer.close()
