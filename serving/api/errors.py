@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from enum import Enum
 from typing import Any
 
@@ -29,6 +29,9 @@ _HEADERS = {401: {"www-authenticate": "Bearer"}, 408: {"connection": "close"}}
 _KINDS = {404: "NotFound", 405: "Validation"}
 
 
+Answering = Callable[[Request, Exception], Response]
+
+
 class Family(Enum):
     """Who shaped the errors of a route."""
 
@@ -48,9 +51,21 @@ def family_of(path: str) -> Family:
 
 def install(app: FastAPI) -> None:
     """Every error of the app in its family's shape."""
-    app.add_exception_handler(ServiceError, service_error)
-    app.add_exception_handler(RequestValidationError, _validation_error)
-    app.add_exception_handler(HTTPException, http_error)
+    for kind, answer in (
+        (ServiceError, service_error),
+        (RequestValidationError, _validation_error),
+        (HTTPException, http_error),
+    ):
+        app.add_exception_handler(kind, _on_the_loop(answer))
+
+
+def _on_the_loop(answer: Answering) -> Callable[[Request, Exception], Awaitable[Response]]:
+    """Not in a thread, where Starlette would run it: a process that may open no more files can't begin one."""
+
+    async def handle(request: Request, error: Exception) -> Response:
+        return answer(request, error)
+
+    return handle
 
 
 def invalid(errors: Sequence[Mapping[str, Any]]) -> Invalid:

@@ -49,7 +49,7 @@ def test_nobody_is_watched_for_an_answer_that_is_there_at_once() -> None:
             return Response(status_code=204)
 
         before = asyncio.all_tasks()
-        answer = await _while_connected(Request({"type": "http"}, receive), work())
+        answer = await while_connected(Request({"type": "http"}, receive), work())
         assert answer.status_code == 204 and asyncio.all_tasks() == before
 
     asyncio.run(main())

@@ -1,0 +1,56 @@
+"""What a corpus is to survive: kills, power loss, corrupt files, full disks, crowds, a random walk.
+
+`python -m benchmarks.durability [NAME …] [--trials N]` prints a verdict for each: what was asked for, what was found,
+and whether it holds. Its exit status is the number of those that failed. At full length the figures are kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from benchmarks.__main__ import surroundings
+from benchmarks.durability.trials import TRIALS
+
+RESULTS = Path(__file__).parents[1] / "results" / "durability.json"
+
+
+def main() -> int:
+    """Run the trials named, or all."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.durability", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(TRIALS))
+    parser.add_argument("--trials", type=int, metavar="N", help="how many, or seconds, or operations; default: in full")
+    parser.add_argument(
+        "--folder", type=Path, help="work below it, on its disk; default: the system's temporary folder"
+    )
+    asked = parser.parse_args()
+    if unknown := set(asked.names) - set(TRIALS):
+        parser.error(f"no trial {', '.join(sorted(unknown))}; there are {', '.join(TRIALS)}")
+    failed = 0
+    for name in asked.names or TRIALS:
+        trial, full = TRIALS[name]
+        print(f"{name}: {(trial.__doc__ or '').splitlines()[0]}", flush=True)
+        with TemporaryDirectory(dir=asked.folder, prefix=f"{name}-") as folder:
+            outcome = trial(Path(folder), asked.trials or full)
+        print(*outcome.bounds, json.dumps(outcome.details, indent=1), sep="\n  ", flush=True)
+        failed += not outcome.holds
+        if asked.trials is None:
+            bounds = [bound._asdict() | {"holds": bound.holds} for bound in outcome.bounds]
+            _keep(name, {"trials": full, "holds": outcome.holds, "bounds": bounds, **outcome.details})
+    return failed
+
+
+def _keep(name: str, figures: dict[str, Any]) -> None:
+    kept = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
+    run = {"command": f"python -m benchmarks.durability {name}", "date": datetime.now(UTC).date().isoformat()}
+    kept[name] = {**run, **surroundings(), **figures}
+    RESULTS.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,31 @@
+"""Eight writers and eight readers on one corpus."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from benchmarks.durability.bounds import Bound, Outcome, nothing_wrong
+from benchmarks.durability.server import home
+from benchmarks.durability.traffic import Traffic
+
+WRITERS = READERS = 8
+
+
+def concurrency(folder: Path, seconds: int) -> Outcome:
+    """For so many seconds: nobody is refused, and every read is a prefix of the writes of each writer."""
+    traffic = Traffic.of(WRITERS)
+    with home(folder).server() as server:
+        traffic.check(server)
+        traffic.run(server, READERS, seconds)
+        traffic.check(server)
+        traffic.hear(server)
+        locked = "locked" in server.said() or any("locked" in refusal for refusal in traffic.refusals)
+    refused = sum(n for answer, n in traffic.statuses.items() if answer[-3:] not in ("200", "204"))
+    bounds = [
+        Bound("writes", traffic.statuses["write 200"], 10 * seconds, at_least=True),
+        Bound("reads", traffic.statuses["read 200"], 10 * seconds, at_least=True),
+        Bound("answers other than 200, 204", refused, 0),
+        Bound("`database is locked` seen", int(locked), 0),
+        *nothing_wrong(traffic.verdict),
+    ]
+    return Outcome(bounds, traffic.report())

@@ -1,0 +1,57 @@
+"""`python -m serving` with a second encoder to move to: bundle `other` is the fake one with its signs turned.
+
+Its own fingerprint and name, so that a corpus can be embedded again without a model that costs anything.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from models.tokenizer import Tokens
+from serving import failpoints
+from serving.command import serve
+from serving.engines import ENGINES, fake
+from serving.ports import Embedded, Floats, Model
+
+FIRST, SECOND = "fake", "other"
+OPTIONS = ("--engine", "fake", "--bundle", FIRST, "--bundle", SECOND)
+FINGERPRINTS = {FIRST: "fake-1", SECOND: "fake-2"}
+
+
+class Turned(fake.FakeEngine):
+    """The fake engine, each vector times -1."""
+
+    def embed(self, batch: Sequence[Tokens], *, alone: bool = False) -> Embedded:
+        """Turned."""
+        vectors, norms = super().embed(batch, alone=alone)
+        return Embedded(-vectors, norms)
+
+
+def opened(folder: Path) -> Model:
+    """By its name alone."""
+    model = fake.open_bundle(folder)
+    if folder.name != SECOND:
+        return model
+    golden = [replace(one, vector=[-x for x in one.vector]) for one in model.manifest.golden]
+    manifest = replace(model.manifest, name=SECOND, fingerprint=FINGERPRINTS[SECOND], golden=golden)
+    return replace(model, manifest=manifest, load=lambda _: Turned())
+
+
+def embedded(texts: Sequence[str], fingerprint: str) -> Floats:
+    """(N, D) as the encoder of that fingerprint has them."""
+    engine = Turned() if fingerprint == FINGERPRINTS[SECOND] else fake.FakeEngine()
+    if not texts:
+        return np.empty((0, fake.DIM), np.float32)
+    return engine.embed(engine.tokenize(texts, "right")).vectors
+
+
+if __name__ == "__main__":
+    failpoints.arm(os.environ)
+    ENGINES["fake"] = opened
+    sys.exit(serve(sys.argv[1:]))

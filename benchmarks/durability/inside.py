@@ -1,0 +1,36 @@
+"""The whole server in this process, on a folder, with the fake engine: a start costs milliseconds."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+from fastapi.testclient import TestClient
+
+from serving.app import create_app
+from serving.settings import Settings
+from serving.starting import opened_models, opened_service
+
+
+class FailedError(RuntimeError):
+    """It says that it failed; the message is its own."""
+
+
+@contextmanager
+def serving(data: Path) -> Iterator[httpx.Client]:
+    """Ready.
+
+    Raises:
+        StoreError, FailedError: it can't be.
+    """
+    settings = Settings(data=data, no_demo=True, engine="fake")
+    app = create_app(opened_service(settings, opened_models(settings)))
+    with TestClient(app, raise_server_exceptions=False) as client:
+        while (answer := client.get("/readyz")).status_code != 200:
+            if "failed" in answer.text:
+                raise FailedError(answer.text)
+            time.sleep(0.001)
+        yield client  # type: ignore[misc]

@@ -1,0 +1,91 @@
+"""`kill -9` at random moments and at every named place, while others write, delete and search."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+
+from benchmarks.durability.bounds import Bound, Outcome, nothing_wrong
+from benchmarks.durability.chores import Chores
+from benchmarks.durability.fakes import FIRST, OPTIONS, SECOND
+from benchmarks.durability.places import PLACES
+from benchmarks.durability.server import BrokenError, Home, NotReadyError, home
+from benchmarks.durability.traffic import Traffic
+
+WRITERS, READERS = 4, 2
+LARGE = 30
+"""Passages from which a corpus has a built index: a few writes, so that indexes are built all the time."""
+PATIENCE = 6.0
+"""Seconds until a place is reached; who waits longer is killed where it is."""
+KILLED = -9
+
+
+def kills(folder: Path, times: int, places: Sequence[str] = PLACES) -> Outcome:
+    """Killed so often: every other time at a random moment, else at the places in turn."""
+    at = home(folder, module="benchmarks.durability.fakes", options=(*OPTIONS, "--exact-below", str(LARGE)))
+    traffic = Traffic.of(WRITERS)
+    chores = Chores.beside_writers(traffic.writers, (FIRST, SECOND))
+    killing, reached = Killing(at, traffic, chores, random.Random(times)), Counter[str]()
+    try:
+        for kill in range(times):
+            reached[killing.once(places[kill // 2 % len(places)] if kill % 2 else None)] += 1
+        with at.server() as server:
+            traffic.check(server)
+            chores.check(server, traffic.verdict)
+    except (NotReadyError, BrokenError) as error:
+        traffic.verdict.note("broken", f"after {reached.total()} kills: {error}")
+    bounds = [Bound("kills", reached.total(), times, at_least=True), *nothing_wrong(traffic.verdict)]
+    details = {
+        "killed": dict(sorted(reached.items())),
+        **traffic.report(),
+        "slowest start s": round(killing.slowest, 2),
+        "chores": dict(chores.done),
+    }
+    return Outcome(bounds, details)
+
+
+@dataclass
+class Killing:
+    """A server that is killed again and again."""
+
+    at: Home
+    traffic: Traffic
+    chores: Chores
+    rng: random.Random
+    slowest: float = 0.0
+    """Seconds of a start, at most."""
+
+    def once(self, place: str | None) -> str:
+        """Start, look whether all is there, work until it is killed; where that was.
+
+        Raises:
+            NotReadyError, BrokenError: it ended otherwise, or answers with errors.
+        """
+        turn = self.rng.randint(1, 40) if place and place.endswith("-commit") else self.rng.randint(1, 2)
+        armed = {"ISOSPHERE_FAILPOINTS": f"{place}=kill@{turn}"} if place else {}
+        with self.at.server(armed, wait=False) as server:
+            try:
+                server.wait_until_ready()
+                self.slowest = max(self.slowest, server.seconds)
+                self.traffic.check(server)
+                self.chores.check(server, self.traffic.verdict)
+            except (NotReadyError, httpx.TransportError):
+                if server.process.wait(10) != KILLED:
+                    raise
+                return f"{place}, at the start"
+            timer = threading.Timer(PATIENCE if place else self.rng.uniform(0.02, 1.0), server.process.kill)
+            timer.start()
+            with self.chores.beside(server, self.traffic.verdict):
+                self.traffic.run(server, READERS, 2 * PATIENCE)
+            in_time = timer.is_alive()
+            timer.cancel()
+            self.traffic.hear(server)
+            if place is None:
+                return "random"
+            return place if in_time else f"{place}, not reached"

@@ -1,0 +1,147 @@
+"""A random walk over the server, with restarts, beside a plain dict: whatever is asked, both say the same."""
+
+from __future__ import annotations
+
+import shutil
+from contextlib import ExitStack
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+import numpy as np
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
+
+from benchmarks.durability.bounds import Bound, Outcome
+from benchmarks.durability.inside import serving
+from benchmarks.durability.traffic import CORPUS, DIM, MOST, listed
+from serving.engines.fake import FakeEngine
+
+STEPS = 100
+"""Of a walk."""
+WORDS = ("river", "stone", "paper", "music", "Zürich", "one", "two")
+NAMES = st.sampled_from([f"d{i}" for i in range(12)])
+TEXTS = st.lists(st.sampled_from(WORDS), min_size=1, max_size=5).map(" ".join)
+METADATA = st.fixed_dictionaries({}, optional={"n": st.integers(0, 3), "tag": st.sampled_from(("a", "b"))})
+BATCHES = st.dictionaries(NAMES, st.tuples(TEXTS, METADATA), min_size=1, max_size=4)
+
+
+class Walk(RuleBasedStateMachine):
+    """Of one corpus. The dict holds text and metadata by id, in the order in which they were last written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = Path(mkdtemp())
+        self.held: dict[str, tuple[str, dict[str, Any]]] = {}
+        self.engine = FakeEngine()
+        self.running = ExitStack()
+
+    @initialize()
+    def start(self) -> None:
+        """Empty."""
+        self._open()
+        assert self.client.put(f"/corpora/{CORPUS}").status_code == 201
+
+    @rule(batch=BATCHES)
+    def put(self, batch: dict[str, tuple[str, dict[str, Any]]]) -> None:
+        """New documents and new versions, all or none."""
+        documents = [{"id": name, "text": text, "metadata": more} for name, (text, more) in batch.items()]
+        answer = self.client.post(f"/corpora/{CORPUS}/documents", json={"documents": documents})
+        assert answer.status_code == 200, answer.text
+        for name in batch:
+            self.held.pop(name, None)
+        self.held |= batch
+
+    @rule(name=NAMES)
+    def delete(self, name: str) -> None:
+        """One that may not be there."""
+        answer = self.client.delete(f"/corpora/{CORPUS}/documents/{name}")
+        assert answer.status_code == (204 if name in self.held else 404), answer.text
+        self.held.pop(name, None)
+
+    @rule(n=st.integers(0, 3))
+    def delete_where(self, n: int) -> None:
+        """All that a filter takes."""
+        answer = self.client.request("DELETE", f"/corpora/{CORPUS}/documents", json={"filter": {"n": n}})
+        assert answer.status_code == 200, answer.text
+        self.held = {name: document for name, document in self.held.items() if document[1].get("n") != n}
+
+    @rule(text=TEXTS, k=st.integers(1, 5), tag=st.sampled_from((None, "a", "b")), exact=st.booleans())
+    def search(self, text: str, k: int, tag: str | None, exact: bool) -> None:
+        """Hits and scores are those of every vector compared with every other."""
+        asked = {"query": text, "k": k, "exact": exact} | ({"filter": {"tag": tag}} if tag else {})
+        hits = self.client.post(f"/corpora/{CORPUS}/search", json=asked).raise_for_status().json()["hits"]
+        fits = {name: text for name, (text, more) in self.held.items() if tag is None or more.get("tag") == tag}
+        scores = dict(zip(fits, self._embedded(list(fits.values())) @ self._embedded([text])[0], strict=True))
+        best = sorted(scores.values(), reverse=True)[:k]
+        assert np.allclose([hit["score"] for hit in hits], best, atol=2e-6)
+        assert len({hit["id"] for hit in hits}) == len(hits)
+        for hit in hits:
+            assert abs(scores[hit["id"]] - hit["score"]) < 2e-6
+            assert (hit["text"], hit["metadata"]) == self.held[hit["id"]]
+
+    @rule(word=st.sampled_from(WORDS))
+    def words(self, word: str) -> None:
+        """Every document with the word."""
+        asked = {"query": word, "mode": "lexical", "k": MOST}
+        hits = self.client.post(f"/corpora/{CORPUS}/search", json=asked).raise_for_status().json()["hits"]
+        assert {hit["id"] for hit in hits} == {name for name, (text, _) in self.held.items() if word in text.split()}
+
+    @rule(now=st.sampled_from((*[False] * 9, True)))
+    def restart(self, now: bool) -> None:
+        """Closed as by SIGTERM, opened again; one time in ten, since it takes longer than all else."""
+        if now:
+            self.running.close()
+            self._open()
+        self.look()
+
+    def teardown(self) -> None:
+        """After the last step."""
+        self.running.close()
+        shutil.rmtree(self.folder)
+
+    def _open(self) -> None:
+        self.client = self.running.enter_context(serving(self.folder))
+
+    @rule()
+    def look(self) -> None:
+        """The list in its order, and the search for everything."""
+        documents = {one["id"]: (one["text"], one["metadata"]) for one in listed(self.client)}
+        assert list(documents.items()) == list(self.held.items())
+        everything = {"vector": [1.0] * DIM, "k": MOST}
+        hits = self.client.post(f"/corpora/{CORPUS}/search", json=everything).raise_for_status().json()["hits"]
+        assert {hit["id"]: (hit["text"], hit["metadata"]) for hit in hits} == self.held
+        assert len(hits) == len(self.held)
+
+    def _embedded(self, texts: list[str]) -> Any:
+        return self.engine.embed(self.engine.tokenize(texts, "right")).vectors if texts else np.empty((0, DIM))
+
+
+def walk(operations: int) -> None:
+    """So many steps, in walks of `STEPS`.
+
+    Raises:
+        AssertionError: the server and the dict differ; the message is the shortest walk that shows it.
+    """
+    run_state_machine_as_test(
+        Walk,
+        settings=settings(
+            max_examples=max(1, operations // STEPS),
+            stateful_step_count=min(STEPS, operations),
+            deadline=None,
+            database=None,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
+
+
+def model(folder: Path, operations: int) -> Outcome:  # noqa: ARG001 - every trial is given a folder
+    """So many operations of a random walk, restarts among them, against a dict; exact search against brute force."""
+    try:
+        walk(operations)
+    except AssertionError as error:
+        return Outcome(
+            [Bound("walks that differ", 1, 0)], {"difference": str(error), "notes": getattr(error, "__notes__", [])}
+        )
+    return Outcome([Bound("walks that differ", 0, 0)])

@@ -1,0 +1,37 @@
+"""The places where the server can be made to die; a test holds this list against the calls in `serving/`."""
+
+from __future__ import annotations
+
+STORE = (
+    "store.before-commit",
+    "store.after-commit",
+    "store.before-copy",
+    "store.after-copy",
+    "store.before-adopt",
+    "store.after-adopt",
+    "store.before-swap",
+    "store.after-swap",
+    "store.before-drop",
+    "store.after-drop",
+)
+INDEX = (
+    "index.before-save",
+    "index.before-manifest",
+    "index.after-manifest",
+    "index.before-bury",
+    "index.compaction",
+)
+JOBS = (
+    "jobs.before-spool",
+    "jobs.after-spool",
+    "jobs.before-checkpoint",
+    "jobs.after-checkpoint",
+    "jobs.finished",
+)
+SNAPSHOTS = (
+    "snapshots.before-pack",
+    "snapshots.after-pack",
+    "snapshots.before-restore",
+    "snapshots.after-restore",
+)
+PLACES = (*STORE, *INDEX, *JOBS, *SNAPSHOTS)

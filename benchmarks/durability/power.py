@@ -1,0 +1,56 @@
+"""The power goes while others write: what was not synced is lost, what was acknowledged is not."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from pathlib import Path
+
+from benchmarks.durability.bounds import Bound, Outcome, nothing_wrong
+from benchmarks.durability.chores import Chores
+from benchmarks.durability.fakes import FIRST, OPTIONS, SECOND
+from benchmarks.durability.kills import LARGE
+from benchmarks.durability.server import BrokenError, NotReadyError, home
+from benchmarks.durability.shim import LOSSES, Disk, compiled
+from benchmarks.durability.traffic import Traffic
+
+WRITERS = 3
+
+
+def power(folder: Path, times: int) -> Outcome:
+    """It goes so often, each time at a random moment, with each kind of loss in turn.
+
+    Raises:
+        NoCompilerError: the shim is C.
+    """
+    rng = random.Random(times)
+    at = home(folder, module="benchmarks.durability.fakes", options=(*OPTIONS, "--exact-below", str(LARGE)))
+    disk = Disk(compiled(folder), at.data, folder / "shadow")
+    at.environment = disk.environment
+    traffic, lost = Traffic.of(WRITERS), Counter[str]()
+    chores = Chores.beside_writers(traffic.writers, (FIRST, SECOND))
+    disk.settle()
+    for time in range(times + 1):
+        loss = LOSSES[time % len(LOSSES)]
+        try:
+            with at.server() as server:
+                traffic.check(server)
+                chores.check(server, traffic.verdict)
+                if time == times:
+                    break
+                with chores.beside(server, traffic.verdict):
+                    traffic.run(server, 1, rng.uniform(0.05, 0.8))
+                    server.kill()
+                traffic.hear(server)
+        except (NotReadyError, BrokenError) as error:
+            traffic.verdict.note("broken", f"after {lost}: {error}")
+            break
+        disk.lose(loss, rng)
+        lost[loss] += 1
+    bounds = [Bound("times the power went", sum(lost.values()), times, at_least=True), *nothing_wrong(traffic.verdict)]
+    details = {
+        "lost each time": dict(lost),
+        **traffic.report(),
+        "chores": dict(chores.done),
+    }
+    return Outcome(bounds, details)

@@ -1,0 +1,141 @@
+"""A server of ours on a folder that outlives it: started, killed, started again."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+
+ROOT = Path(__file__).resolve().parents[2]
+PATIENCE = 120.0
+"""Seconds until a server must be ready."""
+
+
+class NotReadyError(RuntimeError):
+    """It ended or said that it failed; the message is the end of its log."""
+
+
+class BrokenError(RuntimeError):
+    """It answered with an error where it must not; the message has the answer, and the end of its log."""
+
+
+@dataclass
+class Server:
+    """A process."""
+
+    process: subprocess.Popen[bytes]
+    address: str
+    log: Path
+    seconds: float = 0.0
+    """From its start until it was ready."""
+
+    def client(self, timeout: float = 60.0) -> httpx.Client:
+        """For one thread."""
+        return httpx.Client(base_url=self.address, timeout=timeout, trust_env=False)
+
+    def wait_until_ready(self, patience: float = PATIENCE) -> None:
+        """Until the first 200 of /readyz.
+
+        Raises:
+            NotReadyError: it won't come, or took longer than `patience` seconds.
+        """
+        began = time.perf_counter()
+        with self.client() as client:
+            while True:
+                if self.process.poll() is not None or time.perf_counter() - began > patience:
+                    raise NotReadyError(f"exit status {self.process.poll()}: {self.said()}")
+                try:
+                    answer = client.get("/readyz")
+                except httpx.TransportError:
+                    answer = None
+                if answer is not None and answer.status_code == 200:
+                    break
+                if answer is not None and "failed" in answer.text:
+                    raise NotReadyError(answer.text)
+                time.sleep(0.01)
+        self.seconds = time.perf_counter() - began
+
+    def said(self) -> str:
+        """The end of its log."""
+        return self.log.read_text(errors="replace")[-3000:]
+
+    def complaints(self) -> list[str]:
+        """What it logged as errors: message and traceback of each line."""
+        lines = self.log.read_text(errors="replace").splitlines()
+        records = (json.loads(line) for line in lines if line.startswith('{"time"') and line.endswith("}"))
+        return [f"{one['message']} {one.get('traceback', '')[-600:]}" for one in records if one["level"] == "error"]
+
+    def kill(self) -> int:
+        """`kill -9`, if it still lives; how it ended."""
+        self.process.kill()
+        return self.process.wait()
+
+    def stop(self) -> int:
+        """As an operator does."""
+        self.process.terminate()
+        return self.process.wait(60)
+
+
+@dataclass
+class Home:
+    """A folder with the server's data, and how it is to be served."""
+
+    folder: Path
+    options: Sequence[str] = ("--engine", "fake")
+    module: str = "serving"
+    """What is run."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    prefix: Sequence[str] = ()
+    """Of the command: what it is started by."""
+    started: int = 0
+
+    @property
+    def data(self) -> Path:
+        """The data folder."""
+        return self.folder / "data"
+
+    @contextmanager
+    def server(self, environment: Mapping[str, str] | None = None, *, wait: bool = True) -> Iterator[Server]:
+        """One process on it, ready unless told not to wait; killed at the end if it has not gone."""
+        self.started += 1
+        port, log = _free_port(), self.folder / "server.log"
+        own = (sys.executable, "-m", self.module, "--data", str(self.data), "--no-demo", "--port", str(port))
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                [*self.prefix, *own, *self.options],
+                cwd=ROOT,
+                stdout=output,
+                stderr=output,
+                env={**os.environ, "OMP_NUM_THREADS": "1", **self.environment, **(environment or {})},
+            )
+        server = Server(process, f"http://127.0.0.1:{port}", log)
+        try:
+            if wait:
+                server.wait_until_ready()
+            yield server
+        except httpx.HTTPStatusError as error:
+            raise BrokenError(f"{error.request.url}: {error.response.text[:300]}; it said {server.said()}") from error
+        finally:
+            server.kill()
+
+
+def home(folder: Path, **how: object) -> Home:
+    """A new one in `folder`."""
+    made = Home(folder, **how)  # type: ignore[arg-type]
+    made.data.mkdir(parents=True)
+    return made
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

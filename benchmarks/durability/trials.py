@@ -1,0 +1,20 @@
+"""The trials by name, each with its full length."""
+
+from __future__ import annotations
+
+from benchmarks.durability.bounds import Trial
+from benchmarks.durability.concurrency import concurrency
+from benchmarks.durability.corrupt import corrupt
+from benchmarks.durability.disk import disk
+from benchmarks.durability.kills import kills
+from benchmarks.durability.model import model
+from benchmarks.durability.power import power
+
+TRIALS: dict[str, tuple[Trial, int]] = {
+    "kills": (kills, 200),
+    "power": (power, 100),
+    "model": (model, 200_000),
+    "corrupt": (corrupt, 1_000_000),
+    "disk": (disk, 10),
+    "concurrency": (concurrency, 60),
+}

@@ -1,0 +1,24 @@
+"""The trials of `python -m benchmarks.durability`, in short; at full length they are run by command."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.durability.trials import TRIALS
+
+SHORT = {"kills": 12, "power": 8, "corrupt": 60, "disk": 1, "concurrency": 5, "model": 10_000}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TRIALS)
+def test_it_holds(name: str, tmp_path: Path) -> None:
+    trial, _ = TRIALS[name]
+    outcome = trial(tmp_path, SHORT[name])
+    assert outcome.holds, f"{[str(bound) for bound in outcome.bounds if not bound.holds]} {outcome.details}"
+
+
+def test_a_short_walk_agrees_with_a_dict(tmp_path: Path) -> None:
+    trial, _ = TRIALS["model"]
+    assert trial(tmp_path, 30).holds
