@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -13,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from models.bundle import Manifest
-from serving.errors import Conflict, Invalid, NotFound
+from serving.errors import Conflict, Invalid, NotFound, ServiceError
 from serving.filters import Filter
 from serving.finding import Found, Query, Wanted, find
 from serving.indexes.live import LiveIndex
@@ -21,6 +22,12 @@ from serving.indexes.report import Report
 from serving.open_corpus import OpenCorpus
 from serving.opening import Indexes
 from serving.ports import Chunking, Content, Corpus, Document, Facets, Held, IndexSize, Removal, Size, Store
+from serving.sampling import Sample, sampled
+from serving.stores.blocks import blocks
+
+log = logging.getLogger(__name__)
+REMOVED_TOGETHER = 500
+"""Documents of one commit, between which others read and write."""
 
 
 def is_stale(corpus: Corpus, size: Size, served: Collection[str]) -> bool:
@@ -36,6 +43,8 @@ class Description:
     size: Size
     index: Report | None
     """None before the first document."""
+    damage: str | None = None
+    """Why it can't be served, if it can't."""
 
 
 class Corpora:
@@ -56,10 +65,13 @@ class Corpora:
         return self._store.names()
 
     def warm(self) -> None:
-        """Open every index now rather than at the first search."""
+        """Open every index now rather than at the first search; a corpus that can't be read keeps no other waiting."""
         for name in self.names():
-            with suppress(NotFound), self._locked(name) as corpus:
-                corpus.index()
+            try:
+                with self._locked(name) as corpus:
+                    corpus.index()
+            except ServiceError as error:
+                log.error("corpus %r is not served: %s", name, error)
 
     def create(
         self,
@@ -92,10 +104,15 @@ class Corpora:
 
     def drop(self, name: str) -> None:
         """Remove a corpus and everything in it."""
-        with self._locked(name) as corpus, self._naming:
-            corpus.close(gone=True, erase=True)  # first: no index may be left beside another corpus of that name
-            self._store.drop(name)
-            del self._open[name]
+        corpus = self._named(name)
+        with corpus.copying, corpus.locked(), self._naming:
+            corpus.close(erase=True)  # first: no index may be left beside another corpus of that name
+            try:
+                self._store.drop(name)
+            finally:
+                if name not in self._store.names():
+                    corpus.close(gone=True)
+                    del self._open[name]
 
     def corpus(self, name: str) -> tuple[Corpus, Size]:
         """What it is and how much it holds."""
@@ -105,22 +122,28 @@ class Corpora:
         """Every corpus, by name."""
         found = []
         for name in self.names():
-            with suppress(NotFound):  # dropped since it was named
+            with suppress(ServiceError):  # dropped since it was named, or damaged
                 found.append(self.corpus(name))
         return found
 
     def description(self, name: str) -> Description:
         """What it is, how much it holds and how it is searched."""
-        with self._locked(name) as corpus:
-            live = corpus.index()
-            return Description(*self.corpus(name), None if live is None else live.report)
+        live = self._named(name).live
+        if live is None:
+            with self._locked(name) as corpus:
+                live = corpus.index()
+        return Description(*self.corpus(name), None if live is None else live.report)
 
     def descriptions(self) -> list[Description]:
         """Every corpus, by name."""
         found = []
         for name in self.names():
-            with suppress(NotFound):  # dropped since it was named
+            try:
                 found.append(self.description(name))
+            except NotFound:  # dropped since it was named
+                continue
+            except ServiceError as error:
+                found.append(Description(Corpus(name), Size(0, 0, 0), None, error.message))
         return found
 
     def build_now(self, name: str) -> Report | None:
@@ -156,15 +179,26 @@ class Corpora:
             raise NotFound(f"corpus {name!r} has no document {document!r}")
 
     def delete_where(self, name: str, where: Filter) -> int:
-        """Remove every document whose metadata matches; how many."""
-        with self._locked(name) as corpus:
-            ids = self._store.ids_matching(name, where)
-            corpus.write(Removal(ids))
-        return len(ids)
+        """Remove every document whose metadata matches; how many. Others read and write between its commits."""
+        corpus, removed = self._named(name), 0
+        for block in blocks(self._store.ids_matching(name, where), REMOVED_TOGETHER):
+            with corpus.locked():
+                ids = [id for id in block if self._matches(name, id, where)]
+                corpus.write(Removal(ids))
+            removed += len(ids)
+        return removed
 
-    def embedded(self, name: str, texts: Sequence[str], chunking: Chunking | None) -> list[Held | None]:
+    def _matches(self, name: str, document: str, where: Filter) -> bool:
+        """Still: it may have been replaced since."""
+        with suppress(NotFound):
+            return where.matches(self._store.document(name, document).metadata)
+        return False
+
+    def embedded(
+        self, name: str, texts: Sequence[str], chunking: Chunking | None, fingerprint: str
+    ) -> list[Held | None]:
         """See `Store.embedded`."""
-        return self._store.embedded(name, texts, chunking)
+        return self._store.embedded(name, texts, chunking, fingerprint)
 
     def document(self, name: str, document: str) -> Document:
         """One document by its id."""
@@ -180,6 +214,10 @@ class Corpora:
         """See `Store.facets`."""
         return self._store.facets(name, values)
 
+    def sample(self, name: str, size: int, field: str | None) -> Sample:
+        """See `sampling.sampled`."""
+        return sampled(self._store, name, size, field)
+
     def search(self, name: str, queries: Sequence[Query], wanted: Wanted, fingerprint: str | None = None) -> Found:
         """The best passages for each query.
 
@@ -188,13 +226,19 @@ class Corpora:
         """
         with self._locked(name) as corpus:
             index, removals = self._searched(name, corpus, queries, fingerprint), corpus.removals
-        found = find(self._store, name, index, queries, wanted)
+        failure = None
+        try:
+            found = find(self._store, name, index, queries, wanted)
+        except Exception as error:  # maybe of what changed: vectors of another width, an index that went
+            failure = error
         with self._locked(name) as now:
             if now is not corpus or now.removals != removals:
                 # A document replaced meanwhile was there all the time, and may yet have been missed: again, alone.
                 index = self._searched(name, now, queries, fingerprint)
                 found = find(self._store, name, index, queries, wanted)
-        return Found(found, "exact" if index is None else index.report.kind)
+            elif failure:
+                raise failure
+        return Found(found, "exact" if index is None else index.kind)
 
     def encoder(self, name: str, served: Sequence[str]) -> str:
         """The fingerprint, among those `served`, of what embeds the texts and queries of the corpus.
@@ -223,29 +267,46 @@ class Corpora:
     def swap(self, name: str, fingerprint: str) -> bool:
         """Let the fresh vectors serve, and an index made of them; see `Store.swap`."""
         with self._locked(name) as corpus:
+            if self._store.corpus(name).fingerprint == fingerprint:
+                return True
             if not self._store.swap(name, fingerprint):
                 return False
             corpus.close(erase=True)
             corpus.index()
-            return True
+        self._store.give_back(name)
+        return True
 
     def copy(self, name: str, to: Path) -> tuple[Corpus, Size]:
         """See `Store.copy`."""
-        return self._store.copy(name, to)
+        with self._named(name).copying:
+            return self._store.copy(name, to)
 
     def adopt(self, name: str, file: Path) -> None:
         """Serve the copy of a corpus in `file`, in place of what was called so; see `Store.adopt`."""
-        with self._naming:
-            before = self._open.get(name)
-            with before.locked() if before else nullcontext():
-                if before:
-                    before.close(erase=True)  # first: no index may be left beside another history
-                self._store.adopt(name, file)
-                if before:
-                    before.close(gone=True)
-            self._open[name] = self._opened(name)
+        self._store.adopt(name, file, self._replaced(name))
         with self._locked(name) as corpus:
             corpus.index()
+
+    @contextmanager
+    def _replaced(self, name: str) -> Iterator[None]:
+        """Around the step from one file to another: who writes or searches waits, and goes on with what is there then.
+
+        Raises:
+            Conflict, NotFound: it came, or went, at this very moment.
+        """
+        with ExitStack() as held:
+            before = self._open.get(name)
+            if before:
+                held.enter_context(before.copying)
+                held.enter_context(before.locked())
+            held.enter_context(self._naming)
+            if self._open.get(name) is not before:
+                raise Conflict(f"corpus {name!r} was created while it was being restored: restore it again")
+            if before:
+                before.close(erase=True)  # first: no index may be left beside another history
+            yield
+            if not before:
+                self._open[name] = self._opened(name)
 
     def verify(self, name: str) -> list[str]:
         """See `Store.verify`."""
@@ -285,10 +346,12 @@ class Corpora:
     def _searched(
         self, name: str, corpus: OpenCorpus, queries: Sequence[Query], fingerprint: str | None
     ) -> LiveIndex | None:
-        if fingerprint is not None:
-            self.encoder(name, [fingerprint])
-        index, dim = corpus.index(), self._store.corpus(name).dim
-        wrong = next((q.vector for q in queries if q.vector is not None and len(q.vector) != dim), None)
-        if index is not None and wrong is not None:
-            raise Invalid(f"{len(wrong)} numbers, but corpus {name!r} has {dim} dimensions", field="vector")
+        index = corpus.index()
+        if index is None or (fingerprint is not None and index.fingerprint != fingerprint):
+            if fingerprint is not None:
+                self.encoder(name, [fingerprint])
+            return None  # it holds nothing
+        wrong = next((q.vector for q in queries if q.vector is not None and len(q.vector) != index.dim), None)
+        if wrong is not None:
+            raise Invalid(f"{len(wrong)} numbers, but corpus {name!r} has {index.dim} dimensions", field="vector")
         return index

@@ -55,7 +55,7 @@ def _due(service: Service) -> bool:
     """A corpus of this name that somebody described otherwise is not ours to replace."""
     listing = service.library.corpora.listing()
     ours = [found for found in listing if (found[0].name, found[0].description) == (NAME, DESCRIPTION)]
-    return not listing or any(is_stale(*found, service.encoders.fingerprints) for found in ours)
+    return not service.library.corpora.names() or any(is_stale(*found, service.encoders.fingerprints) for found in ours)
 
 
 def _store(corpora: Corpora, whole: Content) -> None:

@@ -9,32 +9,30 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from itertools import count, islice
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from serving.errors import Backend, Overloaded, Unhealthy
 from serving.ingest import Checked, Options, checked, names_within, rows
 from serving.ingest.documents import empty, unrepeated
 from serving.jobs import Running
 from serving.jobs.threads import in_thread
+from serving.patience import patiently
 from serving.ports import Chunking, Document
-from serving.priority import bulk_work
 from serving.settings import Settings
 
 if TYPE_CHECKING:
     from serving.library import Library
     from serving.service import Service
 
-BLOCK_DOCUMENTS, BLOCK_CHARACTERS = 256, 1_000_000
+BLOCK_DOCUMENTS, BLOCK_CHARACTERS = 256, 100_000
 """Of one commit."""
 IN_FLIGHT = 6
-"""Blocks at a time: some are embedded while others are read and committed."""
+"""Blocks at a time: some are embedded while others are read and committed. They take turns in the engine, and so end
+nearly together: the first progress is told when so many are done."""
 LOOKED_AT = 2000
 """Rows that are checked at a time, by a thread that then looks whether it is to stop."""
-TRIES = 6
-"""Of a block whose batch fails in the engine, each after twice the time of the one before."""
 
 
 async def ingest(service: Service, job: Running) -> dict[str, Any]:
@@ -137,20 +135,8 @@ async def _store(library: Library, job: Running, upload: _Upload, left_out: froz
 
 
 async def _added(library: Library, corpus: str, documents: Sequence[Document], chunking: Chunking | None) -> int:
-    """How many passages were cut to the model's length. A server that is busy, or going, is waited for."""
-    failures = count(1)
-    while True:
-        try:
-            with bulk_work():
-                return (await library.add(corpus, documents, chunking)).truncated
-        except Overloaded as error:
-            await asyncio.sleep(error.retry_after or 1)
-        except Unhealthy:
-            await asyncio.sleep(1)
-        except Backend:
-            if (failed := next(failures)) == TRIES:
-                raise
-            await asyncio.sleep(2.0 ** (failed - 2))
+    """How many passages were cut to the model's length."""
+    return (await patiently(lambda: library.add(corpus, documents, chunking))).truncated
 
 
 def _block(rows: Iterator[Checked]) -> list[Checked]:

@@ -16,6 +16,7 @@ from serving.corpora import Corpora
 from serving.embedder import Embedder
 from serving.embeddings import AS_THEY_ARE
 from serving.encoders import Encoders
+from serving.errors import Conflict
 from serving.finding import Found, Query, Wanted
 from serving.ingest.chunking import cut
 from serving.lanes import Lanes
@@ -58,11 +59,18 @@ class Library:
 
         A text that the corpus holds already is not embedded again.
         """
+        try:
+            return await self._add(corpus, documents, chunking)
+        except Conflict:  # if it has moved to another encoder in between
+            return await self._add(corpus, documents, chunking)
+
+    async def _add(self, corpus: str, documents: Sequence[Document], chunking: Chunking | None) -> Added:
         async with self.encoder_of(corpus) as embedder:
             if not documents:
                 return Added(0, 0)
+            fingerprint = embedder.manifest.fingerprint
             texts = [document.text for document in documents]
-            known = await self.lanes.run(corpus, lambda: self.corpora.embedded(corpus, texts, chunking))
+            known = await self.lanes.run(corpus, lambda: self.corpora.embedded(corpus, texts, chunking, fingerprint))
             fresh = [i for i, held in enumerate(known) if held is None]
             spans, vectors, truncated = await _embedded(embedder, texts, fresh, chunking)
             held = dict(zip(fresh, map(Held, spans, vectors), strict=True))
@@ -88,6 +96,12 @@ class Library:
         if wanted.mode == "lexical":
             with self._admitted():
                 return await self._found(corpus, [Query(text, None) for text in queries], wanted)
+        try:
+            return await self._searched(corpus, queries, wanted)
+        except Conflict:  # if it has moved to another encoder in between
+            return await self._searched(corpus, queries, wanted)
+
+    async def _searched(self, corpus: str, queries: Sequence[str], wanted: Wanted) -> Found:
         async with self.encoder_of(corpus) as embedder:
             made = await embedder.embed(queries, AS_THEY_ARE, "queries")
             asked = [Query(text, row) for text, row in zip(queries, made.vectors, strict=True)]

@@ -8,10 +8,12 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 from serving.errors import NotFound
 from serving.indexes.live import LiveIndex
 from serving.ports import Change, Content, Corpus, Store, Write
+from serving.stores.failures import naming
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +41,8 @@ class OpenCorpus:
         self._lock = threading.RLock()
         self._pending: deque[_Pending] = deque()
         self._gone = False
+        self.copying = threading.Lock()
+        """Around a copy, which takes long. Whoever wants its file to go takes it before the lock, which others want."""
         self.live: LiveIndex | None = None
         """The index, as far as it is open; None for a corpus that never held a document."""
         self.removals = 0
@@ -73,7 +77,7 @@ class OpenCorpus:
                 self._commit([self._pending.popleft() for _ in range(len(self._pending))])
         if isinstance(mine.outcome, Exception):
             raise mine.outcome
-        assert mine.outcome is not None, "whoever takes a write from the others has its outcome before the lock goes"
+        assert mine.outcome is not None, "see _commit"
         return mine.outcome
 
     def index(self) -> LiveIndex | None:
@@ -91,27 +95,30 @@ class OpenCorpus:
             self.removals += 1
             live, self.live = self.live, None
             if live is not None:
-                live.close(erase=erase)
+                with naming(Path("indexes", self._name)):
+                    live.close(erase=erase)
 
     def _commit(self, together: Sequence[_Pending]) -> None:
-        before = self._store.corpus(self._name)
+        """Each of them has its outcome on return: whoever takes a write from the others owes them that."""
         try:
             outcomes = self._store.write(self._name, [pending.write for pending in together])
         except Exception as error:
             for pending in together:
                 pending.outcome = error
-            raise
-        if self._store.corpus(self._name).fingerprint != before.fingerprint:
-            self.close(erase=True)  # it was empty, and may have had another width
+            return
         for pending, outcome in zip(together, outcomes, strict=True):
             pending.outcome = outcome
-            if not isinstance(outcome, Exception):
-                self._follow(outcome, pending.write)
+        for pending in together:
+            if isinstance(pending.outcome, Change):
+                self._follow(pending.outcome, pending.write)
 
     def _follow(self, change: Change, write: Write) -> None:
         """The write is acknowledged whatever happens here: the store has it."""
         self.removals += len(change.removed) > 0
         if self.live is None:
+            return
+        if isinstance(write, Content) and write.fingerprint != self.live.fingerprint:
+            self.close()  # it was empty; vectors of another encoder go to another index
             return
         try:
             if isinstance(write, Content):
@@ -119,5 +126,5 @@ class OpenCorpus:
             else:
                 self.live.remove(change.removed)
         except Exception:
-            log.exception("the index of corpus %r could not be updated; it is made anew from the store", self._name)
-            self.close(erase=True)
+            log.exception("the index of corpus %r could not be updated; it is opened anew", self._name)
+            self.close()

@@ -11,6 +11,7 @@ from serving.indexes.live import LiveIndex
 from serving.indexes.plan import Plan
 from serving.indexes.saved import Identity
 from serving.ports import Corpus, Floats, Keys, Store
+from serving.stores.failures import naming
 
 
 @dataclass(frozen=True)
@@ -46,13 +47,18 @@ class Indexes:
         self._builder = Builder()
 
     def open(self, store: Store, corpus: Corpus, target: Callable[[], float]) -> LiveIndex:
-        """That of `corpus`, which has a width; `target` tells the recall that it is to reach."""
+        """That of `corpus`, which has a width; `target` tells the recall that it is to reach.
+
+        Raises:
+            InsufficientStorage, Unhealthy: the disk fails.
+        """
         assert corpus.fingerprint is not None and corpus.dim is not None
         identity = Identity(corpus.generation, corpus.fingerprint, corpus.dim)
         source, folder = _Source(store, corpus.name), self._folder / corpus.name
-        return LiveIndex(
-            source, identity, self._builder, folder=folder, target=target, threads=self._threads, plan=self._plan
-        )
+        with naming(folder):
+            return LiveIndex(
+                source, identity, self._builder, folder=folder, target=target, threads=self._threads, plan=self._plan
+            )
 
     def close(self) -> None:
         """Stop building."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -145,8 +146,7 @@ class Corpus:
         return self.recall_target or RECALL_TARGET
 
 
-@dataclass(frozen=True)
-class Document:
+class Document(NamedTuple):
     """A text, the id its owner gave it, and what its owner knows about it."""
 
     id: str
@@ -198,7 +198,7 @@ Write = Content | Removal
 
 
 class Change(NamedTuple):
-    """What a committed write did to the passages: keys that are gone, keys that are new. What is replaced gets new keys."""
+    """What a committed write did to the passages: keys that are gone, keys that are new, also of what is replaced."""
 
     removed: Keys
     added: Keys
@@ -282,8 +282,12 @@ class Store(Protocol):
         nothing: `Conflict` if the corpus has another fingerprint. Documents replace those of the same id.
         """
 
-    def embedded(self, name: str, texts: Sequence[str], chunking: Chunking | None) -> list[Held | None]:
-        """Of each text that some document of the corpus has, cut in the same way, its vectors: found by content hash."""
+    def embedded(
+        self, name: str, texts: Sequence[str], chunking: Chunking | None, fingerprint: str
+    ) -> list[Held | None]:
+        """Of each text that some document of the corpus has, cut in the same way, its vectors: found by content hash.
+        None of any if the corpus has another fingerprint.
+        """
 
     def document(self, name: str, document: str) -> Document:
         """A document by its id, or `NotFound`."""
@@ -293,6 +297,9 @@ class Store(Protocol):
 
     def page(self, name: str, after: int, limit: int) -> list[tuple[int, Document]]:
         """Up to `limit` documents beyond the place `after`, oldest first, each with its own place."""
+
+    def keys(self, name: str) -> Keys:
+        """Sorted keys of all passages."""
 
     def matching(self, name: str, where: Filter) -> Keys:
         """Sorted keys of the passages of every document whose metadata match."""
@@ -309,7 +316,7 @@ class Store(Protocol):
         """
 
     def vectors(self, name: str, keys: Sequence[int] | None = None, after: int = 0) -> Iterator[tuple[Keys, Floats]]:
-        """All vectors of keys beyond `after`, or those of `keys`, in blocks of (n,) keys and (n, D) in order of keys."""
+        """All vectors of keys beyond `after`, or those of `keys`, in blocks of (n,) and (n, D) in order of keys."""
 
     def tombstones(self, name: str, upto: int) -> Keys:
         """Sorted keys up to `upto` that are no more; see `bury`."""
@@ -321,7 +328,7 @@ class Store(Protocol):
         """The greatest key ever given out; 0 if none was."""
 
     def stale(self, name: str, fingerprint: str, limit: int) -> list[tuple[int, str]]:
-        """Up to `limit` passages, key and text, for which neither a vector nor a fresh vector of `fingerprint` is held."""
+        """Up to `limit` passages, key and text, that have neither a vector nor a fresh vector of `fingerprint`."""
 
     def refresh(self, name: str, fingerprint: str, keys: Keys, vectors: Floats) -> None:
         """Keep fresh (N, D) vectors beside those that serve; of another fingerprint than before they start anew."""
@@ -329,11 +336,16 @@ class Store(Protocol):
     def swap(self, name: str, fingerprint: str) -> bool:
         """Let the fresh vectors serve in place of the old in one commit; False, and nothing, while some are missing."""
 
+    def give_back(self, name: str) -> None:
+        """Give the room that nothing takes any more, of old vectors mostly, back to the disk; others write between."""
+
     def copy(self, name: str, to: Path) -> tuple[Corpus, Size]:
         """A consistent copy in a file of its own, of one moment, while others write; what the copy is and holds."""
 
-    def adopt(self, name: str, file: Path) -> None:
-        """Serve what `copy` once wrote to `file`, under `name`, in place of what was there, if anything; `file` is moved.
+    def adopt(self, name: str, file: Path, replacing: AbstractContextManager[None] | None = None) -> None:
+        """Serve what `copy` once wrote to `file`, under `name`, in place of what was there, if anything.
+
+        `file` is moved. It is checked first, which takes long; `replacing` is entered for the step that follows.
 
         Raises:
             StoreError: it is no whole corpus; nothing has changed.

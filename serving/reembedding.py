@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from serving.embedder import Embedder
 from serving.encoders import Encoders
 from serving.jobs import Running
 from serving.library import Library, embed_passages
-from serving.priority import bulk_work
+from serving.patience import patiently
 
 BLOCK = 512
 """Passages between two checkpoints."""
@@ -22,14 +23,14 @@ async def reembed(library: Library, encoders: Encoders, job: Running) -> dict[st
     missing: the store knows.
     """
     name = job.corpus
-    with encoders.asked_for(job.options.get("model")).at_work.held() as embedder, bulk_work():
+    with encoders.asked_for(job.options.get("model")).at_work.held() as embedder:
         fingerprint = embedder.manifest.fingerprint
         _, size = await library.on(lambda corpora: corpora.corpus(name), of=name)
         job.total, truncated = size.passages, 0
         while True:
             rows = await library.on(lambda corpora: corpora.stale(name, fingerprint, BLOCK), of=name)
             if rows:
-                truncated += await _refresh(library, name, embedder, rows)
+                truncated += await patiently(partial(_refresh, library, name, embedder, rows))
                 await job.checkpoint(0, min(job.done + len(rows), job.total))
             elif await library.on(lambda corpora: corpora.swap(name, fingerprint), of=name):
                 return {"fingerprint": fingerprint, "model": embedder.manifest.name, "truncated": truncated}

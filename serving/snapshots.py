@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import logging
 import os
 import re
 import sys
@@ -21,12 +22,15 @@ from models.disk import fsync, make_folder, replacing
 from serving.corpora import Corpora
 from serving.errors import Invalid, NotFound, TooLarge
 from serving.failpoints import reach
+from serving.ports import StoreError
+from serving.stores.failures import naming
 
 if sys.version_info >= (3, 14):
     from compression import zstd
 else:
     from backports import zstd
 
+log = logging.getLogger(__name__)
 FORMAT = 1
 SUFFIX = ".tar.zst"
 MANIFEST, CONTENT = "manifest.json", "corpus.sqlite"
@@ -61,15 +65,16 @@ class Snapshots:
         self._folder = folder
 
     def create(self, name: str) -> Snapshot:
-        """Write one of the corpus as it is now; others read and write it meanwhile."""
-        folder = self._folder / name
-        make_folder(folder)
-        copy = folder / f".{os.getpid()}-{time.monotonic_ns()}.sqlite"
-        try:
+        """Write one of the corpus as it is now; others read and write it meanwhile.
+
+        Raises:
+            InsufficientStorage, Unhealthy: the disk is full, or fails.
+        """
+        with self._beside(name) as copy:
             corpus, size = self._corpora.copy(name, copy)
             digest, created = _digest(copy), time.time()
             stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(created))
-            file = folder / f"{stamp}-{digest[:8]}{SUFFIX}"
+            file = copy.with_name(f"{stamp}-{digest[:8]}{SUFFIX}")
             described = {
                 "format": FORMAT,
                 "corpus": name,
@@ -84,13 +89,18 @@ class Snapshots:
                 _pack(part, orjson.dumps(described), copy)
             reach("snapshots.after-pack")
             return _read(file)
-        finally:
-            copy.unlink(missing_ok=True)
 
     def listing(self, name: str) -> list[Snapshot]:
-        """Those of a corpus, newest first; also of one that was dropped since."""
-        files = sorted((self._folder / name).glob(f"*{SUFFIX}"), reverse=True)
-        return [_read(file) for file in files if _ID.match(file.name.removesuffix(SUFFIX))]
+        """Those of a corpus that are whole, newest first; also of one that was dropped since."""
+        found = []
+        for file in sorted((self._folder / name).glob(f"*{SUFFIX}"), reverse=True):
+            try:
+                found += [_read(file)] if _ID.match(file.name.removesuffix(SUFFIX)) else []
+            except FileNotFoundError:  # deleted since
+                continue
+            except Invalid as error:
+                log.error("%s: %s", file, error)
+        return found
 
     def path(self, name: str, id: str) -> Path:
         """The file of one.
@@ -119,17 +129,29 @@ class Snapshots:
         Raises:
             Invalid: it is not a whole snapshot; nothing has changed.
             TooLarge: it unpacks to far more than a snapshot of its size would.
+            InsufficientStorage, Unhealthy: the disk is full, or fails.
         """
-        folder = self._folder / name
-        make_folder(folder)
-        unpacked = folder / f".{os.getpid()}-{time.monotonic_ns()}.sqlite"
-        try:
+        with self._beside(name) as unpacked:
             _unpack(file, unpacked)
             reach("snapshots.before-restore")
-            self._corpora.adopt(name, unpacked)
+            try:
+                self._corpora.adopt(name, unpacked)
+            except StoreError as error:
+                said = str(error).replace(str(unpacked), CONTENT)
+                raise Invalid(said, field="snapshot") from error
             reach("snapshots.after-restore")
-        finally:
-            unpacked.unlink(missing_ok=True)
+
+    @contextmanager
+    def _beside(self, name: str) -> Iterator[Path]:
+        """A name for a corpus on its way, in the folder of its snapshots."""
+        folder = self._folder / name
+        file = folder / f".{os.getpid()}-{time.monotonic_ns()}.sqlite"
+        with naming(folder):
+            make_folder(folder)
+            try:
+                yield file
+            finally:
+                file.unlink(missing_ok=True)
 
     def sweep(self) -> None:
         """Remove what a kill left half-way."""
@@ -190,7 +212,7 @@ def _opened(file: Path) -> Iterator[IO[bytes]]:
     try:
         with zstd.open(file, "rb") as packed:
             yield cast("IO[bytes]", packed)
-    except (tarfile.HeaderError, zstd.ZstdError, EOFError) as error:
+    except (tarfile.HeaderError, zstd.ZstdError, EOFError, UnicodeDecodeError) as error:
         raise Invalid(f"no snapshot, or cut short: {error}", field="snapshot") from error
 
 

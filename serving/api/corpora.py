@@ -8,7 +8,14 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request, Response
 
 from serving.api.auth import key_of
-from serving.api.corpus_schemas import CorporaAnswer, CorpusAnswer, CorpusRequest, IndexAnswer, FieldAnswer, FieldsAnswer
+from serving.api.corpus_schemas import (
+    CorporaAnswer,
+    CorpusAnswer,
+    CorpusRequest,
+    FieldAnswer,
+    FieldsAnswer,
+    IndexAnswer,
+)
 from serving.api.deps import CorpusName, ServiceDep
 from serving.api.route import Route
 from serving.corpora import Description, is_stale
@@ -71,7 +78,9 @@ async def fields(
 
 @router.delete("/corpora/{name}", status_code=204, summary="Delete a corpus")
 async def delete(name: CorpusName, service: ServiceDep) -> None:
-    """With every document in it."""
+    """With every document in it; jobs that change it are cancelled."""
+    await service.library.on(lambda corpora: corpora.corpus(name), of=name)
+    await service.jobs.cancel_of(name)
     await service.library.on(lambda corpora: corpora.drop(name), of=name)
 
 
@@ -100,6 +109,6 @@ def _answer(described: Description, service: Service) -> CorpusAnswer:
         index="exact" if index is None else index.kind,
         recall=1.0 if index is None else index.recall,
         index_details=None if index is None else IndexAnswer(**asdict(index)),
-        state="stale" if stale else "ready",
+        state="damaged" if described.damage else "stale" if stale else "ready",
         created=corpus.created,
     )

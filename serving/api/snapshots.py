@@ -116,8 +116,8 @@ async def delete(name: CorpusName, id: SnapshotId, service: ServiceDep) -> None:
     **_JOB,
 )
 async def restore(name: CorpusName, request: Request, service: ServiceDep) -> Response:
-    """From a snapshot that is sent, or from one that the server has: a job. What is there, under whatever encoder, serves
-    until the snapshot is checked and whole.
+    """From a snapshot that is sent, or from one that the server has: a job. What is there, under whatever encoder,
+    serves until the snapshot is checked and whole.
     """
     assert isinstance(request, BoundedRequest), "StreamedRoute makes it"
     media = media_type(request)

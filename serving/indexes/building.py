@@ -62,6 +62,7 @@ def build(material: Material, target: float, plan: Plan, kinds: Mapping[str, Kin
                 built = write_index(folder, built, vectors)
                 return Main(keys, vectors, built, tuning, perf_counter() - begin)
             except (RuntimeError, MemoryError) as error:  # FAISS's own errors are RuntimeErrors
+                pause()  # closed, it has lost its folder
                 log.warning("the index %s could not be built: %s", kind.name, error)
                 reasons.append(str(error))
     return Main(
@@ -102,8 +103,12 @@ class Builder:
         with suppress(OSError):  # no such thing here; it only makes the others wait longer
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
         while (work := self._work.get()) is not None and not self._closed.is_set():
-            with suppress(CancelledError):
+            try:
                 work(self._pause)
+            except CancelledError:
+                continue
+            except Exception:  # of one corpus, whose next write asks again; the thread is there for the others too
+                log.exception("an index could not be built")
 
     def _pause(self) -> None:
         if self._closed.is_set():

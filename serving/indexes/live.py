@@ -6,6 +6,7 @@ import logging
 import secrets
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -96,6 +97,21 @@ class LiveIndex:
         self._seen = self._open()
         self._consider()
 
+    @property
+    def fingerprint(self) -> str:
+        """Of the encoder that made the vectors."""
+        return self._identity.fingerprint
+
+    @property
+    def dim(self) -> int:
+        """Of the vectors."""
+        return self._identity.dim
+
+    @property
+    def kind(self) -> str:
+        """As in `report`."""
+        return self._seen.main.kind
+
     def __len__(self) -> int:
         return self._seen.marks.count + self._seen.fresh
 
@@ -152,29 +168,31 @@ class LiveIndex:
         return self.report
 
     def close(self, *, erase: bool = False) -> None:
-        """Let go; a build under way comes to nothing. `erase`: its files too."""
+        """Let go; a build under way comes to nothing. `erase`: its files too, but for those of such a build, which
+        removes them itself.
+        """
         with self._changing:
             self._closed = True
         if erase:
             for generation in self._generations():
                 saved.remove(generation)
-            if self._folder.exists():
+            with suppress(OSError):  # not there, or not empty
                 self._folder.rmdir()
         if self._temporary:
             self._temporary.cleanup()
 
     def _open(self) -> Seen:
+        seen = None
         for generation in self._generations():
-            if not (generation / saved.MANIFEST).exists():  # a build that did not come to its end
-                saved.remove(generation)
-                continue
-            try:
-                main, covered = saved.load(generation, self._identity, self._kinds, self._threads)
-                return self._caught_up(generation, main, covered)
-            except UnfitError as error:
-                log.warning("index %s is made anew from the store: %s", generation, error)
-                saved.remove(generation)
-        return self._anew()
+            if seen is None and (generation / saved.MANIFEST).exists():
+                try:
+                    main, covered = saved.load(generation, self._identity, self._kinds, self._threads)
+                    seen = self._caught_up(generation, main, covered)
+                    continue
+                except UnfitError as error:
+                    log.warning("index %s is made anew from the store: %s", generation, error)
+            saved.remove(generation)  # also a build that did not come to its end, and what one has replaced
+        return seen or self._anew()
 
     def _caught_up(self, generation: Path, main: Main, covered: int) -> Seen:
         if covered > self._source.last_key():
@@ -210,17 +228,22 @@ class LiveIndex:
         return Seen(replace(main, bytes=saved.size(manifest)), Marks(len(keys)), self._tail.held)
 
     def _consider(self) -> None:
-        seen = self._seen
-        if self._queued or self._closed or monotonic() < self._not_before:
-            return
-        another = len(seen.main.keys) and seen.main.tuning.target != self._target()
-        if another or self._plan.wanted(len(seen.main.keys), seen.dead, seen.fresh):
+        if not self._queued and monotonic() >= self._not_before and self._wants_build():
             self._queued = True
             self._builder.submit(self._build_behind)
 
+    def _wants_build(self) -> bool:
+        seen = self._seen
+        if self._closed:
+            return False
+        if len(seen.main.keys) and seen.main.tuning.target != self._target():
+            return True
+        return self._plan.wanted(len(seen.main.keys), seen.dead, seen.fresh)
+
     def _build_behind(self, pause: Pause) -> None:
         try:
-            self._build(pause)
+            if self._wants_build():  # still
+                self._build(pause)
         except CancelledError:
             return
         except Exception:
@@ -243,13 +266,16 @@ class LiveIndex:
             try:
                 self._make(generation, step)
             finally:
+                self._removed_since = None
                 if self._generation != generation:
                     saved.remove(generation)
             if old is not None:
                 saved.remove(old)
             reach("index.before-bury")
-            graves = self._source.tombstones(self._covered)
-            self._source.bury(np.setdiff1d(graves, self._seen.main.keys))
+            graves = np.setdiff1d(self._source.tombstones(self._covered), self._seen.main.keys)
+            with self._changing:
+                step()  # closed, its corpus may have another history by now, with graves of its own
+                self._source.bury(graves)
 
     def _make(self, generation: Path, step: Pause) -> None:
         with self._changing:
@@ -268,7 +294,6 @@ class LiveIndex:
             saved.save(generation, manifest)
             self._tail = self._seen.after(covered)
             self._seen = Seen(main, Marks(len(keys)), self._tail.held).changed(np.concatenate(removed), self._tail.held)
-            self._removed_since = None
             self._generation, self._covered = generation, covered
 
     def _generations(self) -> list[Path]:

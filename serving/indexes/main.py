@@ -118,6 +118,11 @@ class Main:
     reason: str | None = None
     """Why there is nothing approximate."""
 
+    @property
+    def kind(self) -> str:
+        """By its name."""
+        return "exact" if self.approximate is None else self.approximate.kind.name
+
     def search(
         self,
         queries: Floats,
@@ -158,8 +163,10 @@ class Main:
         rows = kind.search(index, queries, Candidates(min(k * kind.refined, len(self.keys)), effort, bitmap))
         scores = products(self._flat, queries, rows)
         keys = self.keys[rows]
-        order = np.lexsort((keys, -scores))[:, :k]
-        keys, scores = np.take_along_axis(keys, order, 1), np.take_along_axis(scores, order, 1)
+        each, order = np.arange(len(rows))[:, None], np.lexsort((keys, -scores))[:, :k]
+        keys, scores = keys[each, order], scores[each, order]
+        if rows.min() >= 0:
+            return list(map(Ranking, keys, scores))
         lengths = np.count_nonzero(scores > -np.inf, axis=1).tolist()
         return [Ranking(keys[at, :length], scores[at, :length]) for at, length in enumerate(lengths)]
 

@@ -19,7 +19,7 @@ NOTHING = Ranking(np.empty(0, np.int64), np.empty(0, np.float32))
 
 def rounded(scores: Floats) -> Floats:
     """Scores at the precision that is compared and shown."""
-    return np.round(scores, DECIMALS)
+    return scores.round(DECIMALS)
 
 
 def best(keys: Keys, scores: Floats, k: int) -> Ranking:

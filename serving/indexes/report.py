@@ -43,7 +43,7 @@ class Report:
         state: Literal["ready", "building"] = "building" if building else "ready"
         if main.approximate is None:
             return cls(
-                kind="exact",
+                kind=main.kind,
                 target=target,
                 recall=1.0,
                 build_seconds=main.build_seconds,
@@ -57,7 +57,7 @@ class Report:
         kind, parameters, _ = main.approximate
         tuning = main.tuning
         return cls(
-            kind=kind.name,
+            kind=main.kind,
             parameters=dict(parameters) | ({kind.knob: tuning.efforts[1.0]} if kind.knob else {}),
             target=target,
             recall=tuning.recalls[1.0],

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
 import shutil
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -100,6 +101,15 @@ def load(folder: Path, identity: Identity, kinds: dict[str, Kind], threads: int)
         UnfitError: it is not that.
     """
     manifest = _manifest(folder / MANIFEST)
+    try:
+        return _loaded(folder, manifest, identity, kinds, threads)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:  # whoever wrote it had another idea of it
+        raise UnfitError(f"{folder / MANIFEST}: not one of this version ({type(error).__name__}: {error})") from error
+
+
+def _loaded(
+    folder: Path, manifest: dict[str, Any], identity: Identity, kinds: dict[str, Kind], threads: int
+) -> tuple[Main, int]:
     if manifest["faiss"] != faiss.__version__:
         raise UnfitError(f"{folder / MANIFEST}: of FAISS {manifest['faiss']}, this is {faiss.__version__}")
     if Identity(**manifest["identity"]) != identity:
@@ -120,12 +130,29 @@ def load(folder: Path, identity: Identity, kinds: dict[str, Kind], threads: int)
 
 
 def remove(folder: Path) -> None:
-    """A generation that serves no more: its manifest first, so that what is left of it after a crash is nothing."""
-    (folder / MANIFEST).unlink(missing_ok=True)
-    if folder.exists():
+    """A generation that serves no more: its manifest first, so that what is left of it after a crash is nothing.
+
+    A build that was told to stop may still write there, or remove it too: the rest goes with the next opening.
+    """
+    with suppress(FileNotFoundError):
+        (folder / MANIFEST).unlink(missing_ok=True)
         _sync(folder)
-        shutil.rmtree(folder)
+        shutil.rmtree(folder, ignore_errors=True)
         _sync(folder.parent)
+
+
+def damage(folder: Path) -> Iterator[str]:
+    """What is wrong with what the `folder` of a corpus keeps, a line each; reads every byte, for its SHA-256."""
+    for generation in sorted(path.parent for path in folder.glob(f"*-*/{MANIFEST}")):
+        try:
+            files = _manifest(generation / MANIFEST)["files"]
+            for name, described in files.items():
+                if not (generation / name).is_file():
+                    yield f"{generation / name}: not there"
+                elif _sha256(generation / name) != described["sha256"]:
+                    yield f"{generation / name}: not what was written"
+        except (UnfitError, KeyError, TypeError, AttributeError) as error:
+            yield f"{generation / MANIFEST}: {error}"
 
 
 def size(manifest: dict[str, Any]) -> int:
@@ -156,6 +183,8 @@ def _manifest(path: Path) -> dict[str, Any]:
         if manifest["format"] != FORMAT:
             raise UnfitError(f"{path}: format {manifest['format']}, this server writes {FORMAT}")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
+            raise  # nothing is wrong with the file
         raise UnfitError(f"{path}: {error or type(error).__name__}") from error
     if seal != _seal(manifest):
         raise UnfitError(f"{path}: not what was written")
@@ -183,9 +212,12 @@ def _mapped(folder: Path, dim: int) -> tuple[Keys, Floats]:
 
 
 def _described(path: Path) -> dict[str, Any]:
+    return {"bytes": path.stat().st_size, "sha256": _sha256(path), "checksums": checksums(path, 1)}
+
+
+def _sha256(path: Path) -> str:
     with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    return {"bytes": path.stat().st_size, "sha256": digest, "checksums": checksums(path, 1)}
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @contextmanager

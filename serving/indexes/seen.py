@@ -35,12 +35,12 @@ class Seen(NamedTuple):
 
     def search(self, queries: Floats, k: int, allowed: Keys | None, *, exact: bool, threads: int) -> list[Ranking]:
         """See `LiveIndex.search`."""
-        fresh = self.tail.search(queries, k, allowed)
         if not self.marks.count:
-            return fresh
+            return self.tail.search(queries, k, allowed)
         built = self.main.search(queries, k, self.marks, allowed, exact=exact, threads=threads)
         if not len(self.tail.keys):
             return built
+        fresh = self.tail.search(queries, k, allowed)
         return [merged(parts, k) for parts in zip(built, fresh, strict=True)]
 
     def changed(self, removed: Keys, tail: Held) -> Seen:

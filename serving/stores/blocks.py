@@ -11,9 +11,9 @@ BLOCK = 4096
 """Rows a statement names or fetches at a time."""
 
 
-def blocks(values: Sequence[T]) -> Iterator[Sequence[T]]:
-    """`values` in their order, up to `BLOCK` at a time."""
-    return (values[i : i + BLOCK] for i in range(0, len(values), BLOCK))
+def blocks(values: Sequence[T], size: int = BLOCK) -> Iterator[Sequence[T]]:
+    """`values` in their order, up to `size` at a time."""
+    return (values[i : i + size] for i in range(0, len(values), size))
 
 
 def marks(block: Sequence[object]) -> str:

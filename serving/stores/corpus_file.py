@@ -9,7 +9,7 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from models.disk import fsync
-from serving.errors import NotFound, ServiceError
+from serving.errors import InsufficientStorage, NotFound, ServiceError, Unhealthy
 from serving.failpoints import reach
 from serving.filters import Filter
 from serving.ports import (
@@ -33,6 +33,7 @@ from serving.stores.blocks import BLOCK, blocks, marks
 from serving.stores.connections import Connections
 from serving.stores.facets import facets
 from serving.stores.failures import naming
+from serving.stores.matched import Matched
 from serving.stores.matching import matching
 from serving.stores.migrations import is_foreign, is_new, mark, migrate
 from serving.stores.records import DOCUMENT, DocumentRow
@@ -54,6 +55,7 @@ class CorpusFile:
     def __init__(self, path: Path, synchronous: str = "FULL") -> None:
         self.path = path
         self._connections = Connections(path, synchronous)
+        self._matched = Matched()
         try:
             with naming(path):
                 if is_new(path):
@@ -115,9 +117,12 @@ class CorpusFile:
         with self._connections.writing() as writer:
             return [attempt(writer, write) for write in writes]
 
-    def embedded(self, texts: Sequence[str], chunking: Chunking | None) -> list[Held | None]:
+    def embedded(self, texts: Sequence[str], chunking: Chunking | None, fingerprint: str) -> list[Held | None]:
         """See `Store`."""
         with self._connections.reading() as reader:
+            held = reading.corpus(reader)
+            if held is None or held.fingerprint != fingerprint:
+                return [None] * len(texts)
             return reading.embedded(reader, texts, chunking)
 
     def document(self, document: str) -> Document:
@@ -140,10 +145,15 @@ class CorpusFile:
             rows = map(DocumentRow._make, reader.execute(select, (after, limit)))
             return [(row.number, row.document()) for row in rows]
 
+    def keys(self) -> Keys:
+        """See `Store`."""
+        with self._connections.reading() as reader:
+            return fields.numbers(reader, "SELECT key AS number FROM passages ORDER BY key")
+
     def matching(self, where: Filter) -> Keys:
         """See `Store`."""
         with self._connections.reading() as reader:
-            return reading.keys_matching(reader, where)
+            return self._matched.keys(reader, where)
 
     def ids_matching(self, where: Filter) -> list[str]:
         """See `Store`."""
@@ -162,7 +172,7 @@ class CorpusFile:
     def words(self, query: str, k: int, where: Filter | None) -> Ranking:
         """See `Store`."""
         with self._connections.reading() as reader:
-            return words.search(reader, query, k, None if where is None else reading.keys_matching(reader, where))
+            return words.search(reader, query, k, None if where is None else self._matched.keys(reader, where))
 
     def vectors(self, keys: Sequence[int] | None, after: int) -> Iterator[tuple[Keys, Floats]]:
         """See `Store`. Between blocks nothing is held open."""
@@ -209,13 +219,11 @@ class CorpusFile:
             refreshing.refresh(writer, fingerprint, keys, matrix)
 
     def swap(self, fingerprint: str) -> bool:
-        """See `Store`. What the old vectors took is given back to the disk."""
+        """See `Store`."""
         with self._connections.writing() as writer:
             reach("store.before-swap")
             swapped = refreshing.swap(writer, fingerprint)
         reach("store.after-swap")
-        with suppress(ServiceError):  # it has swapped: pages that could not be given back are for what comes
-            self._give_back()
         return swapped
 
     def copy(self, to: Path) -> tuple[Corpus, Size]:
@@ -247,11 +255,12 @@ class CorpusFile:
         with self._connections.reading() as reader:
             return reading.size(reader)
 
-    def _give_back(self) -> None:
-        """A step at a time, so that writes go on between. Files of format 1 keep their pages, for what comes."""
-        free, before = self._free_pages(0), 0
-        while free != before:
-            before, free = free, self._free_pages(_GIVEN_BACK)
+    def give_back(self) -> None:
+        """See `Store`. Files of format 1 keep their pages, for what comes; so does a disk that fails."""
+        with suppress(Unhealthy, InsufficientStorage):
+            free, before = self._free_pages(0), 0
+            while free != before:
+                before, free = free, self._free_pages(_GIVEN_BACK)
 
     def _free_pages(self, given_back: int) -> int:
         with self._connections.maintaining() as writer:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import fcntl
+import logging
 import os
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from models.disk import fsync, make_folder
-from serving.errors import Conflict, NotFound, ServiceError
+from serving.errors import Conflict, NotFound, ServiceError, Unhealthy
 from serving.failpoints import reach
 from serving.filters import Filter
 from serving.ports import (
@@ -29,20 +29,22 @@ from serving.ports import (
     StoreError,
     Write,
 )
+from serving.stores import files
 from serving.stores.corpus_file import CorpusFile
 from serving.stores.failures import naming
 
+log = logging.getLogger(__name__)
 SUFFIX = ".sqlite"
-_BESIDE = ("-journal", "-wal", "-shm")
-"""What SQLite keeps beside a file while it is open, or was left open."""
 
 
 class SqliteStore:
     """See `Store`. A corpus exists once the row that describes it is committed in its file.
 
+    A file that is not a corpus that this version can serve is a corpus that answers with `Unhealthy`, which names the
+    file; the others are served. Nothing but what a killed creation or removal left is ever removed.
+
     Raises:
-        StoreError: the folder can't be read and written, another process holds it, or a file in it is not a corpus
-            that this version can serve. Nothing but what a killed creation or removal left is ever removed.
+        StoreError: the folder can't be read and written, or another process holds it.
     """
 
     def __init__(self, folder: Path, synchronous: str = "FULL") -> None:
@@ -50,9 +52,11 @@ class SqliteStore:
         self._synchronous = synchronous
         self._lock = threading.Lock()
         self._files: dict[str, CorpusFile] = {}
+        self._refused: dict[str, str] = {}
+        """By name what is wrong with a file."""
         try:
             make_folder(folder)
-            self._held = _hold(folder)
+            self._held = files.hold(folder)
             paths = sorted(path for path in folder.iterdir() if path.name.endswith(SUFFIX))
         except OSError as error:
             raise StoreError(f"the folder {folder} can't be used: {error}") from error
@@ -65,11 +69,12 @@ class SqliteStore:
 
     def names(self) -> list[str]:
         """Sorted."""
-        return sorted(self._files)
+        return sorted([*self._files, *self._refused])
 
     def create(self, corpus: Corpus, content: Content | None = None) -> bool:
         """See `Store`. Killed half-way it leaves a file without a corpus, which the next start removes."""
         with self._lock:
+            self._check_served(corpus.name)
             if file := self._files.get(corpus.name):
                 file.describe(corpus.description, corpus.recall_target)
                 return False
@@ -93,15 +98,17 @@ class SqliteStore:
                 del self._files[name]
                 fsync(self._folder)
                 reach("store.after-drop")
-                _unlink_beside(file.path)
+                files.unlink_beside(file.path)
 
     def write(self, name: str, writes: Sequence[Write]) -> list[Change | ServiceError]:
         """See `Store`."""
         return self._file(name).write(writes)
 
-    def embedded(self, name: str, texts: Sequence[str], chunking: Chunking | None) -> list[Held | None]:
+    def embedded(
+        self, name: str, texts: Sequence[str], chunking: Chunking | None, fingerprint: str
+    ) -> list[Held | None]:
         """See `Store`."""
-        return self._file(name).embedded(texts, chunking)
+        return self._file(name).embedded(texts, chunking, fingerprint)
 
     def document(self, name: str, document: str) -> Document:
         """See `Store`."""
@@ -114,6 +121,10 @@ class SqliteStore:
     def page(self, name: str, after: int, limit: int) -> list[tuple[int, Document]]:
         """See `Store`."""
         return self._file(name).page(after, limit)
+
+    def keys(self, name: str) -> Keys:
+        """See `Store`."""
+        return self._file(name).keys()
 
     def matching(self, name: str, where: Filter) -> Keys:
         """See `Store`."""
@@ -159,26 +170,31 @@ class SqliteStore:
         """See `Store`."""
         return self._file(name).swap(fingerprint)
 
+    def give_back(self, name: str) -> None:
+        """See `Store`."""
+        self._file(name).give_back()
+
     def copy(self, name: str, to: Path) -> tuple[Corpus, Size]:
         """See `Store`."""
         return self._file(name).copy(to)
 
-    def adopt(self, name: str, file: Path) -> None:
+    def adopt(self, name: str, file: Path, replacing: AbstractContextManager[None] | None = None) -> None:
         """See `Store`. Reads and writes wait while the files change places."""
-        _prepare(name, file)
-        with self._lock:
+        files.prepare(name, file)
+        with replacing or nullcontext(), self._lock:
+            self._check_served(name)
             if held := self._files.get(name):
                 with held.set_aside():
-                    _move(file, held.path)
+                    files.move(file, held.path)
             else:
                 path = self._free_path(name)
                 with naming(path):
-                    _move(file, path)
+                    files.move(file, path)
                 self._files[name] = CorpusFile(path, self._synchronous)
 
     def verify(self, name: str) -> list[str]:
         """See `Store`."""
-        return self._file(name).verify()
+        return [self._refused[name]] if name in self._refused else self._file(name).verify()
 
     def size(self, name: str) -> Size:
         """See `Store`; bytes on disk."""
@@ -194,7 +210,12 @@ class SqliteStore:
     def _file(self, name: str) -> CorpusFile:
         if file := self._files.get(name):
             return file
+        self._check_served(name)
         raise NotFound(f"there is no corpus {name!r}")
+
+    def _check_served(self, name: str) -> None:
+        if why := self._refused.get(name):
+            raise Unhealthy(f"{why}; move the file elsewhere, start again and restore a snapshot")
 
     def _free_path(self, name: str) -> Path:
         path = self._folder / f"{name}{SUFFIX}"
@@ -204,7 +225,7 @@ class SqliteStore:
 
     def _created(self, path: Path, corpus: Corpus, content: Content | None) -> CorpusFile:
         with naming(path):
-            _unlink_beside(path)
+            files.unlink_beside(path)
             file = None
             try:
                 file = CorpusFile(path, self._synchronous)
@@ -213,82 +234,25 @@ class SqliteStore:
             except BaseException:
                 if file:
                     file.close()
-                _unlink(path)
+                files.remove(path)
                 raise
             return file
 
     def _open_or_sweep(self, path: Path) -> None:
-        name = path.name.removesuffix(SUFFIX)
-        with _refusing(path):
-            file = CorpusFile(path, self._synchronous)
-            self._files[name] = file  # closed with the others if it is refused
-            corpus = file.corpus()
-            if corpus is None:
-                file.close()
-                del self._files[name]
-                _unlink(path)
-            elif corpus.name != name:
-                raise StoreError(f"{path}: holds the corpus {corpus.name!r}; give the file its name back")
-
-
-def _hold(folder: Path) -> int:
-    """Two writers would not see each other's documents: their indexes are in memory."""
-    held = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(held)
-        raise StoreError(f"{folder}: in use by another server") from None
-    return held
-
-
-@contextmanager
-def _refusing(path: Path) -> Iterator[None]:
-    """What would be an answer to a caller is here why the file can't be used."""
-    try:
-        yield
-    except ServiceError as error:
-        raise StoreError(f"{path}: {error.__cause__ or error}") from error
-
-
-def _unlink(path: Path) -> None:
-    path.unlink(missing_ok=True)
-    _unlink_beside(path)
-    fsync(path.parent)
-
-
-def _unlink_beside(path: Path) -> None:
-    """A log left beside a later file of the same name would be replayed into it."""
-    for suffix in _BESIDE:
-        path.with_name(path.name + suffix).unlink(missing_ok=True)
-
-
-def _prepare(name: str, file: Path) -> None:
-    """Make `file` a whole corpus of this name and of today's format, in one piece.
-
-    Raises:
-        StoreError: it is none.
-    """
-    if not file.is_file():
-        raise StoreError(f"{file}: there is no such file")
-    with _refusing(file):
-        opened = CorpusFile(file)
+        name, file = path.name.removesuffix(SUFFIX), None
         try:
-            if opened.corpus() is None:
-                raise StoreError(f"{file}: holds no corpus")
-            if wrong := opened.verify():
-                raise StoreError(f"{file}: damaged: {wrong[0]}")
-            opened.rename(name)
-            with opened.set_aside():
-                fsync(file)
-        finally:
-            opened.close()
-
-
-def _move(file: Path, to: Path) -> None:
-    """In one step, while nobody has `to` open."""
-    reach("store.before-adopt")
-    _unlink_beside(to)
-    file.replace(to)
-    fsync(to.parent)
-    reach("store.after-adopt")
+            with files.refusing(path):
+                file = CorpusFile(path, self._synchronous)
+                corpus = file.corpus()
+                if corpus is None:
+                    file.close()
+                    files.remove(path)
+                elif corpus.name == name:
+                    self._files[name] = file
+                else:
+                    raise StoreError(f"{path}: holds the corpus {corpus.name!r}; give the file its name back")
+        except StoreError as error:
+            log.error("not served: %s", error)
+            self._refused[name] = str(error).replace(str(path), path.name)
+            if file:
+                file.close()

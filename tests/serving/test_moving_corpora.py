@@ -9,6 +9,9 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
+from serving.corpora import Corpora
+from tests.serving.shelf import embedded
+
 DOCUMENTS = [{"id": name, "text": f"{name} is a text", "metadata": {"n": i}} for i, name in enumerate("abcdef")]
 
 
@@ -97,3 +100,26 @@ def test_a_corpus_moves_to_another_encoder(pair: TestClient) -> None:
     again = ended(pair, pair.post("/corpora/c/reembed", json={"model": "turned"}))
     assert again["state"] == "succeeded"
     assert pair.post("/corpora/c/reembed", json={"model": "nope"}).status_code == 404
+
+
+@pytest.mark.parametrize("work", ["search", "put"])
+def test_an_encoder_that_comes_during_a_request(pair: TestClient, monkeypatch: pytest.MonkeyPatch, work: str) -> None:
+    """Between the embedding and what it is for: the request is done again, with the new one."""
+    pair.put("/corpora/c", json={"model": "fake"})
+    pair.post("/corpora/c/documents", json={"documents": DOCUMENTS}).raise_for_status()
+    done = getattr(Corpora, work)
+
+    def moved(self: Corpora, *asked: Any) -> Any:
+        rows = self.stale("c", "fake-2", 100)
+        if rows:
+            self.refresh("c", "fake-2", [key for key, _ in rows], embedded(*(text for _, text in rows)))
+            assert self.swap("c", "fake-2")
+        return done(self, *asked)
+
+    monkeypatch.setattr(Corpora, work, moved)
+    if work == "search":
+        assert best(pair, "b is a text")["text"]
+    else:
+        pair.post("/corpora/c/documents", json={"documents": [{"id": "z", "text": "more"}]}).raise_for_status()
+        assert best(pair, "more")["id"] == "z"
+    assert pair.get("/corpora/c").json()["fingerprint"] == "fake-2"

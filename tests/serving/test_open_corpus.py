@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 
 from serving.corpora import Corpora
-from serving.errors import Conflict, InsufficientStorage, NotFound, ServiceError
+from serving.errors import Conflict, InsufficientStorage, NotFound, ServiceError, Unhealthy
 from serving.finding import Query, Wanted
+from serving.indexes.live import LiveIndex
 from serving.opening import Indexes
-from serving.ports import Change, Content, Document, Write
+from serving.ports import Change, Content, Corpus, Document, Write
 from serving.stores.sqlite import SqliteStore
 
 
@@ -49,6 +50,7 @@ def corpora(store: Slow, tmp_path: Path) -> Corpora:
     opened = Corpora(store, Indexes(tmp_path / "indexes"))
     opened.create("c")
     opened.put("c", one("first"))
+    opened.warm()
     store.groups.clear()
     return opened
 
@@ -102,3 +104,42 @@ def test_who_waits_while_the_corpus_goes_hears_so(store: Slow, corpora: Corpora)
     with pytest.raises(NotFound):
         writing.result()
     assert store.groups == []
+
+
+def search(corpora: Corpora) -> list[str]:
+    (hits,) = corpora.search("c", [Query(None, np.eye(1, 4, dtype=np.float32)[0])], Wanted(k=20)).hits
+    return sorted(hit.passage.document.id for hit in hits)
+
+
+def test_a_commit_needs_no_read_that_may_fail(store: Slow, corpora: Corpora, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is committed is acknowledged and found, also where no file can be opened to read with."""
+
+    def no_more_files(name: str) -> Corpus:
+        raise Unhealthy(f"{name}: too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(corpora._open["c"].live, "_target", lambda: 0.95)
+        patch.setattr(store, "corpus", no_more_files)
+        assert together(store, corpora, [one("a"), one("b"), one("d")]) == [None] * 3
+    assert search(corpora) == ["a", "b", "d", "first"]
+
+
+def test_an_index_that_does_not_follow_is_opened_anew(corpora: Corpora, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_memory(*_: object) -> None:
+        raise MemoryError
+
+    assert search(corpora) == ["first"]
+    with monkeypatch.context() as patch:
+        patch.setattr(LiveIndex, "change", no_memory)
+        corpora.put("c", one("a"))
+        corpora.delete("c", "first")
+    assert search(corpora) == ["a"]
+
+
+def test_an_emptied_corpus_takes_another_encoder(corpora: Corpora) -> None:
+    assert search(corpora) == ["first"]
+    corpora.delete("c", "first")
+    assert corpora.search("c", [Query("x", np.ones(7, np.float32))], Wanted(), "wider").hits == [[]]
+    corpora.put("c", Content([Document("a", "a", {})], np.eye(1, 7, dtype=np.float32), "wider"))
+    (found,) = corpora.search("c", [Query("x", np.ones(7, np.float32))], Wanted(), "wider").hits
+    assert [hit.passage.document.id for hit in found] == ["a"]

@@ -71,13 +71,18 @@ def test_a_taken_data_folder(launch: Launcher, tmp_path: Path) -> None:
     assert "in use by another server" in refused("--engine", "fake", "--data", str(tmp_path), "--port", "0")
 
 
-def test_data_that_cannot_be_served(tmp_path: Path) -> None:
+def test_data_that_cannot_be_served(launch: Launcher, tmp_path: Path) -> None:
     (tmp_path / "corpora").mkdir()
-    (tmp_path / "corpora" / "notes.sqlite").write_text("mine")
-    assert "notes.sqlite: not a corpus" in refused("--engine", "fake", "--data", str(tmp_path), "--port", "0")
-    assert (tmp_path / "corpora" / "notes.sqlite").read_text() == "mine"
-    file = str(tmp_path / "corpora" / "notes.sqlite")
-    assert f"{file}/corpora can't be used" in refused("--engine", "fake", "--data", file, "--port", "0")
+    file = tmp_path / "corpora" / "notes.sqlite"
+    file.write_text("mine")
+    server = launch()
+    answer = httpx.get(f"{server.address}/corpora/notes")
+    assert (answer.status_code, "notes.sqlite: not a corpus" in answer.json()["error"]) == (503, True)
+    listed = {one["name"]: one["state"] for one in httpx.get(f"{server.address}/corpora").json()["corpora"]}
+    assert listed["notes"] == "damaged"
+    assert httpx.put(f"{server.address}/corpora/other").status_code == 201
+    assert file.read_text() == "mine"
+    assert f"{file}/corpora can't be used" in refused("--engine", "fake", "--data", str(file), "--port", "0")
 
 
 def test_it_announces_itself_and_drains_under_load(launch: Launcher) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import io
 import tarfile
@@ -13,12 +14,13 @@ import orjson
 import pytest
 from backports import zstd
 
+from serving import snapshots as of_snapshots
 from serving.corpora import Corpora
-from serving.errors import Invalid, NotFound, ServiceError
+from serving.errors import InsufficientStorage, Invalid, NotFound, TooLarge
 from serving.finding import Query, Wanted
 from serving.opening import Indexes
-from serving.ports import Content, Document, StoreError
-from serving.snapshots import CONTENT, MANIFEST, Snapshots
+from serving.ports import Content, Document
+from serving.snapshots import CONTENT, MANIFEST, SUFFIX, Snapshots
 from serving.stores import STORES
 
 DIM = 4
@@ -141,7 +143,7 @@ def test_what_is_no_snapshot_changes_nothing(corpora: Corpora, snapshots: Snapsh
     file = tmp_path / "given"
     file.write_bytes(BAD[name]())
     before = sorted(path for path in tmp_path.rglob("*") if path.is_file() and "indexes" not in path.parts)
-    with pytest.raises((ServiceError, StoreError)):
+    with pytest.raises((Invalid, TooLarge)):
         snapshots.restore("c", file)
     assert ids(corpora) == ["a", "b", "c"]
     assert hits(corpora, 2) == ["c"]
@@ -155,7 +157,7 @@ def test_a_damaged_one_is_refused(corpora: Corpora, snapshots: Snapshots, tmp_pa
     for damaged in (whole[:place], whole[:place] + bytes([whole[place] ^ 0x40]) + whole[place + 1 :]):
         file = tmp_path / "damaged"
         file.write_bytes(damaged)
-        with pytest.raises((Invalid, StoreError)):
+        with pytest.raises(Invalid):
             snapshots.restore("c", file)
         assert ids(corpora) == ["a", "b", "c"]
 
@@ -167,3 +169,25 @@ def test_what_a_kill_left_is_swept(snapshots: Snapshots, tmp_path: Path) -> None
         (folder / left).write_bytes(b"half")
     snapshots.sweep()
     assert [path.name for path in folder.iterdir()] == [f"{made.id}.tar.zst"]
+
+
+def test_one_that_is_damaged_hides_no_other(snapshots: Snapshots, tmp_path: Path) -> None:
+    made = snapshots.create("c")
+    (tmp_path / "snapshots" / "c" / f"20200101T000000Z-00000000{SUFFIX}").write_bytes(b"damaged")
+    assert snapshots.listing("c") == [made]
+
+
+@pytest.mark.parametrize("work", ["create", "restore"])
+def test_a_full_disk_is_said(
+    corpora: Corpora, snapshots: Snapshots, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, work: str
+) -> None:
+    made = snapshots.path("c", snapshots.create("c").id)
+
+    def full(_: str) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(of_snapshots, "reach", full)
+    with pytest.raises(InsufficientStorage, match="No space left"):
+        snapshots.create("c") if work == "create" else snapshots.restore("c", made)
+    assert [path.name for path in (tmp_path / "snapshots" / "c").iterdir()] == [made.name]
+    assert ids(corpora) == ["a", "b", "c"]

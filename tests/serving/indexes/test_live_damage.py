@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
+import threading
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from serving.indexes import saved
-from tests.serving.indexes.following import Turns, check, opened, put
+from serving.errors import Unhealthy
+from serving.indexes import live, saved
+from serving.indexes.building import Builder
+from serving.indexes.live import LiveIndex
+from tests.serving.indexes.following import Turns, check, opened, put, take
 from tests.serving.indexes.sources import DictSource
+from tests.serving.indexes.vectors import keys
 
 pytestmark = pytest.mark.usefixtures("approximate")
 
@@ -96,3 +102,101 @@ def test_an_index_of_another_history_is_made_anew(
     change(source)
     with closing(opened(source, builder, tmp_path)) as again:
         assert (again.report.kind, len(again)) == ("exact", len(source.held))
+
+
+def test_what_a_newer_one_replaced_is_cleared_away(builder: Turns, tmp_path: Path) -> None:
+    """Killed between the two, a build leaves its own files and those that it was to replace."""
+    source = DictSource()
+    with closing(opened(source, builder, tmp_path)) as index:
+        put(index, source, 2500)
+        builder.build()
+        (first,) = tmp_path.iterdir()
+        shutil.copytree(first, tmp_path.parent / first.name)
+        put(index, source, 2100, seed=1)
+        builder.build()
+        (second,) = tmp_path.iterdir()
+    shutil.move(tmp_path.parent / first.name, first)
+    with closing(opened(source, builder, tmp_path)) as again:
+        assert list(tmp_path.iterdir()) == [second]
+        assert again.report.main == 4600
+        check(again, source)
+
+
+@pytest.mark.parametrize("place", ["index.compaction", "index.before-save", "index.before-bury"])
+def test_a_build_that_is_told_to_stop_touches_nothing_of_what_follows(
+    builder: Turns, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, place: str
+) -> None:
+    """The corpus is restored while its index is built: another history in the same folder."""
+    source, later = DictSource(), DictSource()
+    after: list[LiveIndex] = []
+
+    def restored(reached: str) -> None:
+        if reached == place and not after:
+            index.close(erase=True)
+            source.held, source.graves, source.last = later.held, later.graves, later.last
+            after.append(opened(source, Turns(), tmp_path))
+            put(after[0], source, 2500, seed=8)
+            source.take(keys([5, 6]))
+
+    monkeypatch.setattr(live, "reach", restored)
+    monkeypatch.setattr(saved, "reach", restored)
+    index = opened(source, builder, tmp_path)
+    put(index, source, 2500)
+    take(index, source, [1, 2, 3])
+    builder.build()
+    assert source.graves == {5, 6}
+    after[0].remove(keys([5, 6]))
+    check(after[0], source)
+    after[0].close()
+    assert "could not be built" not in caplog.text
+    assert list(tmp_path.rglob("*")) == []
+    with closing(opened(source, builder, tmp_path)) as again:
+        check(again, source)
+
+
+def test_a_build_that_fails_in_its_own_way_stops_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    builder, done = Builder(), threading.Event()
+
+    def fail(_: object) -> None:
+        raise Unhealthy("too many open files")
+
+    with closing(builder):
+        builder.submit(fail)
+        builder.submit(lambda _: done.set())
+        assert done.wait(20)
+    assert "could not be built" in caplog.text
+
+
+def test_too_many_open_files_are_not_the_fault_of_an_index(
+    builder: Turns, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = DictSource()
+    with closing(opened(source, builder, tmp_path)) as index:
+        put(index, source, 2500)
+        builder.build()
+
+    def no_more(_: Path) -> bytes:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "read_bytes", no_more)
+        with pytest.raises(OSError, match="Too many"):
+            opened(source, builder, tmp_path)
+    with closing(opened(source, builder, tmp_path)) as again:
+        assert again.report.kind == "hnsw"
+
+
+@pytest.mark.parametrize("name", [saved.VECTORS, saved.KEYS, saved.INDEX, saved.MANIFEST])
+def test_verification_reads_every_byte(builder: Turns, tmp_path: Path, name: str) -> None:
+    source = DictSource()
+    with closing(opened(source, builder, tmp_path)) as index:
+        put(index, source, 2500)
+        builder.build()
+    assert list(saved.damage(tmp_path)) == []
+    path = next(tmp_path.iterdir()) / name
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-2] + bytes([whole[-2] ^ 1]) + whole[-1:])
+    (said,) = saved.damage(tmp_path)
+    assert said.startswith(f"{path}: ")
+    path.unlink()
+    assert len(list(saved.damage(tmp_path))) == (name != saved.MANIFEST)

@@ -139,3 +139,23 @@ def test_without_its_manifest_it_is_nothing(tmp_path: Path, generation: tuple[Pa
     saved.remove(folder)
     assert not folder.exists()
     saved.remove(folder)
+
+
+@pytest.mark.parametrize("part", ["faiss", "identity", "files", "kind", "tuning", "covered", "reason"])
+@pytest.mark.parametrize("change", ["gone", 7])
+def test_a_manifest_of_another_shape_is_refused(
+    generation: tuple[Path, Main], tmp_path: Path, part: str, change: object
+) -> None:
+    folder = tmp_path / "copy"
+    shutil.copytree(generation[0], folder)
+    manifest = saved._manifest(folder / saved.MANIFEST)
+    if change == "gone":
+        del manifest[part]
+    else:
+        manifest[part] = change
+    shape = Path(folder / saved.MANIFEST)
+    shape.unlink()
+    saved.save(folder, manifest)
+    if change == "gone" or part not in ("reason", "covered"):
+        with pytest.raises(UnfitError):
+            load(folder)

@@ -1,0 +1,244 @@
+"""Corpora that are restored, embedded anew, copied, emptied and removed while others use them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from serving import corpora as rooms
+from serving.corpora import Corpora
+from serving.errors import Conflict, NotFound, Unhealthy
+from serving.filters import compile_filter
+from serving.finding import Query, Wanted
+from serving.indexes.live import LiveIndex
+from serving.opening import Indexes
+from serving.ports import Content, Corpus, Document, Floats, Keys, Ranking, Size
+from serving.stores import files
+from serving.stores.sqlite import SqliteStore
+
+DIM = 4
+ANY = np.ones(DIM, np.float32)
+EVERYTHING = compile_filter({"seed": {"$gte": 0}})
+
+
+def content(*names: str, seed: int = 0, fingerprint: str = "f") -> Content:
+    drawn = np.random.default_rng(len(names)).standard_normal((len(names), DIM)).astype(np.float32)
+    vectors = drawn / np.linalg.norm(drawn, axis=1, keepdims=True)
+    return Content([Document(name, f"text {name}", {"seed": seed}) for name in names], vectors, fingerprint)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> SqliteStore:
+    return SqliteStore(tmp_path / "corpora", synchronous="OFF")
+
+
+@pytest.fixture
+def corpora(store: SqliteStore, tmp_path: Path) -> Iterator[Corpora]:
+    opened = Corpora(store, Indexes(tmp_path / "indexes"))
+    opened.create("c", content=content("old"))
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def copy(corpora: Corpora, tmp_path: Path) -> Path:
+    """Of a corpus that holds `new`."""
+    corpora.create("other", content=content("new"))
+    corpora.copy("other", tmp_path / "copy")
+    corpora.drop("other")
+    return tmp_path / "copy"
+
+
+def ids(corpora: Corpora, name: str = "c") -> list[str]:
+    (hits,) = corpora.search(name, [Query(None, ANY)], Wanted(k=100)).hits
+    return sorted(hit.passage.document.id for hit in hits)
+
+
+class Halt:
+    """What is called here begins, and goes on when it is let."""
+
+    def __init__(self, work: Callable[..., object]) -> None:
+        self._work = work
+        self.begun, self.go_on = threading.Event(), threading.Event()
+
+    def __call__(self, *arguments: object) -> object:
+        self.begun.set()
+        assert self.go_on.wait(20)
+        return self._work(*arguments)
+
+
+@pytest.fixture
+def checking(monkeypatch: pytest.MonkeyPatch) -> Halt:
+    """Of the file that is to be adopted."""
+    halt = Halt(files.prepare)
+    monkeypatch.setattr(files, "prepare", halt)
+    return halt
+
+
+def test_nobody_waits_while_a_new_file_is_checked(corpora: Corpora, copy: Path, checking: Halt) -> None:
+    with ThreadPoolExecutor(1) as threads:
+        adopting = threads.submit(corpora.adopt, "c", copy)
+        assert checking.begun.wait(20)
+        corpora.put("c", content("more", "late"))
+        assert ids(corpora) == ["late", "more", "old"]
+        assert corpora.description("c").size.documents == 3
+        corpora.create("another")
+        checking.go_on.set()
+        adopting.result(20)
+    assert ids(corpora) == ["new"]
+
+
+def test_dropped_and_restored_at_once(corpora: Corpora, copy: Path, checking: Halt) -> None:
+    """One after the other, in either order: neither waits for the other for ever."""
+    with ThreadPoolExecutor(2) as threads:
+        adopting = threads.submit(corpora.adopt, "c", copy)
+        assert checking.begun.wait(20)
+        with corpora._open["c"].locked():
+            checking.go_on.set()
+            dropping = threads.submit(corpora.drop, "c")
+        dropping.result(20)
+        assert adopting.exception(20) is None or isinstance(adopting.exception(), NotFound)
+    if corpora.names():
+        assert ids(corpora) == ["new"]
+
+
+def test_what_was_created_meanwhile_is_replaced_too(corpora: Corpora, copy: Path, checking: Halt) -> None:
+    with ThreadPoolExecutor(1) as threads:
+        adopting = threads.submit(corpora.adopt, "d", copy)
+        assert checking.begun.wait(20)
+        corpora.create("d", content=content("mine"))
+        assert ids(corpora, "d") == ["mine"]
+        checking.go_on.set()
+        adopting.result(20)
+    assert ids(corpora, "d") == ["new"]
+
+
+def test_who_waits_for_the_new_file_goes_on_with_it(
+    corpora: Corpora, copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moving = Halt(files.move)
+    monkeypatch.setattr(files, "move", moving)
+    with ThreadPoolExecutor(3) as threads:
+        adopting = threads.submit(corpora.adopt, "c", copy)
+        assert moving.begun.wait(20)
+        writing, searching = threads.submit(corpora.put, "c", content("late")), threads.submit(ids, corpora)
+        while not corpora._open["c"]._pending:
+            pass
+        moving.go_on.set()
+        adopting.result(20)
+        writing.result(20)
+        assert set(searching.result(20)) <= {"new", "late"}
+    assert ids(corpora) == ["late", "new"]
+
+
+@pytest.mark.parametrize("change", ["adopt", "drop"])
+def test_a_copy_under_way_keeps_only_its_end_waiting(
+    corpora: Corpora, store: SqliteStore, copy: Path, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    copying = Halt(store.copy)
+    monkeypatch.setattr(store, "copy", copying)
+    with ThreadPoolExecutor(2) as threads:
+        copied = threads.submit(corpora.copy, "c", copy.with_name("snapshot"))
+        assert copying.begun.wait(20)
+        changing = threads.submit(corpora.adopt, "c", copy) if change == "adopt" else threads.submit(corpora.drop, "c")
+        corpora.put("c", content("more"))
+        assert ids(corpora) == ["more", "old"]
+        corpora.create("another")
+        assert not changing.done()
+        copying.go_on.set()
+        _, size = copied.result(20)
+        changing.result(20)
+    assert size == Size(2, size.bytes, 2)
+    assert corpora.names() == (["another", "c"] if change == "adopt" else ["another"])
+
+
+def test_a_corpus_that_could_not_be_dropped_is_still_there(
+    corpora: Corpora, store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: str) -> None:
+        raise Unhealthy("read-only file system")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "drop", fail)
+        with pytest.raises(Unhealthy):
+            corpora.drop("c")
+    assert ids(corpora) == ["old"]
+    corpora.drop("c")
+    assert corpora.names() == []
+
+
+def test_an_encoder_that_comes_during_a_search(corpora: Corpora, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Vectors of another width turn up under the old keys: it is said, not stumbled over."""
+    compute = LiveIndex.search
+
+    def swapped(self: LiveIndex, queries: Floats, k: int, allowed: Keys | None = None, **how: bool) -> list[Ranking]:
+        found = compute(self, queries, k, allowed, **how)
+        if corpora.corpus("c")[0].fingerprint == "f":
+            rows = corpora.stale("c", "g", 10)
+            corpora.refresh("c", "g", [key for key, _ in rows], np.eye(len(rows), 9, dtype=np.float32))
+            assert corpora.swap("c", "g")
+        return [one._replace(keys=one.keys[:0], scores=one.scores[:0]) for one in found]
+
+    monkeypatch.setattr(LiveIndex, "search", swapped)
+    with pytest.raises(Conflict, match="embedded by the bundle g"):
+        corpora.search("c", [Query("text", ANY)], Wanted(mode="hybrid"), "f")
+
+
+def test_the_encoder_that_it_has_changes_nothing(corpora: Corpora) -> None:
+    corpora.warm()
+    before = corpora._open["c"].live
+    assert corpora.swap("c", "f")
+    assert corpora._open["c"].live is before
+
+
+def test_vectors_of_another_encoder_are_not_known(corpora: Corpora) -> None:
+    known, unknown = (corpora.embedded("c", ["text old"], None, fingerprint)[0] for fingerprint in "fg")
+    assert known is not None
+    assert unknown is None
+
+
+def test_a_filter_deletes_what_matches_when_it_goes(
+    corpora: Corpora, store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rooms, "REMOVED_TOGETHER", 2)
+    corpora.put("c", content("a", "b", "d", "e", "kept"))
+    matching = store.ids_matching
+
+    def then_replaced(*asked: object) -> list[str]:
+        found = matching(*asked)  # type: ignore[arg-type]
+        corpora.put("c", content("kept", seed=-1))
+        corpora.delete("c", "a")
+        return found
+
+    monkeypatch.setattr(store, "ids_matching", then_replaced)
+    assert corpora.delete_where("c", EVERYTHING) == 4
+    assert ids(corpora) == ["kept"]
+
+
+def test_a_damaged_corpus_keeps_no_other_from_being_served(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "corpora")
+    for name in "abc":
+        store.create(Corpus(name), content("one", "two"))
+    store.close()
+    (tmp_path / "corpora" / "a.sqlite").write_bytes(b"no corpus")
+    whole = (tmp_path / "corpora" / "b.sqlite").read_bytes()
+    place = whole.index(content("one", "two").vectors[1].tobytes())
+    (tmp_path / "corpora" / "b.sqlite").write_bytes(whole[:place] + b"?" + whole[place + 1 :])
+    corpora = Corpora(SqliteStore(tmp_path / "corpora"), Indexes(tmp_path / "indexes"))
+    corpora.warm()
+    assert ids(corpora, "c") == ["one", "two"]
+    for name in "ab":
+        with pytest.raises(Unhealthy, match=rf"{name}\.sqlite"):
+            ids(corpora, name)
+    assert [(one.corpus.name, one.damage is None) for one in corpora.descriptions()] == [
+        ("a", False),
+        ("b", False),
+        ("c", True),
+    ]
+    assert "c" in {corpus.name for corpus, _ in corpora.listing()}
+    corpora.close()
