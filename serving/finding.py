@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -13,7 +13,7 @@ from serving.filters import Filter
 from serving.fusion import Fusion, fuse
 from serving.indexes.live import LiveIndex
 from serving.indexes.ranking import DECIMALS
-from serving.ports import Floats, Keys, Passage, Ranking, Span, Store
+from serving.ports import Floats, Passage, Ranking, Span, Store
 from serving.stores.words import highlights
 
 Mode = Literal["dense", "lexical", "hybrid"]
@@ -42,8 +42,7 @@ class Place(NamedTuple):
     key: int
 
 
-@dataclass(frozen=True)
-class Hit:
+class Hit(NamedTuple):
     """A passage found, with the scores that it was found by and, where asked for, its vector."""
 
     passage: Passage
@@ -128,7 +127,7 @@ def find(store: Store, name: str, index: LiveIndex | None, queries: Sequence[Que
 
 
 def _highlighted(hits: Sequence[Hit], query: Query) -> list[Hit]:
-    return [replace(hit, highlights=highlights(hit.text, query.text or "")) for hit in hits]
+    return [hit._replace(highlights=highlights(hit.text, query.text or "")) for hit in hits]
 
 
 def _together(rankings: Sequence[_Ranked]) -> Iterator[list[_Ranked]]:
@@ -161,8 +160,8 @@ class _Search:
         return [self._page([query], ranked, depth) for query, ranked in zip(queries, found, strict=True)]
 
     def hits(self, rankings: Sequence[_Ranked]) -> list[list[Hit]]:
-        keys = np.unique(np.concatenate([ranked.ranking.keys for ranked in rankings]))
-        passages = self._store.passages(self._name, keys.tolist())
+        keys = sorted({key for ranked in rankings for key in ranked.ranking.keys.tolist()})
+        passages = self._store.passages(self._name, keys)
         vectors = self._vectors(keys) if self._wanted.with_vector else {}
         return [self._hits(ranked, passages, vectors) for ranked in rankings]
 
@@ -188,13 +187,12 @@ class _Search:
             keys, scores = ranked.ranking
             whole = len(keys) < depth
             if wanted.mode == "hybrid" and wanted.after:  # a write changes its scores: by rank
-                behind = np.arange(len(keys)) >= wanted.after.seen
+                keys, scores = keys[wanted.after.seen :], scores[wanted.after.seen :]
             elif wanted.after:
                 same = scores == np.float32(wanted.after.score)
                 behind = (scores < np.float32(wanted.after.score)) | (same & (keys > wanted.after.key))
-            else:
-                behind = np.ones(len(keys), bool)
-            keys, scores = keys[behind][wanted.offset :], scores[behind][wanted.offset :]
+                keys, scores = keys[behind], scores[behind]
+            keys, scores = keys[wanted.offset :], scores[wanted.offset :]
             if len(keys) >= wanted.k or whole:
                 keep = slice(0, wanted.k)
                 if wanted.min_score is not None:
@@ -218,7 +216,7 @@ class _Search:
         lexical = self._lexical(query, CANDIDATES)
         ranking = fuse(dense, lexical, depth, self._wanted.fusion, self._wanted.alpha)
         cosines = dict(zip(dense.keys.tolist(), dense.scores.tolist(), strict=True))
-        missing = ranking.keys[~np.isin(ranking.keys, dense.keys)]
+        missing = [key for key in ranking.keys.tolist() if key not in cosines]
         unit = _units([query])[0]
         for key, vector in self._vectors(missing).items():
             cosines[key] = round(float(vector @ unit), DECIMALS)
@@ -232,15 +230,17 @@ class _Search:
         assert query.text is not None, "words are looked for only where the query has some"
         return self._store.words(self._name, query.text, depth, self._wanted.where)
 
-    def _vectors(self, keys: Keys) -> dict[int, Floats]:
+    def _vectors(self, keys: Sequence[int]) -> dict[int, Floats]:
         found: dict[int, Floats] = {}
-        for block, rows in self._store.vectors(self._name, keys.tolist()) if len(keys) else ():
+        for block, rows in self._store.vectors(self._name, keys) if keys else ():
             found.update(zip(block.tolist(), rows, strict=True))
         return found
 
 
 def _units(queries: Sequence[Query]) -> Floats:
     """(Q, D)."""
-    given = np.stack([query.vector for query in queries if query.vector is not None]).astype(np.float64)
-    lengths = np.linalg.norm(given, axis=1, keepdims=True)
-    return (given / np.where(lengths > 0, lengths, 1)).astype(np.float32)
+    given = np.array([query.vector for query in queries if query.vector is not None], dtype=np.float64)
+    lengths = np.sqrt(np.vecdot(given, given))[:, None]
+    lengths[lengths == 0] = 1
+    unit: Floats = (given / lengths).astype(np.float32)
+    return unit

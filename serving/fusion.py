@@ -8,6 +8,7 @@ import numpy as np
 
 from serving.indexes.ranking import best, rounded
 from serving.ports import Floats, Keys, Ranking
+from serving.sets import union
 
 RRF_CONSTANT = 60
 """Cormack, Clarke and Büttcher 2009, "Reciprocal rank fusion outperforms Condorcet and …", whose 60 it is."""
@@ -20,7 +21,7 @@ def fuse(dense: Ranking, lexical: Ranking, k: int, fusion: Fusion, alpha: float)
     `rrf`: the sum of 1 / (60 + rank), ranks from 1, over the rankings that a passage is in. `weighted`: the sum of
     scores, each ranking's scaled to [0, 1] between its last and its first; a passage that a ranking lacks has 0 of it.
     """
-    keys: Keys = np.union1d(dense.keys, lexical.keys)
+    keys: Keys = union(dense.keys, lexical.keys)
     scores = np.zeros(len(keys))
     for ranking, weight in ((dense, alpha), (lexical, 1 - alpha)):
         part = _reciprocal(ranking) if fusion == "rrf" else weight * _scaled(ranking)

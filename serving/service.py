@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from models import cpus
 from models.bundle import Manifest
 from serving.bounds import check_some
 from serving.corpora import Corpora
@@ -54,7 +55,12 @@ class Service:
         self.settings = settings
         self.metrics = Metrics(settings.named_corpora)
         self.encoders = Encoders(settings, [model, *others], self.metrics)
-        indexes = Indexes(settings.data / "indexes", approximate=settings.index == "auto", least=settings.exact_below)
+        indexes = Indexes(
+            settings.data / "indexes",
+            approximate=settings.index == "auto",
+            threads=settings.threads or cpus.available(),
+            least=settings.exact_below,
+        )
         self.library = Library(Corpora(store, indexes), self.encoders, self.metrics, self.admitted)
         self.snapshots = Snapshots(self.library.corpora, settings.data / "snapshots")
         self.jobs = Jobs(settings.data / "jobs", works(self), beside=CHANGE_NOTHING)

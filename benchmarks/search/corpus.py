@@ -14,6 +14,7 @@ import faiss
 import numpy as np
 
 from benchmarks.search.mixture import Vectors
+from models import cpus
 from serving.corpora import Corpora
 from serving.finding import Query, Wanted
 from serving.opening import Indexes
@@ -69,7 +70,8 @@ class Ours:
         }
 
     def _open(self) -> Corpora:
-        return Corpora(SqliteStore(self.folder / "corpora"), Indexes(self.folder / "indexes"))
+        indexes = Indexes(self.folder / "indexes", threads=cpus.available())
+        return Corpora(SqliteStore(self.folder / "corpora"), indexes)
 
 
 class Raw:

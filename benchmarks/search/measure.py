@@ -17,8 +17,10 @@ from typing import IO, Any
 import faiss
 import numpy as np
 
+from benchmarks.encodings import DATA
 from benchmarks.peers import python
 from benchmarks.processes import memory_mb
+from benchmarks.search import scifact
 from benchmarks.search.corpus import K, Ours, Raw, calls
 from benchmarks.search.mixture import Vectors, mixture
 from models import cpus
@@ -27,6 +29,8 @@ SIZES = (10_000, 100_000, 1_000_000)
 DIM = 384
 QUERIES = 1000
 ROUNDS, SECONDS = 3, 3.0
+PAIRED = ("ours, batches", "ours, one by one")
+"""Held against FAISS asked in the same way, round by round."""
 PEERS = ("txtai", "qdrant")
 SCRIPT = Path(__file__).resolve().parents[1] / "peers" / "vectors.py"
 Search = Callable[[Vectors], Sequence[Sequence[int]]]
@@ -34,8 +38,12 @@ Take = Callable[[int, float], dict[str, Any]]
 
 
 def measure(sizes: Sequence[int] = SIZES) -> dict[str, Any]:
-    """For each size: what it takes to store, build and open, and how fast and how well everybody finds."""
-    return {"figures": {f"{size:,}": _one_size(size) for size in sizes}}
+    """For each size: what it takes to store, build and open, and how fast and how well everybody finds.
+
+    With SciFact, where there are data, what the ways of searching find there.
+    """
+    figures = {f"{size:,}": _one_size(size) for size in sizes}
+    return {"figures": figures | ({"scifact": scifact.measure()} if DATA in os.environ else {})}
 
 
 def _one_size(size: int) -> dict[str, Any]:
@@ -106,15 +114,22 @@ def _in_turns(
     figures = {}
     for name, (search, _) in contestants.items():
         found = search(queries[:200])
-        rates = [sample["queries"] / sample["seconds"] for sample in sampled[name]]
         latencies = np.concatenate([sample["latencies"] for sample in sampled[name]])
         figures[name] = {
-            "queries_per_s": round(median(rates), 1),
+            "queries_per_s": round(median(map(_rate, sampled[name])), 1),
             "recall_at_10": round(float(np.mean([len(t & set(f)) / K for t, f in zip(truth, found, strict=False)])), 4),
             "call_p50_ms": round(1000 * float(np.quantile(latencies, 0.5)), 3),
             "call_p99_ms": round(1000 * float(np.quantile(latencies, 0.99)), 3),
         }
+        if (raw := sampled.get(name.replace("ours", "faiss"))) and name in PAIRED:
+            figures[name]["times_faiss"] = round(
+                median(_rate(ours) / _rate(theirs) for ours, theirs in zip(sampled[name], raw, strict=True)), 3
+            )
     return figures
+
+
+def _rate(sample: dict[str, Any]) -> float:
+    return float(sample["queries"] / sample["seconds"])
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, KeysView, Mapping
 from itertools import islice
 from typing import Any
 
@@ -88,12 +88,12 @@ def documents(reader: sqlite3.Connection, chosen: Numbers) -> Iterator[tuple[int
             yield number, orjson.loads(metadata)
 
 
-def posted(metadata: Mapping[str, Any]) -> set[tuple[str | None, Value]]:
-    """Path and value of each posting of a document; no path where the whole document is opaque."""
+def posted(metadata: Mapping[str, Any]) -> KeysView[tuple[str | None, Value]]:
+    """Path and value of each posting of a document, each once, in order; no path where the whole document is opaque."""
     found = list(islice(_fields(metadata, ""), MAX_FIELDS + 1))
     if len(found) > MAX_FIELDS or any(len(path) > MAX_PATH for path, _ in found):
-        return {(None, OPAQUE)}
-    return {(path, value) for path, at_path in found for value in _values(at_path)}
+        return {(None, OPAQUE): None}.keys()
+    return dict.fromkeys((path, value) for path, at_path in found for value in _values(at_path)).keys()
 
 
 def stored(value: Any) -> Value:
@@ -115,7 +115,9 @@ def _postings(
     writer: sqlite3.Connection, rows: Iterable[tuple[int, Mapping[str, Any]]]
 ) -> list[tuple[int, Value, int]]:
     found = [(path, value, document) for document, metadata in rows for path, value in posted(metadata)]
-    fields = {path: WHOLE if path is None else _field(writer, path) for path in {path for path, _, _ in found}}
+    fields = {
+        path: WHOLE if path is None else _field(writer, path) for path in dict.fromkeys(path for path, _, _ in found)
+    }
     return [(fields[path], value, document) for path, value, document in found]
 
 

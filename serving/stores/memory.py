@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
+import weakref
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import mkdtemp
 
 from serving.stores.sqlite import SqliteStore
 
@@ -12,10 +14,11 @@ class MemoryStore(SqliteStore):
     """See `Store`. The other one on a folder of its own, never waiting for the disk."""
 
     def __init__(self, folder: Path | None = None) -> None:  # noqa: ARG002 - every store is opened on a folder
-        self._temporary = TemporaryDirectory(prefix="corpora-")
-        super().__init__(Path(self._temporary.name), synchronous="OFF")
+        temporary = mkdtemp(prefix="corpora-")
+        self._removed = weakref.finalize(self, shutil.rmtree, temporary)
+        super().__init__(Path(temporary), synchronous="OFF")
 
     def close(self) -> None:
         """Remove everything."""
         super().close()
-        self._temporary.cleanup()
+        self._removed()

@@ -17,6 +17,9 @@ from serving.stores.failures import DamageError
 
 DOCUMENT = "number, id, text, metadata, hash, checksum"
 PASSAGE = 'key, document, start, "end", checksum'
+_PLACE = struct.Struct("<qqqq")
+_OTHER_TYPES = (AttributeError, TypeError, struct.error)
+"""What a checksum raises where a text, say, has become a number."""
 
 
 class DocumentRow(NamedTuple):
@@ -39,8 +42,9 @@ class DocumentRow(NamedTuple):
 
     def expected(self) -> int:
         """The checksum of what it holds."""
-        parts = b"\0".join((self.id.encode(), self.metadata.encode(), self.hash, self.text.encode()))
-        return zlib.crc32(parts, self.number & 0xFFFFFFFF)
+        number, name, text, metadata, digest, _ = self
+        parts = b"\0".join((name.encode(), metadata.encode(), digest, text.encode()))
+        return zlib.crc32(parts, number & 0xFFFFFFFF)
 
     def document(self) -> Document:
         """What was stored.
@@ -48,9 +52,14 @@ class DocumentRow(NamedTuple):
         Raises:
             DamageError: it is no more what was written.
         """
-        if not _is_intact(self):
-            raise DamageError(f"document {self.id!r} is damaged; restore a snapshot")
-        return Document(self.id, self.text, orjson.loads(self.metadata))
+        _, name, text, metadata, _, checksum = self
+        try:
+            intact = self.expected() == checksum
+        except _OTHER_TYPES:
+            intact = False
+        if not intact:
+            raise DamageError(f"document {name!r} is damaged; restore a snapshot")
+        return Document(name, text, orjson.loads(metadata))
 
 
 class PassageRow(NamedTuple):
@@ -71,8 +80,8 @@ class PassageRow(NamedTuple):
 
     def expected(self) -> int:
         """The checksum of what it holds."""
-        start, end = (-1, -1) if self.start is None or self.end is None else (self.start, self.end)
-        return zlib.crc32(struct.pack("<qqqq", self.key, self.document, start, end))
+        key, document, start, end, _ = self
+        return zlib.crc32(_PLACE.pack(key, document, -1 if start is None else start, -1 if end is None else end))
 
     def span(self) -> Span | None:
         """What was stored.
@@ -80,16 +89,14 @@ class PassageRow(NamedTuple):
         Raises:
             DamageError: it is no more what was written.
         """
-        if not _is_intact(self):
-            raise DamageError(f"passage {self.key} is damaged; restore a snapshot")
-        return None if self.start is None or self.end is None else Span(self.start, self.end)
-
-
-def _is_intact(row: DocumentRow | PassageRow) -> bool:
-    try:
-        return row.expected() == row.checksum
-    except (AttributeError, TypeError, struct.error):  # what was a text is a number now
-        return False
+        key, _, start, end, checksum = self
+        try:
+            intact = self.expected() == checksum
+        except _OTHER_TYPES:
+            intact = False
+        if not intact:
+            raise DamageError(f"passage {key} is damaged; restore a snapshot")
+        return None if start is None or end is None else Span(start, end)
 
 
 def content_hash(text: str, chunking: Chunking | None) -> bytes:
@@ -107,18 +114,19 @@ def documents(reader: sqlite3.Connection, numbers: Sequence[int]) -> dict[int, D
     found: dict[int, Document] = {}
     for block in blocks(numbers):
         select = f"SELECT {DOCUMENT} FROM documents WHERE number IN ({marks(block)})"
-        found.update((row.number, row.document()) for row in map(DocumentRow._make, reader.execute(select, block)))
+        for row in reader.execute(select, block):
+            found[row[0]] = DocumentRow(*row).document()
     return found
 
 
 def passages(reader: sqlite3.Connection, keys: Sequence[int]) -> dict[int, Passage]:
     """Those of `keys` that exist."""
-    rows: list[PassageRow] = []
+    spans: list[tuple[int, int, Span | None]] = []
     for block in blocks(keys):
         select = f"SELECT {PASSAGE} FROM passages WHERE key IN ({marks(block)})"
-        rows += map(PassageRow._make, reader.execute(select, block))
-    owners = documents(reader, sorted({row.document for row in rows}))
-    return {row.key: Passage(owners[row.document], row.span()) for row in rows}
+        spans += [(row[0], row[1], PassageRow(*row).span()) for row in reader.execute(select, block)]
+    owners = documents(reader, sorted({number for _, number, _ in spans}))
+    return {key: Passage(owners[number], span) for key, number, span in spans}
 
 
 def passages_of(reader: sqlite3.Connection, numbers: Sequence[int]) -> Iterator[PassageRow]:

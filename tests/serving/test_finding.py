@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from serving.finding import Hit, Mode, Query, Wanted
 from serving.opening import Indexes
 from serving.ports import Chunking, Content, Document, Floats, Span
 from serving.stores import STORES
+from serving.stores.connections import Connections
 
 DIM = 8
 WORDS = ["whale", "city", "captain", "rain", "harbour", "letter"]
@@ -188,3 +191,17 @@ def test_cursors_over_http(books: TestClient, refuses: Callable[..., None]) -> N
         ({"vector": [1.0], "mode": "hybrid"}, "looks for words"),
     ]:
         refuses((422, "Validation", says), "POST", "/corpora/books/search", json=body)
+
+
+def test_a_search_by_vector_reads_the_store_once(corpora: Corpora, monkeypatch: pytest.MonkeyPatch) -> None:
+    hits = find(corpora, k=5)
+    reads: list[Path] = []
+    reading = Connections.reading
+
+    def noted(connections: Connections) -> AbstractContextManager[sqlite3.Connection]:
+        reads.append(connections.path)
+        return reading(connections)
+
+    monkeypatch.setattr(Connections, "reading", noted)
+    assert find(corpora, k=5) == hits
+    assert len(reads) == 1

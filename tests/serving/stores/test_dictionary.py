@@ -178,7 +178,8 @@ class AsADictionary(RuleBasedStateMachine):
     def embedded(self, asked: list[Row], chunking: Chunking | None) -> None:
         texts = [text for _, text, _ in asked] + [entry.document.text for entry in self.held.values()]
         known = {entry.document.text for entry in self.held.values() if entry.chunking == chunking}
-        for text, held in zip(texts, self.store.embedded("c", texts, chunking), strict=True):
+        assert self.store.embedded("c", texts, chunking, "another") == [None] * len(texts)
+        for text, held in zip(texts, self.store.embedded("c", texts, chunking, self.fingerprint), strict=True):
             assert (held is not None) == (text in known)
             if held is not None:
                 spans = cut(text, chunking)

@@ -56,7 +56,7 @@ def test_it_finds_by_words_fields_and_content(opened: tuple[SqliteStore, str]) -
     (key,) = store.words(name, "zurich", 5).keys.tolist()
     assert store.passages(name, [key])[key].document.id == "d3"
     assert store.ids_matching(name, compile_filter({"tags": "b", "even": True})) == ["d2", "d8", "d14"]
-    held, none = store.embedded(name, ["Ελληνικά 😀", "new"], None)
+    held, none = store.embedded(name, ["Ελληνικά 😀", "new"], None, store.corpus(name).fingerprint or "")
     assert held is not None
     assert held.spans is None
     assert none is None

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from serving.errors import Conflict, Invalid, NotFound
+from serving.errors import Conflict, Invalid, NotFound, Unhealthy
 from serving.ports import Change, Corpus, Removal, Store, StoreError
 from serving.stores import STORES
 from serving.stores.corpus_file import CorpusFile
@@ -138,14 +138,25 @@ REFUSED: list[tuple[Callable[[Path], object], str]] = [
 def test_a_file_that_is_not_ours_is_named_and_left_alone(
     tmp_path: Path, make: Callable[[Path], object], says: str
 ) -> None:
+    """It keeps no other corpus from being served."""
     file = tmp_path / "c.sqlite"
+    other = SqliteStore(tmp_path)
+    other.create(Corpus("other"), content([("a", "b", {})]))
+    other.close()
     make(file)
     before = None if file.is_dir() else file.read_bytes()
-    for _ in range(2):  # what was refused holds neither the file nor the folder
-        with pytest.raises(StoreError, match=rf"{re.escape(str(file))}: .*{says}"):
-            SqliteStore(tmp_path)
+    for _ in range(2):  # what was refused is held by nobody
+        store = SqliteStore(tmp_path)
+        assert store.names() == ["c", "other"]
+        assert store.document("other", "a").text == "b"
+        for use, what in ((store.corpus, "c"), (store.create, Corpus("c")), (store.size, "c"), (store.drop, "c")):
+            with pytest.raises(Unhealthy, match=rf"c\.sqlite: .*{says}"):
+                use(what)  # type: ignore[arg-type]
+        (said,) = store.verify("c")
+        assert re.match(rf"c\.sqlite: .*{says}", said)
+        store.close()
     assert before is None or file.read_bytes() == before
-    assert {path.name for path in tmp_path.iterdir()} == {"lock", "c.sqlite"}
+    assert {path.name for path in tmp_path.iterdir()} == {"lock", "c.sqlite", "other.sqlite"}
 
 
 def test_a_file_that_came_since_the_start_is_left_alone(tmp_path: Path) -> None:

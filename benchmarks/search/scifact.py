@@ -1,0 +1,82 @@
+"""SciFact (BEIR) through the server's own path: what its index, words and both together find."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.encodings import BUNDLE, DATA
+from serving.finding import Mode, Wanted
+from serving.fusion import Fusion
+from serving.ports import Document
+from serving.priority import bulk_work
+from serving.service import Service
+from serving.settings import read_settings
+from serving.starting import opened_models, opened_service
+from training.evaluation import beir, retrieval
+from training.evaluation.beir import Collection
+
+NAME = "scifact"
+BLOCK, AT_ONCE = 256, 6
+"""Documents of an upload, and uploads at a time."""
+WAYS: dict[str, tuple[Mode, Fusion, bool]] = {
+    "dense": ("dense", "rrf", False),
+    "dense, exact": ("dense", "rrf", True),
+    "lexical": ("lexical", "rrf", False),
+    "hybrid, rrf": ("hybrid", "rrf", False),
+    "hybrid, weighted": ("hybrid", "weighted", False),
+}
+"""Mode, fusion, and whether every vector is compared."""
+
+
+def measure() -> dict[str, Any]:
+    """Each way's score on the test queries, times 100, and what the corpus says of its index."""
+    collection = beir.load(Path(os.environ[DATA]) / "retrieval" / "scifact")
+    with tempfile.TemporaryDirectory() as data:
+        given = ["--bundle", str(BUNDLE), "--data", data, "--no-demo", "--exact-below", "1000"]
+        settings = read_settings(given)
+        return asyncio.run(_measured(opened_service(settings, opened_models(settings)), collection))
+
+
+async def _measured(service: Service, collection: Collection) -> dict[str, Any]:
+    async with service.running():
+        await service.loaded.wait()
+        began = time.perf_counter()
+        await _stored(service, collection)
+        figures: dict[str, Any] = {"ingest_documents_per_s": round(len(collection.documents) / _since(began), 1)}
+        report = await service.library.on(lambda corpora: corpora.build_now(NAME), of=NAME)
+        assert report is not None, "it holds documents"
+        figures["index"] = {"kind": report.kind, "parameters": report.parameters, "recall": report.recall}
+        figures["ways"] = {way: await _score(service, collection, *asked) for way, asked in WAYS.items()}
+    return figures
+
+
+async def _stored(service: Service, collection: Collection) -> None:
+    await service.library.on(lambda corpora: corpora.create(NAME), of=NAME)
+    documents = [Document(name, text, {}) for name, text in collection.documents.items()]
+    gate = asyncio.Semaphore(AT_ONCE)
+
+    async def store(block: Sequence[Document]) -> None:
+        async with gate:
+            with bulk_work():
+                await service.library.add(NAME, block)
+
+    await asyncio.gather(*(store(documents[at : at + BLOCK]) for at in range(0, len(documents), BLOCK)))
+
+
+async def _score(service: Service, collection: Collection, mode: Mode, fusion: Fusion, exact: bool) -> dict[str, float]:
+    names, texts = list(collection.queries), list(collection.queries.values())
+    wanted = Wanted(k=retrieval.DEPTH, mode=mode, fusion=fusion, exact=exact)
+    found = await service.library.search(NAME, texts, wanted)
+    rankings = {name: [hit.passage.document.id for hit in hits] for name, hits in zip(names, found.hits, strict=True)}
+    score = retrieval.score(rankings, collection)
+    return {"ndcg10": round(score.ndcg10, 2), "mrr10": round(score.mrr10, 2), "recall100": round(score.recall100, 2)}
+
+
+def _since(began: float) -> float:
+    return time.perf_counter() - began

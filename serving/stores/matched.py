@@ -1,0 +1,45 @@
+"""What filters matched, kept as long as it is true: who searches with a filter often searches with it again."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+
+from serving.filters import Filter
+from serving.lru import Lru
+from serving.ports import Keys
+from serving.stores import reading
+
+KEPT_BYTES = 64 << 20
+"""Of one corpus: 8 million keys."""
+_Moment = tuple[str, int, int]
+"""Generation, documents, greatest key ever given out: whatever adds raises the key, whatever else removes documents."""
+
+
+class Matched:
+    """Keys by filter, of the moment that they were looked up at."""
+
+    def __init__(self, max_bytes: int = KEPT_BYTES) -> None:
+        self._kept: Lru[str, tuple[_Moment, Keys]] = Lru(max_bytes)
+        self._lock = threading.Lock()
+
+    def keys(self, reader: sqlite3.Connection, where: Filter) -> Keys:
+        """See `Store.matching`; inside the transaction of whoever calls."""
+        now = _moment(reader)
+        name = repr(where)  # filters that are equal may match differently: 1 == True
+        with self._lock:
+            kept = self._kept.get(name)
+        if kept and kept[0] == now:
+            return kept[1]
+        found = reading.keys_matching(reader, where)
+        found.flags.writeable = False
+        with self._lock:
+            self._kept.put(name, (now, found), found.nbytes + len(name))
+        return found
+
+
+def _moment(reader: sqlite3.Connection) -> _Moment:
+    generation, documents, last = reader.execute(
+        "SELECT generation, documents, (SELECT max(seq) FROM sqlite_sequence WHERE name = 'passages') FROM corpora"
+    ).fetchone()
+    return generation, documents, last or 0

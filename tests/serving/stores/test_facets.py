@@ -1,0 +1,144 @@
+"""What metadata hold, told from postings and held against the metadata themselves."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from serving.ports import Facets, FacetValue, Scalar
+from serving.stores import facets as module
+from serving.stores.facets import facets
+from serving.stores.fields import MAX_TEXT
+from tests.serving.stores.test_matching import corpus, metadata
+
+BOOKS: list[dict[str, Any]] = [
+    {"year": 1815, "by": {"name": "Austen"}, "tags": ["novel", "irony"], "read": True},
+    {"year": 1851, "by": {"name": "Melville"}, "tags": ["novel"], "read": False},
+    {"year": 1922.5, "by": None, "tags": [], "read": True, "note": "x" * (MAX_TEXT + 1)},
+]
+
+
+def told(*documents: Mapping[str, Any], values: int = 20) -> dict[str, tuple[Any, ...]]:
+    with corpus(*documents) as connection:
+        found = facets(connection, values)
+    assert found.complete
+    return {one.field: tuple(one[1:]) for one in found.fields}
+
+
+def test_each_field_has_kinds_a_range_and_its_most_frequent_values() -> None:
+    assert told(*BOOKS) == {
+        "year": (["number"], 1815, 1922.5, [(1815, 1), (1851, 1), (1922.5, 1)], True),
+        "by": (["null", "object"], None, None, [(None, 1)], True),
+        "by.name": (["string"], None, None, [("Austen", 1), ("Melville", 1)], True),
+        "tags": (["list", "string"], None, None, [("novel", 2), ("irony", 1)], True),
+        "read": (["boolean"], None, None, [(True, 2), (False, 1)], True),
+        "note": ([], None, None, [], False),
+    }
+
+
+def test_so_many_values_and_whether_there_are_others() -> None:
+    documents = [{"a": i % 4} for i in range(7)]
+    assert told(*documents, values=2)["a"] == (["number"], 0, 3, [(0, 2), (1, 2)], False)
+    assert told(*documents, values=4)["a"] == (["number"], 0, 3, [(0, 2), (1, 2), (2, 2), (3, 1)], True)
+
+
+def test_a_corpus_without_metadata() -> None:
+    assert told() == told({}, {}) == {}
+
+
+def test_a_field_that_no_document_has_any_more_is_not_told_of() -> None:
+    with corpus({"a": 1}, {"b": 2}) as connection:
+        module.facets(connection, 1)
+        connection.execute("DELETE FROM postings WHERE document = 1")
+        assert [one.field for one in facets(connection, 1).fields] == ["b"]
+
+
+def test_there_may_be_more_fields_than_are_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_FIELDS", 2)
+    with corpus({"a": 1}, {"b": 2}) as connection:
+        assert facets(connection, 1).complete
+    with corpus({"a": 1}, {"b": 2}, {"c": 3}) as connection:
+        found = facets(connection, 1)
+    assert ([one.field for one in found.fields], found.complete) == (["a", "b"], False)
+
+
+def test_what_is_too_much_to_be_counted_is_listed_in_its_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    documents: Sequence[dict[str, Any]] = [{"id": i, "tags": [i % 2 == 0, "x"]} for i in (3, 1, 2)]
+    ids, tags = ["number"], ["boolean", "list", "string"]
+    for counted, expected in (
+        (12, {"id": (ids, 1, 3, [(1, 1), (2, 1)], False), "tags": (tags, None, None, [("x", 3), (False, 2)], False)}),
+        (
+            11,
+            {
+                "id": (ids, 1, 3, [(1, 1), (2, 1)], False),
+                "tags": (tags, None, None, [("x", None), (False, None)], False),
+            },
+        ),
+        (
+            2,
+            {
+                "id": (ids, 1, 3, [(1, None), (2, None)], False),
+                "tags": (tags, None, None, [("x", None), (False, None)], False),
+            },
+        ),
+    ):
+        monkeypatch.setattr(module, "COUNTED", counted)
+        assert told(*documents, values=2) == expected
+
+
+def test_fields_of_few_values_are_counted_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "COUNTED", 3)
+    found = told(*({"id": i, "odd": i % 2} for i in (3, 1, 2)), values=2)
+    assert found["id"][3:] == ([(1, None), (2, None)], False)
+    assert found["odd"][3:] == ([(1, 2), (0, 1)], True)
+
+
+@settings(max_examples=40)
+@given(st.lists(metadata, max_size=6), st.booleans())
+def test_whatever_the_metadata(documents: list[dict[str, Any]], counted: bool) -> None:
+    expected = Counter(pair for document in documents for pair in set(_scalars(document, "")))
+    with pytest.MonkeyPatch.context() as patched, corpus(*documents) as connection:
+        if not counted:
+            patched.setattr(module, "COUNTED", 0)
+        found: Facets = facets(connection, 1000)
+    listed = {(one.field, _key(value.value)): value.documents for one in found.fields for value in one.values}
+    assert listed == {pair: count if counted else None for pair, count in expected.items()}
+    for one in found.fields:
+        assert [*one.values] == sorted(one.values, key=_by_frequency), "most frequent first"
+        numbers = [value.value for value in one.values if isinstance(value.value, int | float)]
+        numbers = [number for number in numbers if not isinstance(number, bool)]
+        assert (one.least, one.greatest) == ((min(numbers), max(numbers)) if numbers else (None, None))
+
+
+def _by_frequency(value: FacetValue) -> int:
+    return -(value.documents or 0)
+
+
+def _key(value: Scalar) -> tuple[str, Scalar]:
+    """True is not 1 here."""
+    return "boolean" if isinstance(value, bool) else "other", value
+
+
+def _scalars(found: Mapping[str, Any], parent: str) -> Iterator[tuple[str, tuple[str, Scalar]]]:
+    """Path and value of all that can be listed."""
+    for name, value in found.items():
+        if "." in name:
+            continue
+        if isinstance(value, Mapping):
+            yield from _scalars(value, f"{parent}{name}.")
+        for one in value if isinstance(value, list) else [value]:
+            if _is_listed(one):
+                yield parent + name, _key(one)
+
+
+def _is_listed(value: Any) -> bool:
+    if isinstance(value, str):
+        return len(value) <= MAX_TEXT
+    if isinstance(value, int):
+        return -(2**63) <= value < 2**63 or (value < 1e300 and float(value) == value)
+    return value is None or isinstance(value, float)
