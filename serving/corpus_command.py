@@ -1,10 +1,11 @@
-"""`python -m serving ingest|search|export|verify`: what the server does with corpora, in its data folder, without it."""
+"""`python -m serving ingest|search|export|verify`: what the server does with corpora in its data folder, without it."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
 import logging
+import os
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -20,6 +21,7 @@ from serving import logs
 from serving.errors import Invalid, ServiceError
 from serving.filters import Filter, compile_filter
 from serving.finding import Hit, Wanted
+from serving.indexes.saved import damage
 from serving.ingest import Options
 from serving.ingest.chunking import asked_chunking
 from serving.jobs import Duplicate, Job
@@ -31,6 +33,7 @@ from serving.starting import opened_models, opened_service, opened_store
 
 PIECE = 1 << 20
 PAGE = 1000
+MAX_HITS = 1000
 _REST = "Options of the server (--data, --bundle, --engine …) are taken as well: `python -m serving --help`."
 
 
@@ -44,10 +47,16 @@ def run(verb: str, arguments: Sequence[str]) -> int:
         given, rest = _parser(verb).parse_known_args(arguments)
         settings = read_settings(rest)
         logs.configure(settings.log_format)
-        logging.getLogger("serving").setLevel(logging.WARNING)
+        for package in ("serving", "models"):
+            logging.getLogger(package).setLevel(logging.WARNING)
+        if verb != "ingest" and not (settings.data / "corpora").is_dir():
+            raise SettingsError(f"--data: there is no corpus in {settings.data}")
         if verb in ("export", "verify"):
             return {"export": _export, "verify": _verify}[verb](settings, given)
         return uvloop.run({"ingest": _ingest, "search": _search}[verb](settings, given))
+    except BrokenPipeError:  # whoever reads the output has enough; Python would complain once more at its exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except (SettingsError, BundleError, EngineError, StoreError, ServiceError, OSError) as error:
         print(f"serving {verb}: {error}", file=sys.stderr)
         return 2
@@ -70,23 +79,24 @@ async def _ingest(settings: Settings, given: argparse.Namespace) -> int:
         chunk_overlap=given.chunk_overlap,
     )
     asked_chunking(given.chunk_tokens, given.chunk_overlap)
-    async with _service(settings) as service:
-        await service.library.on(lambda corpora: corpora.create(given.corpus), of=given.corpus)
-        spool = service.jobs.spool()
-        with given.file.open("rb") as file:
+    with given.file.open("rb") as file:
+        async with _service(settings) as service:
+            await service.library.on(lambda corpora: corpora.create(given.corpus), of=given.corpus)
+            spool = service.jobs.spool()
             while piece := await asyncio.to_thread(file.read, PIECE):
                 await spool.write(piece)
-        try:
-            job = await service.jobs.submit("ingest", given.corpus, options.model_dump(), spool=spool)
-        except Duplicate as duplicate:
-            print(f"serving ingest: goes on with {duplicate.job}, which reads the same file", file=sys.stderr)
-            job = await service.jobs.job(duplicate.job)
-        job = await _followed(service, job)
+            try:
+                job = await service.jobs.submit("ingest", given.corpus, options.model_dump(), spool=spool)
+            except Duplicate as duplicate:
+                print(f"serving ingest: goes on with {duplicate.job}, which reads the same file", file=sys.stderr)
+                job = await service.jobs.job(duplicate.job)
+            job = await _followed(service, job)
     for error in job.errors:
         print(f"{given.file}: {error['error']}", file=sys.stderr)
     if job.state != "succeeded":
         raise _Failed(f"{job.state} after {job.done} of {job.total or '?'} documents")
-    print(f"{given.corpus}: {job.done} documents", file=sys.stderr)
+    cut = f", {truncated} cut to what the encoder reads" if (truncated := job.result.get("truncated")) else ""
+    print(f"{given.corpus}: {job.done} documents{cut}", file=sys.stderr)
     return 0
 
 
@@ -137,7 +147,7 @@ def _verify(settings: Settings, given: argparse.Namespace) -> int:
         names = given.corpus or store.names()
         wrong = 0
         for name in names:
-            problems = store.verify(name)
+            problems = [*store.verify(name), *damage(settings.data / "indexes" / name)]
             wrong += len(problems)
             print(f"{name}: {'; '.join(problems) or _whole(store, name)}")
     finally:
@@ -178,6 +188,12 @@ def _filter(given: str) -> Filter:
         raise Invalid(f"not JSON: {error}", field="--filter") from None
 
 
+def _hits(given: str) -> int:
+    if not (given.isascii() and given.isdecimal() and 1 <= int(given[:5]) <= MAX_HITS):
+        raise Invalid(f"must be 1 to {MAX_HITS}", field="-k")
+    return int(given)
+
+
 def _line(text: str, width: int = 100) -> str:
     line = " ".join(text.split())
     return line if len(line) <= width else line[: width - 1] + "…"
@@ -190,8 +206,8 @@ def _parser(verb: str) -> argparse.ArgumentParser:
         parser.description = "Add the documents of a file to a corpus, which is made if there is none."
         parser.add_argument("file", type=Path, help="ndjson, csv, json or txt (a document a line); also .gz, .zst")
         parser.add_argument("--corpus", required=True, **name)
-        parser.add_argument("--text-column", help="of a csv file; default: text")
-        parser.add_argument("--id-column", help="of a csv file; default: id, if it has one")
+        parser.add_argument("--text-column", help="column of csv, or field of json, with the text; default: text")
+        parser.add_argument("--id-column", help="the same with the id; default: id, if there is one")
         parser.add_argument("--on-error", choices=("fail", "skip"), default="fail", help="skip keeps the good rows")
         parser.add_argument("--chunk-tokens", type=int, help="cut longer texts into passages of so many tokens")
         parser.add_argument("--chunk-overlap", type=int, help="tokens that a passage shares with the one before")
@@ -199,7 +215,7 @@ def _parser(verb: str) -> argparse.ArgumentParser:
         parser.description = "Search a corpus."
         parser.add_argument("query")
         parser.add_argument("--corpus", required=True, **name)
-        parser.add_argument("-k", type=int, default=10, help="hits; default: 10")
+        parser.add_argument("-k", type=_hits, default=10, help="hits; default: 10")
         parser.add_argument("--mode", choices=("dense", "lexical", "hybrid"), default="dense")
         parser.add_argument("--filter", type=_filter, help="as JSON")
         parser.add_argument("--exact", action="store_true", help="compare with every vector")

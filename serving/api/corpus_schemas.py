@@ -55,7 +55,9 @@ class CorpusAnswer(BaseModel):
     index: str = Field(description="what searches it: exact, or the kind of an approximate index")
     recall: float = Field(description="recall@10 against exact search, measured; 1 where search is exact")
     index_details: IndexAnswer | None = Field(description="null before the first document")
-    state: Literal["ready", "stale"] = Field(description="stale: embedded by another bundle than the one served")
+    state: Literal["ready", "stale", "damaged"] = Field(
+        description="stale: embedded by another bundle than the one served; damaged: whoever asks for it hears why"
+    )
     created: float
 
 

@@ -55,6 +55,15 @@ class JobsAnswer(BaseModel):
     jobs: list[JobAnswer]
 
 
+_EVENT: dict[str, Any] = {
+    "type": "object",
+    "description": "each event",
+    "required": ["event", "data"],
+    "properties": {
+        "event": {"type": "string", "const": "progress"},
+        "data": {"type": "string", "contentMediaType": "application/json", "description": "the job, as GET /jobs/{id}"},
+    },
+}
 ACCEPTED: dict[int | str, dict[str, Any]] = {
     202: {
         "model": JobAnswer,
@@ -135,7 +144,7 @@ async def describe(job: JobDep) -> Response:
     "/{id}/events",
     summary="Follow a job",
     response_class=StreamingResponse,
-    responses={200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}},
+    responses={200: {"content": {"text/event-stream": {"schema": _EVENT}}}},
 )
 async def events(job: JobDep, service: ServiceDep) -> StreamingResponse:
     """Server-sent events `progress`, each the job as JSON, up to the one in which it has ended (or the server does)."""

@@ -21,8 +21,16 @@ class Head:
             await self._app(scope, receive, send)
             return
 
+        over = False
+
         async def bare(message: Message) -> None:
-            await send({**message, "body": b""} if message["type"] == "http.response.body" else message)
+            """The head, and an empty body that ends at once: a server then tells streams that the caller left."""
+            nonlocal over
+            if message["type"] != "http.response.body":
+                await send(message)
+            elif not over:
+                over = True
+                await send({**message, "body": b"", "more_body": False})
 
         get = {**scope, "method": "GET"}  # a copy: the server, too, must know that no body follows
         await self._app(get, receive, bare)

@@ -50,16 +50,21 @@ _UPLOAD = {
         "content": {
             "application/json": {
                 "schema": {
-                    "type": "object",
-                    "required": ["documents"],
-                    "properties": {"documents": {"type": "array", "items": _ROW, "minItems": 1}},
+                    "anyOf": [
+                        {
+                            "type": "object",
+                            "required": ["documents"],
+                            "properties": {"documents": {"type": "array", "items": _ROW, "minItems": 1}},
+                        },
+                        {"type": "array", "items": _ROW, "minItems": 1},
+                    ]
                 }
             },
             "application/x-ndjson": {
                 "schema": {"type": "string"},
                 "example": '{"id": "a", "text": "A text to find."}\n{"text": "Another."}\n',
             },
-            "text/csv": {"schema": {"type": "string"}, "example": "id,text,lang\na,A text to find.,en\n"},
+            "text/csv": {"schema": {"type": "string"}, "example": "id,text,year:number\na,A text to find.,2026\n"},
             "text/plain": {"schema": {"type": "string"}, "example": "A text to find.\nAnother.\n"},
             "multipart/form-data": {
                 "schema": {
@@ -77,8 +82,10 @@ async def _options(
     on_error: Annotated[
         Literal["fail", "skip"], BeforeValidator(lower), Query(description="skip keeps the good rows")
     ] = "fail",
-    text_column: Annotated[str | None, Query(description="of CSV; default: text")] = None,
-    id_column: Annotated[str | None, Query(description="of CSV; default: id, if there is one")] = None,
+    text_column: Annotated[
+        str | None, Query(description="column of CSV, or field of JSON, that is the text; default: text")
+    ] = None,
+    id_column: Annotated[str | None, Query(description="the same for the id; default: id, if there is one")] = None,
     chunk_tokens: Annotated[
         int | None, Query(ge=MIN_TOKENS, description="cut long texts into passages of so many tokens")
     ] = None,

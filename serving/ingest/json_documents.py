@@ -1,4 +1,4 @@
-"""`{"documents": [...]}`, a document at a time: it is found where it ends, then parsed as any other JSON here.
+"""`{"documents": [...]}`, or the list alone, a document at a time: its end is found, then it is parsed as any JSON is.
 
 No parser that is at hand streams and also keeps what `parse_exact` promises (integers of 64 bits, NaN and lone
 surrogates told by the field that holds them).
@@ -35,10 +35,12 @@ def json_rows(stream: BinaryIO, settings: Settings) -> Iterator[Row]:
         raise Malformed("the body is empty")
     if first == b"{":
         yield from _fields(text)
+    elif first == b"[":
+        yield from _elements(text)
+        text.end()
     else:
-        if first != b"[":
-            _checked(text.value("the body"))
-            text.end()
+        _checked(text.value("the body"))
+        text.end()
         raise Invalid("must be a list of documents", field="documents")
 
 
@@ -131,8 +133,8 @@ class _Text:
 
     def end(self) -> None:
         """Nothing may follow."""
-        if self.peek():
-            self.fail("the end")
+        if following := self.peek():
+            self.fail("the end" + " (a document a line is application/x-ndjson)" * (following == b"{"))
 
     def value(self, place: str) -> bytes:
         """The next value, whole; whether it is one, whoever parses it says."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, NamedTuple
 
 from serving.errors import Invalid, Malformed, ServiceError
@@ -12,6 +13,8 @@ MAX_CONTAINERS = 4000
 """Lists and objects in one row: 256 such rows take the memory that one request may."""
 MAX_DEPTH = 200
 """Of a row, in parts that are passed over, too; metadata may be less deep. JSON deeper than this is an attack."""
+_WITHIN = re.compile(r": line \d+ column \d+ \(char (\d+)\)$")
+"""Where the standard library sees an error: its lines are not those of the upload."""
 
 
 class Row(NamedTuple):
@@ -36,7 +39,9 @@ def json_value(raw: bytes) -> Any:
         value = parse_exact(raw)
     except Malformed as error:
         text = utf8(raw)
-        return error if isinstance(text, str) else text
+        if not isinstance(text, str):
+            return text
+        return Malformed(_WITHIN.sub(lambda place: f" at character {int(place[1]) + 1}", error.message))
     except ServiceError as error:
         return error
     if raw.count(b"[") + raw.count(b"{") > MAX_DEPTH and _is_deep(value):

@@ -1,4 +1,4 @@
-"""CSV: a header, then a document a row; columns that are neither text nor id are metadata."""
+"""CSV: a header, then a document a row."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import sys
 from collections.abc import Iterator
 from typing import BinaryIO
 
-from serving.errors import Empty, Invalid, Malformed, ServiceError, TooLarge
+from serving.errors import Empty, Malformed, ServiceError, TooLarge
+from serving.ingest.columns import Columns
 from serving.ingest.lines import lines
 from serving.ingest.rows import Row, row_bytes, utf8
 from serving.settings import Settings
@@ -25,12 +26,14 @@ class _Feed:
         self._bytes = 0
         self.number = 0
         """Of the line given last."""
+        self.begins = 1
+        """The line that the row under way begins in."""
         self.bad: ServiceError | None = None
         """What is wrong with a line of the row under way."""
 
     def next_row(self) -> None:
         """Whatever comes now belongs to another row."""
-        self._bytes, self.bad = 0, None
+        self._bytes, self.bad, self.begins = 0, None, self.number + 1
 
     def __iter__(self) -> Iterator[str]:
         return self
@@ -45,7 +48,7 @@ class _Feed:
             raise TooLarge(f"more than the {self._limit} bytes of one row: is a quote left open?")
         text = utf8(line)
         if isinstance(text, ServiceError):
-            self.bad = Malformed(f"{text.message} (of line {self.number})")
+            self.bad = text if self.number == self.begins else Malformed(f"{text.message} (of line {self.number})")
             return line.decode(errors="replace")
         return text
 
@@ -55,8 +58,8 @@ def csv_rows(
 ) -> Iterator[Row]:
     """The rows, called by the line that they begin in; separated by comma, semicolon or tab, as the header is.
 
-    `text_column` is `text`, and `id_column` `id` if there is one, where none is named. A field of the id that is empty
-    is no id. Lines that hold nothing are passed over.
+    `text_column` is `text`, and `id_column` `id` if there is one, where none is named; the others are metadata, see
+    `Columns`. Lines that hold nothing are passed over.
 
     Raises:
         Empty, Malformed, Invalid: there is no header, or it lacks a column or has one twice.
@@ -73,42 +76,22 @@ def csv_rows(
         header = next(csv.reader([first], delimiter=delimiter, strict=True))
     except csv.Error as error:
         raise Malformed(f"not a header of CSV: {error}", field="line 1") from None
-    text_at, id_at = _columns(header, text_column, id_column)
+    columns = Columns.of(header, text_column, id_column)
     reader = csv.reader(feed, delimiter=delimiter, strict=True)
     while True:
         feed.next_row()
-        begins = feed.number + 1
         try:
             fields = next(reader)
         except StopIteration:
             return
         except csv.Error as error:
-            yield Row(f"line {begins}", feed.bad or Malformed(f"not CSV: {error}"))
+            yield Row(f"line {feed.begins}", feed.bad or Malformed(f"not CSV: {error}"))
         except TooLarge as error:
-            raise TooLarge(error.message, field=f"line {begins}") from None
+            raise TooLarge(error.message, field=f"line {feed.begins}") from None
         else:
             if fields or feed.bad:
-                yield Row(f"line {begins}", feed.bad or _value(header, fields, text_at, id_at))
+                yield Row(f"line {feed.begins}", feed.bad or columns.value(fields))
 
 
 def _outside_quotes(line: str) -> str:
     return "".join(line.split('"')[::2])
-
-
-def _columns(header: list[str], text_column: str | None, id_column: str | None) -> tuple[int, int | None]:
-    there = ", ".join(map(repr, header))
-    if len(set(header)) < len(header):
-        raise Invalid(f"a column is there twice: {there[:300]}", field="line 1")
-    text, name = text_column or "text", id_column or "id"
-    if text not in header:
-        raise Invalid(f"there is no column {text!r}, only {there[:300]}", field="text_column")
-    if id_column is not None and name not in header:
-        raise Invalid(f"there is no column {name!r}, only {there[:300]}", field="id_column")
-    return header.index(text), header.index(name) if name in header and name != text else None
-
-
-def _value(header: list[str], fields: list[str], text_at: int, id_at: int | None) -> object:
-    if len(fields) != len(header):
-        return Invalid(f"has {len(fields)} fields, the header {len(header)}")
-    metadata = {name: fields[i] for i, name in enumerate(header) if i not in (text_at, id_at)}
-    return {"id": None if id_at is None else fields[id_at] or None, "text": fields[text_at], "metadata": metadata}

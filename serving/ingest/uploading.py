@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import PurePath
 from typing import Any, BinaryIO, Literal, Self, cast
 
 from pydantic import BaseModel, ConfigDict
 
 from serving.encoding import Inflating
-from serving.errors import UnsupportedMedia
+from serving.errors import Invalid, UnsupportedMedia
 from serving.ingest.chunking import asked_chunking
 from serving.ingest.json_documents import json_rows
 from serving.ingest.lines import ndjson_rows, text_rows
@@ -53,6 +53,7 @@ class Options(BaseModel):
     coding: str = ""
     """`gzip` or `zstd`; without one it is found out."""
     text_column: str | None = None
+    """A column of CSV, a field of JSON."""
     id_column: str | None = None
     on_error: Literal["fail", "skip"] = "fail"
     """Whether a bad row is all that is left out."""
@@ -117,13 +118,29 @@ def rows(file: BinaryIO, options: Options, settings: Settings) -> Iterator[Row]:
     stream = _unpacked(file, options.coding, settings.max_upload_bytes)
     match options.format:
         case "json":
-            return json_rows(stream, settings)
+            return _named(json_rows(stream, settings), options)
         case "ndjson":
-            return ndjson_rows(stream, settings)
+            return _named(ndjson_rows(stream, settings), options)
         case "csv":
             return csv_rows(stream, settings, options.text_column, options.id_column)
         case "text":
             return text_rows(stream, settings)
+
+
+def _named(found: Iterator[Row], options: Options) -> Iterator[Row]:
+    """Rows of JSON, what `options` name as their text and id being called so."""
+    names = {"text": options.text_column, "id": options.id_column}
+    asked = {name: field for name, field in names.items() if field is not None}
+    return (_renamed(row, asked) for row in found) if asked else found
+
+
+def _renamed(row: Row, asked: Mapping[str, str]) -> Row:
+    if not isinstance(row.value, dict):
+        return row
+    for field in asked.values():
+        if field not in row.value:
+            return row._replace(value=Invalid("is required", field=field))
+    return row._replace(value=row.value | {name: row.value[field] for name, field in asked.items()})
 
 
 def _unpacked(file: BinaryIO, coding: str, limit: int) -> BinaryIO:

@@ -171,6 +171,12 @@ class Jobs:
         await whole(self._cancel(await self.job(id)))
         return await self.job(id)
 
+    async def cancel_of(self, corpus: str) -> None:
+        """Stop whatever changes a corpus, or is to: nothing that was asked before comes to one that takes its name."""
+        for job in reversed(list(self._unended.values())):  # what waits, before what it waits for
+            if job.corpus == corpus and job.kind not in self._beside:
+                await whole(self._cancel(job))
+
     async def _cancel(self, job: Job) -> None:
         running = self._running.get(job.id)
         self._cancelled.add(job.id)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ import pytest
 
 from serving.corpus_command import run
 from serving.stores import STORES
+from tests.serving.conftest import ROOT
 
 ROWS = [{"id": f"d{i}", "text": f"text number {i}", "metadata": {"even": i % 2 == 0}} for i in range(700)]
 Command = Callable[..., int]
@@ -75,18 +78,53 @@ def test_the_file_that_is_wrong_is_named_and_nothing_is_kept(
         ("ingest", ["{file}", "--corpus", "c", "--chunk-tokens", "3"], "chunk_tokens"),
         ("search", ["a", "--corpus", "c"], "no corpus"),
         ("search", ["a", "--corpus", "c", "--filter", "{"], "filter"),
+        ("search", ["a", "--corpus", "c", "-k", "0"], "-k: must be 1 to 1000"),
+        ("search", ["a", "--corpus", "c", "-k", "1001"], "-k: must be 1 to 1000"),
         ("export", ["--corpus", "c"], "no corpus"),
         ("verify", ["--corpus", "c"], "no corpus"),
         ("verify", ["--port", "x"], "--port"),
     ],
 )
 def test_a_wrong_argument_is_one_line(
-    command: Command, file: Path, capsys: pytest.CaptureFixture[str], verb: str, arguments: list[str], says: str
+    command: Command, file: Path, capsys: pytest.CaptureFixture[str], *, verb: str, arguments: list[str], says: str
 ) -> None:
-    assert command(verb, *(argument.format(file=file) if "{file}" in argument else argument for argument in arguments)) == 2
+    assert (
+        command(verb, *(argument.format(file=file) if "{file}" in argument else argument for argument in arguments))
+        == 2
+    )
     said = capsys.readouterr().err.splitlines()
     assert len([line for line in said if line.startswith(f"serving {verb}: ")]) == 1
     assert says in said[-1]
+
+
+@pytest.mark.parametrize("arguments", [["search", "a", "--corpus", "c"], ["export", "--corpus", "c"], ["verify"]])
+def test_a_folder_without_corpora_is_said_so_and_not_made(
+    command: Command, tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str]
+) -> None:
+    assert command(*arguments) == 2
+    assert f"--data: there is no corpus in {tmp_path / 'var'}" in capsys.readouterr().err
+    assert not (tmp_path / "var").exists()
+
+
+def test_a_file_that_is_not_there_makes_no_corpus(command: Command, file: Path, tmp_path: Path) -> None:
+    assert command("ingest", str(file), "--corpus", "c") == 0
+    assert command("ingest", str(tmp_path / "nope.csv"), "--corpus", "d") == 2
+    assert command("export", "--corpus", "d") == 2
+
+
+def test_who_reads_the_beginning_of_an_export_hears_no_complaint(command: Command, file: Path, tmp_path: Path) -> None:
+    assert command("ingest", str(file), "--corpus", "c") == 0
+    export = f"{sys.executable} -m serving export --corpus c --data {tmp_path / 'var'} --engine fake"
+    ended = subprocess.run(["bash", "-c", f"{export} | true"], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert ended.stderr == ""
+
+
+def test_what_the_encoder_does_not_read_is_told(
+    command: Command, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "long.txt").write_text("word " * 5000 + "\nshort\n")
+    assert command("ingest", str(tmp_path / "long.txt"), "--corpus", "c") == 0
+    assert "c: 2 documents, 1 cut to what the encoder reads" in capsys.readouterr().err
 
 
 def test_a_folder_in_use_is_said_so(command: Command, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -110,3 +148,15 @@ def test_verify_finds_a_vector_that_changed(
     capsys.readouterr()
     assert command("verify") == 1
     assert "7" in capsys.readouterr().out
+
+
+def test_verify_reads_the_indexes_too(
+    command: Command, file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command("ingest", str(file), "--corpus", "c") == 0
+    manifest = tmp_path / "var" / "indexes" / "c" / "00000001-a" / "manifest.json"
+    manifest.parent.mkdir(parents=True)
+    manifest.write_text("{}")
+    capsys.readouterr()
+    assert command("verify") == 1
+    assert str(manifest) in capsys.readouterr().out

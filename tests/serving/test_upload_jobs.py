@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from fastapi.testclient import TestClient
 from serving.app import create_app
 from serving.jobs import Requests
 from serving.service import Service
+from tests.serving.engines import Gate, model
 from tests.serving.ingest.uploading import DOCUMENTS, NDJSON, ended, lines, stored
 
 Refuses = Callable[..., None]
@@ -68,6 +70,25 @@ def test_events_and_listing(client: TestClient) -> None:
     assert client.get(location).json() == listed[0]
 
 
+def test_the_head_of_events_does_not_wait_for_the_job(
+    make_service: Callable[..., Service], wait_until_ready: Callable[[TestClient], None]
+) -> None:
+    engine = Gate()
+    engine.open.set()
+    with TestClient(create_app(make_service(model(lambda _: engine)))) as client, ThreadPoolExecutor(1) as pool:
+        wait_until_ready(client)
+        client.put("/corpora/c")
+        engine.open.clear()
+        location = client.post(DOCUMENTS, content=lines(300), headers=NDJSON).headers["location"]
+        try:
+            head = pool.submit(client.head, f"{location}/events").result(timeout=5)
+            assert (head.status_code, head.content) == (200, b"")
+            assert head.headers["content-type"].startswith("text/event-stream")
+            assert client.get(location).json()["state"] in ("queued", "running")
+        finally:
+            engine.open.set()
+
+
 def test_jobs_that_are_not_there(refuses: Refuses) -> None:
     for method, path in (("GET", "/jobs/x"), ("GET", "/jobs/x/events"), ("DELETE", "/jobs/x")):
         refuses((404, "NotFound", "there is no job 'x'"), method, path)
@@ -86,6 +107,18 @@ def test_a_job_can_be_cancelled_and_the_same_again_is_a_conflict(client: TestCli
     assert kept < 20_000
     time.sleep(0.05)
     assert stored(client) == kept
+
+
+def test_a_corpus_that_is_deleted_takes_its_jobs_along(client: TestClient) -> None:
+    places = [
+        client.post(f"{DOCUMENTS}?on_error={how}", content=lines(20_000), headers=NDJSON).headers["location"]
+        for how in ("fail", "skip")
+    ]
+    assert client.delete("/corpora/c").status_code == 204
+    assert client.put("/corpora/c").status_code == 201
+    assert [client.get(place).json()["state"] for place in places] == ["cancelled", "cancelled"]
+    assert stored(client) == 0
+    assert client.delete("/corpora/nope").status_code == 404
 
 
 def test_a_key_makes_a_retry_safe(client: TestClient, refuses: Refuses) -> None:

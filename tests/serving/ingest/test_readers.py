@@ -56,6 +56,7 @@ def test_json(documents: list[Any], others: dict[str, Any], indent: int | None, 
     body = json.dumps({**before, "documents": documents, **after}, indent=indent, ensure_ascii=False).encode()
     found = read(Drops(b"\xef\xbb\xbf" * bom + body, size), "json")
     assert values(found) == documents
+    assert read(Drops(json.dumps(documents, indent=indent).encode(), size), "json") == found
     assert [row.place for row in found] == [f"documents.{i}" for i in range(len(documents))]
 
 
@@ -68,7 +69,9 @@ def test_what_is_no_json_is_told_and_what_is_is_read(body: bytes, size: int) -> 
         found = read(Drops(body, size), "json")
     except ServiceError:
         return
-    assert values(found) == json.loads(body)["documents"] or any(isinstance(one, ServiceError) for one in values(found))
+    given = json.loads(body)
+    documents = given if isinstance(given, list) else given["documents"]
+    assert values(found) == documents or any(isinstance(one, ServiceError) for one in values(found))
 
 
 @pytest.mark.parametrize(
@@ -82,19 +85,33 @@ def test_what_is_no_json_is_told_and_what_is_is_read(body: bytes, size: int) -> 
         (b'{"documents": [{"text": "a}', "not JSON: it ends within documents.0"),
         (b'{"documents": [{"text": "a"},]}', "not JSON: expected a value at byte 30"),
         (b'{"documents": [{"text": "a"}]} x', "not JSON: expected the end at byte 32"),
+        (
+            b'{"text": "a"}\n{"text": "b"}\n',
+            r"expected the end \(a document a line is application/x-ndjson\) at byte 15",
+        ),
         (b'{"documents": [], 3: 4}', "not JSON: expected the name of a field"),
         (b'{"documents": [], "a": nope}', "not JSON"),
         (b'{"documents": [], "documents": []}', "documents: is there twice"),
         (b'{"documents": {}}', "documents: must be a list"),
         (b'{"documents": null}', "documents: must be a list"),
         (b"{}", "documents: must be a list"),
-        (b"[]", "documents: must be a list"),
+        (b'[{"text": "a"}', "not JSON: expected ',' or ']' at byte 15"),
+        (b'[{"text": "a"}] x', "not JSON: expected the end at byte 17"),
         (b'"a"', "documents: must be a list"),
     ],
 )
 def test_json_that_is_none(body: bytes, says: str) -> None:
     with pytest.raises(ServiceError, match=says.replace("]", r"\]")):
         read(body, "json")
+
+
+@pytest.mark.parametrize("format", ["ndjson", "json"])
+def test_fields_of_json_that_are_named(format: Any) -> None:
+    given = [{"_id": "1", "body": "A", "id": 7, "metadata": {"a": 1}}, {"_id": "2"}, {"body": "B", "text": "C"}, 5]
+    body = "\n".join(map(json.dumps, given)) if format == "ndjson" else json.dumps(given)
+    first, second, third, fourth = values(read(body.encode(), format, text_column="body", id_column="_id"))
+    assert (first["id"], first["text"], first["metadata"]) == ("1", "A", {"a": 1})
+    assert (str(second), str(third), fourth) == ("body: is required", "_id: is required", 5)
 
 
 @pytest.mark.parametrize("format", ["ndjson", "json"])
@@ -105,7 +122,9 @@ def test_a_bad_value_is_told_by_its_place(format: str) -> None:
     found = [str(one) for one in values(read(body, format)) if isinstance(one, ServiceError)]
     assert len(found) == 4
     for said, expected in zip(
-        found, ["not JSON", "not UTF-8: byte 11 is 0xff", "deep", "lists and objects"], strict=True
+        found,
+        ["not JSON: Expecting value at character 10", "not UTF-8: byte 11 is 0xff", "deep", "lists and objects"],
+        strict=True,
     ):
         assert expected in said, said
 

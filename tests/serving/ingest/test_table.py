@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.errors import ServiceError, TooLarge
-from tests.serving.ingest.reading import read, values
+from serving.ingest.documents import checked, random_names
+from tests.serving.ingest.reading import SETTINGS, read, values
 
 FIELDS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00\r"), max_size=20)
 TABLES = st.lists(st.lists(FIELDS, min_size=4, max_size=4), max_size=8)
@@ -50,6 +51,7 @@ def test_columns_that_are_named() -> None:
         (b"a,b\n1,2\n", {}, "text_column: there is no column 'text', only 'a', 'b'"),
         (b"text\na\n", {"id_column": "id"}, "id_column: there is no column 'id'"),
         (b"text,a,a\n", {}, "line 1: a column is there twice"),
+        (b"text,a:number,a\n", {}, "line 1: a column is there twice"),
         (b'text,"a\n', {}, "line 1: not a header of CSV"),
         (b"text,\xff\n", {}, "line 1: not UTF-8: byte 6 is 0xff"),
     ],
@@ -59,6 +61,47 @@ def test_headers_that_are_none(body: bytes, columns: dict[str, Any], says: str) 
         read(body, "csv", **columns)
 
 
+NUMBERS = st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False, allow_infinity=False)
+
+
+@given(NUMBERS.map(lambda number: number + 0), st.booleans())  # no zero has a sign
+def test_columns_that_name_their_type(number: float, yes: bool) -> None:
+    body = f"id:string,text,year:number,open:boolean,a:b,:number\n1,a, {number} ,{yes},{number},{number!r}\n"
+    (row,) = values(read(body.encode(), "csv"))
+    assert row == {"id": "1", "text": "a", "metadata": {"year": number, "open": yes, "a:b": str(number), "": number}}
+    assert type(row["metadata"]["year"]) is type(number)
+
+
+def test_a_field_without_its_number_is_absent() -> None:
+    body = b"text,n:number,b:boolean,s:string\na,, ,\n"
+    assert values(read(body, "csv")) == [{"id": None, "text": "a", "metadata": {"s": ""}}]
+
+
+@pytest.mark.parametrize(
+    ("column", "field", "says"),
+    [
+        *(
+            ("n:number", field, "is not a number")
+            for field in ("x", "nan", "inf", "1_000", "1 000", "0x1", "٣", "1e", ".")
+        ),
+        ("n:number", str(2**64), "does not fit 64 bits"),
+        ("n:number", "-" + "9" * 5000, "does not fit 64 bits"),
+        ("n:number", "1e999", "is too large a number"),
+        *(("n:boolean", field, "is neither true nor false") for field in ("1", "yes", "truee")),
+    ],
+)
+def test_a_field_of_another_type_is_told_by_line_and_column(column: str, field: str, says: str) -> None:
+    body = f"text,{column}\na,\nb,{field}\n".encode()
+    good, bad = checked(read(body, "csv"), SETTINGS, random_names)
+    assert good.document and not good.document.metadata
+    assert bad.error and bad.error.message == f"line 3: n: {field[:40]!r} {says}"
+
+
+def test_zeros_before_a_number() -> None:
+    body = "text,n:number\n" + "\n".join(f"a,{one}" for one in ("0" * 50 + "7", "+7", "7.", ".5", "5e-1", "-0"))
+    assert [row["metadata"]["n"] for row in values(read(body.encode(), "csv"))] == [7, 7, 7, 0.5, 0.5, 0]
+
+
 def test_bad_rows_of_csv_are_told_by_the_line_they_begin_in() -> None:
     body = b'text,n\n"two\nlines",1\nonly\n"bad" quote,2\n"\xff",3\n\nlast,"4\n\xfe"\ngood,5\n'
     found = {row.place: row.value for row in read(body, "csv")}
@@ -66,7 +109,7 @@ def test_bad_rows_of_csv_are_told_by_the_line_they_begin_in() -> None:
     assert found["line 2"]["text"] == "two\nlines"
     assert "has 1 fields, the header 2" in str(found["line 4"])
     assert "not CSV" in str(found["line 5"])
-    assert "not UTF-8: byte 2 is 0xff" in str(found["line 6"])
+    assert str(found["line 6"]) == "not UTF-8: byte 2 is 0xff"
     assert "not UTF-8: byte 1 is 0xfe (of line 9)" in str(found["line 8"])
     assert found["line 10"]["text"] == "good"
 

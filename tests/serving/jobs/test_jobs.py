@@ -273,3 +273,21 @@ def test_the_rate_is_of_late(monkeypatch: pytest.MonkeyPatch) -> None:
     assert pace.rate == pytest.approx(20)
     job = Job(id="a", kind="k", corpus="c", state="running", done=500, total=1000, rate=pace.rate)
     assert job.eta_s == pytest.approx(25)
+
+
+def test_all_that_changes_a_corpus_is_cancelled(tmp_path: Path) -> None:
+    async def work() -> None:
+        jobs = Jobs(tmp_path, {**KINDS, "beside": KINDS["count"]}, beside=["beside"])
+        jobs.start()
+        running = await jobs.submit("count", "c", {"wait": 0})
+        queued = await jobs.submit("count", "c", {"wait": 1})
+        others = [await jobs.submit("count", "d", {"wait": 2}), await jobs.submit("beside", "c", {"wait": 2})]
+        await jobs.cancel_of("c")
+        assert [(await jobs.job(job.id)).state for job in (running, queued)] == ["cancelled", "cancelled"]
+        assert not (await jobs.job(queued.id)).started, "it never had its turn"
+        for job in others:
+            assert (await state(jobs, job.id, lambda job: job.done == 2)).state == "running"
+        await jobs.stop()
+        jobs.close()
+
+    run(work)
