@@ -1,4 +1,4 @@
-"""`python -m serving`: see `serving.command`; its verbs: see the files named after them, and `serving.corpus_command`."""
+"""`python -m serving`: see `serving.command`; its verbs: see files named after them, and `serving.corpus_command`."""
 
 from __future__ import annotations
 

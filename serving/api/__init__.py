@@ -9,6 +9,7 @@ from serving.api import (
     documents,
     inference,
     jobs,
+    maps,
     openai,
     pages,
     reports,
@@ -35,7 +36,8 @@ ROUTERS = (
     documents.router,
     snapshots.router,
     snapshots.streamed,
-    corpora.router,
+    maps.router,
+    corpora.router,  # behind all that is about a corpus: it takes what they leave
     jobs.router,
     admin.router,
     pages.router,

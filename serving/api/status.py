@@ -53,6 +53,8 @@ async def info(
         "dim": manifest.dim,
         "prompts": manifest.prompts,
         "int8_limit": slot.model.int8_limit,
+        "parity": (manifest.scores or {}).get("onnx_parity"),
+        "report": slot.model.report is not None,
         "engine": engine.name if engine else None,
         "precision": engine.precision if engine else None,
         "device": engine.device if engine else None,

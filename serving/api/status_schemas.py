@@ -53,6 +53,10 @@ class InfoAnswer(BaseModel):
     dim: int
     prompts: dict[str, str]
     int8_limit: float | None
+    parity: float | None = Field(
+        description="the largest difference of a number between the exported graph and the encoder it was made from"
+    )
+    report: bool = Field(description="whether `GET /models/{id}/report` tells how the model was judged")
     engine: str | None
     precision: str | None
     device: str | None

@@ -1,125 +1,133 @@
-// The first page: choose a corpus, type, see hits with scores. The address keeps the corpus and the query.
+// The shell: which view the address asks for, and what is around it.
 
-const PAGE = 10;
-const PAUSE_MS = 150;
+import { ApiError, call, forgetRefusal } from "./api.js";
+import { el, fill } from "./dom.js";
+import { changeKey, keysMatter } from "./key.js";
+import { failure, left, loading } from "./states.js";
 
-const part = Object.fromEntries(
-  ["encoder", "search", "corpus", "query", "about", "status", "hits", "more", "hit"].map((id) => [id, document.getElementById(id)]),
-);
+// The views, each in views/<name>.js, which exports `title` and `show(place, state)`.
+const VIEWS = {
+	search: "Search",
+	corpora: "Corpora",
+	compare: "Compare",
+	map: "Map",
+	encoder: "Encoder",
+};
+const RELOAD_MS = 1000;
 
-let asked = null; // the running request: a newer one aborts it, so that answers never arrive out of order
-let timer = 0;
-let corpora = new Map(); // by name
+const main = document.getElementById("main");
+const tabs = document.getElementById("views");
+const encoder = document.getElementById("encoder");
+const key = document.getElementById("key");
+let leaving = new AbortController();
 
-async function call(path, body, signal) {
-  const request = body && {
-    method: "POST",
-    headers: { "content-type": "application/json" },
-    body: JSON.stringify(body),
-  };
-  const response = await fetch(path, { ...request, signal });
-  const answer = await response.json();
-  if (!response.ok) throw Object.assign(new Error(answer.error ?? response.statusText), { status: response.status });
-  return answer;
+// What a view is given beside its place, to build itself anew from.
+class State {
+	constructor(address, signal) {
+		this.address = address; // URLSearchParams
+		this.signal = signal; // aborted when the view is left: for calls, and listeners outside of its place
+	}
+
+	// Put these into the address ("" and null: out of it). With `push` the back button leads to what was.
+	keep(changes, { push = false } = {}) {
+		if (this.signal.aborted) return;
+		const before = query(this.address);
+		for (const [name, value] of Object.entries(changes)) {
+			if (value === null || value === undefined || value === "") this.address.delete(name);
+			else this.address.set(name, value);
+		}
+		const now = query(this.address);
+		if (now === before) return;
+		history[push ? "pushState" : "replaceState"](null, "", now);
+		if ("corpus" in changes) mark(this.address);
+	}
+
+	// The same, and the view is shown anew.
+	go(changes) {
+		this.keep(changes, { push: true });
+		return show({ moved: true });
+	}
 }
 
-function say(text, wrong = false) {
-  part.status.textContent = text;
-  part.status.classList.toggle("wrong", wrong);
+const query = (address) => `?${address}`;
+
+// The address of a view: link("search", { corpus: "notes" }). Null where there is no such view.
+export const link = (view, address = {}) => (Object.hasOwn(VIEWS, view) ? query(new URLSearchParams({ view, ...address })) : null);
+
+async function show({ moved = false } = {}) {
+	leaving.abort();
+	leaving = new AbortController();
+	const { signal } = leaving;
+	const address = new URLSearchParams(location.search);
+	const name = Object.hasOwn(VIEWS, address.get("view") ?? "") ? address.get("view") : Object.keys(VIEWS)[0];
+	address.set("view", name);
+	forgetRefusal();
+	mark(address);
+	try {
+		const [view] = await Promise.all([import(`./views/${name}.js`), ready(signal)]);
+		signal.throwIfAborted();
+		const place = el("div", { class: `view ${name}` });
+		const heading = el("h1", { tabindex: "-1" }, view.title);
+		document.title = `${view.title} · Isosphere`;
+		fill(main, heading, place);
+		if (moved) {
+			window.scrollTo(0, 0);
+			heading.focus({ preventScroll: true });
+		}
+		await view.show(place, new State(address, signal));
+	} catch (error) {
+		if (left(error) || signal.aborted) return;
+		fill(main, error instanceof ApiError ? failure(error, () => show()) : failure(error, () => location.reload()));
+	}
 }
 
-function show(hit) {
-  const item = part.hit.content.cloneNode(true);
-  const { title = hit.id, ...rest } = hit.metadata ?? {};
-  item.querySelector("meter").value = Math.max(0, hit.score);
-  item.querySelector("output").textContent = hit.score.toFixed(3);
-  item.querySelector("h2").textContent = title;
-  item.querySelector("p").textContent = hit.text;
-  item.querySelector("dl").append(...Object.entries(rest).map(([field, value]) => described(field, value)));
-  part.hits.append(item);
+// Once the server can be asked; while it loads, the page says how far it is.
+async function ready(signal) {
+	const info = await call("info", { signal });
+	encoder.textContent = `${info.served_model_name} · ${info.dim} dimensions`;
+	let state = info.state;
+	while (state === "loading") {
+		try {
+			({ state } = await call("readyz", { signal }));
+		} catch (error) {
+			if (error.status !== 503) throw error;
+			fill(main, loading(`The server is ${error.answer?.error ?? "loading"} …`));
+			await new Promise((resolve) => setTimeout(resolve, RELOAD_MS));
+			signal.throwIfAborted();
+		}
+	}
 }
 
-function described(field, value) {
-  const pair = document.createElement("div");
-  const [term, detail] = [document.createElement("dt"), document.createElement("dd")];
-  term.textContent = field;
-  detail.textContent = typeof value === "string" ? value : JSON.stringify(value);
-  pair.append(term, detail);
-  return pair;
+// The tabs lead to the corpus that is looked at.
+function mark(address) {
+	const kept = address.get("corpus") ? { corpus: address.get("corpus") } : {};
+	fill(
+		tabs,
+		Object.entries(VIEWS).map(([name, title]) =>
+			el("li", {}, el("a", { href: link(name, kept), "aria-current": name === address.get("view") ? "page" : null }, title)),
+		),
+	);
 }
 
-async function search(offset = 0) {
-  const query = part.query.value.trim();
-  const corpus = part.corpus.value;
-  history.replaceState(null, "", `?${new URLSearchParams({ corpus, q: query })}`);
-  asked?.abort();
-  if (offset === 0) part.hits.replaceChildren();
-  part.more.hidden = true;
-  if (!corpus || !query) return say("");
-  asked = new AbortController();
-  const began = performance.now();
-  try {
-    const path = `corpora/${encodeURIComponent(corpus)}/search`;
-    const answer = await call(path, { query, k: PAGE, offset }, asked.signal);
-    answer.hits.forEach(show);
-    part.more.hidden = answer.hits.length < PAGE;
-    const took = `${Math.round(performance.now() - began)} ms, of which ${Math.round(answer.took_ms)} on the server`;
-    say(part.hits.children.length ? `Nearest in meaning first. ${took}.` : "This corpus holds no documents yet.");
-  } catch (error) {
-    if (error.name !== "AbortError") say(`The search failed: ${error.message}`, true);
-  }
+function showKey() {
+	key.hidden = !keysMatter();
 }
 
-function listCorpora(listed, wanted) {
-  corpora = new Map(listed.map((corpus) => [corpus.name, corpus]));
-  part.corpus.replaceChildren(
-    ...listed.map(({ name, documents }) => new Option(`${name} (${documents.toLocaleString()})`, name)),
-  );
-  part.corpus.disabled = listed.length === 0;
-  if (corpora.has(wanted)) part.corpus.value = wanted;
-}
-
-function describeCorpus() {
-  const { description, state } = corpora.get(part.corpus.value) ?? {};
-  const stale = "Embedded by another encoder than the one served: it can't be searched until it is uploaded again.";
-  part.about.textContent = state === "stale" ? stale : (description ?? "");
-}
-
-async function start() {
-  const address = new URLSearchParams(location.search);
-  part.query.value = address.get("q") ?? "";
-  try {
-    const [info, { corpora: listed }] = await Promise.all([call("info"), call("corpora")]);
-    part.encoder.textContent = `${info.model_id}, ${info.dim} dimensions, ${info.engine} ${info.precision}`;
-    listCorpora(listed, address.get("corpus"));
-    if (listed.length === 0) return say("There is no corpus yet. Create one with PUT /corpora/{name}, see API below.");
-    describeCorpus();
-    return search();
-  } catch (error) {
-    if (error.status !== 503) return say(`The server does not answer: ${error.message}`, true);
-    say("The server is loading …");
-    return setTimeout(start, 1000);
-  }
-}
-
-part.search.addEventListener("submit", (event) => {
-  event.preventDefault();
-  search();
+document.addEventListener("click", (event) => {
+	const href = event.target.closest?.("a")?.getAttribute("href");
+	if (href === "#main") {
+		event.preventDefault(); // the address stays that of the view
+		main.focus();
+	}
+	if (!href?.startsWith("?") || event.button !== 0 || event.ctrlKey || event.metaKey || event.shiftKey) return;
+	event.preventDefault();
+	history.pushState(null, "", href);
+	show({ moved: true });
 });
-part.query.addEventListener("input", () => {
-  clearTimeout(timer);
-  timer = setTimeout(search, PAUSE_MS);
+window.addEventListener("popstate", () => show({ moved: true }));
+document.addEventListener("keychange", showKey);
+key.addEventListener("click", async () => {
+	if (await changeKey()) show();
 });
-part.corpus.addEventListener("change", () => {
-  describeCorpus();
-  search();
-});
-part.more.addEventListener("click", () => search(part.hits.children.length));
-document.addEventListener("keydown", (event) => {
-  if (event.key === "/" && document.activeElement !== part.query) {
-    event.preventDefault();
-    part.query.focus();
-  }
-});
-
-start();
+showKey();
+show();

@@ -196,10 +196,3 @@ def test_request_ids(client: TestClient) -> None:
     assert client.get("/livez", headers={"x-request-id": "mine"}).headers["x-request-id"] == "mine"
     assert len(client.get("/livez", headers={"x-request-id": "not mine"}).headers["x-request-id"]) == 32
     assert client.get("/livez").headers["x-request-id"] != client.get("/livez").headers["x-request-id"]
-
-
-def test_page(client: TestClient) -> None:
-    page = client.get("/")
-    assert (page.status_code, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
-    for escape in ("__init__.py", "..%2fapp.py", "nothing.js"):
-        assert client.get(f"/web/{escape}").status_code == 404

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -39,19 +40,14 @@ NEVER_SUCCEED = {
 def _operations() -> Sequence[Operation]:
     import schemathesis  # not before: nobody else needs it
 
-    schemathesis.serializer.alias("application/x-ndjson", "text/plain")
+    schemathesis.serializer.alias(["application/x-ndjson", "text/csv"], "text/plain")
+    schemathesis.serializer.alias("application/zstd", "application/octet-stream")
     described = json.loads(document())
     schema = schemathesis.openapi.from_dict(described)
     return [schema[path][method] for path, methods in described["paths"].items() for method in methods]
 
 
-def _known(operation: Operation) -> dict[str, str]:
-    """Values of the path's parameters that lead to something."""
-    values = {"name": CORPUS, "id": MODEL if "/models/" in operation.path else DOCUMENT["id"]}
-    return {name: value for name, value in values.items() if f"{{{name}}}" in operation.path}
-
-
-def _cases(operation: Operation) -> st.SearchStrategy[AnyCase]:
+def _cases(operation: Operation, there: dict[str, str]) -> st.SearchStrategy[AnyCase]:
     """What the document shows, what it allows and what it forbids; at any place and at one that exists."""
     from schemathesis import GenerationMode
 
@@ -60,7 +56,6 @@ def _cases(operation: Operation) -> st.SearchStrategy[AnyCase]:
             case.body["corpus"] = CORPUS
         return case
 
-    there = _known(operation)
     known = [
         *operation.get_strategies_from_examples(path_parameters=there),
         operation.as_strategy(GenerationMode.POSITIVE, path_parameters=there),
@@ -92,6 +87,7 @@ class Examiner:
     def examine(self, operation: Operation, cases: int) -> None:
         """The same `cases` requests whenever the document is the same."""
         self._stock()
+        there = self._known(operation)
 
         @settings(
             max_examples=cases,
@@ -101,7 +97,7 @@ class Examiner:
             phases=[Phase.generate],  # what fails is shown as it was sent: shrinking would go on for minutes
             suppress_health_check=list(HealthCheck),
         )
-        @given(case=_cases(operation))
+        @given(case=_cases(operation, there))
         def every_answer_conforms(case: AnyCase) -> None:
             if operation.method == "delete":
                 self._stock()
@@ -119,6 +115,27 @@ class Examiner:
         from schemathesis import checks
 
         return [checks.negative_data_rejection] if (case.query or {}).get("on_error") == "skip" else []
+
+    def _known(self, operation: Operation) -> dict[str, str]:
+        """Values of the path's parameters that lead to something."""
+        id = {"jobs": self._job, "models": lambda: MODEL, "snapshots": self._snapshot}
+        kind = next((kind for kind in id if f"/{kind}/" in operation.path), None)
+        values = {"name": lambda: CORPUS, "id": id[kind] if kind else lambda: DOCUMENT["id"]}
+        return {name: value() for name, value in values.items() if f"{{{name}}}" in operation.path}
+
+    def _job(self) -> str:
+        """One that is queued, runs or has ended."""
+        answer = self._session.post(f"{self._address}/corpora/{CORPUS}/documents?async=true", json=[DOCUMENT])
+        answer.raise_for_status()
+        return str(answer.json()["id"])
+
+    def _snapshot(self) -> str:
+        """One that is there."""
+        snapshots = f"{self._address}/corpora/{CORPUS}/snapshots"
+        self._session.post(snapshots).raise_for_status()
+        while not (found := self._session.get(snapshots).json()["snapshots"]):
+            time.sleep(0.01)
+        return str(found[0]["id"])
 
     def _stock(self) -> None:
         """What is found at the known places."""

@@ -159,3 +159,67 @@ def test_the_texts_of_one_answer_are_bounded(
         answer = client.post("/corpora/books/search", json={"queries": ["a", "b", "c"]})
         assert (answer.status_code, answer.json()["error_type"]) == (413, "Validation")
         assert "250 characters" in answer.json()["error"]
+
+
+def test_fields_tell_what_a_filter_can_ask_for(books: TestClient) -> None:
+    found = books.get("/corpora/books/fields").json()
+    assert found["complete"]
+    fields = {field.pop("field"): field for field in found["fields"]}
+    years = [{"value": year, "documents": 1} for year in (1815, 1851, 1922)]
+    assert fields == {
+        "year": {"kinds": ["number"], "least": 1815, "greatest": 1922, "values": years, "complete": True},
+        "by": {"kinds": ["object"], "least": None, "greatest": None, "values": [], "complete": True},
+        "by.name": {
+            "kinds": ["string"],
+            "least": None,
+            "greatest": None,
+            "values": [{"value": "Austen", "documents": 1}],
+            "complete": True,
+        },
+    }
+    for field, told in fields.items():
+        for one in told["values"]:
+            assert len(ids(books, query="a", filter={field: one["value"]})) == one["documents"]
+    few = {field["field"]: field for field in books.get("/corpora/books/fields?values=1").json()["fields"]}
+    assert (few["year"]["values"], few["year"]["complete"]) == (years[:1], False)
+    books.delete("/corpora/books/documents/emma")
+    assert "by" not in {field["field"] for field in books.get("/corpora/books/fields").json()["fields"]}
+
+
+def test_fields_of_nothing(books: TestClient, refuses: Callable[..., None]) -> None:
+    refuses((404, "NotFound", "no corpus 'none'"), "GET", "/corpora/none/fields")
+    refuses((422, "Validation", "values"), "GET", "/corpora/books/fields?values=0")
+
+
+@pytest.mark.parametrize("mode", ["dense", "lexical", "hybrid"])
+def test_words_of_the_query_are_highlighted(books: TestClient, mode: str) -> None:
+    answer = search(books, query='WHITE "whale" \U0001f40b', k=1, mode=mode, highlight=True)
+    (hit,) = answer["hits"]
+    assert hit["id"] == "moby/dick"
+    assert [hit["text"][span["start"] : span["end"]] for span in hit["highlights"]] == ["white", "whale"]
+    assert "highlights" not in search(books, query="white", mode=mode)["hits"][0]
+
+
+def test_what_each_query_highlights_is_its_own(books: TestClient) -> None:
+    answer = search(books, queries=["captain", "woman", "nothing"], highlight=True, k=3)
+    marked = [
+        {hit["text"][span["start"] : span["end"]] for hit in result["hits"] for span in hit["highlights"]}
+        for result in answer["results"]
+    ]
+    assert marked == [{"captain"}, {"woman"}, set()]
+
+
+def test_highlights_are_in_characters_of_the_passage(client: TestClient) -> None:
+    client.put("/corpora/c")
+    text = "\U0001f600 " * 40 + "a whale"
+    client.post("/corpora/c/documents?chunk_tokens=16", json={"documents": [{"id": "a", "text": text}]})
+    hits = client.post("/corpora/c/search", json={"query": "whale", "highlight": True}).json()["hits"]
+    assert any("whale" in hit["text"] for hit in hits) and len(hits) > 1
+    for hit in hits:
+        marked = [hit["text"][span["start"] : span["end"]] for span in hit["highlights"]]
+        assert marked == ["whale"] * ("whale" in hit["text"])
+
+
+def test_a_vector_has_no_words_to_highlight(books: TestClient, refuses: Callable[..., None]) -> None:
+    body = {"vector": [1.0] * 16, "highlight": True}
+    refuses((422, "Validation", "give query or queries"), "POST", "/corpora/books/search", json=body)

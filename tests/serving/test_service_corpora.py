@@ -12,8 +12,8 @@ from fastapi.testclient import TestClient
 
 from serving import demo
 from serving.app import create_app
-from serving.finding import Wanted
 from serving.engines import ENGINES
+from serving.finding import Wanted
 from serving.ports import Document, Model
 from serving.service import Service
 

@@ -220,7 +220,7 @@ MADE = """
 import sys
 from pathlib import Path
 from serving.app import create_app
-from serving.command import ENGINES, STORES, Service, Settings
+from serving.starting import ENGINES, STORES, Service, Settings
 data = Path(sys.argv[1])
 create_app(Service(Settings(data=data), ENGINES["fake"](data), STORES["memory"](data)))
 print([name for name in sys.modules if name.startswith(("opentelemetry.sdk", "opentelemetry.exporter"))])

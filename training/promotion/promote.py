@@ -24,6 +24,7 @@ from training.promotion.ledger import PromotionError
 from training.promotion.place import SHORT, Place
 from training.promotion.yardsticks import Yardstick
 from training.report.page import render
+from training.report.published import papers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +106,12 @@ def _serve(
 
 def _report(candidate: Bundle, attached: Sequence[Evaluation], decision: Decision) -> dict[str, bytes]:
     listed = list(attached) or [_evaluation(candidate, decision)]
-    content = {"format": evaluations.FORMAT, "evaluations": listed, "promotion": decision.to_json()}
+    content = {
+        "format": evaluations.FORMAT,
+        "evaluations": listed,
+        "papers": papers(str(each["subject"].get("backbone") or "") for each in listed),
+        "promotion": decision.to_json(),
+    }
     text = json.dumps(content, ensure_ascii=False, indent=1, allow_nan=False) + "\n"
     return {REPORT: text.encode(), REPORT_PAGE: render(listed).encode()}
 

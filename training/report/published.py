@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 STS = ("STS12", "STS13", "STS14", "STS15", "STS16", "STSB", "SICKR")
 TRANSFER = ("MR", "CR", "SUBJ", "MPQA", "SST2", "TREC", "MRPC")
@@ -183,6 +184,19 @@ def family(backbone: str) -> str | None:
 
 def _own_name(backbone: str) -> str:
     return backbone.rsplit("/", 1)[-1].lower()
+
+
+def papers(backbones: Iterable[str]) -> dict[str, Any]:
+    """The rows beside encoders on these backbones, as JSON; `unreported`: the backbones that have none of their own."""
+    backbones = list(backbones)
+
+    def family_of(tasks: Iterable[str], all_rows: Iterable[Row]) -> dict[str, Any]:
+        rows = beside(all_rows, backbones)
+        theirs = {row.backbone for row in rows}
+        unreported = sorted({name or "an unnamed backbone" for name in backbones if reported(name) not in theirs})
+        return {"tasks": list(tasks), "rows": [asdict(row) for row in rows], "unreported": unreported}
+
+    return {"sts": family_of(STS, STS_ROWS), "transfer": family_of(TRANSFER, TRANSFER_ROWS)}
 
 
 def beside(rows: Iterable[Row], backbones: Iterable[str]) -> list[Row]:

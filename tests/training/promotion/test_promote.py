@@ -23,6 +23,7 @@ from training.evaluation import sts
 from training.evaluation.pairs import STS_TASKS, STSB_DEV, DataError
 from training.promotion.ledger import PromotionError
 from training.promotion.yardsticks import Labelled, pick
+from training.report.published import STS
 
 Command = Callable[..., int]
 Rewritten = Callable[..., Bundle]
@@ -65,6 +66,8 @@ def test_the_first_is_promoted_as_a_copy_behind_a_link(artifacts: Path, command:
     assert line["host"]["cpus"] > 0
     report = json.loads((artifacts / "default" / "report.json").read_text())
     assert report["format"] == 1 and report["promotion"] == line
+    rows = {row["method"]: row for row in report["papers"]["sts"]["rows"]}
+    assert report["papers"]["sts"]["tasks"] == list(STS) and rows["SimCSE"]["mean"] == 76.25
     assert "<html" in (artifacts / "default" / "report.html").read_text()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from statistics import fmean
 
 import pytest
@@ -18,6 +19,7 @@ from training.report.published import (
     TRANSFER,
     TRANSFER_ROWS,
     Row,
+    papers,
 )
 
 ROWS = [*STS_ROWS, *TRANSFER_ROWS]
@@ -87,3 +89,11 @@ def test_rows_beside_backbones_are_of_their_families() -> None:
     assert {row.backbone for row in published.beside(TRANSFER_ROWS, ["roberta-large"])} == {ROBERTA_LARGE}
     assert {row.backbone for row in published.beside(TRANSFER_ROWS, ["bert-large-uncased"])} == {BERT}, "there is none"
     assert families("minilm") == families() == {BERT}
+
+
+def test_papers_are_json_that_says_what_they_do_not_report() -> None:
+    found = json.loads(json.dumps(papers(["org/roberta-base", "minilm"])))["sts"]
+    assert found["tasks"] == list(STS) and found["unreported"] == ["minilm"]
+    assert {row["backbone"] for row in found["rows"]} == {ROBERTA}
+    assert next(row["tasks"] for row in found["rows"] if row["method"] == "SimCSE")[0] == 70.16
+    assert {row["backbone"] for row in papers([""])["transfer"]["rows"]} == {BERT}

@@ -1,0 +1,84 @@
+"""A corpus as points of a plane."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Response
+from pydantic import BaseModel, Field
+
+from serving.api.answers import json_response
+from serving.api.deps import CorpusName, ServiceDep
+from serving.api.route import Route
+from serving.corpora import Corpora
+from serving.ports import Scalar
+from serving.projection import Projection, project
+from serving.sampling import Sample
+
+router = APIRouter(tags=["corpora"], route_class=Route)
+
+MOST = 5000
+"""Points of a map."""
+MAX_VALUE = 100
+"""Characters of a string that a point tells."""
+MAX_PATH = 512
+"""Characters of a field's name."""
+
+
+class PointAnswer(BaseModel):
+    """A passage and its place."""
+
+    id: str = Field(description="of its document")
+    text: str = Field(description="its first 200 characters")
+    x: float
+    y: float
+    value: str | int | float | bool | None = Field(
+        description="of `field`; of a list its first element, of an object null"
+    )
+
+
+class MapAnswer(BaseModel):
+    """Passages in two dimensions."""
+
+    points: list[PointAnswer] = Field(description="oldest first")
+    passages: int = Field(description="of the corpus: the points are all of them, or a random sample, always the same")
+    explained: list[float] = Field(
+        min_length=2, max_length=2, description="share of the variance that each axis shows, 0 to 1"
+    )
+    took_ms: float
+
+
+@router.get("/corpora/{name}/map", summary="Map a corpus", response_model=MapAnswer)
+async def mapped(
+    name: CorpusName,
+    service: ServiceDep,
+    sample: Annotated[int, Query(ge=1, le=MOST, description="points, at most")] = MOST,
+    field: Annotated[
+        str | None, Query(max_length=MAX_PATH, description="of the metadata, whose value each point is to tell")
+    ] = None,
+) -> Response:
+    """Its passages, or a sample of them, on the two axes along which their vectors vary most (PCA)."""
+    started = time.perf_counter()
+    found, (places, explained) = await service.library.on(lambda corpora: _map(corpora, name, sample, field), of=name)
+    points = [
+        {"id": one.document, "text": one.excerpt, "x": x, "y": y, "value": _scalar(one.value)}
+        for one, (x, y) in zip(found.passages, places.tolist(), strict=True)
+    ]
+    took = round(1000 * (time.perf_counter() - started), 3)
+    return json_response(
+        {"points": points, "passages": found.of, "explained": explained.round(6).tolist(), "took_ms": took}
+    )
+
+
+def _map(corpora: Corpora, name: str, size: int, field: str | None) -> tuple[Sample, Projection]:
+    sample = corpora.sample(name, size, field)
+    return sample, project(sample.vectors)
+
+
+def _scalar(value: object) -> Scalar:
+    if isinstance(value, list):
+        return _scalar(value[0]) if value else None
+    if isinstance(value, str):
+        return value[:MAX_VALUE]
+    return value if isinstance(value, int | float) else None

@@ -1,0 +1,92 @@
+// Where documents are added: a file is dropped, chosen or pasted, looked at, and sent.
+
+import { button, div, filePicker, labelled } from "./controls.js";
+import { el, fill } from "./dom.js";
+import { Unreadable, preview } from "./preview.js";
+import { review } from "./review.js";
+import { loading } from "./states.js";
+
+const ACCEPT = ".csv,.tsv,.jsonl,.ndjson,.json,.txt,.gz,text/plain,text/csv";
+
+// `known()` gives the corpora and the names of the encoders that are served; started(upload) is called for each upload.
+export function adding({ known, signal, started }) {
+	let aim = null; // the corpus that the person wants to add to
+	const stage = div("stage");
+	const element = el("section", { class: "card adding", "aria-label": "Add documents" }, stage);
+	let looking = 0; // a later file takes the place of one that is still being looked at
+
+	function choose(said = null) {
+		looking++;
+		fill(
+			stage,
+			div(
+				"drop",
+				el("p", { class: "clip" }, el("strong", {}, "Drop a file here"), aim ? ` to add it to ${aim}` : " to make it searchable"),
+				div("actions", filePicker("Choose a file", ACCEPT, look, "primary"), button("Paste text", paste)),
+				el("p", { class: "muted" }, "CSV, JSON lines, JSON or plain text, also packed as .gz. You see what it holds before anything is sent."),
+			),
+			said && el("p", { class: "wrong clip", role: "alert" }, said),
+		);
+	}
+
+	// Another file, for this corpus or for any.
+	function again(corpus = null) {
+		aim = corpus;
+		choose();
+		element.scrollIntoView({ block: "nearest" });
+		stage.querySelector("input").focus();
+	}
+
+	function paste() {
+		const text = el("textarea", { rows: 8, placeholder: "A text a line; or CSV with a header; or a JSON object a line" });
+		const use = () => text.value.trim() && look(new File([text.value], "pasted"));
+		fill(stage, labelled("Texts", text), div("actions", button("Look at it", use, { class: "primary" }), button("Cancel", () => again())));
+		text.focus();
+	}
+
+	async function look(file, format) {
+		if (!file) return;
+		const mine = ++looking;
+		fill(stage, loading(`Looking into ${file.name} …`));
+		try {
+			const found = await preview(file, format);
+			if (mine !== looking) return;
+			fill(stage, review(file, found, { ...known(), aim, readAs: (other) => look(file, other), send, cancel: () => again() }));
+			stage.querySelector("h2").focus({ preventScroll: true });
+			element.scrollIntoView({ block: "nearest" });
+		} catch (error) {
+			if (!(error instanceof Unreadable)) throw error;
+			if (mine === looking) choose(error.message);
+		}
+	}
+
+	function send(upload) {
+		again();
+		started(upload);
+	}
+
+	const typing = (target) => target.closest?.("input, textarea, select, dialog");
+	document.addEventListener("dragover", (event) => (event.preventDefault(), element.classList.add("over")), { signal });
+	document.addEventListener("dragleave", (event) => event.relatedTarget || element.classList.remove("over"), { signal });
+	document.addEventListener("drop", dropped, { signal });
+	document.addEventListener("paste", pasted, { signal });
+
+	function dropped(event) {
+		event.preventDefault();
+		element.classList.remove("over");
+		const { files } = event.dataTransfer;
+		if (files.length > 1) choose("One file at a time, please.");
+		else look(files[0]);
+	}
+
+	function pasted(event) {
+		if (typing(event.target)) return;
+		const [file] = event.clipboardData.files;
+		const text = event.clipboardData.getData("text");
+		if (file) look(file);
+		else if (text.trim()) look(new File([text], "pasted"));
+	}
+
+	choose();
+	return { element, into: again };
+}

@@ -1,0 +1,92 @@
+// The server's API. Every path is relative to the page, so that it works behind any prefix.
+
+import { askForKey, authorization, forgetRefusal } from "./key.js";
+
+export { forgetRefusal };
+
+export class ApiError extends Error {
+	constructor(status, message, { retryAfter = null, answer = null } = {}) {
+		super(message);
+		this.name = "ApiError";
+		this.status = status; // 0: no answer came
+		this.retryAfter = retryAfter; // seconds, if the server said
+		this.answer = answer; // the body, where it was JSON
+	}
+}
+
+// The answer's JSON; null where there is none. `body`: an object is sent as JSON, anything else as it is.
+export async function call(path, options) {
+	return parsed(await connected((await send(path, options)).text()));
+}
+
+// The answer itself, for its headers or its stream.
+export async function send(path, { method, body, signal, headers } = {}) {
+	const plain = body && Object.getPrototypeOf(body) === Object.prototype;
+	for (;;) {
+		const asked = {
+			method: method ?? (body ? "POST" : "GET"),
+			body: plain ? JSON.stringify(body) : body,
+			headers: { ...(plain && { "content-type": "application/json" }), ...authorization(), ...headers },
+			signal,
+		};
+		const answer = await connected(fetch(path, asked));
+		if (answer.ok) return answer;
+		if (answer.status !== 401 || !(await askForKey())) throw refused(answer.status, answer.headers.get("retry-after"), await connected(answer.text()));
+	}
+}
+
+const connected = (promise) =>
+	promise.catch((error) => {
+		throw error.name === "AbortError" ? error : lost();
+	});
+
+// As `send`, but tells how many bytes are on their way: progress(sent, total). Gives the answer's JSON.
+export async function upload(path, body, { method = "POST", headers, signal, progress } = {}) {
+	for (;;) {
+		const request = await uploaded(method, path, body, { ...authorization(), ...headers }, signal, progress);
+		if (request.status >= 200 && request.status < 300) return parsed(request.responseText);
+		if (request.status !== 401 || !(await askForKey())) throw refused(request.status, request.getResponseHeader("retry-after"), request.responseText);
+	}
+}
+
+function uploaded(method, path, body, headers, signal, progress) {
+	return new Promise((resolve, reject) => {
+		const request = new XMLHttpRequest();
+		const stop = () => request.abort();
+		request.open(method, path);
+		Object.entries(headers).forEach(([name, value]) => request.setRequestHeader(name, value));
+		request.upload.onprogress = (event) => progress?.(event.loaded, event.total);
+		request.onload = () => resolve(request);
+		request.onerror = () => reject(lost());
+		request.onabort = () => reject(new DOMException("The upload was stopped.", "AbortError"));
+		request.onloadend = () => signal?.removeEventListener("abort", stop);
+		signal?.addEventListener("abort", stop);
+		if (signal?.aborted) return request.onabort();
+		request.send(body);
+	});
+}
+
+function refused(status, after, text) {
+	const answer = parsed(text);
+	const retryAfter = after && Number.isFinite(Number(after)) ? Number(after) : null;
+	if (status === 401) return new ApiError(status, "This server answers only who has a key: give one with “API key” above.", { answer });
+	const said = answer?.error?.message ?? answer?.error ?? answer?.message ?? `the server answered ${status}`;
+	const when = retryAfter === null ? "" : ` Try again in ${retryAfter} s.`;
+	return new ApiError(status, `${sentence(said)}${when}`, { retryAfter, answer });
+}
+
+const lost = () =>
+	new ApiError(0, "The connection to the server was lost. See whether it still runs, then try again.");
+
+function sentence(text) {
+	const whole = String(text).trim();
+	return whole.charAt(0).toUpperCase() + whole.slice(1) + (/[.!?]$/.test(whole) ? "" : ".");
+}
+
+function parsed(text) {
+	try {
+		return JSON.parse(text);
+	} catch {
+		return null; // nothing, or a proxy's own page
+	}
+}

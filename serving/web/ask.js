@@ -1,0 +1,39 @@
+// A question in a dialog.
+
+import { button, div } from "./controls.js";
+import { el } from "./dom.js";
+
+// What was filled in, as FormData; null where the person thought better of it. `fields` are elements with names; `ready(given)`
+// says whether the answer may be given, by default always.
+export function ask({ title, text, fields = [], action, danger = false, ready = () => true }) {
+	return new Promise((resolve) => {
+		const form = el("form", { method: "dialog", oninput: look, onsubmit: give });
+		const yes = el("button", { class: danger ? "danger" : "primary", type: "submit" }, action);
+		const box = el("dialog", { class: "dialog", "aria-labelledby": "ask-title", onclose: leave }, form);
+		let answer = null;
+		form.append(
+			el("h2", { id: "ask-title" }, title),
+			el("p", {}, text),
+			...fields,
+			div("actions", button("Cancel", () => box.close()), yes),
+		);
+
+		function look() {
+			yes.disabled = !ready(new FormData(form));
+		}
+
+		function give() {
+			answer = new FormData(form);
+		}
+
+		function leave() {
+			box.remove();
+			resolve(answer);
+		}
+
+		look();
+		document.body.append(box);
+		box.showModal();
+		form.querySelector("input, select")?.focus();
+	});
+}

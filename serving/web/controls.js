@@ -1,0 +1,67 @@
+// The pieces that forms are made of.
+
+import { el, fill } from "./dom.js";
+
+const NAME = "[A-Za-z0-9][A-Za-z0-9._\\-]{0,63}";
+
+export const div = (kind, ...children) => el("div", { class: kind }, ...children);
+
+export const button = (text, onclick, attributes) => el("button", { type: "button", onclick, ...attributes }, text);
+
+export const labelled = (name, control) => el("label", { class: "field" }, el("span", {}, name), control);
+
+// Of [value, shown] or of values; chosen(value) is called when another one is.
+export function select(options, value, chosen, attributes) {
+	const entries = options.map((option) => (Array.isArray(option) ? option : [option, option]));
+	return el(
+		"select",
+		{ ...attributes, value, onchange: (event) => chosen?.(event.target.value) },
+		entries.map(([one, name]) => el("option", { value: one }, name)),
+	);
+}
+
+// A field for the name of a corpus.
+export const nameField = (value, attributes) =>
+	el("input", { required: true, pattern: NAME, autocomplete: "off", spellcheck: "false", value, ...attributes });
+
+// A button that opens the browser's choice of a file.
+export function filePicker(name, accept, chosen, kind = "") {
+	const input = el("input", { type: "file", accept, class: "unseen", onchange: () => take() });
+	function take() {
+		const [file] = input.files;
+		input.value = "";
+		if (file) chosen(file);
+	}
+	return el("label", { class: `button ${kind}` }, input, name);
+}
+
+// The items of a list, each in a row that stays the same element while it shows what changes: row(item) makes
+// { element, show(item) }, and key(item) tells which is whose.
+export function rowsOf(list, key, row) {
+	const rows = new Map();
+	function show(items) {
+		const keys = items.map(key);
+		for (const gone of [...rows.keys()].filter((one) => !keys.includes(one))) rows.delete(gone);
+		items.forEach((item, i) => {
+			if (!rows.has(keys[i])) rows.set(keys[i], row(item));
+			rows.get(keys[i]).show(item);
+		});
+		const elements = keys.map((one) => rows.get(one).element);
+		if (elements.length !== list.children.length || elements.some((one, i) => one !== list.children[i])) fill(list, elements);
+	}
+	return { show, get: (one) => rows.get(one), all: () => [...rows.values()] };
+}
+
+// One of [value, shown]: radio buttons side by side.
+export function choice(legend, options, value, chosen) {
+	const name = legend.replaceAll(" ", "-");
+	const radios = options.map(([one, shown]) => el("label", {}, el("input", { type: "radio", name, checked: one === value, onchange: () => chosen(one) }), shown));
+	return el("fieldset", { class: "choice" }, el("legend", { class: "unseen" }, legend), radios);
+}
+
+// What may be wider than the window, a table mostly: it scrolls by itself, by keys too.
+export const scrolled = (name, inside) => el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": name }, inside);
+
+// [name, value] each; values that are false are left out.
+export const facts = (given) =>
+	el("dl", { class: "facts" }, given.filter(([, value]) => value !== false).map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", { class: "clip" }, value))));

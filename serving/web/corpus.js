@@ -1,0 +1,132 @@
+// One corpus in the list: what it holds, how well it is searched, and what can be done with it.
+
+import { call } from "./api.js";
+import { link } from "./app.js";
+import { ask } from "./ask.js";
+import { button, div, facts, labelled, select } from "./controls.js";
+import { el, fill } from "./dom.js";
+import { bytes, count, counted, date, duration } from "./format.js";
+import { snapshots } from "./snapshots.js";
+
+// `models`: { name, fingerprint } of each encoder that is served. `begin(request)` starts a job, `deleted()` is called
+// when the corpus is gone, `failed(error)` when something went wrong, `opened(open)` when its details are opened, and
+// `add()` when more is to be put into it.
+export function corpusCard(name, { models, corpora, begin, add, deleted, failed, opened, signal, open = false }) {
+	const path = `corpora/${name}`;
+	const badge = el("span", { role: "status" });
+	const [about, told, more] = [el("p", { class: "muted clip" }), el("div"), el("div")];
+	const kept = snapshots(name, { begin, corpora, signal });
+	const details = el(
+		"details",
+		{ open, ontoggle: toggled },
+		el("summary", {}, "Index, snapshots, and more"),
+		div(
+			"parts",
+			el("h3", {}, "Index"),
+			more,
+			div("heading", el("h3", {}, "Snapshots"), button("Make a snapshot", () => begin({ path: `${path}/snapshots`, method: "POST" }))),
+			kept.element,
+			el("h3", {}, "Corpus"),
+			div("actions", button("Add documents", add), button("Embed again …", reembed), button("Delete …", remove, { class: "danger" })),
+		),
+	);
+	const actions = div("actions");
+	const heading = div("heading", el("h2", { class: "clip" }, name), badge, actions);
+	const element = el("li", { class: "card corpus" }, heading, about, told, details);
+	let corpus = null;
+
+	function doors() {
+		if (!corpus.documents) return [button("Add documents", add), button("Delete …", remove, { class: "danger" })];
+		return Object.entries({ search: "Search", map: "Map" }).map(([view, title]) => {
+			const href = link(view, { corpus: name });
+			return href && el("a", { class: "button", href, "aria-label": `${title} ${name}` }, title);
+		});
+	}
+
+	function toggled() {
+		if (details.open) kept.load();
+		opened(details.open);
+	}
+
+	function show(now) {
+		const other = !corpus || Boolean(corpus.documents) !== Boolean(now.documents);
+		corpus = now;
+		if (other) fill(actions, doors());
+		const stale = now.state === "stale";
+		const building = now.index_details?.state === "building";
+		badge.className = stale ? "warn" : "muted";
+		badge.textContent = [
+			stale && "embedded by another encoder: embed it again to search it",
+			building && "index under construction, search is exact until then",
+			!now.documents && "empty",
+		].find(Boolean) || "";
+		about.hidden = !now.description;
+		about.textContent = now.description;
+		const encoder = models().find(({ fingerprint }) => fingerprint === now.fingerprint)?.name ?? now.fingerprint?.slice(0, 12);
+		const known = {
+			Documents: count(now.documents),
+			Passages: now.passages !== now.documents && count(now.passages),
+			Size: bytes(now.bytes),
+			Encoder: encoder,
+			Index: now.index,
+			"Recall@10": now.index === "exact" ? "1 (exact)" : now.recall.toFixed(3),
+			Created: date(now.created),
+		};
+		fill(told, now.documents > 0 && facts(Object.entries(known)));
+		fill(more, indexFacts(now));
+	}
+
+	async function reembed() {
+		const known = (one) => one.fingerprint === corpus.fingerprint;
+		const encoders = models().map((one) => [one.name, known(one) ? `${one.name} (has embedded it)` : one.name]);
+		const given = await ask({
+			title: `Embed ${name} again?`,
+			text: `${counted(corpus.passages, "passage")} will get new vectors beside those that serve, swapped in when all are there.`,
+			fields: [labelled("Encoder", select(encoders, encoders[0][0], null, { name: "model" }))],
+			action: "Embed it",
+		});
+		if (given) begin({ path: `${path}/reembed`, method: "POST", body: { model: given.get("model") } });
+	}
+
+	async function remove() {
+		const typed = el("input", { name: "typed", autocomplete: "off", spellcheck: "false" });
+		const given = await ask({
+			title: `Delete ${name}?`,
+			text: corpus.documents
+				? `Its ${counted(corpus.documents, "document")} will be gone. Snapshots stay, for a corpus of that name.`
+				: "It is empty. Snapshots stay, for a corpus of that name.",
+			fields: corpus.documents ? [labelled("Type the name of the corpus to delete it", typed)] : [],
+			action: "Delete it",
+			danger: true,
+			ready: (form) => !corpus.documents || form.get("typed") === name,
+		});
+		if (!given) return;
+		try {
+			await call(path, { method: "DELETE", signal });
+			deleted();
+		} catch (error) {
+			failed(error);
+		}
+	}
+
+	return { element, show, reload: () => details.open && kept.load() };
+}
+
+function indexFacts({ index_details: index, recall_target: target }) {
+	if (!index) return "None before the first document.";
+	const approximate = index.kind !== "exact";
+	const given = Object.entries(index.parameters).map(([name, value]) => `${name} ${count(value)}`);
+	const share = (one) => `${Number((100 * one).toPrecision(2))} %`;
+	const filtered = Object.entries(index.recall_by_filter).map(([one, recall]) => `${recall.toFixed(3)} under a filter that leaves ${share(one)}`);
+	const known = {
+		"Recall asked for": target,
+		"Measured on": index.queries > 0 && `${count(index.queries)} passages held out`,
+		"Filtered recall": filtered.length > 0 && filtered.join(", "),
+		Parameters: given.length > 0 && given.join(", "),
+		"Memory and files": bytes(index.bytes),
+		"Built in": approximate && duration(index.build_seconds),
+		"Since the build": approximate && `${count(index.tail)} added, ${count(index.dead)} gone`,
+		"Why it is exact": index.reason ?? false,
+	};
+	return facts(Object.entries(known));
+}

@@ -1,0 +1,47 @@
+// Points by the values of a field: which share a colour.
+
+import { count } from "./format.js";
+
+const SHADES = 5; // of numbers
+const HUES = [262, 50, 155, 340, 95, 210, 300, 25]; // of anything else, degrees of oklch: neighbours are far apart
+const REST = "rest";
+
+// The groups of the values of all points, [{ name, kind, style }] with what CSS colours them by, and the group of a value.
+export function grouped(values, field) {
+	if (!field) return { groups: [hued("", 0)], of: () => 0 };
+	const known = values.filter((value) => value !== null);
+	const distinct = new Set(known);
+	const numbers = distinct.size > HUES.length && known.every((value) => typeof value === "number");
+	const { groups, of } = numbers ? shades(known) : kinds(known);
+	const missing = known.length < values.length;
+	return { groups: missing ? [...groups, { name: "none", kind: REST }] : groups, of: (value) => (value === null ? groups.length : of(value)) };
+}
+
+// Numbers in ranges of as many points each.
+function shades(numbers) {
+	const sorted = [...numbers].sort((a, b) => a - b);
+	const starts = [...new Set(Array.from({ length: SHADES }, (_, i) => sorted[Math.floor((i * sorted.length) / SHADES)]))];
+	const last = (i) => sorted[(i + 1 < starts.length ? sorted.indexOf(starts[i + 1]) : sorted.length) - 1];
+	const groups = starts.map((start, i) => ({
+		name: start === last(i) ? written(start) : `${written(start)} to ${written(last(i))}`,
+		kind: "shade",
+		style: { "--share": `${(100 * i) / (starts.length - 1 || 1)}%` },
+	}));
+	return { groups, of: (value) => starts.findLastIndex((start) => start <= value) };
+}
+
+// The most frequent values, and all others together.
+function kinds(values) {
+	const counts = new Map();
+	values.forEach((value) => counts.set(value, (counts.get(value) ?? 0) + 1));
+	const frequent = [...counts.keys()].sort((a, b) => counts.get(b) - counts.get(a)).slice(0, HUES.length);
+	const groups = frequent.map((value, i) => hued(String(value), i));
+	const others = counts.size - frequent.length;
+	if (others) groups.push({ name: `${count(others)} other values`, kind: REST });
+	return { groups, of: (value) => (frequent.includes(value) ? frequent.indexOf(value) : frequent.length) };
+}
+
+const hued = (name, i) => ({ name, kind: "kind", style: { "--hue": HUES[i] } });
+
+// Years are no thousands.
+const written = (number) => (Number.isInteger(number) ? String(number) : number.toPrecision(4));

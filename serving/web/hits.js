@@ -1,0 +1,88 @@
+// A hit: how good it is, what it says, and what can be done with it.
+
+import { call } from "./api.js";
+import { link } from "./app.js";
+import { button, div, facts } from "./controls.js";
+import { el, fill } from "./dom.js";
+import { count } from "./format.js";
+import { marked } from "./passages.js";
+import { copier } from "./snippets.js";
+import { failure, left } from "./states.js";
+
+const DIGITS = 3;
+const MEANS = { dense: "Cosine", lexical: "BM25", hybrid: "Reciprocal rank fusion" };
+
+// One hit of `corpus`; `best` is the score of the first one, which scores that have no greatest are measured by.
+export function hit(found, { corpus, mode, best, signal }) {
+	const { id, text, metadata, highlights = [], span = null } = found;
+	const title = typeof metadata.title === "string" && metadata.title ? metadata.title : id;
+	const words = el("p", { class: "text clip" }, marked(text, highlights));
+	const more = el("div", { class: "opened", hidden: true });
+	const opens = el("button", { type: "button", class: "opens clip", "aria-expanded": "false", onclick: toggle }, title);
+
+	function toggle() {
+		const open = opens.getAttribute("aria-expanded") !== "true";
+		opens.setAttribute("aria-expanded", String(open));
+		words.classList.toggle("whole", open);
+		more.hidden = !open;
+		if (open && !more.hasChildNodes()) fill(more, actions());
+	}
+
+	function actions() {
+		const said = el("span", { class: "muted", role: "status" });
+		const like = { corpus, like: id, ...(span && { span: `${span.start}-${span.end}` }) };
+		const where = span && `a passage, characters ${count(span.start)} to ${count(span.end)}`;
+		const about = [title !== id && `id ${id}`, where].filter(Boolean).join(" · ");
+		return [
+			about && el("p", { class: "muted clip" }, about),
+			div(
+				"actions",
+				el("a", { class: "button", href: link("search", like) }, "More like this"),
+				span && button("The whole document", document),
+				copier("Copy the text", () => text, said),
+				said,
+			),
+		];
+	}
+
+	async function document(event) {
+		const pressed = event.currentTarget;
+		try {
+			const path = `corpora/${encodeURIComponent(corpus)}/documents/${encodeURIComponent(id)}`;
+			const whole = await call(path, { signal });
+			fill(words, marked(whole.text, [span]));
+			opens.focus();
+			pressed.remove();
+		} catch (error) {
+			if (!left(error)) more.append(failure(error));
+		}
+	}
+
+	return el(
+		"li",
+		{ class: "hit card" },
+		score(found, mode, best),
+		el("div", {}, el("h2", {}, opens), words, saying(metadata, title), more),
+	);
+}
+
+function score(found, mode, best) {
+	if (found.score === undefined) return null;
+	const share = mode === "dense" ? found.score : found.score / (best || 1);
+	const width = `${100 * Math.min(1, Math.max(0, share))}%`;
+	return el(
+		"div",
+		{ class: "score", title: MEANS[mode] },
+		el("span", { class: "sum" }, el("span", { class: "unseen" }, "Score "), found.score.toFixed(DIGITS)),
+		el("span", { class: "bar-of", "aria-hidden": "true" }, el("span", { style: { width } })),
+		mode === "hybrid" && el("span", {}, `meaning ${found.dense.toFixed(2)}`),
+		mode === "hybrid" && found.lexical !== null && el("span", {}, `words ${found.lexical.toFixed(1)}`),
+	);
+}
+
+// What the metadata say, one after the other.
+function saying(metadata, title) {
+	const told = Object.entries(metadata).filter(([field, value]) => value !== "" && !(field === "title" && value === title));
+	const written = (value) => (typeof value === "string" ? value : JSON.stringify(value));
+	return told.length > 0 && facts(told.map(([field, value]) => [field, written(value)]));
+}

@@ -1,0 +1,128 @@
+// Jobs of the server: followed as they go, and shown.
+
+import { call, send } from "./api.js";
+import { link } from "./app.js";
+import { button, div } from "./controls.js";
+import { el, fill } from "./dom.js";
+import { bytes, count, counted, date, duration } from "./format.js";
+import { left } from "./states.js";
+
+const KINDS = {
+	ingest: ["Adding documents to", "documents"],
+	reembed: ["Embedding again", "passages"],
+	snapshot: ["A snapshot of", "documents"],
+	restore: ["Restoring", "documents"],
+};
+const BADGES = { queued: "muted", running: "muted", succeeded: "good", failed: "wrong", cancelled: "warn" };
+const PAUSE_MS = [500, 1000, 2000, 5000];
+
+export const active = ({ state }) => state === "queued" || state === "running";
+
+// Calls seen(job) whenever it changes, up to its end, and lost() while the server can't be reached.
+export async function follow(id, { signal, seen, lost }) {
+	let ended = false;
+	for (let tries = 0; ; tries++) {
+		try {
+			for await (const job of events(id, signal)) {
+				tries = 0;
+				ended = !active(job);
+				seen(job);
+			}
+			if (ended) return;
+		} catch (error) {
+			if (left(error)) return;
+			if (error.status && ![429, 503].includes(error.status)) throw error;
+			lost();
+		}
+		await new Promise((resolve) => setTimeout(resolve, PAUSE_MS[Math.min(tries, PAUSE_MS.length - 1)]));
+		if (signal.aborted) return;
+	}
+}
+
+// Server-sent events, read by fetch: EventSource can't send a key.
+async function* events(id, signal) {
+	const reader = (await send(`jobs/${id}/events`, { signal })).body.pipeThrough(new TextDecoderStream()).getReader();
+	let text = "";
+	for (;;) {
+		const { value, done } = await reader.read();
+		if (done) return;
+		const whole = (text + value).split("\n\n");
+		text = whole.pop();
+		for (const data of whole.flatMap((event) => event.split("\n")).filter((line) => line.startsWith("data: "))) {
+			yield JSON.parse(data.slice("data: ".length));
+		}
+	}
+}
+
+// One job in a list; show(job) shows it as it is now, lost() that this is not known.
+export function jobRow(failed) {
+	const [title, state, bar, said] = [el("p"), el("span", { role: "status" }), el("progress"), el("p")];
+	const [actions, wrongs] = [div("actions"), div("wrongs")];
+	const element = el("li", { class: "card work" }, div("heading", title, state), bar, div("heading", said, actions), wrongs);
+	let before = {};
+
+	function show(job) {
+		const [does, things] = KINDS[job.kind] ?? [job.kind, "parts"];
+		if (job.state !== before.state) {
+			fill(title, does, " ", el("strong", { class: "clip" }, job.corpus));
+			state.textContent = job.state;
+			state.className = BADGES[job.state];
+			fill(actions, buttons(job));
+			bar.hidden = !active(job);
+			element.classList.toggle("ended", !active(job));
+			bar.setAttribute("aria-label", `${does} ${job.corpus}`);
+		}
+		if (job.total && job.state === "running") Object.assign(bar, { max: job.total, value: job.done });
+		else bar.removeAttribute("value");
+		said.className = "muted";
+		said.textContent = told(job, things);
+		if (job.error_count !== before.error_count || job.state !== before.state) fill(wrongs, errors(job));
+		before = job;
+	}
+
+	function buttons(job) {
+		if (active(job)) return button("Cancel", () => cancel(job), { "aria-label": `Cancel: ${title.textContent}` });
+		const found = job.state === "succeeded" && job.kind !== "snapshot" && link("search", { corpus: job.corpus });
+		return found && el("a", { class: "button", href: found }, "Search it");
+	}
+
+	async function cancel(job) {
+		try {
+			show(await call(`jobs/${job.id}`, { method: "DELETE" }));
+		} catch (error) {
+			failed(error);
+		}
+	}
+
+	return {
+		element,
+		show,
+		lost() {
+			said.className = "warn";
+			said.textContent = "The connection to the server was lost. The job goes on when the server does.";
+		},
+	};
+}
+
+function told({ kind, state, done, total, rate, eta_s: eta, created, started, finished, result }, things) {
+	if (state === "queued") return "Waits until the jobs before it are done.";
+	if (state === "running" && !total) return kind === "ingest" ? "Looks at every row before the first is stored." : "Under way.";
+	const far = total ? `${count(done)} of ${count(total)} ${things}` : "";
+	const pace = rate ? `${count(rate < 10 ? Number(rate.toFixed(1)) : Math.round(rate))}/s` : "";
+	if (state === "running") return [far, pace, eta === null ? "" : `${duration(eta)} left`].filter(Boolean).join(" · ");
+	const took = finished && started ? `in ${duration(finished - started)}` : "";
+	if (state === "succeeded" && kind === "snapshot") return `${bytes(result.bytes)}, ${date(result.created)}`;
+	if (state === "succeeded") return [counted(result?.count ?? result?.documents ?? done, things.slice(0, -1)), took].join(" ");
+	return `${kind === "ingest" && done ? `${counted(done, "document")} stored before that, and kept. ` : ""}${date(finished ?? created)}`;
+}
+
+function errors({ kind, state, errors: known, error_count: all, done }) {
+	if (!known.length) return null;
+	const failed = state === "failed";
+	const nothing = failed && kind === "ingest" && !done;
+	const advice = nothing && /^(line|documents)\b/.test(known[0].place) && " Put it right, or upload again and leave wrong rows out.";
+	const what = nothing ? "Nothing of it was kept" : failed ? "It failed" : `${counted(all, "row was", "rows were")} left out`;
+	const lines = known.map(({ place, error }) => el("li", { class: "clip" }, error.startsWith(place) ? error : `${place}: ${error}`));
+	const shown = all > known.length && `; the first ${known.length}`;
+	return el("details", { open: failed, class: failed && "wrong" }, el("summary", {}, what, shown), el("ul", {}, lines), advice);
+}

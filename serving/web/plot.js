@@ -1,0 +1,242 @@
+// Points on a canvas: pan, zoom, hover and lasso. All of it is drawn anew for each frame in which something moved.
+
+import { el } from "./dom.js";
+
+const MARGIN = 24; // pixels around the points at first
+const NEAR = 9; // pixels within which the pointer means a point
+const [LEAST, MOST] = [0.5, 200]; // zoom, as a multiple of what shows all
+const STEP = 1.3; // of a key or a button
+const PAN = 60; // pixels of a key
+const AROUND = 200; // pixels beyond each side that are painted: so far panning paints nothing anew
+
+export class Plot {
+	// told: { hover(point or null, x, y), chosen(indices) }, x and y in pixels of the canvas. Points have x, y and group.
+	constructor(canvas, signal, told) {
+		this.canvas = canvas;
+		this.context = canvas.getContext("2d");
+		this.told = told;
+		this.points = [];
+		this.chosen = null; // a set of indices
+		this.lasso = null; // corners, in pixels
+		this.lassoing = false; // what dragging does
+		this.pointers = new Map();
+		const sized = new ResizeObserver(() => this.resize());
+		sized.observe(canvas);
+		signal.addEventListener("abort", () => sized.disconnect());
+		for (const name of ["pointerdown", "pointermove", "pointerup", "pointercancel", "pointerleave", "wheel", "dblclick", "keydown"]) {
+			canvas.addEventListener(name, (event) => this[name](event), { passive: false });
+		}
+	}
+
+	// colours: of each group, as CSS; ink: of what is drawn around points.
+	show(points, colours, ink) {
+		const sizes = colours.map((_, group) => points.filter((point) => point.group === group).length);
+		this.order = [...points.keys()].sort((one, other) => sizes[points[other].group] - sizes[points[one].group]); // rare ones on top
+		Object.assign(this, { points, colours, ink, layer: null, hovered: null });
+		this.draw();
+	}
+
+	choose(chosen) {
+		Object.assign(this, { chosen, layer: null });
+		this.draw();
+	}
+
+	resize() {
+		const { clientWidth: width, clientHeight: height } = this.canvas;
+		if (!width || !height) return;
+		const before = this.width;
+		Object.assign(this, { width, height, ratio: devicePixelRatio });
+		[this.canvas.width, this.canvas.height] = [width * this.ratio, height * this.ratio];
+		this.fit(...(before ? [this.zoom, this.middle] : []));
+		if (this.colours) this.paint(); // at once: a canvas of another size is empty
+	}
+
+	// At first, and without arguments, all is shown.
+	fit(zoom = 1, middle = null) {
+		const [xs, ys] = [this.points.map(({ x }) => x), this.points.map(({ y }) => y)];
+		const [left, right, bottom, top] = [Math.min(...xs), Math.max(...xs), Math.min(...ys), Math.max(...ys)];
+		const all = Math.min((this.width - 2 * MARGIN) / (right - left), (this.height - 2 * MARGIN) / (top - bottom));
+		this.unit = all > 0 && all < Infinity ? all : this.height; // pixels of 1 when all is shown
+		Object.assign(this, { zoom, layer: null });
+		this.middle = middle ?? { x: (left + right) / 2 || 0, y: (bottom + top) / 2 || 0 };
+		this.draw();
+	}
+
+	get scale() {
+		return this.unit * this.zoom;
+	}
+
+	place({ x, y }) {
+		return [this.width / 2 + (x - this.middle.x) * this.scale, this.height / 2 - (y - this.middle.y) * this.scale];
+	}
+
+	pan(right, down) {
+		this.middle = { x: this.middle.x - right / this.scale, y: this.middle.y + down / this.scale };
+		this.draw();
+	}
+
+	// What is at these pixels stays there.
+	magnify(by, x = this.width / 2, y = this.height / 2) {
+		const zoom = Math.min(MOST, Math.max(LEAST, this.zoom * by));
+		const kept = 1 / this.scale - 1 / (this.unit * zoom);
+		this.middle = { x: this.middle.x + (x - this.width / 2) * kept, y: this.middle.y - (y - this.height / 2) * kept };
+		Object.assign(this, { zoom, layer: null });
+		this.draw();
+	}
+
+	inView() {
+		return this.where(([x, y]) => x >= 0 && y >= 0 && x <= this.width && y <= this.height);
+	}
+
+	where(holds) {
+		return new Set(this.points.flatMap((point, i) => (holds(this.place(point)) ? [i] : [])));
+	}
+
+	draw() {
+		this.frame ??= requestAnimationFrame(() => {
+			this.frame = null;
+			if (this.width && this.colours) this.paint();
+		});
+	}
+
+	paint() {
+		const { context, ratio, width, height } = this;
+		const moved = () => [(this.layer.middle.x - this.middle.x) * this.scale, (this.middle.y - this.layer.middle.y) * this.scale];
+		if (!this.layer || moved().some((pixels) => Math.abs(pixels) > AROUND)) this.layer = this.painted();
+		const [right, down] = moved();
+		context.setTransform(ratio, 0, 0, ratio, 0, 0);
+		context.clearRect(0, 0, width, height);
+		context.drawImage(this.layer.canvas, right - AROUND, down - AROUND, width + 2 * AROUND, height + 2 * AROUND);
+		context.strokeStyle = this.ink;
+		context.lineWidth = 1.5;
+		context.beginPath();
+		if (this.lasso) this.lasso.forEach((corner) => context.lineTo(...corner));
+		else if (this.hovered !== null) context.arc(...this.place(this.points[this.hovered]), this.layer.radius + 2, 0, 2 * Math.PI);
+		context.closePath();
+		context.stroke();
+	}
+
+	// The points on a canvas of their own, somewhat larger than what is seen: to pan is to move it.
+	painted() {
+		const { ratio, points, chosen, middle, scale } = this;
+		const [width, height] = [this.width + 2 * AROUND, this.height + 2 * AROUND];
+		const radius = Math.min(6, 2.4 + 0.6 * Math.log2(Math.max(1, this.zoom)));
+		const sprites = this.colours.map((colour) => sprite(colour, radius, ratio));
+		const side = sprites[0].width / ratio;
+		const canvas = el("canvas", { width: Math.ceil(width * ratio), height: Math.ceil(height * ratio) });
+		const context = canvas.getContext("2d");
+		context.scale(canvas.width / width, canvas.height / height);
+		for (const above of chosen ? [false, true] : [true]) {
+			context.globalAlpha = above ? 0.85 : 0.15;
+			for (const i of this.order) {
+				if (chosen && chosen.has(i) !== above) continue;
+				const x = width / 2 + (points[i].x - middle.x) * scale - side / 2;
+				const y = height / 2 - (points[i].y - middle.y) * scale - side / 2;
+				if (x > -side && y > -side && x < width && y < height) context.drawImage(sprites[points[i].group], x, y, side, side);
+			}
+		}
+		return { canvas, middle, radius };
+	}
+
+	hover(x, y) {
+		let [found, least] = [null, NEAR ** 2];
+		this.points.forEach((point, i) => {
+			const [left, top] = this.place(point);
+			const far = (left - x) ** 2 + (top - y) ** 2;
+			if (far < least) [found, least] = [i, far];
+		});
+		if (found !== this.hovered) {
+			this.hovered = found;
+			this.draw();
+		}
+		this.told.hover(found === null ? null : this.points[found], x, y);
+	}
+
+	pointerdown(event) {
+		if (event.button !== 0) return;
+		this.canvas.setPointerCapture(event.pointerId);
+		this.pointers.set(event.pointerId, event);
+		const lasso = (this.lassoing || event.shiftKey) && this.pointers.size === 1;
+		this.lasso = lasso ? [[event.offsetX, event.offsetY]] : null;
+	}
+
+	pointermove(event) {
+		const { pointerId, offsetX: x, offsetY: y } = event;
+		const before = this.pointers.get(pointerId);
+		if (!before) return this.hover(x, y);
+		this.pointers.set(pointerId, event);
+		const other = [...this.pointers.values()].find((one) => one.pointerId !== pointerId);
+		const apart = (one) => Math.hypot(one.offsetX - other.offsetX, one.offsetY - other.offsetY);
+		if (this.lasso) {
+			this.lasso.push([x, y]);
+			this.draw();
+		} else if (other) this.magnify(apart(event) / Math.max(1, apart(before)), (x + other.offsetX) / 2, (y + other.offsetY) / 2);
+		else this.pan(x - before.offsetX, y - before.offsetY);
+	}
+
+	pointerup(event) {
+		this.pointers.delete(event.pointerId);
+		const { lasso } = this;
+		this.lasso = null;
+		this.draw();
+		if (lasso?.length > 2) this.told.chosen(this.where((place) => within(place, lasso)));
+	}
+
+	pointercancel(event) {
+		this.lasso = null;
+		this.pointerup(event);
+	}
+
+	pointerleave() {
+		this.hovered = null;
+		this.draw();
+		this.told.hover(null);
+	}
+
+	wheel(event) {
+		event.preventDefault();
+		this.magnify(1.0015 ** -(event.deltaY * (event.deltaMode ? 30 : 1)), event.offsetX, event.offsetY);
+	}
+
+	dblclick() {
+		this.fit();
+	}
+
+	keydown(event) {
+		const act = {
+			ArrowLeft: () => this.pan(PAN, 0),
+			ArrowRight: () => this.pan(-PAN, 0),
+			ArrowUp: () => this.pan(0, PAN),
+			ArrowDown: () => this.pan(0, -PAN),
+			"+": () => this.magnify(STEP),
+			"=": () => this.magnify(STEP),
+			"-": () => this.magnify(1 / STEP),
+			0: () => this.fit(),
+			Enter: () => this.told.chosen(this.inView()),
+			Escape: () => this.told.chosen(new Set()),
+		}[event.key];
+		if (!act || event.ctrlKey || event.metaKey || event.altKey) return;
+		event.preventDefault();
+		act();
+	}
+}
+
+// A disc to be drawn thousands of times: quicker than as many arcs.
+function sprite(colour, radius, ratio) {
+	const side = Math.ceil(2 * (radius + 1) * ratio);
+	const canvas = el("canvas", { width: side, height: side });
+	const context = canvas.getContext("2d");
+	context.fillStyle = colour;
+	context.arc(side / 2, side / 2, radius * ratio, 0, 2 * Math.PI);
+	context.fill();
+	return canvas;
+}
+
+// Whether a place is inside of a polygon: a ray from it crosses the sides an odd number of times.
+function within([x, y], corners) {
+	return corners.reduce((inside, [right, bottom], i) => {
+		const [left, top] = corners.at(i - 1);
+		const crossed = bottom > y !== top > y && x < ((left - right) * (y - bottom)) / (top - bottom) + right;
+		return inside !== crossed;
+	}, false);
+}

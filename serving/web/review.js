@@ -1,0 +1,110 @@
+// What a file holds, and what is to become of it: the form before it is sent.
+
+import { button, div, labelled, nameField, select } from "./controls.js";
+import { el, fill } from "./dom.js";
+import { bytes, count } from "./format.js";
+import { FORMATS, SUFFIX } from "./preview.js";
+import { Upload } from "./uploads.js";
+
+const ROLES = { id: "id", text: "text", metadata: "metadata", unused: "not used" };
+
+// `found` is what preview() tells of the file; `corpora` are there, `models` the names of the encoders that are served; `aim`
+// is the corpus that it is meant for, if one was chosen. readAs(format) looks at the file anew, send(upload) sends it.
+export function review(file, found, { corpora, models, aim, readAs, send, cancel }) {
+	const picked = {
+		text: found.columns.find(({ role }) => role === "text")?.name,
+		id: found.columns.find(({ role }) => role === "id")?.name ?? "",
+	};
+	const table = el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "First rows" });
+	const hint = el("p", { class: "muted", role: "status" });
+	const names = el("datalist", { id: "corpus-names" }, corpora.map(({ name }) => el("option", { value: name })));
+	const corpus = nameField(aim ?? called(file.name), { list: "corpus-names", oninput: where });
+	const model = select(models, models[0]);
+	const encoder = labelled("Encoder", model);
+	const skip = el("input", { type: "checkbox", checked: found.problems.length > 0 });
+	const cut = el("input", { type: "checkbox", onchange: () => (size.disabled = !cut.checked) });
+	const tokens = { type: "number", min: 16, max: 100000, value: 200, required: true };
+	const size = el("input", { ...tokens, disabled: true, "aria-label": "Tokens of a passage" });
+	const columns = found.columns.map(({ name }) => name);
+	const ids = columns.includes("id") ? columns : [["", "(made for each row)"], ...columns];
+	const choices = found.roles && [
+		labelled("Text is in", select(columns, picked.text, (name) => pick({ text: name, id: picked.id === name ? "" : picked.id }))),
+		labelled("Id is in", select(ids, picked.id, (name) => pick({ id: name }))),
+	];
+
+	function pick(change) {
+		Object.assign(picked, change);
+		draw();
+	}
+
+	function draw() {
+		fill(table, rowsTable(found.roles ? found.roles(picked.text, picked.id) : found.columns, found.rows));
+	}
+
+	function where() {
+		const there = corpora.find(({ name }) => name === corpus.value);
+		encoder.hidden = Boolean(there) || models.length < 2;
+		const fits = corpus.validity.valid ? "A new corpus." : "A name is letters, digits, dots, dashes and underscores.";
+		hint.textContent = there ? `Adds to the ${count(there.documents)} documents of ${there.name}. A row with the id of one takes its place.` : fits;
+	}
+
+	function submit(event) {
+		event.preventDefault();
+		const query = {
+			...(found.roles && { text_column: picked.text, ...(picked.id && { id_column: picked.id }) }),
+			...(skip.checked && { on_error: "skip" }),
+			...(cut.checked && { chunk_tokens: size.value, chunk_overlap: Math.floor(size.value / 5) }),
+		};
+		const { media, body } = found;
+		send(new Upload({ corpus: corpus.value, name: file.name, body, media, query, model: encoder.hidden ? null : model.value }));
+	}
+
+	draw();
+	const form = el(
+		"form",
+		{ class: "stage", onsubmit: submit },
+		div(
+			"heading",
+			el("h2", { tabindex: "-1", class: "clip" }, file.name),
+			el("span", { class: "muted" }, [bytes(file.size), rowsTold(found)].filter(Boolean).join(" · ")),
+		),
+		div("row", labelled("Read as", select(Object.entries(FORMATS), found.format, readAs)), choices),
+		table,
+		found.problems.length > 0 && problemsTold(found.problems),
+		div("row", labelled("Corpus", corpus), encoder, names),
+		hint,
+		el("label", { class: "check" }, skip, "Leave out rows that are wrong, and say which; else one such row stops it all"),
+		div("check", el("label", { class: "check" }, cut, "Cut long texts into passages of"), size, "tokens"),
+		div("actions", el("button", { type: "submit", class: "primary" }, "Upload"), button("Cancel", cancel)),
+	);
+	where();
+	return form;
+}
+
+// What a corpus of this file is called.
+const called = (name) =>
+	name.replace(SUFFIX, "").replace(/[^\w.-]+/g, "-").replace(/^[^A-Za-z0-9]+|-+$/g, "").slice(0, 64) || "corpus";
+
+function rowsTold({ count: rows, exact }) {
+	if (exact) return `${count(rows)} ${rows === 1 ? "row" : "rows"}`;
+	return rows ? `about ${count(Number(rows.toPrecision(2)))} rows` : null;
+}
+
+function rowsTable(columns, rows) {
+	const head = columns.map(({ name, role, type }) =>
+		el(
+			"th",
+			{ scope: "col", class: role },
+			el("span", { class: "clip" }, name),
+			el("span", { class: "role" }, ROLES[role], type && role === "metadata" && `, ${type}`),
+		),
+	);
+	const cells = (row) => row.map((cell, i) => el("td", { class: columns[i].role }, div("cell", cell)));
+	return el("table", {}, el("thead", {}, el("tr", {}, head)), el("tbody", {}, rows.map((row) => el("tr", {}, cells(row)))));
+}
+
+function problemsTold(problems) {
+	const items = problems.slice(0, 5).map(({ place, error }) => el("li", {}, `${place}: ${error}`));
+	const more = problems.length > 5 ? `, here the first 5 of ${count(problems.length)}` : "";
+	return div("warn", el("p", {}, `Rows that are wrong, as far as was looked${more}:`), el("ul", {}, items));
+}

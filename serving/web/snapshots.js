@@ -1,0 +1,97 @@
+// The snapshots of a corpus: list, download, restore, delete.
+
+import { call, send } from "./api.js";
+import { ask } from "./ask.js";
+import { button, div, labelled, nameField } from "./controls.js";
+import { el, fill } from "./dom.js";
+import { bytes, counted, date } from "./format.js";
+import { hasKey } from "./key.js";
+import { failure, left, loading } from "./states.js";
+
+const SAVED_MS = 60_000;
+
+// `begin({ path, method, body })` starts a job; `corpora()` gives those that are there.
+export function snapshots(corpus, { begin, corpora, signal }) {
+	const list = div("works");
+	const path = `corpora/${corpus}/snapshots`;
+	const at = (id) => `${path}/${id}`;
+
+	async function load() {
+		if (!list.hasChildNodes()) fill(list, loading("Looking for snapshots …"));
+		try {
+			const found = (await call(path, { signal })).snapshots;
+			const none = el("p", { class: "muted" }, "There is none yet. A snapshot is the whole corpus as it is at one moment, in one file.");
+			fill(list, found.length ? el("ul", { class: "works" }, found.map(row)) : none);
+		} catch (error) {
+			failed(error);
+		}
+	}
+
+	function failed(error) {
+		if (!left(error)) fill(list, failure(error, load));
+	}
+
+	function row(one) {
+		const name = `${corpus}-${one.id}.tar.zst`;
+		return el(
+			"li",
+			{ class: "heading" },
+			el("span", {}, date(one.created), " · ", counted(one.documents, "document"), " · ", bytes(one.bytes)),
+			div(
+				"actions",
+				el("a", { class: "button", href: at(one.id), download: name, onclick: (event) => withKey(event, one) }, "Download"),
+				button("Restore …", () => restore(one)),
+				button("Delete …", () => remove(one)),
+			),
+		);
+	}
+
+	// A link can't send a key: then the file is fetched, and saved from here.
+	async function withKey(event, { id }) {
+		if (!hasKey()) return;
+		event.preventDefault();
+		try {
+			const href = URL.createObjectURL(await (await send(at(id), { signal })).blob());
+			el("a", { href, download: event.target.download }).click();
+			setTimeout(() => URL.revokeObjectURL(href), SAVED_MS);
+		} catch (error) {
+			failed(error);
+		}
+	}
+
+	async function restore(one) {
+		const given = await askWhere({
+			title: "Restore a snapshot",
+			text: `Of ${corpus}, made ${date(one.created)}: ${counted(one.documents, "document")}. It is checked before it serves.`,
+			name: `${corpus}-restored`.slice(0, 64),
+			corpora,
+		});
+		if (given) begin({ path: `corpora/${given}/restore`, method: "PUT", body: { snapshot: one.id, of: corpus } });
+	}
+
+	async function remove(one) {
+		const text = `Of ${corpus}, made ${date(one.created)}. The file is gone then; the corpus stays.`;
+		if (!(await ask({ title: "Delete this snapshot?", text, action: "Delete it", danger: true }))) return;
+		try {
+			await call(at(one.id), { method: "DELETE", signal });
+			await load();
+		} catch (error) {
+			failed(error);
+		}
+	}
+
+	return { element: list, load };
+}
+
+// The name of the corpus that is to be restored, null for none. What is there is replaced only by who types its name.
+export async function askWhere({ title, text, name, corpora }) {
+	const said = el("p", { class: "muted", role: "status" });
+	const into = nameField(name, { name: "into" });
+	const ready = (given) => {
+		const there = corpora().find((one) => one.name === given.get("into"));
+		said.className = there ? "warn" : "muted";
+		said.textContent = there ? `Replaces the ${counted(there.documents, "document")} that ${there.name} holds now.` : "A new corpus.";
+		return into.validity.valid;
+	};
+	return (await ask({ title, text, fields: [labelled("Into the corpus", into), said], action: "Restore", ready }))?.get("into") ?? null;
+}

@@ -1,0 +1,22 @@
+// What a place shows when there is nothing else to show: it loads, it is empty, it failed. Each says what to do.
+
+import { button, div } from "./controls.js";
+import { el } from "./dom.js";
+
+export const loading = (text = "Loading …") => el("p", { class: "state", role: "status" }, el("span", { class: "spinner" }), text);
+
+// empty("Nothing to search yet", "Add a file, then search it.", el("a", …))
+export const empty = (title, text, ...actions) =>
+	div("state", el("h2", {}, title), el("p", {}, text), div("actions", actions));
+
+// `again` is called when the person wants to try again.
+export const failure = (error, again) =>
+	el(
+		"div",
+		{ class: "state wrong", role: "alert" },
+		el("p", {}, error.message),
+		again && div("actions", button("Try again", again)),
+	);
+
+// Whether an error is only that nobody waits for the answer any more.
+export const left = (error) => error.name === "AbortError";

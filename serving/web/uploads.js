@@ -1,0 +1,114 @@
+// Files on their way to the server. They go on while the person looks at other views.
+
+import { call, upload } from "./api.js";
+import { button, div } from "./controls.js";
+import { el, fill } from "./dom.js";
+import { bytes, duration } from "./format.js";
+import { left } from "./states.js";
+
+const under = new Set();
+
+export const changes = new EventTarget(); // "change": of any of them; its detail is the job that came of it, if one did
+
+export const uploads = () => [...under];
+
+// What is sent, where to, and how far it is.
+export class Upload {
+	constructor({ corpus, name, body, media, query, model, method = "POST", path }) {
+		Object.assign(this, { corpus, name, body, media, model, method });
+		this.path = path ?? `corpora/${corpus}/documents?${new URLSearchParams({ async: true, ...query })}`;
+		this.once = [...crypto.getRandomValues(new Uint8Array(16))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
+	}
+
+	// Sent again after an error, it is the same request to the server: nothing is there twice.
+	async start() {
+		Object.assign(this, { sent: 0, total: this.body.size, error: null, began: performance.now(), leaving: new AbortController() });
+		under.add(this);
+		told();
+		try {
+			const job = await this.#sent();
+			under.delete(this);
+			told(job);
+		} catch (error) {
+			if (left(error)) under.delete(this);
+			else this.error = error;
+			told();
+		}
+	}
+
+	stop() {
+		this.leaving.abort();
+		under.delete(this);
+		told();
+	}
+
+	get rate() {
+		return this.sent / Math.max(0.001, (performance.now() - this.began) / 1000); // bytes a second
+	}
+
+	async #sent() {
+		const { signal } = this.leaving;
+		const headers = { "content-type": this.media };
+		if (this.method === "POST") {
+			headers["idempotency-key"] = this.once;
+			const body = this.model ? { model: this.model } : {};
+			await call(`corpora/${this.corpus}`, { method: "PUT", body, signal });
+		}
+		try {
+			const progress = (sent, total) => {
+				Object.assign(this, { sent, total });
+				told();
+			};
+			return await upload(this.path, this.body, { method: this.method, headers, signal, progress });
+		} catch (error) {
+			if (!error.answer?.job) throw error;
+			return await call(`jobs/${error.answer.job}`, { signal }); // the same is being done already
+		}
+	}
+}
+
+// One of them in a list.
+export function uploadRow(upload) {
+	const [bar, line, actions] = [el("progress", { "aria-label": `Sending ${upload.name}` }), el("p"), div("actions")];
+	const element = el(
+		"li",
+		{ class: "card work" },
+		el("p", {}, "Sending ", el("strong", { class: "clip" }, upload.name), " to ", el("strong", { class: "clip" }, upload.corpus)),
+		bar,
+		div("heading", line, actions),
+	);
+	let failedBefore = null;
+
+	function show() {
+		const { sent, total, rate, error } = upload;
+		bar.hidden = Boolean(error);
+		if (sent < total) Object.assign(bar, { max: total, value: sent });
+		else bar.removeAttribute("value");
+		line.className = error ? "wrong" : "muted";
+		line.setAttribute("role", error ? "alert" : "none");
+		line.textContent = error
+			? error.message
+			: sent < total
+				? [`${bytes(sent)} of ${bytes(total)}`, sent && `${bytes(rate)}/s · ${duration((total - sent) / rate)} left`]
+						.filter(Boolean)
+						.join(" · ")
+				: `All ${bytes(total)} sent; the server is putting it away.`;
+		if (failedBefore === Boolean(error)) return;
+		failedBefore = Boolean(error);
+		fill(
+			actions,
+			error && button("Try again", () => upload.start(), { class: "primary" }),
+			button(error ? "Dismiss" : "Cancel", () => upload.stop()),
+		);
+	}
+
+	return { element, show };
+}
+
+function told(job) {
+	changes.dispatchEvent(new CustomEvent("change", { detail: job }));
+}
+
+window.addEventListener("beforeunload", (event) => {
+	if (uploads().some(({ error }) => !error)) event.preventDefault();
+});

@@ -1,0 +1,190 @@
+// Sentences against each other.
+
+import { call } from "../api.js";
+import { button, choice, div, labelled, scrolled } from "../controls.js";
+import { el, fill } from "../dom.js";
+import { copied, tryIt } from "../snippets.js";
+import { empty, failure, left, loading } from "../states.js";
+
+export const title = "Compare";
+
+const PAUSE_MS = 300; // after a key
+const SLOW_MS = 300; // a comparison that takes longer is seen to run
+const SHOWN = 100; // rows and columns of the heat map
+const NEAREST = 10; // pairs
+const LONGEST = 4000; // characters that an address carries
+const EXAMPLES = [
+	"A man is playing the guitar on stage.",
+	"Someone performs a song for an audience.",
+	"The recipe needs two eggs and some butter.",
+	"Whisk the butter and eggs together.",
+	"Interest rates rose again in March.",
+	"The central bank made borrowing more expensive.",
+];
+
+export async function show(place, state) {
+	return new Compare(place, state).start();
+}
+
+// The matrix as a table of numbers for other programs (RFC 4180).
+export const csv = (rows, columns, matrix) =>
+	[["", ...columns], ...rows.map((text, i) => [text, ...matrix[i].map((cosine) => cosine.toFixed(6))])]
+		.map((line) => line.map((cell) => (/[",\n\r]/.test(cell) ? `"${cell.replaceAll('"', '""')}"` : cell)).join(","))
+		.join("\r\n");
+
+// The pairs with the greatest cosines, best first; of one list each pair once.
+export function nearest(matrix, two) {
+	const pairs = matrix.flatMap((line, i) => line.map((cosine, j) => ({ i, j, cosine })));
+	return pairs
+		.filter(({ i, j }) => two || i < j)
+		.sort((one, other) => other.cosine - one.cosine)
+		.slice(0, NEAREST);
+}
+
+const sentences = (text) => text.split("\n").map((line) => line.trim()).filter(Boolean);
+const number = (cosine) => cosine.toFixed(2).replace(/^-0\.00$/, "0.00").replace("-", "−");
+
+class Compare {
+	constructor(place, state) {
+		this.place = place;
+		this.state = state;
+		this.asked = new AbortController(); // the running comparison: a newer one aborts it
+		this.two = state.address.has("b");
+	}
+
+	start() {
+		const { address, signal } = this.state;
+		this.first = this.list(address.get("a") ?? EXAMPLES.join("\n"));
+		this.second = this.list(address.get("b") ?? "");
+		this.firstField = labelled("", this.first);
+		this.secondField = labelled("List B, one sentence a line", this.second);
+		this.note = el("p", { class: "muted", role: "status" });
+		this.result = div("result");
+		this.tried = tryIt();
+		const lists = choice("Compare", [[false, "One list"], [true, "Two lists"]], this.two, (two) => this.choose(two));
+		fill(this.place, div("columns", div("lists", lists, this.firstField, this.secondField, this.note), this.result), this.tried.element);
+		signal.addEventListener("abort", () => this.leave());
+		this.arrange();
+		return this.compare();
+	}
+
+	list(text) {
+		return el("textarea", { rows: "8", spellcheck: "false", value: text, oninput: () => this.typed() });
+	}
+
+	leave() {
+		clearTimeout(this.timer);
+		this.asked.abort();
+	}
+
+	typed() {
+		clearTimeout(this.timer);
+		this.timer = setTimeout(() => this.compare(), PAUSE_MS);
+	}
+
+	choose(two) {
+		this.two = two;
+		this.arrange();
+		if (two && !this.second.value.trim()) this.second.focus();
+		this.compare();
+	}
+
+	arrange() {
+		this.firstField.firstChild.textContent = this.two ? "List A, one sentence a line" : "Sentences, one a line";
+		this.secondField.hidden = !this.two;
+	}
+
+	keep() {
+		const a = this.first.value === EXAMPLES.join("\n") ? "" : this.first.value;
+		const b = this.two ? this.second.value : "";
+		const fits = a.length + b.length <= LONGEST;
+		this.note.textContent = fits ? "" : "Too much text for a link: the address does not carry it.";
+		this.state.keep(fits ? { a, b } : { a: null, b: null });
+	}
+
+	async compare() {
+		this.leave();
+		this.asked = new AbortController();
+		const { signal } = this.asked;
+		this.keep();
+		const rows = sentences(this.first.value);
+		const columns = this.two ? sentences(this.second.value) : rows;
+		if (this.two ? !rows.length || !columns.length : rows.length < 2) {
+			const what = this.two ? "Write at least one sentence into each list." : "Write at least two sentences, each on a line of its own.";
+			return fill(this.result, empty("Nothing to compare yet", what));
+		}
+		const slow = setTimeout(() => fill(this.result, loading("Comparing …")), this.result.firstChild ? SLOW_MS : 0);
+		try {
+			const request = { method: "POST", path: "similarity", body: { inputs: { sentences_a: rows, sentences_b: columns } } };
+			const matrix = await call(request.path, { body: request.body, signal });
+			clearTimeout(slow);
+			fill(this.result, this.heat(rows, columns, matrix), this.pairs(rows, columns, nearest(matrix, this.two)));
+			this.tried.show(request);
+		} catch (error) {
+			if (!left(error)) fill(this.result, failure(error, () => this.compare()));
+		} finally {
+			clearTimeout(slow);
+		}
+	}
+
+	heat(rows, columns, matrix) {
+		const [one, other] = this.two ? ["A", "B"] : ["", ""];
+		const heads = columns.slice(0, SHOWN).map((text, j) => el("th", { scope: "col", title: text }, `${other}${j + 1}`));
+		const lines = rows.slice(0, SHOWN).map((text, i) =>
+			el(
+				"tr",
+				{},
+				el("th", { scope: "row", title: text }, el("span", { class: "place" }, `${one}${i + 1}`), " ", text),
+				matrix[i].slice(0, SHOWN).map((cosine) => el("td", { style: { "--heat": `${Math.round(100 * Math.max(0, cosine))}%` } }, number(cosine))),
+			),
+		);
+		const told = el("p", { class: "muted told clip" }, "Point at a number to read its two sentences.");
+		const tell = (event) => {
+			const cell = event.target.closest("tbody td");
+			if (!cell) return;
+			const [i, j] = [cell.parentElement.rowIndex - 1, cell.cellIndex - 1];
+			fill(told, el("strong", {}, number(matrix[i][j])), ` ${one}${i + 1} ${rows[i]} · ${other}${j + 1} ${columns[j]}`);
+		};
+		const table = el("table", { class: "heat", onmouseover: tell, onclick: tell }, el("thead", {}, el("tr", {}, el("td"), heads)), el("tbody", {}, lines));
+		const scale = el("span", { class: "scale muted" }, "0", el("span", { class: "ramp" }), "1");
+		const cut = Math.max(rows.length, columns.length) > SHOWN;
+		return div(
+			"card",
+			div("heading", el("h2", {}, "Cosine similarity"), scale, copier(csv(rows, columns, matrix))),
+			scrolled("Similarity matrix", table),
+			cut && el("p", { class: "muted" }, `The first ${SHOWN} rows and columns are shown; the CSV and the nearest pairs have all.`),
+			told,
+		);
+	}
+
+	pairs(rows, columns, found) {
+		const lines = found.map(({ i, j, cosine }) =>
+			el(
+				"li",
+				{},
+				el("span", { class: "cosine" }, number(cosine)),
+				el("span", { class: "bar-of" }, el("span", { style: { width: `${100 * Math.max(0, cosine)}%` } })),
+				el("span", { class: "clip" }, rows[i]),
+				el("span", { class: "clip" }, columns[j]),
+			),
+		);
+		return el(
+			"section",
+			{ class: "card", "aria-label": "Nearest pairs" },
+			el("h2", {}, "Nearest pairs"),
+			el("ol", { class: "pairs" }, lines),
+		);
+	}
+}
+
+function copier(text) {
+	const said = el("span", { class: "muted", role: "status" });
+	const byHand = el("textarea", { hidden: true, rows: "6", readonly: true, "aria-label": "CSV", class: "mono" });
+	const copy = async () => {
+		byHand.hidden = await copied(text);
+		fill(said, byHand.hidden ? "Copied." : "Copy the selected text.");
+		byHand.value = text;
+		byHand.select();
+	};
+	return div("copier", said, button("Copy as CSV", copy), byHand);
+}

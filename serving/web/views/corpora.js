@@ -1,0 +1,183 @@
+// Corpora: add a file, watch it being indexed, see what is there, keep it in order.
+
+import { adding } from "../adding.js";
+import { ApiError, call } from "../api.js";
+import { corpora as listCorpora } from "../chooser.js";
+import { button, div, filePicker, rowsOf } from "../controls.js";
+import { corpusCard } from "../corpus.js";
+import { el, fill } from "../dom.js";
+import { bytes } from "../format.js";
+import { active, follow, jobRow } from "../jobs.js";
+import { askWhere } from "../snapshots.js";
+import { tryIt } from "../snippets.js";
+import { failure, left, loading } from "../states.js";
+import { Upload, changes, uploadRow, uploads } from "../uploads.js";
+
+export const title = "Corpora";
+
+const FOLLOWED = 3; // streams at a time: a browser opens six connections to one server
+const ENDED = 3; // jobs that ended, shown until all are asked for
+const BUILDING_MS = 3000;
+const RENEWED_MS = 2000; // what is there, while a job goes on: at most so often
+
+export async function show(place, state) {
+	const { address, signal } = state;
+	const [said, earlier, none] = [el("div"), el("div"), el("p", { class: "muted" }, "There is no corpus yet: the first file makes one.")];
+	const [sending, work, list] = [0, 1, 2].map(() => el("ul", { class: "works" }));
+	const tried = tryIt();
+	const shown = { corpora: [], models: [], jobs: new Map(), all: false, renewed: 0 };
+	const uploading = rowsOf(sending, (upload) => upload, uploadRow);
+	const jobs = rowsOf(work, ({ id }) => id, () => jobRow(failed));
+	const cards = rowsOf(list, ({ name }) => name, card);
+	const following = new Set();
+	fill(place, loading());
+	[shown.corpora, shown.models] = await Promise.all([listCorpora(signal), encoders(signal)]);
+	const form = adding({
+		known: () => ({ corpora: shown.corpora, models: shown.models.map(({ name }) => name) }),
+		signal,
+		started: start,
+	});
+	fill(
+		place,
+		form.element,
+		said,
+		sending,
+		work,
+		earlier,
+		div("heading", el("h2", {}, "What is there"), filePicker("Restore from a snapshot file", ".zst,.tar.zst", restoreFile)),
+		none,
+		list,
+		tried.element,
+	);
+	changes.addEventListener("change", onUpload, { signal });
+	uploading.show(uploads());
+	drawCards();
+	await refresh();
+
+	function start(upload) {
+		tried.show({ method: upload.method, path: upload.path, type: upload.media, body: { file: upload.name } });
+		upload.start();
+		sending.scrollIntoView({ block: "nearest" });
+	}
+
+	// A request that starts a job.
+	async function begin(request) {
+		tried.show(request);
+		try {
+			seen(await call(request.path, { ...request, signal }));
+		} catch (error) {
+			if (error.answer?.job) return refresh();
+			failed(error);
+		}
+		followSome();
+	}
+
+	function failed(error) {
+		if (!left(error)) fill(said, failure(error, () => (fill(said), refresh())));
+	}
+
+	async function refresh() {
+		shown.renewed = performance.now();
+		try {
+			const [listed, answer] = await Promise.all([listCorpora(signal), call("jobs", { signal })]);
+			shown.corpora = listed;
+			shown.jobs = new Map(answer.jobs.map((job) => [job.id, job]));
+			drawCards();
+			drawJobs();
+			followSome();
+		} catch (error) {
+			failed(error);
+		}
+	}
+
+	function seen(job) {
+		shown.jobs.set(job.id, job);
+		drawJobs();
+	}
+
+	function followSome() {
+		const waiting = [...shown.jobs.values()].filter((job) => active(job) && !following.has(job.id)).sort((a, b) => a.created - b.created);
+		waiting.slice(0, FOLLOWED - following.size).forEach(followOne);
+	}
+
+	async function followOne({ id }) {
+		following.add(id);
+		try {
+			await follow(id, {
+				signal,
+				seen: (job) => {
+					shown.jobs.set(id, job);
+					jobs.get(id)?.show(job);
+					if (performance.now() - shown.renewed > RENEWED_MS) refresh();
+				},
+				lost: () => jobs.get(id)?.lost(),
+			});
+		} catch (error) {
+			if (!(error instanceof ApiError)) throw error;
+			failed(error);
+		}
+		following.delete(id);
+		if (signal.aborted) return;
+		await refresh();
+		cards.all().forEach((one) => one.reload());
+	}
+
+	function drawJobs() {
+		const all = [...shown.jobs.values()].sort((a, b) => active(b) - active(a) || b.created - a.created);
+		const some = shown.all ? all : all.filter((job, i) => active(job) || i < ENDED);
+		jobs.show(some);
+		const more = all.length - some.length;
+		fill(earlier, more > 0 && button(`Show ${more} earlier`, () => ((shown.all = true), drawJobs()), { class: "quiet" }));
+	}
+
+	function onUpload({ detail: job }) {
+		uploading.show(uploads());
+		if (!job) return;
+		seen(job);
+		followSome();
+		refresh();
+	}
+
+	function drawCards() {
+		none.hidden = shown.corpora.length > 0;
+		cards.show(shown.corpora);
+		clearTimeout(shown.timer);
+		const building = shown.corpora.some(({ index_details: index }) => index?.state === "building");
+		if (building) shown.timer = setTimeout(() => signal.aborted || refresh(), BUILDING_MS);
+	}
+
+	function card({ name }) {
+		return corpusCard(name, {
+			models: () => shown.models,
+			corpora: () => shown.corpora,
+			begin,
+			add: () => form.into(name),
+			deleted: () => {
+				tried.show({ method: "DELETE", path: `corpora/${name}` });
+				if (address.get("corpus") === name) state.keep({ corpus: null });
+				refresh();
+			},
+			failed,
+			opened: (open) => (open ? state.keep({ corpus: name }) : address.get("corpus") === name && state.keep({ corpus: null })),
+			signal,
+			open: address.get("corpus") === name,
+		});
+	}
+
+	async function restoreFile(file) {
+		const text = `${file.name}, ${bytes(file.size)}. It is checked before it serves.`;
+		const name = file.name.replace(/-\d{8}T.*$|\..*$/, "").slice(0, 64);
+		const there = shown.corpora.some((one) => one.name === name);
+		const into = await askWhere({ title: "Restore from a file", text, name: there ? `${name}-restored` : name, corpora: () => shown.corpora });
+		if (!into) return;
+		const path = `corpora/${into}/restore`;
+		start(new Upload({ corpus: into, name: file.name, body: file, media: "application/zstd", method: "PUT", path }));
+	}
+}
+
+// The encoders that are served, and whose vectors are whose.
+async function encoders(signal) {
+	const { data } = await call("v1/models", { signal });
+	const of = async ({ id: name }) => ({ name, fingerprint: (await call(`info?${new URLSearchParams({ model: name })}`, { signal })).fingerprint });
+	return Promise.all(data.map(of));
+}

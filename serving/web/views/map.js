@@ -1,0 +1,191 @@
+// A corpus in two dimensions.
+
+import { call } from "../api.js";
+import { link } from "../app.js";
+import { chooser, corpora, noCorpora, wanted } from "../chooser.js";
+import { button, choice, div, labelled, scrolled, select } from "../controls.js";
+import { el, fill } from "../dom.js";
+import { count, counted } from "../format.js";
+import { grouped } from "../groups.js";
+import { Plot } from "../plot.js";
+import { tryIt } from "../snippets.js";
+import { empty, failure, left, loading } from "../states.js";
+
+export const title = "Map";
+
+const LISTED = 100; // passages of a page
+const FREQUENT = 8; // values of a field that are looked at
+const TELLING = 0.2; // of the documents must have one of them, for a field to be more at first sight than no colour
+const KEYS = "Map. Arrow keys move, plus and minus zoom, 0 shows all, Enter lists what is in view, Escape clears. The table below has the same.";
+const NONE = "-"; // in the address: no field, where leaving it out means the one that suits best
+
+export async function show(place, state) {
+	fill(place, loading());
+	const listed = await corpora(state.signal);
+	const corpus = wanted(listed, state.address.get("corpus"));
+	if (!corpus) return fill(place, noCorpora());
+	const path = `corpora/${encodeURIComponent(corpus.name)}`;
+	const { fields } = await call(`${path}/fields?values=${FREQUENT}`, { signal: state.signal });
+	return new Chart(place, state, listed, corpus, path, fields).start();
+}
+
+class Chart {
+	constructor(place, state, listed, corpus, path, fields) {
+		Object.assign(this, { place, state, listed, corpus, path });
+		this.fields = fields.filter(({ kinds }) => kinds.some((kind) => ["string", "number", "boolean", "list"].includes(kind)));
+		const asked = state.address.get("field");
+		this.field = asked === NONE ? "" : (asked ?? this.telling());
+	}
+
+	// The field whose most frequent values most documents have.
+	telling() {
+		const had = ({ kinds, values }) => (kinds.includes("number") || values.length < 2 ? 0 : values.reduce((sum, { documents }) => sum + documents, 0));
+		const [best] = this.fields.toSorted((one, other) => had(other) - had(one));
+		return best && had(best) > TELLING * this.corpus.documents ? best.field : "";
+	}
+
+	start() {
+		const { state, place } = this;
+		this.canvas = el("canvas", { tabindex: "0", role: "application", "aria-label": KEYS });
+		this.tip = el("div", { class: "tip", hidden: true });
+		this.about = el("p", { class: "muted", role: "status" });
+		this.legend = el("ul", { class: "legend" });
+		this.list = el("section", { class: "card", "aria-label": "Chosen passages", hidden: true });
+		this.table = el("details", { class: "try", ontoggle: () => this.tabulate(0) }, el("summary", {}, "As a table"), el("div", {}));
+		this.tried = tryIt();
+		this.plot = new Plot(this.canvas, state.signal, {
+			hover: (point, x, y) => this.point(point, x, y),
+			chosen: (chosen) => this.choose(chosen),
+		});
+		this.plane = div("plane", div("stage", this.canvas, this.tip, this.tools()), this.legend);
+		this.failed = div("");
+		fill(place, div("row", this.controls()), this.about, this.failed, this.plane, this.list, this.table, this.tried.element);
+		matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.paint(), { signal: state.signal });
+		return this.load();
+	}
+
+	controls() {
+		const colour = (field) => {
+			this.field = field;
+			this.state.keep({ field: field || NONE }, { push: true });
+			this.load();
+		};
+		const names = new Set([...this.fields.map(({ field }) => field), ...(this.field ? [this.field] : [])]);
+		return [
+			chooser(this.listed, this.corpus, ({ name }) => this.state.go({ corpus: name, field: null })),
+			labelled("Colour by", select([["", "nothing"], ...names], this.field, colour)),
+		];
+	}
+
+	tools() {
+		const tool = (label, text, act) => button(text, act, { "aria-label": label, title: label });
+		return div(
+			"tools",
+			choice("Dragging does", [[false, "Move"], [true, "Lasso"]], false, (lassoing) => Object.assign(this.plot, { lassoing })),
+			tool("Zoom in", "+", () => this.plot.magnify(1.5)),
+			tool("Zoom out", "−", () => this.plot.magnify(1 / 1.5)),
+			tool("Show all", "All", () => this.plot.fit()),
+			tool("List what is in view", "List", () => this.choose(this.plot.inView())),
+		);
+	}
+
+	async load() {
+		fill(this.failed, this.points ? null : loading("Projecting …"));
+		this.plane.hidden = !this.points;
+		const query = this.field ? `?${new URLSearchParams({ field: this.field })}` : "";
+		const request = { method: "GET", path: `${this.path}/map${query}` };
+		const { field } = this;
+		try {
+			const { points, passages, explained } = await call(request.path, { signal: this.state.signal });
+			if (field !== this.field) return; // another one was chosen meanwhile
+			fill(this.failed);
+			this.tried.show(request);
+			if (!points.length) return this.nothing();
+			const { groups, of } = grouped(points.map(({ value }) => value), field);
+			this.groups = groups;
+			this.points = points.map((point) => ({ ...point, group: of(point.value) }));
+			const all = points.length === passages ? `All ${counted(passages, "passage")}` : `A random ${count(points.length)} of ${counted(passages, "passage")}`;
+			const [across, up] = explained.map((share) => `${(100 * share).toFixed(1)} %`);
+			this.about.textContent = `${all}. The two axes (principal components) show ${across} and ${up} of what varies: what is close here need not be.`;
+			this.plane.hidden = this.table.hidden = false;
+			this.choose(new Set());
+			this.paint();
+			this.tabulate(0);
+		} catch (error) {
+			if (!left(error)) fill(this.failed, failure(error, () => this.load()));
+		}
+	}
+
+	nothing() {
+		const add = link("corpora");
+		this.plane.hidden = this.table.hidden = true;
+		fill(this.failed, empty("Nothing to map yet", `“${this.corpus.name}” has no documents.`, add && el("a", { class: "button primary", href: add }, "Add a file")));
+	}
+
+	// The legend has the colours as CSS; the canvas takes them from it.
+	paint() {
+		if (!this.points) return;
+		const swatches = this.groups.map(({ kind, style = {} }) => el("span", { class: `swatch ${kind}`, style }));
+		const entries = this.groups.map(({ name }, group) => {
+			const members = this.points.flatMap((point, i) => (point.group === group ? [i] : []));
+			const shown = [swatches[group], el("span", { class: "clip" }, name), el("span", { class: "muted" }, count(members.length))];
+			return el("li", {}, button(shown, () => this.choose(new Set(members)), { class: "quiet" }));
+		});
+		fill(this.legend, entries);
+		this.legend.hidden = !this.field;
+		this.plane.classList.toggle("keyed", Boolean(this.field));
+		const colours = swatches.map((swatch) => getComputedStyle(swatch).color);
+		this.plot.show(this.points, colours, getComputedStyle(this.canvas).color);
+		if (!this.fitted) this.plot.resize();
+		this.fitted = true;
+	}
+
+	point(point, x, y) {
+		this.tip.hidden = !point;
+		if (!point) return;
+		fill(this.tip, this.field && el("span", { class: "muted" }, `${this.field}: ${point.value ?? "none"}`), el("span", {}, point.text));
+		const beside = (at, size) => (at > size / 2 ? `auto ${size - at + 12}px` : `${at + 12}px auto`);
+		this.tip.style.insetInline = beside(x, this.plot.width);
+		this.tip.style.insetBlock = beside(y, this.plot.height);
+	}
+
+	choose(chosen) {
+		this.plot.choose(chosen.size ? chosen : null);
+		this.list.hidden = !chosen.size;
+		if (!chosen.size) return fill(this.list);
+		const some = [...chosen].slice(0, LISTED).map((i) => this.points[i]);
+		const more = chosen.size > some.length && `The first ${count(some.length)} are listed.`;
+		const rows = some.map(({ id, text, value }) => {
+			const like = el("a", { href: link("search", { corpus: this.corpus.name, like: id }), "aria-label": `More like this: ${id}` }, "More like this");
+			return el("li", {}, this.field && el("span", { class: "chip" }, String(value ?? "none")), el("span", { class: "clip" }, text), like);
+		});
+		const clear = button("Clear", () => this.choose(new Set()));
+		fill(this.list, div("heading", el("h2", {}, counted(chosen.size, "passage")), el("span", { class: "muted" }, more), clear), el("ol", { class: "passages" }, rows));
+	}
+
+	// The page of the table that begins there; `turned` is the button that led to it: it keeps the focus, or the table has it.
+	tabulate(start, turned = null) {
+		const inside = this.table.lastElementChild;
+		if (!this.table.open || !this.points) return fill(inside);
+		const page = this.points.slice(start, start + LISTED);
+		const columns = ["Document", "Text", this.field, "x", "y"].filter(Boolean);
+		const rows = page.map(({ id, text, value, x, y }) => [id, text, ...(this.field ? [String(value ?? "")] : []), x.toFixed(3), y.toFixed(3)]);
+		const turn = (to, name) => button(name, () => this.tabulate(to, name), { disabled: to < 0 || to >= this.points.length });
+		const place = `${count(start + 1)} to ${count(start + page.length)} of ${count(this.points.length)}`;
+		const turns = [turn(start - LISTED, "Previous"), turn(start + LISTED, "Next")];
+		fill(
+			inside,
+			div("row", turns, el("span", { class: "muted", role: "status" }, place)),
+			scrolled(
+				"Points",
+				el(
+					"table",
+					{},
+					el("thead", {}, el("tr", {}, columns.map((name) => el("th", { scope: "col" }, name)))),
+					el("tbody", {}, rows.map((row) => el("tr", {}, row.map((cell) => el("td", { class: "clip" }, cell))))),
+				),
+			),
+		);
+		if (turned) (turns.find((one) => one.textContent === turned && !one.disabled) ?? inside.lastElementChild).focus();
+	}
+}

@@ -1,0 +1,262 @@
+// Search a corpus: by meaning, by words, or both.
+
+import { call } from "../api.js";
+import { link } from "../app.js";
+import { chooser, corpora, noCorpora, wanted } from "../chooser.js";
+import { button, choice, div } from "../controls.js";
+import { el, fill } from "../dom.js";
+import { chip, filters, isEmpty, parsed } from "../filters.js";
+import { counted } from "../format.js";
+import { hit } from "../hits.js";
+import { cut } from "../passages.js";
+import { tryIt } from "../snippets.js";
+import { empty, failure, left, loading } from "../states.js";
+
+export const title = "Search";
+
+const PAGE = 10;
+const SAMPLE = 5; // documents that are shown before anything is asked
+const PAUSE_MS = 150; // after a key
+const SLOW_MS = 200; // a search that takes longer is seen to run
+const MOST_LIKE = 2000; // characters of a document that others are to be like
+const MODES = { dense: "Meaning", lexical: "Words", hybrid: "Both" };
+
+export async function show(place, state) {
+	fill(place, loading());
+	const listed = await corpora(state.signal);
+	const corpus = wanted(listed, state.address.get("corpus"));
+	if (!corpus) return fill(place, noCorpora());
+	return new Search(place, state, listed, corpus).start();
+}
+
+class Search {
+	constructor(place, state, listed, corpus) {
+		Object.assign(this, { place, state, listed, corpus, found: 0 });
+		this.mode = Object.hasOwn(MODES, state.address.get("mode") ?? "") ? state.address.get("mode") : "dense";
+		this.filter = parsed(state.address.get("filter"));
+		this.asked = new AbortController(); // by the next search: no answer comes out of order
+		this.settled = state.address.has("q"); // the back button leads to whole queries, not to every letter
+	}
+
+	start() {
+		const { state } = this;
+		this.query = el("input", {
+			type: "search",
+			id: "query",
+			autocomplete: "off",
+			spellcheck: "false",
+			value: state.address.get("q") ?? "",
+			placeholder: "Ask in your own words",
+			oninput: () => this.typed(),
+			onblur: () => this.settle(),
+		});
+		this.status = el("p", { class: "muted", role: "status" });
+		this.chosen = div("chosen");
+		this.aside = el("aside", { "aria-label": "Filters" });
+		this.hits = el("ol", { class: "hits" });
+		this.below = div("below");
+		this.tried = tryIt();
+		const about = this.corpus.description && el("p", { class: "muted clip" }, this.corpus.description);
+		fill(
+			this.place,
+			el("form", { role: "search", class: "row", onsubmit: (event) => this.submitted(event) }, this.controls()),
+			about,
+			div("columns", this.aside, div("found", this.chosen, this.status, this.hits, this.below)),
+			this.tried.element,
+		);
+		document.addEventListener("keydown", (event) => this.key(event), { signal: state.signal });
+		state.signal.addEventListener("abort", () => {
+			clearTimeout(this.timer);
+			this.asked.abort();
+		});
+		if (!matchMedia("(pointer: coarse)").matches) this.query.focus({ preventScroll: true });
+		this.offerFilters();
+		return this.search();
+	}
+
+	controls() {
+		const to = ({ name }) => this.state.go({ corpus: name, filter: null, like: null, span: null });
+		return [
+			chooser(this.listed, this.corpus, to),
+			el("label", { class: "field wide" }, el("span", {}, "Query"), this.query),
+			choice("Search by", Object.entries(MODES), this.mode, (mode) => this.setMode(mode)),
+		];
+	}
+
+	setMode(mode) {
+		this.mode = mode;
+		this.state.keep({ mode: mode === "dense" ? null : mode }, { push: true });
+		this.search();
+	}
+
+	typed() {
+		clearTimeout(this.timer);
+		this.timer = setTimeout(() => this.ask(), PAUSE_MS);
+	}
+
+	submitted(event) {
+		event.preventDefault();
+		clearTimeout(this.timer);
+		this.ask();
+		this.settle();
+	}
+
+	ask() {
+		const q = this.query.value.trim();
+		this.state.keep({ corpus: this.corpus.name, q, like: null, span: null }, { push: this.settled });
+		this.settled = false;
+		this.search();
+	}
+
+	settle() {
+		this.settled = this.query.value.trim() !== "";
+	}
+
+	key(event) {
+		const typing = event.target.closest?.("input, textarea, select, dialog");
+		if (event.key === "/" && !typing && !event.ctrlKey && !event.metaKey) {
+			event.preventDefault();
+			this.query.focus();
+			this.query.select();
+		}
+		const titles = [...this.hits.querySelectorAll(".opens")];
+		const at = event.target === this.query ? -1 : titles.indexOf(event.target);
+		if (event.target !== this.query && at < 0) return;
+		if (event.key === "Escape" && at >= 0) this.query.focus();
+		const to = { ArrowDown: at + 1, ArrowUp: at - 1 }[event.key];
+		if (to === undefined || (at < 0 && to < 0) || to >= titles.length) return;
+		event.preventDefault();
+		const next = to < 0 ? this.query : titles[to];
+		next.focus({ preventScroll: true });
+		next.scrollIntoView({ block: "nearest" });
+	}
+
+	async offerFilters() {
+		try {
+			const { fields } = await call(`${this.path}/fields`, { signal: this.state.signal });
+			const { panel, chips } = filters(fields, this.filter, (filter) => this.filtered(filter));
+			fill(this.aside, panel);
+			this.aside.hidden = panel === null;
+			this.chips = chips;
+			this.showChosen();
+		} catch (error) {
+			if (!left(error)) fill(this.aside, failure(error, () => this.offerFilters()));
+		}
+	}
+
+	filtered(filter) {
+		this.filter = filter;
+		this.state.keep({ filter: isEmpty(filter) ? null : JSON.stringify(filter) }, { push: true });
+		this.search();
+	}
+
+	// What the hits are limited to, and which document they are to be like.
+	showChosen() {
+		const id = this.state.address.get("like");
+		fill(this.chosen, id && div("chips", chip(`like ${id}`, () => this.state.go({ like: null, span: null }))), this.chips);
+	}
+
+	get path() {
+		return `corpora/${encodeURIComponent(this.corpus.name)}`;
+	}
+
+	// Ask anew, or for the page after `cursor`.
+	async search(cursor = null) {
+		this.asked.abort();
+		this.asked = new AbortController();
+		const { signal } = this.asked;
+		this.showChosen();
+		const slow = setTimeout(() => this.wait(), SLOW_MS);
+		const began = performance.now();
+		try {
+			const query = await this.wanted(signal);
+			if (!query) return await this.idle(signal);
+			const body = this.body(query, cursor);
+			const answer = await call(`${this.path}/search`, { body, signal });
+			this.tried.show({ method: "POST", path: `${this.path}/search`, body });
+			this.answered(answer, cursor, performance.now() - began);
+		} catch (error) {
+			if (!left(error)) this.failed(error, cursor);
+		} finally {
+			clearTimeout(slow);
+			if (this.asked.signal === signal) this.place.classList.remove("busy");
+		}
+	}
+
+	// The text that is searched for: what was typed, or that of the document that the hits are to be like.
+	async wanted(signal) {
+		const id = this.state.address.get("like");
+		if (!id) return this.query.value.trim();
+		const { text } = await call(`${this.path}/documents/${encodeURIComponent(id)}`, { signal });
+		const [start, end] = (this.state.address.get("span") ?? "0-").split("-").map((number) => (number === "" ? undefined : Number(number)));
+		return cut(text, { start, end }).slice(0, MOST_LIKE);
+	}
+
+	body(query, cursor) {
+		return {
+			query,
+			k: PAGE,
+			...(this.mode !== "dense" && { mode: this.mode }),
+			...(!isEmpty(this.filter) && { filter: this.filter }),
+			...(cursor && { cursor }),
+			...(!this.state.address.has("like") && { highlight: true }),
+		};
+	}
+
+	wait() {
+		this.place.classList.add("busy");
+		this.status.textContent = "Searching …";
+	}
+
+	answered({ hits, cursor, took_ms: took, index }, after, waited) {
+		const like = this.state.address.get("like");
+		const others = hits.filter(({ id }) => id !== like);
+		if (after === null) {
+			this.best = hits[0]?.score;
+			this.found = 0;
+			fill(this.hits);
+		}
+		const shown = this.shown(others);
+		this.hits.append(...shown);
+		if (after !== null) shown[0]?.querySelector("button").focus(); // the one that was pressed is gone
+		this.found += others.length;
+		const how = this.mode === "lexical" ? "" : ` · ${index === "exact" ? "exact search" : `index ${index}`}`;
+		const times = `${Math.round(took)} ms on the server, ${Math.round(waited)} ms in all`;
+		this.status.textContent = this.found ? `${cursor ? "The first " : ""}${counted(this.found, "hit")} · ${times}${how}` : "";
+		fill(this.below, cursor && button("More hits", () => this.search(cursor)), this.found === 0 && this.nothing());
+	}
+
+	shown(found) {
+		const about = { corpus: this.corpus.name, mode: this.mode, best: this.best, signal: this.state.signal };
+		return found.map((one) => hit(one, about));
+	}
+
+	nothing() {
+		if (this.corpus.documents === 0) {
+			const add = link("corpora", { corpus: this.corpus.name });
+			return empty("This corpus is empty", "Add a file of texts to it.", el("a", { class: "button primary", href: add }, "Add a file"));
+		}
+		if (!isEmpty(this.filter)) {
+			return empty("Nothing fits query and filters", "Take a filter away, or ask for something else.", button("Clear the filters", () => this.state.go({ filter: null })));
+		}
+		const byMeaning = button("Search by meaning", () => this.state.go({ mode: null }));
+		return empty("No document has any of these words", "Write them in another way, or go by what they mean.", byMeaning);
+	}
+
+	// Before anything is asked: some of what can be found.
+	async idle(signal) {
+		const filtered = !isEmpty(this.filter);
+		const { documents } = filtered ? { documents: [] } : await call(`${this.path}/documents?limit=${SAMPLE}`, { signal });
+		fill(this.hits, this.shown(documents));
+		fill(this.below, !this.corpus.documents && this.nothing());
+		const some = "Some of its documents. Press / to write, arrows to move, Enter to open.";
+		this.status.textContent = filtered ? "Write a query: the filters hold for what it finds." : documents.length ? some : "";
+	}
+
+	failed(error, cursor) {
+		this.status.textContent = "";
+		if (cursor === null) fill(this.hits);
+		const stale = this.corpus.state === "stale" && link("corpora", { corpus: this.corpus.name });
+		fill(this.below, failure(error, () => this.search(cursor)), stale && el("a", { href: stale }, "Embed it again under Corpora"));
+	}
+}

@@ -1,0 +1,142 @@
+"""What a person sees when the server says no, or nothing any more."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from serving.keys import digest
+from tests.serving.conftest import Launcher, Running
+from tests.web.conftest import Visit
+from tests.web.contents import fill, rows
+
+pytestmark = pytest.mark.slow
+SECRET = "iso_only-for-this-test"
+REFUSED, TOO_SOON, TOO_LARGE = "status of 401", "status of 429", "status of 413"
+GONE = "net::ERR_"
+MB = 1_000_000
+
+
+@pytest.fixture
+def with_key(launch_once: Launcher, tmp_path: Path) -> Any:
+    """Starts a server that one key opens, with these limits."""
+
+    def start(**limits: Any) -> Running:
+        file = tmp_path / "keys.json"
+        key = {"name": "page", "sha256": digest(SECRET), "scopes": ["read", "write"], **limits}
+        file.write_text(json.dumps({"format": 1, "keys": [key]}))
+        server = launch_once("--api-keys-file", str(file), "--data", str(tmp_path / "data"))
+        server.client.headers["authorization"] = f"Bearer {SECRET}"
+        return server
+
+    return start
+
+
+def test_the_key_is_asked_for_and_kept_for_the_tab_alone(with_key: Any, visit: Visit) -> None:
+    server = with_key()
+    fill(server.client, "houses", rows(40))
+    page = visit(server.address, "?q=guitar", expected=[REFUSED])
+    dialog = page.get_by_role("dialog", name="API key")
+    dialog.get_by_label("Key", exact=True).fill("iso_wrong")
+    page.keyboard.press("Enter")
+    expect(dialog.get_by_text("does not know this key")).to_be_visible()
+    dialog.get_by_label("Key", exact=True).fill(SECRET)
+    dialog.get_by_role("button", name="Use this key").click()
+    expect(page.get_by_text("guitar of house").first).to_be_visible()
+    page.reload()
+    expect(page.get_by_text("guitar of house").first).to_be_visible()
+    kept = page.evaluate("() => [Object.values(sessionStorage), Object.values(localStorage), document.cookie]")
+    assert kept == [[SECRET], [], ""] and SECRET not in page.url
+    expect(visit(server.address, expected=[REFUSED]).get_by_role("dialog", name="API key")).to_be_visible()
+
+
+def test_without_a_key_it_says_what_is_missing(with_key: Any, visit: Visit) -> None:
+    page = visit(with_key().address, expected=[REFUSED])
+    page.get_by_role("dialog", name="API key").get_by_role("button", name="Cancel").click()
+    expect(page.get_by_role("alert")).to_contain_text("key")
+    page.get_by_role("button", name="API key").click()
+    page.get_by_role("dialog", name="API key").get_by_label("Key", exact=True).fill(SECRET)
+    page.keyboard.press("Enter")
+    expect(page.get_by_text("There is no corpus yet")).to_be_visible()
+
+
+def test_who_asks_too_much_is_told_when_to_come_back(with_key: Any, visit: Visit) -> None:
+    server = with_key(tokens_per_second=0.01)
+    server.client.put("/corpora/houses", json={}).raise_for_status()
+    fill(server.client, "houses", rows(1))
+    page = visit(server.address, expected=[REFUSED, TOO_SOON])
+    page.get_by_role("dialog", name="API key").get_by_label("Key", exact=True).fill(SECRET)
+    page.keyboard.press("Enter")
+    page.get_by_role("searchbox").fill("boiler")
+    expect(page.get_by_role("alert")).to_contain_text("Try again in")
+    expect(page.get_by_role("alert").get_by_role("button", name="Try again")).to_be_visible()
+
+
+def send(page: Page, path: Path) -> None:
+    """A file into the corpus of its name."""
+    page.get_by_label("Choose a file").set_input_files(path)
+    page.get_by_role("button", name="Upload").click()
+
+
+def test_a_file_that_is_too_large_says_how_large_it_may_be(launch_once: Launcher, visit: Visit, tmp_path: Path) -> None:
+    server = launch_once("--max-upload-bytes", "100000", "--data", str(tmp_path / "data"))
+    (tmp_path / "large.txt").write_text("The boiler makes a noise.\n" * 400_000)
+    page = visit(server.address, "?view=corpora", expected=[TOO_LARGE])
+    send(page, tmp_path / "large.txt")
+    expect(page.get_by_role("alert")).to_contain_text("more than the 100000 of one request")
+
+
+def test_a_server_killed_in_mid_upload(launch_once: Launcher, visit: Visit, tmp_path: Path) -> None:
+    """The page says so; nothing is there; sent again to the next server, all of it is, once."""
+    data = ("--data", str(tmp_path / "data"))
+    server = launch_once(*data)
+    (tmp_path / "houses.txt").write_text("".join(f"{i} The boiler makes a noise. {'x' * 4000}\n" for i in range(2_000)))
+    page = visit(server.address, "?view=corpora", expected=[GONE, "dialog: "])
+    slowly(page, bytes_a_second=2 * MB)
+    page.get_by_label("Choose a file").set_input_files(tmp_path / "houses.txt")
+    page.get_by_role("button", name="Upload").click()
+    expect(page.get_by_text("left")).to_be_visible()
+    server.process.send_signal(signal.SIGKILL)
+    server.process.wait()
+    expect(page.get_by_role("alert").first).to_contain_text("The connection to the server was lost")
+    restart(launch_once, server, *data)
+    assert server.client.get("/corpora/houses").json()["documents"] == 0
+    slowly(page, bytes_a_second=-1)
+    page.get_by_role("button", name="Try again").first.click()
+    expect(page.get_by_text("succeeded")).to_be_visible(timeout=60_000)
+    assert server.client.get("/corpora/houses").json()["documents"] == 2_000
+
+
+def restart(launch: Launcher, ended: Running, *options: str) -> None:
+    """Another process at the address of the one that ended."""
+    port = ended.address.rpartition(":")[2]
+    another = launch(*options, "--port", port, ready=False)
+    Running(another.process, ended.client, another.log).wait_until_ready()
+
+
+def slowly(page: Page, bytes_a_second: int) -> None:
+    """Throttle what it sends; -1 for no more."""
+    page.context.new_cdp_session(page).send(
+        "Network.emulateNetworkConditions",
+        {"offline": False, "latency": 0, "downloadThroughput": -1, "uploadThroughput": bytes_a_second},
+    )
+
+
+def test_a_server_that_went_away_says_so_and_comes_back(launch_once: Launcher, visit: Visit, tmp_path: Path) -> None:
+    data = ("--data", str(tmp_path / "data"))
+    server = launch_once(*data)
+    fill(server.client, "houses", rows(40))
+    page = visit(server.address, expected=[GONE])
+    expect(page.get_by_role("searchbox")).to_be_visible()
+    server.process.kill()
+    server.process.wait()
+    page.get_by_role("searchbox").fill("boiler")
+    expect(page.get_by_role("alert")).to_contain_text("The connection to the server was lost")
+    restart(launch_once, server, *data)
+    page.get_by_role("button", name="Try again").click()
+    expect(page.get_by_role("main")).to_contain_text("The boiler of house 0 was repaired.")

@@ -1,0 +1,150 @@
+"""The map: points that can be seen, chosen, and read without seeing them."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.sync_api import Locator, Page, expect
+
+from tests.serving.conftest import Running
+from tests.web.conftest import Visit
+from tests.web.contents import fill, rows
+
+pytestmark = pytest.mark.slow
+POINTS = 400
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _houses(server: Running) -> None:
+    fill(server.client, "houses", rows(POINTS))
+
+
+@pytest.fixture
+def page(server: Running, visit: Visit) -> Page:
+    page = visit(server.address, "?view=map&corpus=houses&field=topic")
+    expect(canvas(page)).to_be_visible()
+    return page
+
+
+def canvas(page: Page) -> Locator:
+    return page.get_by_role("application")
+
+
+def chosen(page: Page) -> Locator:
+    return page.get_by_role("region", name="Chosen passages")
+
+
+def drag(page: Page, corners: list[tuple[float, float]]) -> None:
+    """Over the canvas; corners in shares of it."""
+    box = canvas(page).bounding_box()
+    assert box
+    places = [(box["x"] + x * box["width"], box["y"] + y * box["height"]) for x, y in corners]
+    page.mouse.move(*places[0])
+    page.mouse.down()
+    for place in places[1:]:
+        page.mouse.move(*place, steps=4)
+    page.mouse.up()
+
+
+def test_something_is_drawn_in_more_than_one_colour(page: Page) -> None:
+    colours = canvas(page).evaluate(
+        """(canvas) => {
+          const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+          const seen = new Map();
+          for (let i = 0; i < data.length; i += 4)
+            if (data[i + 3] > 200) {
+              const colour = [data[i], data[i + 1], data[i + 2]].map((one) => one >> 4).join();
+              seen.set(colour, (seen.get(colour) ?? 0) + 1);
+            }
+          return [...seen.values()].filter((pixels) => pixels > 50).length;
+        }"""
+    )
+    assert colours >= 4, "a colour for each topic"
+
+
+def test_the_legend_counts_and_chooses(page: Page) -> None:
+    page.get_by_role("button", name="music").click()
+    expect(chosen(page).get_by_role("heading")).to_have_text("100 passages")
+    expect(chosen(page)).to_contain_text("guitar of house")
+    chosen(page).get_by_role("button", name="Clear").click()
+    expect(chosen(page)).to_be_hidden()
+
+
+def test_a_lasso_lists_what_is_in_it(page: Page) -> None:
+    page.get_by_role("radio", name="Lasso").check()
+    drag(page, [(0.01, 0.01), (0.99, 0.01), (0.99, 0.99), (0.01, 0.99)])
+    expect(chosen(page).get_by_role("heading")).to_have_text(f"{POINTS} passages")
+    drag(page, [(0.01, 0.01), (0.5, 0.01), (0.5, 0.99), (0.01, 0.99)])
+    expect(chosen(page).get_by_role("heading")).not_to_have_text(f"{POINTS} passages")
+    chosen(page).get_by_role("link").first.click()
+    expect(page.get_by_role("heading", level=1, name="Search")).to_be_visible()
+    page.go_back()
+    expect(canvas(page)).to_be_visible()
+
+
+def test_the_pointer_reads_a_point(page: Page) -> None:
+    place = canvas(page).evaluate(
+        """(canvas) => {
+          const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+          for (let i = 3; i < data.length; i += 4)
+            if (data[i] > 200)
+              return [((i / 4) | 0) % canvas.width, ((i / 4) | 0) / canvas.width].map((one) => one / devicePixelRatio);
+        }"""
+    )
+    canvas(page).hover(position={"x": place[0], "y": place[1] + 2})
+    expect(page.get_by_text("of house").last).to_be_visible()
+    expect(page.get_by_text("topic: ").first).to_be_visible()
+
+
+def test_the_keyboard_zooms_and_lists(page: Page) -> None:
+    canvas(page).focus()
+    page.keyboard.press("Enter")
+    expect(chosen(page).get_by_role("heading")).to_have_text(f"{POINTS} passages")
+    for _ in range(6):
+        page.keyboard.press("+")
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("Enter")
+    expect(chosen(page).get_by_role("heading")).not_to_have_text(f"{POINTS} passages")
+    page.keyboard.press("Escape")
+    expect(chosen(page)).to_be_hidden()
+    page.keyboard.press("0")
+    page.keyboard.press("Enter")
+    expect(chosen(page).get_by_role("heading")).to_have_text(f"{POINTS} passages")
+
+
+def test_the_table_says_what_the_map_shows(page: Page) -> None:
+    page.get_by_text("As a table").click()
+    table = page.get_by_role("region", name="Points").get_by_role("table")
+    expect(table.get_by_role("row")).to_have_count(101)
+    page.get_by_role("button", name="Next").click()
+    expect(page.get_by_text("101 to 200 of 400")).to_be_visible()
+    assert table.get_by_role("row").nth(1).get_by_role("cell").count() == 5
+
+
+def test_five_thousand_points_are_one_element_and_a_drag_draws_once_a_frame(server: Running, visit: Visit) -> None:
+    fill(server.client, "many", rows(5_000))
+    page = visit(server.address, "?view=map&corpus=many&field=topic")
+    expect(canvas(page)).to_be_visible()
+    assert page.locator("main *").count() < 500
+    page.evaluate(
+        """() => {
+          window.draws = 0;
+          const { clearRect } = CanvasRenderingContext2D.prototype;
+          CanvasRenderingContext2D.prototype.clearRect = function (...given) {
+            window.draws++;
+            clearRect.apply(this, given);
+          };
+        }"""
+    )
+    drawn = canvas(page).evaluate(
+        """async (canvas) => {
+          const { x, y } = canvas.getBoundingClientRect();
+          const at = { pointerId: 1, bubbles: true, button: 0 };
+          canvas.setPointerCapture = () => {};
+          canvas.dispatchEvent(new PointerEvent("pointerdown", { ...at, clientX: x + 300, clientY: y + 200 }));
+          for (let i = 0; i < 200; i++)
+            canvas.dispatchEvent(new PointerEvent("pointermove", { ...at, clientX: x + 300 + i, clientY: y + 200 }));
+          await new Promise((next) => requestAnimationFrame(() => requestAnimationFrame(next)));
+          return window.draws;
+        }"""
+    )
+    assert 1 <= drawn <= 2

@@ -1,0 +1,87 @@
+"""Screenshots of every view, to look at (ISOSPHERE_SCREENS names a folder), and the one that opens the README."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from playwright.sync_api import Browser, expect
+
+from tests.serving.conftest import Launcher, Running
+from tests.web.conftest import DESK, PHONE, Visit
+from tests.web.views import VIEWS, shown
+
+pytestmark = pytest.mark.slow
+ROOT = Path(__file__).resolve().parents[2]
+PICTURE_BYTES = 200_000
+QUESTION = "wait until several tasks have finished"
+LOADING_SECONDS = 300
+LOOKS: dict[str, dict[str, Any]] = {
+    "light-1280": {"viewport": DESK},
+    "dark-1280": {"viewport": DESK, "dark": True},
+    "light-390": {"viewport": PHONE},
+    "dark-390": {"viewport": PHONE, "dark": True},
+}
+
+
+@pytest.fixture(scope="module")
+def starting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """The default encoder and the demo corpus, as `make serve` shows them; it listens, and may still load."""
+    bundle = Path(os.environ.get("ISOSPHERE_BUNDLE") or ROOT / "artifacts" / "default")
+    if not (bundle / "manifest.json").exists():
+        pytest.skip(f"{bundle} is not there: `make serve` makes the default bundle, or name one in ISOSPHERE_BUNDLE")
+    launcher = Launcher(tmp_path_factory.mktemp("demo"))
+    server = launcher("--bundle", str(bundle), engine="auto", demo=True, ready=False)
+    answers(server, "/livez")
+    yield server
+    server.kill()
+
+
+@pytest.fixture(scope="module")
+def demo(starting: Running) -> Running:
+    """The same when it is ready."""
+    answers(starting, "/readyz")
+    return starting
+
+
+def answers(server: Running, path: str) -> None:
+    """Wait until it says 200 there."""
+    deadline = time.monotonic() + LOADING_SECONDS
+    while time.monotonic() < deadline:
+        with suppress(httpx.TransportError):
+            if server.client.get(path).status_code == 200:
+                return
+        assert server.process.poll() is None, server.log.read_text()
+        time.sleep(0.1)
+    raise AssertionError(f"no 200 for {path}: {server.log.read_text()}")
+
+
+def test_while_it_loads_the_page_says_so_and_goes_on_by_itself(
+    browser: Browser, starting: Running, visit: Visit
+) -> None:
+    page = visit(starting.address, expected=["status of 503"])
+    expect(page.get_by_text("The server is loading")).to_be_visible()
+    expect(page.get_by_role("searchbox")).to_be_visible(timeout=1000 * LOADING_SECONDS)
+
+
+@pytest.mark.parametrize("look", LOOKS)
+@pytest.mark.parametrize("view", VIEWS)
+def test_a_view_has_its_picture(demo: Running, visit: Visit, screens: Path, view: str, look: str) -> None:
+    page = visit(demo.address, **LOOKS[look])
+    shown(page, view, QUESTION)
+    page.screenshot(path=screens / f"{view}-{look}.png", full_page=True, animations="disabled")
+
+
+def test_the_picture_of_the_readme(demo: Running, visit: Visit, tmp_path: Path) -> None:
+    """ISOSPHERE_PICTURE=docs/page.png makes it anew."""
+    page = visit(demo.address, viewport={"width": 1100, "height": 720})
+    shown(page, "search", QUESTION)
+    path = Path(os.environ.get("ISOSPHERE_PICTURE") or tmp_path / "page.png")
+    page.screenshot(path=path, animations="disabled")
+    assert path.stat().st_size < PICTURE_BYTES

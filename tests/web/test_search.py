@@ -1,0 +1,146 @@
+"""The search view, as a person and as a keyboard uses it."""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from playwright.sync_api import Locator, Page, expect
+
+from tests.serving.conftest import Running
+from tests.web.conftest import Visit
+from tests.web.contents import fill, rows
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _corpora(server: Running) -> None:
+    fill(server.client, "houses", rows(400))
+    fill(server.client, "few", rows(20))
+
+
+@pytest.fixture
+def page(server: Running, visit: Visit) -> Page:
+    return visit(server.address, "?corpus=houses")
+
+
+def hits(page: Page) -> Locator:
+    """The hits themselves, not what is inside of them."""
+    return page.locator("main").get_by_role("listitem").filter(has=page.get_by_role("heading", level=2))
+
+
+def ask(page: Page, text: str) -> None:
+    page.get_by_role("searchbox", name="Query").fill(text)
+
+
+def asked(page: Page) -> dict[str, str]:
+    return {name: values[0] for name, values in parse_qs(urlsplit(page.url).query).items()}
+
+
+def test_before_anything_is_asked_some_documents_are_shown(page: Page) -> None:
+    expect(hits(page)).to_have_count(5)
+
+
+def test_words_that_were_asked_for_are_marked(page: Page) -> None:
+    ask(page, "the radiator of house 21")
+    expect(hits(page).first.locator("mark").get_by_text("radiator")).to_be_visible()
+
+
+def test_search_by_words_and_by_both(page: Page) -> None:
+    page.get_by_role("radio", name="Words").check()
+    ask(page, "passport")
+    expect(hits(page)).to_have_count(10)
+    for text in hits(page).all_inner_texts():
+        assert "passport" in text
+    page.get_by_role("radio", name="Both").check()
+    expect(hits(page).first).to_contain_text("meaning")
+    assert asked(page)["mode"] == "hybrid"
+    ask(page, "unheardofword")
+    page.get_by_role("radio", name="Words").check()
+    expect(page.get_by_text("No document has any of these words")).to_be_visible()
+
+
+def test_filters_come_from_the_metadata_and_narrow_the_hits(page: Page) -> None:
+    ask(page, "is painted")
+    filters = page.get_by_role("complementary", name="Filters")
+    filters.get_by_role("checkbox", name=re.compile("^garden")).check()
+    expect(page.get_by_role("button", name="topic: garden")).to_be_visible()
+    expect(hits(page).first).to_contain_text("garden")
+    for text in hits(page).all_inner_texts():
+        assert "garden" in text
+    page.reload()
+    expect(filters.get_by_role("checkbox", name=re.compile("^garden"))).to_be_checked()
+    page.get_by_role("button", name="topic: garden").click()
+    expect(filters.get_by_role("checkbox", name=re.compile("^garden"))).not_to_be_checked()
+
+
+def test_the_back_button_undoes_a_filter(page: Page) -> None:
+    ask(page, "lawn")
+    expect(hits(page).first).to_contain_text("lawn")
+    box = page.get_by_role("checkbox", name=re.compile("^music"))
+    box.check()
+    expect(page.get_by_role("button", name="topic: music")).to_be_visible()
+    page.go_back()
+    expect(page.get_by_role("button", name="topic: music")).to_have_count(0)
+    expect(page.get_by_role("searchbox")).to_have_value("lawn")
+
+
+def test_the_keyboard_asks_moves_and_opens(page: Page) -> None:
+    page.get_by_role("heading", level=1).focus()
+    page.keyboard.press("/")
+    expect(page.get_by_role("searchbox")).to_be_focused()
+    page.keyboard.type("orchard")
+    expect(hits(page).first).to_contain_text("orchard")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowDown")
+    second = hits(page).nth(1).get_by_role("button").first
+    expect(second).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(second).to_have_attribute("aria-expanded", "true")
+    expect(hits(page).nth(1).get_by_role("link", name="More like this")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("searchbox")).to_be_focused()
+
+
+def test_more_like_this(page: Page) -> None:
+    ask(page, "orchestra")
+    expect(hits(page).first).to_contain_text("orchestra")
+    hits(page).first.get_by_role("button").first.click()
+    hits(page).first.get_by_role("link", name="More like this").click()
+    expect(page.get_by_role("button", name=re.compile("^like r"))).to_be_visible()
+    expect(hits(page).first).to_contain_text("orchestra")
+    like = asked(page)["like"]
+    expect(page.get_by_role("button", name=like, exact=True)).to_have_count(0)
+    page.go_back()
+    expect(page.get_by_role("searchbox")).to_have_value("orchestra")
+
+
+def test_more_hits_go_on_where_the_first_ended(page: Page) -> None:
+    ask(page, "house")
+    expect(hits(page)).to_have_count(10)
+    page.get_by_role("button", name="More hits").click()
+    expect(hits(page)).to_have_count(20)
+    ids = hits(page).get_by_role("heading", level=2).all_inner_texts()
+    assert len(set(ids)) == 20
+
+
+def test_another_corpus(page: Page) -> None:
+    page.get_by_role("combobox", name="Corpus").select_option("few")
+    expect(page.get_by_role("combobox", name="Corpus")).to_have_value("few")
+    assert asked(page)["corpus"] == "few"
+    page.go_back()
+    expect(page.get_by_role("combobox", name="Corpus")).to_have_value("houses")
+
+
+def test_the_code_does_what_the_page_did(server: Running, page: Page) -> None:
+    ask(page, "who repaired the furnace")
+    page.get_by_text("Try it from your own code").click()
+    code = page.get_by_label("Code", exact=True)
+    expect(code).to_contain_text("curl")
+    expect(code).to_contain_text(f"{server.address}/corpora/houses/search")
+    expect(code).to_contain_text("who repaired the furnace")
+    for language, word in (("Python", "requests.post"), ("JavaScript", "await fetch")):
+        page.get_by_role("radio", name=language).check()
+        expect(code).to_contain_text(word)

@@ -1,0 +1,237 @@
+"""From a file to what is found in it, and what becomes of corpora."""
+
+from __future__ import annotations
+
+import gzip
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+from playwright.sync_api import Browser, Locator, Page, expect
+
+from tests.serving.conftest import Running
+from tests.web.conftest import Visit
+from tests.web.contents import EVIL, as_csv, fill, rows
+from tests.web.views import open_view
+
+pytestmark = pytest.mark.slow
+INDEXING_MS = 120_000
+MB = 1_000_000
+
+
+@pytest.fixture
+def page(server: Running, visit: Visit) -> Page:
+    return visit(server.address, "?view=corpora")
+
+
+def choose(page: Page, path: Path) -> None:
+    """As the picker does."""
+    page.get_by_label("Choose a file").set_input_files(path)
+
+
+def job(page: Page, corpus: str) -> Locator:
+    """The row of the newest job of a corpus."""
+    return (
+        page.get_by_role("listitem")
+        .filter(has_text=re.compile(f"(Adding documents to|Sending|Restoring|A snapshot of).*{corpus}"))
+        .first
+    )
+
+
+def corpus_card(page: Page, name: str) -> Locator:
+    return page.get_by_role("listitem").filter(has=page.get_by_role("heading", level=2, name=name, exact=True))
+
+
+def test_a_large_csv_to_a_hit_a_filter_a_map(server: Running, page: Page, tmp_path: Path) -> None:
+    (tmp_path / "houses.csv").write_bytes(as_csv(rows(20_000)))
+    sent: list[str] = []
+    page.on("request", lambda request: sent.append(request.method))
+    choose(page, tmp_path / "houses.csv")
+    first = page.get_by_role("region", name="First rows")
+    expect(first).to_contain_text("The boiler of house 0 was repaired.")
+    expect(page.get_by_text(re.compile("about 20,000 rows"))).to_be_visible()
+    expect(page.get_by_label("Text is in")).to_have_value("text")
+    assert set(sent) <= {"GET"}, "nothing is sent before it is asked for"
+    page.get_by_role("button", name="Upload").click()
+    expect(job(page, "houses")).to_contain_text("20,000 documents", timeout=INDEXING_MS)
+    expect(job(page, "houses")).to_contain_text("succeeded", timeout=INDEXING_MS)
+    expect(corpus_card(page, "houses")).to_contain_text("20,000")
+    job(page, "houses").get_by_role("link", name="Search it").click()
+    page.get_by_role("searchbox").fill("the orchestra of house 19993 stands idle")
+    expect(page.get_by_role("main")).to_contain_text("The orchestra of house 19993 stands idle.")
+    page.get_by_role("checkbox", name=re.compile("^garden")).check()
+    expect(page.get_by_role("button", name="topic: garden")).to_be_visible()
+    expect(page.get_by_role("main").get_by_role("definition").first).to_have_text("garden")
+    open_view(page, "Map")
+    expect(page.get_by_role("combobox", name="Corpus")).to_have_value("houses")
+    expect(page.get_by_role("main")).to_contain_text("5,000")
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.txt", b"The ferry is late.\nThe harbour is full.\n"),
+        ("b.jsonl", b'{"text": "The ferry is late."}\n{"text": "The harbour is full.", "metadata": {"a": 1}}\n'),
+        ("c.json", b'[{"text": "The ferry is late."}, {"text": "The harbour is full."}]'),
+        ("d.csv.gz", gzip.compress(b"text;port\nThe ferry is late.;1\nThe harbour is full.;2\n")),
+        ("e.tsv", b"body\tport\nThe ferry is late.\t1\nThe harbour is full.\t2\n"),
+    ],
+)
+def test_every_format(page: Page, tmp_path: Path, name: str, content: bytes) -> None:
+    corpus = name[0] + "-" + "corpus"
+    (tmp_path / name).write_bytes(content)
+    choose(page, tmp_path / name)
+    expect(page.get_by_role("region", name="First rows")).to_contain_text("The ferry is late.")
+    page.get_by_label("Corpus", exact=True).fill(corpus)
+    page.get_by_role("button", name="Upload").click()
+    expect(job(page, corpus)).to_contain_text("succeeded")
+    expect(corpus_card(page, corpus)).to_contain_text("Documents2")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("empty.txt", b"", "holds no documents"),
+        ("picture.png", b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", "not a text file"),
+        ("twice.csv", b"text,text\na,b\n", "twice"),
+        ("packed.zst", b"\x28\xb5\x2f\xfd1234", "curl"),
+        ("numbers.json", b"17", "documents"),
+        ("broken.gz", b"\x1f\x8b\x08\0junk that is no gzip at all", "can't be read"),
+    ],
+)
+def test_a_file_that_is_none_says_why(page: Page, tmp_path: Path, name: str, content: bytes, says: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    choose(page, tmp_path / name)
+    expect(page.get_by_role("alert")).to_contain_text(says)
+    expect(page.get_by_label("Choose a file")).to_be_attached()
+
+
+def test_wrong_rows_are_named_by_their_lines(page: Page, tmp_path: Path) -> None:
+    lines = ["text,port", *(f"The ferry {i} is late.,{i}" for i in range(300)), "one field", "The harbour is full.,9"]
+    (tmp_path / "ports.csv").write_text("\n".join(lines))
+    choose(page, tmp_path / "ports.csv")
+    expect(page.get_by_text("line 302: has 1 fields")).to_be_visible()
+    page.get_by_role("button", name="Upload").click()
+    expect(job(page, "ports")).to_contain_text("1 row was left out")
+    job(page, "ports").get_by_text("1 row was left out").click()
+    expect(job(page, "ports").get_by_text("line 302: has 1 fields")).to_be_visible()
+    choose(page, tmp_path / "ports.csv")
+    page.get_by_label("Corpus", exact=True).fill("strict")
+    page.get_by_label(re.compile("Leave out rows that are wrong")).uncheck()
+    page.get_by_role("button", name="Upload").click()
+    expect(job(page, "strict")).to_contain_text("Nothing of it was kept")
+    expect(job(page, "strict")).to_contain_text("line 302")
+
+
+def test_names_are_shown_as_they_are(page: Page, tmp_path: Path) -> None:
+    name = "<img src=x onerror=alert(1)>.csv"
+    (tmp_path / name).write_text(f'text,"{EVIL.replace(chr(34), chr(34) * 2)}"\nboiler,"<b>bold</b>"\n')
+    choose(page, tmp_path / name)
+    expect(page.get_by_role("heading", level=2, name=name)).to_be_visible()
+    expect(page.get_by_role("columnheader").filter(has_text=EVIL)).to_be_visible()
+    expect(page.get_by_role("cell", name="<b>bold</b>")).to_be_visible()
+    page.get_by_label("Corpus", exact=True).fill("named")
+    page.get_by_role("button", name="Upload").click()
+    expect(job(page, "named")).to_contain_text("succeeded")
+    assert page.locator("img, main b").count() == 0
+
+
+def test_a_name_that_no_corpus_can_have_is_not_sent(page: Page, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("The ferry is late.")
+    choose(page, tmp_path / "a.txt")
+    page.get_by_label("Corpus", exact=True).fill("../etc/passwd")
+    expect(page.get_by_text("A name is letters, digits")).to_be_visible()
+    page.get_by_role("button", name="Upload").click()
+    expect(page.get_by_role("region", name="First rows")).to_be_visible()
+
+
+def test_a_dropped_file(page: Page) -> None:
+    expect(page.get_by_label("Choose a file")).to_be_attached()
+    dropped = page.evaluate_handle(
+        "() => { const data = new DataTransfer();"
+        " data.items.add(new File(['text\\nThe ferry is late.\\n'], 'dropped.csv')); return data; }"
+    )
+    page.locator("main").dispatch_event("drop", {"dataTransfer": dropped})
+    expect(page.get_by_role("heading", level=2, name="dropped.csv")).to_be_visible()
+    expect(page.get_by_role("region", name="First rows")).to_contain_text("The ferry is late.")
+
+
+def test_a_corpus_is_deleted_by_who_types_its_name(server: Running, page: Page) -> None:
+    fill(server.client, "unwanted", rows(3))
+    page.reload()
+    card = corpus_card(page, "unwanted")
+    card.get_by_text("Index, snapshots, and more").click()
+    card.get_by_role("button", name="Delete …").click()
+    dialog = page.get_by_role("dialog", name="Delete unwanted?")
+    yes = dialog.get_by_role("button", name="Delete it")
+    expect(yes).to_be_disabled()
+    dialog.get_by_role("textbox").fill("unwante")
+    expect(yes).to_be_disabled()
+    dialog.get_by_role("textbox").fill("unwanted")
+    yes.click()
+    expect(card).to_have_count(0)
+    assert server.client.get("/corpora/unwanted").status_code == 404
+
+
+def test_a_snapshot_comes_back(server: Running, page: Page) -> None:
+    fill(server.client, "dear", rows(5))
+    page.reload()
+    card = corpus_card(page, "dear")
+    card.get_by_text("Index, snapshots, and more").click()
+    card.get_by_role("button", name="Make a snapshot").click()
+    expect(card.get_by_role("link", name="Download")).to_be_visible()
+    with page.expect_download() as download:
+        card.get_by_role("link", name="Download").click()
+    assert download.value.suggested_filename.endswith(".tar.zst")
+    assert download.value.path().read_bytes()[:4] == b"\x28\xb5\x2f\xfd"
+    card.get_by_role("button", name="Restore …").click()
+    page.get_by_role("dialog").get_by_role("button", name="Restore").click()
+    expect(corpus_card(page, "dear-restored")).to_contain_text("Documents5")
+
+
+def test_the_keyboard_alone_pastes_uploads_and_finds(page: Page, tab_to: Callable[[Page, Locator], None]) -> None:
+    tab_to(page, page.get_by_role("button", name="Paste text"))
+    page.keyboard.press("Enter")
+    page.keyboard.type("text,port\nThe lighthouse is dark.,Brest\nThe quay is wet.,Emden\n")
+    tab_to(page, page.get_by_role("button", name="Look at it"))
+    page.keyboard.press("Enter")
+    tab_to(page, page.get_by_label("Corpus", exact=True))
+    page.keyboard.press("Control+A")
+    page.keyboard.type("typed")
+    tab_to(page, page.get_by_role("button", name="Upload"))
+    page.keyboard.press("Enter")
+    expect(job(page, "typed")).to_contain_text("succeeded")
+    tab_to(page, job(page, "typed").get_by_role("link", name="Search it"))
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("combobox", name="Corpus")).to_have_value("typed")
+    tab_to(page, page.get_by_role("searchbox"))
+    page.keyboard.type("lighthouse")
+    expect(page.get_by_role("main")).to_contain_text("The lighthouse is dark.")
+
+
+def test_a_hundred_megabytes_pass_as_a_stream(browser: Browser, page: Page, tmp_path: Path) -> None:
+    """The page's own process never holds them; then it is cancelled."""
+    path = tmp_path / "large.txt"
+    with path.open("wb") as file:
+        for i in range(20_000):
+            file.write(f"{i} ".encode() + b"boiler radiator chimney thermostat furnace " * 118 + b"\n")
+    assert path.stat().st_size > 100 * MB
+    before = _peak(page)
+    choose(page, path)
+    expect(page.get_by_role("region", name="First rows")).to_be_visible()
+    page.get_by_role("button", name="Upload").click()
+    cancel = page.get_by_role("button", name="Cancel: Adding documents to large")
+    expect(cancel).to_be_visible(timeout=60_000)
+    assert _peak(page) - before < 50 * MB
+    cancel.click()
+    expect(job(page, "large")).to_contain_text("cancelled")
+
+
+def _peak(page: Page) -> int:
+    """Bytes of the largest renderer at its largest: the pages of this test are all in it."""
+    children = psutil.Process().children(recursive=True)
+    renderers = [child for child in children if "--type=renderer" in child.cmdline()]
+    status = [Path(f"/proc/{child.pid}/status").read_text() for child in renderers]
+    return max(1024 * int(re.findall(r"VmHWM:\s+(\d+) kB", one)[0]) for one in status)

@@ -1,0 +1,33 @@
+"""Each view, filled as a person fills it: for what has to hold of all of them."""
+
+from __future__ import annotations
+
+from playwright.sync_api import Page, expect
+
+VIEWS = ("search", "corpora", "compare", "map", "encoder")
+SETTLED_MS = 400
+SENTENCES = (
+    "A man plays the guitar.",
+    "Somebody makes music.",
+    "The central bank raised its rates.",
+    "Interest on loans went up.",
+    "Two dogs run through the snow.",
+)
+
+
+def open_view(page: Page, name: str) -> None:
+    """By its link in the navigation."""
+    page.get_by_role("navigation", name="Views").get_by_role("link", name=name, exact=True).click()
+    expect(page.get_by_role("heading", level=1, name=name)).to_be_visible()
+
+
+def shown(page: Page, view: str, query: str = "boiler needs a part") -> None:
+    """The view with content, once it has settled."""
+    open_view(page, view.capitalize())
+    if view == "search":
+        page.get_by_role("searchbox").fill(query)
+    if view == "compare":
+        page.get_by_label("Sentences, one a line").fill("\n".join(SENTENCES))
+    page.wait_for_load_state("networkidle")
+    page.wait_for_timeout(SETTLED_MS)
+    expect(page.get_by_role("alert")).to_have_count(0)
