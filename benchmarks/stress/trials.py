@@ -14,9 +14,12 @@ from dataclasses import replace
 import numpy as np
 
 from benchmarks.client import Pool, ReplyError, Sample, closed_loop, open_loop, status
+from benchmarks.loads import LONGEST, SPECIAL, Request, body
 from benchmarks.stress.flood import QUEUE_TOKENS, overload
 from benchmarks.stress.server import Server
 from benchmarks.stress.trial import Bound, Texts, Trial, p99
+from models.runtimes.base import CPU_BATCH_TOKENS, Options
+from models.runtimes.openvino import LENGTH_STEP
 
 IDLE = 5000
 """Connections that ask no more."""
@@ -133,7 +136,11 @@ def drain(server: Server, texts: Texts, seconds: float) -> list[Bound]:
 
 
 def soak(server: Server, texts: Texts, seconds: float) -> list[Bound]:
-    """70 % of what it can do, for long."""
+    """70 % of what it can do, for long; every shape of batch was there before, each of which takes its memory once."""
+    ready = server.memory_mb
+    for request in _shapes():
+        closed_loop(server.address, iter([request]), 1, 0.0)
+    warm = server.memory_mb
     peak = closed_loop(server.address, texts.mixed, 8, 5.0)
     open_loop(server.address, texts.mixed, 0.7 * peak.texts / peak.seconds / 32, seconds / 3, 0)
     files, samples, stop = server.open_files, list[tuple[float, int]](), threading.Event()
@@ -146,6 +153,9 @@ def soak(server: Server, texts: Texts, seconds: float) -> list[Bound]:
         open_loop(server.address, texts.mixed, 0.7 * peak.texts / peak.seconds / 32, 2 * seconds / 3, 1)
     slope = float(np.polyfit([minute for minute, _ in samples], [size for _, size in samples], 1)[0])
     return [
+        Bound("MB when it was ready", ready),
+        Bound("MB after every shape of batch", warm),
+        Bound("MB at the end", server.memory_mb),
         Bound("MB a minute", slope, 1.0),
         Bound("descriptors more than after a third", server.open_files - files, 16),
     ]
@@ -176,6 +186,16 @@ def _beside(work: Callable[[], None], stop: threading.Event) -> Iterator[None]:
     finally:
         stop.set()
         thread.join()
+
+
+def _shapes() -> Iterator[Request]:
+    """Requests that come as one batch to each stream, of each shape that the queue makes of mixed texts."""
+    streams = Options(threads=None).cpu_streams
+    for length in range(LENGTH_STEP, LONGEST + 1, LENGTH_STEP):
+        text = " ".join(["a"] * (length - SPECIAL))
+        for rows in range(1, CPU_BATCH_TOKENS // length + 1):
+            count = rows * streams
+            yield Request(body([text] * count), count, count * length)
 
 
 def _kept_alive(place: tuple[str, int]) -> socket.socket:
