@@ -89,21 +89,16 @@ def judged(specimen: Specimen, cases: Sequence[Case], work: Path) -> Iterator[tu
     while left:
         task = {"folder": str(specimen.folder), "work": str(work), "states": specimen.states}
         lines = [json.dumps(task), *(json.dumps(asdict(case)) for case in left)]
-        process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.durability.damage"],
-            cwd=ROOT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
-        assert process.stdin is not None and process.stdout is not None
-        process.stdin.write("\n".join(lines))
-        process.stdin.close()
-        for line in process.stdout:
-            left.pop(0)
-            verdict, reason = json.loads(line)
-            yield verdict, reason
-        if (status := process.wait()) and left:
+        command = [sys.executable, "-m", "benchmarks.durability.damage"]
+        pipe, nothing = subprocess.PIPE, subprocess.DEVNULL
+        with subprocess.Popen(command, cwd=ROOT, text=True, stdin=pipe, stdout=pipe, stderr=nothing) as process:
+            assert process.stdin is not None and process.stdout is not None
+            process.stdin.write("\n".join(lines))
+            process.stdin.close()
+            for line in process.stdout:
+                left.pop(0)
+                verdict, reason = json.loads(line)
+                yield verdict, reason
+        if (status := process.returncode) and left:
             left.pop(0)
             yield ("crash", f"exit status {status}")

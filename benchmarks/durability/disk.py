@@ -178,8 +178,10 @@ def _own_disk(folder: Path) -> subprocess.Popen[bytes] | None:
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
     )
-    if holder.stdout is not None and holder.stdout.readline() == b"there\n":
-        return holder
+    assert holder.stdout is not None
+    with holder.stdout as said:
+        if said.readline() == b"there\n":
+            return holder
     holder.wait()
     return None
 

@@ -94,7 +94,7 @@ def test_interactive_requests_come_first_and_bulk_work_after_so_many_of_them() -
 def test_bulk_work_leaves_a_stream_free_for_a_while_after_an_interactive_request(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(module, "RESERVED_SECONDS", 0.3)
+    monkeypatch.setattr(module, "RESERVED_SECONDS", 1.5)
     engine = Stepping()
 
     async def main() -> None:
@@ -107,8 +107,12 @@ def test_bulk_work_leaves_a_stream_free_for_a_while_after_an_interactive_request
         waiting.append(submitted(queue, INTERACTIVE, 3))
         await settle(engine, 3)  # at once, on the other
         assert engine.begun == [INTERACTIVE, BULK, INTERACTIVE]
-        engine.steps.release(2)
-        await settle(engine, 4)
+        engine.steps.release(2)  # of two of these: the interactive one, and the bulk work before or behind it
+        async with asyncio.timeout(5):
+            while len(engine.begun) < 4 + (not waiting[2].done()):
+                await asyncio.sleep(0.001)
+        await asyncio.sleep(0.05)
+        assert len(engine.begun) == 4 + (not waiting[2].done()), "one batch of bulk work runs, and no other beside it"
         async with asyncio.timeout(5):  # nobody comes, and the free stream helps
             while len(engine.begun) < 5:
                 await asyncio.sleep(0.01)

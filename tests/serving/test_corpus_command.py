@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import gzip
 import json
+import logging
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +22,13 @@ Command = Callable[..., int]
 
 
 @pytest.fixture
-def command(tmp_path: Path) -> Command:
+def command(tmp_path: Path) -> Iterator[Command]:
     def command(verb: str, *arguments: str) -> int:
         return run(verb, [*arguments, "--data", str(tmp_path / "var"), "--engine", "fake"])
 
-    return command
+    before = logging.root.handlers[:]
+    yield command
+    logging.root.handlers[:] = before  # its own writes to a stream that goes with the test
 
 
 @pytest.fixture

