@@ -26,9 +26,12 @@ def command(tmp_path: Path) -> Iterator[Command]:
     def command(verb: str, *arguments: str) -> int:
         return run(verb, [*arguments, "--data", str(tmp_path / "var"), "--engine", "fake"])
 
-    before = logging.root.handlers[:]
+    named = [logging.getLogger(name) for name in ("", "serving", "models", "uvicorn")]
+    levels, handlers = [one.level for one in named], logging.root.handlers[:]
     yield command
-    logging.root.handlers[:] = before  # its own writes to a stream that goes with the test
+    logging.root.handlers[:] = handlers  # the command's writes to a stream that goes with the test
+    for one, level in zip(named, levels, strict=True):
+        one.setLevel(level)
 
 
 @pytest.fixture
