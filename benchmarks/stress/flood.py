@@ -14,11 +14,10 @@ from benchmarks.client import Address, Pool, ReplyError, Sample, closed_loop, st
 from benchmarks.loads import Request
 from benchmarks.stress.server import Server
 from benchmarks.stress.trial import Bound, Texts, p99
+from models.runtimes.base import CPU_BATCH_TOKENS, Options
 
 QUEUE_TOKENS = 40_000
-"""Admitted by the flooded server: about a second of work on two cores."""
-IN_BATCHES = 4 * 1024
-"""Tokens of two batches on each of two streams."""
+"""Admitted by the flooded server: a second or two of work of a core."""
 
 
 @dataclass
@@ -71,7 +70,8 @@ def overload(server: Server, texts: Texts, seconds: float) -> list[Bound]:
             break
     peaks.append(_peak(server, texts, max(3.0, seconds / 10)))  # what others use of the machine changes
     accepted = came.accepted
-    longest = (QUEUE_TOKENS + IN_BATCHES) / (accepted.tokens / accepted.seconds)
+    in_batches = 2 * Options(threads=server.cpus).cpu_streams * CPU_BATCH_TOKENS
+    longest = (QUEUE_TOKENS + in_batches) / (accepted.tokens / accepted.seconds)
     unexpected = sum(count for code, count in came.statuses.items() if code not in (200, 429, 503))
     return [
         Bound("answers other than 200, 429, 503", unexpected, 0),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import sys
@@ -23,6 +24,8 @@ class Server:
 
     process: subprocess.Popen[bytes]
     address: Address
+    cpus: int
+    """That it may use; the callers have others."""
 
     @property
     def memory_mb(self) -> int:
@@ -53,18 +56,26 @@ class Server:
 
 @contextmanager
 def started(folder: Path, options: Sequence[str]) -> Iterator[Server]:
-    """A server that is ready; killed at the end if it has not gone."""
+    """A server that is ready; killed at the end if it has not gone.
+
+    It has half of the CPUs and this thread the others, as if the callers were on another machine: what a flood of
+    requests takes to be sent is not taken from the one that serves them.
+    """
     with TemporaryDirectory() as data, socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
         free.close()
         command = [sys.executable, "-m", "serving", "--bundle", folder, "--data", data, "--port", str(port)]
+        all_cpus = sorted(os.sched_getaffinity(0))
+        own, others = all_cpus[: (len(all_cpus) + 1) // 2], all_cpus[len(all_cpus) // 2 :]
+        os.sched_setaffinity(0, own)  # a process has the CPUs of the thread that starts it
         with Path(data, "log").open("wb") as log:
             process = subprocess.Popen(
                 [*map(str, command), "--no-demo", "--log-format", "json", *options], stdout=log, stderr=log
             )
+        os.sched_setaffinity(0, others)
         try:
-            server = Server(process, Address(port, "/v1/embeddings"))
+            server = Server(process, Address(port, "/v1/embeddings"), len(own))
             deadline = time.monotonic() + 60
             while not _ready(server):
                 if process.poll() is not None or time.monotonic() > deadline:
@@ -72,6 +83,7 @@ def started(folder: Path, options: Sequence[str]) -> Iterator[Server]:
                 time.sleep(0.05)
             yield server
         finally:
+            os.sched_setaffinity(0, all_cpus)
             process.kill()
             process.wait()
 

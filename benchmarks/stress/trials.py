@@ -138,7 +138,7 @@ def drain(server: Server, texts: Texts, seconds: float) -> list[Bound]:
 def soak(server: Server, texts: Texts, seconds: float) -> list[Bound]:
     """70 % of what it can do, for long; every shape of batch was there before, each of which takes its memory once."""
     ready = server.memory_mb
-    for request in _shapes():
+    for request in _shapes(Options(threads=server.cpus).cpu_streams):
         closed_loop(server.address, iter([request]), 1, 0.0)
     warm = server.memory_mb
     peak = closed_loop(server.address, texts.mixed, 8, 5.0)
@@ -188,9 +188,8 @@ def _beside(work: Callable[[], None], stop: threading.Event) -> Iterator[None]:
         thread.join()
 
 
-def _shapes() -> Iterator[Request]:
+def _shapes(streams: int) -> Iterator[Request]:
     """Requests that come as one batch to each stream, of each shape that the queue makes of mixed texts."""
-    streams = Options(threads=None).cpu_streams
     for length in range(LENGTH_STEP, LONGEST + 1, LENGTH_STEP):
         text = " ".join(["a"] * (length - SPECIAL))
         for rows in range(1, CPU_BATCH_TOKENS // length + 1):
