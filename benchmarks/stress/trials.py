@@ -23,6 +23,8 @@ from models.runtimes.openvino import LENGTH_STEP
 
 IDLE = 5000
 """Connections that ask no more."""
+CLOSED_IN = 2.0
+"""Seconds in which a server has noticed which connections were closed."""
 BODY_TIMEOUT = 2.0
 """Of the server that slow callers ask: a byte a second is too slow from then on."""
 
@@ -143,6 +145,7 @@ def soak(server: Server, texts: Texts, seconds: float) -> list[Bound]:
     warm = server.memory_mb
     peak = closed_loop(server.address, texts.mixed, 8, 5.0)
     open_loop(server.address, texts.mixed, 0.7 * peak.texts / peak.seconds / 32, seconds / 3, 0)
+    time.sleep(CLOSED_IN)
     files, samples, stop = server.open_files, list[tuple[float, int]](), threading.Event()
 
     def watching() -> None:
@@ -151,6 +154,7 @@ def soak(server: Server, texts: Texts, seconds: float) -> list[Bound]:
 
     with _beside(watching, stop):
         open_loop(server.address, texts.mixed, 0.7 * peak.texts / peak.seconds / 32, 2 * seconds / 3, 1)
+    time.sleep(CLOSED_IN)
     slope = float(np.polyfit([minute for minute, _ in samples], [size for _, size in samples], 1)[0])
     return [
         Bound("MB when it was ready", ready),
