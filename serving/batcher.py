@@ -81,6 +81,9 @@ class Batcher:
         self._tokens_per_second = 0.0
         """Of a stream."""
         self.queued_tokens = 0
+        """Of texts that were not embedded yet."""
+        self._claimed_tokens = 0
+        """What of the queue's room is taken: see `check_room`."""
         self.failures: list[str] = []
         """What went wrong with the last batches, up to the last that went well."""
         self._closed = False
@@ -120,11 +123,14 @@ class Batcher:
             lengths=lengths,
             padded=[length + -length % self._length_step for length in lengths],
             future=future,
+            bulk=bulk,
             missing=len(texts),
             waiting=tokens,
+            claim=tokens,
         )
         (self._bulk if bulk else self._interactive).add(request, queued=self.queued_tokens)
         self.queued_tokens += tokens
+        self._claimed_tokens += tokens
         self._live.add(future)
         future.add_done_callback(lambda _: self._leave(request))
         if not bulk:
@@ -144,12 +150,17 @@ class Batcher:
     def check_room(self, tokens: int) -> None:
         """Refuse what would not be admitted.
 
+        An interactive request takes room for all of its tokens until it is answered: by Little's law requests then wait
+        on average as long as the engine takes for what the queue may hold, in whatever order texts are embedded. If
+        each text gave back its room by itself, many requests would wait for their last ones, and for a multiple of
+        that. Bulk work, which nobody waits for, gives it back text by text.
+
         Raises:
             Overloaded: the queue has no room for so many tokens.
         """
-        if self.queued_tokens + tokens > self._max_queued_tokens:
+        if self._claimed_tokens + tokens > self._max_queued_tokens:
             raise Overloaded(
-                f"{self.queued_tokens} tokens are queued and {tokens} more would exceed {self._max_queued_tokens}",
+                f"{self._claimed_tokens} tokens are queued and {tokens} more would exceed {self._max_queued_tokens}",
                 retry_after=self._seconds_to_clear(),
             )
 
@@ -257,7 +268,11 @@ class Batcher:
 
     def _deliver(self, batch: Sequence[Item[Request]], embedded: Embedded) -> None:
         for item, vector, norm in zip(batch, embedded.vectors, embedded.norms, strict=True):
-            self.queued_tokens -= item.request.take(item.row, vector, norm)
+            done = item.request.take(item.row, vector, norm)
+            self.queued_tokens -= done
+            if item.request.bulk:
+                item.request.claim -= done
+                self._claimed_tokens -= done
 
     def _fail(self, futures: Collection[asyncio.Future[Answer]], error: Exception) -> None:
         told = error if isinstance(error, ServiceError) else Backend(f"the engine failed: {error}")
@@ -269,7 +284,8 @@ class Batcher:
     def _leave(self, request: Request) -> None:
         """Answered, failed or cancelled: nothing of the request counts as queued any more."""
         self.queued_tokens -= request.waiting
-        request.waiting = 0
+        self._claimed_tokens -= request.claim
+        request.waiting = request.claim = 0
         self._live.discard(request.future)
 
     def _measure(self, tokens: int, seconds: float) -> None:

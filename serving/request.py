@@ -31,10 +31,13 @@ class Request(Waiting):
 
     texts: Sequence[Tokens]
     future: asyncio.Future[Answer]
+    bulk: bool
     missing: int
     """Rows without a vector."""
     waiting: int
     """Tokens that count as queued."""
+    claim: int
+    """Tokens of the queue's room that it takes: see `Batcher.check_room`."""
     begun: float | None = None
     answer: Embedded | None = None
     """Filled row by row, from the first batch on."""

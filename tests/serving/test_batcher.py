@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from models.tokenizer import Tokens
 from serving.batcher import Batcher
 from serving.errors import Backend, Overloaded, Unhealthy
+from serving.ports import Embedded
 from serving.request import Answer
 from serving.turns import PADDING
 from tests.serving.queues import BUDGET, POISON, Engine, batcher, lengths, tokens
@@ -144,6 +145,37 @@ def test_admission_is_all_or_nothing(shape: list[list[int]], room: int) -> None:
             assert isinstance(answer, Answer if fits else Overloaded)
             assert engine.marks.count(r) == (len(texts) if fits else 0)
             assert fits or (isinstance(answer, Overloaded) and 1 <= (answer.retry_after or 0) <= 60)
+        await queue.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("bulk", [False, True])
+def test_room_is_given_back_by_the_answer_and_by_bulk_work_text_by_text(bulk: bool) -> None:
+    engine = Engine()
+
+    def in_steps(batch: Sequence[Tokens], *, alone: bool) -> Embedded:
+        embedded = engine.embed(batch, alone=alone)
+        if len(engine.batches) == 1:
+            engine.open.clear()
+        return embedded
+
+    async def main() -> None:
+        queue = Batcher(in_steps, max_batch_tokens=BUDGET, max_queued_tokens=2 * BUDGET)
+        first = asyncio.create_task(queue.submit([tokens(1, BUDGET), tokens(2, BUDGET)], bulk=bulk))
+        await asyncio.sleep(0)
+        with pytest.raises(Overloaded):
+            await queue.submit([tokens(3, 1)])
+        engine.open.set()
+        while queue.queued_tokens > BUDGET:
+            await asyncio.sleep(0)
+        second = asyncio.create_task(queue.submit([tokens(3, BUDGET)]))
+        await asyncio.sleep(0)
+        assert second.done() != bulk, "half of the first is embedded, and it is not answered"
+        engine.open.set()
+        await first
+        assert isinstance((await asyncio.gather(second, return_exceptions=True))[0], Answer if bulk else Overloaded)
+        assert len((await queue.submit([tokens(n, BUDGET) for n in (4, 5)])).vectors) == 2, "all room is there again"
         await queue.close()
 
     asyncio.run(main())
