@@ -1,8 +1,9 @@
 /* Stands between a process and its files (LD_PRELOAD), under the folder SHIM_ROOT. Two things, each if asked for:
  *
  * SHIM_SHADOW: a folder, on the same disk, that keeps what is durable. On fsync or fdatasync of a file its content is
- *   copied to content/<inode> and the file is linked as kept/<inode>, so that no inode is used twice; on fsync of a
- *   folder its entries are written to entries/<inode>, a line "<type> <inode> <name>" each. All else is not durable:
+ *   copied to content/<inode>; on fsync of a folder its entries are written to entries/<inode>, a line
+ *   "<type> <inode> <name>" each. Files that were synced or are named in a folder that was are linked as kept/<inode>,
+ *   folders that are removed go there, so that no inode is used twice. All else is not durable:
  *   bytes written and not synced, msync, names of files in a folder that was not synced.
  * SHIM_FAULT: a file; while it exists, whatever writes fails with the errno whose number it holds.
  */
@@ -73,11 +74,16 @@ static void die(const char *what) {
     abort();
 }
 
-static void keep_content(int fd, const char *path, ino_t inode) {
-    static char block[1 << 16];
-    char kept[PATH_MAX], made[PATH_MAX], final[PATH_MAX], self[64];
+static void keep(const char *path, ino_t inode) {
+    char kept[PATH_MAX];
     snprintf(kept, sizeof kept, "%s/kept/%lu", shadow, (unsigned long)inode);
     if (REAL(link)(path, kept) && errno != EEXIST && errno != ENOENT) die(kept);
+}
+
+static void keep_content(int fd, const char *path, ino_t inode) {
+    static char block[1 << 16];
+    char made[PATH_MAX], final[PATH_MAX], self[64];
+    keep(path, inode);
     snprintf(made, sizeof made, "%s/content/%lu.new", shadow, (unsigned long)inode);
     snprintf(final, sizeof final, "%s/content/%lu", shadow, (unsigned long)inode);
     snprintf(self, sizeof self, "/proc/self/fd/%d", fd);
@@ -98,9 +104,14 @@ static void keep_entries(const char *path, ino_t inode) {
     DIR *folder = opendir(path);
     FILE *out = fopen(made, "w");
     if (!folder || !out) die(made);
-    for (struct dirent *entry; (entry = readdir(folder));)
-        if (strcmp(entry->d_name, ".") && strcmp(entry->d_name, ".."))
-            fprintf(out, "%c %lu %s\n", entry->d_type == DT_DIR ? 'd' : 'f', (unsigned long)entry->d_ino, entry->d_name);
+    for (struct dirent *entry; (entry = readdir(folder));) {
+        if (!strcmp(entry->d_name, ".") || !strcmp(entry->d_name, "..")) continue;
+        fprintf(out, "%c %lu %s\n", entry->d_type == DT_DIR ? 'd' : 'f', (unsigned long)entry->d_ino, entry->d_name);
+        if (entry->d_type == DT_DIR) continue;
+        char file[PATH_MAX];
+        if (snprintf(file, sizeof file, "%s/%s", path, entry->d_name) >= (int)sizeof file) die(path);
+        keep(file, entry->d_ino);
+    }
     closedir(folder);
     if (fclose(out) || REAL(rename)(made, final)) die(final);
 }
@@ -123,26 +134,6 @@ static int synced(int fd) {
 int fsync(int fd) { return synced(fd); }
 int fdatasync(int fd) { return synced(fd); }
 
-/* A folder has the inode of one that was removed: what was durable of that one is not of it. */
-static int made_folder(int at, const char *path) {
-    char stale[PATH_MAX];
-    struct stat status;
-    int kept = errno;
-    if (shadow && !fstatat(at, path, &status, AT_SYMLINK_NOFOLLOW)) {
-        snprintf(stale, sizeof stale, "%s/entries/%lu", shadow, (unsigned long)status.st_ino);
-        REAL(unlink)(stale);
-    }
-    return errno = kept, 0;
-}
-int mkdir(const char *path, mode_t mode) {
-    int refused = refusal(-1, path);
-    if (refused) return errno = refused, -1;
-    return REAL(mkdir)(path, mode) ? -1 : made_folder(AT_FDCWD, path);
-}
-int mkdirat(int at, const char *path, mode_t mode) {
-    return REAL(mkdirat)(at, path, mode) ? -1 : made_folder(at, path);
-}
-
 #define FAILS_FOR(fd, path)            \
     int refused = refusal(fd, path);   \
     if (refused) return errno = refused, -1
@@ -160,6 +151,29 @@ int posix_fallocate(int fd, off_t at, off_t n) { int refused = refusal(fd, NULL)
 int rename(const char *from, const char *to) { FAILS_FOR(-1, to); return REAL(rename)(from, to); }
 int link(const char *from, const char *to) { FAILS_FOR(-1, to); return REAL(link)(from, to); }
 int unlink(const char *path) { FAILS_FOR(-1, path); return REAL(unlink)(path); }
+int mkdir(const char *path, mode_t mode) { FAILS_FOR(-1, path); return REAL(mkdir)(path, mode); }
+
+/* A folder that goes is moved to kept/<inode>. */
+static int removed_folder(int at, const char *name) {
+    char path[PATH_MAX], kept[PATH_MAX];
+    struct stat status;
+    int fd = REAL(openat)(at, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW);
+    if (fd < 0) return -1;
+    int ours = shadow && located(fd, path) && !fstat(fd, &status), entries = 0;
+    REAL(close)(fd);
+    if (!ours) return REAL(unlinkat)(at, name, AT_REMOVEDIR);
+    DIR *folder = opendir(path);
+    if (!folder) return -1;
+    while (readdir(folder)) entries++;
+    closedir(folder);
+    if (entries > 2) return errno = ENOTEMPTY, -1; /* more than itself and its parent */
+    snprintf(kept, sizeof kept, "%s/kept/%lu", shadow, (unsigned long)status.st_ino);
+    return REAL(rename)(path, kept);
+}
+int rmdir(const char *path) { FAILS_FOR(-1, path); return removed_folder(AT_FDCWD, path); }
+int unlinkat(int at, const char *path, int flags) {
+    return flags & AT_REMOVEDIR ? removed_folder(at, path) : REAL(unlinkat)(at, path, flags);
+}
 
 /* Only a file that is not there is refused: SQLite opens those that are for writing, to read them. */
 #define OPENS(name)                                                                             \

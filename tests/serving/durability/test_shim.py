@@ -44,6 +44,24 @@ make("unnamed", "synced, its name is not", True); os.remove(root + "/old"); make
 os.replace(root + "/kept.new", root + "/kept")
 os.mkdir(root + "/another"); make("another/inner", "inner", True); sync("another")
 """
+REUSED = """
+import os, shutil, sys
+root = sys.argv[1]
+def make(path, text):
+    with open(os.path.join(root, path), "w") as file:
+        file.write(text); file.flush(); os.fsync(file.fileno())
+def sync(folder):
+    descriptor = os.open(os.path.join(root, folder), os.O_RDONLY); os.fsync(descriptor); os.close(descriptor)
+os.mkdir(root + "/folder"); make("folder/inner", "inner"); sync("folder")
+with open(root + "/empty", "w") as file: file.write("never synced")
+sync(".")
+try: os.rmdir(root + "/folder"); print(1)
+except OSError: pass
+shutil.rmtree(root + "/folder"); os.remove(root + "/empty")
+for n in range(50):
+    make(f"other{n}", "other"); os.mkdir(root + f"/others{n}"); make(f"others{n}/inner", "other"); sync(f"others{n}")
+"""
+"""What was durable is removed, and much is made that the file system may give its numbers to."""
 
 
 @pytest.fixture(scope="session")
@@ -142,3 +160,12 @@ def test_a_mixed_file_has_each_byte_from_one_of_both(durable: bytes, now: bytes,
     for i, byte in enumerate(made):
         assert byte in {*durable[i : i + 1], *now[i : i + 1], *(b"\0" if i >= min(len(durable), len(now)) else b"")}
     assert mixed(now, now, loss, random.Random(seed)) == now
+
+
+def test_what_comes_later_under_the_same_number_is_not_taken_for_what_was_removed(disk: Disk) -> None:
+    disk.settle()
+    assert run(disk, REUSED) == [], "a folder with something in it can't be removed"
+    disk.lose("all", random.Random(0))
+    files = {path.name: path.read_text() for path in disk.data.rglob("*") if path.is_file()}
+    assert files == {"inner": "inner", "empty": ""}
+    assert (disk.data / "folder" / "inner").exists()
