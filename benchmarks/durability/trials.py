@@ -9,6 +9,7 @@ from benchmarks.durability.disk import disk
 from benchmarks.durability.kills import kills
 from benchmarks.durability.model import model
 from benchmarks.durability.power import power
+from benchmarks.durability.recovery import recovery
 
 TRIALS: dict[str, tuple[Trial, int]] = {
     "kills": (kills, 200),
@@ -17,4 +18,5 @@ TRIALS: dict[str, tuple[Trial, int]] = {
     "corrupt": (corrupt, 1_000_000),
     "disk": (disk, 10),
     "concurrency": (concurrency, 60),
+    "recovery": (recovery, 100_000),
 }
