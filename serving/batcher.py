@@ -113,24 +113,25 @@ class Batcher:
         """
         self.check_open()
         lengths = [len(text) for text in texts]
-        tokens = sum(lengths)
-        self.check_room(tokens)
+        padded = [length + -length % self._length_step for length in lengths]
+        tokens, claim = sum(lengths), sum(padded)
+        self.check_room(claim)
         while len(self._workers) < self._streams:
             self._start()
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         request = Request(
             texts=texts,
             lengths=lengths,
-            padded=[length + -length % self._length_step for length in lengths],
+            padded=padded,
             future=future,
             bulk=bulk,
             missing=len(texts),
             waiting=tokens,
-            claim=tokens,
+            claim=claim,
         )
         (self._bulk if bulk else self._interactive).add(request, queued=self.queued_tokens)
         self.queued_tokens += tokens
-        self._claimed_tokens += tokens
+        self._claimed_tokens += claim
         self._live.add(future)
         future.add_done_callback(lambda _: self._leave(request))
         if not bulk:
@@ -153,12 +154,13 @@ class Batcher:
         An interactive request takes room for all of its tokens until it is answered: by Little's law requests then wait
         on average as long as the engine takes for what the queue may hold, in whatever order texts are embedded. If
         each text gave back its room by itself, many requests would wait for their last ones, and for a multiple of
-        that. Bulk work, which nobody waits for, gives it back text by text.
+        that. Bulk work, which nobody waits for, gives it back text by text. Room is measured in what the engine will
+        compute, lengths rounded up to its step; who finds nobody is always admitted.
 
         Raises:
             Overloaded: the queue has no room for so many tokens.
         """
-        if self._claimed_tokens + tokens > self._max_queued_tokens:
+        if self._claimed_tokens and self._claimed_tokens + tokens > self._max_queued_tokens:
             raise Overloaded(
                 f"{self._claimed_tokens} tokens are queued and {tokens} more would exceed {self._max_queued_tokens}",
                 retry_after=self._seconds_to_clear(),
@@ -268,11 +270,11 @@ class Batcher:
 
     def _deliver(self, batch: Sequence[Item[Request]], embedded: Embedded) -> None:
         for item, vector, norm in zip(batch, embedded.vectors, embedded.norms, strict=True):
-            done = item.request.take(item.row, vector, norm)
-            self.queued_tokens -= done
+            self.queued_tokens -= item.request.take(item.row, vector, norm)
             if item.request.bulk:
-                item.request.claim -= done
-                self._claimed_tokens -= done
+                given_back = min(item.length, item.request.claim)
+                item.request.claim -= given_back
+                self._claimed_tokens -= given_back
 
     def _fail(self, futures: Collection[asyncio.Future[Answer]], error: Exception) -> None:
         told = error if isinstance(error, ServiceError) else Backend(f"the engine failed: {error}")

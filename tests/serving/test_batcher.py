@@ -16,6 +16,7 @@ from serving.errors import Backend, Overloaded, Unhealthy
 from serving.ports import Embedded
 from serving.request import Answer
 from serving.turns import PADDING
+from tests.conftest import PATIENCE
 from tests.serving.queues import BUDGET, POISON, Engine, batcher, lengths, tokens
 
 requests = st.lists(st.lists(lengths, min_size=1, max_size=8), min_size=1, max_size=12)
@@ -140,11 +141,27 @@ def test_admission_is_all_or_nothing(shape: list[list[int]], room: int) -> None:
         answers = await asyncio.gather(*waiting, return_exceptions=True)
         queued = 0
         for r, (texts, answer) in enumerate(zip(shape, answers, strict=True), 100):
-            fits = queued + sum(texts) <= room
+            fits = not queued or queued + sum(texts) <= room
             queued += sum(texts) if fits else 0
             assert isinstance(answer, Answer if fits else Overloaded)
             assert engine.marks.count(r) == (len(texts) if fits else 0)
             assert fits or (isinstance(answer, Overloaded) and 1 <= (answer.retry_after or 0) <= 60)
+        await queue.close()
+
+    asyncio.run(main())
+
+
+def test_room_is_measured_in_what_the_engine_computes() -> None:
+    engine = Engine()
+
+    async def main() -> None:
+        queue = batcher(engine, 16, step=8)
+        admitted = [asyncio.create_task(queue.submit([tokens(mark, 1)])) for mark in (1, 2)]
+        await asyncio.sleep(0)
+        with pytest.raises(Overloaded, match="16 tokens are queued and 8 more"):
+            await queue.submit([tokens(3, 1)])
+        engine.open.set()
+        await asyncio.gather(*admitted)
         await queue.close()
 
     asyncio.run(main())
@@ -211,7 +228,7 @@ def test_an_observer_that_fails_ends_its_batch_alone() -> None:
         engine = Engine()
         engine.open.set()
         queue = Batcher(engine.embed, max_batch_tokens=BUDGET, max_queued_tokens=10**9, observe=observe)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE):
             with pytest.raises(Backend, match="a bug in the metrics"):
                 await queue.submit([tokens(1, 1)])
             assert (await queue.submit([tokens(2, 1)])).vectors.tolist() == [[2, 1]]
@@ -230,10 +247,10 @@ def test_a_bug_of_the_batcher_tells_all_who_wait_and_the_next_one_is_served(
         with monkeypatch.context() as broken:
             broken.setattr(queue, "_next_batch", lambda: 1 // 0)
             waiting = [asyncio.create_task(queue.submit([tokens(mark, 1)])) for mark in (1, 2)]
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(PATIENCE):
                 answers = await asyncio.gather(*waiting, return_exceptions=True)
             assert all(isinstance(answer, Backend) and "batcher failed" in answer.message for answer in answers)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE):
             assert (await queue.submit([tokens(3, 1)])).vectors.tolist() == [[3, 1]]
         assert queue.queued_tokens == 0
         await queue.close()
