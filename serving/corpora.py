@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +16,9 @@ from serving.errors import Conflict, Invalid, NotFound, ServiceError
 from serving.filters import Filter
 from serving.finding import Found, Query, Wanted, find
 from serving.indexes.live import LiveIndex
+from serving.indexes.reading import Read
 from serving.indexes.report import Report
+from serving.open_corpora import OpenCorpora
 from serving.open_corpus import OpenCorpus
 from serving.opening import Indexes
 from serving.ports import Chunking, Content, Corpus, Document, Facets, Held, IndexSize, Removal, Size, Store
@@ -56,9 +56,7 @@ class Corpora:
     def __init__(self, store: Store, indexes: Indexes) -> None:
         self._store = store
         self._indexes = indexes
-        self._open = {name: self._opened(name) for name in store.names()}
-        self._naming = threading.Lock()
-        """Around every change of `_open`."""
+        self._open = OpenCorpora(store, indexes)
 
     def names(self) -> list[str]:
         """Sorted."""
@@ -68,7 +66,7 @@ class Corpora:
         """Open every index now rather than at the first search; a corpus that can't be read keeps no other waiting."""
         for name in self.names():
             try:
-                with self._locked(name) as corpus:
+                with self._open.locked(name) as corpus:
                     corpus.index()
             except ServiceError as error:
                 log.error("corpus %r is not served: %s", name, error)
@@ -89,30 +87,14 @@ class Corpora:
         Raises:
             Conflict: it is there, and not for `encoder`.
         """
-        corpus = Corpus(name, description, recall_target, created=time.time())
-        if encoder:
-            corpus = replace(corpus, fingerprint=encoder.fingerprint, dim=encoder.dim)
-        with self._naming:
-            if encoder and name in self._open and self._store.corpus(name).fingerprint != encoder.fingerprint:
-                raise Conflict(f"corpus {name!r} is not for {encoder.name!r}: delete it, and create it again")
-            created = self._store.create(corpus, content)
-            if created:
-                self._open[name] = self._opened(name)
+        created = self._open.create(Corpus(name, description, recall_target, created=time.time()), encoder, content)
         if recall_target is not None:
             self._reconsider(name)
         return created
 
     def drop(self, name: str) -> None:
         """Remove a corpus and everything in it."""
-        corpus = self._named(name)
-        with corpus.copying, corpus.locked(), self._naming:
-            corpus.close(erase=True)  # first: no index may be left beside another corpus of that name
-            try:
-                self._store.drop(name)
-            finally:
-                if name not in self._store.names():
-                    corpus.close(gone=True)
-                    del self._open[name]
+        self._open.drop(name)
 
     def corpus(self, name: str) -> tuple[Corpus, Size]:
         """What it is and how much it holds."""
@@ -128,9 +110,9 @@ class Corpora:
 
     def description(self, name: str) -> Description:
         """What it is, how much it holds and how it is searched."""
-        live = self._named(name).live
+        live = self._open.named(name).live
         if live is None:
-            with self._locked(name) as corpus:
+            with self._open.locked(name) as corpus:
                 live = corpus.index()
         return Description(*self.corpus(name), None if live is None else live.report)
 
@@ -148,17 +130,13 @@ class Corpora:
 
     def build_now(self, name: str) -> Report | None:
         """Build the index that the corpus is large enough for, and wait for it."""
-        with self._locked(name) as corpus:
+        with self._open.locked(name) as corpus:
             live = corpus.index()
         return None if live is None else live.build_now()
 
     def index_sizes(self) -> dict[str, IndexSize]:
         """Of every corpus, how large its index is; nothing is read from the store for it."""
-        open_now = {name: corpus.live for name, corpus in list(self._open.items())}
-        return {
-            name: IndexSize(0, 0) if live is None else IndexSize(len(live), live.nbytes)
-            for name, live in open_now.items()
-        }
+        return self._open.index_sizes()
 
     def put(self, name: str, content: Content) -> None:
         """Add documents, replacing those of the same id, all or none.
@@ -166,7 +144,7 @@ class Corpora:
         Raises:
             Conflict: the corpus holds vectors of another bundle.
         """
-        self._named(name).write(content)
+        self._open.named(name).write(content)
 
     def delete(self, name: str, document: str) -> None:
         """Remove one document by its id.
@@ -175,12 +153,12 @@ class Corpora:
             NotFound: there is none.
         """
         self._store.document(name, document)
-        if not len(self._named(name).write(Removal([document])).removed):
+        if not len(self._open.named(name).write(Removal([document])).removed):
             raise NotFound(f"corpus {name!r} has no document {document!r}")
 
     def delete_where(self, name: str, where: Filter) -> int:
         """Remove every document whose metadata matches; how many. Others read and write between its commits."""
-        corpus, removed = self._named(name), 0
+        corpus, removed = self._open.named(name), 0
         for block in blocks(self._store.ids_matching(name, where), REMOVED_TOGETHER):
             with corpus.locked():
                 ids = [id for id in block if self._matches(name, id, where)]
@@ -224,21 +202,23 @@ class Corpora:
         Raises:
             Conflict: another bundle than that of `fingerprint`, which made the vectors, embedded the corpus.
         """
-        with self._locked(name) as corpus:
+        with self._open.locked(name) as corpus:
             index, removals = self._searched(name, corpus, queries, fingerprint), corpus.removals
         failure = None
         try:
             found = find(self._store, name, index, queries, wanted)
         except Exception as error:  # maybe of what changed: vectors of another width, an index that went
             failure = error
-        with self._locked(name) as now:
+        with self._open.locked(name) as now:
             if now is not corpus or now.removals != removals:
                 # A document replaced meanwhile was there all the time, and may yet have been missed: again, alone.
                 index = self._searched(name, now, queries, fingerprint)
                 found = find(self._store, name, index, queries, wanted)
             elif failure:
                 raise failure
-        return Found(found, "exact" if index is None else index.kind)
+        if wanted.mode == "lexical":
+            return Found(found, None)
+        return Found(found, "exact" if index is None or wanted.exact else index.kind)
 
     def encoder(self, name: str, served: Sequence[str]) -> str:
         """The fingerprint, among those `served`, of what embeds the texts and queries of the corpus.
@@ -264,49 +244,30 @@ class Corpora:
         """See `Store.refresh`."""
         self._store.refresh(name, fingerprint, np.array(keys, dtype=np.int64), vectors)
 
-    def swap(self, name: str, fingerprint: str) -> bool:
-        """Let the fresh vectors serve, and an index made of them; see `Store.swap`."""
-        with self._locked(name) as corpus:
+    def read_fresh(self, name: str) -> Read | None:
+        """The fresh vectors, on their way into an index for `swap`; whoever asks for it discards it in the end."""
+        return self._indexes.read(self._store.fresh(name))
+
+    def swap(self, name: str, fingerprint: str, beside: Read | None = None) -> bool:
+        """Let the fresh vectors serve, and an index of what was read `beside` and came since; see `Store.swap`."""
+        with self._open.locked(name) as corpus:
             if self._store.corpus(name).fingerprint == fingerprint:
                 return True
             if not self._store.swap(name, fingerprint):
                 return False
             corpus.close(erase=True)
-            corpus.index()
+            corpus.index(beside)
         self._store.give_back(name)
         return True
 
     def copy(self, name: str, to: Path) -> tuple[Corpus, Size]:
         """See `Store.copy`."""
-        with self._named(name).copying:
+        with self._open.named(name).copying:
             return self._store.copy(name, to)
 
     def adopt(self, name: str, file: Path) -> None:
         """Serve the copy of a corpus in `file`, in place of what was called so; see `Store.adopt`."""
-        self._store.adopt(name, file, self._replaced(name))
-        with self._locked(name) as corpus:
-            corpus.index()
-
-    @contextmanager
-    def _replaced(self, name: str) -> Iterator[None]:
-        """Around the step from one file to another: who writes or searches waits, and goes on with what is there then.
-
-        Raises:
-            Conflict, NotFound: it came, or went, at this very moment.
-        """
-        with ExitStack() as held:
-            before = self._open.get(name)
-            if before:
-                held.enter_context(before.copying)
-                held.enter_context(before.locked())
-            held.enter_context(self._naming)
-            if self._open.get(name) is not before:
-                raise Conflict(f"corpus {name!r} was created while it was being restored: restore it again")
-            if before:
-                before.close(erase=True)  # first: no index may be left beside another history
-            yield
-            if not before:
-                self._open[name] = self._opened(name)
+        self._open.adopt(name, file)
 
     def verify(self, name: str) -> list[str]:
         """See `Store.verify`."""
@@ -314,34 +275,15 @@ class Corpora:
 
     def close(self) -> None:
         """Let the indexes go and close the store."""
-        for corpus in self._open.values():
-            corpus.close()
+        self._open.close()
         self._indexes.close()
         self._store.close()
 
-    def _opened(self, name: str) -> OpenCorpus:
-        target = partial(self._target, name)
-        return OpenCorpus(self._store, name, lambda corpus: self._indexes.open(self._store, corpus, target))
-
     def _reconsider(self, name: str) -> None:
         """Whether the index reaches the recall that is asked for now."""
-        with self._locked(name) as corpus:
+        with self._open.locked(name) as corpus:
             if (live := corpus.index()) is not None:
                 live.reconsider()
-
-    def _target(self, name: str) -> float:
-        return self._store.corpus(name).wanted_recall
-
-    def _named(self, name: str) -> OpenCorpus:
-        if corpus := self._open.get(name):
-            return corpus
-        raise NotFound(f"there is no corpus {name!r}")
-
-    @contextmanager
-    def _locked(self, name: str) -> Iterator[OpenCorpus]:
-        corpus = self._named(name)
-        with corpus.locked():
-            yield corpus
 
     def _searched(
         self, name: str, corpus: OpenCorpus, queries: Sequence[Query], fingerprint: str | None

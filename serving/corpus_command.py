@@ -81,7 +81,7 @@ async def _ingest(settings: Settings, given: argparse.Namespace) -> int:
     asked_chunking(given.chunk_tokens, given.chunk_overlap)
     with given.file.open("rb") as file:
         async with _service(settings) as service:
-            await service.library.on(lambda corpora: corpora.create(given.corpus), of=given.corpus)
+            created = await service.library.on(lambda corpora: corpora.create(given.corpus), of=given.corpus)
             spool = service.jobs.spool()
             while piece := await asyncio.to_thread(file.read, PIECE):
                 await spool.write(piece)
@@ -91,6 +91,8 @@ async def _ingest(settings: Settings, given: argparse.Namespace) -> int:
                 print(f"serving ingest: goes on with {duplicate.job}, which reads the same file", file=sys.stderr)
                 job = await service.jobs.job(duplicate.job)
             job = await _followed(service, job)
+            if created and job.state != "succeeded" and not job.done:
+                await service.library.on(lambda corpora: corpora.drop(given.corpus), of=given.corpus)
     for error in job.errors:
         print(f"{given.file}: {error['error']}", file=sys.stderr)
     if job.state != "succeeded":

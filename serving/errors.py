@@ -133,6 +133,10 @@ class Unhealthy(ServiceError):
     kind = "Unhealthy"
 
 
+class Damaged(Unhealthy):
+    """What is on disk is not what was written; waiting does not mend it."""
+
+
 class InsufficientStorage(ServiceError):
     """The disk is full: nothing was stored."""
 

@@ -70,8 +70,8 @@ class Found:
 
     hits: list[list[Hit]]
     """Of each query, best first."""
-    index: str
-    """What found them."""
+    index: str | None
+    """What found them by meaning, if anything did."""
     truncated: int = 0
     """Queries that were cut to the model's length."""
 

@@ -12,12 +12,14 @@ from pathlib import Path
 
 from serving.errors import NotFound
 from serving.indexes.live import LiveIndex
+from serving.indexes.reading import Read
 from serving.ports import Change, Content, Corpus, Store, Write
 from serving.stores.failures import naming
 
 log = logging.getLogger(__name__)
 
-OpenIndex = Callable[[Corpus], LiveIndex]
+OpenIndex = Callable[[Corpus, Read | None], LiveIndex]
+"""On what was read beside, where something was."""
 
 
 @dataclass(eq=False)
@@ -80,12 +82,12 @@ class OpenCorpus:
         assert mine.outcome is not None, "see _commit"
         return mine.outcome
 
-    def index(self) -> LiveIndex | None:
-        """The index, opened if it is not; the lock is held around it."""
+    def index(self, beside: Read | None = None) -> LiveIndex | None:
+        """The index, opened if it is not, at once where its vectors were read `beside`; the lock is held around it."""
         if self.live is None:
             corpus = self._store.corpus(self._name)
             if corpus.dim is not None:
-                self.live = self._open_index(corpus)
+                self.live = self._open_index(corpus, beside)
         return self.live
 
     def close(self, *, gone: bool = False, erase: bool = False) -> None:

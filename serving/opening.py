@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import secrets
+import shutil
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from serving.indexes.building import Builder
 from serving.indexes.live import LiveIndex
 from serving.indexes.plan import Plan
+from serving.indexes.reading import Read, read
 from serving.indexes.saved import Identity
-from serving.ports import Corpus, Floats, Keys, Store
+from serving.ports import Blocks, Corpus, Keys, Store
 from serving.stores.failures import naming
 
 
@@ -21,7 +26,7 @@ class _Source:
     store: Store
     name: str
 
-    def vectors(self, after: int) -> Iterator[tuple[Keys, Floats]]:
+    def vectors(self, after: int) -> Blocks:
         return self.store.vectors(self.name, after=after)
 
     def tombstones(self, upto: int) -> Keys:
@@ -41,13 +46,37 @@ class Indexes:
     """Opens indexes, whose files lie in a folder each under `folder`; `approximate` ones from `least` passages on."""
 
     def __init__(self, folder: Path, *, approximate: bool = True, threads: int = 1, least: int = Plan.least) -> None:
-        self._folder = folder
+        self._folder, self._beside = folder, folder / ".beside"
+        shutil.rmtree(self._beside, ignore_errors=True)  # a server that was killed left it
         self._plan = Plan(least) if approximate else Plan(kinds=())
         self._threads = threads
         self._builder = Builder()
 
-    def open(self, store: Store, corpus: Corpus, target: Callable[[], float]) -> LiveIndex:
-        """That of `corpus`, which has a width; `target` tells the recall that it is to reach.
+    def read(self, vectors: Blocks) -> Read | None:
+        """What an index of `vectors` begins with, before they serve; None if there are none.
+
+        Raises:
+            InsufficientStorage, Unhealthy: the disk fails.
+        """
+        first = next(vectors, None)
+        if first is None:
+            return None
+        folder = self._beside / secrets.token_hex(8)
+        with naming(folder):
+            return read(folder, first[1].shape[1], chain([first], vectors))
+
+    @contextmanager
+    def reading(self, vectors: Blocks) -> Iterator[Read | None]:
+        """Around the step that lets them serve; see `read`."""
+        beside = self.read(vectors)
+        try:
+            yield beside
+        finally:
+            if beside:
+                beside.discard()
+
+    def open(self, store: Store, corpus: Corpus, target: Callable[[], float], beside: Read | None = None) -> LiveIndex:
+        """That of `corpus`, which has a width; `target` tells the recall that it is to reach, `beside` what was read.
 
         Raises:
             InsufficientStorage, Unhealthy: the disk fails.
@@ -57,7 +86,14 @@ class Indexes:
         source, folder = _Source(store, corpus.name), self._folder / corpus.name
         with naming(folder):
             return LiveIndex(
-                source, identity, self._builder, folder=folder, target=target, threads=self._threads, plan=self._plan
+                source,
+                identity,
+                self._builder,
+                folder=folder,
+                target=target,
+                threads=self._threads,
+                plan=self._plan,
+                beside=beside,
             )
 
     def close(self) -> None:

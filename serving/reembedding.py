@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -26,14 +27,25 @@ async def reembed(library: Library, encoders: Encoders, job: Running) -> dict[st
     with encoders.asked_for(job.options.get("model")).at_work.held() as embedder:
         fingerprint = embedder.manifest.fingerprint
         _, size = await library.on(lambda corpora: corpora.corpus(name), of=name)
-        job.total, truncated = size.passages, 0
-        while True:
-            rows = await library.on(lambda corpora: corpora.stale(name, fingerprint, BLOCK), of=name)
-            if rows:
-                truncated += await patiently(partial(_refresh, library, name, embedder, rows))
-                await job.checkpoint(0, min(job.done + len(rows), job.total))
-            elif await library.on(lambda corpora: corpora.swap(name, fingerprint), of=name):
-                return {"fingerprint": fingerprint, "model": embedder.manifest.name, "truncated": truncated}
+        job.total = size.passages
+        truncated = await _embedded(library, job, embedder)
+        beside = await library.on(lambda corpora: corpora.read_fresh(name), of=name)
+        try:
+            while not await library.on(lambda corpora: corpora.swap(name, fingerprint, beside), of=name):
+                truncated += await _embedded(library, job, embedder)  # of what was written meanwhile
+        finally:
+            if beside:
+                await asyncio.to_thread(beside.discard)
+        return {"fingerprint": fingerprint, "model": embedder.manifest.name, "truncated": truncated}
+
+
+async def _embedded(library: Library, job: Running, embedder: Embedder) -> int:
+    """All that has no vector of the new encoder; how many were cut to the model's length."""
+    name, fingerprint, truncated = job.corpus, embedder.manifest.fingerprint, 0
+    while rows := await library.on(lambda corpora: corpora.stale(name, fingerprint, BLOCK), of=name):
+        truncated += await patiently(partial(_refresh, library, name, embedder, rows))
+        await job.checkpoint(0, min(job.done + len(rows), job.total or 0))
+    return truncated
 
 
 async def _refresh(library: Library, name: str, embedder: Embedder, rows: Sequence[tuple[int, str]]) -> int:

@@ -14,8 +14,8 @@ from models import cpus
 from models.bundle import Manifest
 from serving.bounds import check_some
 from serving.corpora import Corpora
-from serving.embedder import At, Embedder
-from serving.embeddings import Embeddings, EmbedOptions, Inputs
+from serving.embedder import CHARACTERS_PER_TOKEN, At, Embedder
+from serving.embeddings import AS_THEY_ARE, Embeddings, EmbedOptions, Inputs
 from serving.encoders import Encoders, Reloaded
 from serving.errors import Unhealthy
 from serving.health import Health
@@ -224,11 +224,23 @@ class Service:
         return np.clip(left @ right.T, -1, 1), embeddings
 
     async def relevance(
-        self, query: str, texts: Sequence[str], options: EmbedOptions, field: str, *, model: str | None = None
+        self,
+        query: str,
+        texts: Sequence[str],
+        options: EmbedOptions,
+        field: str,
+        *,
+        model: str | None = None,
+        max_tokens: int | None = None,
     ) -> Compared:
-        """Cosines (N,) of a query with N texts, each behind the bundle's prompt for its role, if it has one."""
+        """Cosines (N,) of a query with N texts, each behind the bundle's prompt for its role, if it has one.
+
+        Of each text no more than `max_tokens` are read.
+        """
         check_some(texts, field)
         with self.encoder(model) as embedder:
+            if max_tokens is not None:
+                texts = await _beginnings(embedder, texts, max_tokens, field)
             asked = embedder.prompts.asked(query, texts, options)
             prompted = replace(options, prompt="", prompt_name=None)
             embeddings = await embedder.embed(asked, prompted, field, lambda i: f"{field}.{i - 1}" if i else "query")
@@ -251,3 +263,12 @@ class Service:
                 self.jobs.start()
         finally:
             self.loaded.set()
+
+
+async def _beginnings(embedder: Embedder, texts: Sequence[str], tokens: int, field: str) -> Sequence[str]:
+    """Each text up to the end of so many tokens; what the model does not read anyway is left to it."""
+    if tokens >= embedder.manifest.max_length:
+        return texts
+    begun = [text[: tokens * CHARACTERS_PER_TOKEN] for text in texts]
+    pieces = await embedder.pieces(begun, special_tokens=False, options=AS_THEY_ARE, field=field)
+    return [text[: own[:tokens][-1].stop] if own else text for text, own in zip(begun, pieces, strict=True)]

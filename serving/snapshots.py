@@ -23,6 +23,7 @@ from serving.corpora import Corpora
 from serving.errors import Invalid, NotFound, TooLarge
 from serving.failpoints import reach
 from serving.ports import StoreError
+from serving.progress import Progress
 from serving.stores.failures import naming
 
 if sys.version_info >= (3, 14):
@@ -64,15 +65,21 @@ class Snapshots:
         self._corpora = corpora
         self._folder = folder
 
-    def create(self, name: str) -> Snapshot:
-        """Write one of the corpus as it is now; others read and write it meanwhile.
+    def create(self, name: str, progress: Progress) -> Snapshot:
+        """Write one of the corpus as it is now; others read and write it meanwhile. Each of its bytes is copied,
+        hashed and packed.
 
         Raises:
             InsufficientStorage, Unhealthy: the disk is full, or fails.
         """
         with self._beside(name) as copy:
-            corpus, size = self._corpora.copy(name, copy)
-            digest, created = _digest(copy), time.time()
+            _, about = self._corpora.corpus(name)
+            progress.expect(about.documents, 3 * about.bytes)
+            with progress.growing(copy):
+                corpus, size = self._corpora.copy(name, copy)
+            length = copy.stat().st_size
+            progress.expect(size.documents, 3 * length)
+            digest, created = _digest(copy, progress), time.time()
             stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(created))
             file = copy.with_name(f"{stamp}-{digest[:8]}{SUFFIX}")
             described = {
@@ -82,11 +89,11 @@ class Snapshots:
                 "documents": size.documents,
                 "passages": size.passages,
                 "fingerprint": corpus.fingerprint,
-                "content": {"bytes": copy.stat().st_size, "sha256": digest},
+                "content": {"bytes": length, "sha256": digest},
             }
             reach("snapshots.before-pack")
             with replacing(file) as part:
-                _pack(part, orjson.dumps(described), copy)
+                _pack(part, orjson.dumps(described), copy, progress)
             reach("snapshots.after-pack")
             return _read(file)
 
@@ -123,8 +130,9 @@ class Snapshots:
         file.unlink()
         fsync(file.parent)
 
-    def restore(self, name: str, file: Path) -> None:
+    def restore(self, name: str, file: Path, progress: Progress) -> None:
         """Serve what the snapshot in `file` holds under `name`; what was there serves until the new one is whole.
+        Each byte is unpacked, and then checked.
 
         Raises:
             Invalid: it is not a whole snapshot; nothing has changed.
@@ -132,10 +140,11 @@ class Snapshots:
             InsufficientStorage, Unhealthy: the disk is full, or fails.
         """
         with self._beside(name) as unpacked:
-            _unpack(file, unpacked)
+            unpacked_bytes = _unpack(file, unpacked, progress)
             reach("snapshots.before-restore")
             try:
                 self._corpora.adopt(name, unpacked)
+                progress.add(unpacked_bytes)
             except StoreError as error:
                 said = str(error).replace(str(unpacked), CONTENT)
                 raise Invalid(said, field="snapshot") from error
@@ -159,19 +168,35 @@ class Snapshots:
             left.unlink(missing_ok=True)
 
 
-def _digest(file: Path) -> str:
+class _Counted:
+    """A file that is read while `progress` counts."""
+
+    def __init__(self, file: IO[bytes], progress: Progress) -> None:
+        self._file, self._progress = file, progress
+
+    def read(self, size: int) -> bytes:
+        piece = self._file.read(size)
+        self._progress.add(len(piece))
+        return piece
+
+
+def _digest(file: Path, progress: Progress) -> str:
+    digest = hashlib.sha256()
     with file.open("rb") as opened:
-        return hashlib.file_digest(opened, "sha256").hexdigest()
+        counted = _Counted(opened, progress)
+        while piece := counted.read(PIECE):
+            digest.update(piece)
+    return digest.hexdigest()
 
 
-def _pack(to: Path, manifest: bytes, content: Path) -> None:
+def _pack(to: Path, manifest: bytes, content: Path, progress: Progress) -> None:
     with (
         zstd.open(to, "wb", level=LEVEL) as packed,
         tarfile.open(fileobj=packed, mode="w|", format=tarfile.GNU_FORMAT) as tar,
         content.open("rb") as opened,
     ):
         tar.addfile(_member(MANIFEST, len(manifest)), io.BytesIO(manifest))
-        tar.addfile(_member(CONTENT, content.stat().st_size), opened)
+        tar.addfile(_member(CONTENT, content.stat().st_size), cast("IO[bytes]", _Counted(opened, progress)))
 
 
 def _member(name: str, size: int) -> tarfile.TarInfo:
@@ -188,16 +213,18 @@ def _read(file: Path) -> Snapshot:
     return Snapshot(id=file.name.removesuffix(SUFFIX), bytes=file.stat().st_size, **described)
 
 
-def _unpack(file: Path, to: Path) -> None:
-    """Two files of known names, as many bytes as the first of them says, with the hash that it says."""
+def _unpack(file: Path, to: Path, progress: Progress) -> int:
+    """Two files of known names, as many bytes as the first of them says, with the hash that it says; how many."""
     with _opened(file) as packed, to.open("wb") as out:
-        expected = _manifest(packed)["content"]
+        described = _manifest(packed)
+        expected = described["content"]
         if expected["bytes"] > MAX_RATIO * file.stat().st_size:
             raise TooLarge(f"unpacks to more than {MAX_RATIO} times its size", field="snapshot")
         digest = hashlib.sha256()
+        progress.expect(described["documents"], 2 * expected["bytes"])
         for piece in _content(packed, CONTENT, expected["bytes"]):
             digest.update(piece)
-            out.write(piece)
+            progress.add(out.write(piece))
         if digest.hexdigest() != expected["sha256"]:
             raise Invalid("its content is not what its manifest says: damaged", field="snapshot")
         rest = packed.read(PIECE)
@@ -205,6 +232,7 @@ def _unpack(file: Path, to: Path) -> None:
             raise Invalid(f"holds more than {MANIFEST} and {CONTENT}", field="snapshot")
         out.flush()
         os.fsync(out.fileno())
+        return int(expected["bytes"])
 
 
 @contextmanager

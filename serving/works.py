@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from serving.ingestion import ingest
 from serving.jobs import Running, Work
+from serving.progress import told
 from serving.reembedding import reembed
 
 if TYPE_CHECKING:
@@ -29,13 +30,16 @@ def works(service: Service) -> Mapping[str, Work]:
 
 
 async def _snapshot(service: Service, job: Running) -> dict[str, Any]:
-    return asdict(await service.library.on(lambda _: service.snapshots.create(job.corpus), of=job.corpus))
+    async with told(job) as progress:
+        made = await service.library.on(lambda _: service.snapshots.create(job.corpus, progress), of=job.corpus)
+    return asdict(made)
 
 
 async def _restore(service: Service, job: Running) -> dict[str, Any]:
     """From what was uploaded, or from one of the server's own snapshots."""
     name = job.corpus
     file = job.spool or service.snapshots.path(job.options["of"], job.options["snapshot"])
-    await service.library.on(lambda _: service.snapshots.restore(name, file), of=name)
+    async with told(job) as progress:
+        await service.library.on(lambda _: service.snapshots.restore(name, file, progress), of=name)
     corpus, size = await service.library.on(lambda corpora: corpora.corpus(name), of=name)
     return {"documents": size.documents, "passages": size.passages, "fingerprint": corpus.fingerprint}

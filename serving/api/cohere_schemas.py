@@ -120,6 +120,9 @@ class CohereRerankRequest(Body):
     documents: Annotated[Texts, BeforeValidator(_text_of, json_schema_input_type=str | _SomeDocuments)]
     model: AskedModel = None
     top_n: int | None = Field(default=None, ge=1)
+    max_tokens_per_doc: int | None = Field(
+        default=4096, ge=1, description="of each document no more are read, nor more than the model reads"
+    )
     return_documents: bool = False
 
     def options(self) -> EmbedOptions:

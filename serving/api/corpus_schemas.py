@@ -205,4 +205,7 @@ class SearchAnswer(BaseModel):
     results: list[ResultAnswer] | None = None
     took_ms: float
     mode: Literal["dense", "lexical", "hybrid"]
-    index: str = Field(description="what found them by meaning: exact, or the kind of an approximate index")
+    index: str | None = Field(
+        description="what found them by meaning: exact, or the kind of an approximate index; null where only words were"
+        " looked for"
+    )

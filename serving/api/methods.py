@@ -22,17 +22,20 @@ class Head:
             return
 
         over = False
+        files = {**scope.get("extensions", {}), "http.response.pathsend": {}}  # a file is named then, and not read
+        headers = [(name, value) for name, value in scope["headers"] if name != b"range"]  # RFC 9110, 14.2: of GET
 
         async def bare(message: Message) -> None:
             """The head, and an empty body that ends at once: a server then tells streams that the caller left."""
             nonlocal over
-            if message["type"] != "http.response.body":
+            if message["type"] not in ("http.response.body", "http.response.pathsend"):
                 await send(message)
             elif not over:
                 over = True
-                await send({**message, "body": b"", "more_body": False})
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-        get = {**scope, "method": "GET"}  # a copy: the server, too, must know that no body follows
+        # a copy: the server, too, must know that no body follows
+        get = {**scope, "method": "GET", "headers": headers, "extensions": files}
         await self._app(get, receive, bare)
         scope["route"] = get.get("route")
 

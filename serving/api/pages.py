@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from posixpath import dirname, join, normpath
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import HTMLResponse
@@ -26,23 +28,45 @@ HEADERS = {
 """Nothing runs and nothing is asked for but what this server sends; kept by browsers, but never used unasked."""
 
 _files = StaticFiles(directory=WEB, check_dir=False)
+_assets = {path.relative_to(WEB).as_posix(): path for path in WEB.rglob("*") if path.suffix in SERVED}
+_imports = re.compile(r'^import .* from "(.+)";$', re.MULTILINE)
+
+
+def _modules(*names: str) -> list[str]:
+    """These modules with those that they import, and so on."""
+    found: set[str] = set()
+    ahead = list(names)
+    while ahead:
+        if (name := ahead.pop()) not in found:
+            found.add(name)
+            ahead += [normpath(join(dirname(name), other)) for other in _imports.findall(_assets[name].read_text())]
+    return sorted(found)
+
+
+_preloads = {
+    Path(view).stem: ", ".join(f"<web/{name}>; rel=modulepreload" for name in _modules("app.js", view))
+    for view in _assets
+    if view.startswith("views/")
+}
+"""Link headers by view: without them a browser learns of each module only from the one that imports it."""
 
 
 @router.get("/", response_model=None)
-async def index(request: Request) -> Response:
-    """The page, or a pointer to the documentation where none is installed."""
-    if (page := WEB / "index.html").exists():
-        return _file(page, request)
-    return HTMLResponse(PLACEHOLDER, headers=HEADERS)
+async def index(request: Request, view: str = "search") -> Response:
+    """The page, its modules told ahead; or a pointer to the documentation where none is installed."""
+    if not (page := WEB / "index.html").exists():
+        return HTMLResponse(PLACEHOLDER, headers=HEADERS)
+    answer = _file(page, request)
+    answer.headers["link"] = _preloads.get(view, _preloads["search"])
+    return answer
 
 
 @router.get("/web/{file:path}", response_model=None)
 async def asset(file: str, request: Request) -> Response:
-    """A file of the page. Only names that the folder lists are served, so no path leads out of it."""
-    found = next((path for path in WEB.rglob("*") if path.relative_to(WEB).as_posix() == file), None)
-    if not found or found.suffix not in SERVED:
+    """A file of the page. Only names that the folder listed at first are served, so no path leads out of it."""
+    if file not in _assets:
         raise NotFound(f"there is no page file {file!r}")
-    return _file(found, request)
+    return _file(_assets[file], request)
 
 
 def _file(path: Path, request: Request) -> Response:

@@ -47,7 +47,12 @@ async def rerank(body: RerankRequest, service: ServiceDep) -> Response:
 async def cohere_rerank(body: CohereRerankRequest, service: ServiceDep, request: Request) -> Response:
     """Best first, `top_n` of them; `relevance_score` is a cosine. Where one model is served it answers for all."""
     cosines, embeddings = await service.relevance(
-        body.query, body.documents, body.options(), "documents", model=body.model
+        body.query,
+        body.documents,
+        body.options(),
+        "documents",
+        model=body.model,
+        max_tokens=body.max_tokens_per_doc,
     )
     results: list[dict[str, Any]] = [
         {"index": i, "relevance_score": float(cosines[i])} for i in _best_first(cosines)[: body.top_n]

@@ -24,6 +24,7 @@ router = APIRouter(prefix="/corpora/{name}", tags=["snapshots"], route_class=Rou
 streamed = APIRouter(prefix="/corpora/{name}", tags=["snapshots"], route_class=StreamedRoute)
 
 ZSTD = "application/zstd"
+_NEITHER = f"must be {ZSTD}, of a snapshot that is sent, or application/json, of a body that names one"
 PACKED = (ZSTD, "application/octet-stream", "application/x-tar")
 SnapshotId = Annotated[str, Path(description="id of the snapshot")]
 _JOB: dict[str, Any] = {"status_code": 202, "response_model": JobAnswer, "responses": ACCEPTED}
@@ -120,6 +121,8 @@ async def restore(name: CorpusName, request: Request, service: ServiceDep) -> Re
     serves until the snapshot is checked and whole.
     """
     assert isinstance(request, BoundedRequest), "StreamedRoute makes it"
+    if "content-type" not in request.headers:
+        raise UnsupportedMedia(_NEITHER, field="content-type")
     media = media_type(request)
     async with service.jobs.spool() as spool:
         if is_json(media):
@@ -131,7 +134,7 @@ async def restore(name: CorpusName, request: Request, service: ServiceDep) -> Re
             await service.library.on(lambda _: service.snapshots.path(of, asked.snapshot), of=name)
             return await submitted(service.jobs, "restore", name, {"of": of, "snapshot": asked.snapshot})
         if media not in PACKED:
-            raise UnsupportedMedia(f"a snapshot comes as {ZSTD}, or is named in application/json, not as {media[:80]}")
+            raise UnsupportedMedia(f"{_NEITHER}, not {media[:80]}", field="content-type")
         async with service.receiving():
             await request.arrive(spool.write, service.settings.max_upload_bytes, IN_MEMORY)
         return await while_connected(request, submitted(service.jobs, "restore", name, {}, spool=spool))

@@ -6,6 +6,7 @@ import logging
 import os
 import queue
 import threading
+from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -75,17 +76,29 @@ def build(material: Material, target: float, plan: Plan, kinds: Mapping[str, Kin
     )
 
 
+Work = Callable[[Pause], None]
+
+
 class Builder:
-    """One thread of low priority for the builds of all corpora, one after the other."""
+    """One thread of low priority for the builds of all corpora, one after the other, the brief ones between the steps
+    of the others.
+    """
 
     def __init__(self) -> None:
-        self._work: queue.SimpleQueue[Callable[[Pause], None] | None] = queue.SimpleQueue()
+        self._work: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
+        self._brief: deque[Work] = deque()
         self._closed = threading.Event()
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
 
-    def submit(self, work: Callable[[Pause], None]) -> None:
-        """Do it when its turn comes; it gets what it must call often, and which stops it when the builder closes."""
+    def submit(self, work: Work, *, brief: bool = False) -> None:
+        """Do it when its turn comes; it gets what it must call often, and which stops it when the builder closes.
+
+        What is `brief` waits for no build that takes long.
+        """
+        if brief:
+            self._brief.append(work)
+            work = self._do_brief
         with self._starting:
             if self._thread is None and not self._closed.is_set():
                 self._thread = threading.Thread(target=self._run, name=THREAD, daemon=True)
@@ -103,13 +116,25 @@ class Builder:
         with suppress(OSError):  # no such thing here; it only makes the others wait longer
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
         while (work := self._work.get()) is not None and not self._closed.is_set():
-            try:
-                work(self._pause)
-            except CancelledError:
-                continue
-            except Exception:  # of one corpus, whose next write asks again; the thread is there for the others too
-                log.exception("an index could not be built")
+            self._do(work, self._pause)
+
+    def _do(self, work: Work, pause: Pause) -> None:
+        try:
+            work(pause)
+        except CancelledError:
+            return
+        except Exception:  # of one corpus, whose next write asks again; the thread is there for the others too
+            log.exception("an index could not be built")
 
     def _pause(self) -> None:
+        self._check_open()
+        self._do_brief(self._check_open)
+
+    def _do_brief(self, _: Pause) -> None:
+        """All there is, whether its own turn has come or that of a longer build, which pauses."""
+        while self._brief:
+            self._do(self._brief.popleft(), self._check_open)
+
+    def _check_open(self) -> None:
         if self._closed.is_set():
             raise CancelledError

@@ -36,9 +36,11 @@ class Hnsw:
         """Vectors in the order of their rows; one thread gives the same graph every time."""
         index = faiss.IndexHNSWFlat(vectors.shape[1], parameters["M"], faiss.METRIC_INNER_PRODUCT)
         index.hnsw.efConstruction = parameters["efConstruction"]
-        for block in blocks(vectors, pause):
-            index.add(block)
-        return index
+        return _with(index, vectors, pause)
+
+    def extended(self, index: faiss.Index, vectors: Floats, pause: Pause) -> faiss.Index:
+        """A copy of what `build` made, in memory, with further vectors."""
+        return _with(faiss.clone_index(index), vectors, pause)
 
     def complete(self, index: faiss.Index, vectors: Floats) -> faiss.Index:
         """See `Kind`."""
@@ -67,3 +69,9 @@ class Hnsw:
         parameters = faiss.SearchParametersHNSW(efSearch=max(wanted.effort, wanted.rows))
         _, rows = index.search(queries, wanted.rows, params=limited(parameters, wanted.bitmap))
         return rows  # type: ignore[no-any-return]
+
+
+def _with(index: faiss.Index, vectors: Floats, pause: Pause) -> faiss.Index:
+    for block in blocks(vectors, pause):
+        index.add(block)
+    return index

@@ -3,58 +3,33 @@
 from __future__ import annotations
 
 import logging
-import secrets
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import monotonic
-from typing import Protocol
 
 import numpy as np
 
 from serving.failpoints import reach
 from serving.indexes import KINDS, saved
 from serving.indexes.building import Builder, Material, build
-from serving.indexes.exact import ExactIndex
+from serving.indexes.growing import Oldest, grown
 from serving.indexes.kind import CancelledError, Kind, Pause
-from serving.indexes.main import Main, Marks, Tuning
+from serving.indexes.opened import Generations, Opening
 from serving.indexes.plan import Plan
+from serving.indexes.reading import Read, Source
 from serving.indexes.report import Report
-from serving.indexes.saved import Identity, UnfitError
-from serving.indexes.seen import Seen
-from serving.indexes.tuning import held_out
+from serving.indexes.saved import Identity
+from serving.indexes.tuning import held_out, most_queries
 from serving.ports import Floats, Keys, Ranking
 
 __all__ = ["Identity", "LiveIndex", "Plan", "Report", "Source"]
 log = logging.getLogger(__name__)
 
-ROOM = 250_000
-"""Vectors that are read into memory when an index is opened; more are copied to a file."""
 AGAIN = 60.0
 """Seconds after a build that failed, before which there is no other."""
-
-
-class Source(Protocol):
-    """The truth about one corpus. Called from any thread."""
-
-    def vectors(self, after: int) -> Iterator[tuple[Keys, Floats]]:
-        """Those of keys beyond `after`, in blocks in order of keys."""
-
-    def tombstones(self, upto: int) -> Keys:
-        """Sorted keys up to `upto` that are no more and were not buried."""
-
-    def bury(self, keys: Keys) -> None:
-        """No index on disk has them any more."""
-
-    def last_key(self) -> int:
-        """The greatest ever given out."""
-
-    def count(self) -> int:
-        """Vectors that there are."""
 
 
 class LiveIndex:
@@ -71,16 +46,19 @@ class LiveIndex:
         threads: int = 1,
         plan: Plan | None = None,
         kinds: Mapping[str, Kind] = KINDS,
+        beside: Read | None = None,
     ) -> None:
-        """Open what `folder` keeps, if it fits, and catch up with the source.
+        """Take `beside`, or open what `folder` keeps, if it fits, and catch up with the source.
 
         Args:
             folder: of this corpus alone; None: a temporary one.
             threads: that one search may use.
+            beside: what was read of these vectors before they served.
         """
         self._source, self._identity, self._builder = source, identity, builder
         self._temporary = TemporaryDirectory(ignore_cleanup_errors=True) if folder is None else None
         self._folder = Path(self._temporary.name) if self._temporary else folder or Path()
+        self._generations = Generations(self._folder)
         self._target, self._threads, self._plan, self._kinds = target, threads, plan or Plan(), dict(kinds)
         self._changing = threading.Lock()
         """Around every change of what is seen."""
@@ -88,13 +66,15 @@ class LiveIndex:
         """Around a build."""
         self._removed_since: list[Keys] | None = None
         """Since a build began, which does not know of it; None: none is under way."""
-        self._queued = False
+        self._growable = True
+        """No, once a graph beside the main part did not reach the target, until the next build."""
+        self._building = 0
+        """The key up to which a build under way takes all in."""
+        self._queued = self._growing = False
         self._not_before = 0.0
         self._closed = False
-        self._covered = 0
-        self._generation: Path | None = None
-        self._tail = ExactIndex(identity.dim)
-        self._seen = self._open()
+        opening = Opening(source, identity, self._generations, self._kinds, threads)
+        self._seen, self._tail, self._generation, self._covered = opening.opened(beside)
         self._consider()
 
     @property
@@ -110,28 +90,21 @@ class LiveIndex:
     @property
     def kind(self) -> str:
         """As in `report`."""
-        return self._seen.main.kind
+        return self._seen.foremost.kind
 
     def __len__(self) -> int:
-        return self._seen.marks.count + self._seen.fresh
+        return self._seen.held
 
     @property
     def nbytes(self) -> int:
         """Memory, mapped files not counted."""
-        return self._tail.nbytes + len(self._seen.main.keys)
+        return self._tail.nbytes + self._seen.built + sum(part.main.bytes for part in self._seen.parts[1:])
 
     @property
     def report(self) -> Report:
         """What it is now."""
-        seen = self._seen
-        return Report.of(
-            seen.main,
-            target=self._target(),
-            tail=seen.fresh,
-            dead=seen.dead,
-            memory=self.nbytes,
-            building=self._queued or self._making.locked(),
-        )
+        building = self._queued or self._making.locked()
+        return Report.of(self._seen, target=self._target(), memory=self.nbytes, building=building)
 
     def add(self, keys: Keys, vectors: Floats) -> None:
         """Add (N, D) vectors under N keys, each greater than all it ever held."""
@@ -174,63 +147,17 @@ class LiveIndex:
         with self._changing:
             self._closed = True
         if erase:
-            for generation in self._generations():
-                saved.remove(generation)
-            with suppress(OSError):  # not there, or not empty
-                self._folder.rmdir()
+            self._generations.erase()
         if self._temporary:
             self._temporary.cleanup()
-
-    def _open(self) -> Seen:
-        seen = None
-        for generation in self._generations():
-            if seen is None and (generation / saved.MANIFEST).exists():
-                try:
-                    main, covered = saved.load(generation, self._identity, self._kinds, self._threads)
-                    seen = self._caught_up(generation, main, covered)
-                    continue
-                except UnfitError as error:
-                    log.warning("index %s is made anew from the store: %s", generation, error)
-            saved.remove(generation)  # also a build that did not come to its end, and what one has replaced
-        return seen or self._anew()
-
-    def _caught_up(self, generation: Path, main: Main, covered: int) -> Seen:
-        if covered > self._source.last_key():
-            raise UnfitError(f"{generation / saved.MANIFEST}: it covers more than the store ever held")
-        marks = Marks(len(main.keys)).without(main.rows(self._source.tombstones(covered)))
-        tail = ExactIndex(self._identity.dim)
-        for keys, vectors in self._source.vectors(covered):
-            tail.add(keys, vectors)
-        if marks.count + len(tail) != (there := self._source.count()):
-            raise UnfitError(
-                f"{generation / saved.KEYS}: with it {marks.count + len(tail)} vectors, in the store {there}"
-            )
-        self._generation, self._covered, self._tail = generation, covered, tail
-        return Seen(main, marks, tail.held)
-
-    def _anew(self) -> Seen:
-        dim, blocks = self._identity.dim, self._source.vectors(0)
-        none = Main(np.empty(0, np.int64), np.empty((0, dim), np.float32), None, Tuning(self._target()))
-        for keys, vectors in blocks:
-            self._tail.add(keys, vectors)
-            if len(self._tail) >= ROOM:
-                return self._from_file(chain([(self._tail.held.keys, self._tail.held.vectors)], blocks))
-        return Seen(none, Marks(0), self._tail.held)
-
-    def _from_file(self, blocks: Iterator[tuple[Keys, Floats]]) -> Seen:
-        generation = self._new_generation()
-        keys, vectors = saved.write_vectors(generation, self._identity.dim, blocks)
-        main = Main(keys, vectors, None, Tuning(0.0), reason="the index is not built yet")
-        self._tail, self._covered = ExactIndex(self._identity.dim), int(keys[-1])
-        manifest = saved.describe(generation, main, self._identity, self._covered)
-        saved.save(generation, manifest)
-        self._generation = generation
-        return Seen(replace(main, bytes=saved.size(manifest)), Marks(len(keys)), self._tail.held)
 
     def _consider(self) -> None:
         if not self._queued and monotonic() >= self._not_before and self._wants_build():
             self._queued = True
             self._builder.submit(self._build_behind)
+        if not self._growing and self._wants_growth():
+            self._growing = True
+            self._builder.submit(self._grow_behind, brief=True)
 
     def _wants_build(self) -> bool:
         seen = self._seen
@@ -238,7 +165,14 @@ class LiveIndex:
             return False
         if len(seen.main.keys) and seen.main.tuning.target != self._target():
             return True
-        return self._plan.wanted(len(seen.main.keys), seen.dead, seen.fresh)
+        return self._plan.wanted(seen.built, seen.dead, seen.fresh)
+
+    def _wants_growth(self) -> bool:
+        """Where the main part is searched exactly, for the sake of the target or of its size, so is the rest."""
+        seen = self._seen
+        if self._closed or not self._growable or (len(seen.main.keys) and seen.main.approximate is None):
+            return False
+        return self._plan.outgrown(seen.built, seen.tail_count)
 
     def _build_behind(self, pause: Pause) -> None:
         try:
@@ -254,19 +188,54 @@ class LiveIndex:
             self._queued = False
         self._consider()
 
-    def _build(self, pause: Pause) -> None:
+    def _grow_behind(self, pause: Pause) -> None:
+        try:
+            if self._wants_growth():  # still
+                self._grow(self._step(pause))
+        except CancelledError:
+            return
+        except (RuntimeError, MemoryError) as error:  # FAISS's own errors are RuntimeErrors
+            self._growable = False
+            log.warning("the tail of the index in %s is searched exactly until the next build: %s", self._folder, error)
+        finally:
+            self._growing = False
+        self._consider()
+
+    def _grow(self, step: Pause) -> None:
+        """Take the oldest of the tail into the part that grows, or into another if a build takes that one in."""
+        with self._changing:
+            seen, building = self._seen, self._building
+        live = np.flatnonzero(seen.tail.live)
+        held = most_queries(len(live))
+        oldest, newest = live[: len(live) - held][: self._plan.least], live[len(live) - held :]
+        before = seen.parts[-1].main if len(seen.parts) > 1 and seen.last_grown > building else None
+        taken = Oldest(seen.tail.keys[oldest], seen.tail.vectors[oldest], seen.tail.vectors[newest])
+        main = grown(before, taken, self._target(), step)
+        with self._changing:
+            self._check_open()
+            self._tail = self._seen.after(int(taken.keys[-1]))
+            self._seen = self._seen.grown(before, main, self._tail.held)
+
+    def _step(self, pause: Pause) -> Pause:
         def step() -> None:
             pause()
-            if self._closed:
-                raise CancelledError
+            self._check_open()
 
+        return step
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise CancelledError
+
+    def _build(self, pause: Pause) -> None:
+        step = self._step(pause)
         with self._making:
             step()
-            old, generation = self._generation, self._new_generation()
+            old, generation = self._generation, self._generations.following()
             try:
                 self._make(generation, step)
             finally:
-                self._removed_since = None
+                self._removed_since, self._building = None, 0
                 if self._generation != generation:
                     saved.remove(generation)
             if old is not None:
@@ -274,32 +243,25 @@ class LiveIndex:
             reach("index.before-bury")
             graves = np.setdiff1d(self._source.tombstones(self._covered), self._seen.main.keys)
             with self._changing:
-                step()  # closed, its corpus may have another history by now, with graves of its own
+                self._check_open()  # closed, its corpus may have another history by now, with graves of its own
                 self._source.bury(graves)
 
     def _make(self, generation: Path, step: Pause) -> None:
         with self._changing:
             seen, removed = self._seen, [np.empty(0, np.int64)]
             self._removed_since = removed
-            covered = max([self._covered, *seen.tail.keys[-1:].tolist()])
+            covered = self._building = max(self._covered, seen.last)
         reach("index.compaction")
-        count, target = seen.marks.count + seen.fresh, self._target()
+        count, target = seen.held, self._target()
         held = held_out(count if count >= self._plan.least else 0)
         keys, vectors = saved.write_vectors(generation, self._identity.dim, seen.copy(held))
         main = build(Material(generation, keys, vectors, len(held)), target, self._plan, self._kinds, step)
-        manifest = saved.describe(generation, main, self._identity, covered)
-        main = replace(main, bytes=saved.size(manifest))
+        described = saved.describe(generation, main)
+        main = replace(main, bytes=saved.size(described))
         with self._changing:
-            step()
-            saved.save(generation, manifest)
+            self._check_open()
+            saved.save(generation, saved.vouched(described, self._identity, covered))
             self._tail = self._seen.after(covered)
-            self._seen = Seen(main, Marks(len(keys)), self._tail.held).changed(np.concatenate(removed), self._tail.held)
-            self._generation, self._covered = generation, covered
-
-    def _generations(self) -> list[Path]:
-        """Newest first."""
-        return sorted((path for path in self._folder.glob("*-*") if path.is_dir()), reverse=True)
-
-    def _new_generation(self) -> Path:
-        numbers = [int(path.name.split("-")[0]) for path in self._generations()]
-        return self._folder / f"{max(numbers, default=0) + 1:08d}-{secrets.token_hex(4)}"
+            rebuilt = self._seen.rebuilt(main, covered, self._tail.held)
+            self._seen = rebuilt.changed(np.concatenate(removed), self._tail.held)
+            self._generation, self._covered, self._growable = generation, covered, True

@@ -32,6 +32,13 @@ class Plan:
         """Whether so many vectors in the main index and in the tail, some of them removed, call for a build."""
         return tail > max(self.least - 1, self.tail * main) or dead > self.dead * main
 
+    def outgrown(self, built: int, tail: int) -> bool:
+        """Whether a tail of so many vectors is too long to be searched exactly until a build takes it in.
+
+        Where there is no index yet, the first build is as brief as what would be done before it.
+        """
+        return "hnsw" in self.kinds and tail > (self.least // 2 if built else 3 * self.least // 2)
+
     def fitting(self, kinds: Mapping[str, Kind], count: int, dim: int) -> list[Kind]:
         """Those of its kinds that `count` vectors can be built with."""
         memory = free_memory() // 2 if self.memory is None else self.memory

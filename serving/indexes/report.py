@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass, field, replace
+from typing import Literal, cast
 
-from serving.indexes.main import Main
+from serving.indexes.seen import Seen
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +30,7 @@ class Report:
     main: int
     """Vectors built in, removed ones too."""
     tail: int
-    """Vectors added since."""
+    """Vectors added since, searched exactly."""
     dead: int
     """Vectors of `main` that were removed."""
     state: Literal["ready", "building"]
@@ -38,35 +38,28 @@ class Report:
     """Why it is exact, if it is."""
 
     @classmethod
-    def of(cls, main: Main, *, target: float, tail: int, dead: int, memory: int, building: bool) -> Report:
-        """Of `main` and what goes with it."""
-        state: Literal["ready", "building"] = "building" if building else "ready"
+    def of(cls, seen: Seen, *, target: float, memory: int, building: bool) -> Report:
+        """Of `seen`, in the words of its foremost part."""
+        main, state = seen.foremost, "building" if building else "ready"
+        found = cls(
+            kind=main.kind,
+            target=target,
+            recall=min((part.main.tuning.recalls[1.0] for part in seen.parts if part.main.approximate), default=1.0),
+            build_seconds=main.build_seconds,
+            bytes=memory + seen.main.bytes,
+            main=seen.built,
+            tail=seen.tail_count,
+            dead=seen.dead,
+            state=cast("Literal['ready', 'building']", state),
+            reason=main.reason,
+        )
         if main.approximate is None:
-            return cls(
-                kind=main.kind,
-                target=target,
-                recall=1.0,
-                build_seconds=main.build_seconds,
-                bytes=memory + main.bytes,
-                main=len(main.keys),
-                tail=tail,
-                dead=dead,
-                state=state,
-                reason=main.reason,
-            )
+            return found
         kind, parameters, _ = main.approximate
         tuning = main.tuning
-        return cls(
-            kind=main.kind,
+        return replace(
+            found,
             parameters=dict(parameters) | ({kind.knob: tuning.efforts[1.0]} if kind.knob else {}),
-            target=target,
-            recall=tuning.recalls[1.0],
             recall_by_filter={f"{share:g}": recall for share, recall in tuning.recalls.items() if share < 1},
             queries=tuning.queries,
-            build_seconds=main.build_seconds,
-            bytes=memory + main.bytes,
-            main=len(main.keys),
-            tail=tail,
-            dead=dead,
-            state=state,
         )

@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -62,17 +62,11 @@ def write_index(folder: Path, built: Approximate, vectors: Floats) -> Approximat
     return built._replace(built=built.kind.read(str(path), vectors))
 
 
-def describe(folder: Path, main: Main, identity: Identity, covered: int) -> dict[str, Any]:
-    """The manifest of what lies in `folder`, which is read whole for it.
-
-    Args:
-        covered: every key of the store up to it is here, or is no more.
-    """
+def describe(folder: Path, main: Main) -> dict[str, Any]:
+    """What the manifest says of what lies in `folder`, which is read whole for it."""
     return {
         "format": FORMAT,
         "faiss": faiss.__version__,
-        "identity": identity._asdict(),
-        "covered": covered,
         "kind": main.approximate and main.approximate.kind.name,
         "parameters": dict(main.approximate.parameters) if main.approximate else {},
         "tuning": asdict(main.tuning),
@@ -80,6 +74,15 @@ def describe(folder: Path, main: Main, identity: Identity, covered: int) -> dict
         "reason": main.reason,
         "files": {path.name: _described(path) for path in sorted(folder.iterdir())},
     }
+
+
+def vouched(described: dict[str, Any], identity: Identity, covered: int) -> dict[str, Any]:
+    """The manifest of what was described, and which vectors these are.
+
+    Args:
+        covered: every key of the store up to it is here, or is no more.
+    """
+    return described | {"identity": identity._asdict(), "covered": covered}
 
 
 def save(folder: Path, manifest: dict[str, Any]) -> None:
@@ -94,7 +97,7 @@ def save(folder: Path, manifest: dict[str, Any]) -> None:
     reach("index.after-manifest")
 
 
-def load(folder: Path, identity: Identity, kinds: dict[str, Kind], threads: int) -> tuple[Main, int]:
+def load(folder: Path, identity: Identity, kinds: Mapping[str, Kind], threads: int) -> tuple[Main, int]:
     """What `save` kept, every byte of it checked, and the key that it covers.
 
     Raises:
@@ -108,7 +111,7 @@ def load(folder: Path, identity: Identity, kinds: dict[str, Kind], threads: int)
 
 
 def _loaded(
-    folder: Path, manifest: dict[str, Any], identity: Identity, kinds: dict[str, Kind], threads: int
+    folder: Path, manifest: dict[str, Any], identity: Identity, kinds: Mapping[str, Kind], threads: int
 ) -> tuple[Main, int]:
     if manifest["faiss"] != faiss.__version__:
         raise UnfitError(f"{folder / MANIFEST}: of FAISS {manifest['faiss']}, this is {faiss.__version__}")
@@ -195,7 +198,7 @@ def _seal(manifest: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
 
 
-def _read(path: Path, kinds: dict[str, Kind], name: str, parameters: Parameters, vectors: Floats) -> Approximate:
+def _read(path: Path, kinds: Mapping[str, Kind], name: str, parameters: Parameters, vectors: Floats) -> Approximate:
     try:
         kind = kinds[name]
         return Approximate(kind, parameters, kind.read(str(path), vectors))

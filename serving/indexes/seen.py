@@ -1,8 +1,9 @@
-"""What a search sees of an index at one moment: a built part, marks of what is left of it, and a tail."""
+"""What a search sees of an index at one moment: built parts, marks of what is left of them, and a tail."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -16,51 +17,121 @@ BLOCK = 16_384
 """Vectors copied at a time."""
 
 
-class Seen(NamedTuple):
-    """Nothing in it ever changes."""
+class Part(NamedTuple):
+    """What was built, and what is left of it."""
 
     main: Main
     marks: Marks
+
+    def without(self, keys: Keys) -> Part:
+        """The sorted `keys` are no more."""
+        return self._replace(marks=self.marks.without(self.main.rows(keys)))
+
+    def beyond(self, key: int) -> Part:
+        """Only what comes after it."""
+        return self._replace(marks=self.marks.without(np.flatnonzero(self.main.keys <= key)))
+
+
+class Seen(NamedTuple):
+    """Nothing in it ever changes."""
+
+    parts: tuple[Part, ...]
+    """The main one, and those that grow beside it (`growing.py`), whose keys come after its own."""
     tail: Held
 
     @property
-    def dead(self) -> int:
-        """Vectors of the built part that were removed."""
-        return len(self.main.keys) - self.marks.count
+    def main(self) -> Main:
+        """That of the first part, which alone is in files."""
+        return self.parts[0].main
 
     @property
-    def fresh(self) -> int:
+    def foremost(self) -> Main:
+        """The first that holds anything."""
+        return next((part.main for part in self.parts if len(part.main.keys)), self.main)
+
+    @property
+    def built(self) -> int:
+        """Vectors of all parts, removed ones too."""
+        return sum(len(part.main.keys) for part in self.parts)
+
+    @property
+    def dead(self) -> int:
+        """Vectors of the parts that were removed."""
+        return sum(len(part.main.keys) - part.marks.count for part in self.parts)
+
+    @property
+    def tail_count(self) -> int:
         """Vectors of the tail."""
         return int(np.count_nonzero(self.tail.live))
 
+    @property
+    def fresh(self) -> int:
+        """Vectors that are not in the main part."""
+        return sum(part.marks.count for part in self.parts[1:]) + self.tail_count
+
+    @property
+    def held(self) -> int:
+        """Vectors that may be found."""
+        return self.parts[0].marks.count + self.fresh
+
+    @property
+    def last_grown(self) -> int:
+        """The greatest key of the parts that grow; 0 if there is none."""
+        return max((int(part.main.keys[-1]) for part in self.parts[1:]), default=0)
+
+    @property
+    def last(self) -> int:
+        """That of these and of the tail."""
+        return max(self.last_grown, int(self.tail.keys[-1]) if len(self.tail.keys) else 0)
+
     def search(self, queries: Floats, k: int, allowed: Keys | None, *, exact: bool, threads: int) -> list[Ranking]:
         """See `LiveIndex.search`."""
-        if not self.marks.count:
-            return self.tail.search(queries, k, allowed)
-        built = self.main.search(queries, k, self.marks, allowed, exact=exact, threads=threads)
-        if not len(self.tail.keys):
-            return built
-        fresh = self.tail.search(queries, k, allowed)
-        return [merged(parts, k) for parts in zip(built, fresh, strict=True)]
+        found = [
+            main.search(queries, k, marks, allowed, exact=exact, threads=threads)
+            for main, marks in self.parts
+            if marks.count
+        ]
+        if len(self.tail.keys) or not found:
+            found.append(self.tail.search(queries, k, allowed))
+        return found[0] if len(found) == 1 else [merged(rankings, k) for rankings in zip(*found, strict=True)]
 
     def changed(self, removed: Keys, tail: Held) -> Seen:
         """With another tail, and without what was removed."""
-        return Seen(self.main, self.marks.without(self.main.rows(np.sort(removed))), tail)
+        removed = np.sort(removed)
+        return Seen(tuple(part.without(removed) for part in self.parts), tail)
+
+    def grown(self, before: Main | None, main: Main, tail: Held) -> Seen:
+        """With `main` in the place of `before`, if it is there yet: also of those that the tail held, up to `tail`."""
+        held = self.tail.keys[self.tail.live]
+        old = next((part.marks.live for part in self.parts if part.main is before), np.empty(0, np.bool_))
+        live = np.isin(main.keys, held, assume_unique=True)
+        live[: len(old)] = old
+        grown = Part(main, Marks(len(live), live=live))
+        others = tuple(part for part in self.parts if part.main is not before)
+        return Seen((*others, grown) if grown.marks.count else others, tail)
+
+    def rebuilt(self, main: Main, covered: int, tail: Held) -> Seen:
+        """With a main part that has all up to the key `covered`."""
+        beside = (part.beyond(covered) for part in self.parts[1:])
+        return Seen((Part(main, Marks(len(main.keys))), *(part for part in beside if part.marks.count)), tail)
 
     def copy(self, last: Rows) -> Iterator[tuple[Keys, Floats]]:
         """All that is live, by key, in blocks; those `last` of them, sorted places in this order, at the end."""
-        built = np.flatnonzero(self.marks.live)
-        built = built[np.argsort(self.main.keys[built])]
-        fresh = np.flatnonzero(self.tail.live)
-        first = np.setdiff1d(np.arange(len(built) + len(fresh)), last, assume_unique=True)
+        sources = [(main.keys, main.vectors, _by_key(main.keys, marks.live)) for main, marks in self.parts]
+        sources.append((self.tail.keys, self.tail.vectors, np.flatnonzero(self.tail.live)))
+        ends = np.cumsum([0, *(len(rows) for _, _, rows in sources)])
+        first = np.setdiff1d(np.arange(ends[-1]), last, assume_unique=True)
         for places in (first, last):
             for start in range(0, len(places), BLOCK):
                 block = places[start : start + BLOCK]
-                split = int(np.searchsorted(block, len(built)))
-                main, tail = built[block[:split]], fresh[block[split:] - len(built)]
+                splits = pairwise(np.searchsorted(block, ends).tolist())
+                chosen = [
+                    rows[block[low:high] - end]
+                    for (_, _, rows), end, (low, high) in zip(sources, ends, splits, strict=False)
+                ]
                 yield (
-                    np.concatenate([self.main.keys[main], self.tail.keys[tail]]),
-                    np.concatenate([self.main.vectors[main], self.tail.vectors[tail]]),
+                    np.concatenate([keys[rows] for (keys, _, _), rows in zip(sources, chosen, strict=True)]),
+                    np.concatenate([vectors[rows] for (_, vectors, _), rows in zip(sources, chosen, strict=True)]),
                 )
 
     def after(self, key: int) -> ExactIndex:
@@ -69,3 +140,8 @@ class Seen(NamedTuple):
         tail = ExactIndex(self.tail.vectors.shape[1])
         tail.add(self.tail.keys[chosen], self.tail.vectors[chosen])
         return tail
+
+
+def _by_key(keys: Keys, live: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Rows:
+    rows = np.flatnonzero(live)
+    return rows[np.argsort(keys[rows])]

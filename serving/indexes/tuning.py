@@ -22,9 +22,14 @@ CONFIDENCE = 1.64
 """Standard errors by which the recall measured must lie above the target: right 19 times of 20."""
 
 
+def most_queries(count: int) -> int:
+    """Of `count` vectors; at most a tenth of them."""
+    return min(QUERIES, count // 10)
+
+
 def held_out(count: int) -> Rows:
-    """Which of `count` vectors, sorted; at most a tenth of them."""
-    return np.sort(np.random.default_rng(0).choice(count, min(QUERIES, count // 10), replace=False))
+    """Which of `count` vectors, sorted."""
+    return np.sort(np.random.default_rng(0).choice(count, most_queries(count), replace=False))
 
 
 def tune(main: Main, queries: Floats, target: float, pause: Pause, shares: Sequence[float] = SHARES) -> Tuning:

@@ -13,6 +13,7 @@ from serving.errors import InsufficientStorage, NotFound, ServiceError, Unhealth
 from serving.failpoints import reach
 from serving.filters import Filter
 from serving.ports import (
+    Blocks,
     Change,
     Chunking,
     Content,
@@ -37,6 +38,7 @@ from serving.stores.matched import Matched
 from serving.stores.matching import matching
 from serving.stores.migrations import is_foreign, is_new, mark, migrate
 from serving.stores.records import DOCUMENT, DocumentRow
+from serving.stores.vectors import Table
 from serving.stores.verification import verify
 from serving.stores.writing import apply, attempt
 
@@ -174,7 +176,7 @@ class CorpusFile:
         with self._connections.reading() as reader:
             return words.search(reader, query, k, None if where is None else self._matched.keys(reader, where))
 
-    def vectors(self, keys: Sequence[int] | None, after: int) -> Iterator[tuple[Keys, Floats]]:
+    def vectors(self, keys: Sequence[int] | None, after: int) -> Blocks:
         """See `Store`. Between blocks nothing is held open."""
         if keys is not None:
             for block in blocks(sorted(set(keys))):
@@ -182,11 +184,18 @@ class CorpusFile:
                     found = vectors.of(reader, block)
                 if len(found[0]):
                     yield found
-            return
+        else:
+            yield from self._beyond(after, "vectors")
+
+    def fresh(self) -> Blocks:
+        """See `Store`."""
+        return self._beyond(0, "fresh")
+
+    def _beyond(self, after: int, table: Table) -> Blocks:
         more = True
         while more:
             with self._connections.reading() as reader:
-                found = vectors.beyond(reader, after)
+                found = vectors.beyond(reader, after, table)
             if len(found[0]):
                 after = int(found[0][-1])
                 yield found

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import orjson
 
-from serving.errors import InsufficientStorage, Unhealthy
+from serving.errors import Damaged, InsufficientStorage, Unhealthy
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +32,8 @@ def naming(path: Path) -> Iterator[None]:
 
     Raises:
         InsufficientStorage: there is no room.
-        Unhealthy: it can't be read or written, or holds something else than was written.
+        Damaged: it holds something else than was written.
+        Unhealthy: it can't be read or written.
     """
     try:
         yield
@@ -40,7 +41,7 @@ def naming(path: Path) -> Iterator[None]:
         raise
     except (OSError, DamageError, *UNREADABLE) as error:
         log.error("%s: %s", path, error)
-        told = InsufficientStorage if _is_full(error) else Unhealthy
+        told = InsufficientStorage if _is_full(error) else Damaged if _is_damage(error) else Unhealthy
         raise told(f"{path.name}: {error}") from error
 
 
@@ -48,3 +49,10 @@ def _is_full(error: Exception) -> bool:
     if isinstance(error, OSError):
         return error.errno in _FULL
     return getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
+
+
+def _is_damage(error: Exception) -> bool:
+    """Of SQLite's codes the lowest byte says what is wrong, those above it how it was noticed."""
+    if isinstance(error, sqlite3.Error):
+        return getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+    return not isinstance(error, OSError)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from models.disk import fsync
 from serving.errors import ServiceError
 from serving.failpoints import reach
-from serving.ports import StoreError
+from serving.ports import Blocks, StoreError
 from serving.stores.corpus_file import CorpusFile
 
 _BESIDE = ("-journal", "-wal", "-shm")
@@ -71,6 +71,12 @@ def prepare(name: str, file: Path) -> None:
                 fsync(file)
         finally:
             opened.close()
+
+
+def vectors(file: Path) -> Blocks:
+    """All of a whole corpus; it is in one piece again when the last of them is taken."""
+    with closing(CorpusFile(file)) as opened:
+        yield from opened.vectors(None, 0)
 
 
 def move(file: Path, to: Path) -> None:

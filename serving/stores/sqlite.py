@@ -5,15 +5,16 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 from models.disk import fsync, make_folder
-from serving.errors import Conflict, NotFound, ServiceError, Unhealthy
+from serving.errors import Conflict, Damaged, NotFound, ServiceError
 from serving.failpoints import reach
 from serving.filters import Filter
 from serving.ports import (
+    Blocks,
     Change,
     Chunking,
     Content,
@@ -25,6 +26,7 @@ from serving.ports import (
     Keys,
     Passage,
     Ranking,
+    Replacing,
     Size,
     StoreError,
     Write,
@@ -40,7 +42,7 @@ SUFFIX = ".sqlite"
 class SqliteStore:
     """See `Store`. A corpus exists once the row that describes it is committed in its file.
 
-    A file that is not a corpus that this version can serve is a corpus that answers with `Unhealthy`, which names the
+    A file that is not a corpus that this version can serve is a corpus that answers with `Damaged`, which names the
     file; the others are served. Nothing but what a killed creation or removal left is ever removed.
 
     Raises:
@@ -142,7 +144,7 @@ class SqliteStore:
         """See `Store`."""
         return self._file(name).words(query, k, where)
 
-    def vectors(self, name: str, keys: Sequence[int] | None = None, after: int = 0) -> Iterator[tuple[Keys, Floats]]:
+    def vectors(self, name: str, keys: Sequence[int] | None = None, after: int = 0) -> Blocks:
         """See `Store`."""
         return self._file(name).vectors(keys, after)
 
@@ -166,6 +168,10 @@ class SqliteStore:
         """See `Store`."""
         self._file(name).refresh(fingerprint, keys, vectors)
 
+    def fresh(self, name: str) -> Blocks:
+        """See `Store`."""
+        return self._file(name).fresh()
+
     def swap(self, name: str, fingerprint: str) -> bool:
         """See `Store`."""
         return self._file(name).swap(fingerprint)
@@ -178,10 +184,10 @@ class SqliteStore:
         """See `Store`."""
         return self._file(name).copy(to)
 
-    def adopt(self, name: str, file: Path, replacing: AbstractContextManager[None] | None = None) -> None:
+    def adopt(self, name: str, file: Path, replacing: Replacing | None = None) -> None:
         """See `Store`. Reads and writes wait while the files change places."""
         files.prepare(name, file)
-        with replacing or nullcontext(), self._lock:
+        with replacing(files.vectors(file)) if replacing else nullcontext(), self._lock:
             self._check_served(name)
             if held := self._files.get(name):
                 with held.set_aside():
@@ -215,7 +221,7 @@ class SqliteStore:
 
     def _check_served(self, name: str) -> None:
         if why := self._refused.get(name):
-            raise Unhealthy(f"{why}; move the file elsewhere, start again and restore a snapshot")
+            raise Damaged(f"{why}; move the file elsewhere, start again and restore a snapshot")
 
     def _free_path(self, name: str) -> Path:
         path = self._folder / f"{name}{SUFFIX}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Literal
 
 import numpy as np
 
@@ -15,6 +16,8 @@ from serving.stores.failures import DamageError
 Row = tuple[int, bytes, int]
 """Key, vector, checksum."""
 _STORED = "<f4"
+Table = Literal["vectors", "fresh"]
+"""Those that serve, and those of another encoder that are to."""
 
 
 def rows(keys: Iterable[int], vectors: Floats) -> Iterator[Row]:
@@ -45,9 +48,9 @@ def matrix(found: Sequence[Row]) -> tuple[Keys, Floats]:
     return keys, flat.reshape(len(found), -1 if found else 0).astype(np.float32)
 
 
-def beyond(reader: sqlite3.Connection, after: int) -> tuple[Keys, Floats]:
+def beyond(reader: sqlite3.Connection, after: int, table: Table) -> tuple[Keys, Floats]:
     """The next block; its last if it is not full."""
-    select = "SELECT key, vector, checksum FROM vectors WHERE key > ? ORDER BY key LIMIT ?"
+    select = f"SELECT key, vector, checksum FROM {table} WHERE key > ? ORDER BY key LIMIT ?"
     return matrix(reader.execute(select, (after, BLOCK)).fetchall())
 
 

@@ -115,6 +115,24 @@ def test_rerank(client: TestClient, version: str) -> None:
     assert body["usage"]["total_tokens"] == body["meta"]["billed_units"]["input_tokens"] > 0
 
 
+def test_rerank_reads_as_much_of_a_document_as_it_is_told(client: TestClient) -> None:
+    def rerank(documents: list[str], **more: Any) -> Any:
+        sent = {"query": "a b c", "documents": documents, "return_documents": True, **more}
+        return client.post("/v2/rerank", json=sent).json()
+
+    long, whole = "a b c x y z", rerank(["a b", "a b c", "a b c x y z", ""])
+    scores = {one["index"]: one["relevance_score"] for one in whole["results"]}
+    cut = rerank([long, ""], max_tokens_per_doc=2)
+    assert {one["index"]: one["relevance_score"] for one in cut["results"]} == {0: scores[0], 1: scores[3]}
+    assert {one["document"]["text"] for one in cut["results"]} == {long, ""}
+    assert rerank([long, ""])["usage"]["total_tokens"] - cut["usage"]["total_tokens"] == 4
+    for unlimited in (None, 6, 4096, 10**9):
+        (one,) = rerank([long], max_tokens_per_doc=unlimited)["results"]
+        assert one["relevance_score"] == scores[2]
+    few = rerank([long], max_tokens_per_doc=3)["results"]
+    assert few[0]["relevance_score"] == scores[1]
+
+
 def test_rerank_gives_all_and_no_documents_unless_asked(client: TestClient) -> None:
     for top_n in (None, 50):
         body = client.post("/v2/rerank", json={"query": "a", "documents": TEXTS, "top_n": top_n}).json()
@@ -138,6 +156,7 @@ def test_rerank_gives_all_and_no_documents_unless_asked(client: TestClient) -> N
         (422, "documents.0: ", "/v2/rerank", {"query": "a", "documents": [{"title": "a"}]}),
         (422, "documents.0: ", "/v2/rerank", {"query": "a", "documents": [{"text": 1}]}),
         (422, "top_n: ", "/v2/rerank", {"query": "a", "documents": ["a"], "top_n": 0}),
+        (422, "max_tokens_per_doc: ", "/v2/rerank", {"query": "a", "documents": ["a"], "max_tokens_per_doc": 0}),
         (413, "documents: 2049 texts", "/v2/rerank", {"query": "a", "documents": ["a"] * 2048}),
         (404, "/v2/nowhere", "/v2/nowhere", {}),
     ],

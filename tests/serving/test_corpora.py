@@ -21,6 +21,7 @@ from serving.indexes.live import LiveIndex
 from serving.opening import Indexes
 from serving.ports import Content, Document, Floats, Keys, Ranking, Store
 from serving.stores import STORES
+from tests.conftest import PATIENCE
 
 DIM = 16
 
@@ -83,7 +84,7 @@ def test_a_missing_corpus(tmp_path: Path) -> None:
         find(corpora, "nope", vector(0), Wanted())
     corpora.create("c")
     corpora.drop("c")
-    assert not corpora._open
+    assert corpora.index_sizes() == {}
     corpora.close()
 
 
@@ -171,13 +172,13 @@ def test_others_do_not_wait_for_a_search(tmp_path: Path, monkeypatch: pytest.Mon
         found = compute(self, queries, k, allowed, exact=exact)
         if not started.is_set():
             started.set()
-            assert finish.wait(20)
+            assert finish.wait(PATIENCE)
         return found
 
     monkeypatch.setattr(LiveIndex, "search", slow)
     with ThreadPoolExecutor(1) as pool:
         busy = pool.submit(find, corpora, "c", vector(1), Wanted())
-        assert started.wait(20)
+        assert started.wait(PATIENCE)
         corpora.put("c", content("b", 2))
         corpora.delete("c", "a")
         assert [hit.passage.document.id for hit in find(corpora, "c", vector(2), Wanted())] == ["b"]

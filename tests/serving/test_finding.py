@@ -15,8 +15,9 @@ from fastapi.testclient import TestClient
 from serving.corpora import Corpora
 from serving.filters import compile_filter
 from serving.finding import Hit, Mode, Query, Wanted
+from serving.indexes.live import LiveIndex
 from serving.opening import Indexes
-from serving.ports import Chunking, Content, Document, Floats, Span
+from serving.ports import Chunking, Content, Document, Floats, Keys, Ranking, Span
 from serving.stores import STORES
 from serving.stores.connections import Connections
 
@@ -91,6 +92,32 @@ def test_a_cursor_neither_repeats_nor_skips_while_others_write(corpora: Corpora)
         corpora.delete("c", read[turn])  # of a page that was read
         page = find(corpora, k=20, after=page[-1].place)
     assert read == whole
+
+
+def test_pages_of_an_index_that_misses_some_repeat_none_and_exact_ones_hold_all(
+    corpora: Corpora, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every tenth document is missed, as an approximate index may, unless it is exact."""
+    search = LiveIndex.search
+
+    def misses(
+        self: LiveIndex, queries: Floats, k: int, allowed: Keys | None = None, *, exact: bool = False
+    ) -> list[Ranking]:
+        if exact:
+            return search(self, queries, k, allowed, exact=True)
+        found = [(one, one.keys % 10 != 0) for one in search(self, queries, 1000, allowed)]
+        return [Ranking(one.keys[seen][:k], one.scores[seen][:k]) for one, seen in found]
+
+    def read(*, exact: bool) -> list[str]:
+        pages = [find(corpora, k=20, exact=exact)]
+        while len(pages[-1]) == 20:
+            pages.append(find(corpora, k=20, exact=exact, after=pages[-1][-1].place))
+        return [name for page in pages for name in names(page)]
+
+    monkeypatch.setattr(LiveIndex, "search", misses)
+    found = read(exact=False)
+    assert len(set(found)) == len(found) == 270
+    assert sorted(read(exact=True)) == sorted(f"d{i}" for i in range(300))
 
 
 def test_hybrid_hits_say_what_they_were_found_by(corpora: Corpora) -> None:

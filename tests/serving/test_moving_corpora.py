@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from serving.corpora import Corpora
+from tests.conftest import PATIENCE
 from tests.serving.shelf import embedded
 
 DOCUMENTS = [{"id": name, "text": f"{name} is a text", "metadata": {"n": i}} for i, name in enumerate("abcdef")]
@@ -18,7 +20,7 @@ DOCUMENTS = [{"id": name, "text": f"{name} is a text", "metadata": {"n": i}} for
 def ended(client: TestClient, answer: Any) -> dict[str, Any]:
     """The job that the answer names, when it has ended."""
     assert answer.status_code == 202, answer.text
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE
     while (job := client.get(answer.headers["location"]).json())["finished"] is None:
         assert time.monotonic() < deadline, job
         time.sleep(0.01)
@@ -59,6 +61,55 @@ def test_a_snapshot_there_and_back(filled: TestClient) -> None:
     assert (ids(filled, "d"), best(filled, "b is a text", "d")["id"]) == (list("abcdef"), "b")
     assert filled.delete(f"/corpora/c/snapshots/{made['id']}").status_code == 204
     assert filled.get("/corpora/c/snapshots").json() == {"snapshots": []}
+
+
+def test_a_snapshot_tells_how_far_it_is(filled: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Copied, hashed, packed: a third of the documents each."""
+    packing, go_on = threading.Event(), threading.Event()
+
+    def wait(place: str) -> None:
+        if place in ("snapshots.before-pack", "snapshots.before-restore"):
+            packing.set()
+            assert go_on.wait(20)
+
+    def halted(answer: Any, done: int) -> None:
+        assert packing.wait(20)
+        deadline = time.monotonic() + 30
+        while (job := filled.get(answer.headers["location"]).json())["done"] != done:
+            assert time.monotonic() < deadline, job
+            time.sleep(0.01)
+        assert job["total"] == len(DOCUMENTS)
+        go_on.set()
+        assert ended(filled, answer)["done"] == len(DOCUMENTS)
+        packing.clear()
+        go_on.clear()
+
+    monkeypatch.setattr("serving.snapshots.reach", wait)
+    monkeypatch.setattr("serving.progress.SECONDS", 0.01)
+    halted(filled.post("/corpora/c/snapshots"), len(DOCUMENTS) * 2 // 3)
+    (snapshot,) = filled.get("/corpora/c/snapshots").json()["snapshots"]
+    halted(filled.put("/corpora/c/restore", json={"snapshot": snapshot["id"]}), len(DOCUMENTS) // 2)
+
+
+def test_the_head_of_a_snapshot_is_told_and_the_file_not_read(
+    filled: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = ended(filled, filled.post("/corpora/c/snapshots"))["result"]
+    path = f"/corpora/c/snapshots/{made['id']}"
+    with monkeypatch.context() as patch:
+        patch.setattr("anyio.open_file", None)
+        for headers in ({}, {"range": "bytes=0-9"}):
+            head = filled.head(path, headers=headers)
+            assert (head.status_code, head.headers["content-length"], head.content) == (200, str(made["bytes"]), b"")
+    assert filled.get(path, headers={"range": "bytes=0-9"}).status_code == 206
+
+
+def test_a_snapshot_without_a_content_type_is_told_what_is_missing(
+    filled: TestClient, refuses: Callable[..., None]
+) -> None:
+    says = "content-type: must be application/zstd"
+    for body in (b"\x28\xb5\x2f\xfd", b'{"snapshot": "x"}'):
+        refuses((415, "Validation", says), "PUT", "/corpora/c/restore", content=body)
 
 
 def test_what_is_no_snapshot_fails_the_job_and_leaves_the_corpus(

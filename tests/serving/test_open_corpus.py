@@ -17,6 +17,7 @@ from serving.indexes.live import LiveIndex
 from serving.opening import Indexes
 from serving.ports import Change, Content, Corpus, Document, Write
 from serving.stores.sqlite import SqliteStore
+from tests.conftest import PATIENCE
 
 
 class Slow(SqliteStore):
@@ -34,7 +35,7 @@ class Slow(SqliteStore):
         """See `Store`."""
         self.groups.append(len(writes))
         self.begun.set()
-        assert self.open.wait(20)
+        assert self.open.wait(PATIENCE)
         if self.full:
             raise InsufficientStorage("the disk is full")
         return super().write(name, writes)
@@ -65,9 +66,9 @@ def together(store: Slow, corpora: Corpora, contents: Sequence[Content]) -> list
         store.open.clear()
         store.begun.clear()
         leading = threads.submit(corpora.put, "c", contents[0])
-        assert store.begun.wait(20)
+        assert store.begun.wait(PATIENCE)
         others = [threads.submit(corpora.put, "c", content) for content in contents[1:]]
-        waiting = corpora._open["c"]._pending
+        waiting = corpora._open.named("c")._pending
         while len(waiting) < len(others):
             pass
         store.open.set()
@@ -96,9 +97,9 @@ def test_all_hear_of_a_commit_that_failed_and_nothing_is_kept(store: Slow, corpo
 
 
 def test_who_waits_while_the_corpus_goes_hears_so(store: Slow, corpora: Corpora) -> None:
-    with ThreadPoolExecutor(2) as threads, corpora._open["c"].locked():
+    with ThreadPoolExecutor(2) as threads, corpora._open.named("c").locked():
         writing = threads.submit(corpora.put, "c", one("late"))
-        while not corpora._open["c"]._pending:
+        while not corpora._open.named("c")._pending:
             pass
         corpora.drop("c")
     with pytest.raises(NotFound):
@@ -118,7 +119,7 @@ def test_a_commit_needs_no_read_that_may_fail(store: Slow, corpora: Corpora, mon
         raise Unhealthy(f"{name}: too many open files")
 
     with monkeypatch.context() as patch:
-        patch.setattr(corpora._open["c"].live, "_target", lambda: 0.95)
+        patch.setattr(corpora._open.named("c").live, "_target", lambda: 0.95)
         patch.setattr(store, "corpus", no_more_files)
         assert together(store, corpora, [one("a"), one("b"), one("d")]) == [None] * 3
     assert search(corpora) == ["a", "b", "d", "first"]

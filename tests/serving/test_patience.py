@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from serving.errors import Backend, Invalid, Overloaded, ServiceError, Unhealthy
+from serving.errors import Backend, Damaged, Invalid, Overloaded, ServiceError, Unhealthy
 from serving.patience import TRIES, patiently
 
 
@@ -42,7 +42,8 @@ def test_it_gives_up_on_an_engine_that_keeps_failing() -> None:
         after(*[Backend("failed")] * TRIES)
 
 
-def test_what_will_never_do_is_said_at_once(slept: list[float]) -> None:
-    with pytest.raises(Invalid):
-        after(Invalid("no"))
+@pytest.mark.parametrize("error", [Invalid("no"), Damaged("c.sqlite: damaged")])
+def test_what_will_never_do_is_said_at_once(slept: list[float], error: ServiceError) -> None:
+    with pytest.raises(type(error)):
+        after(error)
     assert slept == []

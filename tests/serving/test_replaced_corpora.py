@@ -11,15 +11,18 @@ import numpy as np
 import pytest
 
 from serving import corpora as rooms
+from serving import opening
 from serving.corpora import Corpora
 from serving.errors import Conflict, NotFound, Unhealthy
 from serving.filters import compile_filter
 from serving.finding import Query, Wanted
+from serving.indexes import opened, reading
 from serving.indexes.live import LiveIndex
 from serving.opening import Indexes
 from serving.ports import Content, Corpus, Document, Floats, Keys, Ranking, Size
 from serving.stores import files
 from serving.stores.sqlite import SqliteStore
+from tests.conftest import PATIENCE
 
 DIM = 4
 ANY = np.ones(DIM, np.float32)
@@ -68,7 +71,7 @@ class Halt:
 
     def __call__(self, *arguments: object) -> object:
         self.begun.set()
-        assert self.go_on.wait(20)
+        assert self.go_on.wait(PATIENCE)
         return self._work(*arguments)
 
 
@@ -83,25 +86,103 @@ def checking(monkeypatch: pytest.MonkeyPatch) -> Halt:
 def test_nobody_waits_while_a_new_file_is_checked(corpora: Corpora, copy: Path, checking: Halt) -> None:
     with ThreadPoolExecutor(1) as threads:
         adopting = threads.submit(corpora.adopt, "c", copy)
-        assert checking.begun.wait(20)
+        assert checking.begun.wait(PATIENCE)
         corpora.put("c", content("more", "late"))
         assert ids(corpora) == ["late", "more", "old"]
         assert corpora.description("c").size.documents == 3
         corpora.create("another")
         checking.go_on.set()
-        adopting.result(20)
+        adopting.result(PATIENCE)
     assert ids(corpora) == ["new"]
+
+
+@pytest.fixture(params=["in memory", "in a file"])
+def reading_beside(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Halt:
+    """What an index begins with, of vectors that do not serve yet."""
+    if request.param == "in a file":
+        monkeypatch.setattr(reading, "ROOM", 2)
+    halt = Halt(reading.read)
+    monkeypatch.setattr(opening, "read", halt)
+    return halt
+
+
+def test_nobody_waits_while_the_index_of_a_restored_corpus_is_read(
+    corpora: Corpora, tmp_path: Path, reading_beside: Halt
+) -> None:
+    corpora.create("other", content=content("new", "newer", "newest"))
+    corpora.copy("other", tmp_path / "copy")
+    with ThreadPoolExecutor(1) as threads:
+        adopting = threads.submit(corpora.adopt, "c", tmp_path / "copy")
+        assert reading_beside.begun.wait(PATIENCE)
+        corpora.put("c", content("more"))
+        assert ids(corpora) == ["more", "old"]
+        reading_beside.go_on.set()
+        adopting.result(PATIENCE)
+    assert corpora._open.named("c").live is not None
+    assert ids(corpora) == ["new", "newer", "newest"]
+    corpora.put("c", content("late"))
+    corpora.delete("c", "new")
+    assert ids(corpora) == ["late", "newer", "newest"]
+    assert left_beside(tmp_path) == []
+
+
+def test_nobody_waits_while_the_index_of_another_encoder_is_read(
+    corpora: Corpora, store: SqliteStore, tmp_path: Path, reading_beside: Halt
+) -> None:
+    """What is written and removed meanwhile is in it, too."""
+
+    def embed() -> None:
+        rows = corpora.stale("c", "g", 10)
+        corpora.refresh("c", "g", [key for key, _ in rows], np.eye(len(rows), 9, dtype=np.float32))
+
+    corpora.put("c", content("gone", "replaced", "kept"))
+    embed()
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(corpora.read_fresh, "c")
+        assert reading_beside.begun.wait(PATIENCE)
+        corpora.delete("c", "gone")
+        corpora.put("c", content("replaced", "late"))
+        assert ids(corpora) == ["kept", "late", "old", "replaced"]
+        reading_beside.go_on.set()
+        beside = waiting.result(PATIENCE)
+    assert not corpora.swap("c", "g", beside), "some are not embedded yet"
+    assert ids(corpora) == ["kept", "late", "old", "replaced"]
+    embed()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(opened, "read", None)  # nothing is read again
+        assert corpora.swap("c", "g", beside)
+        (hits,) = corpora.search("c", [Query(None, np.ones(9, np.float32))], Wanted(k=100)).hits
+    assert sorted(hit.passage.document.id for hit in hits) == ["kept", "late", "old", "replaced"]
+    assert beside is not None
+    beside.discard()
+    assert left_beside(tmp_path) == []
+    corpora.close()
+    again = Corpora(SqliteStore(tmp_path / "corpora"), Indexes(tmp_path / "indexes"))
+    (hits,) = again.search("c", [Query(None, np.ones(9, np.float32))], Wanted(k=100)).hits
+    assert sorted(hit.passage.document.id for hit in hits) == ["kept", "late", "old", "replaced"]
+
+
+def left_beside(folder: Path) -> list[Path]:
+    return list((folder / "indexes" / ".beside").glob("*"))
+
+
+def test_what_a_killed_server_read_beside_is_swept(tmp_path: Path) -> None:
+    left = tmp_path / "indexes" / ".beside" / "1234" / "vectors.f32"
+    left.parent.mkdir(parents=True)
+    left.touch()
+    Indexes(tmp_path / "indexes")
+    assert left_beside(tmp_path) == []
 
 
 def test_dropped_and_restored_at_once(corpora: Corpora, copy: Path, checking: Halt) -> None:
     """One after the other, in either order: neither waits for the other for ever."""
     with ThreadPoolExecutor(2) as threads:
         adopting = threads.submit(corpora.adopt, "c", copy)
-        assert checking.begun.wait(20)
-        with corpora._open["c"].locked():
+        assert checking.begun.wait(PATIENCE)
+        with corpora._open.named("c").locked():
             checking.go_on.set()
             dropping = threads.submit(corpora.drop, "c")
-        dropping.result(20)
+        dropping.result(PATIENCE)
         assert adopting.exception(20) is None or isinstance(adopting.exception(), NotFound)
     if corpora.names():
         assert ids(corpora) == ["new"]
@@ -110,11 +191,11 @@ def test_dropped_and_restored_at_once(corpora: Corpora, copy: Path, checking: Ha
 def test_what_was_created_meanwhile_is_replaced_too(corpora: Corpora, copy: Path, checking: Halt) -> None:
     with ThreadPoolExecutor(1) as threads:
         adopting = threads.submit(corpora.adopt, "d", copy)
-        assert checking.begun.wait(20)
+        assert checking.begun.wait(PATIENCE)
         corpora.create("d", content=content("mine"))
         assert ids(corpora, "d") == ["mine"]
         checking.go_on.set()
-        adopting.result(20)
+        adopting.result(PATIENCE)
     assert ids(corpora, "d") == ["new"]
 
 
@@ -125,14 +206,14 @@ def test_who_waits_for_the_new_file_goes_on_with_it(
     monkeypatch.setattr(files, "move", moving)
     with ThreadPoolExecutor(3) as threads:
         adopting = threads.submit(corpora.adopt, "c", copy)
-        assert moving.begun.wait(20)
+        assert moving.begun.wait(PATIENCE)
         writing, searching = threads.submit(corpora.put, "c", content("late")), threads.submit(ids, corpora)
-        while not corpora._open["c"]._pending:
+        while not corpora._open.named("c")._pending:
             pass
         moving.go_on.set()
-        adopting.result(20)
-        writing.result(20)
-        assert set(searching.result(20)) <= {"new", "late"}
+        adopting.result(PATIENCE)
+        writing.result(PATIENCE)
+        assert set(searching.result(PATIENCE)) <= {"new", "late"}
     assert ids(corpora) == ["late", "new"]
 
 
@@ -144,15 +225,15 @@ def test_a_copy_under_way_keeps_only_its_end_waiting(
     monkeypatch.setattr(store, "copy", copying)
     with ThreadPoolExecutor(2) as threads:
         copied = threads.submit(corpora.copy, "c", copy.with_name("snapshot"))
-        assert copying.begun.wait(20)
+        assert copying.begun.wait(PATIENCE)
         changing = threads.submit(corpora.adopt, "c", copy) if change == "adopt" else threads.submit(corpora.drop, "c")
         corpora.put("c", content("more"))
         assert ids(corpora) == ["more", "old"]
         corpora.create("another")
         assert not changing.done()
         copying.go_on.set()
-        _, size = copied.result(20)
-        changing.result(20)
+        _, size = copied.result(PATIENCE)
+        changing.result(PATIENCE)
     assert size == Size(2, size.bytes, 2)
     assert corpora.names() == (["another", "c"] if change == "adopt" else ["another"])
 
@@ -191,9 +272,9 @@ def test_an_encoder_that_comes_during_a_search(corpora: Corpora, monkeypatch: py
 
 def test_the_encoder_that_it_has_changes_nothing(corpora: Corpora) -> None:
     corpora.warm()
-    before = corpora._open["c"].live
+    before = corpora._open.named("c").live
     assert corpora.swap("c", "f")
-    assert corpora._open["c"].live is before
+    assert corpora._open.named("c").live is before
 
 
 def test_vectors_of_another_encoder_are_not_known(corpora: Corpora) -> None:

@@ -85,6 +85,11 @@ def test_queries_and_vectors(books: TestClient) -> None:
     assert search(books, vector=[1e300 * x for x in vector])["hits"] == search(books, vector=vector)["hits"]
 
 
+def test_an_index_is_named_where_one_was_searched(books: TestClient) -> None:
+    named = {mode: search(books, query="whale", mode=mode)["index"] for mode in ("dense", "hybrid", "lexical")}
+    assert named == {"dense": "exact", "hybrid": "exact", "lexical": None}
+
+
 def test_pages_scores_and_filters(books: TestClient) -> None:
     everything = search(books, query="a", mode="Dense", exact=True)["hits"]
     assert ids(books, query="a", k=1, offset=1) == [everything[1]["id"]]

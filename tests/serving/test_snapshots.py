@@ -20,6 +20,7 @@ from serving.errors import InsufficientStorage, Invalid, NotFound, TooLarge
 from serving.finding import Query, Wanted
 from serving.opening import Indexes
 from serving.ports import Content, Document
+from serving.progress import Progress
 from serving.snapshots import CONTENT, MANIFEST, SUFFIX, Snapshots
 from serving.stores import STORES
 
@@ -54,12 +55,12 @@ def hits(corpora: Corpora, row: int, name: str = "c") -> list[str]:
 
 
 def test_there_and_back(corpora: Corpora, snapshots: Snapshots) -> None:
-    made = snapshots.create("c")
+    made = snapshots.create("c", Progress())
     assert (made.corpus, made.documents, made.passages, made.fingerprint) == ("c", 3, 3, "f")
     assert snapshots.listing("c") == [made]
     corpora.delete("c", "a")
     corpora.put("c", content("d"))
-    snapshots.restore("c", snapshots.path("c", made.id))
+    snapshots.restore("c", snapshots.path("c", made.id), Progress())
     assert ids(corpora) == ["a", "b", "c"]
     assert hits(corpora, 0) == ["a"]
     assert corpora.corpus("c")[0].description == "kept"
@@ -67,18 +68,18 @@ def test_there_and_back(corpora: Corpora, snapshots: Snapshots) -> None:
 
 
 def test_into_another_name_and_after_the_corpus_is_gone(corpora: Corpora, snapshots: Snapshots) -> None:
-    made = snapshots.create("c")
-    snapshots.restore("copy", snapshots.path("c", made.id))
+    made = snapshots.create("c", Progress())
+    snapshots.restore("copy", snapshots.path("c", made.id), Progress())
     assert ids(corpora, "copy") == ids(corpora, "c")
     corpora.put("copy", content("z"))
     assert ids(corpora) == ["a", "b", "c"]
     corpora.drop("c")
-    snapshots.restore("c", snapshots.path("c", made.id))
+    snapshots.restore("c", snapshots.path("c", made.id), Progress())
     assert hits(corpora, 1) == ["b"]
 
 
 def test_none_is_found_by_a_path(snapshots: Snapshots) -> None:
-    made = snapshots.create("c")
+    made = snapshots.create("c", Progress())
     for id in ("../c/" + made.id, made.id + "/..", "", made.id[:-1], ".."):
         with pytest.raises(NotFound):
             snapshots.path("c", id)
@@ -144,7 +145,7 @@ def test_what_is_no_snapshot_changes_nothing(corpora: Corpora, snapshots: Snapsh
     file.write_bytes(BAD[name]())
     before = sorted(path for path in tmp_path.rglob("*") if path.is_file() and "indexes" not in path.parts)
     with pytest.raises((Invalid, TooLarge)):
-        snapshots.restore("c", file)
+        snapshots.restore("c", file, Progress())
     assert ids(corpora) == ["a", "b", "c"]
     assert hits(corpora, 2) == ["c"]
     assert before == sorted(path for path in tmp_path.rglob("*") if path.is_file() and "indexes" not in path.parts)
@@ -152,18 +153,18 @@ def test_what_is_no_snapshot_changes_nothing(corpora: Corpora, snapshots: Snapsh
 
 @pytest.mark.parametrize("at", [0.0, 0.1, 0.5, 0.9, 0.999])
 def test_a_damaged_one_is_refused(corpora: Corpora, snapshots: Snapshots, tmp_path: Path, at: float) -> None:
-    whole = snapshots.path("c", snapshots.create("c").id).read_bytes()
+    whole = snapshots.path("c", snapshots.create("c", Progress()).id).read_bytes()
     place = int(at * (len(whole) - 1))
     for damaged in (whole[:place], whole[:place] + bytes([whole[place] ^ 0x40]) + whole[place + 1 :]):
         file = tmp_path / "damaged"
         file.write_bytes(damaged)
         with pytest.raises(Invalid):
-            snapshots.restore("c", file)
+            snapshots.restore("c", file, Progress())
         assert ids(corpora) == ["a", "b", "c"]
 
 
 def test_what_a_kill_left_is_swept(snapshots: Snapshots, tmp_path: Path) -> None:
-    made = snapshots.create("c")
+    made = snapshots.create("c", Progress())
     folder = tmp_path / "snapshots" / "c"
     for left in (".1-2.sqlite", ".1-2.sqlite-wal", f"{made.id}.tar.zst.part"):
         (folder / left).write_bytes(b"half")
@@ -172,7 +173,7 @@ def test_what_a_kill_left_is_swept(snapshots: Snapshots, tmp_path: Path) -> None
 
 
 def test_one_that_is_damaged_hides_no_other(snapshots: Snapshots, tmp_path: Path) -> None:
-    made = snapshots.create("c")
+    made = snapshots.create("c", Progress())
     (tmp_path / "snapshots" / "c" / f"20200101T000000Z-00000000{SUFFIX}").write_bytes(b"damaged")
     assert snapshots.listing("c") == [made]
 
@@ -181,13 +182,13 @@ def test_one_that_is_damaged_hides_no_other(snapshots: Snapshots, tmp_path: Path
 def test_a_full_disk_is_said(
     corpora: Corpora, snapshots: Snapshots, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, work: str
 ) -> None:
-    made = snapshots.path("c", snapshots.create("c").id)
+    made = snapshots.path("c", snapshots.create("c", Progress()).id)
 
     def full(_: str) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(of_snapshots, "reach", full)
     with pytest.raises(InsufficientStorage, match="No space left"):
-        snapshots.create("c") if work == "create" else snapshots.restore("c", made)
+        snapshots.create("c", Progress()) if work == "create" else snapshots.restore("c", made, Progress())
     assert [path.name for path in (tmp_path / "snapshots" / "c").iterdir()] == [made.name]
     assert ids(corpora) == ["a", "b", "c"]

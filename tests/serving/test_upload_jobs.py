@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +16,9 @@ from fastapi.testclient import TestClient
 from serving.app import create_app
 from serving.jobs import Requests
 from serving.service import Service
+from serving.stores.failures import naming
+from serving.stores.sqlite import SqliteStore
+from tests.conftest import PATIENCE
 from tests.serving.engines import Gate, model
 from tests.serving.ingest.uploading import DOCUMENTS, NDJSON, ended, lines, stored
 
@@ -81,7 +86,7 @@ def test_the_head_of_events_does_not_wait_for_the_job(
         engine.open.clear()
         location = client.post(DOCUMENTS, content=lines(300), headers=NDJSON).headers["location"]
         try:
-            head = pool.submit(client.head, f"{location}/events").result(timeout=5)
+            head = pool.submit(client.head, f"{location}/events").result(PATIENCE)
             assert (head.status_code, head.content) == (200, b"")
             assert head.headers["content-type"].startswith("text/event-stream")
             assert client.get(location).json()["state"] in ("queued", "running")
@@ -119,6 +124,20 @@ def test_a_corpus_that_is_deleted_takes_its_jobs_along(client: TestClient) -> No
     assert [client.get(place).json()["state"] for place in places] == ["cancelled", "cancelled"]
     assert stored(client) == 0
     assert client.delete("/corpora/nope").status_code == 404
+
+
+def test_a_job_on_a_corpus_that_is_damaged_fails_and_says_why(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def malformed(*_: object) -> None:
+        error = sqlite3.DatabaseError("database disk image is malformed")
+        error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
+        with naming(Path("c.sqlite")):
+            raise error
+
+    monkeypatch.setattr(SqliteStore, "write", malformed)
+    job = ended(client, client.post(DOCUMENTS, content=lines(300), headers=NDJSON).headers["location"])
+    assert (job["state"], job["errors"][-1]["error"]) == ("failed", "c.sqlite: database disk image is malformed")
 
 
 def test_a_key_makes_a_retry_safe(client: TestClient, refuses: Refuses) -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
-from serving.indexes.building import Builder
+from serving.indexes.building import Builder, Work
 from serving.indexes.exact import nearest
 from serving.indexes.live import Identity, LiveIndex
 from serving.indexes.plan import Plan
@@ -23,14 +22,20 @@ EVERY = ("flat", "hnsw", "ivf-flat", "ivf-sq8", "ivf-pq")
 
 
 class Turns(Builder):
-    """A builder that builds when it is told to."""
+    """A builder that builds when it is told to, and does what is brief when it is told that."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.waiting: list[Callable[[Callable[[], None]], None]] = []
+        self.waiting: list[Work] = []
+        self.brief: list[Work] = []
 
-    def submit(self, work: Callable[[Callable[[], None]], None]) -> None:
-        self.waiting.append(work)
+    def submit(self, work: Work, *, brief: bool = False) -> None:
+        (self.brief if brief else self.waiting).append(work)
+
+    def grow(self) -> None:
+        brief, self.brief = self.brief, []
+        for work in brief:
+            work(lambda: None)
 
     def build(self) -> None:
         waiting, self.waiting = self.waiting, []

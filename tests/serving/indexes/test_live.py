@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from serving.indexes import KINDS, live
+from serving.indexes import KINDS, live, reading
 from serving.indexes.building import Builder
 from serving.indexes.live import LiveIndex
 from serving.indexes.plan import Plan
@@ -136,7 +136,7 @@ def test_a_target_that_nothing_reaches_is_served_exactly_and_said(builder: Turns
 
 
 def test_many_vectors_are_read_into_a_file(builder: Turns, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live, "ROOM", 500)
+    monkeypatch.setattr(reading, "ROOM", 500)
     source = DictSource()
     source.put(clustered(2500))
     with closing(opened(source, builder, tmp_path)) as index:

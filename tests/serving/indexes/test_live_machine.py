@@ -13,6 +13,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from serving.indexes import live
 from serving.indexes.exact import nearest
 from serving.indexes.live import Identity, LiveIndex
 from serving.indexes.plan import Plan
@@ -68,12 +69,27 @@ class Machine(RuleBasedStateMachine):
         self.builder.build()
 
     @rule()
+    def grow(self) -> None:
+        self.builder.grow()
+
+    @rule(count=st.integers(1, 400))
+    def grow_during_a_build(self, count: int) -> None:
+        def meanwhile(_: str) -> None:
+            self._put(count)
+            self.builder.grow()
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(live, "reach", meanwhile)
+            self.builder.build()
+
+    @rule()
     def build_now(self) -> None:
         self.index.build_now()
 
     @rule()
     def restart(self) -> None:
         self.builder.waiting.clear()
+        self.builder.brief.clear()
         self.index.close()
         self.index = self._index()
 

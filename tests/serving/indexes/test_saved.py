@@ -29,7 +29,7 @@ def generation(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
     material = Material(folder, *saved.write_vectors(folder, DIM, [(places, clustered(COUNT))]), 100)
     plan = Plan(100 if request.param != "exact" else COUNT + 1, kinds=(request.param,))
     main = build(material, 0.9, plan, KINDS, lambda: None)
-    saved.save(folder, saved.describe(folder, main, IDENTITY, COUNT + 20))
+    saved.save(folder, saved.vouched(saved.describe(folder, main), IDENTITY, COUNT + 20))
     return folder, main
 
 

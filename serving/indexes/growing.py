@@ -1,0 +1,52 @@
+"""The older part of a tail in a graph that grows beside the main index, while a build that takes both in is far."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import NamedTuple
+
+import faiss
+import numpy as np
+
+from serving.indexes.hnsw import Hnsw
+from serving.indexes.kind import Pause
+from serving.indexes.main import Approximate, Main, Tuning
+from serving.indexes.tuning import tune
+from serving.ports import Floats, Keys
+
+_HNSW = Hnsw()
+
+
+class Oldest(NamedTuple):
+    """Of a tail: (N, D) vectors under N keys, and (Q, D) later ones to measure with."""
+
+    keys: Keys
+    vectors: Floats
+    later: Floats
+
+
+def grown(before: Main | None, oldest: Oldest, target: float, pause: Pause) -> Main:
+    """What was grown `before`, which goes on as it is, and the `oldest` of the tail in one graph.
+
+    Raises:
+        BuildError: no effort reaches the target.
+    """
+    keys, vectors, queries = oldest
+    faiss.omp_set_num_threads(1)
+    if before is None or before.approximate is None:
+        parameters = _HNSW.parameters(*vectors.shape)
+        index = _HNSW.build(vectors, parameters, pause)
+    else:
+        parameters = before.approximate.parameters
+        index = _HNSW.extended(before.approximate.built, vectors, pause)
+        keys = np.concatenate([before.keys, keys])
+    built = Approximate(_HNSW, parameters, index)
+    main = Main(keys, _stored(index), built, Tuning(target), bytes=_HNSW.memory(len(keys), vectors.shape[1]))
+    return replace(main, tuning=replace(tune(main, queries, target, pause), queries=0))  # none of them is in it
+
+
+def _stored(index: faiss.Index) -> Floats:
+    """(N, D): the graph's own vectors, not a copy; they go with it, and `Main` has both."""
+    storage = faiss.downcast_index(index.storage)
+    vectors: Floats = faiss.rev_swig_ptr(storage.get_xb(), index.ntotal * index.d).reshape(index.ntotal, index.d)
+    return vectors

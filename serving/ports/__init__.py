@@ -1,0 +1,58 @@
+"""The seams of the server: what an engine, an index and a store must do, and the values they exchange."""
+
+from __future__ import annotations
+
+from serving.ports.corpus import (
+    RECALL_TARGET,
+    Change,
+    Chunking,
+    Content,
+    Corpus,
+    Document,
+    Facet,
+    Facets,
+    FacetValue,
+    Held,
+    Passage,
+    Removal,
+    Scalar,
+    Size,
+    Span,
+    Write,
+)
+from serving.ports.engine import Embedded, Engine, EngineError, EngineOptions, Model
+from serving.ports.index import Blocks, Floats, Index, IndexSize, Keys, Ranking
+from serving.ports.store import Replacing, Store, StoreError
+
+__all__ = [
+    "RECALL_TARGET",
+    "Blocks",
+    "Change",
+    "Chunking",
+    "Content",
+    "Corpus",
+    "Document",
+    "Embedded",
+    "Engine",
+    "EngineError",
+    "EngineOptions",
+    "Facet",
+    "FacetValue",
+    "Facets",
+    "Floats",
+    "Held",
+    "Index",
+    "IndexSize",
+    "Keys",
+    "Model",
+    "Passage",
+    "Ranking",
+    "Removal",
+    "Replacing",
+    "Scalar",
+    "Size",
+    "Span",
+    "Store",
+    "StoreError",
+    "Write",
+]

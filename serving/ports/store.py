@@ -1,0 +1,128 @@
+"""What a store must do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Protocol
+
+from serving.errors import ServiceError
+from serving.filters import Filter
+from serving.ports.corpus import Change, Chunking, Content, Corpus, Document, Facets, Held, Passage, Size, Write
+from serving.ports.index import Blocks, Floats, Keys, Ranking
+
+Replacing = Callable[[Blocks], AbstractContextManager[None]]
+
+
+class StoreError(RuntimeError):
+    """The folder of the corpora, or a file in it, can't be used; the message names it."""
+
+
+class Store(Protocol):
+    """The truth. A method that returns has committed; one that raises has changed nothing. Thread-safe.
+
+    A document is held as one passage or several; each has a key. Keys are positive, grow with time and are never used
+    twice. Every method that takes the name of a corpus raises `NotFound` where there is none.
+    """
+
+    def names(self) -> list[str]:
+        """Every corpus, sorted."""
+
+    def create(self, corpus: Corpus, content: Content | None = None) -> bool:
+        """Create with all of `content` or not at all. An existing corpus only takes over the description and
+        recall target that are not None, and False is returned.
+        """
+
+    def corpus(self, name: str) -> Corpus:
+        """What it is."""
+
+    def drop(self, name: str) -> None:
+        """Remove it with every document."""
+
+    def write(self, name: str, writes: Sequence[Write]) -> list[Change | ServiceError]:
+        """All of `writes` in their order and in one commit, for one wait for the disk; what a write did, or why it did
+        nothing: `Conflict` if the corpus has another fingerprint. Documents replace those of the same id.
+        """
+
+    def embedded(
+        self, name: str, texts: Sequence[str], chunking: Chunking | None, fingerprint: str
+    ) -> list[Held | None]:
+        """Of each text that some document of the corpus has, cut in the same way, its vectors: found by content hash.
+        None of any if the corpus has another fingerprint.
+        """
+
+    def document(self, name: str, document: str) -> Document:
+        """A document by its id, or `NotFound`."""
+
+    def passages(self, name: str, keys: Sequence[int]) -> dict[int, Passage]:
+        """Those of `keys` that exist."""
+
+    def page(self, name: str, after: int, limit: int) -> list[tuple[int, Document]]:
+        """Up to `limit` documents beyond the place `after`, oldest first, each with its own place."""
+
+    def keys(self, name: str) -> Keys:
+        """Sorted keys of all passages."""
+
+    def matching(self, name: str, where: Filter) -> Keys:
+        """Sorted keys of the passages of every document whose metadata match."""
+
+    def ids_matching(self, name: str, where: Filter) -> list[str]:
+        """Ids of every document whose metadata match."""
+
+    def facets(self, name: str, values: int) -> Facets:
+        """The fields of the metadata, each with up to `values` of its most frequent values."""
+
+    def words(self, name: str, query: str, k: int, where: Filter | None = None) -> Ranking:
+        """The best `k` passages by BM25 (greater is better) that hold any word of `query`, in whatever form it comes:
+        nothing in it is an operator but a phrase in double quotes, which must occur. Equal scores oldest first.
+        """
+
+    def vectors(self, name: str, keys: Sequence[int] | None = None, after: int = 0) -> Blocks:
+        """All vectors of keys beyond `after`, or those of `keys`."""
+
+    def tombstones(self, name: str, upto: int) -> Keys:
+        """Sorted keys up to `upto` that are no more; see `bury`."""
+
+    def bury(self, name: str, keys: Keys) -> None:
+        """Forget the tombstones of `keys`: no index that is kept anywhere holds them any more."""
+
+    def last_key(self, name: str) -> int:
+        """The greatest key ever given out; 0 if none was."""
+
+    def stale(self, name: str, fingerprint: str, limit: int) -> list[tuple[int, str]]:
+        """Up to `limit` passages, key and text, that have neither a vector nor a fresh vector of `fingerprint`."""
+
+    def refresh(self, name: str, fingerprint: str, keys: Keys, vectors: Floats) -> None:
+        """Keep fresh (N, D) vectors beside those that serve; of another fingerprint than before they start anew."""
+
+    def fresh(self, name: str) -> Blocks:
+        """All fresh vectors."""
+
+    def swap(self, name: str, fingerprint: str) -> bool:
+        """Let the fresh vectors serve in place of the old in one commit; False, and nothing, while some are missing."""
+
+    def give_back(self, name: str) -> None:
+        """Give the room that nothing takes any more, of old vectors mostly, back to the disk; others write between."""
+
+    def copy(self, name: str, to: Path) -> tuple[Corpus, Size]:
+        """A consistent copy in a file of its own, of one moment, while others write; what the copy is and holds."""
+
+    def adopt(self, name: str, file: Path, replacing: Replacing | None = None) -> None:
+        """Serve what `copy` once wrote to `file`, under `name`, in place of what was there, if anything.
+
+        `file` is moved. It is checked first, which takes long; `replacing` is entered for the step that follows, with
+        all vectors of `file`.
+
+        Raises:
+            StoreError: it is no whole corpus; nothing has changed.
+        """
+
+    def verify(self, name: str) -> list[str]:
+        """What is wrong with it, a line each: structure, checksums of vectors, words. Reads everything."""
+
+    def size(self, name: str) -> Size:
+        """How much it holds."""
+
+    def close(self) -> None:
+        """Let go of everything; nothing may be called afterwards."""
