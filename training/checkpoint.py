@@ -7,23 +7,31 @@ one file: the first writes it, with the random state of each.
 
 from __future__ import annotations
 
-import errno
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save_file
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import Tensor
 
-from models.disk import replacing
 from models.encoder import Encoder
 from training.devices import Devices
 from training.objectives.base import Objective
 from training.random_state import RandomState
+from training.state_file import (
+    facts_of,
+    first_line,
+    named,
+    optimiser_tensors,
+    random_tensors,
+    restore_optimiser,
+    restore_random,
+    under,
+    write,
+)
 
 CHECKPOINT = "checkpoint.safetensors"
 
@@ -81,9 +89,9 @@ def save(state: State, folder: Path, devices: Devices, *, corpus: str) -> None:
         "scaler": state.scaler.state_dict(),
         "processes": devices.count,
     }
-    tensors = _tensors(state) | _random(devices.every(RandomState.of(devices.device)))
+    tensors = _tensors(state) | random_tensors(devices.every(RandomState.of(devices.device)))
     if devices.first:
-        _write(folder / CHECKPOINT, tensors, facts)
+        write(folder / CHECKPOINT, tensors, facts)
         for file in folder.glob("best-*.safetensors"):
             if state.best is None or file != _best_file(folder, state.best):
                 file.unlink()
@@ -100,31 +108,36 @@ def load(state: State, folder: Path, devices: Devices, *, corpus: str) -> bool:
     if not file.exists():
         return False
     try:
-        facts = _facts(file)
-        if facts["corpus"] != corpus:
-            raise CheckpointError(f"{file}: the corpus has changed since; its order can't be taken up")
-        if facts["processes"] != devices.count:
-            raise CheckpointError(
-                f"{file}: the run has {facts['processes']} processes and can't go on with {devices.count}"
-            )
+        facts = facts_of(file)
+        check_origin(file, facts, devices, corpus=corpus)
         tensors = load_file(file)
         _restore(state, tensors)
-        _restore_random(tensors, devices)
+        restore_random(tensors, devices)
         state.scaler.load_state_dict(facts["scaler"])
     except CheckpointError:
         raise
     except (OSError, SafetensorError, KeyError, TypeError, ValueError, RuntimeError) as error:
-        raise CheckpointError(f"{file}: not a checkpoint of this run: {_first_line(error)}") from error
+        raise CheckpointError(f"{file}: not a checkpoint of this run: {first_line(error)}") from error
     state.step = facts["step"]
     state.best = Best(**facts["best"]) if facts["best"] else None
     return True
 
 
+def check_origin(file: Path, facts: Mapping[str, Any], devices: Devices, *, corpus: str) -> None:
+    """Raises `CheckpointError` if corpus or number of processes are not those the run began with."""
+    if facts["corpus"] != corpus:
+        raise CheckpointError(f"{file}: the corpus has changed since; its order can't be taken up")
+    if facts["processes"] != devices.count:
+        raise CheckpointError(
+            f"{file}: the run has {facts['processes']} processes and can't go on with {devices.count}"
+        )
+
+
 def save_moment(state: State, moment: Moment, file: Path, *, step: int, sentences: Sequence[str]) -> None:
     """Writes weights and optimiser as they are, the rest as `moment` has it, and the sentences of the step to take."""
-    tensors = _tensors(state) | _random([moment.random]) | _named("objective.", moment.objective)
+    tensors = _tensors(state) | random_tensors([moment.random]) | named("objective.", moment.objective)
     tensors["rng.objective"] = moment.rng
-    _write(file, tensors, {"step": step, "sentences": list(sentences)})
+    write(file, tensors, {"step": step, "sentences": list(sentences)})
 
 
 def load_moment(state: State, file: Path, devices: Devices) -> list[str]:
@@ -134,18 +147,18 @@ def load_moment(state: State, file: Path, devices: Devices) -> list[str]:
         CheckpointError: the file is missing, damaged, or of another run.
     """
     try:
-        facts, tensors = _facts(file), load_file(file)
+        facts, tensors = facts_of(file), load_file(file)
         _restore(state, tensors)
-        _restore_random(tensors, devices)
+        restore_random(tensors, devices)
         state.step = facts["step"]
         return [str(sentence) for sentence in facts["sentences"]]
     except (OSError, SafetensorError, KeyError, TypeError, ValueError, RuntimeError) as error:
-        raise CheckpointError(f"{file}: not a step of this run: {_first_line(error)}") from error
+        raise CheckpointError(f"{file}: not a step of this run: {first_line(error)}") from error
 
 
 def save_best(encoder: Encoder, best: Best, folder: Path) -> None:
     """Writes the weights of the best evaluation; the next checkpoint makes them the run's."""
-    _write(_best_file(folder, best), _named("", encoder.state_dict()), asdict(best))
+    write(_best_file(folder, best), named("", encoder.state_dict()), asdict(best))
 
 
 def load_best(encoder: Encoder, best: Best, folder: Path) -> None:
@@ -158,67 +171,24 @@ def load_best(encoder: Encoder, best: Best, folder: Path) -> None:
     try:
         encoder.load_state_dict(load_file(file))
     except (OSError, SafetensorError, RuntimeError) as error:
-        raise CheckpointError(f"{file}: not the best weights of this run: {_first_line(error)}") from error
+        raise CheckpointError(f"{file}: not the best weights of this run: {first_line(error)}") from error
 
 
 def _best_file(folder: Path, best: Best) -> Path:
     return folder / f"best-{best.step:08d}.safetensors"
 
 
-def _facts(file: Path) -> dict[str, Any]:
-    with safe_open(file, framework="pt") as opened:
-        facts: dict[str, Any] = json.loads(opened.metadata()["state"])
-    return facts
-
-
 def _tensors(state: State) -> dict[str, Tensor]:
-    optimiser = state.optimiser.state_dict()["state"]
     return {
-        **_named("encoder.", state.encoder.state_dict()),
-        **_named("objective.", state.objective.state_dict()),
-        **{f"optimiser.{i}.{name}": x for i, slots in optimiser.items() for name, x in slots.items()},
+        **named("encoder.", state.encoder.state_dict()),
+        **named("objective.", state.objective.state_dict()),
+        **optimiser_tensors(state.optimiser),
         "rng.objective": state.rng.get_state(),
     }
 
 
-def _random(states: Sequence[RandomState]) -> dict[str, Tensor]:
-    """The random state of every process, in the order of their ranks."""
-    cpu = {f"rng.cpu.{rank}": each.cpu for rank, each in enumerate(states)}
-    return cpu | {f"rng.cuda.{rank}": each.cuda for rank, each in enumerate(states) if each.cuda is not None}
-
-
 def _restore(state: State, tensors: dict[str, Tensor]) -> None:
-    slots: dict[int, dict[str, Tensor]] = {}
-    for name, tensor in _under("optimiser.", tensors).items():
-        i, slot = name.split(".")
-        slots.setdefault(int(i), {})[slot] = tensor
-    state.encoder.load_state_dict(_under("encoder.", tensors))
-    state.objective.load_state_dict(_under("objective.", tensors))
-    state.optimiser.load_state_dict({"state": slots, "param_groups": state.optimiser.state_dict()["param_groups"]})
+    state.encoder.load_state_dict(under("encoder.", tensors))
+    state.objective.load_state_dict(under("objective.", tensors))
+    restore_optimiser(state.optimiser, tensors)
     state.rng.set_state(tensors["rng.objective"])
-
-
-def _restore_random(tensors: dict[str, Tensor], devices: Devices) -> None:
-    states = RandomState(tensors[f"rng.cpu.{devices.rank}"], tensors.get(f"rng.cuda.{devices.rank}"))
-    states.restore(devices.device)
-
-
-def _named(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {prefix + name: tensor.contiguous() for name, tensor in tensors.items()}
-
-
-def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): x for name, x in tensors.items() if name.startswith(prefix)}
-
-
-def _write(file: Path, tensors: dict[str, Tensor], facts: Mapping[str, object]) -> None:
-    with replacing(file) as beside:
-        try:
-            save_file(tensors, beside, metadata={"state": json.dumps(facts)})
-        except SafetensorError as error:  # all that it says of a full disk
-            raise OSError(errno.EIO, str(error)) from error
-
-
-def _first_line(error: Exception) -> str:
-    """Torch lists every tensor that does not fit, a line each."""
-    return str(error).partition("\n")[0]

@@ -20,7 +20,7 @@ FALLBACK_PRESET = "bert-base-uncased"
 NOT_SET = ("objective", "backbone", "preset", "params")
 """What a run is built around: an option of its own, never a `--set`."""
 
-PATHS = ("backbone", "corpus", "eval_data", "out", "run", "teacher")
+PATHS = ("backbone", "corpus", "eval_data", "out", "run", "teacher", "tokenizer")
 """Each may be written in several ways; a backbone's name, as a path, is still one name."""
 
 
@@ -130,8 +130,8 @@ class RunConfig:
             values = json.loads(text)
             recipe = OBJECTIVES[values["objective"]]
             params = next(iter(recipe.presets.values())).params
-            values["params"] = type(params)(**_checked(values["params"], kinds(type(params))))
-            return cls(**_checked(values, kinds(cls)))
+            values["params"] = type(params)(**checked(values["params"], kinds(type(params))))
+            return cls(**checked(values, kinds(cls)))
         except ConfigError:
             raise
         except (TypeError, KeyError, ValueError) as error:
@@ -166,7 +166,7 @@ class RunConfig:
     def differences(self, other: RunConfig) -> list[str]:
         """Where the two differ, as `field (this, other)`; a path is the place it leads to, however it is written."""
         mine, theirs = (asdict(c) | asdict(c.params) for c in (self, other))
-        names = [name for name in mine if name != "params" and _place(name, mine) != _place(name, theirs)]
+        names = [name for name in mine if name != "params" and place(name, mine) != place(name, theirs)]
         return [f"{name} ({mine[name]}, {theirs.get(name)})" for name in names]
 
 
@@ -203,7 +203,7 @@ def from_preset(objective: str, *, backbone: str = "minilm", preset: str | None 
     )
 
 
-def _place(name: str, values: Mapping[str, Any]) -> Any:
+def place(name: str, values: Mapping[str, Any]) -> Any:
     """The value of a field; for a path, or each of several, where it leads."""
     value = values.get(name)
     if name not in PATHS or value is None:
@@ -211,14 +211,19 @@ def _place(name: str, values: Mapping[str, Any]) -> Any:
     return [Path(path).resolve() for path in ((value,) if isinstance(value, str) else value)]
 
 
-def _checked(values: Any, known: Mapping[str, Any]) -> dict[str, Any]:
+def checked(values: Any, known: Mapping[str, Any]) -> dict[str, Any]:
+    """`values`, as JSON has them, each of the kind that `known` says; the very same names.
+
+    Raises:
+        ConfigError: a name is unknown or missing, or a value is of another kind.
+    """
     if not isinstance(values, dict) or values.keys() != known.keys():
         odd = sorted(known.keys() ^ set(values))
         raise ConfigError(f"not the configuration of a run: unknown or missing {', '.join(map(str, odd))}")
-    checked = {}
+    found = {}
     for name, value in values.items():
         try:
-            checked[name] = value if known[name] is Any else check(value, known[name])
+            found[name] = value if known[name] is Any else check(value, known[name])
         except ValueError as error:
             raise ConfigError(f"{name}: {error}") from error
-    return checked
+    return found

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Mapping
 from itertools import takewhile
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from torch.utils.tensorboard import SummaryWriter
 
@@ -19,12 +19,25 @@ ENVIRONMENT = "environment.json"
 METRICS = "metrics.jsonl"
 
 
+C = TypeVar("C")
+
 Write = Callable[[str, int, Mapping[str, float]], None]
 """`Record.write`, or what a process has in its place that leaves the record to another."""
 
 
 class RunError(ValueError):
     """The folder of the run stands in the way; the message names it."""
+
+
+class Described(Protocol):
+    """The configuration of a run."""
+
+    @property
+    def run(self) -> str:
+        """Folder of the run's record."""
+
+    def to_json(self) -> str:
+        """All of it."""
 
 
 class Record:
@@ -55,7 +68,7 @@ class Record:
             self._events.close()
 
 
-def start(config: RunConfig, environment: Mapping[str, Any]) -> Path:
+def start(config: Described, environment: Mapping[str, Any]) -> Path:
     """Creates the folder of a new run and describes the run in it.
 
     Raises:
@@ -100,8 +113,17 @@ def described(file: Path) -> RunConfig:
     Raises:
         RunError: it can't be read.
     """
+    return parsed(file, RunConfig.from_json)
+
+
+def parsed(file: Path, from_json: Callable[[str], C]) -> C:
+    """What `from_json` makes of a configuration's text.
+
+    Raises:
+        RunError: it can't be read.
+    """
     try:
-        return RunConfig.from_json(file.read_text(encoding="utf-8"))
+        return from_json(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise RunError(f"{file}: {error.strerror}") from error
     except ValueError as error:  # ConfigError, or not UTF-8

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 
 from models.disk import verdict
+from tests.training.conftest import Ended
 from training.checkpoint import CheckpointError
 from training.config import RunConfig
 from training.hardware import autocast_dtype
@@ -55,14 +56,17 @@ def logged(config: RunConfig) -> list[dict[str, Any]]:
     return [{k: v for k, v in json.loads(line).items() if k not in FIGURES} for line in lines]
 
 
-@pytest.fixture
-def uninterrupted(make_config: MakeConfig, fitted: Fit) -> RunConfig:
-    config = make_config("whole")
-    fitted(config)
-    return config
+@pytest.fixture(scope="module")
+def uninterrupted(ended: Ended) -> RunConfig:
+    return ended.config
 
 
-@pytest.mark.parametrize("step", range(1, 15))
+def some(every: Iterable[int], *soon: int) -> list[Any]:
+    """All of them, those that are not among `soon` marked slow."""
+    return [n if n in soon else pytest.param(n, marks=pytest.mark.slow) for n in every]
+
+
+@pytest.mark.parametrize("step", some(range(1, 15), 1, 5, 6, 14))
 def test_a_run_that_ends_abruptly_at_any_step_is_taken_up(
     step: int, uninterrupted: RunConfig, make_config: MakeConfig, fitted: Fit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -106,11 +110,11 @@ def test_a_damaged_configuration_is_named(content: bytes, make_config: MakeConfi
         fitted(config, resume=True)
 
 
-def test_damaged_best_weights_are_named(uninterrupted: RunConfig, fitted: Fit) -> None:
-    [best] = Path(uninterrupted.run).glob("best-*.safetensors")
+def test_damaged_best_weights_are_named(copied: RunConfig, fitted: Fit) -> None:
+    [best] = Path(copied.run).glob("best-*.safetensors")
     os.truncate(best, 1000)
     with pytest.raises(CheckpointError, match=r"best-\d+\.safetensors: not the best weights of this run"):
-        fitted(uninterrupted, resume=True)
+        fitted(copied, resume=True)
 
 
 def test_a_full_disk_names_the_file_and_the_run_goes_on_later(
@@ -123,7 +127,7 @@ def test_a_full_disk_names_the_file_and_the_run_goes_on_later(
         raise SafetensorError("I/O error: No space left on device (os error 28)")
 
     with monkeypatch.context() as patch, pytest.raises(OSError, match="No space left") as caught:
-        patch.setattr("training.checkpoint.save_file", full)
+        patch.setattr("training.state_file.save_file", full)
         fitted(config)
     line, code = verdict(caught.value)
     assert line.startswith(f"{config.run}/best-00000000.safetensors: ") and code == 1
@@ -136,19 +140,19 @@ def test_a_full_disk_names_the_file_and_the_run_goes_on_later(
 def test_a_run_in_bf16_on_two_threads_is_taken_up(
     make_config: MakeConfig, fitted: Fit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole, cut = (make_config(name, precision="bf16") for name in ("whole", "cut"))
+    whole, cut = (make_config(name, precision="bf16", max_steps=4, eval_every=2) for name in ("whole", "cut"))
     torch.set_num_threads(2)
     try:
         fitted(whole)
-        _end_after(7, cut, fitted, monkeypatch)
+        _end_after(3, cut, fitted, monkeypatch)
         _, said = fitted(cut, resume=True)
     finally:
         torch.set_num_threads(1)
-    assert "from step 5" in said and "bf16 on cpu" in said
+    assert "from step 2" in said and "bf16 on cpu" in said
     assert_same_end(whole, cut)
 
 
-@pytest.mark.parametrize("write", range(1, 9))
+@pytest.mark.parametrize("write", some(range(1, 9), 1, 2, 5))
 def test_a_run_that_ends_while_a_file_is_written_is_taken_up(
     write: int, uninterrupted: RunConfig, make_config: MakeConfig, fitted: Fit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -164,7 +168,7 @@ def test_a_run_that_ends_while_a_file_is_written_is_taken_up(
             raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr("training.checkpoint.save_file", half)
+        patch.setattr("training.state_file.save_file", half)
         try:
             fitted(config)
         except Killed:
@@ -172,10 +176,10 @@ def test_a_run_that_ends_while_a_file_is_written_is_taken_up(
     assert_same_end(uninterrupted, config)
 
 
-def test_a_finished_run_resumes_to_the_same_end(uninterrupted: RunConfig, fitted: Fit) -> None:
-    before = (Path(uninterrupted.run) / "checkpoint.safetensors").read_bytes()
-    outcome, said = fitted(uninterrupted, resume=True)
-    assert (Path(uninterrupted.run) / "checkpoint.safetensors").read_bytes() == before
+def test_a_finished_run_resumes_to_the_same_end(copied: RunConfig, fitted: Fit) -> None:
+    before = (Path(copied.run) / "checkpoint.safetensors").read_bytes()
+    outcome, said = fitted(copied, resume=True)
+    assert (Path(copied.run) / "checkpoint.safetensors").read_bytes() == before
     assert "from step 14" in said and outcome.best.step <= 14
 
 
@@ -250,15 +254,15 @@ def test_a_changed_corpus_is_refused(
         fitted(config, resume=True)
 
 
-def test_a_damaged_checkpoint_is_named(uninterrupted: RunConfig, fitted: Fit) -> None:
-    file = Path(uninterrupted.run) / "checkpoint.safetensors"
+def test_a_damaged_checkpoint_is_named(copied: RunConfig, fitted: Fit) -> None:
+    file = Path(copied.run) / "checkpoint.safetensors"
     os.truncate(file, 1000)
     with pytest.raises(CheckpointError, match=r"checkpoint\.safetensors: not a checkpoint of this run"):
-        fitted(uninterrupted, resume=True)
+        fitted(copied, resume=True)
 
 
-def test_a_checkpoint_of_another_objective_is_refused(uninterrupted: RunConfig, fitted: Fit) -> None:
-    other = replace(uninterrupted, params=replace(uninterrupted.params, head=False))
+def test_a_checkpoint_of_another_objective_is_refused(copied: RunConfig, fitted: Fit) -> None:
+    other = replace(copied, params=replace(copied.params, head=False))
     with pytest.raises(CheckpointError, match="not a checkpoint of this run"):
         fitted(other, resume=True)
 

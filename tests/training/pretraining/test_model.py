@@ -1,0 +1,156 @@
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from statistics import mode
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from transformers import DataCollatorForLanguageModeling
+
+from training.corpus import open_corpus
+from training.devices import Devices
+from training.pretraining.batches import Batch, Batches
+from training.pretraining.checkpoint import State
+from training.pretraining.config import PretrainConfig
+from training.pretraining.model import MaskedLM, Questions, initial
+from training.pretraining.sequences import START, parts
+from training.pretraining.step import Step, judged, optimiser_of
+
+TINY = {"layers": 2, "width": 32, "heads": 2, "max_length": 32, "batch_size": 6, "device": "cpu", "precision": "fp32"}
+
+
+@pytest.fixture
+def config(tiny_backbone: Path, corpus_file: Path) -> PretrainConfig:
+    """Two layers, no dropout, 6 sequences of 32 tokens."""
+    settings = {**TINY, "tokenizer": str(tiny_backbone), "corpus": (str(corpus_file),), "dropout": 0.0}
+    return PretrainConfig().override(settings)
+
+
+@pytest.fixture
+def model(config: PretrainConfig) -> MaskedLM:
+    """Its weights so large that what it says depends on what it reads."""
+    model = initial(config).double()
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.add_(torch.randn_like(weight), alpha=0.2)
+    return model
+
+
+def batches_of(config: PretrainConfig, model: MaskedLM) -> Batches:
+    return Batches(config, model, open_corpus(config.corpus), Devices("cpu"))
+
+
+def gradients(model: MaskedLM, loss: Callable[[], Tensor]) -> tuple[float, dict[str, Tensor]]:
+    model.zero_grad()
+    value = loss()
+    value.backward()  # type: ignore[no-untyped-call]
+    return value.item(), {name: w.grad.clone() for name, w in model.named_parameters() if w.grad is not None}
+
+
+def assert_equal(ours: tuple[float, dict[str, Tensor]], theirs: tuple[float, dict[str, Tensor]]) -> None:
+    assert ours[0] == pytest.approx(theirs[0], rel=1e-9)
+    assert ours[1].keys() == theirs[1].keys()
+    for name, gradient in ours[1].items():
+        torch.testing.assert_close(gradient, theirs[1][name], rtol=1e-8, atol=1e-10, msg=name)
+
+
+def test_loss_and_gradient_are_those_of_transformers_on_its_own_masked_batch(
+    model: MaskedLM, sentences: list[str]
+) -> None:
+    tokenizer = model.tokenizer
+    encoded = tokenizer(sentences[:20], return_offsets_mapping=True, return_special_tokens_mask=True)
+    length = mode(map(len, encoded["input_ids"]))
+    rows = [
+        {name: values[i] for name, values in encoded.items() if name != "token_type_ids"}
+        for i in range(20)
+        if len(encoded["input_ids"][i]) == length
+    ]
+    assert len(rows) > 2
+    with warnings.catch_warnings(action="ignore"):  # of random tokens, which its whole words know nothing of
+        collator = DataCollatorForLanguageModeling(tokenizer, whole_word_mask=True, mlm_probability=0.3, seed=1)
+    batch = collator(rows)
+    hidden = batch["labels"].ravel() != -100
+    assert hidden.sum() > 4
+    questions = Questions(batch["input_ids"], hidden.nonzero().ravel(), batch["labels"].ravel()[hidden])
+
+    ours = gradients(model, lambda: model(*questions)[0] / hidden.sum())
+    model.bert.bert.set_attn_implementation("eager")
+    theirs = gradients(model, lambda: model.bert(batch["input_ids"], labels=batch["labels"]).loss)
+    assert_equal(ours, theirs)
+
+
+def test_sentences_of_a_sequence_know_nothing_of_each_other(config: PretrainConfig, model: MaskedLM) -> None:
+    """Loss and gradient are those of transformers' model when it reads each of them alone."""
+    batch = next(batches_of(config, model).after(0, START))
+    (questions,) = batch.chunks
+    labels = torch.full((questions.ids.numel(),), -100)
+    labels[questions.places] = questions.labels
+    lengths = parts(questions.ids.numpy(), model.vocabulary.cls)
+    assert len(lengths) > 2 * len(questions.ids), "several to a sequence"
+    assert (questions.ids[:, 0] != model.vocabulary.cls).any(), "and some begin in the middle of a sentence"
+    ends = np.cumsum([0, *lengths]).tolist()
+
+    def alone() -> Tensor:
+        losses = []
+        for start, end in pairwise(ends):
+            output = model.bert(questions.ids.ravel()[None, start:end])
+            losses.append(torch.nn.functional.cross_entropy(output.logits[0], labels[start:end], reduction="sum"))
+        return torch.stack(losses).sum()
+
+    ours = gradients(model, lambda: model(*questions)[0])
+    model.bert.bert.set_attn_implementation("eager")
+    assert_equal(ours, gradients(model, alone))
+
+
+def test_a_batch_in_chunks_has_the_loss_and_the_gradient_of_the_whole(config: PretrainConfig, model: MaskedLM) -> None:
+    found = []
+    for size in (None, 1, 4):
+        changed = config.override({"chunk_size": size})
+        batch: Batch = next(batches_of(changed, model).after(0, START))
+        assert len(batch.chunks) == {None: 1, 1: 6, 4: 2}[size]
+        step = Step(
+            State(model, optimiser_of(model, learning_rate=1, weight_decay=0)),
+            Devices("cpu"),
+            clip_norm=1,
+            precision=None,
+        )
+        model.zero_grad()
+        values = step.gradients(batch)
+        assert values["loss"] == pytest.approx(judged(model, batch.chunks, None)["masked_loss"], rel=1e-6)
+        assert values["accuracy"] == pytest.approx(judged(model, batch.chunks, None)["masked_accuracy"], rel=1e-6)
+        found.append({name: w.grad.clone() for name, w in model.named_parameters() if w.grad is not None})
+    for other in found[1:]:
+        for name, gradient in other.items():
+            torch.testing.assert_close(gradient, found[0][name], rtol=1e-8, atol=1e-12, msg=name)
+
+
+def test_what_is_held_out_is_asked_whole_and_the_same_whatever_the_seed(
+    config: PretrainConfig, model: MaskedLM
+) -> None:
+    corpus = open_corpus(config.corpus)
+    tokens = sum(len(model.tokenizer(each)["input_ids"]) for each in corpus.census.held_out)
+    found = [batches_of(config.override({"seed": seed}), model).held_out() for seed in (1, 2)]
+    assert sum(each.ids.numel() for each in found[0]) == tokens and tokens % config.max_length
+    for one, other in zip(*found, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+def test_norms_and_biases_do_not_decay(config: PretrainConfig, model: MaskedLM) -> None:
+    decaying, others = optimiser_of(model, learning_rate=1, weight_decay=0.5).param_groups
+    names = {id(weight): name for name, weight in model.named_parameters()}
+    assert (decaying["weight_decay"], others["weight_decay"]) == (0.5, 0)
+    assert {id(w) for group in (decaying, others) for w in group["params"]} == set(names)
+    assert all(names[id(w)].endswith(".weight") and "LayerNorm" not in names[id(w)] for w in decaying["params"])
+    assert all("LayerNorm" in names[id(w)] or names[id(w)].endswith("bias") for w in others["params"])
+
+
+def test_the_work_of_a_token_counts_the_head_at_its_share(config: PretrainConfig, model: MaskedLM) -> None:
+    width, size = 32, len(model.tokenizer)
+    body, head = 2 * 12 * width**2, width**2 + width * size
+    assert model.work(0.0).weights == 2 * (4 * width**2 + 2 * width * 4 * width) == body
+    assert model.work(0.5).weights == body + round(0.5 * head)

@@ -1,0 +1,220 @@
+"""Whole runs, by the command."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from tokenizers import Tokenizer, models
+from transformers import AutoModelForMaskedLM, PreTrainedTokenizerFast
+
+from models.encoder import Encoder
+from training import cli
+from training.pretraining.folder import RECORD
+from training.pretraining.step import Step
+from training.speed import FIGURES
+
+Capture = pytest.CaptureFixture[str]
+
+TINY = ["layers=1", "width=32", "heads=2", "max_length=32", "batch_size=8", "precision=fp32", "device=cpu"]
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def small(tiny_backbone: Path, corpus_file: Path) -> list[str]:
+    """A run of 6 steps, judged at 0, 4 and 6."""
+    settings = [*TINY, "steps=6", "eval_every=4"]
+    return [
+        *("pretrain", "--corpus", str(corpus_file), "--tokenizer", str(tiny_backbone)),
+        *(word for setting in settings for word in ("--set", setting)),
+    ]
+
+
+def call(*arguments: str) -> int:
+    try:
+        return cli.main(arguments)
+    except SystemExit as end:
+        return int(end.code or 0)
+
+
+def metrics(run: str) -> list[dict[str, Any]]:
+    """All that does not depend on the clock."""
+    lines = map(json.loads, (Path(run) / "metrics.jsonl").read_text().splitlines())
+    return [{name: value for name, value in line.items() if name not in FIGURES} for line in lines]
+
+
+def test_a_run_leaves_a_record_and_a_model_that_encoders_are_trained_from(
+    small: list[str], corpus_file: Path, capsys: Capture
+) -> None:
+    assert call(*small) == 0
+    out, err = capsys.readouterr()
+    assert out == "artifacts/mlm: python -m training train simcse --backbone artifacts/mlm\n"
+    assert "a BERT of 1 layers, 32 wide, 0.0 million weights: 228 sentences" in err and "step 6/6: loss" in err
+    lines = metrics("runs/mlm")
+    assert [(line["kind"], line["step"]) for line in lines if line["kind"] == "evaluation"] == [
+        ("evaluation", step) for step in (0, 4, 6)
+    ]
+    steps = [line for line in lines if line["kind"] == "train"]
+    assert [line["step"] for line in steps] == list(range(1, 7))
+    assert steps[0].keys() == {"kind", "step", "loss", "accuracy", "gradient_norm", "learning_rate"}
+    first = json.loads(Path("runs/mlm/metrics.jsonl").read_text().splitlines()[1])
+    assert first.keys() >= set(FIGURES) and first["tokens_per_s"] > first["sentences_per_s"] > 0
+    kept = json.loads(Path("artifacts/mlm", RECORD).read_text())
+    assert kept["curve"] == [{k: v for k, v in line.items() if k != "kind"} for line in lines if "masked_loss" in line]
+    assert kept["config"]["width"] == 32 and kept["corpus"]["held_out"] == 12
+    assert json.loads(Path("runs/mlm/environment.json").read_text())["precision"] == "fp32"
+    assert f"{kept['curve'][-1]['masked_loss']:.4f} nats" in Path("artifacts/mlm/README.md").read_text()
+
+    mlm, report = AutoModelForMaskedLM.from_pretrained("artifacts/mlm", output_loading_info=True)
+    assert not report["missing_keys"] and not report["unexpected_keys"]
+    encoder = Encoder.load("artifacts/mlm", pooling="mean")
+    assert encoder.max_length == 32
+    ours, theirs = (each.get_input_embeddings().state_dict()["weight"] for each in (encoder.backbone, mlm))
+    assert torch.equal(ours, theirs)
+    assert (
+        call(
+            *("train", "simcse", "--backbone", "artifacts/mlm", "--corpus", str(corpus_file), "--max-steps", "1"),
+            *("--set", "batch_size=8", "--set", "precision=fp32", "--set", "device=cpu"),
+        )
+        == 0
+    )
+    assert json.loads(Path("artifacts/simcse/manifest.json").read_text())["backbone"] == "artifacts/mlm"
+
+
+@pytest.mark.usefixtures("listening_to_ctrl_c")
+def test_a_run_that_was_interrupted_ends_as_one_that_was_not(
+    small: list[str], capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert call(*small, "--out", "artifacts/whole") == 0
+    assert call(*small, "--out", "artifacts/again") == 0
+    step = Step.__call__
+
+    def pressed(self: Step, *rest: Any) -> dict[str, torch.Tensor]:
+        if self._state.step == 2:
+            signal.raise_signal(signal.SIGINT)
+        return step(self, *rest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Step, "__call__", pressed)
+        assert call(*small, "--out", "artifacts/cut") == 130
+    assert "stopped after step 3 of 6; the same command with --resume" in capsys.readouterr().err
+    assert not Path("artifacts/cut").exists()
+    with monkeypatch.context() as patch, pytest.raises(ZeroDivisionError):  # and killed once more, without a checkpoint
+        patch.setattr(Step, "__call__", lambda self, *rest: 1 / 0 if self._state.step == 5 else step(self, *rest))
+        call(*small, "--out", "artifacts/cut", "--resume")
+    assert call(*small, "--out", "./artifacts/cut", "--resume") == 0
+    assert "from step 4" in capsys.readouterr().err
+    assert metrics("runs/whole") == metrics("runs/again") == metrics("runs/cut")
+    whole, cut = (load_file(f"artifacts/{name}/model.safetensors") for name in ("whole", "cut"))
+    assert all(torch.equal(weight, cut[name]) for name, weight in whole.items())
+
+
+def test_what_a_neighbour_determines_is_learnt(tiny_backbone: Path, tmp_path: Path) -> None:
+    """Sentences of pairs: after "red" always comes "house". Without the neighbour, one of 8 is a guess."""
+    draw = random.Random(0)
+    pairs = [
+        *("red house", "green door", "blue window", "white table"),
+        *("cold rain", "hot fire", "old tree", "long river"),
+    ]
+    lines = {" ".join(draw.choices(pairs, k=3)) for _ in range(1500)}  # most of the 512
+    corpus = tmp_path / "pairs.txt"
+    corpus.write_text("".join(f"{line}\n" for line in sorted(lines)))
+    settings = [*TINY, "width=64", "dropout=0", "batch_size=32", "steps=120", "eval_every=120", "learning_rate=0.005"]
+    arguments = (word for setting in settings for word in ("--set", setting))
+    assert call("pretrain", "--corpus", str(corpus), "--tokenizer", str(tiny_backbone), *arguments) == 0
+    before, after = (line for line in metrics("runs/mlm") if line["kind"] == "evaluation")
+    assert before["masked_accuracy"] < 0.2
+    assert after["masked_accuracy"] > 0.7, "but where the neighbour is hidden, too"
+    assert after["masked_loss"] < 0.4 * before["masked_loss"]
+    losses = [line["loss"] for line in metrics("runs/mlm") if line["kind"] == "train"]
+    assert sum(losses[-20:]) < 0.4 * sum(losses[:20])
+
+
+def test_a_loss_that_is_no_number_stops_the_run(
+    small: list[str], capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = Step.gradients
+
+    def broken(self: Step, batch: Any) -> dict[str, torch.Tensor]:
+        values = step(self, batch)
+        return {**values, "loss": values["loss"] * float("nan")} if self._state.step == 4 else values
+
+    monkeypatch.setattr(Step, "gradients", broken)
+    assert call(*small) == 1
+    assert "step 5: loss nan, accuracy" in capsys.readouterr().err
+    assert len([line for line in metrics("runs/mlm") if line["kind"] == "train"]) == 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--set", "layers=0"], "layers: 0 is not above 0"),
+        (["--set", "layers=six"], "--set layers=six: expected a whole number"),
+        (["--set", "depth=6"], "--set depth=6: 'depth' is none of"),
+        (["--set", "heads=5"], "heads: a width of 384 is not to be divided among 5"),
+        (["--set", "share=1"], "share: 1.0 is not a share above 0 and below 1"),
+        (["--set", "dropout=1"], "dropout: 1.0 is not a share"),
+        (["--set", "warmup=1"], "warmup: 1.0 is not a share"),
+        (["--set", "max_length=2"], "max_length: 2 leaves no room"),
+        (["--set", "precision=fp16"], "expected one of auto, fp32, bf16"),
+        (["--set", "device=abacus"], "device 'abacus'"),
+        (["--seed", "-1"], "seed: -1 is below 0"),
+        (["--seed", str(1 << 63)], "has more than 63 bits"),
+        (["--corpus", "nowhere.txt"], "nowhere.txt: No such file or directory"),
+        (["--tokenizer", "./nowhere"], "nowhere: no such folder"),
+        (["--resume"], "runs/mlm holds no run"),
+    ],
+)
+def test_bad_options_are_one_clear_line(arguments: list[str], message: str, capsys: Capture, corpus_file: Path) -> None:
+    assert call("pretrain", "--corpus", str(corpus_file), *arguments) == 2
+    err = capsys.readouterr().err
+    assert message in err and err.count("\n") == 1
+    assert not Path("runs").exists()
+
+
+def test_a_tokenizer_without_word_pieces_is_refused(corpus_file: Path, tmp_path: Path, capsys: Capture) -> None:
+    words = Tokenizer(models.WordLevel({"a": 0}, unk_token="a"))
+    PreTrainedTokenizerFast(tokenizer_object=words).save_pretrained(tmp_path / "words")  # type: ignore[no-untyped-call]
+    (tmp_path / "words" / "config.json").write_text("{}")
+    assert call("pretrain", "--corpus", str(corpus_file), "--tokenizer", "./words") == 2
+    assert "tokenizer: ./words: not a WordPiece tokenizer" in capsys.readouterr().err
+
+
+def test_folders_that_are_taken(small: list[str], capsys: Capture) -> None:
+    Path("artifacts/thesis").mkdir(parents=True)
+    Path("artifacts/thesis/chapter.txt").write_text("dear")
+    assert call(*small, "--out", "artifacts/thesis") == 2
+    assert "artifacts/thesis exists and is not a pre-trained model" in capsys.readouterr().err
+    assert call(*small) == 0
+    assert call(*small) == 2
+    assert "runs/mlm holds a run already: --resume it" in capsys.readouterr().err
+    assert call(*small, "--resume", "--seed", "7") == 2
+    assert capsys.readouterr().err.rstrip().endswith("changed: seed (42, 7)")
+    assert call(*small, "--resume") == 0, "a run that ended only leaves its model again"
+
+
+def test_a_checkpoint_of_another_run_is_refused(small: list[str], corpus_file: Path, capsys: Capture) -> None:
+    assert call(*small) == 0
+    checkpoint = Path("runs/mlm/checkpoint.safetensors")
+    corpus = Path("corpus.txt")
+    whole = checkpoint.read_bytes()
+    checkpoint.write_bytes(whole[: len(whole) // 2])
+    assert call(*small, "--resume") == 2
+    assert "checkpoint.safetensors: not a checkpoint of this run" in capsys.readouterr().err
+    checkpoint.write_bytes(whole)
+    corpus.write_text(corpus_file.read_text() + "One more.\n")
+    Path("runs/mlm/config.json").write_text(
+        Path("runs/mlm/config.json").read_text().replace(str(corpus_file), str(corpus))
+    )
+    assert call("pretrain", "--resume") == 2
+    assert "the corpus has changed since" in capsys.readouterr().err

@@ -1,0 +1,60 @@
+"""`pretrain`: a masked language model from nothing, to train encoders from."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from training import record
+from training.config import ConfigError
+from training.pretraining.config import PretrainConfig
+from training.pretraining.run import fit
+from training.record import RunError
+
+
+def add(commands: Any) -> None:
+    """The command and its options."""
+    command = commands.add_parser("pretrain", help="a small BERT from random weights, to be trained with --backbone")
+    command.add_argument("--corpus", nargs="+", metavar="FILE", help="as in train: text, a sentence a line")
+    command.add_argument("--tokenizer", metavar="NAME|DIR", help="whose WordPiece vocabulary (default: minilm)")
+    command.add_argument("--out", metavar="DIR", help="folder of the model (default: artifacts/mlm)")
+    command.add_argument("--seed", type=int, metavar="S")
+    command.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="any other value of the run")
+    command.add_argument("--resume", action="store_true", help="go on where the run of this name was stopped")
+    command.set_defaults(command=pretrain)
+
+
+def pretrain(options: argparse.Namespace) -> int:
+    """Trains and leaves the folder."""
+    config = resolve(options)
+    fit(config, sys.stderr, resume=options.resume)
+    print(f"{config.out}: python -m training train simcse --backbone {config.out}")
+    return 0
+
+
+def resolve(options: argparse.Namespace) -> PretrainConfig:
+    """The run that the options describe; with `--resume` the stored one, which they must not contradict.
+
+    Raises:
+        ConfigError, RunError: there is no such run; the message names the option.
+    """
+    given: dict[str, Any] = {
+        name: getattr(options, name) for name in ("tokenizer", "out", "seed") if getattr(options, name) is not None
+    }
+    if options.corpus:
+        given["corpus"] = tuple(options.corpus)
+    if options.out:
+        given["run"] = str(Path("runs") / Path(options.out).resolve().name)
+    given |= PretrainConfig().parse(options.set)
+    wanted = PretrainConfig().override(given)
+    if not options.resume:
+        return wanted
+    folder = Path(wanted.run)
+    if not record.begun(folder):
+        raise RunError(f"{folder} holds no run")
+    stored = record.parsed(folder / record.CONFIG, PretrainConfig.from_json)
+    if differences := stored.differences(stored.override(given)):
+        raise ConfigError(f"--resume goes on with the run as it was; changed: {', '.join(differences)}")
+    return stored

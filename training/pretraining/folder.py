@@ -1,0 +1,64 @@
+"""What a run leaves: a folder in transformers' format, with the record of its making."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from models.draft import replacing
+from models.encoder import save_tokenizer
+from training import record
+from training.corpus import Census
+from training.environment import environment
+from training.pretraining.config import PretrainConfig
+from training.pretraining.model import MaskedLM
+from training.publish import counts
+from training.record import RunError
+
+RECORD = "pretraining.json"
+
+
+def check(folder: Path) -> None:
+    """Raises `RunError` if a model could not be put there at the end; another one that was pre-trained gives way."""
+    if folder.exists() and not (folder / RECORD).exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise RunError(f"{folder} exists and is not a pre-trained model: choose another --out")
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        TemporaryDirectory(dir=folder.parent).cleanup()
+    except OSError as error:
+        raise RunError(f"--out {folder}: {error.strerror}") from error
+
+
+def publish(config: PretrainConfig, model: MaskedLM, census: Census) -> None:
+    """Puts model, tokenizer, the record of the run and a page about it into `config.out`, whole or not at all."""
+    curve = record.evaluations(Path(config.run))
+    with replacing(Path(config.out)) as draft:
+        model.bert.save_pretrained(draft, max_shard_size="100GB")
+        save_tokenizer(model.tokenizer, draft)
+        made = {"config": asdict(config), "environment": environment(), "corpus": counts(census), "curve": curve}
+        record.write_whole(draft / RECORD, json.dumps(made, indent=2) + "\n")
+        record.write_whole(draft / "README.md", _page(config, census, curve[-1]))
+
+
+def _page(config: PretrainConfig, census: Census, last: dict[str, float]) -> str:
+    corpus = " ".join(Path(file).name for file in config.corpus) or "the documentation inside CPython"
+    loss, accuracy = last["masked_loss"], last["masked_accuracy"]
+    return f"""---
+library_name: transformers
+pipeline_tag: fill-mask
+---
+
+# {Path(config.out).resolve().name}
+
+A BERT of {config.layers} layers, {config.width} wide, with {config.heads} heads and {config.max_length} positions,
+pre-trained from random weights by Isosphere as a masked language model: whole words, {config.share:.0%} of the tokens,
+{config.steps} steps of {config.batch_size} sequences of {config.max_length} tokens.
+Corpus: {census.sentences} sentences of {corpus}.
+
+On {len(census.held_out)} sentences that it was not trained on: {loss:.4f} nats a hidden token, {accuracy:.1%} of them
+named right. `{RECORD}` has the configuration, the machine and the curve.
+
+It is no sentence encoder yet: `python -m training train simcse --backbone {config.out}` makes one.
+"""

@@ -1,0 +1,126 @@
+"""The loop of pre-training."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from training.batches import ahead
+from training.devices import Devices
+from training.diverged import DivergedError, listed
+from training.loop import READ_EVERY, InterruptedRun
+from training.pretraining import checkpoint
+from training.pretraining.batches import Batch, Batches
+from training.pretraining.checkpoint import State
+from training.pretraining.config import PretrainConfig
+from training.pretraining.model import Questions
+from training.pretraining.step import Step, judged
+from training.progress import Progress
+from training.record import Write
+from training.speed import FIGURES, Work
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """What stays the same from step to step."""
+
+    config: PretrainConfig
+    devices: Devices
+    batches: Batches
+    digest: str
+    """Of the corpus."""
+    precision: torch.dtype | None
+    """Of matrix products; None is float32."""
+    work: Work
+    peak: float
+    """Operations a second of a large matrix product, on all devices together."""
+    folder: Path
+    """Of checkpoints."""
+
+
+class Taken(NamedTuple):
+    """A step whose loss has not been looked at."""
+
+    step: int
+    batch: Batch
+    values: dict[str, Tensor]
+
+
+def pretrain(
+    state: State, step: Step, setting: Setting, record: Write, progress: Progress, *, stop: Callable[[], bool]
+) -> None:
+    """Takes `state` from its step to the last.
+
+    Raises:
+        DivergedError: a loss or gradient is NaN or infinite; the last checkpoint is from before.
+        InterruptedRun: `stop` said so; the checkpoint is from that step.
+    """
+    config, devices = setting.config, setting.devices
+    held_out = setting.batches.held_out()
+    if state.step == 0:
+        _evaluate(state, setting, held_out, record, progress)
+    batches = ahead(islice(setting.batches.after(state.step, state.position), config.steps - state.step))
+    read_every = READ_EVERY if devices.device.type == "cuda" else 1
+    state.model.train()
+    unread: list[Taken] = []
+    since = time.perf_counter()
+
+    with closing(batches):
+        for batch in batches:
+            values = step(batch, config.rate(state.step))
+            state.step, state.position = state.step + 1, batch.position
+            unread.append(Taken(state.step, batch, values))
+
+            due = state.step % config.eval_every == 0 or state.step == config.steps
+            if not due and state.step % read_every:
+                continue
+            _read(unread, since, setting, record, progress)
+            unread.clear()
+            if due:
+                _evaluate(state, setting, held_out, record, progress)
+            interrupted = state.step < config.steps and any(devices.each(stop()))
+            if due or interrupted:
+                checkpoint.save(state, setting.folder, devices, corpus=setting.digest)
+            if interrupted:
+                raise InterruptedRun(f"stopped after step {state.step} of {config.steps}")
+            since = time.perf_counter()
+
+
+def speed(batches: Sequence[Batch], seconds: float, work: Work, peak: float) -> dict[str, float]:
+    """Sentences (or parts of one), tokens and operations a second; a backward pass is two forward ones."""
+    lengths = [length for batch in batches for length in batch.lengths]
+    operations = 3 * work.forward(lengths) / seconds
+    figures = (len(lengths) / seconds, sum(lengths) / seconds, operations, operations / peak)
+    return dict(zip(FIGURES, figures, strict=True))
+
+
+def _read(unread: Sequence[Taken], since: float, setting: Setting, record: Write, progress: Progress) -> None:
+    """A line of metrics for every step, their speed the mean of them all."""
+    rows = torch.stack([torch.stack(list(taken.values.values())) for taken in unread]).tolist()
+    seconds = time.perf_counter() - since
+    figures = speed([taken.batch for taken in unread], seconds, setting.work, setting.peak)
+    for taken, row in zip(unread, rows, strict=True):
+        values = dict(zip(taken.values, row, strict=True))
+        if not all(map(math.isfinite, row)):
+            raise DivergedError(f"step {taken.step}: {listed(values)}; begin again with a lower learning_rate")
+        rate = setting.config.rate(taken.step - 1)
+        record("train", taken.step, {**values, "learning_rate": rate, **figures})
+        progress.advance(values["loss"], len(taken.batch.lengths), seconds / len(rows))
+
+
+def _evaluate(state: State, setting: Setting, held_out: Sequence[Questions], record: Write, progress: Progress) -> None:
+    """The first process judges; the others wait for it at the next step."""
+    if not setting.devices.first:
+        return
+    scores = judged(state.model, held_out, setting.precision)
+    record("evaluation", state.step, scores)
+    progress.say(f"step {state.step}: {listed({name: round(value, 4) for name, value in scores.items()})}")

@@ -1,0 +1,104 @@
+"""A whole run of pre-training, from a configuration to a folder that `train --backbone` takes."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import TextIO
+
+import torch
+
+from training import record
+from training.config import ConfigError
+from training.corpus import Corpus, open_corpus
+from training.devices import Devices
+from training.hardware import autocast_dtype, named
+from training.interrupt import interruptible
+from training.pretraining import checkpoint, folder
+from training.pretraining.batches import Batches
+from training.pretraining.checkpoint import State
+from training.pretraining.config import PretrainConfig
+from training.pretraining.loop import Setting, pretrain
+from training.pretraining.model import MaskedLM, initial
+from training.pretraining.step import Step, optimiser_of
+from training.progress import Progress
+from training.record import Record
+from training.run import left_to_the_first, surroundings
+from training.speed import matmul_peak
+
+
+def fit(config: PretrainConfig, stream: TextIO, *, resume: bool = False) -> State:
+    """Trains as `config` says, its record in `config.run`, its model in `config.out`, reporting to `stream`.
+
+    Of several processes the first reports and writes.
+
+    Raises:
+        RunError: the run's folder holds a run already and is not to be resumed; or the model can't be written.
+        ValueError: one of the packages' own, naming the file or option: tokenizer or corpus are not usable.
+        DivergedError, InterruptedRun: see `training.pretraining.loop.pretrain`.
+    """
+    devices = Devices(config.device)
+    if config.batch_size % devices.count:
+        raise ConfigError(
+            f"batch_size: {config.batch_size} sequences are not to be shared by {devices.count} processes"
+        )
+    if devices.first:
+        folder.check(Path(config.out))
+        if not resume:
+            record.refuse_second(Path(config.run))
+    corpus = open_corpus(config.corpus)
+    torch.manual_seed(config.seed)
+    model = initial(config).to(devices.device)
+    state = State(model, optimiser_of(model, learning_rate=config.learning_rate, weight_decay=config.weight_decay))
+    setting = _setting(config, model, corpus, devices)
+    if devices.first and not resume:
+        record.start(config, surroundings(corpus, devices, setting.precision))
+    devices.wait()
+    torch.manual_seed(config.seed + devices.rank)  # dropout: each process draws its own
+    checkpoint.load(state, setting.folder, devices, corpus=setting.digest)
+
+    _loop(state, setting, _headline(state, setting, corpus), stream if devices.first else io.StringIO())
+    if devices.first:
+        folder.publish(config, model, corpus.census)
+    devices.wait()
+    return state
+
+
+def _setting(config: PretrainConfig, model: MaskedLM, corpus: Corpus, devices: Devices) -> Setting:
+    precision = autocast_dtype(config.precision, devices.device)
+    return Setting(
+        config=config,
+        devices=devices,
+        batches=Batches(config, model, corpus, devices),
+        digest=corpus.census.digest,
+        precision=precision,
+        work=model.work(config.share),
+        peak=matmul_peak(devices.device, precision or torch.float32) * devices.count,
+        folder=Path(config.run),
+    )
+
+
+def _headline(state: State, setting: Setting, corpus: Corpus) -> str:
+    config = setting.config
+    millions = sum(weight.numel() for weight in state.model.parameters()) / 1e6
+    begin = f", from step {state.step}" if state.step else ""
+    return (
+        f"a BERT of {config.layers} layers, {config.width} wide, {millions:.1f} million weights: "
+        f"{corpus.census.sentences} sentences of {corpus.name}, {config.steps} steps of {config.batch_size} sequences "
+        f"of {config.max_length} tokens{begin}, {named(setting.precision)} on {setting.devices.device}"
+    )
+
+
+def _loop(state: State, setting: Setting, headline: str, stream: TextIO) -> None:
+    config = setting.config
+    lines = Record(setting.folder, step=state.step or -1) if setting.devices.first else None
+    progress = Progress(stream, total=config.steps, done=state.step)
+    progress.say(headline)
+    step = Step(state, setting.devices, clip_norm=config.clip_norm, precision=setting.precision)
+    try:
+        with interruptible() as stop:
+            pretrain(state, step, setting, lines.write if lines else left_to_the_first, progress, stop=stop)
+    finally:
+        progress.close()
+        if lines:
+            lines.close()

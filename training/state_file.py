@@ -1,0 +1,80 @@
+"""Everything that changes while training as one safetensors file, its header carrying the few numbers."""
+
+from __future__ import annotations
+
+import errno
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from models.disk import replacing
+from training.devices import Devices
+from training.random_state import RandomState
+
+
+def write(file: Path, tensors: dict[str, Tensor], facts: Mapping[str, object]) -> None:
+    """Replaces `file` whole.
+
+    Raises:
+        OSError: it can't be written.
+    """
+    with replacing(file) as beside:
+        try:
+            save_file(tensors, beside, metadata={"state": json.dumps(facts)})
+        except SafetensorError as error:  # all that it says of a full disk
+            raise OSError(errno.EIO, str(error)) from error
+
+
+def facts_of(file: Path) -> dict[str, Any]:
+    """The numbers in its header."""
+    with safe_open(file, framework="pt") as opened:
+        facts: dict[str, Any] = json.loads(opened.metadata()["state"])
+    return facts
+
+
+def named(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Tensors under one roof of a file."""
+    return {prefix + name: tensor.contiguous() for name, tensor in tensors.items()}
+
+
+def under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Those that `named` put there, by their own names."""
+    return {name.removeprefix(prefix): x for name, x in tensors.items() if name.startswith(prefix)}
+
+
+def optimiser_tensors(optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """The moments of every weight; what else an optimiser has follows from the configuration."""
+    slots = optimiser.state_dict()["state"].items()
+    return {f"optimiser.{i}.{name}": x for i, tensors in slots for name, x in tensors.items()}
+
+
+def restore_optimiser(optimiser: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
+    """Gives it the moments of a file."""
+    slots: dict[int, dict[str, Tensor]] = {}
+    for name, tensor in under("optimiser.", tensors).items():
+        i, slot = name.split(".")
+        slots.setdefault(int(i), {})[slot] = tensor
+    optimiser.load_state_dict({"state": slots, "param_groups": optimiser.state_dict()["param_groups"]})
+
+
+def random_tensors(states: Sequence[RandomState]) -> dict[str, Tensor]:
+    """The random state of every process, in the order of their ranks."""
+    cpu = {f"rng.cpu.{rank}": each.cpu for rank, each in enumerate(states)}
+    return cpu | {f"rng.cuda.{rank}": each.cuda for rank, each in enumerate(states) if each.cuda is not None}
+
+
+def restore_random(tensors: Mapping[str, Tensor], devices: Devices) -> None:
+    """Brings torch's generators to where a file has those of this process."""
+    states = RandomState(tensors[f"rng.cpu.{devices.rank}"], tensors.get(f"rng.cuda.{devices.rank}"))
+    states.restore(devices.device)
+
+
+def first_line(error: Exception) -> str:
+    """Torch lists every tensor that does not fit, a line each."""
+    return str(error).partition("\n")[0]
