@@ -1,4 +1,4 @@
-"""`python -m models export|inspect|verify`: encoders to bundles, and a look into one."""
+"""`python -m models export|inspect|verify|publish|pull`: encoders to bundles, bundles there and back."""
 
 from __future__ import annotations
 
@@ -9,13 +9,16 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from models import bundle, cpus, sources
+from models import bundle, cpus, remotes, sources, transfer
 from models.bundle import BundleError
 from models.disk import verdict
 from models.exporters import require_optimum
+from models.remotes.base import RemoteError
 
 if TYPE_CHECKING:
     from models.encoder import Encoder
+
+PLACE = "hf://org/name or org/name on the hub, any URL of fsspec (s3://bucket/name, …), or a folder"
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -26,8 +29,15 @@ def main(argv: list[str] | None = None) -> int:
             _export(arguments)
         elif arguments.verb == "inspect":
             _inspect(arguments.folder)
-        else:
+        elif arguments.verb == "verify":
             _verify(arguments.folder)
+        elif arguments.verb == "publish":
+            _publish(arguments)
+        else:
+            _pull(arguments)
+    except RemoteError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
     except ValueError as error:  # BundleError, SourceError, an unknown pooling: the user's to mend
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -60,6 +70,17 @@ def _parser() -> argparse.ArgumentParser:
     )
     export.add_argument("--if-missing", action="store_true", help="do nothing where a valid bundle already is")
     export.add_argument("--no-measure", action="store_true", help="do not compare the engines of this machine")
+    publish = verbs.add_parser("publish", help="store a bundle on the hub or under a URL, and check what arrived")
+    publish.add_argument("folder", type=Path, help="a bundle")
+    publish.add_argument("target", help=PLACE)
+    publish.add_argument("--private", action="store_true", help="a repository that has to be made is private")
+    publish.add_argument("--revision", help="branch of the repository, made if it is not there")
+    publish.add_argument("--message", help="of the commit")
+    pull = verbs.add_parser("pull", help="fetch a bundle, check every hash, put it in its folder whole or not at all")
+    pull.add_argument("source", help=f"{PLACE}; the first two may end in @revision")
+    pull.add_argument("--out", type=Path, required=True, help="folder of the bundle")
+    for verb in (publish, pull):
+        verb.add_argument("--replace", action="store_true", help="in the place of another bundle")
     inspect = verbs.add_parser("inspect", help="print the manifest, without the golden vectors")
     verify = verbs.add_parser("verify", help="check every hash, then the golden vectors on ONNX Runtime")
     for verb in (inspect, verify):
@@ -116,8 +137,9 @@ def _origin(arguments: argparse.Namespace, encoder: Encoder) -> dict[str, Any]:
     before = bundle.load(Path(arguments.source))
     said = before.manifest
     same = (encoder.pooling, encoder.max_length) == (said.pooling, said.max_length)
-    kept = {key: getattr(said, key) for key in ("backbone", "objective", "run", "scores")}
-    return {**kept, "name": arguments.name or said.name, "again": before if same else None}
+    kept = {key: getattr(said, key) for key in ("backbone", "objective", "run")}
+    judged = {"scores": said.scores, "again": before} if same else {}  # another pooling or length scores otherwise
+    return {**kept, **judged, "name": arguments.name or said.name}
 
 
 def _inspect(folder: Path) -> None:
@@ -136,6 +158,22 @@ def _verify(folder: Path) -> None:
     if not worst >= bundle.GOLDEN_COSINE:
         raise BundleError(f"{opened.onnx}: cosine {worst:.6f} to a golden vector, below {bundle.GOLDEN_COSINE}")
     print(f"{folder}: {len(opened.manifest.files)} files verified, golden cosine {worst:.6f}")
+
+
+def _publish(arguments: argparse.Namespace) -> None:
+    remote = remotes.named(
+        arguments.target, revision=arguments.revision, private=arguments.private, message=arguments.message
+    )
+    opened = bundle.load(arguments.folder)
+    print(f"publishing {arguments.folder} to {remote} …", flush=True)
+    sent = transfer.publish(opened, remote, replace=arguments.replace)
+    print(f"{remote}: {sent} files sent, every hash compared" if sent else f"{remote}: already there, hashes compared")
+
+
+def _pull(arguments: argparse.Namespace) -> None:
+    opened, fetched = transfer.pull(remotes.named(arguments.source), arguments.out, replace=arguments.replace)
+    how = f"{fetched} files fetched" if fetched else "already there"
+    print(f"{arguments.out}: {opened.manifest.name}, {how}, hashes verified; fingerprint {opened.manifest.fingerprint}")
 
 
 if __name__ == "__main__":

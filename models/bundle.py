@@ -24,6 +24,9 @@ FP32 = "fp32"
 FP16_ONNX = "onnx/model_fp16.onnx"
 TOKENIZER = "tokenizer.json"
 TRANSFORM = "transform.safetensors"
+CARD = "README.md"
+"""What the hub shows: the bundle in words. Hashed as every file is, for it carries the claims about the others; no
+fingerprint changes with it."""
 REPORT = "report.json"
 """How the encoder was judged; a promoted bundle carries it. It decides no vector, so no fingerprint changes with it."""
 REPORT_PAGE = "report.html"
@@ -229,11 +232,22 @@ def sha256(file: Path) -> str:
 
 def _read_manifest(file: Path) -> Manifest:
     try:
-        raw = json.loads(file.read_text(encoding="utf-8"))
+        content = file.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         raise BundleError(f"{file}: missing; is this the folder of a bundle?") from None
     except OSError as error:
         raise BundleError(f"{file}: {error.strerror}") from error
+    return parse_manifest(content, str(file))
+
+
+def parse_manifest(content: bytes, file: str) -> Manifest:
+    """The manifest that `file`, here or elsewhere, has as its content.
+
+    Raises:
+        BundleError: it is none, or lists a name that leads out of its folder.
+    """
+    try:
+        raw = json.loads(content.decode())
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise BundleError(f"{file}: not valid JSON ({error})") from error
     if not isinstance(raw, dict) or raw.get("format_version") != FORMAT_VERSION:
@@ -256,6 +270,8 @@ def _read_manifest(file: Path) -> Manifest:
 
 
 def _check(manifest: Manifest) -> None:
+    if not isinstance(manifest.files, dict):
+        raise BundleError("files must be an object of names and hashes")
     for path in (TOKENIZER, "config.json", "model.safetensors", ONNX):
         if path not in manifest.files:
             raise BundleError(f"does not list {path}")
@@ -264,8 +280,8 @@ def _check(manifest: Manifest) -> None:
     if (TRANSFORM in manifest.files) != (manifest.transform is not None):
         raise BundleError(f"{TRANSFORM} and the manifest's transform must be both there or both absent")
     for path in manifest.files:
-        if path.startswith("/") or ".." in path.split("/") or "\\" in path:
-            raise BundleError(f"{path!r} leaves the folder")
+        if {"", ".", ".."}.intersection(path.split("/")) or "\\" in path or "\0" in path or path == MANIFEST:
+            raise BundleError(f"{path!r} leaves the folder, or is no plain name of a file in it")
     if not all(isinstance(number, int) and number > 0 for number in (manifest.dim, manifest.max_length)):
         raise BundleError("dim and max_length must be positive integers")
     if not manifest.golden or any(len(golden.vector) != manifest.dim for golden in manifest.golden):

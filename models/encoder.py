@@ -17,7 +17,9 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 from transformers import AutoModel, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
+from models import origin as origins
 from models import transform as transforms
+from models.origin import Origin
 from models.pooling import AVERAGED_LAYERS, POOLINGS
 from models.precision import full_precision
 from models.sources import SourceError, resolve
@@ -39,6 +41,7 @@ class Encoder(nn.Module):
         max_length: int,
         prompts: Mapping[str, str] | None = None,
         transform: Transform | None = None,
+        origin: Origin | None = None,
     ) -> None:
         super().__init__()
         if pooling not in POOLINGS:
@@ -51,6 +54,7 @@ class Encoder(nn.Module):
         self.transform: Transform | None = None
         self.max_length = max_length
         self.prompts = dict(prompts or {})
+        self.origin = origin or Origin()
         self.hub_tokenizer = hub_tokenizer
         self.tokenizer = _fast_tokenizer(hub_tokenizer, max_length)
         if transform is not None:
@@ -91,6 +95,7 @@ class Encoder(nn.Module):
             ),
             prompts=said.get("prompts"),
             transform=transform,
+            origin=origins.read(str(source), folder),
         )
 
     @property
@@ -163,12 +168,17 @@ class Encoder(nn.Module):
                 transforms.save(self.transform, folder)
         except SafetensorError as error:  # all that it says of a full disk
             raise OSError(errno.EIO, str(error)) from error
-        self.hub_tokenizer.save_pretrained(folder)
-        described = folder / "tokenizer_config.json"  # transformers 5 knows a plain fast tokenizer by both, 4 by one
-        named = described.read_text(encoding="utf-8").replace('"TokenizersBackend"', '"PreTrainedTokenizerFast"')
-        described.write_text(named, encoding="utf-8")
-        special = folder / "special_tokens_map.json"
-        special.write_text(json.dumps(self.hub_tokenizer.special_tokens_map, indent=2) + "\n", encoding="utf-8")
+        save_tokenizer(self.hub_tokenizer, folder)
+
+
+def save_tokenizer(hub_tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
+    """In files that transformers 4 and 5 read alike."""
+    hub_tokenizer.save_pretrained(folder)
+    described = folder / "tokenizer_config.json"  # transformers 5 knows a plain fast tokenizer by both, 4 by one
+    named = described.read_text(encoding="utf-8").replace('"TokenizersBackend"', '"PreTrainedTokenizerFast"')
+    described.write_text(named, encoding="utf-8")
+    special = folder / "special_tokens_map.json"
+    special.write_text(json.dumps(hub_tokenizer.special_tokens_map, indent=2) + "\n", encoding="utf-8")
 
 
 @contextmanager

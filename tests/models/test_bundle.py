@@ -34,6 +34,7 @@ def test_the_layout_is_the_contract(tiny_bundle: Path) -> None:
         "manifest.json", "config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
         "model.safetensors", "modules.json", "1_Pooling", "1_Pooling/config.json", "2_Normalize",
         "config_sentence_transformers.json", "sentence_bert_config.json", "onnx", "onnx/model.onnx", "int8.json",
+        "README.md",
     }  # fmt: skip
     assert opened.manifest.dim == 32
     assert len(opened.manifest.golden) == 10
@@ -87,6 +88,8 @@ def test_one_changed_byte_anywhere_is_refused_by_name(copy: Path, data: st.DataO
         (lambda m: m.update(golden=[]), "golden vectors must be there"),
         (lambda m: m.update(golden=[{"text": "x"}]), "malformed"),
         (lambda m: m["files"].update({"../outside": "00"}), "leaves the folder"),
+        (lambda m: m["files"].update({"manifest.json": "00"}), "leaves the folder, or is no plain name"),
+        (lambda m: m.update(files=["config.json"]), "files must be an object"),
         (lambda m: m["files"].pop("onnx/model.onnx"), r"does not list onnx/model\.onnx"),
     ],
 )

@@ -18,6 +18,7 @@ from models.graph import Graph
 from models.runtimes import REFERENCE, RUNTIMES, Pair, available, openvino
 from models.runtimes.base import Options, RuntimeUnavailable
 from models.runtimes.choice import Choice, choose
+from tests.conftest import PATIENCE
 from tests.models.runner import Runner
 
 
@@ -101,7 +102,7 @@ os.kill(os.getpid(), signal.SIGTERM)
 
 def test_a_signal_after_two_models_that_overlapped_is_heard(opened: Bundle, run: Runner) -> None:
     command = [sys.executable, "-c", SIGNALLED, str(opened.folder)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=60, check=False)
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=PATIENCE, check=False)
     assert (done.returncode, done.stdout) == (0, "told\n")
 
 
@@ -124,7 +125,7 @@ os._exit(any(thread.is_alive() for thread in threads))
 
 
 def test_the_first_batches_of_many_threads_do_not_wait_for_each_other(run: Runner) -> None:
-    assert subprocess.run([sys.executable, "-c", ASKED_AT_ONCE], timeout=60, check=False).returncode == 0
+    assert subprocess.run([sys.executable, "-c", ASKED_AT_ONCE], timeout=PATIENCE, check=False).returncode == 0
 
 
 def test_openvino_leaves_the_choice_of_cpus_to_the_system(run: Runner, opened: Bundle) -> None:

@@ -95,6 +95,8 @@ class Recipe(Generic[P]):
     """An objective as its paper trains it."""
 
     summary: str
+    citation: str
+    """BibTeX of the paper, for the card of what is trained by it."""
     build: Callable[[P, int], Objective]
     """From its parameters and the encoder's width."""
     presets: Mapping[str, Preset[P]]

@@ -129,8 +129,19 @@ def _published(
     )
 
 
+CITATION = """\
+@inproceedings{zhou2022debiased,
+  title = {Debiased Contrastive Learning of Unsupervised Sentence Representations},
+  author = {Zhou, Kun and Zhang, Beichen and Zhao, Wayne Xin and Wen, Ji-Rong},
+  booktitle = {Proceedings of the 60th Annual Meeting of the Association for Computational Linguistics},
+  year = {2022},
+  url = {https://aclanthology.org/2022.acl-long.423}
+}
+"""
+
 RECIPE = Recipe(
     summary="SimCSE with noise moved to where sentences are lacking, and a frozen encoder's word on false negatives",
+    citation=CITATION,
     build=DCLR,
     presets={
         "bert-base-uncased": _published(128, 3e-5, threshold=0.9, noise_ratio=1.0, source=f"the paper and {SCRIPT}"),

@@ -85,8 +85,19 @@ def _published(
     )
 
 
+CITATION = """\
+@inproceedings{wu2022smoothed,
+  title = {Smoothed Contrastive Learning for Unsupervised Sentence Embedding},
+  author = {Wu, Xing and Gao, Chaochen and Su, Yipeng and Han, Jizhong and Wang, Zhongyuan and Hu, Songlin},
+  booktitle = {Proceedings of the 29th International Conference on Computational Linguistics},
+  year = {2022},
+  url = {https://aclanthology.org/2022.coling-1.434}
+}
+"""
+
 RECIPE = Recipe(
     summary="SimCSE with Gaussian noise as further negatives",
+    citation=CITATION,
     build=GSInfoNCE,
     presets={
         "bert-base-uncased": _published(64, 3e-5, dropout=0.2, source=f"{SCRIPT}; the paper has no word on dropout"),

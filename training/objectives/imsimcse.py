@@ -143,8 +143,19 @@ def _preset(source: str, learning_rate: float) -> Preset[ImSimCSEParams]:
     return Preset(source=source, batch_size=64, learning_rate=learning_rate, pooling="cls", params=ImSimCSEParams())
 
 
+CITATION = """\
+@inproceedings{xu2023simcsepp,
+  title = {SimCSE++: Improving Contrastive Learning for Sentence Embeddings from Two Perspectives},
+  author = {Xu, Jiahao and Shao, Wei and Chen, Lihui and Liu, Lemao},
+  booktitle = {Proceedings of the 2023 Conference on Empirical Methods in Natural Language Processing},
+  year = {2023},
+  url = {https://aclanthology.org/2023.emnlp-main.737}
+}
+"""
+
 RECIPE = Recipe(
     summary="InfoNCE with negatives encoded without dropout, and a contrast between dimensions",
+    citation=CITATION,
     build=ImSimCSE,
     presets={
         "bert-base-uncased": _preset(PAPER, 3e-5),

@@ -51,8 +51,19 @@ def _published(batch_size: int, learning_rate: float) -> Preset[SimCSEParams]:
     )
 
 
+CITATION = """\
+@inproceedings{gao2021simcse,
+  title = {SimCSE: Simple Contrastive Learning of Sentence Embeddings},
+  author = {Gao, Tianyu and Yao, Xingcheng and Chen, Danqi},
+  booktitle = {Proceedings of the 2021 Conference on Empirical Methods in Natural Language Processing},
+  year = {2021},
+  url = {https://aclanthology.org/2021.emnlp-main.552}
+}
+"""
+
 RECIPE = Recipe(
     summary="InfoNCE between two dropout views, the other sentences of the batch as negatives",
+    citation=CITATION,
     build=SimCSE,
     presets={
         "bert-base-uncased": _published(64, 3e-5),

@@ -145,8 +145,19 @@ def _ablations() -> dict[str, Mapping[str, Any]]:
     }
 
 
+CITATION = """\
+@inproceedings{zhuo2023whitenedcse,
+  title = {WhitenedCSE: Whitening-based Contrastive Learning of Sentence Embeddings},
+  author = {Zhuo, Wenjie and Sun, Yifan and Wang, Xiaohan and Zhu, Linchao and Yang, Yi},
+  booktitle = {Proceedings of the 61st Annual Meeting of the Association for Computational Linguistics},
+  pages = {12135--12148},
+  year = {2023}
+}
+"""
+
 RECIPE = Recipe(
     summary="InfoNCE with several positives, each a whitening of other groups of channels",
+    citation=CITATION,
     build=WhitenedCSE,
     presets={
         "bert-base-uncased": _preset(PAPER, 384),

@@ -1,0 +1,214 @@
+"""The model card: what a bundle is, how it came about and what is known of it, for people and for the hub.
+
+All of it stands in the manifest, or in the card of what the encoder was made from (`models.origin`); nothing is
+guessed. It tells what was known at export. A promotion adds its evaluations as `report.json` and leaves the card.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from huggingface_hub import EvalResult, ModelCardData
+
+from models.bundle import Manifest
+from models.origin import Origin
+
+POOLING_FILE = "1_Pooling/config.json"
+"""There where sentence-transformers can open the bundle."""
+UNKNOWN_LICENCE = "unknown"
+"""The hub's own word for it."""
+PARITY = "onnx_parity"
+BULKY = ("curve", "environment")
+"""Parts of a run's record that a card leaves to the manifest."""
+
+
+class Measure(NamedTuple):
+    """What a score of the manifest is, in the hub's terms and in people's."""
+
+    task: str
+    data: str
+    split: str
+    metric: str
+    says: str
+
+
+def _sts(data: str) -> Measure:
+    return Measure("semantic-similarity", f"{data} (SentEval)", "test", "spearman_cosine", "Spearman × 100, all pairs")
+
+
+def _transfer(data: str) -> Measure:
+    return Measure("text-classification", f"{data} (SentEval)", "test", "accuracy", "accuracy of a linear probe, %")
+
+
+MEASURES = {
+    **{name: _sts(name) for name in ("STS12", "STS13", "STS14", "STS15", "STS16", "STS-B", "SICK-R")},
+    "STS mean": _sts("Mean of the seven STS tasks"),
+    "stsb_dev_spearman": _sts("STS-B")._replace(split="dev", says="Spearman × 100; a run's weights are chosen by it"),
+    **{name: _transfer(name) for name in ("MR", "CR", "SUBJ", "MPQA", "SST2", "TREC", "MRPC")},
+    "scifact": Measure("information-retrieval", "SciFact (BEIR)", "test", "ndcg_at_10", "nDCG@10 × 100"),
+}
+"""By the names that scores have in a manifest."""
+
+
+def text(manifest: Manifest, origin: Origin, citations: Sequence[str] = ()) -> str:
+    """The card in Markdown, behind the hub's YAML; `citations`, BibTeX, are of how it was trained."""
+    sections = (
+        _about(manifest),
+        _scores(manifest.scores or {}),
+        _training(manifest),
+        _use(manifest),
+        _limits(manifest, origin),
+        _citations([*citations, *origin.citations]),
+        _licence(origin),
+    )
+    return f"---\n{_metadata(manifest, origin).to_yaml()}\n---\n\n" + "\n\n".join(sections) + "\n"
+
+
+def _metadata(manifest: Manifest, origin: Origin) -> ModelCardData:
+    readable = POOLING_FILE in manifest.files
+    tasks = ["sentence-similarity", "feature-extraction"]
+    readers = ["sentence-transformers"] if readable else []
+    results = [_result(MEASURES[name], score) for name, score in (manifest.scores or {}).items() if name in MEASURES]
+    return ModelCardData(
+        model_name=manifest.name if results else None,  # of the hub's model-index, which needs it
+        base_model=list(origin.base_models) or None,
+        language=list(origin.languages) or None,
+        license=origin.licence.get("license", UNKNOWN_LICENCE),
+        license_name=origin.licence.get("license_name"),
+        license_link=origin.licence.get("license_link"),
+        library_name="sentence-transformers" if readable else "onnx",
+        pipeline_tag=tasks[0] if readable else tasks[1],
+        tags=[*readers, *tasks, "onnx", "isosphere", *filter(None, [manifest.objective])],
+        eval_results=results or None,
+    )
+
+
+def _result(measure: Measure, score: float) -> EvalResult:
+    return EvalResult(
+        task_type=measure.task,
+        dataset_type=measure.data.lower().replace(" ", "-").replace("(", "").replace(")", ""),
+        dataset_name=measure.data,
+        dataset_split=measure.split,
+        metric_type=measure.metric,
+        metric_name=measure.says,
+        metric_value=round(score, 2),
+    )
+
+
+def _about(manifest: Manifest) -> str:
+    transformed = f", then a {manifest.transform['kind']} transform" if manifest.transform else ""
+    prompts = "".join(f"\n- `{name}`: `{prompt}`" for name, prompt in manifest.prompts.items())
+    return (
+        f"# {manifest.name}\n\n"
+        f"A sentence encoder: it makes of a text a unit vector of {manifest.dim} numbers, such that texts of like "
+        f"meaning have a high cosine.\n\n"
+        f"| | |\n|---|---|\n| backbone | `{manifest.backbone}` |\n| pooling | `{manifest.pooling}`{transformed} |\n"
+        f"| dimensions | {manifest.dim} |\n| tokens of a text, at most | {manifest.max_length} |\n"
+        f"| fingerprint | `{manifest.fingerprint}` |" + (f"\n\nPrompts, by name:\n{prompts}" if prompts else "")
+    )
+
+
+def _scores(scores: Mapping[str, float]) -> str:
+    rows = [
+        f"| {m.data}, {m.split} | {m.says} | {scores[name]:.2f} |" for name, m in MEASURES.items() if name in scores
+    ]
+    others = {name: score for name, score in scores.items() if name not in MEASURES and name != PARITY}
+    rows += [f"| `{name}` | as the training recorded it | {score:.4g} |" for name, score in others.items()]
+    table = "\n".join(["| data | measure | score |", "|---|---|---|", *rows])
+    parity = (
+        f"ONNX Runtime's coordinates differ from torch's by at most {scores[PARITY]:.0e}." if PARITY in scores else ""
+    )
+    later = "They are of the export. What was judged later stands in `report.json`, where the folder has one."
+    parts = ["## Scores", table if rows else "None was measured when this bundle was exported.", parity, later]
+    return "\n\n".join(filter(None, parts))
+
+
+def _training(manifest: Manifest) -> str:
+    run = manifest.run or {}
+    config = run.get("config")
+    said = [
+        f"Objective: `{manifest.objective}`." if manifest.objective else "",
+        _corpus(run["corpus"]) if isinstance(run.get("corpus"), dict) else "",
+        f"The weights are those of step {run['best_step']}." if "best_step" in run else "",
+        f"Seed {config['seed']}." if isinstance(config, dict) and "seed" in config else "",
+    ]
+    known = " ".join(filter(None, said))
+    if not run:
+        parts = [known or "No training is recorded: the weights are those of the source."]
+    elif isinstance(config, dict):
+        repeated = "To repeat it, with this as `config.json`: `python -m training train --config config.json`"
+        parts = [known, repeated, _json(config)]
+    else:
+        repeated = f"To repeat it: `{_postprocess(run)}`" if "postprocess" in run else ""
+        parts = [known, repeated, "Its record:", _json({k: v for k, v in run.items() if k not in BULKY})]
+    return "\n\n".join(["## Training", *filter(None, parts)])
+
+
+def _corpus(corpus: Mapping[str, Any]) -> str:
+    named = f" `{corpus['name']}`" if "name" in corpus else ""
+    digest = f" (digest `{corpus['digest']}`)" if "digest" in corpus else ""
+    count = f" of {corpus['sentences']:,} sentences" if isinstance(corpus.get("sentences"), int) else ""
+    return f"Corpus{named}{count}{digest}."
+
+
+def _postprocess(run: Mapping[str, Any]) -> str:
+    """The command that fitted a transform; its corpus goes by name."""
+    params = [word for name, value in run["params"].items() for word in ("--set", f"{name}={value}")]
+    words = ["python", "-m", "training", "postprocess", run["postprocess"], run["source"], "--out", "DIR"]
+    return shlex.join([*words, "--seed", str(run["seed"]), *params])
+
+
+def _json(content: Mapping[str, Any]) -> str:
+    return f"```json\n{json.dumps(content, ensure_ascii=False, indent=2)}\n```"
+
+
+def _use(manifest: Manifest) -> str:
+    opened = (
+        "With sentence-transformers, `FOLDER` being this folder or its id on the hub:\n\n"
+        "```python\nfrom sentence_transformers import SentenceTransformer\n\n"
+        'encoder = SentenceTransformer("FOLDER")\n'
+        'vectors = encoder.encode(["A man plays the guitar.", "Somebody makes music."])\n```'
+        if POOLING_FILE in manifest.files
+        else "sentence-transformers has no words for this transform and can't open the folder; the server below can."
+    )
+    return (
+        f"## Use\n\n{opened}\n\nWith Isosphere's server, which needs no torch:\n\n"
+        f"```sh\npython -m models pull ORG/NAME --out {shlex.quote(f'artifacts/{manifest.name}')}  "
+        f"# from the hub, every hash checked\n"
+        f"python -m serving --bundle {shlex.quote(f'artifacts/{manifest.name}')}\n"
+        "curl -s http://127.0.0.1:8080/embed -H 'content-type: application/json' \\\n"
+        """     -d '{"inputs": ["A man plays the guitar.", "Somebody makes music."]}'\n```"""
+    )
+
+
+def _limits(manifest: Manifest, origin: Origin) -> str:
+    languages = (
+        f"The card of its source names the languages {', '.join(origin.languages)}; nothing says how it does in others."
+        if origin.languages
+        else "No card of its source says for which languages it is meant."
+    )
+    return (
+        f"## Limits\n\n- {languages}\n"
+        f"- A text is cut off after {manifest.max_length} tokens, the special ones included.\n"
+        "- Texts unlike those it was trained on, in subject or length, may fare worse than the scores above say.\n"
+        "- What prejudice the training texts hold is likely in the vectors, too; it was not measured.\n"
+        "- A cosine is no probability: thresholds are to be found on one's own data."
+    )
+
+
+def _citations(entries: Sequence[str]) -> str:
+    blocks = [f"```bibtex\n{entry.strip()}\n```" for entry in dict.fromkeys(entries)]
+    return "\n\n".join(["## Citation", *(blocks or ["No citation is known."])])
+
+
+def _licence(origin: Origin) -> str:
+    if not origin.licence:
+        return (
+            "## Licence\n\nUnknown: the weights it was made from have no card that names one, or several that differ. "
+            "Ask those who made them before you pass this on."
+        )
+    named = " ".join(f"`{value}`" for value in origin.licence.values())
+    return f"## Licence\n\n{named}: that of the weights it was made from, as their card says."

@@ -1,0 +1,102 @@
+"""What the card of an encoder's source says of it: whose it is, for which languages, what to cite.
+
+A card is the README.md of a folder in the hub's format. A bundle has one, too (`models.card`), and so hands on what
+its source said. What no card says is not known, and is never guessed.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+from huggingface_hub.repocard import metadata_load
+
+from models.bundle import CARD
+from models.sources import MINILM, hub_id
+
+log = logging.getLogger(__name__)
+
+LICENCE = ("license", "license_name", "license_link")
+"""The hub's keys: an identifier; for one that is `other`, its name and place."""
+
+MINILM_CITATIONS = (
+    """\
+@inproceedings{wang2020minilm,
+  title = {MiniLM: Deep Self-Attention Distillation for Task-Agnostic Compression of Pre-Trained Transformers},
+  author = {Wang, Wenhui and Wei, Furu and Dong, Li and Bao, Hangbo and Yang, Nan and Zhou, Ming},
+  booktitle = {Advances in Neural Information Processing Systems},
+  year = {2020},
+  url = {https://arxiv.org/abs/2002.10957}
+}""",
+    """\
+@inproceedings{reimers2019sentencebert,
+  title = {Sentence-BERT: Sentence Embeddings using Siamese BERT-Networks},
+  author = {Reimers, Nils and Gurevych, Iryna},
+  booktitle = {Proceedings of the 2019 Conference on Empirical Methods in Natural Language Processing},
+  year = {2019},
+  url = {https://arxiv.org/abs/1908.10084}
+}""",
+)
+"""Of all-MiniLM-L6-v2, whose card has none: the weights it began from, and how it was trained."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Origin:
+    """Of an encoder's source; empty where nobody said."""
+
+    base_models: tuple[str, ...] = ()
+    """Ids on the hub."""
+    licence: Mapping[str, str] = field(default_factory=dict)
+    """By the hub's keys, see `LICENCE`."""
+    languages: tuple[str, ...] = ()
+    """ISO 639 codes."""
+    citations: tuple[str, ...] = ()
+    """BibTeX entries."""
+
+
+def read(name: str, folder: Path) -> Origin:
+    """The origin of what is called `name` (see `models.sources.resolve`) and lies in `folder`."""
+    card = folder / CARD
+    text = card.read_text(encoding="utf-8", errors="replace") if card.is_file() else ""
+    said = _front_matter(card) if text else {}
+    on_the_hub = hub_id(name)
+    return Origin(
+        base_models=(on_the_hub,) if on_the_hub else _strings(said.get("base_model")),
+        licence={key: said[key] for key in LICENCE if isinstance(said.get(key), str)},
+        languages=_strings(said.get("language")),
+        citations=MINILM_CITATIONS if name == MINILM else tuple(map(str.strip, _bibtex(text))),
+    )
+
+
+def merged(origins: Sequence[Origin]) -> Origin:
+    """Of what was made from several encoders: all that they say, and a licence only if it is the same of all."""
+    first, *others = origins
+    return Origin(
+        base_models=tuple(dict.fromkeys(one for each in origins for one in each.base_models)),
+        licence=first.licence if all(each.licence == first.licence for each in others) else {},
+        languages=tuple(dict.fromkeys(one for each in origins for one in each.languages)),
+        citations=tuple(dict.fromkeys(one for each in origins for one in each.citations)),
+    )
+
+
+def _front_matter(card: Path) -> Mapping[str, Any]:
+    try:
+        return metadata_load(card) or {}
+    except (ValueError, yaml.YAMLError) as error:  # somebody else's card must not keep an encoder from being used
+        log.warning("%s: %s; licence and languages are taken as unknown", card, str(error).splitlines()[0])
+        return {}
+
+
+def _bibtex(text: str) -> list[str]:
+    return re.findall(r"^```bibtex\s*\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+
+
+def _strings(value: object) -> tuple[str, ...]:
+    """One or several, as the hub's cards may have them; anything else, such as YAML's `no`, is none."""
+    values = value if isinstance(value, list) else [value]
+    return tuple(one for one in values if isinstance(one, str))

@@ -1,0 +1,42 @@
+"""Where bundles are kept elsewhere: the hub, or any folder or URL that fsspec knows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from models.remotes.base import Remote
+
+HUB = "hf://"
+
+
+def named(place: str, *, revision: str | None = None, private: bool = False, message: str | None = None) -> Remote:
+    """The remote called `place`: `hf://org/name[@revision]`, `org/name[@revision]`, a URL or the path of a folder.
+
+    `org/name` is on the hub, unless `org` is a folder here; a path is safe from that as `./org/name`. What follows
+    `place` is the hub's alone: the branch or commit, whether a new repository is private, the commit's message.
+
+    Raises:
+        ValueError: there is no such scheme, its driver is missing, or the place has no revisions and the like.
+    """
+    if repository := _on_the_hub(place):
+        from models.remotes.hub import Hub
+
+        name, _, at = repository.partition("@")
+        if at and revision:
+            raise ValueError(f"{place}: names a revision, and so does --revision {revision}")
+        return Hub(name, revision=at or revision, private=private, message=message)
+    given = {"--revision": revision, "--private": private, "--message": message}
+    if foreign := [option for option, value in given.items() if value]:
+        raise ValueError(f"{foreign[0]}: only the hub knows it, and {place} is not on the hub")
+    from models.remotes.filesystem import Filesystem
+
+    return Filesystem(place)
+
+
+def _on_the_hub(place: str) -> str | None:
+    """The repository, with its revision if one is named; None if `place` is another one."""
+    if place.startswith(HUB):
+        return place.removeprefix(HUB)
+    name = place.partition("@")[0]
+    local = "://" in place or name.count("/") != 1 or name.startswith((".", "~", "/", "artifacts/", "runs/"))
+    return None if local or Path(name).parent.is_dir() else place

@@ -1,0 +1,52 @@
+"""What a remote is: a place elsewhere that keeps the files of one bundle."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Protocol
+
+from models.disk import EXHAUSTED
+
+
+class RemoteError(RuntimeError):
+    """The remote can't be reached, refuses, or gives other bytes than it should; the message names it."""
+
+
+class Remote(Protocol):
+    """The files of one bundle elsewhere, by their names in the manifest. Each method may raise `RemoteError`."""
+
+    def __str__(self) -> str:
+        """The place as its user knows it."""
+
+    def files(self) -> set[str]:
+        """What is there; nothing where there is no such place yet."""
+
+    def read(self, path: str) -> bytes | None:
+        """The content of a file, for small ones; None if it is not there."""
+
+    def fetch(self, path: str, folder: Path) -> None:
+        """The file as `folder/path`, whose parent is there."""
+
+    def holds(self, path: str, file: Path) -> bool:
+        """Whether the remote's file has the bytes of `file`, by a hash of what the remote holds now."""
+
+    def put(self, folder: Path, paths: Sequence[str], *, removed: Collection[str]) -> None:
+        """Store these files of `folder`, the last one last, and remove those others."""
+
+
+@contextmanager
+def told(remote: Remote) -> Iterator[None]:
+    """What goes wrong in the block is told as a `RemoteError` in one line; a disk of ours that gives out is not."""
+    try:
+        yield
+    except RemoteError:
+        raise
+    except (
+        Exception
+    ) as error:  # those of the hub's client, of each file system and of their transports: no common class
+        if isinstance(error, OSError) and error.errno in EXHAUSTED:
+            raise
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        raise RemoteError(f"{remote}: {lines[0] if lines else type(error).__name__}") from error

@@ -1,0 +1,86 @@
+"""A folder anywhere that fsspec reaches: on this machine, in S3, over SSH or HTTP …"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Sequence
+from pathlib import Path, PurePosixPath
+from typing import cast
+
+from fsspec.core import url_to_fs
+from fsspec.implementations.local import LocalFileSystem
+
+from models.bundle import sha256
+from models.remotes.base import RemoteError, told
+
+
+class Filesystem:
+    """A folder by its URL, or by its path."""
+
+    def __init__(self, url: str) -> None:
+        """Opens no file yet.
+
+        Raises:
+            ValueError: no such scheme, or what speaks it is not installed; says what is to be.
+        """
+        self._url = url
+        try:
+            self._fs, root = url_to_fs(url)
+        except ImportError as error:
+            raise ValueError(f"{url}: {error}, by pip into this environment") from error
+        except ValueError as error:
+            raise ValueError(f"{url}: {error}") from error
+        self._root: str = root.rstrip("/")
+
+    def __str__(self) -> str:
+        return self._url
+
+    def files(self) -> set[str]:
+        """Every file below, however deep."""
+        with told(self):
+            self._fs.invalidate_cache()
+            return {path[len(self._root) :].strip("/") or "." for path in self._fs.find(self._root)}
+
+    def read(self, path: str) -> bytes | None:
+        """None also where there is no folder at all."""
+        with told(self):
+            try:
+                return cast(bytes, self._fs.cat_file(self._at(path)))
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+
+    def fetch(self, path: str, folder: Path) -> None:
+        """Refuses a link of this machine, for it may lead out of the folder."""
+        with told(self):
+            self._refuse_link(path, *map(str, PurePosixPath(path).parents[:-1]))
+            self._fs.get_file(self._at(path), str(folder / path))
+
+    def holds(self, path: str, file: Path) -> bool:
+        """Reads the whole file back, if its size is right: fsspec knows no hash that all of them have."""
+        with told(self):
+            if self._fs.info(self._at(path))["size"] != file.stat().st_size:
+                return False
+            with self._fs.open(self._at(path), "rb") as stream:
+                return hashlib.file_digest(stream, "sha256").hexdigest() == sha256(file)
+
+    def put(self, folder: Path, paths: Sequence[str], *, removed: Collection[str]) -> None:
+        """What is removed goes first: while its manifest is away, a half-written bundle is none.
+
+        Files here are made anew, never written over: they may be shared with another bundle by hard links.
+        """
+        with told(self):
+            self._refuse_link("")
+            for path in removed:
+                self._fs.rm_file(self._at(path))
+            for path in paths:
+                self._fs.makedirs(str(PurePosixPath(self._at(path)).parent), exist_ok=True)
+                self._fs.put_file(str(folder / path), self._at(path))
+            self._fs.invalidate_cache()
+
+    def _refuse_link(self, *paths: str) -> None:
+        for path in paths if isinstance(self._fs, LocalFileSystem) else ():
+            if Path(self._root, path).is_symlink():
+                raise RemoteError(f"{self}: {path or self._root}: a link; a bundle is a folder of plain files")
+
+    def _at(self, path: str) -> str:
+        return f"{self._root}/{path}"

@@ -1,0 +1,116 @@
+"""A model repository on the Hugging Face hub, or on any server of its API (`HF_ENDPOINT`)."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Sequence
+from functools import cached_property
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
+from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
+from huggingface_hub.hf_api import RepoFile
+
+from models.bundle import sha256
+from models.remotes.base import RemoteError, told
+
+OF_THE_HUB = {".gitattributes"}
+"""The hub's own, in every repository."""
+
+
+class Hub:
+    """A repository at a revision: all that is read is of one commit, all that is written becomes one."""
+
+    def __init__(
+        self, repository: str, *, revision: str | None = None, private: bool = False, message: str | None = None
+    ):
+        """Asks the hub nothing yet; `private` is for a repository that has to be made, `message` for the commit."""
+        self._repository, self._revision = repository, revision
+        self._private, self._message = private, message
+        self._api = HfApi()
+        self._commit: str | None = None
+
+    def __str__(self) -> str:
+        return f"hf://{self._repository}" + (f"@{self._revision}" if self._revision else "")
+
+    def files(self) -> set[str]:
+        """Those of the repository, but for the hub's own."""
+        with told(self):
+            return set(self._tree)
+
+    def read(self, path: str) -> bytes | None:
+        """None also where there is no repository, or none that may be read."""
+        with told(self):
+            if path not in self._tree:
+                return None
+            with TemporaryDirectory() as folder:
+                self.fetch(path, Path(folder))
+                return (Path(folder) / path).read_bytes()
+
+    def fetch(self, path: str, folder: Path) -> None:
+        """Not by way of the hub's cache, where a damaged file would stay."""
+        with told(self):
+            if path not in self._tree:
+                raise RemoteError(f"{self}: {path}: missing, though the manifest lists it")
+            self._api.hf_hub_download(self._repository, path, revision=self._at, local_dir=folder)
+
+    def holds(self, path: str, file: Path) -> bool:
+        """By the hash that the hub tells: SHA-256 of a large file, git's of a small one."""
+        with told(self):
+            stored = self._tree[path]
+            return stored.lfs.sha256 == sha256(file) if stored.lfs else stored.blob_id == _git_hash(file)
+
+    def put(self, folder: Path, paths: Sequence[str], *, removed: Collection[str]) -> None:
+        """One commit, if nobody else made one meanwhile; repository and branch are made where they are not there."""
+        with told(self):
+            if new := self._commit is None:
+                self._api.create_repo(self._repository, private=self._private, exist_ok=True)
+            if self._private and not self._api.model_info(self._repository).private:
+                raise RemoteError(f"{self}: is public; make it private on the hub, or leave out --private")
+            if new:
+                removed = self._begun()
+            made = self._api.create_commit(
+                self._repository,
+                [
+                    *(CommitOperationAdd(path, folder / path) for path in paths),
+                    *(CommitOperationDelete(path) for path in removed if path not in paths),
+                ],
+                commit_message=self._message or f"Publish {folder.name}",
+                revision=self._revision,
+                parent_commit=self._at,
+            )
+            self._look_again(made.oid)
+
+    def _begun(self) -> Collection[str]:
+        """Makes the branch; what is in it already: a new one begins as a copy of the default branch."""
+        if self._revision:
+            self._api.create_branch(self._repository, branch=self._revision, exist_ok=True)
+        self._look_again()
+        return self._tree.keys()
+
+    def _look_again(self, commit: str | None = None) -> None:
+        self._commit = commit
+        del self._tree
+
+    @property
+    def _at(self) -> str:
+        """The commit, asked for once."""
+        if self._commit is None:
+            self._commit = self._api.model_info(self._repository, revision=self._revision).sha
+        assert self._commit is not None, "the hub gives a commit of every repository"
+        return self._commit
+
+    @cached_property
+    def _tree(self) -> dict[str, RepoFile]:
+        try:
+            listed = list(self._api.list_repo_tree(self._repository, recursive=True, revision=self._at))
+        except (RepositoryNotFoundError, RevisionNotFoundError):
+            return {}
+        return {one.path: one for one in listed if isinstance(one, RepoFile) and one.path not in OF_THE_HUB}
+
+
+def _git_hash(file: Path) -> str:
+    """SHA-1 of a blob, as git names it: https://git-scm.com/book/en/v2/Git-Internals-Git-Objects."""
+    content = file.read_bytes()
+    return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()

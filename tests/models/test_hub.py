@@ -1,0 +1,61 @@
+"""What the hub has and other remotes have not: revisions, messages, privacy, commits of others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from models import bundle, remotes, transfer
+from models.__main__ import main
+from models.remotes.base import RemoteError
+from models.remotes.hub import Hub
+from tests.models.fake_hub import FakeHub
+
+
+def _contents(folder: Path) -> dict[str, bytes]:
+    return {p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def test_the_hub_keeps_revisions_and_messages(
+    tiny_bundle: Path, other_bundle: Path, hub: FakeHub, tmp_path: Path
+) -> None:
+    assert main(["publish", str(tiny_bundle), "hf://org/tiny", "--private", "--message", "the first"]) == 0
+    assert main(["publish", str(other_bundle), "org/tiny", "--revision", "next"]) == 0
+    repository = hub.repositories["org/tiny"]
+    assert repository.private and "the first" in repository.messages
+    first = repository.branches["main"]
+    assert repository.files("next").keys() == {".gitattributes", *_contents(other_bundle)}
+    for source, expected in {
+        "org/tiny": tiny_bundle,
+        "hf://org/tiny@next": other_bundle,
+        f"org/tiny@{first}": tiny_bundle,
+    }.items():
+        assert main(["pull", source, "--out", str(tmp_path / "pulled"), "--replace"]) == 0
+        assert _contents(tmp_path / "pulled") == _contents(expected)
+
+
+def test_a_public_repository_is_no_place_for_a_private_bundle(
+    tiny_bundle: Path, hub: FakeHub, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hub.make("org/tiny", {})
+    assert main(["publish", str(tiny_bundle), "hf://org/tiny", "--private"]) == 1
+    assert "is public" in capsys.readouterr().err
+    assert hub.repositories["org/tiny"].files().keys() == {".gitattributes"}
+
+
+def test_a_commit_of_someone_else_meanwhile_is_not_overwritten(
+    tiny_bundle: Path, hub: FakeHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repository = hub.make("org/tiny", {})
+    put = Hub.put
+
+    def too_late(self: Hub, folder: Path, paths: Sequence[str], **how: Sequence[str]) -> None:
+        repository.commit("main", {"theirs": b"x"})
+        put(self, folder, paths, removed=how["removed"])
+
+    monkeypatch.setattr(Hub, "put", too_late)
+    with pytest.raises(RemoteError):
+        transfer.publish(bundle.load(tiny_bundle), remotes.named("hf://org/tiny"))
+    assert repository.files() == {"theirs": b"x"}

@@ -1,0 +1,60 @@
+"""What the card of a trained bundle says of its run."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from models import bundle, card
+from models.bundle import Manifest
+from models.encoder import Encoder
+from models.origin import Origin
+from training.checkpoint import Best
+from training.config import RunConfig, from_preset
+from training.corpus import Census
+from training.evaluation import sts
+from training.objectives import OBJECTIVES
+from training.publish import Outcome, publish
+from training.record import METRICS
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_the_run_in_the_card_can_be_repeated_and_its_paper_is_cited(objective: str) -> None:
+    config = from_preset(objective).override({"seed": 7, "max_steps": 20})
+    corpus = {"sentences": 1234, "digest": "d1"}
+    manifest = Manifest(
+        name="trained",
+        objective=objective,
+        backbone="minilm",
+        dim=32,
+        max_length=64,
+        pooling="mean",
+        files={},
+        fingerprint="f" * 64,
+        run={"config": json.loads(config.to_json()), "corpus": corpus, "best_step": 10, "curve": [{"step": 0}]},
+        golden=[],
+    )
+    text = card.text(manifest, Origin(), [OBJECTIVES[objective].citation])
+    assert "Corpus of 1,234 sentences (digest `d1`). The weights are those of step 10. Seed 7." in text
+    (printed,) = re.findall(r"```json\n(.*?)```", text, re.DOTALL)
+    assert RunConfig.from_json(printed) == config
+    (cited,) = re.findall(r"```bibtex\n(@\w+{.*?^})\n```", text, re.DOTALL | re.MULTILINE)
+    assert cited.count("{") == cited.count("}")
+    assert all(f"  {field} = {{" in cited for field in ("title", "author", "booktitle", "year"))
+
+
+def test_a_published_run_cites_its_objective_and_names_what_chose_it(tiny_backbone: Path, tmp_path: Path) -> None:
+    (tmp_path / METRICS).touch()
+    out, run = str(tmp_path / "out"), str(tmp_path)
+    config = replace(from_preset("dclr"), out=out, run=run, backbone=str(tiny_backbone))
+    census = Census(sentences=9, held_out=(), duplicates=0, blank=0, digest="d2", threshold=0)
+    encoder = Encoder.load(tiny_backbone)
+    made = publish(config, Outcome(encoder, Best(step=3, score=61.25), sts.STSB_DEV_METRIC, census, {}), {})
+    text = (made.folder / bundle.CARD).read_text()
+    assert OBJECTIVES["dclr"].citation.strip() in text
+    assert "| STS-B (SentEval), dev | Spearman × 100; a run's weights are chosen by it | 61.25 |" in text
+    assert "Unknown: the weights" in text, "the backbone came without one"
