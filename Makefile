@@ -48,6 +48,9 @@ train: $(STAMP) ## train, evaluate, export: MODEL=simcse [BACKBONE= CORPUS= DATA
 	$(BIN)/python -m training train $(MODEL) $(if $(BACKBONE),--backbone $(BACKBONE)) $(if $(CORPUS),--corpus $(CORPUS)) \
 		$(if $(DATA),--eval-data $(DATA)) $(if $(STEPS),--max-steps $(STEPS)) --out artifacts/$(MODEL) $(ARGS)
 
+pretrain: $(STAMP) ## a small BERT from random weights, to train encoders from: [CORPUS= STEPS= MODEL= ARGS=] leaves artifacts/mlm
+	$(BIN)/python -m training pretrain $(if $(CORPUS),--corpus $(CORPUS)) $(if $(STEPS),--set steps=$(STEPS)) --out artifacts/$(or $(MODEL),mlm) $(ARGS)
+
 evaluate: $(STAMP) $(BUNDLE)/manifest.json ## the seven STS tasks: DATA=<SentEval folder> [MODEL=]
 	@$(if $(DATA),,echo "name the evaluation data: make evaluate DATA=<folder in SentEval's layout>" >&2; exit 2)
 	$(BIN)/python -m training evaluate $(BUNDLE) --data $(DATA) $(ARGS)
@@ -63,6 +66,10 @@ clients: $(STAMP) $(CLIENTS) $(BUNDLE)/manifest.json ## other people's clients a
 	@ISOSPHERE_BUNDLE=$(BUNDLE) OMP_NUM_THREADS=1 .venv-clients/bin/python -m pytest tests/clients -W ignore $(ARGS)
 	@echo "in the versions of constraints.txt, those that it has …"
 	@ISOSPHERE_BUNDLE=$(BUNDLE) OMP_NUM_THREADS=1 $(BIN)/pytest -W ignore $(addprefix tests/clients/test_,openai.py huggingface_hub.py sentence_transformers.py)
+
+encoders: $(STAMP) ## rebuild the encoder of studies/recipes/default.toml: DATA=<SentEval folder> CORPUS=<wiki1m.txt.xz>
+	@$(if $(and $(DATA),$(CORPUS)),,echo "name both: make encoders DATA=<folder in SentEval's layout> CORPUS=<sentences>" >&2; exit 2)
+	$(BIN)/python -m training rebuild studies/recipes/default.toml --data $(DATA) --corpus $(CORPUS) $(ARGS)
 
 promote: $(STAMP) ## serve artifacts/<MODEL> if it verifies and is not worse than what is served: MODEL=simcse [DATA= ARGS=]
 	@$(if $(MODEL),,echo "name the bundle: make promote MODEL=<name>" >&2; exit 2)
@@ -106,4 +113,4 @@ artifacts/default/manifest.json: | $(STAMP)
 artifacts/%/manifest.json: | $(STAMP)
 	@echo "artifacts/$* is not there: make train MODEL=<objective> or make export MODEL=$* BACKBONE=<folder> makes it" >&2; exit 2
 
-.PHONY: help serve test setup check format train evaluate export optimum clients promote rollback benchmark clean
+.PHONY: help serve test setup check format train pretrain evaluate export optimum clients encoders promote rollback benchmark clean

@@ -14,7 +14,19 @@ from models.disk import verdict
 from models.export import ExportError
 from models.sources import SourceError
 from training.checkpoint import CheckpointError
-from training.commands import data, evaluate, listing, postprocess, promote, replay, study, train
+from training.commands import (
+    data,
+    evaluate,
+    listing,
+    postprocess,
+    pretrain,
+    promote,
+    rebuild,
+    replay,
+    soup,
+    study,
+    train,
+)
 from training.config import ConfigError
 from training.corpus import CorpusError
 from training.diverged import DivergedError
@@ -22,6 +34,7 @@ from training.evaluation.pairs import DataError
 from training.evaluation.subjects import SubjectError
 from training.evaluation.vectors import EvaluationError
 from training.hardware import HardwareError
+from training.ingredients import SoupError
 from training.lock import LockError
 from training.loop import InterruptedRun
 from training.postprocess.base import PostprocessError
@@ -30,10 +43,13 @@ from training.record import RunError
 
 COMMANDS = {
     "train": train,
+    "pretrain": pretrain,
     "evaluate": evaluate,
     "study": study,
     "promote|rollback": promote,
     "postprocess": postprocess,
+    "soup": soup,
+    "rebuild": rebuild,
     "data": data,
     "list": listing,
     "replay": replay,
@@ -49,6 +65,7 @@ BAD_INPUT = (
     PostprocessError,
     PromotionError,
     RunError,
+    SoupError,
     SourceError,
     SubjectError,
 )

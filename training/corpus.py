@@ -102,7 +102,7 @@ def open_corpus(files: Sequence[str], *, held_out: int = HELD_OUT) -> Corpus:
         sentences = list(documentation())  # a megabyte, and every pass over its sources would take seconds
         return Corpus(lambda: sentences, name="python-docs", held_out=held_out)
     paths = [Path(file) for file in files]
-    return Corpus(lambda: _lines(paths), name=" ".join(files), held_out=held_out)
+    return Corpus(lambda: lines(paths), name=" ".join(files), held_out=held_out)
 
 
 def documentation() -> Iterator[str]:
@@ -111,7 +111,12 @@ def documentation() -> Iterator[str]:
         yield from split(section.text)
 
 
-def _lines(paths: Iterable[Path]) -> Iterator[str]:
+def lines(paths: Iterable[Path]) -> Iterator[str]:
+    """Every line of text files (plain, .gz or .xz), with the newline that ends it.
+
+    Raises:
+        CorpusError: a file is missing, damaged or not UTF-8.
+    """
     for path in paths:
         try:
             with OPENERS.get(path.suffix, _open_plain)(path) as file:

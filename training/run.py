@@ -20,7 +20,7 @@ from training.config import ConfigError, RunConfig
 from training.corpus import HELD_OUT, Corpus, open_corpus
 from training.devices import Devices
 from training.environment import environment
-from training.evaluation.pairs import STS_TASKS, Subsets
+from training.evaluation.pairs import STS_TASKS, Subsets, sts_tasks
 from training.hardware import autocast_dtype, named
 from training.interrupt import interruptible
 from training.loop import Setting, train
@@ -55,7 +55,7 @@ def fit(config: RunConfig, stream: TextIO, *, resume: bool = False) -> Outcome:
     teacher = _named_teacher(config, state, corpus, devices)
     folder = Path(config.run)
     if devices.first and not resume:
-        record.start(config, _surroundings(corpus, devices, autocast))
+        record.start(config, surroundings(corpus, devices, autocast))
     devices.wait()
     if state.objective.needs.teacher and teacher is None:
         teacher = _planned_teacher(plan(config), corpus, devices, stream)
@@ -116,7 +116,7 @@ def _judges(config: RunConfig, corpus: Corpus, stream: TextIO) -> tuple[Selectio
         return by_self_retrieval(corpus), {}
     data = Path(config.eval_data)
     selection = by_stsb_dev(data)
-    tasks = {name: files.load(data) for name, files in STS_TASKS.items() if files.present(data)}
+    tasks = sts_tasks(data)
     if absent := [name for name in STS_TASKS if name not in tasks]:
         print(f"{data} lacks {', '.join(absent)}: the final scores go without", file=stream)
     return selection, tasks
@@ -130,7 +130,7 @@ def _loop(state: State, step: Step, setting: Setting, headline: str, stream: Tex
     progress.say(headline)
     try:
         with interruptible() as stop:
-            train(state, step, setting, lines.write if lines else _left_to_the_first, progress, stop=stop)
+            train(state, step, setting, lines.write if lines else left_to_the_first, progress, stop=stop)
     finally:
         progress.close()
         if lines:
@@ -145,7 +145,7 @@ def _loop(state: State, step: Step, setting: Setting, headline: str, stream: Tex
             )
 
 
-def _left_to_the_first(_kind: str, _step: int, _values: Mapping[str, float]) -> None:
+def left_to_the_first(_kind: str, _step: int, _values: Mapping[str, float]) -> None:
     """The record of any process but the first."""
 
 
@@ -161,7 +161,8 @@ def _headline(setting: Setting, autocast: torch.dtype | None, resumed: int | Non
     )
 
 
-def _surroundings(corpus: Corpus, devices: Devices, autocast: torch.dtype | None) -> dict[str, Any]:
+def surroundings(corpus: Corpus, devices: Devices, autocast: torch.dtype | None) -> dict[str, Any]:
+    """What a run ran on, and over which corpus."""
     return {
         **environment(),
         "device": str(devices.device),

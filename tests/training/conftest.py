@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import io
 import random
+import shutil
 import signal
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -20,6 +23,7 @@ SUBJECTS = ["the man", "a woman", "the old dog", "a small cat", "the teacher", "
 VERBS = ["can see", "will read", "did find", "could hear", "does make", "would take", "may write about"]
 OBJECTS = ["the river", "a red house", "the long book", "a paper star", "the city market", "a hot fire", "the rain"]
 PLACES = ["in the morning", "on the mountain", "near the sea", "this evening", "at the bank", "by the window"]
+WORDS = ("man", "woman", "dog", "cat", "bird", "fish", "horse", "guitar", "river", "city")
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -56,25 +60,42 @@ def corpus_file(sentences: list[str], tmp_path_factory: pytest.TempPathFactory) 
     return file
 
 
+@pytest.fixture(scope="session")
+def stsb_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """STS-B in SentEval's layout and no other task: few different sentences, so that it is encoded at once."""
+    data = tmp_path_factory.mktemp("data")
+    folder = data / "STS" / "STSBenchmark"
+    folder.mkdir(parents=True)
+    for part, pairs in (("dev", 1500), ("test", 1379)):
+        rows = []
+        for i in range(pairs):
+            a, b = WORDS[i % 10], WORDS[(i // 10) % 10]
+            score = 5 - min(5, abs(i % 10 - (i // 10) % 10))
+            rows.append(f"g\tf\ty\t{i}\t{score}\tthe {a} can see\ta {b} can see\n")
+        (folder / f"sts-{part}.csv").write_text("".join(rows))
+    return data
+
+
+def configured(backbone: Path, corpus: Path, folder: Path, /, name: str = "one", **changes: Any) -> RunConfig:
+    """A run of 14 steps on the tiny backbone in `folder`; keywords override."""
+    defaults: dict[str, Any] = {
+        "corpus": (str(corpus),),
+        "batch_size": 16,
+        "max_steps": 14,
+        "eval_every": 5,
+        "learning_rate": 1e-3,
+        "precision": "fp32",
+        "device": "cpu",
+        "out": str(folder / "artifacts" / name),
+        "run": str(folder / "runs" / name),
+    }
+    return from_preset("simcse", backbone=str(backbone)).override({**defaults, **changes})
+
+
 @pytest.fixture
 def make_config(tiny_backbone: Path, corpus_file: Path, tmp_path: Path) -> Callable[..., RunConfig]:
-    """A run of 14 steps on the tiny backbone in a folder of its own; keywords override."""
-
-    def make(name: str = "one", **changes: Any) -> RunConfig:
-        defaults: dict[str, Any] = {
-            "corpus": (str(corpus_file),),
-            "batch_size": 16,
-            "max_steps": 14,
-            "eval_every": 5,
-            "learning_rate": 1e-3,
-            "precision": "fp32",
-            "device": "cpu",
-            "out": str(tmp_path / "artifacts" / name),
-            "run": str(tmp_path / "runs" / name),
-        }
-        return from_preset("simcse", backbone=str(tiny_backbone)).override({**defaults, **changes})
-
-    return make
+    """Runs in a folder of the test's own: see `configured`."""
+    return partial(configured, tiny_backbone, corpus_file, tmp_path)
 
 
 def fit(config: RunConfig, *, resume: bool = False) -> tuple[Outcome, str]:
@@ -87,6 +108,29 @@ def fit(config: RunConfig, *, resume: bool = False) -> tuple[Outcome, str]:
 @pytest.fixture
 def fitted() -> Callable[..., tuple[Outcome, str]]:
     return fit
+
+
+class Ended(NamedTuple):
+    """A run that nothing interrupted."""
+
+    config: RunConfig
+    outcome: Outcome
+    said: str
+
+
+@pytest.fixture(scope="session")
+def ended(tiny_backbone: Path, corpus_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Ended:
+    """A run for all to look at: `copied` has what may be changed."""
+    config = configured(tiny_backbone, corpus_file, tmp_path_factory.mktemp("ended"))
+    return Ended(config, *fit(config))
+
+
+@pytest.fixture
+def copied(ended: Ended, tmp_path: Path) -> RunConfig:
+    """The run that `ended`, in a folder of the test's own."""
+    config = replace(ended.config, run=str(tmp_path / "runs" / "copied"))
+    shutil.copytree(ended.config.run, config.run)
+    return config
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from models.encoder import Encoder
+from tests.conftest import PATIENCE
 from training.batches import ahead, tokeniser
 from training.devices import Devices
 
@@ -29,7 +30,7 @@ def test_they_are_made_on_another_thread_before_they_are_asked_for() -> None:
 
     with closing(ahead(numbers(), depth=4)) as items:
         assert next(items) == 0
-        assert fifth.wait(timeout=10), "four more are made without anyone asking"
+        assert fifth.wait(PATIENCE), "four more are made without anyone asking"
     assert threading.current_thread() not in made and len(set(made)) == 1
     assert len(made) <= 6, "and no more than that"
 

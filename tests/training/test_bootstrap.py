@@ -12,7 +12,7 @@ from training.evaluation.bootstrap import (
     compare,
     interval,
     resample,
-    resample_accuracy,
+    resample_means,
     weighted_spearman,
 )
 from training.evaluation.vectors import EvaluationError
@@ -191,7 +191,7 @@ def test_accuracies_are_resampled_as_correlations_are() -> None:
             tasks.append(np.mean([100 * run[task][rows].mean(axis=1) for run in runs], axis=0))
         return np.array(np.mean(tasks, axis=0))
 
-    mine, theirs = (resample_accuracy(runs, resamples=300, seed=7) for runs in ([a, b], [other]))
+    mine, theirs = (resample_means(runs, resamples=300, seed=7) for runs in ([a, b], [other]))
     assert mine.mean == pytest.approx(100 * np.mean([run[task].mean() for run in (a, b) for task in sizes]))
     np.testing.assert_allclose(mine.means, redrawn(a, b))
     gain = mine.against(theirs, 0.9)
@@ -202,13 +202,13 @@ def test_accuracies_are_resampled_as_correlations_are() -> None:
 def test_accuracies_that_can_not_be_resampled() -> None:
     hits = {"MR": np.array([True, False])}
     with pytest.raises(EvaluationError, match="0 resamples"):
-        resample_accuracy([hits], resamples=0)
+        resample_means([hits], resamples=0)
     with pytest.raises(EvaluationError, match="at least one encoder and one task"):
-        resample_accuracy([])
+        resample_means([])
     with pytest.raises(EvaluationError, match="at least one encoder and one task"):
-        resample_accuracy([{}])
+        resample_means([{}])
     for others in ({"CR": hits["MR"]}, {"MR": np.array([True])}):
         with pytest.raises(EvaluationError, match="can't be compared"):
-            resample_accuracy([hits, others])
+            resample_means([hits, others])
     with pytest.raises(EvaluationError, match="can't be compared"):
-        resample_accuracy([{"MR": np.array([], dtype=bool)}])
+        resample_means([{"MR": np.array([], dtype=bool)}])

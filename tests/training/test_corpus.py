@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from models import python_docs
 from training.corpus import Corpus, CorpusError, open_corpus
 
 LINES = [f"sentence number {i}" for i in range(50)]
@@ -149,10 +150,17 @@ def test_a_missing_file_and_a_folder_are_named(tmp_path: Path) -> None:
         open_corpus([str(tmp_path)])
 
 
-def test_the_default_corpus_is_thousands_of_clean_sentences() -> None:
+@pytest.mark.parametrize(
+    ("read", "sentences"), [(500, 500), pytest.param(None, 5000, marks=pytest.mark.slow)], ids=["a part", "whole"]
+)
+def test_the_default_corpus_is_thousands_of_clean_sentences(
+    read: int | None, sentences: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    every = python_docs.sections
+    monkeypatch.setattr(python_docs, "sections", lambda: islice(every(), read))
     corpus = open_corpus([])
-    assert corpus.census.sentences > 5000
-    assert len(corpus.census.held_out) > 200
+    assert corpus.census.sentences > sentences
+    assert len(corpus.census.held_out) > sentences / 25
     batch = next(corpus.batches(64, seed=0))
     assert all(sentence[0] in "(\"'“" or sentence[0].isupper() for sentence in batch)
     assert not any(">>>" in sentence for sentence in batch)

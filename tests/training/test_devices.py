@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -16,6 +17,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from tests.training.gradients import compute
 from training.assembly import initial
 from training.config import ConfigError, RunConfig, from_preset
 from training.devices import Devices
@@ -24,36 +26,7 @@ from training.record import METRICS
 from training.speed import FIGURES
 
 MakeConfig = Callable[..., RunConfig]
-
-GRADIENTS = """
-import sys
-from pathlib import Path
-import torch
-from safetensors.torch import save_file
-from training.assembly import initial, loaded, step_of
-from training.batches import tokeniser
-from training.config import RunConfig
-from training.devices import Devices
-
-torch.set_num_threads(1)
-for file in map(Path, sys.argv[1:]):
-    config = RunConfig.from_json(file.read_text())
-    devices = Devices(config.device)
-    state = initial(config, devices, None)
-    state.encoder.double().train()
-    state.objective.double()
-    teacher = loaded(config.teacher, devices).double() if config.teacher else None
-    step = step_of(config, state, devices, teacher, None)
-    sentences = [line.strip() for line in open(config.corpus[0])]
-    tokenise = tokeniser(state.encoder, teacher, max_length=32, own=devices.rows)
-    for start in (0, 9):  # of 9 sentences one process has 4, a single chunk, and the other 5
-        step(tokenise(sentences[start : start + 9]), 1e-3)
-    state.optimiser.zero_grad()
-    values = step.gradients(tokenise(sentences[: config.batch_size]))
-    named = {**dict(state.encoder.named_parameters()), **dict(state.objective.named_parameters())}
-    grads = {name: weight.grad for name, weight in named.items() if weight.grad is not None}
-    save_file(grads | values, file.with_suffix(f".{devices.count}.{devices.rank}"))
-"""
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def launched(processes: int, *command: str) -> subprocess.CompletedProcess[str]:
@@ -69,6 +42,25 @@ def launched(processes: int, *command: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+def two_processes(*command: str) -> None:
+    """What `torchrun` tells two processes, without a third that starts them."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    told = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
+    both = [
+        subprocess.Popen(
+            [sys.executable, *command],
+            cwd=ROOT,
+            env=os.environ | told | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in (0, 1)
+    ]
+    said = [process.communicate(timeout=300)[1] for process in both]
+    assert [process.returncode for process in both] == [0, 0], "\n".join(said)
+
+
 def described(config: RunConfig, folder: Path, name: str) -> str:
     file = folder / f"{name}.json"
     file.write_text(config.to_json())
@@ -82,12 +74,9 @@ CASES = [*OBJECTIVES, "simcse in chunks"]
 def computed(tiny_backbone: Path, corpus_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Loss and gradients of every case, by one process and by two: `<case>.<processes>.<rank>`."""
     folder = tmp_path_factory.mktemp("gradients")
-    script = folder / "gradients.py"
-    script.write_text(GRADIENTS)
     files = [described(_without_chance(case, tiny_backbone, corpus_file), folder, case) for case in CASES]
-    for processes in (1, 2):
-        done = launched(processes, str(script), *files)
-        assert done.returncode == 0, done.stderr
+    compute(map(Path, files))
+    two_processes("-m", "tests.training.gradients", *files)
     return folder
 
 

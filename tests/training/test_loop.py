@@ -13,6 +13,7 @@ from tensorboard.backend.event_processing.event_accumulator import (  # type: ig
     EventAccumulator,
 )
 
+from tests.training.conftest import Ended
 from training import run
 from training.config import RunConfig
 from training.corpus import CorpusError, open_corpus
@@ -45,20 +46,18 @@ def test_a_run_learns_and_keeps_its_best(make_config: MakeConfig, fitted: Fit) -
     assert f"at step {outcome.best.step}" in said
 
 
-def test_the_outcome_has_the_best_weights(make_config: MakeConfig, fitted: Fit) -> None:
+def test_the_outcome_has_the_best_weights(ended: Ended) -> None:
     from training.selection import by_self_retrieval
 
-    config = make_config()
-    outcome, _ = fitted(config)
+    config, outcome, _ = ended
     assert not outcome.encoder.training
     selection = by_self_retrieval(open_corpus(config.corpus))
     score = selection.scores(outcome.encoder.encode)[selection.metric]
     assert score == pytest.approx(outcome.best.score)
 
 
-def test_what_is_logged(make_config: MakeConfig, fitted: Fit) -> None:
-    config = make_config()
-    _, said = fitted(config)
+def test_what_is_logged(ended: Ended) -> None:
+    config, _, said = ended
     steps = metrics(config, "train")
     assert [line["step"] for line in steps] == list(range(1, 15))
     assert steps[0].keys() == {
@@ -80,11 +79,13 @@ def test_what_is_logged(make_config: MakeConfig, fitted: Fit) -> None:
     assert "step 14/14: loss" in said and "sentences/s, 0:00:00 left" in said
 
 
-def test_the_same_seed_gives_the_same_run_and_another_another(make_config: MakeConfig, fitted: Fit) -> None:
-    configs = [make_config("a"), make_config("b"), make_config("c", seed=1)]
+def test_the_same_seed_gives_the_same_run_and_another_another(
+    ended: Ended, make_config: MakeConfig, fitted: Fit
+) -> None:
+    configs = [make_config("same"), make_config("other", seed=1)]
     for config in configs:
         fitted(config)
-    losses = [[line["loss"] for line in metrics(config, "train")] for config in configs]
+    losses = [[line["loss"] for line in metrics(config, "train")] for config in (ended.config, *configs)]
     assert losses[0] == losses[1] != losses[2]
 
 
@@ -156,10 +157,10 @@ def test_tasks_that_the_evaluation_data_lacks_are_said_before_training_and_left_
 ) -> None:
     outcome, said = fitted(make_config(eval_data=str(stsb_data), max_steps=1))
     assert said.startswith(f"{stsb_data} lacks STS12, STS13, STS14, STS15, STS16, SICKR: the final scores go without")
-    assert list(sts_scores(outcome, io.StringIO())) == ["STSB"]
+    assert list(sts_scores(outcome.encoder, outcome.tasks, io.StringIO())) == ["STSB"]
     (stsb_data / "STS" / "STSBenchmark" / "sts-test.csv").unlink()
     outcome, said = fitted(make_config("two", eval_data=str(stsb_data), max_steps=1))
-    assert "STSB, SICKR: the final scores" in said and sts_scores(outcome, io.StringIO()) == {}
+    assert "STSB, SICKR: the final scores" in said and sts_scores(outcome.encoder, outcome.tasks, io.StringIO()) == {}
 
 
 @pytest.mark.parametrize(
@@ -209,7 +210,7 @@ def test_a_loss_that_is_no_number_stops_the_run(
 ) -> None:
     params = make_config().params
     preset = Preset(source="test", batch_size=8, learning_rate=1e-3, pooling="cls", params=params)
-    broken = Recipe(summary="test", build=Broken, presets={"bert-base-uncased": preset})
+    broken = Recipe(summary="test", citation="", build=Broken, presets={"bert-base-uncased": preset})
     monkeypatch.setitem(OBJECTIVES, "broken", broken)
     config = make_config(objective="broken", eval_every=2)
     with pytest.raises(DivergedError, match=r"step 4: plain 0\.\d+, odd nan, loss nan, gradient_norm nan; .*has the w"):
@@ -239,7 +240,7 @@ def test_an_objective_that_needs_more_fits_the_loop_and_its_state_is_resumed(
 ) -> None:
     params = make_config().params
     preset = Preset(source="test", batch_size=8, learning_rate=1e-3, pooling="cls", params=params)
-    recipe = Recipe(summary="test", build=Demanding, presets={"bert-base-uncased": preset})
+    recipe = Recipe(summary="test", citation="", build=Demanding, presets={"bert-base-uncased": preset})
     monkeypatch.setitem(OBJECTIVES, "demanding", recipe)
     whole, cut = (make_config(name, objective="demanding") for name in ("whole", "cut"))
     fitted(whole)

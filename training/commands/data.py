@@ -1,4 +1,4 @@
-"""`data`: what the papers evaluate on and train on, from the Hugging Face hub."""
+"""`data`: what the papers evaluate on and train on, from the Hugging Face hub, and documents as a corpus."""
 
 from __future__ import annotations
 
@@ -7,17 +7,19 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from training.data import checksums
+from training.data import checksums, documentation
 from training.data.catalogue import CATALOGUE
 from training.data.fetch import default_folder, provide
 from training.data.hub import by_hand, from_hub
+from training.documents import write
+from training.evaluation import beir
 from training.evaluation.pairs import DataError
 
 
 def add(commands: Any) -> None:
     """The command, its own commands and their options."""
-    data = commands.add_parser("data", help="fetch what the papers evaluate on and train on")
-    actions = data.add_subparsers(required=True, metavar="get|list|verify")
+    data = commands.add_parser("data", help="fetch what the papers use, or make a corpus of documents")
+    actions = data.add_subparsers(required=True, metavar="get|list|verify|documentation|sentences")
 
     command = actions.add_parser("get", help="fetch, check and record; what is there already is not fetched again")
     command.add_argument("names", nargs="+", choices=list(CATALOGUE), metavar="NAME", help=", ".join(CATALOGUE))
@@ -32,6 +34,15 @@ def add(commands: Any) -> None:
     command.add_argument("names", nargs="*", metavar="NAME", help="default: all that is here")
     command.set_defaults(command=verify)
     _add_folder(command)
+
+    command = actions.add_parser("documentation", help="CPython's, as a collection to search, without the network")
+    command.set_defaults(command=documented)
+    _add_folder(command)
+
+    command = actions.add_parser("sentences", help="documents as a corpus to train on, a sentence a line")
+    command.add_argument("files", nargs="+", type=Path, metavar="FILE", help="text, or .jsonl with title and text")
+    command.add_argument("--out", type=Path, required=True, metavar="FILE", help="the corpus to write")
+    command.set_defaults(command=sentences)
 
 
 def get(options: argparse.Namespace) -> int:
@@ -71,6 +82,22 @@ def verify(options: argparse.Namespace) -> int:
         raise DataError(f"{folder}: holds none of {', '.join(CATALOGUE)}")
     for name in names:
         provide(name, CATALOGUE[name], folder, sys.stdout, download=None)
+    return 0
+
+
+def documented(options: argparse.Namespace) -> int:
+    """Writes it beside the collections of the hub, anew each time: it is the interpreter's own."""
+    made = documentation.collection()
+    place = _folder(options) / beir.FOLDER / documentation.NAME
+    beir.save(made, place)
+    print(f"{place}: {len(made.documents)} documents, {len(made.queries)} queries")
+    return 0
+
+
+def sentences(options: argparse.Namespace) -> int:
+    """Says how many sentences of how many texts there are."""
+    found = write(options.files, options.out)
+    print(f"{options.out}: {found.sentences} sentences of {found.texts} texts")
     return 0
 
 

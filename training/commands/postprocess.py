@@ -18,13 +18,12 @@ from training.config import LEAST_LENGTH, ConfigError
 from training.corpus import Corpus, open_corpus
 from training.environment import environment
 from training.evaluation import sts
-from training.evaluation.pairs import STS_TASKS, DataError, Subsets
+from training.evaluation.pairs import STS_TASKS, DataError, Subsets, sts_tasks
 from training.fields import kinds, settings
 from training.hardware import pick_device
 from training.postprocess import POSTPROCESSES
 from training.postprocess.base import Fitted
-from training.progress import encode_visibly
-from training.publish import counts
+from training.publish import counts, sts_scores
 
 
 def add(commands: Any) -> None:
@@ -56,7 +55,7 @@ def postprocess(options: argparse.Namespace) -> int:
     encoder.to(pick_device("auto"))
     fitted = chosen.apply(encoder, corpus, params, seed=options.seed, stream=sys.stderr)
     encoder.eval().cpu()
-    scores = sts.evaluate(encode_visibly(encoder.encode, sys.stderr), tasks) if tasks else {}
+    scores = sts_scores(encoder, tasks, sys.stderr)
     if scores:
         print(sts.table(scores))
     made = export(
@@ -82,7 +81,7 @@ def _overridden(params: Any, texts: Sequence[str]) -> Any:
 
 
 def _tasks(data: Path) -> dict[str, Subsets]:
-    if tasks := {name: files.load(data) for name, files in STS_TASKS.items() if files.present(data)}:
+    if tasks := sts_tasks(data):
         return tasks
     raise DataError(f"{data}: holds none of {', '.join(STS_TASKS)}")
 

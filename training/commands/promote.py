@@ -18,8 +18,8 @@ from training.promotion.yardsticks import pick
 
 DEFAULT = Path("artifacts/default")
 REQUIRED = ("sts",)
-"""Where there are labels, a bundle can have been evaluated."""
-REQUIRE = "sts, transfer or tasks by name, which must have a score (default: sts with --data, else none)"
+"""Where there are scored pairs, a bundle can have been evaluated."""
+REQUIRE = "sts, transfer or tasks by name, which must have a score (default: sts with --data alone, else none)"
 TOLD = "a running server serves it after SIGHUP or POST /admin/reload"
 
 
@@ -29,6 +29,7 @@ def add(commands: Any) -> None:
     command.add_argument("bundle", type=Path, metavar="BUNDLE", help="folder, e.g. artifacts/simcse")
     command.add_argument("--data", type=Path, metavar="DIR", help="SentEval's data; without it no labels are used")
     command.add_argument("--corpus", nargs="+", default=[], metavar="FILE", help="to compare by without --data")
+    command.add_argument("--retrieval", metavar="NAME", help="to compare by: a collection of --data, as scifact")
     command.add_argument("--margin", type=float, default=0.5, metavar="POINTS", help="it may be worse by (default 0.5)")
     command.add_argument("--require", type=_tasks, metavar="TASK,…", help=REQUIRE)
     command.add_argument("--report", type=Path, nargs="+", default=[], metavar="FILE", help="evaluations to attach")
@@ -42,12 +43,12 @@ def add(commands: Any) -> None:
 
 def promote(options: argparse.Namespace) -> int:
     """0 if it is served now, 1 if it was refused; every check is said, on stderr if it was refused."""
-    require = options.require if options.require is not None else REQUIRED if options.data else ()
+    scored = options.data and not options.retrieval
+    require = options.require if options.require is not None else REQUIRED if scored else ()
     terms = Terms(margin=options.margin, require=require, reports=options.report, force=options.force)
     place = check_default(options.default)
-    decision = decide(
-        options.bundle, place, terms, partial(pick, options.data, options.corpus), stream=sys.stderr, machine=Machine()
-    )
+    yardstick = partial(pick, options.data, options.corpus, options.retrieval)
+    decision = decide(options.bundle, place, terms, yardstick, stream=sys.stderr, machine=Machine())
     if decision.outcome == "refused":
         print(f"{options.bundle}: refused, {place.default} stays as it is\n{_listed(decision)}", file=sys.stderr)
         return 1

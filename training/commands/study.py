@@ -34,7 +34,7 @@ def add(commands: Any) -> None:
 
     command = actions.add_parser("run", help="every run that is not finished yet; a file alone is run, too")
     command.add_argument("file", type=Path, metavar="FILE.toml")
-    command.add_argument("--data", metavar="DIR", help="SentEval's data, which every run is judged by")
+    command.add_argument("--data", metavar="DIR", help="SentEval's and BEIR's data, to judge every run by")
     command.add_argument("--corpus", nargs="+", metavar="FILE", help="text, a sentence a line (default: Python's docs)")
     command.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="of an axis a list: [0, 1]")
     command.add_argument("--jobs", type=_count, default=1, metavar="N", help="runs at once (default: 1)")

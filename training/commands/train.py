@@ -43,7 +43,7 @@ def train(options: argparse.Namespace) -> int:
     outcome = run.fit(config, sys.stderr, resume=options.resume)
     if not outcome.first:
         return 0
-    scores = sts_scores(outcome, sys.stderr)
+    scores = sts_scores(outcome.encoder, outcome.tasks, sys.stderr)
     if scores:
         print(sts.table(scores))
     bundle = publish(config, outcome, scores)

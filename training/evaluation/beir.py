@@ -8,7 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from models.disk import replacing
 from training.evaluation.pairs import DataError, lines
+
+FOLDER = "retrieval"
+"""Of the collections, in a folder of evaluation data."""
 
 HEADER = "query-id\tcorpus-id\tscore"
 
@@ -24,19 +28,50 @@ class Collection:
     """By query and document. Above 0 is relevant, and more so the higher."""
 
 
+def collections(data: Path) -> dict[str, Path]:
+    """The folder of each collection in `data`, `retrieval/<name>`, by name; they are not read."""
+    return {file.parent.name: file.parent for file in sorted((data / FOLDER).glob("*/corpus.jsonl"))}
+
+
+def part(name: str) -> tuple[str, str]:
+    """A collection and which of its queries: `scifact:train` are those for training, `scifact` those of its test."""
+    collection, _, split = name.partition(":")
+    return collection, split or "test"
+
+
+def files(split: str) -> tuple[str, str, str]:
+    """Documents, queries and judgements, by their places in the collection's folder."""
+    return "corpus.jsonl", "queries.jsonl", f"qrels/{split}.tsv"
+
+
+def find(data: Path, name: str) -> Collection:
+    """The collection of that name, or that part of it, in `data`.
+
+    Raises:
+        DataError: there is none, or it is broken.
+    """
+    collection, split = part(name)
+    known = collections(data)
+    if collection not in known:
+        there = f"there is {', '.join(known)}" if known else "there is none"
+        raise DataError(f"{data / FOLDER}: no collection {collection!r} in BEIR's layout; {there}")
+    return load(known[collection], split)
+
+
 def load(folder: Path, split: str = "test") -> Collection:
-    """What `corpus.jsonl`, `queries.jsonl` and `qrels/<split>.tsv` hold; a document is its title, a space, its text.
+    """What the `files` of a part hold; a document is its title, a space, its text.
 
     Raises:
         DataError: a file is missing or a row is broken; an id is missing, comes twice, or is judged but unknown.
     """
+    corpus, asked, judged = (folder / file for file in files(split))
     documents = {
         identity: f"{_string(row, 'title', where, default='')} {_string(row, 'text', where)}".strip()
-        for identity, row, where in _rows(folder / "corpus.jsonl")
+        for identity, row, where in _rows(corpus)
     }
-    queries = {identity: _string(row, "text", where) for identity, row, where in _rows(folder / "queries.jsonl")}
+    queries = {identity: _string(row, "text", where) for identity, row, where in _rows(asked)}
     judgements: dict[str, dict[str, int]] = {}
-    for query, document, grade, where in _judgements(folder / "qrels" / f"{split}.tsv"):
+    for query, document, grade, where in _judgements(judged):
         for kind, identity, known in (("query", query, queries), ("document", document, documents)):
             if identity not in known:
                 raise DataError(f"{where}: no {kind} has the id {identity!r}")
@@ -45,6 +80,23 @@ def load(folder: Path, split: str = "test") -> Collection:
             raise DataError(f"{where}: document {document!r} is judged twice for query {query!r}")
         grades[document] = grade
     return Collection(documents, {query: text for query, text in queries.items() if query in judgements}, judgements)
+
+
+def save(collection: Collection, folder: Path, split: str = "test") -> None:
+    """Writes what `load` reads; each file at once, the judgements last.
+
+    Raises:
+        OSError: one can't be written.
+    """
+    documents, queries = (
+        "".join(json.dumps({"_id": key, "text": text}) + "\n" for key, text in texts.items())
+        for texts in (collection.documents, collection.queries)
+    )
+    rows = [f"{query}\t{key}\t{n}\n" for query, grades in collection.judgements.items() for key, n in grades.items()]
+    for name, content in zip(files(split), (documents, queries, f"{HEADER}\n{''.join(rows)}"), strict=True):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        with replacing(folder / name) as beside:
+            beside.write_text(content, encoding="utf-8", newline="")
 
 
 def _rows(file: Path) -> Iterator[tuple[str, dict[str, Any], str]]:

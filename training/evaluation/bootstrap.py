@@ -20,8 +20,8 @@ from training.evaluation.vectors import EvaluationError
 Values = NDArray[np.floating[Any]]
 Tasks = Mapping[str, Values]
 """Of the pairs (n,) of each task."""
-Hits = Mapping[str, NDArray[np.bool_]]
-"""Whether each example (n,) of a task was put into its class."""
+Gains = Mapping[str, NDArray[Any]]
+"""What each example (n,) of a task counts, 0 to 1: whether it was put into its class, how well a query was answered."""
 
 AT_ONCE = 1 << 19
 """Pairs times resamples in one array: what still lies in a processor's cache is ranked fastest."""
@@ -52,7 +52,7 @@ class Resampled:
     """What some encoders score: on the pairs there are, and on redrawn ones."""
 
     mean: float
-    """Spearman or accuracy x 100, of tasks and encoders."""
+    """Spearman, accuracy or another mean x 100, of tasks and encoders."""
     means: NDArray[np.float64]
     """The same (B,), of each resample."""
 
@@ -93,19 +93,19 @@ def resample(runs: Sequence[Tasks], golds: Tasks, *, resamples: int = 1000, seed
     return Resampled(_observed(runs, golds), 100 * means / (len(runs) * len(golds)))
 
 
-def resample_accuracy(runs: Sequence[Hits], *, resamples: int = 1000, seed: int = 0) -> Resampled:
-    """The same of accuracies: `runs` says of each encoder and task which examples (n,) its classifier got right.
+def resample_means(runs: Sequence[Gains], *, resamples: int = 1000, seed: int = 0) -> Resampled:
+    """The same where a task's score is the mean over its examples; `runs` has what each counts, by encoder and task.
 
     Raises:
         EvaluationError: there is no encoder, task or resample, a task has no example, or encoders differ in tasks or
             examples.
     """
     _check_number(resamples, bool(runs and runs[0]))
-    sizes = {task: len(hits) for task, hits in runs[0].items()}
+    sizes = {task: len(gains) for task, gains in runs[0].items()}
     for run in runs:
-        if (found := {task: len(hits) for task, hits in run.items()}) != sizes or not all(sizes.values()):
+        if (found := {task: len(gains) for task, gains in run.items()}) != sizes or not all(sizes.values()):
             raise EvaluationError(f"examples of {found} and of {sizes} can't be compared")
-    shares = {task: np.mean([run[task] for run in runs], axis=0) for task in sizes}  # (n,): of encoders, in the right
+    shares = {task: np.mean([run[task] for run in runs], axis=0) for task in sizes}  # (n,): over encoders
     means = np.zeros(resamples)
     for task, these, weights in _redrawn(sizes, resamples, seed):
         means[these] += shares[task] @ weights / sizes[task]

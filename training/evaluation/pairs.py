@@ -165,3 +165,12 @@ STS_TASKS: dict[str, TaskFiles] = {
     "SICKR": TaskFiles("SICK", "SICK_test_annotated.txt", sick_test, 4927),
 }
 STSB_DEV = TaskFiles("STS/STSBenchmark", "sts-dev.csv", sts_benchmark("dev"), 1500)
+
+
+def sts_tasks(data: Path) -> dict[str, Subsets]:
+    """The STS tasks that `data` has.
+
+    Raises:
+        DataError: one of them is broken.
+    """
+    return {name: files.load(data) for name, files in STS_TASKS.items() if files.present(data)}

@@ -18,6 +18,10 @@ from training.evaluation.vectors import Encode, EvaluationError, unit_vectors
 DEPTH = 100
 """Documents in a ranking: the deepest that a measure looks."""
 
+NDCG10 = "nDCG@10"
+MEASURES = (NDCG10, "MRR@10", "Recall@100")
+"""The columns of `by_query`."""
+
 
 @dataclass(frozen=True)
 class RetrievalScore:
@@ -70,11 +74,22 @@ def rankings(encode: Encode, collection: Collection, depth: int = DEPTH) -> dict
 def score(rankings: Mapping[str, Sequence[str]], collection: Collection) -> RetrievalScore:
     """The score of rankings from anywhere: document ids by query, nearest first, 100 of them where there are as many.
 
+    Raises:
+        EvaluationError: see `by_query`.
+    """
+    ndcg10, mrr10, recall100 = (100 * fmean(column) for column in by_query(rankings, collection).T.tolist())
+    return RetrievalScore(ndcg10, mrr10, recall100, len(collection.queries), len(collection.documents))
+
+
+def by_query(rankings: Mapping[str, Sequence[str]], collection: Collection) -> NDArray[np.float64]:
+    """Each of the `MEASURES` of each query (Q, 3), 0 to 1, in the order of the collection.
+
     A document with the query's own id is passed over, as in BEIR. A query none of whose documents is relevant scores 0,
     as in trec_eval.
 
     Raises:
-        EvaluationError: a query has no ranking, or a ranking holds an id that is unknown or comes twice.
+        EvaluationError: there are no queries, one has no ranking, or a ranking holds an id that is unknown or comes
+            twice.
     """
     scores = []
     for query in collection.queries:
@@ -83,8 +98,7 @@ def score(rankings: Mapping[str, Sequence[str]], collection: Collection) -> Retr
         scores.append(_of_query(_checked(query, rankings[query], collection), collection.judgements[query]))
     if not scores:
         raise EvaluationError("there are no queries")
-    ndcg10, mrr10, recall100 = (100 * fmean(column) for column in zip(*scores, strict=True))
-    return RetrievalScore(ndcg10, mrr10, recall100, len(collection.queries), len(collection.documents))
+    return np.array(scores)
 
 
 def _of_query(ranking: Sequence[str], judgements: Mapping[str, int]) -> tuple[float, float, float]:

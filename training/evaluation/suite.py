@@ -45,15 +45,15 @@ def material(data: Path, tasks: Sequence[str]) -> Material:
     Raises:
         DataError: a task's data is missing or broken.
     """
-    collections = sorted(path.parent for path in (data / "retrieval").glob("*/corpus.jsonl"))
+    collections = beir.collections(data)
     if "retrieval" in tasks and not collections:
-        raise DataError(f"{data / 'retrieval'}: no collection in BEIR's layout (<name>/corpus.jsonl)")
+        raise DataError(f"{data / beir.FOLDER}: no collection in BEIR's layout (<name>/corpus.jsonl)")
     if not data_root(data).is_dir():
         raise DataError(f"{data}: no such folder")
     return Material(
         sts={name: files.load(data) for name, files in STS_TASKS.items()} if "sts" in tasks else {},
         transfer={name: files.load(data) for name, files in TRANSFER_TASKS.items()} if "transfer" in tasks else {},
-        retrieval={each.name: beir.load(each) for each in collections} if "retrieval" in tasks else {},
+        retrieval={name: beir.load(place) for name, place in collections.items()} if "retrieval" in tasks else {},
         geometry=STSB_DEV.load(data) if "geometry" in tasks else {},
     )
 

@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass
+from math import log2
 from pathlib import Path
 from typing import Protocol
 
@@ -13,9 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from training.corpus import Corpus, CorpusError, open_corpus
-from training.evaluation import bootstrap, self_retrieval, sts
+from training.evaluation import beir, bootstrap, retrieval, self_retrieval, sts
 from training.evaluation.bootstrap import Comparison, Resampled
-from training.evaluation.pairs import STS_TASKS, STSB_DEV, Pair, Subsets
+from training.evaluation.pairs import STS_TASKS, STSB_DEV, DataError, Pair, Subsets
+from training.evaluation.retrieval import MEASURES, NDCG10
 from training.evaluation.vectors import Encode
 
 MEAN_STS = "mean STS"
@@ -27,6 +29,8 @@ FLIP, FLIPS = 25.0, 2
 """Of n sentences, one half that is found second instead of first moves self-retrieval by FLIP / n points; so many of
 them are no drift, however few the sentences are.
 """
+SECOND = 100 * (1 - 1 / log2(3))
+"""Points of nDCG that a query loses whose one document is found second instead of first."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +40,7 @@ class Judged:
     score: float
     """In points: of 100, more is better."""
     values: NDArray[np.float64]
-    """Of each pair (n,): what `compare` resamples."""
+    """Of each pair or query (n,): what `compare` resamples."""
 
 
 class Yardstick(Protocol):
@@ -56,7 +60,7 @@ class Yardstick(Protocol):
         """
 
     def compare(self, a: Judged, b: Judged) -> Comparison:
-        """`a` minus `b` in points, with the bootstrap interval over the pairs."""
+        """`a` minus `b` in points, with the bootstrap interval over the pairs or queries."""
 
     def scores(self, encode: Encode) -> Mapping[str, float]:
         """Those, in points, by which what runs a bundle is held against its float32 graph.
@@ -130,22 +134,61 @@ class Unlabelled:
 
     def compare(self, a: Judged, b: Judged) -> Comparison:
         """See `Yardstick`."""
-        rows = np.random.default_rng(0).integers(len(a.values), size=(RESAMPLES, len(a.values)))
-        first, second = (Resampled(each.score, each.values[rows].mean(axis=1)) for each in (a, b))
-        return first.against(second, LEVEL)
+        return _of_means(a, b)
 
     def scores(self, encode: Encode) -> dict[str, float]:
         """See `Yardstick`."""
         return {self.metric: self.judge(encode).score}
 
 
-def pick(data: Path | None, corpus: Sequence[str]) -> Yardstick:
-    """The labelled one where there is data, else the halves of what the corpus holds out (CPython's documentation).
+class Searched:
+    """nDCG@10 x 100 on a collection: people's word on which documents of a domain answer its queries."""
+
+    def __init__(self, data: Path, name: str) -> None:
+        """Reads the collection of that name.
+
+        Raises:
+            DataError: it is missing or broken.
+        """
+        self._collection = beir.find(data, name)
+        self.metric = f"{name} {NDCG10}"
+        self.sample = _hash([[*part.items()] for part in astuple(self._collection)])
+        self.limits: Mapping[str, float] = {self.metric: max(DRIFT, FLIPS * SECOND / len(self._collection.queries))}
+
+    def judge(self, encode: Encode) -> Judged:
+        """See `Yardstick`."""
+        found = retrieval.by_query(retrieval.rankings(encode, self._collection), self._collection)
+        values = 100 * found[:, MEASURES.index(NDCG10)]
+        return Judged(float(values.mean()), values)
+
+    def compare(self, a: Judged, b: Judged) -> Comparison:
+        """See `Yardstick`."""
+        return _of_means(a, b)
+
+    def scores(self, encode: Encode) -> dict[str, float]:
+        """See `Yardstick`."""
+        return {self.metric: self.judge(encode).score}
+
+
+def pick(data: Path | None, corpus: Sequence[str], collection: str | None = None) -> Yardstick:
+    """The collection where one is named, else STS-B dev where there is data, else the halves of held-out sentences.
+
+    They are those of the corpus, by default of CPython's documentation.
 
     Raises:
-        DataError, CorpusError: the one or the other is missing or broken.
+        DataError, CorpusError: the one or the other is missing or broken, or a collection is named without data.
     """
+    if collection is not None:
+        if data is None:
+            raise DataError(f"--retrieval {collection}: name the folder that has retrieval/{collection} by --data")
+        return Searched(data, collection)
     return Labelled(data) if data is not None else Unlabelled(open_corpus(corpus))
+
+
+def _of_means(a: Judged, b: Judged) -> Comparison:
+    rows = np.random.default_rng(0).integers(len(a.values), size=(RESAMPLES, len(a.values)))
+    first, second = (Resampled(each.score, each.values[rows].mean(axis=1)) for each in (a, b))
+    return first.against(second, LEVEL)
 
 
 def _hash(sample: Sequence[Sequence[object]]) -> str:

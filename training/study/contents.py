@@ -9,6 +9,7 @@ from pathlib import Path
 
 from models.bundle import sha256
 from training.config import RunConfig
+from training.evaluation import beir
 from training.evaluation.labelled import TRANSFER_TASKS
 from training.evaluation.pairs import STS_TASKS, STSB_DEV, data_root
 from training.study.trial import StudyError
@@ -24,11 +25,15 @@ class Contents:
         self._corpus = cache(corpus_digest)
         self._sts = cache(sts_digest)
         self._transfer = cache(transfer_digest)
+        self._retrieval = cache(retrieval_digest)
 
-    def of(self, config: RunConfig, *, transfer: bool = False) -> dict[str, str]:
+    def of(
+        self, config: RunConfig, *, sts: bool = True, transfer: bool = False, retrieval: tuple[str, ...] = ()
+    ) -> dict[str, str]:
         """What stands for the run's paths, by field; without a field that has none.
 
-        With `transfer` the evaluation data are the transfer tasks', too, under that name.
+        The evaluation data are the STS tasks', unless `sts` is not asked for, and those of `transfer` and `retrieval`
+        under these names.
 
         Raises:
             StudyError: a corpus is no file.
@@ -37,9 +42,11 @@ class Contents:
         if config.corpus:
             found["corpus"] = self._corpus(config.corpus)
         if config.eval_data is not None:
-            found["eval_data"] = self._sts(config.eval_data)
+            found["eval_data"] = self._sts(config.eval_data) if sts else ""
             if transfer:
                 found["transfer"] = self._transfer(config.eval_data)
+            if retrieval:
+                found["retrieval"] = self._retrieval(config.eval_data, retrieval)
         for name in PLACES:
             place = getattr(config, name)
             if place is not None and Path(place).exists():
@@ -70,6 +77,13 @@ def transfer_digest(data: str) -> str:
     """The same of the transfer tasks."""
     root = data_root(Path(data))
     files = {root / task.folder / file for task in TRANSFER_TASKS.values() for file in task.files}
+    return _of(root, {file for file in files if file.is_file()})
+
+
+def retrieval_digest(data: str, names: tuple[str, ...]) -> str:
+    """The same of collections, each with the part of its queries that is asked."""
+    root = Path(data) / beir.FOLDER
+    files = {root / folder / file for folder, split in map(beir.part, names) for file in beir.files(split)}
     return _of(root, {file for file in files if file.is_file()})
 
 

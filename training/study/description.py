@@ -17,13 +17,13 @@ from training.study.contents import Contents
 from training.study.trial import StudyError, Trial
 
 PARTS = {"name": str, "about": str, "base": dict, "grid": dict, "arm": list}
-CHOICES = ("objective", "backbone", "preset", "ablation", "fraction", "untrained", "transfer")
+CHOICES = ("objective", "backbone", "preset", "ablation", "fraction", "untrained", "sts", "transfer", "retrieval")
 """Settings that choose what a run starts from and is judged by; all others are fields of the run or its objective."""
 
 FOLDERS = ("out", "run")
 """The study's to give."""
 
-JUDGED_BY = ("backbone", "pooling", "eval_data", "transfer")
+JUDGED_BY = ("backbone", "pooling", "eval_data", "sts", "transfer", "retrieval")
 """All that makes a difference to an encoder that is not trained."""
 
 
@@ -54,12 +54,15 @@ class Study:
         Raises:
             StudyError: it can't be read, or a part is unknown, missing or of the wrong shape.
         """
-        try:
-            values = tomllib.loads(file.read_text(encoding="utf-8"))
-        except OSError as error:
-            raise StudyError(f"{file}: {error.strerror}") from error
-        except ValueError as error:  # TOMLDecodeError says the line; or not UTF-8
-            raise StudyError(f"{file}: {error}") from error
+        return cls.of(file, contents(file))
+
+    @classmethod
+    def of(cls, file: Path, values: Mapping[str, Any]) -> Self:
+        """The study that the contents of a file describe.
+
+        Raises:
+            StudyError: a part is unknown, missing or of the wrong shape.
+        """
         for key, value in values.items():
             if key not in PARTS:
                 raise StudyError(f"{file}: {key}: unknown; a study has {', '.join(PARTS)}")
@@ -119,8 +122,12 @@ class Study:
         settings = {**self.base, **arm.settings, **axes}
         where = f"{self.file}: " + (f"arm {arm.name!r}: " if arm.name else "")
         try:
-            fraction = _taken(settings, "fraction", 1.0)
-            untrained, transfer = (_taken(settings, key, False) for key in ("untrained", "transfer"))
+            fraction = _taken(settings, "fraction", float, 1.0)
+            untrained, transfer = (_taken(settings, key, bool, False) for key in ("untrained", "transfer"))
+            sts = _taken(settings, "sts", bool, True)
+            retrieval = _taken(settings, "retrieval", tuple[str, ...], ())
+            if not (sts or transfer or retrieval):
+                raise ConfigError("sts: without it a run needs retrieval or transfer to be judged by")
             if not 0 < fraction <= 1:
                 raise ConfigError(f"fraction: {fraction} is not a share above 0 and at most 1")
             if untrained:
@@ -134,11 +141,27 @@ class Study:
                 config=config,
                 fraction=fraction,
                 untrained=untrained,
+                sts=sts,
                 transfer=transfer,
-                inputs=contents.of(config, transfer=transfer),
+                retrieval=retrieval,
+                inputs=contents.of(config, sts=sts, transfer=transfer, retrieval=retrieval),
             )
         except ValueError as error:
             raise StudyError(f"{where}{error}") from error
+
+
+def contents(file: Path) -> dict[str, Any]:
+    """Of a TOML file.
+
+    Raises:
+        StudyError: it can't be read.
+    """
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise StudyError(f"{file}: {error.strerror}") from error
+    except ValueError as error:  # TOMLDecodeError says the line; or not UTF-8
+        raise StudyError(f"{file}: {error}") from error
 
 
 def settings(texts: Sequence[str]) -> dict[str, Any]:
@@ -159,10 +182,10 @@ def settings(texts: Sequence[str]) -> dict[str, Any]:
     return values
 
 
-def _taken(settings: dict[str, Any], key: str, default: Any) -> Any:
-    """The value of a key, which is then gone from the settings, of the default's type."""
+def _taken(settings: dict[str, Any], key: str, kind: Any, default: Any) -> Any:
+    """The value of a key, which is then gone from the settings."""
     try:
-        return check(settings.pop(key, default), type(default))
+        return check(settings.pop(key, default), kind)
     except ValueError as error:
         raise ConfigError(f"{key}: {error}") from error
 

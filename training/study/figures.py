@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from statistics import fmean
 from xml.etree.ElementTree import Element
 
+from training.evaluation import self_retrieval
+from training.evaluation.sts import STSB_DEV_METRIC
 from training.report import svg
 from training.report.axes import Axis, linear
 from training.report.markup import number
@@ -27,7 +29,8 @@ LOGARITHMIC_FROM = 16.0
 """Ratio of the largest to the smallest value of an axis."""
 
 CURVES = {
-    "stsb_dev_spearman": ("STS-B dev while training", "Spearman × 100"),
+    STSB_DEV_METRIC: ("STS-B dev while training", "Spearman × 100"),
+    self_retrieval.METRIC: ("Self-retrieval while training", "MRR@10"),
     "uniformity": ("Uniformity while training", "Uniformity"),
     "alignment": ("Alignment while training", "Alignment"),
 }
@@ -189,15 +192,15 @@ def _over_steps(results: Sequence[Result], name: str) -> list[tuple[float, float
 
 
 def _planes(summary: Summary) -> Iterable[Element]:
-    """Alignment and uniformity of the final encoders, as Wang and Isola plot them."""
+    """Alignment and uniformity of the final encoders, as Wang and Isola plot them, where STS-B's dev part was read."""
     series = [
-        Series(
-            row.label,
-            svg.mark(place),
-            [(fmean(each.uniformity for each in row.results), fmean(each.alignment for each in row.results))],
-        )
+        Series(row.label, svg.mark(place), [(fmean(uniformity), fmean(alignment))])
         for place, row in enumerate(_best(summary))
+        if (uniformity := [each.uniformity for each in row.results if each.uniformity is not None])
+        and (alignment := [each.alignment for each in row.results if each.alignment is not None])
     ]
+    if not series:
+        return
     across, up = zip(*(point for each in series for point in each.points), strict=True)
     caption = Caption("plane", "Alignment and uniformity.", f"Of STS-B dev, better the lower, both. {MEANS}")
     yield points(caption, Plane(linear("Uniformity", across, most=5), linear("Alignment", up)), series)

@@ -1,4 +1,4 @@
-"""What a study keeps of an encoder: its scores, every cosine and prediction, alignment and uniformity."""
+"""What a study keeps of an encoder: its scores, every cosine, prediction and query, alignment and uniformity."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.encoder import Encoder
-from training.evaluation import geometry, sts
-from training.evaluation.labelled import TRANSFER_TASKS
-from training.evaluation.pairs import STS_TASKS, STSB_DEV, Subsets
+from training.evaluation import geometry, retrieval, sts
+from training.evaluation.beir import Collection
+from training.evaluation.pairs import Subsets
+from training.evaluation.retrieval import MEASURES
+from training.evaluation.suite import Material
 from training.evaluation.transfer import classify
-from training.evaluation.vectors import remembered
+from training.evaluation.vectors import Encode, remembered
 from training.progress import encode_visibly
 from training.study.arrays import Arrays, keep
 
@@ -23,9 +25,10 @@ DEV = "STSB-dev"
 
 COSINES, GOLDS = "cosines", "golds"
 PREDICTED, LABELS = "predicted", "labels"
-"""Kinds of arrays that are kept: the former of the STS tasks' pairs, the latter of the transfer tasks' examples."""
+FOUND, RELEVANT = "answers", "judgements"
+"""Kinds of arrays that are kept: of the STS tasks' pairs, of the transfer tasks' examples, of the queries."""
 
-COSINES_FILE, TRANSFER_FILE = "cosines.npz", "transfer.npz"
+COSINES_FILE, TRANSFER_FILE, RETRIEVAL_FILE = "cosines.npz", "transfer.npz", "retrieval.npz"
 
 
 @dataclass(frozen=True)
@@ -34,54 +37,80 @@ class Judgement:
 
     scores: Mapping[str, float]
     """Spearman x 100, "all", of each STS task that the data have; STS-B's dev part under `DEV`; accuracy x 100 of each
-    transfer task, where they are asked for."""
-    alignment: float
-    uniformity: float
-    """Both of STS-B's dev part, as `training.evaluation.geometry` defines them."""
+    transfer task; each of the `MEASURES` x 100 of each collection, as `scifact nDCG@10`."""
+    alignment: float | None
+    uniformity: float | None
+    """Both of STS-B's dev part, as `training.evaluation.geometry` defines them; None without it."""
     cosines: Mapping[str, NDArray[np.float32]]
     """(n,) of each STS task, its subsets one after the other."""
     golds: Mapping[str, NDArray[np.float32]]
     predicted: Arrays = field(default_factory=dict)
     """(n,) of each transfer task, as `training.evaluation.transfer.Classified` has them."""
     labels: Arrays = field(default_factory=dict)
+    found: Arrays = field(default_factory=dict)
+    """(Q,) of each collection and measure, 0 to 1: what each query counts."""
+    relevant: Arrays = field(default_factory=dict)
+    """(Q,) of the same: how many documents answer the query, by people's word."""
 
     def keep(self, folder: Path) -> None:
-        """Writes cosines and golds, predictions and labels."""
-        keep(folder / COSINES_FILE, {COSINES: self.cosines, GOLDS: self.golds})
-        if self.predicted:
-            keep(folder / TRANSFER_FILE, {PREDICTED: self.predicted, LABELS: self.labels})
+        """Writes cosines and golds, predictions and labels, what was found and what is relevant."""
+        for file, kinds in (
+            (COSINES_FILE, {COSINES: self.cosines, GOLDS: self.golds}),
+            (TRANSFER_FILE, {PREDICTED: self.predicted, LABELS: self.labels}),
+            (RETRIEVAL_FILE, {FOUND: self.found, RELEVANT: self.relevant}),
+        ):
+            if any(kinds.values()):
+                keep(folder / file, kinds)
 
 
-def judge(encoder: Encoder, data: Path, stream: TextIO, *, transfer: bool = False) -> Judgement:
-    """The encoder on the STS tasks that `data` has, and on STS-B's dev part, which it must have.
-
-    With `transfer` on the seven transfer tasks, too.
+def judge(encoder: Encoder, given: Material, stream: TextIO) -> Judgement:
+    """The encoder on every task that has its data; its geometry is that of STS-B's dev part, scored as a task, too.
 
     Raises:
-        DataError: a task is broken, or the dev part or a transfer task missing.
         EvaluationError: a vector is not finite, all cosines of a subset are equal, or no pair of dev is alike.
     """
-    tasks: dict[str, Subsets] = {name: files.load(data) for name, files in STS_TASKS.items() if files.present(data)}
-    tasks[DEV] = STSB_DEV.load(data)
-    labelled = {name: files.load(data) for name, files in TRANSFER_TASKS.items()} if transfer else {}
+    tasks: dict[str, Subsets] = {**given.sts, **({DEV: given.geometry} if given.geometry else {})}
     encode = remembered(encode_visibly(encoder.encode, stream))
     cosines = sts.cosines(encode, tasks)
     scores = sts.score(cosines, tasks)
-    shape = geometry.of_pairs(encode, [pair for pairs in tasks[DEV].values() for pair in pairs])
-    classified = classify(encode, labelled)
+    dev = [pair for pairs in given.geometry.values() for pair in pairs]
+    shape = geometry.of_pairs(encode, dev) if dev else {}
+    classified = classify(encode, given.transfer)
+    found = {task: of for name, each in given.retrieval.items() for task, of in _found(encode, name, each).items()}
     return Judgement(
         scores={task: score.spearman.all for task, score in scores.items()}
-        | {task: found.score.accuracy for task, found in classified.items()},
-        alignment=shape["alignment"],
-        uniformity=shape["uniformity"],
+        | {task: of.score.accuracy for task, of in classified.items()}
+        | {task: 100 * float(of.mean()) for task, of in found.items()},
+        alignment=shape.get("alignment"),
+        uniformity=shape.get("uniformity"),
         cosines={task: np.concatenate(list(of.values())).astype(np.float32) for task, of in cosines.items()},
         golds={
             task: np.array([pair.gold for pairs in of.values() for pair in pairs], dtype=np.float32)
             for task, of in tasks.items()
         },
-        predicted={task: _class(found.predicted) for task, found in classified.items()},
-        labels={task: _class(found.labels) for task, found in classified.items()},
+        predicted={task: _class(of.predicted) for task, of in classified.items()},
+        labels={task: _class(of.labels) for task, of in classified.items()},
+        found=found,
+        relevant={task: of for name, each in given.retrieval.items() for task, of in _relevant(name, each).items()},
     )
+
+
+def task_of(collection: str, measure: str) -> str:
+    """As scores and arrays call a measure of a collection."""
+    return f"{collection} {measure}"
+
+
+def _found(encode: Encode, name: str, collection: Collection) -> dict[str, NDArray[np.float64]]:
+    by_query = retrieval.by_query(retrieval.rankings(encode, collection), collection)  # (Q, measures)
+    return {task_of(name, measure): of for measure, of in zip(MEASURES, by_query.T, strict=True)}
+
+
+def _relevant(name: str, collection: Collection) -> dict[str, NDArray[np.int64]]:
+    """The same of each measure: each is compared by itself."""
+    counts = np.array(
+        [sum(grade > 0 for grade in collection.judgements[query].values()) for query in collection.queries]
+    )
+    return {task_of(name, measure): counts for measure in MEASURES}
 
 
 def _class(values: NDArray[Any]) -> NDArray[np.int8]:

@@ -1,4 +1,4 @@
-"""What the arms of a study are compared by: a mean over tasks, and what it would be on other pairs or examples."""
+"""What the arms of a study are compared by: a mean over tasks, and what it would be on other examples."""
 
 from __future__ import annotations
 
@@ -8,11 +8,24 @@ from pathlib import Path
 
 import numpy as np
 
-from training.evaluation.bootstrap import Resampled, resample, resample_accuracy
+from training.evaluation.bootstrap import Resampled, resample, resample_means
 from training.evaluation.labelled import TRANSFER_TASKS
 from training.evaluation.pairs import STS_TASKS
+from training.evaluation.retrieval import MEASURES
 from training.study.arrays import Arrays, kept
-from training.study.judgement import COSINES, COSINES_FILE, DEV, GOLDS, LABELS, PREDICTED, TRANSFER_FILE
+from training.study.judgement import (
+    COSINES,
+    COSINES_FILE,
+    DEV,
+    FOUND,
+    GOLDS,
+    LABELS,
+    PREDICTED,
+    RELEVANT,
+    RETRIEVAL_FILE,
+    TRANSFER_FILE,
+    task_of,
+)
 from training.study.results import RUNS, Result
 from training.study.trial import StudyError
 
@@ -49,7 +62,7 @@ class Metric:
         """The encoders' arrays by id and task, and people's by task: the first run's, which all must have been given.
 
         Raises:
-            StudyError: a file is damaged, lacks a task, or was made from other people's scores or labels.
+            StudyError: a file is damaged, lacks a task, or was made from other judgements of people.
         """
         said: dict[str, Arrays] = {}
         truth: Arrays = {}
@@ -73,7 +86,11 @@ def _pairs(runs: Sequence[Arrays], golds: Arrays, resamples: int) -> Resampled:
 
 def _examples(runs: Sequence[Arrays], labels: Arrays, resamples: int) -> Resampled:
     hits = [{task: predicted == labels[task] for task, predicted in run.items()} for run in runs]
-    return resample_accuracy(hits, resamples=resamples)
+    return resample_means(hits, resamples=resamples)
+
+
+def _queries(runs: Sequence[Arrays], _relevant: Arrays, resamples: int) -> Resampled:
+    return resample_means(runs, resamples=resamples)
 
 
 STS = Metric(
@@ -101,3 +118,25 @@ TRANSFER = Metric(
     kinds=(PREDICTED, LABELS),
     resample=_examples,
 )
+
+
+def metrics(results: Sequence[Result]) -> list[Metric]:
+    """Those that some of the results were judged by; of retrieval one a measure, the mean over collections."""
+    known = (STS, TRANSFER, *(_retrieval(measure, results) for measure in MEASURES))
+    return [metric for metric in known if any(metric.shared([result]) for result in results)]
+
+
+def _retrieval(measure: str, results: Sequence[Result]) -> Metric:
+    tasks = {task: None for result in results for task in result.scores if task.endswith(task_of("", measure))}
+    return Metric(
+        name=measure.partition("@")[0].lower(),
+        title=f"Retrieval, {measure}",
+        unit=f"{measure} × 100",
+        tasks=tuple(tasks),
+        called=f"collections' {measure}",
+        examples="queries",
+        fixed="encoders and documents",
+        file=RETRIEVAL_FILE,
+        kinds=(FOUND, RELEVANT),
+        resample=_queries,
+    )

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from training import record
-from training.evaluation.labelled import TRANSFER_TASKS
-from training.evaluation.pairs import STS_TASKS, STSB_DEV
 from training.lock import LOCK
 from training.study.description import Study
+from training.study.material import material
 from training.study.occupied import occupied
 from training.study.results import LOG, finished, folder_of
 from training.study.trial import StudyError, Trial
@@ -43,20 +42,11 @@ class Plan:
         """What would stop every run stops the study before it begins.
 
         Raises:
-            StudyError: no evaluation data are named.
-            DataError: the evaluation data lack STS-B's dev part, or a transfer task where they are asked for, or a
-                task that they have is broken.
+            StudyError, DataError: see `training.study.material.material`.
         """
-        for data in {trial.config.eval_data for trial in self.trials}:
-            if data is None:
-                raise StudyError(f"{self.name}: eval_data: a study judges by SentEval's data: name them by --data")
-            STSB_DEV.load(Path(data))
-            for files in STS_TASKS.values():
-                if files.present(Path(data)):
-                    files.load(Path(data))
-        for data in {trial.config.eval_data for trial in self.trials if trial.transfer and trial.config.eval_data}:
-            for labelled in TRANSFER_TASKS.values():
-                labelled.load(Path(data))
+        judged = {(each.config.eval_data, each.sts, each.transfer, each.retrieval): each for each in self.trials}
+        for trial in judged.values():
+            material(trial)
 
     def keep(self, folder: Path) -> None:
         """Writes it."""

@@ -26,9 +26,10 @@ class Result:
     arm: str
     axes: Mapping[str, Any]
     scores: Mapping[str, float]
-    """By task: Spearman x 100 of the STS tasks, accuracy x 100 of the transfer tasks."""
-    alignment: float
-    uniformity: float
+    """By task, as `training.study.judgement.Judgement` has them."""
+    alignment: float | None
+    uniformity: float | None
+    """None where STS-B's dev part was not read."""
     curve: Sequence[Mapping[str, Any]]
     """The evaluations while it trained: `step` and whatever figures there were."""
     seconds: Mapping[str, float]
@@ -69,8 +70,8 @@ class Result:
         for name, kind in kinds.items():
             if not isinstance(values[name], kind):
                 raise ValueError(f"{name}: {values[name]!r} is no {kind.__name__}")
-        numbers = {"alignment": values["alignment"], "uniformity": values["uniformity"], **values["scores"]}
-        for name, value in numbers.items():
+        shape = {name: values[name] for name in ("alignment", "uniformity") if values[name] is not None}
+        for name, value in {**shape, **values["scores"]}.items():
             if not isinstance(value, int | float) or isinstance(value, bool):
                 raise ValueError(f"{name}: {value!r} is no number")
         return cls(**{name: values[name] for name in cls.__dataclass_fields__})

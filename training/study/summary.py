@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
@@ -11,13 +11,15 @@ from statistics import fmean, stdev
 from scipy.stats import t as student
 
 from training.evaluation.bootstrap import Comparison, Interval
-from training.study.metric import STS, TRANSFER, Metric
+from training.study.metric import STS, Metric, metrics
 from training.study.results import Result
 from training.study.trial import StudyError
 
 RESAMPLES = 1000
 DECIMALS = 2
 """Of what is shown. The same weights give other cosines in the sixth, by the order of their sums."""
+
+NOTHING_SHARED = "the results share no task, so there is nothing to compare"
 
 LEVEL = 0.95
 """Of the intervals, whether of sentence pairs or of seeds."""
@@ -55,7 +57,7 @@ class Row:
     dev: Spread | None
     """Of the metric's dev task; None where it has none or a result lacks it."""
     interval: Interval | None
-    """Of the mean on other pairs or examples; None where nothing was kept of them."""
+    """Of the mean on other examples; None where nothing was kept of them."""
     gain: Comparison | None
     """Over the arm that all are compared with; None for itself, and where nothing was kept."""
     noise: float | None
@@ -75,7 +77,7 @@ class Row:
 
     @property
     def undecided(self) -> bool:
-        """Whether pairs or examples show no difference, as far as the decimals go that are shown."""
+        """Whether the examples show no difference, as far as the decimals go that are shown."""
         return self.gain is not None and round(self.gain.low, DECIMALS) <= 0 <= round(self.gain.high, DECIMALS)
 
 
@@ -104,15 +106,20 @@ class Summary:
 def summaries(
     results: Sequence[Result], study: Path, *, against: str | None = None, resamples: int = RESAMPLES
 ) -> list[Summary]:
-    """By STS, and by the transfer tasks those that were judged by them, against their first if `against` was not.
+    """By each metric those that were judged by it, against their first if `against` was not.
 
     Raises:
-        StudyError, EvaluationError: see `summarise`.
+        StudyError: no label is `against`, the results have no task, or see `summarise`.
+        EvaluationError: see `summarise`.
     """
-    found = [summarise(results, study, against=against, resamples=resamples)]
-    if judged := [result for result in results if TRANSFER.shared([result])]:
+    _check_known(against, {result.label: None for result in results})
+    found = []
+    for metric in metrics(results):
+        judged = [result for result in results if metric.shared([result])]
         there = against if against in {result.label for result in judged} else None
-        found.append(summarise(judged, study, metric=TRANSFER, against=there, resamples=resamples))
+        found.append(summarise(judged, study, metric=metric, against=there, resamples=resamples))
+    if not found:
+        raise StudyError(NOTHING_SHARED)
     return found
 
 
@@ -133,12 +140,11 @@ def summarise(
     groups: dict[str, list[Result]] = {}
     for result in results:
         groups.setdefault(result.label, []).append(result)
+    _check_known(against, groups)
     against = next(iter(groups)) if against is None else against
-    if against not in groups:
-        raise StudyError(f"--against {against}: none of {'; '.join(groups)}")
     tasks = metric.shared(results)
     if not tasks:
-        raise StudyError("the results share no task, so there is nothing to compare")
+        raise StudyError(NOTHING_SHARED)
     means = {label: Spread(tuple(_mean(each, tasks) for each in of)) for label, of in groups.items()}
     kept, truth = metric.arrays(results, study, tasks)
     drawn = {
@@ -161,6 +167,11 @@ def summarise(
             )
         )
     return Summary(metric, tuple(rows), against, tasks)
+
+
+def _check_known(against: str | None, labels: Mapping[str, object]) -> None:
+    if against is not None and against not in labels:
+        raise StudyError(f"--against {against}: none of {'; '.join(labels)}")
 
 
 def _mean(result: Result, tasks: Sequence[str]) -> float:

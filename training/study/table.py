@@ -50,7 +50,7 @@ def explanation(summary: Summary) -> str:
     said += f" The interval contains 0, so no difference is shown, for: {'; '.join(undecided)}." if undecided else ""
     vain = [row.label for row in summary.rows if any(result.unimproved for result in row.results)]
     if vain:
-        said += f" In some runs no step was better than the encoder they began with, by STS-B dev: {'; '.join(vain)}."
+        said += f" In some runs no step was better than the encoder they began with: {'; '.join(vain)}."
     return (
         f"{metric.unit}, mean ± standard deviation over seeds; tasks of the mean: {', '.join(summary.tasks)}. Gain, "
         f"interval and P(better) are over {summary.against}: a paired bootstrap of the {metric.examples}, with the "

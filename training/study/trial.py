@@ -31,8 +31,12 @@ class Trial:
     """The share of the corpus that is trained on."""
     untrained: bool = False
     """Whether the backbone is judged as it is."""
+    sts: bool = True
+    """Whether it is judged by the STS tasks, and its best weights are chosen by STS-B dev; else by self-retrieval."""
     transfer: bool = False
-    """Whether it is judged by the transfer tasks, too."""
+    """Whether it is judged by the transfer tasks."""
+    retrieval: tuple[str, ...] = ()
+    """The collections that it is judged by, as `training.evaluation.beir.part` has their names."""
     inputs: Mapping[str, str] = field(default_factory=dict)
     """What stands in the id for the paths of `config`, by field: see `training.study.contents`."""
 
@@ -42,6 +46,7 @@ class Trial:
         described = json.loads(replace(self.config, preset="").to_json()) | self.inputs
         content = f"{json.dumps(described, indent=2)}\n{self.fraction}{self.untrained}"
         content += "transfer" if self.transfer else ""  # nothing more where it isn't asked for: that keeps known ids
+        content += "".join(f"retrieval {name}" for name in self.retrieval) + ("" if self.sts else "no sts")
         return hashlib.blake2b(content.encode("utf-8"), digest_size=6).hexdigest()
 
     @property
@@ -61,7 +66,9 @@ class Trial:
             "axes": dict(self.axes),
             "fraction": self.fraction,
             "untrained": self.untrained,
+            "sts": self.sts,
             "transfer": self.transfer,
+            "retrieval": self.retrieval,
             "inputs": dict(self.inputs),
             "config": json.loads(self.config.to_json()),
         }
@@ -76,7 +83,8 @@ class Trial:
         """
         try:
             values = json.loads(text)
-            return cls(**{**values, "config": RunConfig.from_json(json.dumps(values["config"]))})
+            config = RunConfig.from_json(json.dumps(values["config"]))
+            return cls(**{**values, "retrieval": tuple(values["retrieval"]), "config": config})
         except (ValueError, TypeError, KeyError) as error:
             raise StudyError(f"not a run of a study: {error}") from error
 

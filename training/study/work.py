@@ -16,6 +16,7 @@ from training.devices import Devices
 from training.environment import environment
 from training.publish import Outcome, counts
 from training.study.judgement import judge
+from training.study.material import material
 from training.study.occupied import occupying
 from training.study.results import RESULT, TRIAL, finished
 from training.study.shares import share
@@ -29,17 +30,17 @@ def carry_out(folder: Path, stream: TextIO) -> None:
     """Does what `trial.json` in `folder` says, going on where it was interrupted, and leaves the result there.
 
     Raises:
-        StudyError: there is no such description, or nothing is named to judge by.
+        StudyError: there is no such description.
         LockError: another process is at work.
         ValueError, DivergedError, InterruptedRun: see `training.run.fit`.
-        DataError, EvaluationError: see `training.study.judgement.judge`.
+        StudyError, DataError: see `training.study.material.material`; nothing was trained.
+        EvaluationError: see `training.study.judgement.judge`.
     """
     trial = _described(folder / TRIAL)
-    if trial.config.eval_data is None:
-        raise StudyError("eval_data: a study judges by SentEval's data: name them by --data or in [base]")
     with occupying(folder):
         if finished(folder):
             return
+        given = material(trial)
         if trial.untrained:
             trained: dict[str, Any] = {"best_step": 0, "corpus": None, "curve": []}
             encoder, steps = Encoder.load(trial.config.backbone, pooling=trial.config.pooling), 0.0
@@ -49,8 +50,7 @@ def carry_out(folder: Path, stream: TextIO) -> None:
             trained, encoder = _trained(outcome, config), outcome.encoder
             steps = _seconds_of_steps(folder / RECORD / record.METRICS, outcome.census, config)
         began = time.perf_counter()
-        encoder, data = encoder.to(Devices(trial.config.device).device), Path(trial.config.eval_data)
-        judgement = judge(encoder, data, stream, transfer=trial.transfer)
+        judgement = judge(encoder.to(Devices(trial.config.device).device), given, stream)
         judgement.keep(folder)
         result = {
             "untrained": trial.untrained,
@@ -77,6 +77,8 @@ def _described(file: Path) -> Trial:
 def _placed(trial: Trial, folder: Path, stream: TextIO) -> RunConfig:
     """The run with folders, its share of the corpus and its teacher; the latter two belong to the whole study."""
     study, config = folder.parent.parent, trial.config
+    if not trial.sts:
+        config = config.override({"eval_data": None})
     if trial.fraction < 1:
         config = config.override({"corpus": (share(config.corpus, trial.fraction, study / SHARES),)})
     config = with_teacher(config, study / TEACHERS, stream)

@@ -8,17 +8,20 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from models import bundle
+from tests.conftest import PATIENCE
 from training.promotion.ledger import Ledger
 from training.promotion.place import Place
 
 ROOT = Path(__file__).resolve().parents[3]
 Command = Callable[..., int]
+Killed = Callable[..., dict[str, Any]]
 
 KILLED = """
 import io, json, os, shutil, sys, tempfile, warnings
@@ -43,8 +46,6 @@ class Equal:
 plain = Machine(graphs=lambda *_: {REFERENCE: None})
 checks.golden_cosine = history.golden_cosine = lambda *_, **__: 1.0  # no session: nothing that a fork would break
 CHANGES = {"os.rename", "os.link", "os.symlink", "os.remove", "os.rmdir", "os.mkdir", "os.truncate", "os.chmod", "open"}
-template, first, stride = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
-
 def child(work, kill_at=None):
     pid = os.fork()
     if pid == 0:
@@ -73,94 +74,118 @@ def act(verb, place):
     else:
         history.rollback(place, stream=io.StringIO())
 
-seen, kills, after = set(), 0, set()
-for step in range(0, 10_000, stride):
-    folder = Path(tempfile.mkdtemp(dir=template.parent))
-    shutil.copytree(template, folder, symlinks=True, dirs_exist_ok=True)
-    place = Place(folder / "default")
-    code = child(lambda: act(first, place), kill_at=step)
-    assert code in (0, 9), code
-    seen.add(bundle.load(place.default).manifest.name)  # always a whole bundle
-    assert child(lambda: act("promote", place)) == 0, step
-    assert bundle.load(place.default).manifest.name == "other"
-    served = place.ledger.served()
-    assert served[-1] == place.current(), (step, served)
-    assert child(lambda: act("rollback", place)) == 0, step
-    after.add(bundle.load(place.default).manifest.name)
-    stray = [path.name for path in folder.iterdir() if path.name not in os.listdir(template)]
-    assert set(stray) <= {"promoted", "promotions.jsonl", ".promotion.lock"}, stray
-    assert not [name for name in os.listdir(place.copies) if name.startswith(".")]
-    shutil.rmtree(folder)
-    if code == 0:
-        break
-    kills += 1
-print(json.dumps({"kills": kills, "seen": sorted(seen)}))
+def killed(template, first, stride):
+    seen, kills = set(), 0
+    for step in range(0, 10_000, stride):
+        folder = Path(tempfile.mkdtemp(dir=template.parent))
+        shutil.copytree(template, folder, symlinks=True, dirs_exist_ok=True)
+        place = Place(folder / "default")
+        code = child(lambda: act(first, place), kill_at=step)
+        assert code in (0, 9), code
+        seen.add(bundle.load(place.default).manifest.name)  # always a whole bundle
+        assert child(lambda: act("promote", place)) == 0, step
+        assert bundle.load(place.default).manifest.name == "other"
+        served = place.ledger.served()
+        assert served[-1] == place.current(), (step, served)
+        assert child(lambda: act("rollback", place)) == 0, step
+        bundle.load(place.default)
+        stray = [path.name for path in folder.iterdir() if path.name not in os.listdir(template)]
+        assert set(stray) <= {"promoted", "promotions.jsonl", ".promotion.lock"}, stray
+        assert not [name for name in os.listdir(place.copies) if name.startswith(".")]
+        shutil.rmtree(folder)
+        if code == 0:
+            break
+        kills += 1
+    return {"kills": kills, "seen": sorted(seen)}
+
+for line in sys.stdin:
+    template, first, stride = json.loads(line)
+    print(json.dumps(killed(Path(template), first, stride)), flush=True)
 """
 
 
-def killed(template: Path, verb: str, *, stride: int) -> dict[str, object]:
-    """Kill the verb before its first change, and before every `stride`-th after that, until it ends by itself."""
-    ran = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", KILLED, str(template), verb, str(stride)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    assert ran.returncode == 0, ran.stderr
-    told: dict[str, object] = json.loads(ran.stdout)
-    return told
+@pytest.fixture(scope="module")
+def killed() -> Iterator[Killed]:
+    """Kills a verb before its first change, and before every `stride`-th after that, until it ends by itself.
+
+    In forks of one process for all tests: to import what it runs takes longer than most of them.
+    """
+    command = [sys.executable, "-W", "ignore", "-c", KILLED]
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+
+        def killed(template: Path, verb: str, *, stride: int) -> dict[str, Any]:
+            assert process.stdin is not None and process.stdout is not None
+            print(json.dumps([str(template), verb, stride]), file=process.stdin, flush=True)
+            told = process.stdout.readline()
+            assert told, "it ended; its last words are on stderr"
+            return dict(json.loads(told))
+
+        yield killed
 
 
 @pytest.mark.parametrize("stride", [pytest.param(1, marks=pytest.mark.slow), 17])
-def test_promotion_in_place_of_a_folder_killed_at_any_step(artifacts: Path, stride: int) -> None:
+def test_promotion_in_place_of_a_folder_killed_at_any_step(artifacts: Path, killed: Killed, stride: int) -> None:
     (artifacts / "tiny").rename(artifacts / "default")
     told = killed(artifacts, "promote", stride=stride)
     assert told["seen"] == ["other", "tiny"]
-    assert int(str(told["kills"])) > 60 // stride
+    assert told["kills"] > 60 // stride
 
 
-def test_rollback_killed_at_any_step(artifacts: Path, command: Command) -> None:
+def test_rollback_killed_at_any_step(artifacts: Path, command: Command, killed: Killed) -> None:
     assert command("promote", "tiny") == command("promote", "other", "--margin", "100") == 0
     told = killed(artifacts, "rollback", stride=2)
     assert told["seen"] == ["other", "tiny"]
-    assert int(str(told["kills"])) > 2
+    assert told["kills"] > 2
 
 
-def test_rollback_from_a_folder_killed_at_any_step(artifacts: Path, command: Command) -> None:
+def test_rollback_from_a_folder_killed_at_any_step(artifacts: Path, command: Command, killed: Killed) -> None:
     assert command("promote", "tiny") == command("promote", "other", "--margin", "100") == 0
     (artifacts / "default").unlink()
     (artifacts / "tiny").rename(artifacts / "default")
     told = killed(artifacts, "rollback", stride=11)
     assert told["seen"] == ["other", "tiny"]
-    assert int(str(told["kills"])) > 2
+    assert told["kills"] > 2
 
 
-ALONE = """
-import argparse, sys
+AT_ONCE = """
+import argparse, json, os, sys, traceback
 from training.commands import promote
 parser = argparse.ArgumentParser()
 promote.add(parser.add_subparsers())
-options = parser.parse_args(sys.argv[1:])
-sys.exit(options.command(options))
+
+def child(given):
+    pid = os.fork()
+    if pid == 0:
+        options, code = parser.parse_args(given), 1
+        try:
+            code = options.command(options)
+        except BaseException:
+            traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(code)
+    return pid
+
+children = [child(given) for given in map(json.loads, sys.argv[1:])]
+sys.exit(max(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in children))
 """
+"""Each command in a process of its own, all of them at once; the worst of their exit codes."""
+
+
+def started(*commands: list[str]) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", AT_ONCE, *map(json.dumps, commands)],
+        cwd=ROOT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
 
 
 def test_two_promotions_at_once_leave_one_winner_and_a_whole_link(artifacts: Path, corpus: Path) -> None:
-    def started(name: str) -> subprocess.Popen[str]:
-        given = ["promote", str(artifacts / name), "--default", str(artifacts / "default"), "--margin", "100"]
-        return subprocess.Popen(
-            [sys.executable, "-c", ALONE, *given, "--corpus", str(corpus)],
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-
-    both = [started(name) for name in ("tiny", "other")]
-    said = [process.communicate(timeout=60)[1] for process in both]
-    assert [process.returncode for process in both] == [0, 0], said
+    terms = ["--default", str(artifacts / "default"), "--margin", "100", "--corpus", str(corpus)]
+    both = started(*(["promote", str(artifacts / name), *terms] for name in ("tiny", "other")))
+    said = both.communicate(timeout=PATIENCE)[1]
+    assert both.returncode == 0, said
     place = Place(artifacts / "default")
     first, second = place.ledger.entries()
     assert first["incumbent"] is None
@@ -172,20 +197,15 @@ def test_two_promotions_at_once_leave_one_winner_and_a_whole_link(artifacts: Pat
 def test_a_waiting_promotion_says_so(artifacts: Path, corpus: Path) -> None:
     place = Place(artifacts / "default")
     with place.held(sys.stderr):
-        given = ["promote", str(artifacts / "tiny"), "--default", str(place.default), "--corpus", str(corpus)]
-        process = subprocess.Popen(
-            [sys.executable, "-c", ALONE, *given],
-            cwd=ROOT,
-            stderr=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            text=True,
+        process = started(
+            ["promote", str(artifacts / "tiny"), "--default", str(place.default), "--corpus", str(corpus)]
         )
         assert process.stderr is not None
         assert process.stderr.readline() == f"waiting for another promotion to {place.default} to end\n"
         with pytest.raises(subprocess.TimeoutExpired):
-            process.wait(1.5)  # what it takes alone
+            process.wait(0.5)
         assert not place.ledger.file.exists() and place.current() is None
-    process.communicate(timeout=60)
+    process.communicate(timeout=PATIENCE)
     assert process.returncode == 0
     assert place.current()
 

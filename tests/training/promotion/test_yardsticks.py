@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from models import bundle
 from models.graph import Graph
+from tests.conftest import WORDS
+from tests.training.promotion.conftest import Command
 from training.corpus import open_corpus
+from training.evaluation import beir, retrieval
+from training.evaluation.pairs import DataError
 from training.evaluation.self_retrieval import halves, mrr10, reciprocal_ranks
-from training.promotion.yardsticks import Unlabelled
+from training.promotion.yardsticks import Searched, Unlabelled, pick
 
 
 def test_reciprocal_ranks_are_those_of_self_retrieval(artifacts: Path, corpus: Path) -> None:
@@ -34,3 +39,56 @@ def test_few_sentences_may_differ_by_two_flipped_ranks(artifacts: Path, corpus: 
     second_instead_of_first = 50 / 2 / len(values)  # a value is the mean of both directions
     (limit,) = yardstick.limits.values()
     assert limit == pytest.approx(max(0.2, 2 * second_instead_of_first))
+
+
+@pytest.fixture
+def zoo(tmp_path: Path) -> Path:
+    """Data with one collection: a document a word, and a query for each of the first half."""
+    folder = tmp_path / "data" / "retrieval" / "zoo"
+    (folder / "qrels").mkdir(parents=True)
+    asked = WORDS[: len(WORDS) // 2]
+    for file, rows in (
+        ("corpus", [{"_id": word, "text": f"the {word}"} for word in WORDS]),
+        ("queries", [{"_id": f"q-{word}", "text": f"a {word} and a {WORDS[0]}"} for word in asked]),
+    ):
+        (folder / f"{file}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    judged = "".join(f"q-{word}\t{word}\t1\n" for word in asked)
+    (folder / "qrels" / "test.tsv").write_text(f"{beir.HEADER}\n{judged}")
+    return tmp_path / "data"
+
+
+def test_a_collection_is_a_yardstick(artifacts: Path, zoo: Path) -> None:
+    yardstick = pick(zoo, [], "zoo")
+    tiny, other = (Graph(bundle.load(artifacts / name)).encode for name in ("tiny", "other"))
+    a, b = yardstick.judge(tiny), yardstick.judge(other)
+    expected = [retrieval.evaluate(encode, beir.find(zoo, "zoo")).ndcg10 for encode in (tiny, other)]
+    assert [a.score, b.score] == pytest.approx(expected)
+    between = yardstick.compare(a, b)
+    assert between.difference == pytest.approx(expected[0] - expected[1])
+    assert between.low <= between.difference <= between.high
+    assert yardstick.scores(tiny) == {"zoo nDCG@10": a.score} and list(yardstick.limits) == ["zoo nDCG@10"]
+
+
+def test_a_sample_is_known_by_texts_and_judgements(zoo: Path) -> None:
+    before = Searched(zoo, "zoo").sample
+    assert Searched(zoo, "zoo").sample == before
+    judged = zoo / "retrieval" / "zoo" / "qrels" / "test.tsv"
+    judged.write_text(judged.read_text().replace("\t1\n", "\t2\n", 1))
+    assert Searched(zoo, "zoo").sample != before
+
+
+def test_a_collection_needs_its_data(zoo: Path) -> None:
+    with pytest.raises(DataError, match="--retrieval zoo: name the folder that has retrieval/zoo by --data"):
+        pick(None, [], "zoo")
+    with pytest.raises(DataError, match="no collection 'farm' in BEIR's layout; there is zoo"):
+        pick(zoo, [], "farm")
+
+
+def test_what_finds_less_in_the_domain_is_refused(artifacts: Path, zoo: Path, command: Command) -> None:
+    yardstick = Searched(zoo, "zoo")
+    scores = {name: yardstick.judge(Graph(bundle.load(artifacts / name)).encode).score for name in ("tiny", "other")}
+    worse, better = sorted(scores, key=lambda name: scores[name])
+    assert scores[better] - scores[worse] > 0.5, "more than the margin"
+    by = ("--data", str(zoo), "--retrieval", "zoo")
+    assert command("promote", better, *by) == 0, "without a score of STS, which nobody asks for here"
+    assert command("promote", worse, *by) == 1

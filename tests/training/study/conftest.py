@@ -15,24 +15,7 @@ from training.evaluation.pairs import STS_TASKS
 from training.study.judgement import DEV
 from training.study.results import RESULTS
 
-WORDS = ("man", "woman", "dog", "cat", "bird", "fish", "horse", "guitar", "river", "city")
 MakeStudy = Callable[..., Path]
-
-
-@pytest.fixture(scope="session")
-def stsb_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """STS-B in SentEval's layout and no other task: few different sentences, so that it is encoded at once."""
-    data = tmp_path_factory.mktemp("data")
-    folder = data / "STS" / "STSBenchmark"
-    folder.mkdir(parents=True)
-    for part, pairs in (("dev", 1500), ("test", 1379)):
-        rows = []
-        for i in range(pairs):
-            a, b = WORDS[i % 10], WORDS[(i // 10) % 10]
-            score = 5 - min(5, abs(i % 10 - (i // 10) % 10))
-            rows.append(f"g\tf\ty\t{i}\t{score}\tthe {a} can see\ta {b} can see\n")
-        (folder / f"sts-{part}.csv").write_text("".join(rows))
-    return data
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import PATIENCE
 from training.lock import LOCK, LockError, locked
 from training.study.occupied import occupied, occupying
 
@@ -52,7 +53,7 @@ def test_a_lock_that_is_given_back_soon_is_waited_for(tmp_path: Path) -> None:
 
     holding = threading.Thread(target=hold)
     holding.start()
-    assert held.wait(10)
+    assert held.wait(PATIENCE)
     with occupying(tmp_path):
         pass
     holding.join()

@@ -9,6 +9,7 @@ import sys
 
 import pytest
 
+from tests.conftest import PATIENCE
 from training.study.stopping import terminable
 
 CHILD = """
@@ -53,5 +54,7 @@ def test_a_child_stops_with_its_parent_and_when_it_is_asked(how: str) -> None:
 
 
 def test_a_child_that_comes_too_late_does_not_begin() -> None:
-    done = subprocess.run([sys.executable, "-c", CHILD, "1"], stdout=subprocess.PIPE, text=True, timeout=60, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", CHILD, "1"], stdout=subprocess.PIPE, text=True, timeout=PATIENCE, check=True
+    )
     assert done.stdout == "stopped\n"

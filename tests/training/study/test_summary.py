@@ -182,7 +182,7 @@ def test_training_in_vain_is_said(tmp_path: Path) -> None:
     untrained = line("raw", 0, 60.0, curve=[], best_step=0)
     write(tmp_path, untrained, line("good", 0, 70.0), line("vain", 0, 60.0, best_step=0))
     said = explanation(summarise(read(tmp_path), tmp_path))
-    assert said.endswith("no step was better than the encoder they began with, by STS-B dev: vain.")
+    assert said.endswith("no step was better than the encoder they began with: vain.")
 
 
 def test_other_people_or_missing_cosines_are_named(tmp_path: Path) -> None:

@@ -13,9 +13,10 @@ from shutil import copytree
 import numpy as np
 import pytest
 
-from tests.training.study.conftest import WORDS, call, line, write
+from tests.training.conftest import WORDS
+from tests.training.study.conftest import call, line, write
 from training.evaluation import transfer
-from training.evaluation.bootstrap import resample_accuracy
+from training.evaluation.bootstrap import resample_means
 from training.evaluation.labelled import TRANSFER_TASKS
 from training.evaluation.pairs import DataError
 from training.record import write_whole
@@ -140,7 +141,7 @@ def test_the_gain_is_the_bootstrap_of_the_examples_that_were_classified_right(tm
     for name in ("a0", "b0"):
         predicted, labels = kept(tmp_path / RUNS / name / TRANSFER_FILE, PREDICTED, LABELS)
         hits.append({task: predicted[task] == labels[task] for task in TASKS})
-    a, b = (resample_accuracy([each], resamples=100) for each in hits)
+    a, b = (resample_means([each], resamples=100) for each in hits)
     row = summarise(read(tmp_path), tmp_path, metric=TRANSFER, resamples=100).rows[1]
     assert row.gain == b.against(a) and row.interval == b.interval()
 

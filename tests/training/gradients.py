@@ -1,0 +1,46 @@
+"""Loss and gradients of runs, in double precision; of as many processes as run this together.
+
+`python -m tests.training.gradients CONFIG …`, in each of them
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+from training.assembly import initial, loaded, step_of
+from training.batches import tokeniser
+from training.config import RunConfig
+from training.devices import Devices
+
+
+def compute(files: Iterable[Path]) -> None:
+    """After two steps of nine sentences, of a whole batch; each is left beside its configuration."""
+    for file in files:
+        config = RunConfig.from_json(file.read_text())
+        devices = Devices(config.device)
+        state = initial(config, devices, None)
+        assert isinstance(state.objective, nn.Module)
+        state.encoder.double().train()
+        state.objective.double()
+        teacher = loaded(config.teacher, devices).double() if config.teacher else None
+        step = step_of(config, state, devices, teacher, None)
+        sentences = Path(config.corpus[0]).read_text(encoding="utf-8").splitlines()
+        tokenise = tokeniser(state.encoder, teacher, max_length=32, own=devices.rows)
+        for start in (0, 9):  # of 9 sentences one process has 4, a single chunk, and the other 5
+            step(tokenise(sentences[start : start + 9]), 1e-3)
+        state.optimiser.zero_grad()
+        values = step.gradients(tokenise(sentences[: config.batch_size]))
+        named = {**dict(state.encoder.named_parameters()), **dict(state.objective.named_parameters())}
+        grads = {name: weight.grad for name, weight in named.items() if weight.grad is not None}
+        save_file(grads | values, file.with_suffix(f".{devices.count}.{devices.rank}"))
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    compute(map(Path, sys.argv[1:]))

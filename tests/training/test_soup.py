@@ -1,0 +1,298 @@
+from __future__ import annotations
+
+import io
+import json
+import random
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from models import bundle
+from models.encoder import Encoder
+from models.transform import TRANSFORMS
+from training import cli
+from training.ingredients import Ingredient, Shares, SoupError, averaged
+from training.selection import by_stsb_dev
+from training.soup import GRID, Mixing, Pot, cook, greedy, with_start
+
+Capture = pytest.CaptureFixture[str]
+
+
+def shaken(backbone: Path, seed: int) -> Encoder:
+    """Mean pooling, every weight moved a little."""
+    encoder = Encoder.load(backbone, pooling="mean")
+    draw = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for weights in encoder.backbone.parameters():
+            weights.add_(torch.randn(weights.shape, generator=draw), alpha=0.1)
+    return encoder
+
+
+@pytest.fixture(scope="module")
+def ingredients(tiny_backbone: Path) -> list[Ingredient]:
+    """Three, tuned from one start."""
+    return [Ingredient(f"tuned-{seed}", shaken(tiny_backbone, seed), None) for seed in range(3)]
+
+
+@pytest.fixture(scope="module")
+def tuned(ingredients: list[Ingredient], tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Their folders, each with its pooling in sentence-transformers' files."""
+    folders = [tmp_path_factory.mktemp("tuned") / each.source for each in ingredients]
+    for each, folder in zip(ingredients, folders, strict=True):
+        each.encoder.save(folder)
+        (folder / "1_Pooling").mkdir()
+        (folder / "1_Pooling" / "config.json").write_text('{"pooling_mode_mean_tokens": true}')
+    return [str(folder) for folder in folders]
+
+
+def soup(*arguments: str) -> int:
+    return cli.main(["soup", *arguments])
+
+
+def made(folder: str = "soup") -> bundle.Manifest:
+    return bundle.load(Path(folder)).manifest
+
+
+@pytest.fixture
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+weights = st.lists(st.floats(0, 10, width=32), min_size=3, max_size=3).filter(lambda them: sum(them) > 0)
+
+
+@given(weights=weights, order=st.permutations(range(3)))
+@settings(max_examples=20)
+def test_the_average_is_that_of_a_plain_loop_in_any_order(
+    weights: list[float], order: list[int], ingredients: list[Ingredient]
+) -> None:
+    shares = Mixing(weights=tuple(weights)).shares(3)
+    assert sum(shares) == pytest.approx(1)
+    states = [each.encoder.state_dict() for each in ingredients]
+    got = averaged(ingredients, shares)
+    assert got.keys() == states[0].keys()
+    for name, tensor in got.items():
+        expected = np.zeros(tuple(tensor.shape))
+        for share, state in zip(shares, states, strict=True):
+            expected += share * state[name].numpy().astype(np.float64)
+        np.testing.assert_array_max_ulp(tensor.numpy(), expected.astype(np.float32), maxulp=1)
+    again = averaged([ingredients[i] for i in order], tuple(shares[i] for i in order))
+    assert all(torch.equal(again[name], tensor) for name, tensor in got.items())
+
+
+@pytest.mark.parametrize("shares", [(1.0,), (1 / 3,) * 3, (0.1, 0.2, 0.7)])
+def test_equal_encoders_stay_what_they_are_bit_for_bit(shares: Shares, ingredients: list[Ingredient]) -> None:
+    one = ingredients[0]
+    before = one.encoder.state_dict()
+    for name, tensor in averaged([one] * len(shares), shares).items():
+        assert tensor.numpy().tobytes() == before[name].numpy().tobytes(), name
+
+
+def test_an_encoder_without_a_share_is_not_looked_at(ingredients: list[Ingredient], tiny_backbone: Path) -> None:
+    broken = shaken(tiny_backbone, 9)
+    for each in broken.backbone.parameters():
+        each.data.fill_(float("inf"))
+    got = averaged([ingredients[0], Ingredient("broken", broken, None)], (1.0, 0.0))
+    assert all(torch.equal(got[name], tensor) for name, tensor in ingredients[0].encoder.state_dict().items())
+
+
+def counted(backbone: Path, seed: int, count: int) -> Ingredient:
+    encoder = shaken(backbone, seed)
+    encoder.backbone.register_buffer("counts", torch.tensor([count, 2**53 + 1]))
+    return Ingredient(f"counted-{seed}", encoder, None)
+
+
+def test_whole_numbers_are_not_averaged(tiny_backbone: Path) -> None:
+    some = [counted(tiny_backbone, 0, 3), counted(tiny_backbone, 1, 3)]
+    got = averaged(some, (0.5, 0.5))["backbone.counts"]
+    assert got.dtype == torch.int64 and got.tolist() == [3, 2**53 + 1]
+    with pytest.raises(SoupError, match=r"counted-2: weights.backbone.counts.0 is 4, but 3 in counted-0"):
+        counted(tiny_backbone, 2, 4).check_like(some[0])
+
+
+def in_the_papers_words(accuracy: dict[frozenset[int], float], count: int) -> set[int]:
+    """Recipe 1: "Sort the models in decreasing order of ValAcc; ingredients = {}; for i: if ValAcc(average(ingredients
+    + {i})) >= ValAcc(average(ingredients)): ingredients += {i}"."""
+    ingredients: set[int] = set()
+    for i in sorted(range(count), key=lambda i: accuracy[frozenset({i})], reverse=True):
+        if not ingredients or accuracy[frozenset(ingredients | {i})] >= accuracy[frozenset(ingredients)]:
+            ingredients.add(i)
+    return ingredients
+
+
+@given(seed=st.integers(0, 10_000), count=st.integers(1, 5), levels=st.integers(2, 40))
+def test_greedy_is_the_papers_recipe(seed: int, count: int, levels: int) -> None:
+    draw = random.Random(seed)
+    accuracy = {
+        frozenset(i for i in range(count) if subset >> i & 1): float(draw.randrange(levels))
+        for subset in range(1, 2**count)
+    }
+
+    def score(shares: Shares) -> float:
+        return accuracy[frozenset(i for i, share in enumerate(shares) if share)]
+
+    shares = greedy(count, score)
+    chosen = in_the_papers_words(accuracy, count)
+    assert shares == tuple(1 / len(chosen) if i in chosen else 0 for i in range(count))
+    assert score(shares) >= max(score(tuple(float(i == j) for j in range(count))) for i in range(count))
+
+
+@pytest.mark.parametrize("best", GRID)
+def test_the_share_of_the_start_is_the_best_of_the_grid(best: float) -> None:
+    mixing = Mixing(weights=(3, 1), towards="start")
+    assert mixing.choose(2, lambda shares: -abs(shares[-1] - best)) == with_start((0.75, 0.25), best)
+    assert sum(with_start((0.75, 0.25), best)) == pytest.approx(1)
+
+
+def test_of_equal_scores_the_least_of_the_start_is_taken() -> None:
+    assert Mixing(towards="start").choose(2, lambda _: 7.0) == (0.5, 0.5, 0.0)
+
+
+def test_greedy_comes_before_the_start() -> None:
+    def score(shares: Shares) -> float:
+        return shares[0] - 3 * abs(shares[2] - 0.3)
+
+    assert Mixing(greedy=True, towards="start").choose(2, score) == pytest.approx((0.7, 0.0, 0.3))
+    assert Mixing(greedy=True, towards="start", share=0.2).choose(2, score) == pytest.approx((0.8, 0.0, 0.2))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--weights", "1,2"], "weights: 1, 2 are 2, for 3 encoders"),
+        (["--weights", "1,-2,3"], "weights: 1, -2, 3 are not 0 or more each and above 0 together"),
+        (["--weights", "0,0,0"], "weights: 0, 0, 0 are not 0 or more"),
+        (["--weights", "1,nan,1"], "weights: 1, nan, 1 are not 0 or more"),
+        (["--weights", "1,1,1", "--greedy"], "weights: greedy chooses them"),
+        (["--share", "0.5"], "share: of which encoder? name it by towards"),
+        (["--towards", "minilm", "--share", "1.5"], "share: 1.5 is not from 0 to 1"),
+        (["--greedy"], "are chosen by STS-B dev: name the data, --eval-data"),
+        (["--eval-data", "nowhere"], "nowhere/STS/STSBenchmark/sts-dev.csv: No such file"),
+    ],
+)
+@pytest.mark.usefixtures("_elsewhere")
+def test_bad_wishes_are_one_line(arguments: list[str], message: str, tuned: list[str], capsys: Capture) -> None:
+    assert soup(*tuned, "--out", "soup", *arguments) == 2
+    err = capsys.readouterr().err
+    assert message in err and err.count("\n") == 1
+    assert not Path("soup").exists()
+
+
+@pytest.mark.usefixtures("_elsewhere")
+def test_text_among_the_weights(tuned: list[str], capsys: Capture) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        soup(*tuned, "--out", "soup", "--weights", "1,much,1")
+    assert "expected numbers with commas between, got '1,much,1'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("file", "change", "message"),
+    [
+        ("1_Pooling/config.json", ("mean_tokens", "cls_token"), "other: pooling is cls, but mean in "),
+        ("config.json", ('"gelu"', '"relu"'), "other: architecture.hidden_act is relu, but gelu"),
+        (
+            "tokenizer.json",
+            ('"lowercase": true', '"lowercase": false'),
+            "other: tokenizer.normalizer.lowercase is False",
+        ),
+        ("tokenizer.json", ('"make"', '"made"'), "other: tokenizer.model.vocab.make is not there, but "),
+    ],
+)
+@pytest.mark.usefixtures("_elsewhere")
+def test_what_differs_is_named(
+    file: str, change: tuple[str, str], message: str, tuned: list[str], capsys: Capture
+) -> None:
+    other = shutil.copytree(tuned[1], "other")
+    text = Path(other, file).read_text()
+    assert change[0] in text
+    Path(other, file).write_text(text.replace(*change))
+    assert soup(tuned[0], "./other", "--out", "soup") == 2
+    err = capsys.readouterr().err
+    assert message in err and "a soup is of encoders that were tuned from one start" in err
+
+
+def test_a_transform_can_not_be_averaged(tiny_backbone: Path, ingredients: list[Ingredient]) -> None:
+    encoder = shaken(tiny_backbone, 5)
+    encoder.attach(TRANSFORMS["affine"](dim=32, out=32))
+    with pytest.raises(SoupError, match=r"whitened: has a transform \(affine\), which can't be averaged"):
+        Ingredient("whitened", encoder, None).check_like(ingredients[0])
+
+
+@pytest.mark.usefixtures("_elsewhere")
+def test_a_soup_of_one_bundle_is_that_encoder(tiny_bundle: Path, capsys: Capture) -> None:
+    before = bundle.load(tiny_bundle).manifest
+    assert soup(str(tiny_bundle), "--out", "soup") == 0
+    assert made().fingerprint == before.fingerprint
+    assert made().run["ingredients"][0]["fingerprint"] == before.fingerprint  # type: ignore[index]
+    assert capsys.readouterr().out == f"soup: 1 {tiny_bundle}\n"
+
+
+@pytest.mark.usefixtures("_elsewhere")
+def test_a_damaged_bundle_is_refused(tiny_bundle: Path, tmp_path: Path, capsys: Capture) -> None:
+    shutil.copytree(tiny_bundle, tmp_path / "damaged")
+    weights = tmp_path / "damaged" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"\0")
+    assert soup(str(tiny_bundle), str(tmp_path / "damaged"), "--out", "soup") == 2
+    assert "altered" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("_elsewhere")
+def test_the_manifest_tells_all_of_it(
+    tiny_bundle: Path, other_bundle: Path, tiny_backbone: Path, stsb_data: Path, capsys: Capture
+) -> None:
+    """The start has no pooling of its own; it takes that of what was tuned from it."""
+    wishes = ["--greedy", "--towards", str(tiny_backbone), "--eval-data", str(stsb_data)]
+    assert soup(str(other_bundle), str(tiny_bundle), "--out", "soup", *wishes) == 0
+    manifest = made()
+    assert manifest.run is not None and manifest.scores is not None
+    names = [(each["name"], each["fingerprint"]) for each in manifest.run["ingredients"]]
+    assert names == [(m.name, m.fingerprint) for m in map(made, map(str, (other_bundle, tiny_bundle)))] + [(None, None)]
+    shares = [each["share"] for each in manifest.run["ingredients"]]
+    assert sum(shares) == pytest.approx(1)
+    tried = {tuple(each["shares"]): each["score"] for each in manifest.run["tried"]}
+    assert tried[tuple(shares)] == max(tried.values()) == manifest.scores["stsb_dev_spearman"]
+    assert {0.0, 0.5, 1.0} <= {shares[-1] for shares in tried}
+    assert manifest.run["soup"] == {"weights": None, "greedy": True, "towards": str(tiny_backbone), "share": None}
+    assert (manifest.pooling, manifest.backbone, "STSB" in manifest.scores) == ("mean", "tiny", True)
+    out, err = capsys.readouterr()
+    assert f"stsb_dev_spearman {max(tried.values()):.4f}" in out
+    assert err.count("stsb_dev_spearman") == len(tried), "each is judged once"
+
+
+def test_every_ingredient_is_judged_as_the_encoder_it_is(tuned: list[str], stsb_data: Path) -> None:
+    selection = by_stsb_dev(stsb_data)
+    pot = Pot([Ingredient.load(each) for each in tuned], selection, io.StringIO())
+    alone = [pot.score(tuple(float(i == j) for j in range(3))) for i in range(3)]
+    expected = [selection.scores(Encoder.load(each).encode)["stsb_dev_spearman"] for each in tuned]
+    assert alone == pytest.approx(expected, abs=1e-9)
+    assert len(set(expected)) == 3, "they would be equal whatever was judged"
+
+
+def test_test_sets_choose_nothing(tuned: list[str], stsb_data: Path, tmp_path: Path) -> None:
+    """With every score of the test part turned round, the choice is the same."""
+    shutil.copytree(stsb_data, tmp_path / "turned")
+    file = tmp_path / "turned" / "STS" / "STSBenchmark" / "sts-test.csv"
+    rows = [line.split("\t") for line in file.read_text().splitlines()]
+    file.write_text("".join("\t".join([*row[:4], str(5 - float(row[4])), *row[5:]]) + "\n" for row in rows))
+    mixing = Mixing(greedy=True)
+
+    def chosen(data: Path) -> Sequence[float]:
+        return cook(tuned, mixing, by_stsb_dev(data), io.StringIO()).shares
+
+    assert chosen(stsb_data) == chosen(tmp_path / "turned")
+
+
+@pytest.mark.usefixtures("_elsewhere")
+def test_the_card_cites_what_was_done(tiny_bundle: Path, other_bundle: Path, tiny_backbone: Path) -> None:
+    assert soup(str(tiny_bundle), str(other_bundle), "--out", "uniform") == 0
+    assert soup(str(tiny_bundle), "--towards", str(tiny_backbone), "--share", "0.25", "--out", "near") == 0
+    uniform, near = (Path(folder, "README.md").read_text() for folder in ("uniform", "near"))
+    assert "Model soups" in uniform and "Robust fine-tuning" not in uniform
+    assert "Model soups" in near and "Robust fine-tuning" in near
+    assert json.loads(Path("near/manifest.json").read_text())["run"]["ingredients"][1]["share"] == 0.25

@@ -1,0 +1,41 @@
+"""`rebuild`: an encoder once more, from the file that says how it was made."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+from training.loop import InterruptedRun
+from training.rebuild import Rebuild, rebuild
+
+
+def add(commands: Any) -> None:
+    """The command and its options."""
+    command = commands.add_parser(
+        "rebuild", help="train the ingredients of a file, make their soup, compare its scores"
+    )
+    command.add_argument("file", type=Path, metavar="FILE.toml")
+    command.add_argument("--data", type=Path, required=True, metavar="DIR", help="SentEval's data")
+    command.add_argument("--corpus", nargs="+", default=[], metavar="FILE", help="as in train: text, a sentence a line")
+    command.set_defaults(command=remade)
+
+
+def remade(options: argparse.Namespace) -> int:
+    """The exit code is 1 if a score is not the expected one, 130 after Ctrl-C or SIGTERM."""
+    plan = Rebuild.read(options.file)
+    try:
+        made = rebuild(plan, options.data, options.corpus, sys.stderr)
+    except (InterruptedRun, KeyboardInterrupt) as stop:
+        print(f"{stop or 'interrupted'}; the same command goes on", file=sys.stderr)
+        return 130
+    print(made.folder)
+    scores = plan.compared(made)
+    for score in scores:
+        print(score, file=sys.stdout if score.met else sys.stderr)
+    if not all(score.met for score in scores):
+        return 1
+    print(f"to serve it: make promote MODEL={made.folder.name} DATA={shlex.quote(str(options.data))}")
+    return 0

@@ -1,0 +1,52 @@
+"""`soup`: several encoders, tuned from one start, averaged into a bundle."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from models import bundle
+from training.evaluation import sts
+from training.evaluation.pairs import sts_tasks
+from training.publish import sts_scores
+from training.selection import by_stsb_dev
+from training.soup import GRID, Mixing, cook
+
+
+def add(commands: Any) -> None:
+    """The command and its options."""
+    command = commands.add_parser("soup", help="average the weights of encoders, leave a bundle")
+    command.add_argument("sources", nargs="+", metavar="BUNDLE|BACKBONE", help="tuned from one start, pooled alike")
+    command.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of the bundle")
+    command.add_argument("--weights", type=_numbers, metavar="W,…", help="of each (default: as much of each)")
+    command.add_argument("--greedy", action="store_true", help="only those that STS-B dev is not worse for")
+    command.add_argument("--towards", metavar="SOURCE", help="a part of the encoder that they were tuned from, too")
+    command.add_argument(
+        "--share", type=float, metavar="S", help=f"that part (default: of {GRID[0]:g}, {GRID[1]:g} … 1 by STS-B dev)"
+    )
+    command.add_argument("--eval-data", type=Path, metavar="DIR", help="SentEval's data: STS-B dev chooses, STS judges")
+    command.set_defaults(command=soup)
+
+
+def soup(options: argparse.Namespace) -> int:
+    """Averages, judges if there is data to judge by, exports."""
+    mixing = Mixing(weights=options.weights, greedy=options.greedy, towards=options.towards, share=options.share)
+    bundle.refuse_foreign(options.out)
+    data = options.eval_data
+    selection, tasks = (by_stsb_dev(data), sts_tasks(data)) if data else (None, {})
+    cooked = cook(options.sources, mixing, selection, sys.stderr)
+    scores = sts_scores(cooked.encoder, tasks, sys.stderr)
+    if scores:
+        print(sts.table(scores))
+    made = cooked.publish(options.out, scores)
+    print(f"{made.folder}: {cooked}")
+    return 0
+
+
+def _numbers(text: str) -> tuple[float, ...]:
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"expected numbers with commas between, got {text!r}") from None

@@ -1,0 +1,42 @@
+"""A retrieval collection that needs no download and no judges: CPython's documentation, asked by its own summaries."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from models.python_docs import Section, sections
+from training.evaluation.beir import Collection
+from training.sentences import cut, is_clean
+
+NAME = "python-docs"
+LEAST_WORDS = 10
+"""Of what stands behind a summary: less is no document to be found."""
+
+
+def collection() -> Collection:
+    """Of the interpreter that runs this; another version of Python has another documentation."""
+    return asked(sections())
+
+
+def asked(documented: Iterable[Section]) -> Collection:
+    """A section's first sentence asks for what follows it; sections that begin alike all answer.
+
+    One that does not begin with a clean sentence, or says little more, is asked for by nobody: it stands among the
+    documents whole. This is known-item search, an inverse cloze task: nobody judged that no other section answers.
+    """
+    documents: dict[str, str] = {}
+    queries: dict[str, str] = {}
+    judgements: dict[str, dict[str, int]] = {}
+    by_text: dict[str, str] = {}
+    for number, section in enumerate(documented):
+        first, *rest = [sentence for part in re.split(r"\n\s*\n", section.text) for sentence in cut(part)]
+        document, behind = str(number), " ".join(rest)
+        if is_clean(first) and len(behind.split()) >= LEAST_WORDS:
+            query = by_text.setdefault(first, f"q{number}")
+            queries[query] = first
+            judgements.setdefault(query, {})[document] = 1
+            documents[document] = behind
+        else:
+            documents[document] = section.text
+    return Collection(documents, queries, judgements)

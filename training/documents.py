@@ -1,0 +1,82 @@
+"""Documents as a corpus: a domain's own texts, cut into the sentences that are trained on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+
+from models.disk import replacing
+from training.corpus import OPENERS, CorpusError, lines
+from training.sentences import WORDS, split
+
+JSON_LINES = (".jsonl", ".ndjson")
+
+
+@dataclass(frozen=True)
+class Written:
+    """What a corpus was made of."""
+
+    texts: int
+    """Documents of JSON, paragraphs of text."""
+    sentences: int
+
+
+def write(files: Sequence[Path], corpus: Path) -> Written:
+    """The clean sentences of the documents in `files`, a line each, in their order; duplicates stay.
+
+    Raises:
+        CorpusError: a file can't be read, a line is no document, or there is no clean sentence; nothing is written.
+        OSError: the corpus can't be written.
+    """
+    if corpus.resolve() in {file.resolve() for file in files}:
+        raise CorpusError(f"{corpus}: is to be read and to be written: name another --out")
+    read = kept = 0
+    with replacing(corpus) as beside, beside.open("w", encoding="utf-8") as written:
+        for text in texts(files):
+            read += 1
+            for sentence in split(text):
+                kept += 1
+                written.write(f"{sentence}\n")
+        if not kept:
+            raise CorpusError(
+                f"{' '.join(map(str, files))}: no clean English sentence of {WORDS.start} to {WORDS.stop - 1} words in "
+                f"{read} texts; of another language write a corpus yourself, a sentence a line"
+            )
+    return Written(read, kept)
+
+
+def texts(files: Iterable[Path]) -> Iterator[str]:
+    """Of `.jsonl` and `.ndjson` each object's title, if any, and text, as BEIR has them; else each paragraph.
+
+    Files may be packed, .gz or .xz.
+
+    Raises:
+        CorpusError: a file can't be read, or a line of JSON has no text.
+    """
+    for file in files:
+        kind = file.with_suffix("").suffix if file.suffix in OPENERS else file.suffix
+        yield from _documents(file) if kind in JSON_LINES else _paragraphs(file)
+
+
+def _documents(file: Path) -> Iterator[str]:
+    for number, line in enumerate(lines([file]), start=1):
+        where = f"{file}:{number}"
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            raise CorpusError(f"{where}: not JSON: {error}") from error
+        if not isinstance(row, dict):
+            raise CorpusError(f"{where}: expected a JSON object")
+        parts = [row.get("title", ""), row.get("text")]
+        if not all(isinstance(part, str) for part in parts):
+            raise CorpusError(f"{where}: title or text is missing or no string")
+        yield "\n\n".join(parts)
+
+
+def _paragraphs(file: Path) -> Iterator[str]:
+    for blank, group in groupby(lines([file]), key=lambda line: not line.strip()):
+        if not blank:
+            yield "".join(group)

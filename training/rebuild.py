@@ -1,0 +1,198 @@
+"""An encoder made once more from a file that says all of it: the runs, their soup, and the scores to come to."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self, TextIO
+
+from models.bundle import Bundle, BundleError, load, refuse_foreign
+from training import record, run
+from training.config import PATHS, ConfigError, RunConfig
+from training.evaluation import sts
+from training.evaluation.pairs import STS_TASKS, DataError, sts_tasks
+from training.fields import check, kinds
+from training.ingredients import SoupError
+from training.lock import locked
+from training.publish import STS_MEAN, publish, sts_scores
+from training.selection import by_stsb_dev
+from training.soup import Mixing, cook
+from training.study.description import PARTS, Study, contents
+from training.study.teachers import drop_checkpoints, with_teacher
+from training.study.trial import StudyError, Trial
+from training.study.work import TEACHERS
+
+FOLDER = Path("runs/encoders")
+"""Of the runs and their bundles; the soup goes to `ARTIFACTS`."""
+ARTIFACTS = Path("artifacts")
+SERVED = ("default", "promoted")
+"""What promotion has in `ARTIFACTS`."""
+OWN = ("soup", "expected", "tolerance")
+METRICS = (sts.STSB_DEV_METRIC, *STS_TASKS, STS_MEAN)
+TOLERANCE = 0.05
+"""Points, where the file has none: what another machine's arithmetic may make of the same seeds."""
+
+
+@dataclass(frozen=True)
+class Score:
+    """One of the rebuilt encoder, in points, and what it was to be."""
+
+    metric: str
+    found: float
+    expected: float
+    tolerance: float
+
+    @property
+    def met(self) -> bool:
+        """Whether the two are near enough."""
+        return round(abs(self.found - self.expected), 6) <= self.tolerance
+
+    def __str__(self) -> str:
+        verdict = "as expected" if self.met else f"expected within {self.tolerance:g}"
+        return f"{self.metric} {self.found:.2f}, {self.expected:.2f} {verdict}"
+
+
+@dataclass(frozen=True)
+class Rebuild:
+    """A study whose runs are the ingredients of a soup."""
+
+    study: Study
+    mixing: Mixing
+    expected: Mapping[str, float]
+    """By the metrics of a manifest."""
+    tolerance: float
+
+    @classmethod
+    def read(cls, file: Path) -> Self:
+        """What a TOML file describes; see docs/training.md.
+
+        Raises:
+            StudyError: it can't be read, or a part is unknown or of the wrong shape.
+        """
+        values = contents(file)
+        if unknown := sorted(values.keys() - {*PARTS, *OWN}):
+            raise StudyError(f"{file}: {unknown[0]}: unknown; a rebuild has {', '.join((*PARTS, *OWN))}")
+        own = {key: values.pop(key) for key in OWN if key in values}
+        study = Study.of(file, values)
+        if study.name in SERVED:
+            raise StudyError(f"{file}: name: {ARTIFACTS / study.name} is promotion's; give another name")
+        try:
+            return cls(
+                study,
+                _mixing(own.get("soup", {})),
+                _scores(own.get("expected", {})),
+                _checked("tolerance", own.get("tolerance", TOLERANCE), float),
+            )
+        except ValueError as error:
+            raise StudyError(f"{file}: {error}") from error
+
+    @property
+    def out(self) -> Path:
+        """Folder of the bundle."""
+        return ARTIFACTS / self.study.name
+
+    def trials(self, data: Path, corpus: Sequence[str]) -> list[Trial]:
+        """The runs, on these evaluation data and on this corpus, if one is given, instead of the file's.
+
+        Raises:
+            StudyError: see `Study.trials`; or what is a study's alone is asked for, or there is not one weight a run.
+        """
+        given = {"corpus": [*corpus]} if corpus else {}
+        study = self.study.override({"eval_data": str(data), **given})
+        trials = {trial.id: trial for trial in study.trials()}
+        for trial in trials.values():
+            if trial != Trial(arm=trial.arm, axes=trial.axes, config=trial.config, inputs=trial.inputs):
+                raise StudyError(
+                    f"{study.file}: {trial.title}: an ingredient is a training run on the whole corpus, judged by STS: "
+                    "leave out fraction, untrained and other tasks"
+                )
+        try:
+            self.mixing.shares(len(trials))
+        except SoupError as error:
+            raise StudyError(f"{study.file}: soup: {error}") from error
+        return [*trials.values()]
+
+    def compared(self, bundle: Bundle) -> list[Score]:
+        """What the bundle's manifest says, beside what was expected."""
+        scores = bundle.manifest.scores or {}
+        return [Score(name, scores[name], score, self.tolerance) for name, score in self.expected.items()]
+
+
+def rebuild(plan: Rebuild, data: Path, corpus: Sequence[str], stream: TextIO) -> Bundle:
+    """Trains every ingredient that is not there yet, makes the soup and judges it, reporting to `stream`.
+
+    All that the end needs is read or looked at before anything is trained; STS-B dev alone chooses.
+
+    Raises:
+        StudyError, DataError: see `Rebuild.trials`; or the data lack a task of which a score is expected.
+        LockError: another process is at work there.
+        ValueError, DivergedError, InterruptedRun: see `training.run.fit`; the same call goes on.
+    """
+    trials, selection, tasks = plan.trials(data, corpus), by_stsb_dev(data), sts_tasks(data)
+    absent = [name for name in STS_TASKS if name not in tasks]
+    if absent and (wanted := sorted(plan.expected.keys() & {*absent, STS_MEAN})):
+        raise DataError(f"{data}: lacks {', '.join(absent)}, and {plan.study.file} expects {wanted[0]}")
+    refuse_foreign(plan.out)
+    folder = FOLDER / plan.study.name
+    with locked(folder):
+        made = [_ingredient(trial, folder, stream) for trial in trials]
+        soup = cook([str(each) for each in made], plan.mixing, selection, stream)
+        return soup.publish(plan.out, sts_scores(soup.encoder, tasks, stream))
+
+
+def _ingredient(trial: Trial, folder: Path, stream: TextIO) -> Path:
+    """The bundle of a run, trained now if it was not before."""
+    place = folder / trial.id
+    config = with_teacher(trial.config, folder / TEACHERS, stream)
+    config = config.override({"out": str(place / "bundle"), "run": str(place / "record")})
+    if _is_kept(config):
+        print(f"{trial.title}: kept from before, {config.out}", file=stream, flush=True)
+    else:
+        print(f"{trial.title}: {config.out}", file=stream, flush=True)
+        publish(config, run.fit(config, stream, resume=record.begun(Path(config.run))), {})
+        drop_checkpoints(Path(config.run))
+    return Path(config.out)
+
+
+def _is_kept(config: RunConfig) -> bool:
+    """Whether the bundle of the run is there, and whole.
+
+    Of corpus and data the name of its folder has the digest, so it does not matter where they lie.
+    """
+    try:
+        made = load(Path(config.out)).manifest.run or {}
+    except BundleError:
+        return False
+    ours, theirs = json.loads(config.to_json()), made.get("config", {})
+    return all(theirs.get(name) == value for name, value in ours.items() if name not in PATHS)
+
+
+def _mixing(values: Any) -> Mixing:
+    known = kinds(Mixing)
+    given = _table("soup", values, known)
+    try:
+        return Mixing(**{key: _checked(f"soup: {key}", value, known[key]) for key, value in given.items()})
+    except SoupError as error:
+        raise ConfigError(f"soup: {error}") from error
+
+
+def _scores(values: Any) -> dict[str, float]:
+    given = _table("expected", values, METRICS)
+    return {key: _checked(f"expected: {key}", value, float) for key, value in given.items()}
+
+
+def _table(part: str, values: Any, known: Collection[str]) -> dict[str, Any]:
+    if not isinstance(values, dict):
+        raise ConfigError(f"{part}: expected a table, got {values!r}")
+    if unknown := sorted(values.keys() - set(known)):
+        raise ConfigError(f"{part}: {unknown[0]}: unknown; there is {', '.join(known)}")
+    return values
+
+
+def _checked(key: str, value: Any, kind: Any) -> Any:
+    try:
+        return check(value, kind)
+    except ValueError as error:
+        raise ConfigError(f"{key}: {error}") from error

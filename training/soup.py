@@ -1,0 +1,231 @@
+"""Weights of encoders that were tuned from one start, averaged into one encoder: a model soup.
+
+"Model soups" (ICML 2022): the average of several tuned models, of all (uniform) or of those that help on held-out data
+(greedy), is often better than the best of them and costs no more than one. "Robust fine-tuning of zero-shot models"
+(CVPR 2022, WiSE-FT): averaged with the start, a tuned model keeps more of what the start knew.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TextIO
+
+from models.bundle import Bundle
+from models.encoder import Encoder
+from models.export import export
+from models.origin import merged
+from training.environment import environment
+from training.evaluation.sts import TaskScore
+from training.hardware import pick_device
+from training.ingredients import Ingredient, Shares, SoupError, averaged
+from training.publish import spearman
+from training.selection import Selection
+
+SOUPS = """\
+@inproceedings{wortsman2022soups,
+  title = {Model soups: averaging weights of multiple fine-tuned models improves accuracy without increasing inference
+    time},
+  author = {Wortsman, Mitchell and Ilharco, Gabriel and Gadre, Samir Ya and Roelofs, Rebecca and Gontijo-Lopes, Raphael
+    and Morcos, Ari S. and Namkoong, Hongseok and Farhadi, Ali and Carmon, Yair and Kornblith, Simon and Schmidt,
+    Ludwig},
+  booktitle = {Proceedings of the 39th International Conference on Machine Learning},
+  year = {2022},
+  url = {https://proceedings.mlr.press/v162/wortsman22a.html}
+}
+"""
+WISE_FT = """\
+@inproceedings{wortsman2022robust,
+  title = {Robust fine-tuning of zero-shot models},
+  author = {Wortsman, Mitchell and Ilharco, Gabriel and Kim, Jong Wook and Li, Mike and Kornblith, Simon and Roelofs,
+    Rebecca and Gontijo-Lopes, Raphael and Hajishirzi, Hannaneh and Farhadi, Ali and Namkoong, Hongseok and Schmidt,
+    Ludwig},
+  booktitle = {Proceedings of the IEEE/CVF Conference on Computer Vision and Pattern Recognition},
+  year = {2022},
+  url = {https://arxiv.org/abs/2109.01903}
+}
+"""
+
+GRID = tuple(tenths / 10 for tenths in range(11))
+"""Shares of the start that are tried where none is given; 0 and 1 are the soup and the start as they are."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mixing:
+    """How much of each encoder goes in."""
+
+    weights: tuple[float, ...] | None = None
+    """Of each, in their order and of any sum; none is as much of each."""
+    greedy: bool = False
+    """Whether only those go in that STS-B dev is not worse for, the best first."""
+    towards: str | None = None
+    """The encoder from which they were tuned, for a part of it to go in, too: any name or folder of one."""
+    share: float | None = None
+    """That part; none leaves the choice from `GRID` to STS-B dev."""
+
+    def __post_init__(self) -> None:
+        if self.weights is not None:
+            if self.greedy:
+                raise SoupError("weights: greedy chooses them; leave one of the two out")
+            if not all(math.isfinite(weight) and weight >= 0 for weight in self.weights) or not sum(self.weights):
+                raise SoupError(f"weights: {_listed(self.weights)} are not 0 or more each and above 0 together")
+        if self.share is not None:
+            if self.towards is None:
+                raise SoupError("share: of which encoder? name it by towards")
+            if not 0 <= self.share <= 1:
+                raise SoupError(f"share: {self.share} is not from 0 to 1")
+
+    def shares(self, count: int) -> Shares:
+        """Of so many encoders, as the weights have them.
+
+        Raises:
+            SoupError: there are more weights or fewer.
+        """
+        weights = self.weights or (1.0,) * count
+        if len(weights) != count:
+            raise SoupError(f"weights: {_listed(weights)} are {len(weights)}, for {count} encoders")
+        total = math.fsum(weights)
+        return tuple(weight / total for weight in weights)
+
+    def choose(self, count: int, score: Callable[[Shares], float]) -> Shares:
+        """Of so many encoders and, behind them, of the start if it goes in; `score` decides what is open."""
+        if self.towards is None:
+            return greedy(count, score) if self.greedy else self.shares(count)
+        shares = greedy(count, lambda tried: score((*tried, 0.0))) if self.greedy else self.shares(count)
+        if self.share is not None:
+            return with_start(shares, self.share)
+        return max((with_start(shares, share) for share in GRID), key=score)
+
+
+def greedy(count: int, score: Callable[[Shares], float]) -> Shares:
+    """Recipe 1 of "Model soups": from the best alone downwards, who joins the others stays if that is not worse."""
+
+    def among(chosen: Collection[int]) -> Shares:
+        return tuple((i in chosen) / len(chosen) for i in range(count))
+
+    ranked = sorted(range(count), key=lambda i: -score(among([i])))
+    chosen = ranked[:1]
+    for i in ranked[1:]:
+        if score(among([*chosen, i])) >= score(among(chosen)):
+            chosen.append(i)
+    return among(chosen)
+
+
+def with_start(shares: Shares, share: float) -> Shares:
+    """`shares` and behind them the start's, 1 together again: the 1 - alpha of WiSE-FT is `share`."""
+    return (*(each * (1 - share) for each in shares), share)
+
+
+class Pot:
+    """An encoder that takes the average of the ingredients, and remembers what was said of which."""
+
+    def __init__(self, ingredients: Sequence[Ingredient], selection: Selection | None, stream: TextIO) -> None:
+        self.encoder = deepcopy(ingredients[0].encoder).to(pick_device("auto"))
+        self.tried: dict[Shares, float] = {}
+        self._ingredients = ingredients
+        self._selection = selection
+        self._stream = stream
+
+    def fill(self, shares: Shares) -> Encoder:
+        """The encoder, with the average."""
+        self.encoder.load_state_dict(averaged(self._ingredients, shares))
+        return self.encoder
+
+    def score(self, shares: Shares) -> float:
+        """Of the average; each is judged once.
+
+        Raises:
+            SoupError: there is nothing to judge by.
+        """
+        if self._selection is None:
+            raise SoupError(
+                "greedy, and a share that is not given, are chosen by STS-B dev: name the data, --eval-data"
+            )
+        if shares not in self.tried:
+            metric = self._selection.metric
+            score = self.tried[shares] = self._selection.scores(self.fill(shares).encode)[metric]
+            print(f"{_described(shares, self._ingredients)}: {metric} {score:.4f}", file=self._stream, flush=True)
+        return self.tried[shares]
+
+
+@dataclass(frozen=True)
+class Soup:
+    """What came of it."""
+
+    encoder: Encoder
+    mixing: Mixing
+    ingredients: tuple[Ingredient, ...]
+    """The start last, if a part of it was asked for."""
+    shares: Shares
+    tried: Mapping[Shares, float]
+    """What the metric said; of the soup itself, too, where there was one."""
+    metric: str | None
+
+    def __str__(self) -> str:
+        said = f", {self.metric} {self.tried[self.shares]:.4f}" if self.metric else ""
+        return _described(self.shares, self.ingredients) + said
+
+    def publish(self, folder: Path, scores: Mapping[str, TaskScore]) -> Bundle:
+        """The soup as a bundle, how it was made and its scores in the manifest.
+
+        Raises:
+            ExportError, BundleError, OSError: see `models.export.export`.
+        """
+        made = [each.manifest for each in self.ingredients if each.manifest]
+        objectives = {manifest.objective for manifest in made} - {None}
+        dev = {self.metric: self.tried[self.shares]} if self.metric else {}
+        return export(
+            self.encoder,
+            folder,
+            name=folder.resolve().name,
+            backbone=made[0].backbone if made else self.ingredients[0].source,
+            objective=objectives.pop() if len(objectives) == 1 else None,
+            run={
+                "soup": asdict(self.mixing),
+                "ingredients": [
+                    {**each.to_json(), "share": share}
+                    for each, share in zip(self.ingredients, self.shares, strict=True)
+                ],
+                "metric": self.metric,
+                "tried": [{"shares": [*shares], "score": score} for shares, score in self.tried.items()],
+                "environment": environment(),
+            },
+            scores={**dev, **spearman(scores)},
+            citations=[SOUPS] if self.mixing.towards is None else [SOUPS, WISE_FT],
+        )
+
+
+def cook(sources: Sequence[str], mixing: Mixing, selection: Selection | None, stream: TextIO) -> Soup:
+    """The soup of the encoders under these names, all of them in memory at once.
+
+    What `mixing` leaves open is chosen by `selection`, whose verdicts go to `stream`.
+
+    Raises:
+        SoupError: they can't be averaged, or there is nothing to choose by.
+        SourceError, BundleError: one can't be read.
+    """
+    mixing.shares(len(sources))  # what is wrong with them is said before anything is loaded
+    ingredients = [Ingredient.load(source) for source in sources]
+    if mixing.towards is not None:
+        ingredients.append(Ingredient.load(mixing.towards, like=ingredients[0].encoder))
+    for each in ingredients:
+        each.check_like(ingredients[0])
+    pot = Pot(ingredients, selection, stream)
+    shares = mixing.choose(len(sources), pot.score)
+    if selection:
+        pot.score(shares)
+    encoder = pot.fill(shares).eval().cpu()
+    encoder.origin = merged([each.encoder.origin for each in ingredients])
+    return Soup(encoder, mixing, tuple(ingredients), shares, pot.tried, selection.metric if selection else None)
+
+
+def _described(shares: Shares, ingredients: Sequence[Ingredient]) -> str:
+    """What is in, and how much of it."""
+    return " + ".join(f"{share:.3g} {each.source}" for share, each in zip(shares, ingredients, strict=True) if share)
+
+
+def _listed(numbers: Sequence[float]) -> str:
+    return ", ".join(f"{number:g}" for number in numbers)
