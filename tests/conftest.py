@@ -15,6 +15,9 @@ settings.load_profile("any-speed")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
+PATIENCE = 120.0
+"""Seconds that a test waits for what has to come: it comes late on a machine that does much besides."""
+
 WORDS = (
     "the a an of in on to and or not is are was were be has have had do does did will would can could this that it "
     "he she they we you i man woman child dog cat bird fish horse guitar music stage street city river mountain sea "

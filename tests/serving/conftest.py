@@ -26,6 +26,7 @@ from serving.ports import Embedded, Model
 from serving.service import Service
 from serving.settings import Settings
 from serving.stores import STORES
+from tests.conftest import PATIENCE
 from tests.serving.shelf import Shelf
 from tests.serving.sockets import OnSockets, Work, listening
 
@@ -52,7 +53,7 @@ def wait_until_ready() -> Callable[[TestClient], None]:
 
 
 def _wait_until_ready(client: TestClient) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE
     while (answer := client.get("/readyz")).status_code != 200:
         assert "failed" not in answer.text, answer.text
         assert time.monotonic() < deadline, answer.text
@@ -98,7 +99,7 @@ def run() -> Callable[[Service, Callable[[], Coroutine[Any, Any, None]]], None]:
 
     def run(service: Service, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         async def main() -> None:
-            async with asyncio.timeout(30), service.running():
+            async with asyncio.timeout(PATIENCE), service.running():
                 await work()
 
         asyncio.run(main())
@@ -120,7 +121,7 @@ class Running:
         return str(self.client.base_url).rstrip("/")
 
     def wait_until_ready(self) -> None:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + PATIENCE
         while True:
             assert self.process.poll() is None, self.log.read_text()
             assert time.monotonic() < deadline
@@ -177,7 +178,7 @@ class Launcher:
                 text=True,
                 env={**os.environ, "PYTHONUNBUFFERED": "1"},
             )
-        client = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30, trust_env=False)
+        client = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=PATIENCE, trust_env=False)
         running = Running(process, client, log)
         self.started.append(running)
         if ready:
@@ -216,7 +217,7 @@ class Gate(FakeEngine):
         self.open = open
 
     def embed(self, batch: Sequence[Tokens], *, alone: bool = False) -> Embedded:
-        assert self.open.wait(20)
+        assert self.open.wait(PATIENCE)
         return super().embed(batch)
 
 
@@ -242,7 +243,7 @@ class Bundles:
         facts = {"name": "turned", "fingerprint": "fake-2", "golden": golden} | manifest
 
         def load(_: object) -> FakeEngine:
-            assert self.may_load.wait(20)
+            assert self.may_load.wait(PATIENCE)
             return Turned(self.open)
 
         return Model(replace(self.fake.manifest, **facts), load, report=b'{"format": 1}')

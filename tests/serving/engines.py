@@ -14,6 +14,7 @@ from models.tokenizer import Tokens
 from serving.engines import ENGINES
 from serving.engines.fake import FakeEngine
 from serving.ports import Embedded, Engine, EngineOptions, Model
+from tests.conftest import PATIENCE
 
 
 class Gate(FakeEngine):
@@ -25,7 +26,7 @@ class Gate(FakeEngine):
         self.embedded: list[int] = []
 
     def embed(self, batch: Sequence[Tokens], *, alone: bool = False) -> Embedded:
-        assert self.open.wait(20)
+        assert self.open.wait(PATIENCE)
         self.embedded.append(len(batch))
         result = super().embed(batch)
         poison = self.tokenize(["poison"], "right")[0].ids

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.conftest import PATIENCE
 from tests.serving.conftest import ROOT
 
 
@@ -22,7 +23,7 @@ def python(
         env=env,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE,
         check=False,
     )
 

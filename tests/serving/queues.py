@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from models.tokenizer import Tokens
 from serving.batcher import Batcher
 from serving.ports import Embedded
+from tests.conftest import PATIENCE
 
 BUDGET = 64
 POISON = 13
@@ -31,7 +33,7 @@ class Engine:
     """What each of them was told."""
 
     def embed(self, batch: Sequence[Tokens], *, alone: bool) -> Embedded:
-        assert self.open.wait(5)
+        assert self.open.wait(PATIENCE)
         self.batches.append(list(batch))
         self.alone.append(alone)
         if any(one.ids[0] == POISON for one in batch):
@@ -42,6 +44,28 @@ class Engine:
     @property
     def marks(self) -> list[int]:
         return [int(one.ids[0]) for batch in self.batches for one in batch]
+
+
+@dataclass
+class Stepping(Engine):
+    """Writes a batch down when it begins, and ends one, whichever it is, for each release of `steps`."""
+
+    steps: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
+    begun: list[list[int]] = field(default_factory=list)
+    """The marks of each batch's texts."""
+
+    def embed(self, batch: Sequence[Tokens], *, alone: bool) -> Embedded:
+        self.begun.append([int(one.ids[0]) for one in batch])
+        assert self.steps.acquire(timeout=PATIENCE)
+        self.open.set()
+        return super().embed(batch, alone=alone)
+
+
+async def begun(engine: Stepping, batches: int) -> None:
+    """Return when so many batches have begun."""
+    async with asyncio.timeout(PATIENCE):
+        while len(engine.begun) < batches:
+            await asyncio.sleep(0.001)
 
 
 def batcher(engine: Engine, queued: int = 10**9, *, streams: int = 1, step: int = 1) -> Batcher:

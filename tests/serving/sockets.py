@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 
 from serving.server import Server, bind
 from serving.service import Service
+from tests.conftest import PATIENCE
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 Connect = Callable[[], Awaitable[Streams]]
@@ -24,7 +25,7 @@ async def listening(service: Service) -> AsyncIterator[tuple[Server, Callable[[]
     """The server, and how to connect to it; it is drained at the end."""
     bound = bind(service.settings)
     server = Server(service)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE):
         serving = asyncio.create_task(server.serve(sockets=[bound]))
         await service.loaded.wait()
         yield server, lambda: asyncio.ensure_future(asyncio.open_connection(*bound.getsockname()[:2]))

@@ -3,37 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import threading
-from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.tokenizer import Tokens
 from serving import batcher as module
 from serving.batcher import BULK_PART, BULK_TURN, Batcher
-from serving.ports import Embedded
-from tests.serving.queues import BUDGET, Engine, batcher, lengths, tokens
+from tests.conftest import PATIENCE
+from tests.serving.queues import BUDGET, Engine, Stepping, batcher, begun, lengths, tokens
 
 BULK, INTERACTIVE = 1, 2
-
-
-@dataclass
-class Stepping(Engine):
-    """Writes a batch down when it begins, and ends one, whichever it is, for each release of `steps`."""
-
-    steps: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
-
-    def embed(self, batch: Sequence[Tokens], *, alone: bool) -> Embedded:
-        self.begun.append(int(batch[0].ids[0]))
-        assert self.steps.acquire(timeout=5)
-        self.open.set()
-        return super().embed(batch, alone=alone)
-
-    begun: list[int] = field(default_factory=list)
-    """The mark of each batch's first text."""
 
 
 def submitted(queue: Batcher, mark: int, *lengths: int) -> asyncio.Task[object]:
@@ -42,11 +22,14 @@ def submitted(queue: Batcher, mark: int, *lengths: int) -> asyncio.Task[object]:
 
 async def settle(engine: Stepping, batches: int) -> None:
     """Return when so many batches have begun; a moment later there must be no more of them."""
-    async with asyncio.timeout(5):
-        while len(engine.begun) < batches:
-            await asyncio.sleep(0.001)
+    await begun(engine, batches)
     await asyncio.sleep(0.01)
     assert len(engine.begun) == batches
+
+
+def firsts(engine: Stepping) -> list[int]:
+    """The mark of each batch's first text."""
+    return [marks[0] for marks in engine.begun]
 
 
 @given(
@@ -63,7 +46,7 @@ def test_everyone_is_answered(shape: list[tuple[bool, list[int]]], streams: int)
         ]
         await asyncio.sleep(0)
         engine.open.set()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE):
             answers = await asyncio.gather(*waiting)
         for mark, ((_, texts), answer) in enumerate(zip(shape, answers, strict=True), 100):
             assert answer.vectors.tolist() == [[mark, n] for n in texts]
@@ -88,13 +71,13 @@ def test_interactive_requests_come_first_and_bulk_work_after_so_many_of_them() -
 
     asyncio.run(main())
     turn = [INTERACTIVE] * BULK_TURN + [BULK]
-    assert engine.begun == [*turn, *turn, INTERACTIVE, BULK]
+    assert firsts(engine) == [*turn, *turn, INTERACTIVE, BULK]
 
 
 def test_bulk_work_leaves_a_stream_free_for_a_while_after_an_interactive_request(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(module, "RESERVED_SECONDS", 1.5)
+    monkeypatch.setattr(module, "RESERVED_SECONDS", 3600)
     engine = Stepping()
 
     async def main() -> None:
@@ -106,22 +89,38 @@ def test_bulk_work_leaves_a_stream_free_for_a_while_after_an_interactive_request
         await settle(engine, 2)  # one of two streams
         waiting.append(submitted(queue, INTERACTIVE, 3))
         await settle(engine, 3)  # at once, on the other
-        assert engine.begun == [INTERACTIVE, BULK, INTERACTIVE]
+        assert firsts(engine) == [INTERACTIVE, BULK, INTERACTIVE]
         engine.steps.release(2)  # of two of these: the interactive one, and the bulk work before or behind it
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE):
             while len(engine.begun) < 4 + (not waiting[2].done()):
                 await asyncio.sleep(0.001)
         await asyncio.sleep(0.05)
         assert len(engine.begun) == 4 + (not waiting[2].done()), "one batch of bulk work runs, and no other beside it"
-        async with asyncio.timeout(5):  # nobody comes, and the free stream helps
-            while len(engine.begun) < 5:
-                await asyncio.sleep(0.01)
         engine.steps.release(1000)
         await asyncio.gather(*waiting)
         await queue.close()
 
     asyncio.run(main())
-    assert engine.begun == [INTERACTIVE, BULK, INTERACTIVE, BULK, BULK, BULK]
+    assert firsts(engine) == [INTERACTIVE, BULK, INTERACTIVE, BULK, BULK, BULK]
+
+
+def test_the_free_stream_helps_when_nobody_has_come_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "RESERVED_SECONDS", 0.05)
+    engine = Stepping()
+
+    async def main() -> None:
+        queue = batcher(engine, streams=2)
+        interactive = submitted(queue, INTERACTIVE, 3)
+        engine.steps.release()
+        await interactive
+        waiting = submitted(queue, BULK, *[BUDGET] * 4)
+        await settle(engine, 3)
+        engine.steps.release(1000)
+        await waiting
+        await queue.close()
+
+    asyncio.run(main())
+    assert firsts(engine) == [INTERACTIVE, BULK, BULK, BULK, BULK]
 
 
 def test_bulk_work_by_itself_has_all_streams() -> None:

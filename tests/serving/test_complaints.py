@@ -19,6 +19,7 @@ from serving.app import create_app
 from serving.engines.fake import DIM, FakeEngine
 from serving.ports import Embedded, EngineOptions
 from serving.service import Service
+from tests.conftest import PATIENCE
 from tests.serving.engines import model
 
 MakeService = Callable[..., Service]
@@ -44,14 +45,14 @@ def asking(service: Service, work: Callable[[httpx.AsyncClient], Coroutine[Any, 
 
     async def main() -> None:
         app = create_app(service)
-        async with asyncio.timeout(60), app.router.lifespan_context(app) as state:
+        async with asyncio.timeout(PATIENCE), app.router.lifespan_context(app) as state:
             await service.loaded.wait()
 
             async def with_state(scope: Any, receive: Any, send: Any) -> None:
                 await app({**scope, "state": dict(state or {})}, receive, send)
 
             transport = httpx.ASGITransport(app=with_state)
-            async with httpx.AsyncClient(transport=transport, base_url="http://test", timeout=60) as client:
+            async with httpx.AsyncClient(transport=transport, base_url="http://test", timeout=PATIENCE) as client:
                 await work(client)
 
     asyncio.run(main())

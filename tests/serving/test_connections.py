@@ -10,6 +10,7 @@ import pytest
 
 from serving.connections import HEAD_BYTES
 from serving.server import Server
+from tests.conftest import PATIENCE
 from tests.serving.sockets import CHUNKED, GET, Connect, OnSockets, answer, post, trickle
 
 
@@ -109,7 +110,7 @@ def test_an_empty_line_between_requests_does_not_keep_the_connection(on_sockets:
         writer.write(GET)
         assert (await answer(reader))[0] == 200
         writer.write(b"\r\n")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             assert await reader.read() == b""
         writer.close()
 

@@ -23,6 +23,7 @@ from serving.keys_command import keys as keys_command
 from serving.metrics import Metrics
 from serving.service import Service
 from serving.settings import Settings, read_settings
+from tests.conftest import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "docs" / "deploy"
@@ -64,7 +65,9 @@ PLACES = ["Dockerfile", "compose", "systemd", *map(named, WORKLOADS)]
 
 
 def ran(*command: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(list(map(str, command)), cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
+    return subprocess.run(
+        list(map(str, command)), cwd=ROOT, capture_output=True, text=True, check=False, timeout=PATIENCE
+    )
 
 
 @pytest.mark.parametrize("version", ["1.30", "1.37"])

@@ -22,6 +22,7 @@ from serving.metrics import Metrics
 from serving.ports import Embedded
 from serving.settings import Settings
 from serving.tokenizing import TOKENIZED_AT_ONCE
+from tests.conftest import PATIENCE
 
 READ = MAX_LENGTH * CHARACTERS_PER_TOKEN
 
@@ -42,7 +43,7 @@ class Recording(FakeEngine):
     open: threading.Event = field(default_factory=threading.Event)
 
     def tokenize(self, texts: Sequence[str], direction: Direction) -> list[Tokens]:
-        assert self.open.wait(5)
+        assert self.open.wait(PATIENCE)
         self.turns.append(list(texts))
         return super().tokenize(texts, direction)
 
@@ -54,7 +55,7 @@ def embedding(
 
     async def main() -> None:
         embedder = Embedder(engine, ENGINES["fake"](Path()), Settings(**options), metrics or Metrics())
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE):
             try:
                 await work(embedder)
             finally:
@@ -167,7 +168,7 @@ class Busy(Recording):
     embeds: threading.Event = field(default_factory=threading.Event)
 
     def embed(self, batch: Sequence[Tokens], *, alone: bool = False) -> Embedded:
-        assert self.embeds.wait(5)
+        assert self.embeds.wait(PATIENCE)
         return super().embed(batch, alone=alone)
 
 

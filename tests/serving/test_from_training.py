@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from models.__main__ import main as verify_bundle
+
 ROOT = Path(__file__).resolve().parents[2]
 SENTENCES = [
     f"The {who} will {does} the {what} in the {when}."
@@ -23,7 +25,9 @@ SENTENCES = [
 
 
 @pytest.mark.filterwarnings("ignore")  # sentence-transformers' own
-def test_train_export_serve_search(tiny_backbone: Path, tmp_path: Path, launch: Callable[..., Any]) -> None:
+def test_train_export_serve_search(
+    tiny_backbone: Path, tmp_path: Path, launch: Callable[..., Any], capsys: pytest.CaptureFixture[str]
+) -> None:
     from sentence_transformers import SentenceTransformer
 
     (tmp_path / "corpus.txt").write_text("\n".join(SENTENCES) + "\n")
@@ -37,7 +41,8 @@ def test_train_export_serve_search(tiny_backbone: Path, tmp_path: Path, launch: 
     manifest = json.loads((bundle / "manifest.json").read_text())
     assert manifest["objective"] == "simcse"
     assert manifest["run"]["config"]["corpus"] == [str(tmp_path / "corpus.txt")]
-    assert "golden cosine 1.000000" in _command("models", "verify", str(bundle))
+    assert verify_bundle(["verify", str(bundle)]) == 0
+    assert "golden cosine 1.000000" in capsys.readouterr().out
 
     server = launch("--bundle", str(bundle), engine="onnxruntime")
     assert server.client.get("/info").json()["fingerprint"] == manifest["fingerprint"]

@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 
 from serving.lanes import LANE, THREADS, Lanes
+from tests.conftest import PATIENCE
 
 
 def with_lanes(work: Callable[[Lanes], Coroutine[Any, Any, None]]) -> None:
     async def main() -> None:
         lanes = Lanes()
         try:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(PATIENCE):
                 await work(lanes)
         finally:
             lanes.close()
@@ -31,7 +32,7 @@ def test_one_name_never_takes_all_threads(leave: bool) -> None:
 
     def busy(i: int) -> int:
         started.append(i)
-        assert finish.wait(20)
+        assert finish.wait(PATIENCE)
         return i
 
     async def work(lanes: Lanes) -> None:

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import PATIENCE
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -41,4 +43,4 @@ def test_make_serve_ends_with_three_commands_that_work(tmp_path: Path) -> None:
         assert all({"module", "name"} <= hit["metadata"].keys() for hit in found["hits"])
     finally:
         os.killpg(process.pid, signal.SIGTERM)
-        process.communicate(timeout=60)
+        process.communicate(timeout=PATIENCE)

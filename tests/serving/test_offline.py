@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,9 +15,18 @@ NO_ROUTE = ("unshare", "--map-root-user", "--net")
 """A network namespace of its own: a loopback, and no way to anywhere."""
 
 
-def test_a_server_with_a_real_bundle_reaches_for_nothing(tiny_bundle: Path, tmp_path: Path) -> None:
-    found = asked_itself(tiny_bundle, tmp_path)
+@pytest.fixture(scope="module")
+def found(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """By a server of a real bundle that asked itself."""
+    return asked_itself(tiny_bundle, tmp_path_factory.mktemp("data"))
+
+
+def test_a_server_with_a_real_bundle_reaches_for_nothing(found: dict[str, Any]) -> None:
     assert (found["statuses"], found["attempts"]) == ([200] * 5, [])
+
+
+def test_no_torch_in_the_server_process(found: dict[str, Any]) -> None:
+    assert (found["width"], found["heavy"]) == (32, [])
 
 
 def test_a_server_serves_where_there_is_no_way_out(tiny_bundle: Path, tmp_path: Path) -> None:

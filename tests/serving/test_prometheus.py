@@ -16,6 +16,7 @@ import pytest
 from fastapi.testclient import TestClient
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.conftest import PATIENCE
 from tests.serving.conftest import ROOT, Launcher
 
 DASHBOARD = json.loads((ROOT / "docs" / "grafana.json").read_text())
@@ -124,7 +125,7 @@ def asked(prometheus: httpx.Client, query: str) -> list[Any]:
 
 
 def wait_for(prometheus: httpx.Client, query: str) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE
     while True:
         try:
             if prometheus.get("/status/config").status_code == 200 and asked(prometheus, query):

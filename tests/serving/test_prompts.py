@@ -13,6 +13,7 @@ from fastapi.testclient import TestClient
 from serving.app import create_app
 from serving.service import Service
 from serving.settings import SettingsError, read_settings
+from tests.conftest import PATIENCE
 
 Serve = Callable[..., Any]
 MakeService = Callable[..., Service]
@@ -69,7 +70,7 @@ def test_a_default_that_the_bundle_does_not_have_is_refused_at_the_start(make_se
     service = make_service(default_prompt_name="passage")
 
     async def main() -> None:
-        async with asyncio.timeout(10), service.running():
+        async with asyncio.timeout(PATIENCE), service.running():
             await service.loaded.wait()
             assert service.health.state == "failed"
             assert (

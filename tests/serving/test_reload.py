@@ -23,6 +23,7 @@ from serving.finding import Wanted
 from serving.ports import Document, EngineError, Model
 from serving.server import Server, bind
 from serving.service import Service
+from tests.conftest import PATIENCE
 from tests.serving.conftest import Bundles, Gate
 
 MakeService = Callable[..., Service]
@@ -55,7 +56,7 @@ def test_requests_finish_on_the_encoder_they_began_with(make_service: MakeServic
         assert np.allclose(before.vectors, np.repeat(embedded("a b c d"), 500, axis=0), atol=1e-6)
         assert before.manifest.fingerprint == "fake-1"
         await old.released()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE):
             while service.encoders._retiring:
                 await asyncio.sleep(0.01)
         with pytest.raises(Unhealthy):

@@ -18,7 +18,7 @@ import pytest
 from models import bundle
 from models.bundle import ONNX
 from models.graph import Graph
-from tests.conftest import WORDS
+from tests.conftest import PATIENCE, WORDS
 from tests.serving.conftest import Launcher, Running
 from tests.serving.processes import python
 
@@ -53,7 +53,7 @@ def artifacts(tmp_path: Path, tiny_bundle: Path, other_bundle: Path) -> Artifact
 
 
 def wait_for(server: Running, fingerprint: str) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE
     while server.client.get("/info").json()["fingerprint"] != fingerprint:
         assert time.monotonic() < deadline
         time.sleep(0.02)
@@ -71,7 +71,7 @@ def test_no_request_fails_and_none_mixes_two_encoders(launch: Launcher, artifact
     stop, answers = threading.Event(), list[httpx.Response]()
 
     def ask() -> None:
-        with httpx.Client(base_url=server.address, timeout=30, trust_env=False) as client:
+        with httpx.Client(base_url=server.address, timeout=PATIENCE, trust_env=False) as client:
             while not stop.is_set():
                 answers.append(client.post("/embed", json={"inputs": TEXTS}))
 
@@ -104,7 +104,7 @@ def test_a_bad_bundle_leaves_the_old_one_serving(launch: Launcher, artifacts: Ar
     answer = server.client.post("/admin/reload")
     assert answer.status_code == 422 and "model.onnx: altered" in answer.json()["error"]
     server.process.send_signal(signal.SIGHUP)
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE
     while 'isosphere_reloads_total{outcome="failed"} 2.0' not in server.client.get("/metrics").text:
         assert time.monotonic() < deadline
         time.sleep(0.02)
@@ -124,7 +124,7 @@ def test_told_while_it_starts(launch: Launcher) -> None:
         blocked = int(status.read_text().split("SigBlk:")[1].split()[0], 16)
     server.process.send_signal(signal.SIGHUP)
     server.wait_until_ready()
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE
     while 'isosphere_reloads_total{outcome="done"} 1.0' not in server.client.get("/metrics").text:
         assert time.monotonic() < deadline
         time.sleep(0.02)
@@ -142,7 +142,7 @@ def get(path):
         return answer.read().decode()
 
 def until(condition):
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 100
     while time.monotonic() < deadline:
         try:
             if condition():

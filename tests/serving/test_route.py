@@ -11,6 +11,7 @@ from pydantic import BaseModel
 from starlette.requests import Request
 
 from serving.api.route import CLIENT_LEFT, DirectRoute, while_connected
+from tests.conftest import PATIENCE
 
 
 @pytest.mark.parametrize("outside", [False, True], ids=["the caller leaves", "and the task is cancelled"])
@@ -31,7 +32,7 @@ def test_a_cancellation_from_outside_is_never_taken_for_the_caller_leaving(outsi
         answering = asyncio.create_task(while_connected(Request({"type": "http"}, receive), work()))
         await asyncio.sleep(0)
         leaves.set()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE):
             await asyncio.wait([answering])
         assert answering.cancelled() == outside
         assert outside or answering.result().status_code == CLIENT_LEFT

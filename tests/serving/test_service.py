@@ -19,6 +19,7 @@ from serving.engines.fake import FakeEngine
 from serving.errors import Overloaded, Unhealthy
 from serving.ports import Embedded, Engine, EngineOptions
 from serving.service import Service
+from tests.conftest import PATIENCE
 from tests.serving.engines import Gate, model
 
 MakeService = Callable[..., Service]
@@ -38,7 +39,7 @@ def test_while_loading_it_lives_but_does_no_work(make_service: MakeService) -> N
     may_load = threading.Event()
 
     def load(options: EngineOptions) -> Engine:
-        assert may_load.wait(20)
+        assert may_load.wait(PATIENCE)
         return FakeEngine()
 
     with TestClient(create_app(make_service(model(load)))) as client:
@@ -181,7 +182,7 @@ def test_a_caller_who_left_is_not_embedded(make_service: MakeService, run: Run) 
         await asyncio.sleep(0.05)
         leave = asyncio.Event()
         left = asyncio.create_task(_post_and_leave(service, leave))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE):
             while service.embedder.batcher.queued_texts != 50:
                 await asyncio.sleep(0.001)
         leave.set()

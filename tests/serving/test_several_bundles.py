@@ -20,6 +20,7 @@ from serving.engines.fake import FakeEngine
 from serving.ports import Model
 from serving.service import Service
 from serving.settings import SettingsError, read_settings
+from tests.conftest import PATIENCE
 from tests.serving.shelf import Shelf, embedded, fingerprints, models
 
 DOCUMENTS = {"documents": [{"id": "a", "text": "a text"}, {"id": "b", "text": "another"}]}
@@ -172,7 +173,7 @@ def test_models_share_the_threads_of_the_server(shelf: Shelf, run: Run) -> None:
 
         def embed(self, batch: Any, *, alone: bool = False) -> Any:
             began.append(self.model)
-            assert steps.acquire(timeout=20)
+            assert steps.acquire(timeout=PATIENCE)
             return super().embed(batch)
 
     def open_bundle(name: str) -> Model:

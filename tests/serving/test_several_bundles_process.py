@@ -15,7 +15,7 @@ import numpy as np
 
 from models import bundle
 from models.graph import Graph
-from tests.conftest import WORDS
+from tests.conftest import PATIENCE, WORDS
 from tests.serving.conftest import Launcher
 from tests.serving.processes import refused
 
@@ -34,7 +34,7 @@ def test_no_request_fails_while_models_come_go_and_are_replaced(
     stop, seen = threading.Event(), Counter[tuple[str, int]]()
 
     def ask(name: str) -> None:
-        with httpx.Client(base_url=server.address, timeout=30, trust_env=False) as client:
+        with httpx.Client(base_url=server.address, timeout=PATIENCE, trust_env=False) as client:
             while not stop.is_set():
                 answer = client.post("/embed", json={"inputs": TEXTS, "model": name})
                 seen[name, answer.status_code] += 1
@@ -42,7 +42,7 @@ def test_no_request_fails_while_models_come_go_and_are_replaced(
                     assert np.allclose(answer.json(), expected[name], atol=1e-4), name
 
     def asked_again() -> None:
-        before, deadline = seen["tiny", 200], time.monotonic() + 30
+        before, deadline = seen["tiny", 200], time.monotonic() + PATIENCE
         while seen["tiny", 200] < before + 3:
             assert time.monotonic() < deadline
             time.sleep(0.01)

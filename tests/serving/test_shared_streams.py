@@ -17,6 +17,7 @@ from models.tokenizer import Tokens
 from serving.batcher import Batcher
 from serving.ports import Embedded
 from serving.streams import Streams
+from tests.conftest import PATIENCE
 from tests.serving.queues import BUDGET, Engine, tokens
 
 
@@ -29,10 +30,10 @@ class Machine:
 
     def begins(self, encoder: str) -> None:
         self.began.append(encoder)
-        assert self.steps.acquire(timeout=20)
+        assert self.steps.acquire(timeout=PATIENCE)
 
     async def has_begun(self, batches: int) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE):
             while len(self.began) < batches:
                 await asyncio.sleep(0.001)
 
@@ -64,7 +65,7 @@ def flood(batcher: Batcher, batches: int) -> list[asyncio.Task[Any]]:
 
 def play(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
     async def main() -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE):
             await work()
 
     asyncio.run(main())

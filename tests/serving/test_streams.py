@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from models.tokenizer import Tokens
 from serving.ports import Embedded
-from tests.serving.queues import BUDGET, Engine, batcher, lengths, tokens
+from tests.conftest import PATIENCE
+from tests.serving.queues import BUDGET, Engine, Stepping, batcher, begun, lengths, tokens
 
 
 @dataclass
@@ -68,7 +69,7 @@ def served(*shape: list[int], streams: int) -> Counting:
     async def main() -> None:
         queue = batcher(engine, streams=streams)
         waiting = [asyncio.create_task(queue.submit([tokens(1, n) for n in texts])) for texts in shape]
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE):
             while engine.running < min(streams, len(shape)):
                 await asyncio.sleep(0.001)
         engine.open.set()
@@ -95,19 +96,19 @@ def test_only_a_text_that_nobody_else_waits_with_or_runs_beside_has_the_engine_a
 
 
 def test_a_single_behind_a_large_request_runs_when_the_first_stream_is_free() -> None:
-    engine = Counting()
+    engine = Stepping()
 
     async def main() -> None:
         queue = batcher(engine, streams=2)
         waiting = [asyncio.create_task(queue.submit([tokens(1, 30) for _ in range(100)]))]
-        while engine.running < 2:
-            await asyncio.sleep(0.001)
+        await begun(engine, 2)
         waiting.append(asyncio.create_task(queue.submit([tokens(2, 3)])))
         await asyncio.sleep(0)
-        engine.open.set()
+        engine.steps.release()
+        await begun(engine, 3)
+        assert 2 in engine.begun[2]
+        engine.steps.release(1000)
         await asyncio.gather(*waiting)
         await queue.close()
 
     asyncio.run(main())
-    soon = engine.batches[2:6]  # made as the next; its thread may begin after those of some others
-    assert 2 in {int(one.ids[0]) for batch in soon for one in batch}

@@ -17,6 +17,7 @@ from models.tokenizer import Direction, Tokens
 from serving import tokenizing
 from serving.errors import Backend, Unhealthy
 from serving.tokenizing import TOKENIZED_AT_ONCE, Tokenizing
+from tests.conftest import PATIENCE
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -36,7 +37,7 @@ class Tokenizer:
 
     def tokenize(self, texts: Sequence[str], direction: Direction) -> list[Tokens]:
         self.calls.append((list(texts), direction))
-        assert self.open.wait(5)
+        assert self.open.wait(PATIENCE)
         if "poison" in texts:
             raise ValueError("poisoned")
         sign = 1 if direction == "right" else -1
@@ -132,7 +133,7 @@ def test_only_the_poisoned_one_of_a_call_hears_of_it(poisoned: int) -> None:
         waiting = [asyncio.create_task(queue.tokens(each, "right")) for each in texts]
         await asyncio.sleep(0)
         tokenizer.open.set()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE):
             answers = await asyncio.gather(first, *waiting, return_exceptions=True)
             assert [isinstance(answer, ValueError) for answer in answers[1:]] == [i == poisoned for i in range(3)]
             for i, answer in enumerate(answers[1:]):
@@ -147,7 +148,7 @@ def test_only_the_poisoned_one_of_a_call_hears_of_it(poisoned: int) -> None:
 def test_too_few_results_reach_nobody_as_their_own_and_nobody_hangs() -> None:
     async def main() -> None:
         queue = Tokenizing(lambda texts, _: [Tokens(np.zeros(1, dtype=np.int64), 1)] * (len(texts) - 1))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE):
             answers = [asyncio.create_task(queue.tokens(["a", "b"], "right")) for _ in range(3)]
             for answer in await asyncio.gather(*answers, return_exceptions=True):
                 assert isinstance(answer, Backend) and "1 results for 2 texts" in str(answer)
@@ -169,7 +170,7 @@ def test_a_call_that_fails_while_closing_hangs_nobody() -> None:
         await first
         while len(tokenizer.calls) < 2:
             await asyncio.sleep(0)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE):
             await queue.close()
             assert all(isinstance(one, Exception) for one in await asyncio.gather(*together, return_exceptions=True))
 

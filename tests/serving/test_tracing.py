@@ -22,6 +22,7 @@ from serving.app import create_app
 from serving.engines.fake import FakeEngine
 from serving.service import Service
 from serving.settings import SettingsError, read_settings
+from tests.conftest import PATIENCE
 from tests.serving.conftest import Launcher
 from tests.serving.engines import model
 
@@ -198,7 +199,7 @@ def test_the_environment_names_a_collector_and_a_service(
     running = launch()
     assert running.client.post("/embed", json={"inputs": "a"}).status_code == 200
     running.process.terminate()
-    assert running.process.wait(30) == 0
+    assert running.process.wait(PATIENCE) == 0
     assert {span.name for span in receiver.spans} == {"POST /embed"} | PARTS
     resource = attributes(receiver.requests[0].resource_spans[0].resource)
     assert resource["service.name"] == "mine"

@@ -16,6 +16,7 @@ from models.tokenizer import Tokens
 from serving.batcher import Batcher
 from serving.ports import Embedded
 from serving.turns import Item, Turns, Waiting
+from tests.conftest import PATIENCE
 from tests.serving.queues import BUDGET, Engine, batcher, lengths, tokens
 
 
@@ -27,7 +28,7 @@ class Stepping(Engine):
 
     def embed(self, batch: Sequence[Tokens], *, alone: bool) -> Embedded:
         self.batches.append(list(batch))
-        assert self.steps.acquire(timeout=5)
+        assert self.steps.acquire(timeout=PATIENCE)
         rows = np.array([[one.ids[0], len(one)] for one in batch], dtype=np.float32)
         return Embedded(rows, rows[:, 0])
 

@@ -15,6 +15,7 @@ import pytest
 from benchmarks.durability.places import PLACES
 from serving import failpoints
 from serving.failpoints import VARIABLE, FailpointsError, arm, reach
+from tests.conftest import PATIENCE
 
 SERVING = Path(failpoints.__file__).parent
 
@@ -54,7 +55,7 @@ def test_it_waits_for_a_file_to_go(tmp_path: Path) -> None:
     waiting.join(0.05)
     assert waiting.is_alive()
     held.unlink()
-    waiting.join(10)
+    waiting.join(PATIENCE)
     assert not waiting.is_alive()
 
 

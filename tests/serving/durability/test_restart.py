@@ -13,6 +13,7 @@ import pytest
 
 from benchmarks.durability.server import home
 from benchmarks.durability.traffic import Traffic
+from tests.conftest import PATIENCE
 
 BATCH = 40
 KILLED_INSIDE = """
@@ -48,7 +49,7 @@ def test_killed_before_any_statement_it_keeps_each_write_whole(tmp_path: Path) -
             with suppress(httpx.TransportError):  # its number may come while it is read
                 traffic.check(server)
                 traffic.run(server, 1, 20)
-            assert server.process.wait(10) == -9
+            assert server.process.wait(PATIENCE) == -9
     with at.server() as server:
         traffic.check(server)
     assert not traffic.verdict.wrong, traffic.verdict.examples
