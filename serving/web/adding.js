@@ -1,6 +1,6 @@
 // Where documents are added: a file is dropped, chosen or pasted, looked at, and sent.
 
-import { button, div, filePicker, labelled } from "./controls.js";
+import { button, div, filePicker, labelled, typing } from "./controls.js";
 import { el, fill } from "./dom.js";
 import { Unreadable, preview } from "./preview.js";
 import { review } from "./review.js";
@@ -12,7 +12,7 @@ const ACCEPT = ".csv,.tsv,.jsonl,.ndjson,.json,.txt,.gz,text/plain,text/csv";
 export function adding({ known, signal, started }) {
 	let aim = null; // the corpus that the person wants to add to
 	const stage = div("stage");
-	const element = el("section", { class: "card adding", "aria-label": "Add documents" }, stage);
+	const element = el("section.card.adding", { "aria-label": "Add documents" }, stage);
 	let looking = 0; // a later file takes the place of one that is still being looked at
 
 	function choose(said = null) {
@@ -21,11 +21,11 @@ export function adding({ known, signal, started }) {
 			stage,
 			div(
 				"drop",
-				el("p", { class: "clip" }, el("strong", {}, "Drop a file here"), aim ? ` to add it to ${aim}` : " to make it searchable"),
+				el("p.clip", el("strong", "Drop a file here"), aim ? ` to add it to ${aim}` : " to make it searchable"),
 				div("actions", filePicker("Choose a file", ACCEPT, look, "primary"), button("Paste text", paste)),
-				el("p", { class: "muted" }, "CSV, JSON lines, JSON or plain text, also packed as .gz. You see what it holds before anything is sent."),
+				el("p.muted", "CSV, JSON lines, JSON or plain text, also packed as .gz. You see what it holds before anything is sent."),
 			),
-			said && el("p", { class: "wrong clip", role: "alert" }, said),
+			said && el("p.wrong.clip", { role: "alert" }, said),
 		);
 	}
 
@@ -65,7 +65,6 @@ export function adding({ known, signal, started }) {
 		started(upload);
 	}
 
-	const typing = (target) => target.closest?.("input, textarea, select, dialog");
 	document.addEventListener("dragover", (event) => (event.preventDefault(), element.classList.add("over")), { signal });
 	document.addEventListener("dragleave", (event) => event.relatedTarget || element.classList.remove("over"), { signal });
 	document.addEventListener("drop", dropped, { signal });
@@ -80,7 +79,7 @@ export function adding({ known, signal, started }) {
 	}
 
 	function pasted(event) {
-		if (typing(event.target)) return;
+		if (typing(event)) return;
 		const [file] = event.clipboardData.files;
 		const text = event.clipboardData.getData("text");
 		if (file) look(file);

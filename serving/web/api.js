@@ -1,8 +1,6 @@
 // The server's API. Every path is relative to the page, so that it works behind any prefix.
 
-import { askForKey, authorization, forgetRefusal } from "./key.js";
-
-export { forgetRefusal };
+import { askForKey, authorization } from "./key.js";
 
 export class ApiError extends Error {
 	constructor(status, message, { retryAfter = null, answer = null } = {}) {

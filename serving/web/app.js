@@ -1,8 +1,8 @@
 // The shell: which view the address asks for, and what is around it.
 
-import { ApiError, call, forgetRefusal } from "./api.js";
+import { ApiError, call } from "./api.js";
 import { el, fill } from "./dom.js";
-import { changeKey, keysMatter } from "./key.js";
+import { changeKey, forgetRefusal, keysMatter } from "./key.js";
 import { failure, left, loading } from "./states.js";
 
 // The views, each in views/<name>.js, which exports `title` and `show(place, state)`.
@@ -23,9 +23,15 @@ let leaving = new AbortController();
 
 // What a view is given beside its place, to build itself anew from.
 class State {
-	constructor(address, signal) {
+	constructor(address, signal, remembered) {
 		this.address = address; // URLSearchParams
 		this.signal = signal; // aborted when the view is left: for calls, and listeners outside of its place
+		this.remembered = remembered; // what remember() was given when this entry of the history was left
+	}
+
+	// What back, forward and reload are to find again, and no link carries: kept in the history, as JSON.
+	remember(changes) {
+		if (!this.signal.aborted) remember(changes);
 	}
 
 	// Put these into the address ("" and null: out of it). With `push` the back button leads to what was.
@@ -38,7 +44,8 @@ class State {
 		}
 		const now = query(this.address);
 		if (now === before) return;
-		history[push ? "pushState" : "replaceState"](null, "", now);
+		if (push) enter(now);
+		else history.replaceState(history.state, "", now);
 		if ("corpus" in changes) mark(this.address);
 	}
 
@@ -49,12 +56,21 @@ class State {
 	}
 }
 
+const remember = (changes) => history.replaceState({ ...history.state, ...changes }, "");
+const scrolled = () => remember({ scroll: scrollY });
+
+function enter(address) {
+	scrolled();
+	history.pushState(null, "", address);
+}
+
 const query = (address) => `?${address}`;
 
-// The address of a view: link("search", { corpus: "notes" }). Null where there is no such view.
-export const link = (view, address = {}) => (Object.hasOwn(VIEWS, view) ? query(new URLSearchParams({ view, ...address })) : null);
+// The address of a view: link("search", { corpus: "notes" }).
+export const link = (view, address = {}) => query(new URLSearchParams({ view, ...address }));
 
 async function show({ moved = false } = {}) {
+	const remembered = history.state ?? {}; // before anything scrolls
 	leaving.abort();
 	leaving = new AbortController();
 	const { signal } = leaving;
@@ -66,7 +82,7 @@ async function show({ moved = false } = {}) {
 	try {
 		const [view] = await Promise.all([import(`./views/${name}.js`), ready(signal)]);
 		signal.throwIfAborted();
-		const place = el("div", { class: `view ${name}` });
+		const place = el(`div.view.${name}`);
 		const heading = el("h1", { tabindex: "-1" }, view.title);
 		document.title = `${view.title} · Isosphere`;
 		fill(main, heading, place);
@@ -74,7 +90,8 @@ async function show({ moved = false } = {}) {
 			window.scrollTo(0, 0);
 			heading.focus({ preventScroll: true });
 		}
-		await view.show(place, new State(address, signal));
+		await view.show(place, new State(address, signal, remembered));
+		if (!signal.aborted && !scrollY) window.scrollTo(0, remembered.scroll ?? 0);
 	} catch (error) {
 		if (left(error) || signal.aborted) return;
 		fill(main, error instanceof ApiError ? failure(error, () => show()) : failure(error, () => location.reload()));
@@ -104,7 +121,7 @@ function mark(address) {
 	fill(
 		tabs,
 		Object.entries(VIEWS).map(([name, title]) =>
-			el("li", {}, el("a", { href: link(name, kept), "aria-current": name === address.get("view") ? "page" : null }, title)),
+			el("li", el("a", { href: link(name, kept), "aria-current": name === address.get("view") ? "page" : null }, title)),
 		),
 	);
 }
@@ -121,9 +138,11 @@ document.addEventListener("click", (event) => {
 	}
 	if (!href?.startsWith("?") || event.button !== 0 || event.ctrlKey || event.metaKey || event.shiftKey) return;
 	event.preventDefault();
-	history.pushState(null, "", href);
+	enter(href);
 	show({ moved: true });
 });
+history.scrollRestoration = "manual"; // what was scrolled to is there only when the view is
+window.addEventListener("scrollend", scrolled);
 window.addEventListener("popstate", () => show({ moved: true }));
 document.addEventListener("keychange", showKey);
 key.addEventListener("click", async () => {

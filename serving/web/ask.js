@@ -9,11 +9,11 @@ export function ask({ title, text, fields = [], action, danger = false, ready = 
 	return new Promise((resolve) => {
 		const form = el("form", { method: "dialog", oninput: look, onsubmit: give });
 		const yes = el("button", { class: danger ? "danger" : "primary", type: "submit" }, action);
-		const box = el("dialog", { class: "dialog", "aria-labelledby": "ask-title", onclose: leave }, form);
+		const box = el("dialog.dialog", { "aria-labelledby": "ask-title", onclose: leave }, form);
 		let answer = null;
 		form.append(
 			el("h2", { id: "ask-title" }, title),
-			el("p", {}, text),
+			el("p", text),
 			...fields,
 			div("actions", button("Cancel", () => box.close()), yes),
 		);

@@ -18,11 +18,11 @@ export function chart(label, lines, { written = String, zero = false, marked = n
 		points.map(([x, y], i) => (y === null ? "" : `${(points[i - 1]?.[1] ?? null) === null ? "M" : "L"}${across(x).toFixed(1)} ${up(y).toFixed(1)}h0`)).join("");
 	const text = (x, y, anchor, said) => svg("text", { x, y, "text-anchor": anchor }, said);
 	return svg(
-		"svg",
-		{ viewBox: `0 0 ${WIDTH} ${HEIGHT}`, class: "chart", role: "img", "aria-label": label },
-		[TOP, HEIGHT - BOTTOM].map((y) => svg("line", { class: "axis", x1: LEFT, x2: WIDTH, y1: y, y2: y })),
-		marked !== null && svg("line", { class: "marked", x1: across(marked), x2: across(marked), y1: TOP, y2: HEIGHT - BOTTOM }),
-		lines.map((points, i) => svg("path", { class: `line line${i}`, d: path(points) })),
+		"svg.chart",
+		{ viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": label },
+		[TOP, HEIGHT - BOTTOM].map((y) => svg("line.axis", { x1: LEFT, x2: WIDTH, y1: y, y2: y })),
+		marked !== null && svg("line.marked", { x1: across(marked), x2: across(marked), y1: TOP, y2: HEIGHT - BOTTOM }),
+		lines.map((points, i) => svg(`path.line.line${i}`, { d: path(points) })),
 		known.length > 0 && text(LEFT - 6, HEIGHT - BOTTOM + 3, "end", written(least)),
 		most > least && text(LEFT - 6, TOP + 4, "end", written(most)),
 		ends && [text(LEFT, HEIGHT - 3, "start", ends[0]), text(WIDTH, HEIGHT - 3, "end", ends[1])],
@@ -31,4 +31,4 @@ export function chart(label, lines, { written = String, zero = false, marked = n
 
 // A chart with its name and what is to be read off it.
 export const figure = (name, told, drawn) =>
-	el("figure", { class: "figure" }, el("figcaption", {}, el("span", { class: "muted" }, name), el("strong", {}, told)), drawn);
+	el("figure.figure", el("figcaption", el("span.muted", name), el("strong", told)), drawn);

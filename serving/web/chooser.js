@@ -20,6 +20,8 @@ export function chooser(listed, current, chosen) {
 	return labelled("Corpus", select(options, current.name, (chosenName) => chosen(listed.find(({ name }) => name === chosenName))));
 }
 
-// What a view shows that needs a corpus while there is none.
-export const noCorpora = () =>
-	empty("There is no corpus yet", "Add a file of texts, and it can be searched at once.", el("a", { class: "button primary", href: link("corpora") }, "Add a file"));
+// What a view shows that needs a corpus while there is none, or that has none of the documents of one.
+export const noCorpora = () => toAdd("There is no corpus yet", "Add a file of texts, and it can be searched at once.");
+export const noDocuments = (corpus) => toAdd("This corpus is empty", "Add a file of texts to it.", { corpus: corpus.name });
+
+const toAdd = (name, text, address) => empty(name, text, el("a.button.primary", { href: link("corpora", address) }, "Add a file"));

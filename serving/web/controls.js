@@ -4,11 +4,14 @@ import { el, fill } from "./dom.js";
 
 const NAME = "[A-Za-z0-9][A-Za-z0-9._\\-]{0,63}";
 
+// A line that is read out when it changes.
+export const status = (text) => el("p.muted", { role: "status" }, text);
+
 export const div = (kind, ...children) => el("div", { class: kind }, ...children);
 
 export const button = (text, onclick, attributes) => el("button", { type: "button", onclick, ...attributes }, text);
 
-export const labelled = (name, control) => el("label", { class: "field" }, el("span", {}, name), control);
+export const labelled = (name, control) => el("label.field", el("span", name), control);
 
 // Of [value, shown] or of values; chosen(value) is called when another one is.
 export function select(options, value, chosen, attributes) {
@@ -24,15 +27,18 @@ export function select(options, value, chosen, attributes) {
 export const nameField = (value, attributes) =>
 	el("input", { required: true, pattern: NAME, autocomplete: "off", spellcheck: "false", value, ...attributes });
 
+// Whether an event is meant for a field.
+export const typing = ({ target }) => target.closest?.("input, textarea, select, dialog");
+
 // A button that opens the browser's choice of a file.
-export function filePicker(name, accept, chosen, kind = "") {
-	const input = el("input", { type: "file", accept, class: "unseen", onchange: () => take() });
+export function filePicker(name, accept, chosen, kind = "plain") {
+	const input = el("input.unseen", { type: "file", accept, onchange: () => take() });
 	function take() {
 		const [file] = input.files;
 		input.value = "";
 		if (file) chosen(file);
 	}
-	return el("label", { class: `button ${kind}` }, input, name);
+	return el(`label.button.${kind}`, input, name);
 }
 
 // The items of a list, each in a row that stays the same element while it shows what changes: row(item) makes
@@ -55,13 +61,16 @@ export function rowsOf(list, key, row) {
 // One of [value, shown]: radio buttons side by side.
 export function choice(legend, options, value, chosen) {
 	const name = legend.replaceAll(" ", "-");
-	const radios = options.map(([one, shown]) => el("label", {}, el("input", { type: "radio", name, checked: one === value, onchange: () => chosen(one) }), shown));
-	return el("fieldset", { class: "choice" }, el("legend", { class: "unseen" }, legend), radios);
+	const radios = options.map(([one, shown]) => el("label", el("input", { type: "radio", name, checked: one === value, onchange: () => chosen(one) }), shown));
+	return el("fieldset.choice", el("legend.unseen", legend), radios);
 }
 
 // What may be wider than the window, a table mostly: it scrolls by itself, by keys too.
-export const scrolled = (name, inside) => el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": name }, inside);
+export const scrolled = (name, inside) => el("div.scroll", { tabindex: "0", role: "region", "aria-label": name }, inside);
+
+// Of elements: the cells of its head, and those of each row.
+export const table = (head, rows) => el("table", el("thead", el("tr", head)), el("tbody", rows.map((cells) => el("tr", cells))));
 
 // [name, value] each; values that are false are left out.
 export const facts = (given) =>
-	el("dl", { class: "facts" }, given.filter(([, value]) => value !== false).map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", { class: "clip" }, value))));
+	el("dl.facts", given.filter(([, value]) => value !== false).map(([name, value]) => el("div", el("dt", name), el("dd.clip", value))));

@@ -14,33 +14,32 @@ import { snapshots } from "./snapshots.js";
 export function corpusCard(name, { models, corpora, begin, add, deleted, failed, opened, signal, open = false }) {
 	const path = `corpora/${name}`;
 	const badge = el("span", { role: "status" });
-	const [about, told, more] = [el("p", { class: "muted clip" }), el("div"), el("div")];
+	const [about, told, more] = [el("p.muted.clip"), el("div"), el("div")];
 	const kept = snapshots(name, { begin, corpora, signal });
 	const details = el(
 		"details",
 		{ open, ontoggle: toggled },
-		el("summary", {}, "Index, snapshots, and more"),
+		el("summary", "Index, snapshots, and more"),
 		div(
 			"parts",
-			el("h3", {}, "Index"),
+			el("h3", "Index"),
 			more,
-			div("heading", el("h3", {}, "Snapshots"), button("Make a snapshot", () => begin({ path: `${path}/snapshots`, method: "POST" }))),
+			div("heading", el("h3", "Snapshots"), button("Make a snapshot", () => begin({ path: `${path}/snapshots`, method: "POST" }))),
 			kept.element,
-			el("h3", {}, "Corpus"),
+			el("h3", "Corpus"),
 			div("actions", button("Add documents", add), button("Embed again …", reembed), button("Delete …", remove, { class: "danger" })),
 		),
 	);
 	const actions = div("actions");
-	const heading = div("heading", el("h2", { class: "clip" }, name), badge, actions);
-	const element = el("li", { class: "card corpus" }, heading, about, told, details);
+	const heading = div("heading", el("h2.clip", name), badge, actions);
+	const element = el("li.card.corpus", heading, about, told, details);
 	let corpus = null;
 
 	function doors() {
 		if (!corpus.documents) return [button("Add documents", add), button("Delete …", remove, { class: "danger" })];
-		return Object.entries({ search: "Search", map: "Map" }).map(([view, title]) => {
-			const href = link(view, { corpus: name });
-			return href && el("a", { class: "button", href, "aria-label": `${title} ${name}` }, title);
-		});
+		return Object.entries({ search: "Search", map: "Map" }).map(([view, title]) =>
+			el("a.button", { href: link(view, { corpus: name }), "aria-label": `${title} ${name}` }, title),
+		);
 	}
 
 	function toggled() {

@@ -2,20 +2,25 @@
 
 const SVG = "http://www.w3.org/2000/svg";
 
-// el("a", { class: "link", href: "?view=map", onclick: f, style: { width: "3em" }, disabled: false }, "text", [more])
-// A function is a listener; a style is an object; true is an attribute without a value; false, null and undefined are none.
-export const el = (tag, attributes, ...children) => filled(document.createElement(tag), attributes, children);
+// el("a.link.wide", { href: "?view=map", onclick: f, style: { width: "3em" }, disabled: false }, "text", [more]): the tag with its
+// classes; attributes, which may be left out; children. A function is a listener; a style is an object; true is an attribute
+// without a value; false, null and undefined are none.
+export const el = (tag, ...given) => made((name) => document.createElement(name), tag, given);
 
-export const svg = (tag, attributes, ...children) => filled(document.createElementNS(SVG, tag), attributes, children);
+export const svg = (tag, ...given) => made((name) => document.createElementNS(SVG, name), tag, given);
 
 export function fill(element, ...children) {
-	element.replaceChildren(...children.flat(Infinity).filter((child) => child ?? false));
+	element.replaceChildren(...children.flat(Infinity).filter((child) => child === 0 || child));
 	return element;
 }
 
-function filled(element, attributes, children) {
-	fill(element, children.map((child) => (typeof child === "number" ? String(child) : child)));
-	for (const [name, value] of Object.entries(attributes ?? {})) give(element, name, value);
+function made(create, tag, given) {
+	const [name, ...classes] = tag.split(".");
+	const element = create(name);
+	const attributes = given[0] && Object.getPrototypeOf(given[0]) === Object.prototype ? given.shift() : {};
+	if (classes.length) element.setAttribute("class", classes.join(" "));
+	fill(element, given);
+	for (const [key, value] of Object.entries(attributes)) give(element, key, value);
 	return element;
 }
 

@@ -48,9 +48,9 @@ export function filters(fields, chosen, changed) {
 	}
 
 	show();
-	const summary = el("summary", {}, "Filters");
+	const summary = el("summary", "Filters");
 	const wide = matchMedia("(min-width: 50rem)").matches;
-	const panel = el("details", { class: "filters", open: wide || null }, summary, controls.map(({ element }) => element));
+	const panel = el("details.filters", { open: wide || null }, summary, controls.map(({ element }) => element));
 	return { panel: controls.length ? panel : null, chips };
 }
 
@@ -95,7 +95,7 @@ function control(field, open, filter, set) {
 	const isRange = field.kinds.includes("number") && (!field.complete || field.values.length > FEW);
 	const { body, show } = isRange ? range(field, set) : choice(field, set);
 	const seen = open || Object.hasOwn(filter, field.field);
-	return { element: el("details", { class: "facet", open: seen }, el("summary", { class: "clip" }, field.field), body), show };
+	return { element: el("details.facet", { open: seen }, el("summary.clip", field.field), body), show };
 }
 
 function range({ field, least, greatest }, set) {
@@ -120,8 +120,8 @@ function choice({ field, kinds, values, complete }, set) {
 	const telling = complete || values.some(({ documents }) => documents !== 1);
 	const boxes = (telling ? values : []).map(({ value, documents }) => {
 		const box = el("input", { type: "checkbox", onchange: change });
-		const many = documents !== null && el("span", { class: "muted" }, count(documents));
-		return { value, box, element: el("label", { class: "option" }, box, el("span", { class: "clip" }, shown(value)), many) };
+		const many = documents !== null && el("span.muted", count(documents));
+		return { value, box, element: el("label.option", box, el("span.clip", shown(value)), many) };
 	});
 	let current = [];
 
@@ -143,8 +143,8 @@ function choice({ field, kinds, values, complete }, set) {
 	const rest = boxes.slice(SHOWN);
 	const body = [
 		boxes.slice(0, SHOWN).map(({ element }) => element),
-		rest.length > 0 && el("details", { class: "rest" }, el("summary", {}, `${rest.length} more`), rest.map(({ element }) => element)),
-		!complete && el("input", { class: "other", placeholder: "Another value", "aria-label": `Another value of ${field}`, onchange: add }),
+		rest.length > 0 && el("details.rest", el("summary", `${rest.length} more`), rest.map(({ element }) => element)),
+		!complete && el("input.other", { placeholder: "Another value", "aria-label": `Another value of ${field}`, onchange: add }),
 	];
 	return {
 		body,

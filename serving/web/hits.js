@@ -2,7 +2,7 @@
 
 import { call } from "./api.js";
 import { link } from "./app.js";
-import { button, div, facts } from "./controls.js";
+import { button, div, facts, status } from "./controls.js";
 import { el, fill } from "./dom.js";
 import { count } from "./format.js";
 import { marked } from "./passages.js";
@@ -12,16 +12,24 @@ import { failure, left } from "./states.js";
 const DIGITS = 3;
 const MEANS = { dense: "Cosine", lexical: "BM25", hybrid: "Reciprocal rank fusion" };
 
-// One hit of `corpus`; `best` is the score of the first one, which scores that have no greatest are measured by.
-export function hit(found, { corpus, mode, best, signal }) {
+// One hit of `corpus`; `best` is the score of the first one, which scores that have no greatest are measured by. `opened` has
+// those that are open; toggled() is called when it changes.
+export function hit(found, { corpus, mode, best, signal, opened, toggled }) {
 	const { id, text, metadata, highlights = [], span = null } = found;
 	const title = typeof metadata.title === "string" && metadata.title ? metadata.title : id;
-	const words = el("p", { class: "text clip" }, marked(text, highlights));
-	const more = el("div", { class: "opened", hidden: true });
-	const opens = el("button", { type: "button", class: "opens clip", "aria-expanded": "false", onclick: toggle }, title);
+	const key = `${span?.start ?? ""} ${id}`;
+	const words = el("p.text.clip", marked(text, highlights));
+	const more = el("div.opened", { hidden: true });
+	const opens = el("button.opens.clip", { type: "button", onclick: toggle }, title);
 
 	function toggle() {
-		const open = opens.getAttribute("aria-expanded") !== "true";
+		if (!opened.delete(key)) opened.add(key);
+		show();
+		toggled();
+	}
+
+	function show() {
+		const open = opened.has(key);
 		opens.setAttribute("aria-expanded", String(open));
 		words.classList.toggle("whole", open);
 		more.hidden = !open;
@@ -29,15 +37,15 @@ export function hit(found, { corpus, mode, best, signal }) {
 	}
 
 	function actions() {
-		const said = el("span", { class: "muted", role: "status" });
+		const said = status();
 		const like = { corpus, like: id, ...(span && { span: `${span.start}-${span.end}` }) };
 		const where = span && `a passage, characters ${count(span.start)} to ${count(span.end)}`;
 		const about = [title !== id && `id ${id}`, where].filter(Boolean).join(" · ");
 		return [
-			about && el("p", { class: "muted clip" }, about),
+			about && el("p.muted.clip", about),
 			div(
 				"actions",
-				el("a", { class: "button", href: link("search", like) }, "More like this"),
+				el("a.button", { href: link("search", like) }, "More like this"),
 				span && button("The whole document", document),
 				copier("Copy the text", () => text, said),
 				said,
@@ -58,11 +66,11 @@ export function hit(found, { corpus, mode, best, signal }) {
 		}
 	}
 
+	show();
 	return el(
-		"li",
-		{ class: "hit card" },
+		"li.hit.card",
 		score(found, mode, best),
-		el("div", {}, el("h2", {}, opens), words, saying(metadata, title), more),
+		el("div", el("h2", opens), words, saying(metadata, title), more),
 	);
 }
 
@@ -71,12 +79,12 @@ function score(found, mode, best) {
 	const share = mode === "dense" ? found.score : found.score / (best || 1);
 	const width = `${100 * Math.min(1, Math.max(0, share))}%`;
 	return el(
-		"div",
-		{ class: "score", title: MEANS[mode] },
-		el("span", { class: "sum" }, el("span", { class: "unseen" }, "Score "), found.score.toFixed(DIGITS)),
-		el("span", { class: "bar-of", "aria-hidden": "true" }, el("span", { style: { width } })),
-		mode === "hybrid" && el("span", {}, `meaning ${found.dense.toFixed(2)}`),
-		mode === "hybrid" && found.lexical !== null && el("span", {}, `words ${found.lexical.toFixed(1)}`),
+		"div.score",
+		{ title: MEANS[mode] },
+		el("span.sum", el("span.unseen", "Score "), found.score.toFixed(DIGITS)),
+		el("span.bar-of", { "aria-hidden": "true" }, el("span", { style: { width } })),
+		mode === "hybrid" && el("span", `meaning ${found.dense.toFixed(2)}`),
+		mode === "hybrid" && found.lexical !== null && el("span", `words ${found.lexical.toFixed(1)}`),
 	);
 }
 

@@ -58,13 +58,13 @@ async function* events(id, signal) {
 export function jobRow(failed) {
 	const [title, state, bar, said] = [el("p"), el("span", { role: "status" }), el("progress"), el("p")];
 	const [actions, wrongs] = [div("actions"), div("wrongs")];
-	const element = el("li", { class: "card work" }, div("heading", title, state), bar, div("heading", said, actions), wrongs);
+	const element = el("li.card.work", div("heading", title, state), bar, div("heading", said, actions), wrongs);
 	let before = {};
 
 	function show(job) {
 		const [does, things] = KINDS[job.kind] ?? [job.kind, "parts"];
 		if (job.state !== before.state) {
-			fill(title, does, " ", el("strong", { class: "clip" }, job.corpus));
+			fill(title, does, " ", el("strong.clip", job.corpus));
 			state.textContent = job.state;
 			state.className = BADGES[job.state];
 			fill(actions, buttons(job));
@@ -83,7 +83,7 @@ export function jobRow(failed) {
 	function buttons(job) {
 		if (active(job)) return button("Cancel", () => cancel(job), { "aria-label": `Cancel: ${title.textContent}` });
 		const found = job.state === "succeeded" && job.kind !== "snapshot" && link("search", { corpus: job.corpus });
-		return found && el("a", { class: "button", href: found }, "Search it");
+		return found && el("a.button", { href: found }, "Search it");
 	}
 
 	async function cancel(job) {
@@ -122,7 +122,7 @@ function errors({ kind, state, errors: known, error_count: all, done }) {
 	const nothing = failed && kind === "ingest" && !done;
 	const advice = nothing && /^(line|documents)\b/.test(known[0].place) && " Put it right, or upload again and leave wrong rows out.";
 	const what = nothing ? "Nothing of it was kept" : failed ? "It failed" : `${counted(all, "row was", "rows were")} left out`;
-	const lines = known.map(({ place, error }) => el("li", { class: "clip" }, error.startsWith(place) ? error : `${place}: ${error}`));
+	const lines = known.map(({ place, error }) => el("li.clip", error.startsWith(place) ? error : `${place}: ${error}`));
 	const shown = all > known.length && `; the first ${known.length}`;
-	return el("details", { open: failed, class: failed && "wrong" }, el("summary", {}, what, shown), el("ul", {}, lines), advice);
+	return el("details", { open: failed, class: failed && "wrong" }, el("summary", what, shown), el("ul", lines), advice);
 }

@@ -36,7 +36,7 @@ export const changeKey = () => dialog(hasKey() ? "A key is in use. Give another,
 
 async function dialog(text) {
 	const field = el("input", { name: "key", type: "password", autocomplete: "off", spellcheck: "false" });
-	const kept = el("p", { class: "muted" }, "Kept in this tab until it is closed, and sent to this server only.");
+	const kept = el("p.muted", "Kept in this tab until it is closed, and sent to this server only.");
 	const given = await ask({ title: "API key", text, fields: [labelled("Key", field), kept], action: "Use this key" });
 	const key = given?.get("key").trim();
 	if (key) sessionStorage.setItem(PLACE, key);

@@ -2,7 +2,7 @@
 
 import { call, send } from "./api.js";
 import { chart, figure } from "./chart.js";
-import { button, div } from "./controls.js";
+import { button, div, status } from "./controls.js";
 import { el, fill } from "./dom.js";
 import { duration } from "./format.js";
 import { failure, left } from "./states.js";
@@ -16,7 +16,7 @@ const ENDS = [`${(KEPT * EVERY_MS) / 60_000} min ago`, "now"];
 // Watches until `signal` says so; gives the element that shows it.
 export function live(signal) {
 	const charts = div("figures");
-	const status = el("p", { class: "muted", role: "status" });
+	const said = status();
 	const sender = button(`Send ${SENT} requests`, load);
 	const seen = []; // oldest first: { time, texts, waiting, buckets }
 
@@ -38,18 +38,18 @@ export function live(signal) {
 		const started = performance.now();
 		try {
 			for (let sent = 0; sent < SENT; sent++) {
-				status.textContent = `${sent} of ${SENT} sent, one after the other …`;
+				said.textContent = `${sent} of ${SENT} sent, one after the other …`;
 				await call("embed", { body: { inputs: `${TRIED} ${sent}` }, signal });
 			}
-			status.textContent = `${duration((performance.now() - started) / 1000 / SENT)} each, there and back.`;
+			said.textContent = `${duration((performance.now() - started) / 1000 / SENT)} each, there and back.`;
 		} catch (error) {
-			if (!left(error)) status.textContent = error.message;
+			if (!left(error)) said.textContent = error.message;
 		}
 		sender.disabled = false;
 	}
 
 	watch();
-	return div("card", div("heading", el("h2", {}, "Now"), status, sender), charts);
+	return div("card", div("heading", el("h2", "Now"), said, sender), charts);
 }
 
 // What the text for Prometheus says of requests.

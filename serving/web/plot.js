@@ -10,7 +10,7 @@ const PAN = 60; // pixels of a key
 const AROUND = 200; // pixels beyond each side that are painted: so far panning paints nothing anew
 
 export class Plot {
-	// told: { hover(point or null, x, y), chosen(indices) }, x and y in pixels of the canvas. Points have x, y and group.
+	// told: { hover(point or null, x, y), chosen(indices), moved() }, x and y in pixels of the canvas. Points have x, y and group.
 	constructor(canvas, signal, told) {
 		this.canvas = canvas;
 		this.context = canvas.getContext("2d");
@@ -95,6 +95,7 @@ export class Plot {
 	draw() {
 		this.frame ??= requestAnimationFrame(() => {
 			this.frame = null;
+			this.told.moved();
 			if (this.width && this.colours) this.paint();
 		});
 	}

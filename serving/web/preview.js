@@ -7,6 +7,7 @@ const SUFFIXES = { csv: "csv", tsv: "csv", jsonl: "ndjson", ndjson: "ndjson", js
 const TEXTS = ["text", "body", "content", "sentence", "question", "message", "description", "title"];
 const GZIP = [0x1f, 0x8b];
 const ZSTD = [0x28, 0xb5, 0x2f, 0xfd];
+const WRITTEN = /[^\s\x1c-\x1f\x85]|\ufeff/; // anything but what Python, which reads it, takes for space
 
 export const FORMATS = {
 	csv: "CSV with a header",
@@ -87,13 +88,13 @@ function guessed(name, text) {
 const linesOf = (text, whole) => (whole ? text : text.slice(0, text.lastIndexOf("\n"))).split(/\r?\n/);
 
 function lines(text, whole) {
-	const rows = linesOf(text, whole).filter((line) => line.trim());
+	const rows = linesOf(text, whole).filter((line) => WRITTEN.test(line));
 	return { columns: [{ name: "line", role: "text" }], rows: rows.map((line) => [line]), problems: [] };
 }
 
 function ndjson(text, whole) {
 	const entries = linesOf(text, whole).map((entry, i) => ({ place: `line ${i + 1}`, entry }));
-	return objects(entries.filter(({ entry }) => entry.trim()));
+	return objects(entries.filter(({ entry }) => WRITTEN.test(entry)));
 }
 
 function json(text) {

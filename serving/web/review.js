@@ -1,6 +1,6 @@
 // What a file holds, and what is to become of it: the form before it is sent.
 
-import { button, div, labelled, nameField, select } from "./controls.js";
+import { button, div, labelled, nameField, scrolled, select, status, table } from "./controls.js";
 import { el, fill } from "./dom.js";
 import { bytes, count } from "./format.js";
 import { FORMATS, SUFFIX } from "./preview.js";
@@ -15,8 +15,8 @@ export function review(file, found, { corpora, models, aim, readAs, send, cancel
 		text: found.columns.find(({ role }) => role === "text")?.name,
 		id: found.columns.find(({ role }) => role === "id")?.name ?? "",
 	};
-	const table = el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "First rows" });
-	const hint = el("p", { class: "muted", role: "status" });
+	const first = scrolled("First rows");
+	const hint = status();
 	const names = el("datalist", { id: "corpus-names" }, corpora.map(({ name }) => el("option", { value: name })));
 	const corpus = nameField(aim ?? called(file.name), { list: "corpus-names", oninput: where });
 	const model = select(models, models[0]);
@@ -38,7 +38,7 @@ export function review(file, found, { corpora, models, aim, readAs, send, cancel
 	}
 
 	function draw() {
-		fill(table, rowsTable(found.roles ? found.roles(picked.text, picked.id) : found.columns, found.rows));
+		fill(first, rowsTable(found.roles ? found.roles(picked.text, picked.id) : found.columns, found.rows));
 	}
 
 	function where() {
@@ -61,21 +61,21 @@ export function review(file, found, { corpora, models, aim, readAs, send, cancel
 
 	draw();
 	const form = el(
-		"form",
-		{ class: "stage", onsubmit: submit },
+		"form.stage",
+		{ onsubmit: submit },
 		div(
 			"heading",
-			el("h2", { tabindex: "-1", class: "clip" }, file.name),
-			el("span", { class: "muted" }, [bytes(file.size), rowsTold(found)].filter(Boolean).join(" · ")),
+			el("h2.clip", { tabindex: "-1" }, file.name),
+			el("span.muted", [bytes(file.size), rowsTold(found)].filter(Boolean).join(" · ")),
 		),
 		div("row", labelled("Read as", select(Object.entries(FORMATS), found.format, readAs)), choices),
-		table,
+		first,
 		found.problems.length > 0 && problemsTold(found.problems),
 		div("row", labelled("Corpus", corpus), encoder, names),
 		hint,
-		el("label", { class: "check" }, skip, "Leave out rows that are wrong, and say which; else one such row stops it all"),
-		div("check", el("label", { class: "check" }, cut, "Cut long texts into passages of"), size, "tokens"),
-		div("actions", el("button", { type: "submit", class: "primary" }, "Upload"), button("Cancel", cancel)),
+		el("label.check", skip, "Leave out rows that are wrong, and say which; else one such row stops it all"),
+		div("check", el("label.check", cut, "Cut long texts into passages of"), size, "tokens"),
+		div("actions", el("button.primary", { type: "submit" }, "Upload"), button("Cancel", cancel)),
 	);
 	where();
 	return form;
@@ -95,16 +95,16 @@ function rowsTable(columns, rows) {
 		el(
 			"th",
 			{ scope: "col", class: role },
-			el("span", { class: "clip" }, name),
-			el("span", { class: "role" }, ROLES[role], type && role === "metadata" && `, ${type}`),
+			el("span.clip", name),
+			el("span.role", ROLES[role], type && role === "metadata" && `, ${type}`),
 		),
 	);
 	const cells = (row) => row.map((cell, i) => el("td", { class: columns[i].role }, div("cell", cell)));
-	return el("table", {}, el("thead", {}, el("tr", {}, head)), el("tbody", {}, rows.map((row) => el("tr", {}, cells(row)))));
+	return table(head, rows.map(cells));
 }
 
 function problemsTold(problems) {
-	const items = problems.slice(0, 5).map(({ place, error }) => el("li", {}, `${place}: ${error}`));
+	const items = problems.slice(0, 5).map(({ place, error }) => el("li", `${place}: ${error}`));
 	const more = problems.length > 5 ? `, here the first 5 of ${count(problems.length)}` : "";
-	return div("warn", el("p", {}, `Rows that are wrong, as far as was looked${more}:`), el("ul", {}, items));
+	return div("warn", el("p", `Rows that are wrong, as far as was looked${more}:`), el("ul", items));
 }

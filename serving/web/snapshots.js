@@ -2,7 +2,7 @@
 
 import { call, send } from "./api.js";
 import { ask } from "./ask.js";
-import { button, div, labelled, nameField } from "./controls.js";
+import { button, div, labelled, nameField, status } from "./controls.js";
 import { el, fill } from "./dom.js";
 import { bytes, counted, date } from "./format.js";
 import { hasKey } from "./key.js";
@@ -20,8 +20,8 @@ export function snapshots(corpus, { begin, corpora, signal }) {
 		if (!list.hasChildNodes()) fill(list, loading("Looking for snapshots …"));
 		try {
 			const found = (await call(path, { signal })).snapshots;
-			const none = el("p", { class: "muted" }, "There is none yet. A snapshot is the whole corpus as it is at one moment, in one file.");
-			fill(list, found.length ? el("ul", { class: "works" }, found.map(row)) : none);
+			const none = el("p.muted", "There is none yet. A snapshot is the whole corpus as it is at one moment, in one file.");
+			fill(list, found.length ? el("ul.works", found.map(row)) : none);
 		} catch (error) {
 			failed(error);
 		}
@@ -34,12 +34,11 @@ export function snapshots(corpus, { begin, corpora, signal }) {
 	function row(one) {
 		const name = `${corpus}-${one.id}.tar.zst`;
 		return el(
-			"li",
-			{ class: "heading" },
-			el("span", {}, date(one.created), " · ", counted(one.documents, "document"), " · ", bytes(one.bytes)),
+			"li.heading",
+			el("span", date(one.created), " · ", counted(one.documents, "document"), " · ", bytes(one.bytes)),
 			div(
 				"actions",
-				el("a", { class: "button", href: at(one.id), download: name, onclick: (event) => withKey(event, one) }, "Download"),
+				el("a.button", { href: at(one.id), download: name, onclick: (event) => withKey(event, one) }, "Download"),
 				button("Restore …", () => restore(one)),
 				button("Delete …", () => remove(one)),
 			),
@@ -85,7 +84,7 @@ export function snapshots(corpus, { begin, corpora, signal }) {
 
 // The name of the corpus that is to be restored, null for none. What is there is replaced only by who types its name.
 export async function askWhere({ title, text, name, corpora }) {
-	const said = el("p", { class: "muted", role: "status" });
+	const said = status();
 	const into = nameField(name, { name: "into" });
 	const ready = (given) => {
 		const there = corpora().find((one) => one.name === given.get("into"));

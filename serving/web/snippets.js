@@ -1,6 +1,6 @@
 // "Try it": the last request of a view in three languages, to copy.
 
-import { button, choice, div } from "./controls.js";
+import { button, choice, div, status } from "./controls.js";
 import { el, fill } from "./dom.js";
 import { keysMatter } from "./key.js";
 
@@ -12,16 +12,16 @@ export function tryIt() {
 	let request = null;
 	let language = "curl";
 	const code = el("code");
-	const said = el("span", { class: "muted", role: "status" });
+	const said = status();
 	const write = () => request && fill(code, LANGUAGES[language](request));
 	const choose = (one) => {
 		language = one;
 		write();
 	};
 	const element = el(
-		"details",
-		{ class: "try", hidden: true },
-		el("summary", {}, "Try it from your own code"),
+		"details.try",
+		{ hidden: true },
+		el("summary", "Try it from your own code"),
 		div("row", choice("Language", Object.keys(LANGUAGES).map((one) => [one, one]), language, choose), copier("Copy", () => code.textContent, said), said),
 		el("pre", { tabindex: "0", "aria-label": "Code" }, code),
 	);

@@ -3,18 +3,18 @@
 import { button, div } from "./controls.js";
 import { el } from "./dom.js";
 
-export const loading = (text = "Loading …") => el("p", { class: "state", role: "status" }, el("span", { class: "spinner" }), text);
+export const loading = (text = "Loading …") => el("p.state", { role: "status" }, el("span.spinner"), text);
 
 // empty("Nothing to search yet", "Add a file, then search it.", el("a", …))
 export const empty = (title, text, ...actions) =>
-	div("state", el("h2", {}, title), el("p", {}, text), div("actions", actions));
+	div("state", el("h2", title), el("p", text), div("actions", actions));
 
 // `again` is called when the person wants to try again.
 export const failure = (error, again) =>
 	el(
-		"div",
-		{ class: "state wrong", role: "alert" },
-		el("p", {}, error.message),
+		"div.state.wrong",
+		{ role: "alert" },
+		el("p", error.message),
 		again && div("actions", button("Try again", again)),
 	);
 

@@ -71,9 +71,8 @@ export class Upload {
 export function uploadRow(upload) {
 	const [bar, line, actions] = [el("progress", { "aria-label": `Sending ${upload.name}` }), el("p"), div("actions")];
 	const element = el(
-		"li",
-		{ class: "card work" },
-		el("p", {}, "Sending ", el("strong", { class: "clip" }, upload.name), " to ", el("strong", { class: "clip" }, upload.corpus)),
+		"li.card.work",
+		el("p", "Sending ", el("strong.clip", upload.name), " to ", el("strong.clip", upload.corpus)),
 		bar,
 		div("heading", line, actions),
 	);

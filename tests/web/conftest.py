@@ -17,6 +17,13 @@ from playwright.sync_api import Browser, ConsoleMessage, Dialog, Locator, Page, 
 from tests.serving.conftest import Launcher, Running
 
 DESK, PHONE = {"width": 1280, "height": 800}, {"width": 390, "height": 844}
+LOOKS: dict[str, dict[str, Any]] = {
+    "light-1280": {"viewport": DESK},
+    "dark-1280": {"viewport": DESK, "dark": True},
+    "light-390": {"viewport": PHONE},
+    "dark-390": {"viewport": PHONE, "dark": True},
+}
+"""What views are looked at in: options of `visit`."""
 PATIENCE_MS = 30_000
 """A busy machine is no error: what has to come may come late."""
 MOST_TABS = 80

@@ -11,6 +11,7 @@ from playwright.sync_api import Page, expect
 from tests.serving.conftest import Running
 from tests.web.conftest import Visit
 from tests.web.contents import EVIL
+from tests.web.views import open_view
 
 pytestmark = pytest.mark.slow
 SENTENCES = ["red green blue", "red green black", "a long night"]
@@ -54,6 +55,22 @@ def test_two_lists(page: Page) -> None:
     assert [len(row) for row in shown(page)] == [2, 2, 2]
     page.reload()
     expect(page.get_by_role("columnheader")).to_have_count(2)
+
+
+def test_back_and_reload_find_what_no_link_can_carry(page: Page) -> None:
+    page.get_by_role("radio", name="Two lists").check()
+    write(page, [f"{'so ' * 100}long a sentence {i}" for i in range(30)], "List A, one sentence a line")
+    write(page, SENTENCES[:2], "List B, one sentence a line")
+    expect(page.get_by_text("Too much text for a link")).to_be_visible()
+    expect(page.get_by_role("columnheader")).to_have_count(2)
+    second = page.get_by_label("List B, one sentence a line")
+    page.reload()
+    expect(page.get_by_role("rowheader")).to_have_count(30)
+    expect(second).to_have_value("\n".join(SENTENCES[:2]))
+    open_view(page, "Encoder")
+    page.go_back()
+    expect(page.get_by_role("rowheader")).to_have_count(30)
+    expect(second).to_have_value("\n".join(SENTENCES[:2]))
 
 
 def test_the_csv_has_every_number_and_survives_quotes(page: Page) -> None:

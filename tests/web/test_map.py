@@ -69,6 +69,14 @@ def test_the_legend_counts_and_chooses(page: Page) -> None:
     expect(chosen(page)).to_be_hidden()
 
 
+def test_back_finds_what_was_chosen(page: Page) -> None:
+    page.get_by_role("button", name="music").click()
+    chosen(page).get_by_role("link").first.click()
+    expect(page.get_by_role("heading", level=1, name="Search")).to_be_visible()
+    page.go_back()
+    expect(chosen(page).get_by_role("heading")).to_have_text("100 passages")
+
+
 def test_a_lasso_lists_what_is_in_it(page: Page) -> None:
     page.get_by_role("radio", name="Lasso").check()
     drag(page, [(0.01, 0.01), (0.99, 0.01), (0.99, 0.99), (0.01, 0.99)])

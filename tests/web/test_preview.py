@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from playwright.sync_api import Page
 
@@ -83,6 +83,7 @@ def test_csv(preview: Preview, table: list[list[str]], delimiter: str, end: str,
 
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(lines=st.lists(FIELDS, min_size=1, max_size=8), end=st.sampled_from(["\n", "\r\n"]))
+@example(lines=["\x1f", "a", "\ufeff"], end="\n")  # space to Python, and to JavaScript
 def test_text(preview: Preview, lines: list[str], end: str) -> None:
     text = end.join(line.replace("\n", " ") for line in lines)
     agree(preview("a.txt", text), "a.txt", text)

@@ -13,7 +13,7 @@ from models import bundle
 from tests.serving.conftest import Launcher, Running
 from tests.training.report.conftest import evaluation
 from tests.web.accessibility import violations
-from tests.web.conftest import Visit
+from tests.web.conftest import LOOKS, Visit
 from tests.web.contents import EVIL
 from training.promotion.copies import copy
 from training.report.published import papers
@@ -59,6 +59,13 @@ def test_axe_finds_nothing_serious_in_it(reported: Running, visit: Visit, dark: 
     page = visit(reported.address, "?view=encoder", dark=dark)
     expect(page.get_by_role("region", name="Geometry").first).to_be_visible()
     assert violations(page) == []
+
+
+@pytest.mark.parametrize("look", LOOKS)
+def test_it_has_its_picture(reported: Running, visit: Visit, screens: Path, look: str) -> None:
+    page = visit(reported.address, "?view=encoder", **LOOKS[look])
+    expect(page.get_by_role("region", name="Geometry").first).to_be_visible()
+    page.screenshot(path=screens / f"report-{look}.png", full_page=True, animations="disabled")
 
 
 def test_a_report_is_text_and_may_lack_anything(

@@ -7,14 +7,13 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
 from playwright.sync_api import Browser, expect
 
 from tests.serving.conftest import Launcher, Running
-from tests.web.conftest import DESK, PHONE, Visit
+from tests.web.conftest import LOOKS, Visit
 from tests.web.views import VIEWS, shown
 
 pytestmark = pytest.mark.slow
@@ -22,12 +21,6 @@ ROOT = Path(__file__).resolve().parents[2]
 PICTURE_BYTES = 200_000
 QUESTION = "wait until several tasks have finished"
 LOADING_SECONDS = 300
-LOOKS: dict[str, dict[str, Any]] = {
-    "light-1280": {"viewport": DESK},
-    "dark-1280": {"viewport": DESK, "dark": True},
-    "light-390": {"viewport": PHONE},
-    "dark-390": {"viewport": PHONE, "dark": True},
-}
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +58,7 @@ def answers(server: Running, path: str) -> None:
 def test_while_it_loads_the_page_says_so_and_goes_on_by_itself(
     browser: Browser, starting: Running, visit: Visit
 ) -> None:
-    page = visit(starting.address, expected=["status of 503"])
+    page = visit(starting.address, expected=[r"status of 503 .*/readyz\)$"])
     expect(page.get_by_text("The server is loading")).to_be_visible()
     expect(page.get_by_role("searchbox")).to_be_visible(timeout=1000 * LOADING_SECONDS)
 

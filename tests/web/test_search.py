@@ -126,6 +126,25 @@ def test_more_hits_go_on_where_the_first_ended(page: Page) -> None:
     assert len(set(ids)) == 20
 
 
+def test_back_finds_all_hits_those_that_were_open_and_the_place(page: Page) -> None:
+    ask(page, "house")
+    expect(hits(page)).to_have_count(10)
+    page.get_by_role("button", name="More hits").click()
+    expect(hits(page)).to_have_count(20)
+    hits(page).nth(15).get_by_role("button").first.click()
+    hits(page).nth(15).get_by_role("link", name="More like this").click()
+    expect(page.get_by_role("button", name=re.compile("^like r"))).to_be_visible()
+    assert page.evaluate("() => scrollY") == 0
+    page.go_back()
+    expect(hits(page)).to_have_count(20)
+    expect(hits(page).nth(15).get_by_role("link", name="More like this")).to_be_in_viewport()
+    page.reload()
+    expect(hits(page).nth(15).get_by_role("link", name="More like this")).to_be_in_viewport()
+    ask(page, "lawn")
+    expect(hits(page).first).to_contain_text("lawn")
+    expect(hits(page)).to_have_count(10)
+
+
 def test_another_corpus(page: Page) -> None:
     page.get_by_role("combobox", name="Corpus").select_option("few")
     expect(page.get_by_role("combobox", name="Corpus")).to_have_value("few")

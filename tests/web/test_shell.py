@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from tests.serving.conftest import Running
 from tests.web.conftest import Visit
@@ -88,6 +88,23 @@ def test_the_first_view_is_light_on_the_wire(server: Running, visit: Visit) -> N
         ".map((entry) => [entry.name, entry.transferSize])"
     )
     assert sum(size for _, size in loaded) < FIRST_VIEW_BYTES, loaded
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_the_modules_of_a_view_are_told_ahead(server: Running, visit: Visit, view: str) -> None:
+    """All that the browser finds by itself where nobody tells it, and no other."""
+    page = visit(server.address)
+    told = re.findall("<(.*?)>; rel=modulepreload", server.client.get("/", params={"view": view}).headers["link"])
+
+    def tell_nothing(route: Route) -> None:
+        answer = route.fetch()
+        route.fulfill(response=answer, headers={k: v for k, v in answer.headers.items() if k != "link"})
+
+    page.route("**/?view=*", tell_nothing)
+    page.goto(f"{server.address}/?view={view}")
+    expect(page.get_by_role("heading", level=1, name=view.capitalize())).to_be_visible()
+    loaded = page.evaluate("() => performance.getEntriesByType('resource').map(({ name }) => new URL(name).pathname)")
+    assert sorted(told) == sorted(path.removeprefix("/") for path in loaded if path.endswith(".js"))
 
 
 def test_no_script_runs_that_the_server_did_not_send(server: Running, visit: Visit) -> None:

@@ -29,5 +29,11 @@ def shown(page: Page, view: str, query: str = "boiler needs a part") -> None:
     if view == "compare":
         page.get_by_label("Sentences, one a line").fill("\n".join(SENTENCES))
     page.wait_for_load_state("networkidle")
+    if view == "search":
+        expect(page.get_by_role("status").filter(has_text="on the server")).to_be_visible()
+    if view == "compare":
+        expect(page.get_by_role("region", name="Similarity matrix")).to_be_visible()
+    if view == "map":
+        expect(page.get_by_role("application")).to_be_visible()
     page.wait_for_timeout(SETTLED_MS)
     expect(page.get_by_role("alert")).to_have_count(0)

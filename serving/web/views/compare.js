@@ -1,7 +1,7 @@
 // Sentences against each other.
 
 import { call } from "../api.js";
-import { button, choice, div, labelled, scrolled } from "../controls.js";
+import { button, choice, div, labelled, scrolled, status } from "../controls.js";
 import { el, fill } from "../dom.js";
 import { copied, tryIt } from "../snippets.js";
 import { empty, failure, left, loading } from "../states.js";
@@ -49,16 +49,16 @@ class Compare {
 		this.place = place;
 		this.state = state;
 		this.asked = new AbortController(); // the running comparison: a newer one aborts it
-		this.two = state.address.has("b");
+		this.two = state.remembered.two ?? state.address.has("b");
 	}
 
 	start() {
-		const { address, signal } = this.state;
-		this.first = this.list(address.get("a") ?? EXAMPLES.join("\n"));
-		this.second = this.list(address.get("b") ?? "");
+		const { address, remembered, signal } = this.state;
+		this.first = this.list(remembered.a ?? address.get("a") ?? EXAMPLES.join("\n"));
+		this.second = this.list(remembered.b ?? address.get("b") ?? "");
 		this.firstField = labelled("", this.first);
 		this.secondField = labelled("List B, one sentence a line", this.second);
-		this.note = el("p", { class: "muted", role: "status" });
+		this.note = status();
 		this.result = div("result");
 		this.tried = tryIt();
 		const lists = choice("Compare", [[false, "One list"], [true, "Two lists"]], this.two, (two) => this.choose(two));
@@ -99,6 +99,7 @@ class Compare {
 		const b = this.two ? this.second.value : "";
 		const fits = a.length + b.length <= LONGEST;
 		this.note.textContent = fits ? "" : "Too much text for a link: the address does not carry it.";
+		this.state.remember({ a: this.first.value, b: this.second.value, two: this.two });
 		this.state.keep(fits ? { a, b } : { a: null, b: null });
 	}
 
@@ -133,26 +134,25 @@ class Compare {
 		const lines = rows.slice(0, SHOWN).map((text, i) =>
 			el(
 				"tr",
-				{},
-				el("th", { scope: "row", title: text }, el("span", { class: "place" }, `${one}${i + 1}`), " ", text),
+				el("th", { scope: "row", title: text }, el("span.place", `${one}${i + 1}`), " ", text),
 				matrix[i].slice(0, SHOWN).map((cosine) => el("td", { style: { "--heat": `${Math.round(100 * Math.max(0, cosine))}%` } }, number(cosine))),
 			),
 		);
-		const told = el("p", { class: "muted told clip" }, "Point at a number to read its two sentences.");
+		const told = el("p.muted.told.clip", "Point at a number to read its two sentences.");
 		const tell = (event) => {
 			const cell = event.target.closest("tbody td");
 			if (!cell) return;
 			const [i, j] = [cell.parentElement.rowIndex - 1, cell.cellIndex - 1];
-			fill(told, el("strong", {}, number(matrix[i][j])), ` ${one}${i + 1} ${rows[i]} · ${other}${j + 1} ${columns[j]}`);
+			fill(told, el("strong", number(matrix[i][j])), ` ${one}${i + 1} ${rows[i]} · ${other}${j + 1} ${columns[j]}`);
 		};
-		const table = el("table", { class: "heat", onmouseover: tell, onclick: tell }, el("thead", {}, el("tr", {}, el("td"), heads)), el("tbody", {}, lines));
-		const scale = el("span", { class: "scale muted" }, "0", el("span", { class: "ramp" }), "1");
+		const table = el("table.heat", { onmouseover: tell, onclick: tell }, el("thead", el("tr", el("td"), heads)), el("tbody", lines));
+		const scale = el("span.scale.muted", "0", el("span.ramp"), "1");
 		const cut = Math.max(rows.length, columns.length) > SHOWN;
 		return div(
 			"card",
-			div("heading", el("h2", {}, "Cosine similarity"), scale, copier(csv(rows, columns, matrix))),
+			div("heading", el("h2", "Cosine similarity"), scale, copier(csv(rows, columns, matrix))),
 			scrolled("Similarity matrix", table),
-			cut && el("p", { class: "muted" }, `The first ${SHOWN} rows and columns are shown; the CSV and the nearest pairs have all.`),
+			cut && el("p.muted", `The first ${SHOWN} rows and columns are shown; the CSV and the nearest pairs have all.`),
 			told,
 		);
 	}
@@ -161,25 +161,24 @@ class Compare {
 		const lines = found.map(({ i, j, cosine }) =>
 			el(
 				"li",
-				{},
-				el("span", { class: "cosine" }, number(cosine)),
-				el("span", { class: "bar-of" }, el("span", { style: { width: `${100 * Math.max(0, cosine)}%` } })),
-				el("span", { class: "clip" }, rows[i]),
-				el("span", { class: "clip" }, columns[j]),
+				el("span.cosine", number(cosine)),
+				el("span.bar-of", el("span", { style: { width: `${100 * Math.max(0, cosine)}%` } })),
+				el("span.clip", rows[i]),
+				el("span.clip", columns[j]),
 			),
 		);
 		return el(
-			"section",
-			{ class: "card", "aria-label": "Nearest pairs" },
-			el("h2", {}, "Nearest pairs"),
-			el("ol", { class: "pairs" }, lines),
+			"section.card",
+			{ "aria-label": "Nearest pairs" },
+			el("h2", "Nearest pairs"),
+			el("ol.pairs", lines),
 		);
 	}
 }
 
 function copier(text) {
-	const said = el("span", { class: "muted", role: "status" });
-	const byHand = el("textarea", { hidden: true, rows: "6", readonly: true, "aria-label": "CSV", class: "mono" });
+	const said = status();
+	const byHand = el("textarea.mono", { hidden: true, rows: "6", readonly: true, "aria-label": "CSV" });
 	const copy = async () => {
 		byHand.hidden = await copied(text);
 		fill(said, byHand.hidden ? "Copied." : "Copy the selected text.");

@@ -22,8 +22,8 @@ const RENEWED_MS = 2000; // what is there, while a job goes on: at most so often
 
 export async function show(place, state) {
 	const { address, signal } = state;
-	const [said, earlier, none] = [el("div"), el("div"), el("p", { class: "muted" }, "There is no corpus yet: the first file makes one.")];
-	const [sending, work, list] = [0, 1, 2].map(() => el("ul", { class: "works" }));
+	const [said, earlier, none] = [el("div"), el("div"), el("p.muted", "There is no corpus yet: the first file makes one.")];
+	const [sending, work, list] = [0, 1, 2].map(() => el("ul.works"));
 	const tried = tryIt();
 	const shown = { corpora: [], models: [], jobs: new Map(), all: false, renewed: 0 };
 	const uploading = rowsOf(sending, (upload) => upload, uploadRow);
@@ -44,7 +44,7 @@ export async function show(place, state) {
 		sending,
 		work,
 		earlier,
-		div("heading", el("h2", {}, "What is there"), filePicker("Restore from a snapshot file", ".zst,.tar.zst", restoreFile)),
+		div("heading", el("h2", "What is there"), filePicker("Restore from a snapshot file", ".zst,.tar.zst", restoreFile)),
 		none,
 		list,
 		tried.element,

@@ -18,10 +18,10 @@ const SCORES = {
 	transfer: { name: "Transfer tasks", unit: "Accuracy, %", score: (task) => task.accuracy },
 };
 const GEOMETRY = {
-	alignment: ["Alignment", "of pairs that mean the same; better the lower"],
-	uniformity: ["Uniformity", "over the sphere; better the lower"],
-	random_cosine_mean: ["Cosine of different sentences, mean", "near 0: no direction is preferred"],
-	random_cosine_sd: ["Cosine of different sentences, standard deviation", ""],
+	alignment: "Alignment, of pairs that mean the same; better the lower",
+	uniformity: "Uniformity, over the sphere; better the lower",
+	random_cosine_mean: "Cosine of different sentences, mean, near 0: no direction is preferred",
+	random_cosine_sd: "Cosine of different sentences, standard deviation",
 };
 const CURVES = { stsb_dev_spearman: "STS-B dev", self_retrieval_mrr10: "Self-retrieval", uniformity: "Uniformity", alignment: "Alignment" };
 
@@ -36,7 +36,7 @@ export async function show(place, state) {
 	fill(place, which, about(info), live(state.signal), engines(info), judged, tried.element);
 	if (!info.report) {
 		tried.show({ method: "GET", path: "info" });
-		return fill(judged, card("Scores", el("p", { class: "muted clip" }, "The bundle carries no report: python -m training promote <bundle> makes one.")));
+		return fill(judged, card("Scores", el("p.muted.clip", "The bundle carries no report: python -m training promote <bundle> makes one.")));
 	}
 	const request = { method: "GET", path: `models/${encodeURIComponent(model)}/report` };
 	tried.show(request);
@@ -52,13 +52,13 @@ export async function show(place, state) {
 }
 
 const fixed = (number, digits = 2) => (Number.isFinite(number) ? number.toFixed(digits).replace("-", "−") : "–");
-const card = (name, ...inside) => el("section", { class: "card", "aria-label": name }, el("h2", {}, name), inside);
-const cells = (values, tag, attributes) => values.map((value) => el(tag, { class: "number", ...attributes }, value));
+const card = (name, ...inside) => el("section.card", { "aria-label": name }, el("h2", name), inside);
+const cells = (values, tag, attributes) => values.map((value) => el(`${tag}.number`, { ...attributes }, value));
 // head: first column, then numbers; rows: { name, values, own }
 function table(name, head, rows) {
 	const lines = rows.map(({ name: first, values, own }) => el("tr", { class: own && "own" }, el("th", { scope: "row" }, first), cells(values, "td")));
-	const top = el("tr", {}, el("th", { scope: "col" }, head[0]), cells(head.slice(1), "th", { scope: "col" }));
-	return scrolled(name, el("table", {}, el("thead", {}, top), el("tbody", {}, lines)));
+	const top = el("tr", el("th", { scope: "col" }, head[0]), cells(head.slice(1), "th", { scope: "col" }));
+	return scrolled(name, el("table", el("thead", top), el("tbody", lines)));
 }
 
 function about(info) {
@@ -77,7 +77,7 @@ function about(info) {
 }
 
 function engines({ engines: measured, engine, precision }) {
-	if (!measured?.length) return card("Precision", el("p", { class: "muted" }, engine ? `${engine} in ${precision}: asked for, or nothing else runs here, so nothing was measured.` : "The model is not loaded."));
+	if (!measured?.length) return card("Precision", el("p.muted", engine ? `${engine} in ${precision}: asked for, or nothing else runs here, so nothing was measured.` : "The model is not loaded."));
 	const best = measured.find(({ chosen }) => chosen);
 	const asked = measured.some((one) => one.why_not === "not asked for");
 	const why = asked ? "was asked for" : "was the fastest here whose vectors are those of float32: cosine at least 0.999, rank loss at most 0.1";
@@ -88,13 +88,13 @@ function engines({ engines: measured, engine, precision }) {
 	}));
 	return card(
 		"Precision",
-		best && el("p", { class: "muted" }, `${best.runtime} in ${best.precision} ${why}.`),
+		best && el("p.muted", `${best.runtime} in ${best.precision} ${why}.`),
 		table("Engines", ["Engine", "Texts/s", "× float32", "Least cosine", "Rank loss", ""], rows),
 	);
 }
 
 function parts({ evaluations = [], papers = {} }, page) {
-	const whole = !keysMatter() && el("p", {}, el("a", { href: page }, "The whole report"));
+	const whole = !keysMatter() && el("p", el("a", { href: page }, "The whole report"));
 	return [Object.keys(SCORES).map((family) => scores(family, evaluations, papers[family])), retrieval(evaluations), geometry(evaluations), evaluations.slice(0, 1).map(curves), whole];
 }
 
@@ -106,10 +106,10 @@ function scores(family, evaluations, papers) {
 	const own = measured.map(({ subject, [family]: found }) => ({ name: subject.name ?? "this encoder", own: true, mean: found.mean, values: tasks.map((task) => fixed(score(found.tasks[task] ?? {}))) }));
 	const theirs = (papers?.rows ?? []).map((row) => ({ name: `${row.method}, ${row.backbone}`, mean: row.mean, source: row.source, values: tasks.map((_, i) => fixed(row.tasks?.[i])) }));
 	const rows = [...own, ...theirs].sort((a, b) => (b.mean ?? 0) - (a.mean ?? 0)).map((row) => ({ ...row, values: [fixed(row.mean), ...row.values] }));
-	const sources = theirs.length > 0 && el("details", {}, el("summary", {}, "Where the papers' rows are from"), el("ul", {}, theirs.map((row) => el("li", { class: "muted" }, `${row.name}: ${row.source}`))));
+	const sources = theirs.length > 0 && el("details", el("summary", "Where the papers' rows are from"), el("ul", theirs.map((row) => el("li.muted", `${row.name}: ${row.source}`))));
 	const others = papers?.unreported ?? [];
 	const note = others.length ? `The papers don't report ${others.join(" and ")}: their rows are there for orientation.` : "Beside the papers' rows: between single runs, less than about one point is noise.";
-	return card(name, theirs.length > 0 && el("p", { class: "muted" }, note), table(`Scores: ${name}`, [unit, "Mean", ...tasks.map((task) => NAMES[task] ?? task)], rows), sources);
+	return card(name, theirs.length > 0 && el("p.muted", note), table(`Scores: ${name}`, [unit, "Mean", ...tasks.map((task) => NAMES[task] ?? task)], rows), sources);
 }
 
 function retrieval(evaluations) {
@@ -123,7 +123,7 @@ function geometry(evaluations) {
 	const measured = evaluations.filter((one) => one.geometry);
 	const rows = Object.entries(GEOMETRY)
 		.filter(([key]) => measured.some(({ geometry: found }) => Number.isFinite(found[key])))
-		.map(([key, [name, hint]]) => ({ name: hint ? `${name}, ${hint}` : name, values: measured.map(({ geometry: found }) => fixed(found[key], 3)) }));
+		.map(([key, name]) => ({ name, values: measured.map(({ geometry: found }) => fixed(found[key], 3)) }));
 	return rows.length > 0 && card("Geometry of the embeddings", table("Geometry", ["", ...measured.map(({ subject }) => subject.name)], rows));
 }
 
@@ -137,5 +137,5 @@ function curves({ curve = [], best_step: best = null }) {
 		const told = `${fixed(at[1], digits)} at ${count(at[0])}`;
 		return [figure(name, told, chart(`${name} over the steps of training: ${told}`, [points], { written: (value) => fixed(value, digits), marked: best, ends }))];
 	});
-	return figures.length > 0 && card("Training", el("div", { class: "figures" }, figures));
+	return figures.length > 0 && card("Training", el("div.figures", figures));
 }

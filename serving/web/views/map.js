@@ -2,18 +2,19 @@
 
 import { call } from "../api.js";
 import { link } from "../app.js";
-import { chooser, corpora, noCorpora, wanted } from "../chooser.js";
-import { button, choice, div, labelled, scrolled, select } from "../controls.js";
+import { chooser, corpora, noCorpora, noDocuments, wanted } from "../chooser.js";
+import { button, choice, div, labelled, scrolled, select, status, table } from "../controls.js";
 import { el, fill } from "../dom.js";
 import { count, counted } from "../format.js";
 import { grouped } from "../groups.js";
 import { Plot } from "../plot.js";
 import { tryIt } from "../snippets.js";
-import { empty, failure, left, loading } from "../states.js";
+import { failure, left, loading } from "../states.js";
 
 export const title = "Map";
 
 const LISTED = 100; // passages of a page
+const NOTED_MS = 200;
 const FREQUENT = 8; // values of a field that are looked at
 const TELLING = 0.2; // of the documents must have one of them, for a field to be more at first sight than no colour
 const KEYS = "Map. Arrow keys move, plus and minus zoom, 0 shows all, Enter lists what is in view, Escape clears. The table below has the same.";
@@ -47,18 +48,19 @@ class Chart {
 	start() {
 		const { state, place } = this;
 		this.canvas = el("canvas", { tabindex: "0", role: "application", "aria-label": KEYS });
-		this.tip = el("div", { class: "tip", hidden: true });
-		this.about = el("p", { class: "muted", role: "status" });
-		this.legend = el("ul", { class: "legend" });
-		this.list = el("section", { class: "card", "aria-label": "Chosen passages", hidden: true });
-		this.table = el("details", { class: "try", ontoggle: () => this.tabulate(0) }, el("summary", {}, "As a table"), el("div", {}));
+		this.tip = el("div.tip", { hidden: true });
+		this.about = status();
+		this.legend = el("ul.legend");
+		this.list = el("section.card", { "aria-label": "Chosen passages", hidden: true });
+		this.table = el("details.try", { ontoggle: () => this.tabulate(0) }, el("summary", "As a table"), el("div"));
 		this.tried = tryIt();
 		this.plot = new Plot(this.canvas, state.signal, {
 			hover: (point, x, y) => this.point(point, x, y),
 			chosen: (chosen) => this.choose(chosen),
+			moved: () => this.moved(),
 		});
 		this.plane = div("plane", div("stage", this.canvas, this.tip, this.tools()), this.legend);
-		this.failed = div("");
+		this.failed = el("div");
 		fill(place, div("row", this.controls()), this.about, this.failed, this.plane, this.list, this.table, this.tried.element);
 		matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.paint(), { signal: state.signal });
 		return this.load();
@@ -91,7 +93,7 @@ class Chart {
 
 	async load() {
 		fill(this.failed, this.points ? null : loading("Projecting …"));
-		this.plane.hidden = !this.points;
+		this.plane.hidden = this.table.hidden = !this.points;
 		const query = this.field ? `?${new URLSearchParams({ field: this.field })}` : "";
 		const request = { method: "GET", path: `${this.path}/map${query}` };
 		const { field } = this;
@@ -117,33 +119,43 @@ class Chart {
 	}
 
 	nothing() {
-		const add = link("corpora");
 		this.plane.hidden = this.table.hidden = true;
-		fill(this.failed, empty("Nothing to map yet", `“${this.corpus.name}” has no documents.`, add && el("a", { class: "button primary", href: add }, "Add a file")));
+		fill(this.failed, noDocuments(this.corpus));
 	}
 
 	// The legend has the colours as CSS; the canvas takes them from it.
 	paint() {
 		if (!this.points) return;
-		const swatches = this.groups.map(({ kind, style = {} }) => el("span", { class: `swatch ${kind}`, style }));
+		const swatches = this.groups.map(({ kind, style = {} }) => el(`span.swatch.${kind}`, { style }));
 		const entries = this.groups.map(({ name }, group) => {
 			const members = this.points.flatMap((point, i) => (point.group === group ? [i] : []));
-			const shown = [swatches[group], el("span", { class: "clip" }, name), el("span", { class: "muted" }, count(members.length))];
-			return el("li", {}, button(shown, () => this.choose(new Set(members)), { class: "quiet" }));
+			const shown = [swatches[group], el("span.clip", name), el("span.muted", count(members.length))];
+			return el("li", button(shown, () => this.choose(new Set(members)), { class: "quiet" }));
 		});
 		fill(this.legend, entries);
 		this.legend.hidden = !this.field;
 		this.plane.classList.toggle("keyed", Boolean(this.field));
 		const colours = swatches.map((swatch) => getComputedStyle(swatch).color);
 		this.plot.show(this.points, colours, getComputedStyle(this.canvas).color);
-		if (!this.fitted) this.plot.resize();
+		if (this.fitted) return;
+		this.plot.resize();
 		this.fitted = true;
+		const { zoom, middle, chosen = [] } = this.state.remembered;
+		this.plot.fit(zoom, middle);
+		this.choose(new Set(chosen.filter((i) => i < this.points.length)));
+	}
+
+	// Browsers take few notes a second.
+	moved() {
+		clearTimeout(this.timer);
+		const { zoom, middle } = this.plot;
+		this.timer = setTimeout(() => this.state.remember({ zoom, middle }), NOTED_MS);
 	}
 
 	point(point, x, y) {
 		this.tip.hidden = !point;
 		if (!point) return;
-		fill(this.tip, this.field && el("span", { class: "muted" }, `${this.field}: ${point.value ?? "none"}`), el("span", {}, point.text));
+		fill(this.tip, this.field && el("span.muted", `${this.field}: ${point.value ?? "none"}`), el("span", point.text));
 		const beside = (at, size) => (at > size / 2 ? `auto ${size - at + 12}px` : `${at + 12}px auto`);
 		this.tip.style.insetInline = beside(x, this.plot.width);
 		this.tip.style.insetBlock = beside(y, this.plot.height);
@@ -152,15 +164,16 @@ class Chart {
 	choose(chosen) {
 		this.plot.choose(chosen.size ? chosen : null);
 		this.list.hidden = !chosen.size;
+		this.state.remember({ chosen: [...chosen] });
 		if (!chosen.size) return fill(this.list);
 		const some = [...chosen].slice(0, LISTED).map((i) => this.points[i]);
 		const more = chosen.size > some.length && `The first ${count(some.length)} are listed.`;
 		const rows = some.map(({ id, text, value }) => {
 			const like = el("a", { href: link("search", { corpus: this.corpus.name, like: id }), "aria-label": `More like this: ${id}` }, "More like this");
-			return el("li", {}, this.field && el("span", { class: "chip" }, String(value ?? "none")), el("span", { class: "clip" }, text), like);
+			return el("li", this.field && el("span.chip", String(value ?? "none")), el("span.clip", text), like);
 		});
 		const clear = button("Clear", () => this.choose(new Set()));
-		fill(this.list, div("heading", el("h2", {}, counted(chosen.size, "passage")), el("span", { class: "muted" }, more), clear), el("ol", { class: "passages" }, rows));
+		fill(this.list, div("heading", el("h2", counted(chosen.size, "passage")), el("span.muted", more), clear), el("ol.passages", rows));
 	}
 
 	// The page of the table that begins there; `turned` is the button that led to it: it keeps the focus, or the table has it.
@@ -169,22 +182,15 @@ class Chart {
 		if (!this.table.open || !this.points) return fill(inside);
 		const page = this.points.slice(start, start + LISTED);
 		const columns = ["Document", "Text", this.field, "x", "y"].filter(Boolean);
-		const rows = page.map(({ id, text, value, x, y }) => [id, text, ...(this.field ? [String(value ?? "")] : []), x.toFixed(3), y.toFixed(3)]);
+		const told = ({ id, text, value, x, y }) => [id, text, ...(this.field ? [String(value ?? "")] : []), x.toFixed(3), y.toFixed(3)];
+		const rows = page.map((point) => told(point).map((cell) => el("td.clip", cell)));
 		const turn = (to, name) => button(name, () => this.tabulate(to, name), { disabled: to < 0 || to >= this.points.length });
 		const place = `${count(start + 1)} to ${count(start + page.length)} of ${count(this.points.length)}`;
 		const turns = [turn(start - LISTED, "Previous"), turn(start + LISTED, "Next")];
 		fill(
 			inside,
-			div("row", turns, el("span", { class: "muted", role: "status" }, place)),
-			scrolled(
-				"Points",
-				el(
-					"table",
-					{},
-					el("thead", {}, el("tr", {}, columns.map((name) => el("th", { scope: "col" }, name)))),
-					el("tbody", {}, rows.map((row) => el("tr", {}, row.map((cell) => el("td", { class: "clip" }, cell))))),
-				),
-			),
+			div("row", turns, status(place)),
+			scrolled("Points", table(columns.map((name) => el("th", { scope: "col" }, name)), rows)),
 		);
 		if (turned) (turns.find((one) => one.textContent === turned && !one.disabled) ?? inside.lastElementChild).focus();
 	}

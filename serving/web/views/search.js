@@ -2,8 +2,8 @@
 
 import { call } from "../api.js";
 import { link } from "../app.js";
-import { chooser, corpora, noCorpora, wanted } from "../chooser.js";
-import { button, choice, div } from "../controls.js";
+import { chooser, corpora, noCorpora, noDocuments, wanted } from "../chooser.js";
+import { button, choice, div, status, typing } from "../controls.js";
 import { el, fill } from "../dom.js";
 import { chip, filters, isEmpty, parsed } from "../filters.js";
 import { counted } from "../format.js";
@@ -15,6 +15,7 @@ import { empty, failure, left, loading } from "../states.js";
 export const title = "Search";
 
 const PAGE = 10;
+const MOST = 1000; // hits of a request
 const SAMPLE = 5; // documents that are shown before anything is asked
 const PAUSE_MS = 150; // after a key
 const SLOW_MS = 200; // a search that takes longer is seen to run
@@ -32,6 +33,7 @@ export async function show(place, state) {
 class Search {
 	constructor(place, state, listed, corpus) {
 		Object.assign(this, { place, state, listed, corpus, found: 0 });
+		this.opened = new Set(state.remembered.opened);
 		this.mode = Object.hasOwn(MODES, state.address.get("mode") ?? "") ? state.address.get("mode") : "dense";
 		this.filter = parsed(state.address.get("filter"));
 		this.asked = new AbortController(); // by the next search: no answer comes out of order
@@ -50,16 +52,16 @@ class Search {
 			oninput: () => this.typed(),
 			onblur: () => this.settle(),
 		});
-		this.status = el("p", { class: "muted", role: "status" });
+		this.status = status();
 		this.chosen = div("chosen");
 		this.aside = el("aside", { "aria-label": "Filters" });
-		this.hits = el("ol", { class: "hits" });
+		this.hits = el("ol.hits");
 		this.below = div("below");
 		this.tried = tryIt();
-		const about = this.corpus.description && el("p", { class: "muted clip" }, this.corpus.description);
+		const about = this.corpus.description && el("p.muted.clip", this.corpus.description);
 		fill(
 			this.place,
-			el("form", { role: "search", class: "row", onsubmit: (event) => this.submitted(event) }, this.controls()),
+			el("form.row", { role: "search", onsubmit: (event) => this.submitted(event) }, this.controls()),
 			about,
 			div("columns", this.aside, div("found", this.chosen, this.status, this.hits, this.below)),
 			this.tried.element,
@@ -71,14 +73,14 @@ class Search {
 		});
 		if (!matchMedia("(pointer: coarse)").matches) this.query.focus({ preventScroll: true });
 		this.offerFilters();
-		return this.search();
+		return this.search(null, state.remembered.k);
 	}
 
 	controls() {
 		const to = ({ name }) => this.state.go({ corpus: name, filter: null, like: null, span: null });
 		return [
 			chooser(this.listed, this.corpus, to),
-			el("label", { class: "field wide" }, el("span", {}, "Query"), this.query),
+			el("label.field.wide", el("span", "Query"), this.query),
 			choice("Search by", Object.entries(MODES), this.mode, (mode) => this.setMode(mode)),
 		];
 	}
@@ -113,8 +115,7 @@ class Search {
 	}
 
 	key(event) {
-		const typing = event.target.closest?.("input, textarea, select, dialog");
-		if (event.key === "/" && !typing && !event.ctrlKey && !event.metaKey) {
+		if (event.key === "/" && !typing(event) && !event.ctrlKey && !event.metaKey) {
 			event.preventDefault();
 			this.query.focus();
 			this.query.select();
@@ -160,8 +161,8 @@ class Search {
 		return `corpora/${encodeURIComponent(this.corpus.name)}`;
 	}
 
-	// Ask anew, or for the page after `cursor`.
-	async search(cursor = null) {
+	// Ask anew for `k` hits, or for the page after `cursor`.
+	async search(cursor = null, k = PAGE) {
 		this.asked.abort();
 		this.asked = new AbortController();
 		const { signal } = this.asked;
@@ -171,10 +172,12 @@ class Search {
 		try {
 			const query = await this.wanted(signal);
 			if (!query) return await this.idle(signal);
-			const body = this.body(query, cursor);
+			const body = this.body(query, cursor, k);
 			const answer = await call(`${this.path}/search`, { body, signal });
 			this.tried.show({ method: "POST", path: `${this.path}/search`, body });
 			this.answered(answer, cursor, performance.now() - began);
+			this.k = Math.min(MOST, cursor ? this.k + k : k);
+			this.state.remember({ k: this.k });
 		} catch (error) {
 			if (!left(error)) this.failed(error, cursor);
 		} finally {
@@ -192,10 +195,10 @@ class Search {
 		return cut(text, { start, end }).slice(0, MOST_LIKE);
 	}
 
-	body(query, cursor) {
+	body(query, cursor, k) {
 		return {
 			query,
-			k: PAGE,
+			k,
 			...(this.mode !== "dense" && { mode: this.mode }),
 			...(!isEmpty(this.filter) && { filter: this.filter }),
 			...(cursor && { cursor }),
@@ -227,15 +230,14 @@ class Search {
 	}
 
 	shown(found) {
-		const about = { corpus: this.corpus.name, mode: this.mode, best: this.best, signal: this.state.signal };
+		const { opened, state } = this;
+		const toggled = () => state.remember({ opened: [...opened] });
+		const about = { corpus: this.corpus.name, mode: this.mode, best: this.best, signal: state.signal, opened, toggled };
 		return found.map((one) => hit(one, about));
 	}
 
 	nothing() {
-		if (this.corpus.documents === 0) {
-			const add = link("corpora", { corpus: this.corpus.name });
-			return empty("This corpus is empty", "Add a file of texts to it.", el("a", { class: "button primary", href: add }, "Add a file"));
-		}
+		if (!this.corpus.documents) return noDocuments(this.corpus);
 		if (!isEmpty(this.filter)) {
 			return empty("Nothing fits query and filters", "Take a filter away, or ask for something else.", button("Clear the filters", () => this.state.go({ filter: null })));
 		}
