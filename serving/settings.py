@@ -94,7 +94,9 @@ class Settings(BaseSettings):
     max_batch_tokens: PositiveInt | None = Field(
         default=None, description="padded tokens in one run of the model; default: the engine's"
     )
-    max_queued_tokens: PositiveInt = Field(default=1_000_000, description="tokens of requests not answered yet, beyond which others get 429")
+    max_queued_tokens: PositiveInt = Field(
+        default=1_000_000, description="tokens of requests not answered yet, beyond which others get 429"
+    )
     cache_bytes: NonNegativeInt = Field(
         default=0, description="bytes of vectors and token ids kept for texts that come again; 0: none"
     )
