@@ -248,7 +248,7 @@ def parse_manifest(content: bytes, file: str) -> Manifest:
     """
     try:
         raw = json.loads(content.decode())
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BundleError(f"{file}: not valid JSON ({error})") from error
     if not isinstance(raw, dict) or raw.get("format_version") != FORMAT_VERSION:
         raise BundleError(f"{file}: not a manifest of format version {FORMAT_VERSION}")

@@ -44,7 +44,9 @@ def _transfer(data: str) -> Measure:
 
 
 MEASURES = {
-    **{name: _sts(name) for name in ("STS12", "STS13", "STS14", "STS15", "STS16", "STS-B", "SICK-R")},
+    **{name: _sts(name) for name in ("STS12", "STS13", "STS14", "STS15", "STS16")},
+    "STSB": _sts("STS-B"),
+    "SICKR": _sts("SICK-R"),
     "STS mean": _sts("Mean of the seven STS tasks"),
     "stsb_dev_spearman": _sts("STS-B")._replace(split="dev", says="Spearman × 100; a run's weights are chosen by it"),
     **{name: _transfer(name) for name in ("MR", "CR", "SUBJ", "MPQA", "SST2", "TREC", "MRPC")},

@@ -194,6 +194,15 @@ def test_a_name_that_leaves_the_folder_is_refused_before_anything_is_written(
     assert set(tmp_path.rglob("*")) == before
 
 
+@pytest.mark.parametrize("content", [b"", b"\xff", b"[" * 100_000, b"[]"])
+def test_a_manifest_that_is_none_is_refused(content: bytes, tmp_path: Path) -> None:
+    with fsspec.open(f"memory://tiny/{MANIFEST}", "wb") as file:
+        file.write(content)
+    with pytest.raises(BundleError, match=r"memory://tiny: manifest\.json: not "):
+        _pulled("memory://tiny", tmp_path / "pulled")
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("link", ["tokenizer.json", "onnx"])
 def test_a_link_at_the_remote_is_refused(tiny_bundle: Path, tmp_path: Path, link: str) -> None:
     shelf = Path(shutil.copytree(tiny_bundle, tmp_path / "shelf"))

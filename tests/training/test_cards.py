@@ -17,8 +17,10 @@ from training.checkpoint import Best
 from training.config import RunConfig, from_preset
 from training.corpus import Census
 from training.evaluation import sts
+from training.evaluation.labelled import TRANSFER_TASKS
+from training.evaluation.pairs import STS_TASKS
 from training.objectives import OBJECTIVES
-from training.publish import Outcome, publish
+from training.publish import STS_MEAN, Outcome, publish
 from training.record import METRICS
 
 
@@ -58,3 +60,7 @@ def test_a_published_run_cites_its_objective_and_names_what_chose_it(tiny_backbo
     assert OBJECTIVES["dclr"].citation.strip() in text
     assert "| STS-B (SentEval), dev | Spearman × 100; a run's weights are chosen by it | 61.25 |" in text
     assert "Unknown: the weights" in text, "the backbone came without one"
+
+
+def test_every_task_has_its_words_in_the_card() -> None:
+    assert {*STS_TASKS, STS_MEAN, sts.STSB_DEV_METRIC, *TRANSFER_TASKS} <= card.MEASURES.keys()

@@ -37,5 +37,7 @@ def remade(options: argparse.Namespace) -> int:
         print(score, file=sys.stdout if score.met else sys.stderr)
     if not all(score.met for score in scores):
         return 1
+    if not scores:
+        print(f"{options.file} expects no scores: nothing was compared")
     print(f"to serve it: make promote MODEL={made.folder.name} DATA={shlex.quote(str(options.data))}")
     return 0

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from models.draft import replacing
+from models.draft import replacing, restore
 from models.encoder import save_tokenizer
 from training import record
 from training.corpus import Census
@@ -32,9 +32,15 @@ def check(folder: Path) -> None:
 
 
 def publish(config: PretrainConfig, model: MaskedLM, census: Census) -> None:
-    """Puts model, tokenizer, the record of the run and a page about it into `config.out`, whole or not at all."""
-    curve = record.evaluations(Path(config.run))
-    with replacing(Path(config.out)) as draft:
+    """Puts model, tokenizer, the record of the run and a page about it into `config.out`, whole or not at all.
+
+    Raises:
+        RunError: see `check`.
+    """
+    curve, out = record.evaluations(Path(config.run)), Path(config.out)
+    restore(out)
+    check(out)  # again: a run takes long, and what stands there is deleted
+    with replacing(out) as draft:
         model.bert.save_pretrained(draft, max_shard_size="100GB")
         save_tokenizer(model.tokenizer, draft)
         made = {"config": asdict(config), "environment": environment(), "corpus": counts(census), "curve": curve}

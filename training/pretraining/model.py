@@ -76,8 +76,8 @@ def apart(ids: Tensor, cls: int) -> tuple[Tensor, Tensor]:
     return torch.where(same, 0.0, torch.finfo(torch.float32).min), places - first
 
 
-def initial(config: PretrainConfig) -> MaskedLM:
-    """Weights as BERT's, normal with a standard deviation of 0.02, drawn from torch's generator.
+def initial(config: PretrainConfig, device: torch.device) -> MaskedLM:
+    """On `device`, its weights as BERT's: normal with a standard deviation of 0.02, drawn from torch's CPU generator.
 
     Raises:
         SourceError: there is no such tokenizer.
@@ -101,4 +101,6 @@ def initial(config: PretrainConfig) -> MaskedLM:
         attention_probs_dropout_prob=config.dropout,
         pad_token_id=tokenizer.pad_token_id,
     )
-    return MaskedLM(BertForMaskedLM(architecture), tokenizer, max_length=config.max_length)
+    bert = BertForMaskedLM(architecture)
+    nn.Module.to(bert, device)  # before it is made quick, which depends on where it lies
+    return MaskedLM(bert, tokenizer, max_length=config.max_length)

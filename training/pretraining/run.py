@@ -48,7 +48,7 @@ def fit(config: PretrainConfig, stream: TextIO, *, resume: bool = False) -> Stat
             record.refuse_second(Path(config.run))
     corpus = open_corpus(config.corpus)
     torch.manual_seed(config.seed)
-    model = initial(config).to(devices.device)
+    model = initial(config, devices.device)
     state = State(model, optimiser_of(model, learning_rate=config.learning_rate, weight_decay=config.weight_decay))
     setting = _setting(config, model, corpus, devices)
     if devices.first and not resume:

@@ -9,11 +9,12 @@ from statistics import mode
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import DataCollatorForLanguageModeling
 
 from training.corpus import open_corpus
 from training.devices import Devices
+from training.dropout import Dropout
 from training.pretraining.batches import Batch, Batches
 from training.pretraining.checkpoint import State
 from training.pretraining.config import PretrainConfig
@@ -34,7 +35,7 @@ def config(tiny_backbone: Path, corpus_file: Path) -> PretrainConfig:
 @pytest.fixture
 def model(config: PretrainConfig) -> MaskedLM:
     """Its weights so large that what it says depends on what it reads."""
-    model = initial(config).double()
+    model = initial(config, torch.device("cpu")).double()
     with torch.no_grad():
         for weight in model.parameters():
             weight.add_(torch.randn_like(weight), alpha=0.2)
@@ -138,6 +139,16 @@ def test_what_is_held_out_is_asked_whole_and_the_same_whatever_the_seed(
     assert sum(each.ids.numel() for each in found[0]) == tokens and tokens % config.max_length
     for one, other in zip(*found, strict=True):
         assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+def test_what_makes_a_cpu_quick_is_left_out_elsewhere(config: PretrainConfig) -> None:
+    """Its dropout draws on the CPU: on a GPU the first step would end in an error."""
+    here, there = (initial(config, torch.device(name)) for name in ("cpu", "meta"))
+    assert {weight.device.type for weight in there.parameters()} == {"meta"}
+    for model, quick in ((here, True), (there, False)):
+        assert any(isinstance(each, Dropout) for each in model.modules()) is quick
+        words = model.encoder.backbone.get_input_embeddings()
+        assert isinstance(words, nn.Embedding) and words.sparse is quick
 
 
 def test_norms_and_biases_do_not_decay(config: PretrainConfig, model: MaskedLM) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,12 @@ from transformers import AutoModelForMaskedLM, PreTrainedTokenizerFast
 
 from models.encoder import Encoder
 from training import cli
-from training.pretraining.folder import RECORD
+from training.corpus import open_corpus
+from training.pretraining.config import PretrainConfig
+from training.pretraining.folder import RECORD, publish
+from training.pretraining.model import initial
 from training.pretraining.step import Step
+from training.record import RunError
 from training.speed import FIGURES
 
 Capture = pytest.CaptureFixture[str]
@@ -201,6 +206,22 @@ def test_folders_that_are_taken(small: list[str], capsys: Capture) -> None:
     assert call(*small, "--resume", "--seed", "7") == 2
     assert capsys.readouterr().err.rstrip().endswith("changed: seed (42, 7)")
     assert call(*small, "--resume") == 0, "a run that ended only leaves its model again"
+
+
+def test_what_a_crash_left_beside_the_model_is_cleared_and_what_came_meanwhile_is_kept(
+    small: list[str], capsys: Capture
+) -> None:
+    assert call(*small) == 0
+    before = Path("artifacts/.mlm.previous-bundle")
+    shutil.copytree("artifacts/mlm", before)
+    assert call(*small, "--resume") == 0, "the crash was after the swap, before the old model was gone"
+    assert not before.exists()
+    Path("artifacts/mlm", RECORD).unlink()
+    Path("artifacts/mlm/chapter.txt").write_text("dear")
+    config = PretrainConfig.from_json(Path("runs/mlm/config.json").read_text())
+    with pytest.raises(RunError, match="is not a pre-trained model"):
+        publish(config, initial(config, torch.device("cpu")), open_corpus(config.corpus).census)
+    assert Path("artifacts/mlm/chapter.txt").read_text() == "dear"
 
 
 def test_a_checkpoint_of_another_run_is_refused(small: list[str], corpus_file: Path, capsys: Capture) -> None:
