@@ -53,6 +53,7 @@ def products(vectors: faiss.IndexFlatIP, queries: Floats, rows: Rows) -> Floats:
     """
     rows, queries = np.ascontiguousarray(rows, np.int64), np.ascontiguousarray(queries, np.float32)
     scores = np.empty(rows.shape, np.float32)
+    faiss.omp_set_num_threads(1)  # a few rows a query are done before another thread is awake
     vectors.compute_distance_subset(
         len(queries), faiss.swig_ptr(queries), rows.shape[1], faiss.swig_ptr(scores), faiss.swig_ptr(rows)
     )
