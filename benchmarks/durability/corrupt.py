@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from benchmarks.durability.damage import Case
 from benchmarks.durability.history import State
 from benchmarks.durability.server import ROOT, home
 from benchmarks.durability.traffic import Traffic
+from models import cpus
 
 END = 4096
 """Bytes of a file that are damaged, one at a time."""
@@ -86,21 +89,27 @@ def _specimen(folder: Path, *, killed: bool) -> Specimen:
 
 
 def judged(specimen: Specimen, cases: Sequence[Case], work: Path) -> Iterator[tuple[str, str]]:
-    """Of each case the verdict and why, from processes that a case may end."""
-    left = list(cases)
-    while left:
-        task = {"folder": str(specimen.folder), "work": str(work), "states": specimen.states}
-        lines = [json.dumps(task), *(json.dumps(asdict(case)) for case in left[:IN_A_PROCESS])]
-        command = [sys.executable, "-m", "benchmarks.durability.damage"]
-        pipe, nothing = subprocess.PIPE, subprocess.DEVNULL
-        with subprocess.Popen(command, cwd=ROOT, text=True, stdin=pipe, stdout=pipe, stderr=nothing) as process:
-            assert process.stdin is not None and process.stdout is not None
-            process.stdin.write("\n".join(lines))
-            process.stdin.close()
-            for line in process.stdout:
-                left.pop(0)
-                verdict, reason = json.loads(line)
-                yield verdict, reason
-        if (status := process.returncode) and left:
-            left.pop(0)
-            yield ("crash", f"exit status {status}")
+    """Of each case the verdict and why, from processes that a case may end: one for each CPU at a time."""
+    parts = [cases[start : start + IN_A_PROCESS] for start in range(0, len(cases), IN_A_PROCESS)]
+    with ThreadPoolExecutor(cpus.available()) as pool:
+        folders = (work / str(number) for number in range(len(parts)))
+        for verdicts in pool.map(lambda part, folder: _judged(specimen, part, folder), parts, folders):
+            yield from verdicts
+
+
+def _judged(specimen: Specimen, cases: Sequence[Case], work: Path) -> list[tuple[str, str]]:
+    task = {"folder": str(specimen.folder), "work": str(work), "states": specimen.states}
+    command = [sys.executable, "-m", "benchmarks.durability.damage"]
+    verdicts: list[tuple[str, str]] = []
+    while left := cases[len(verdicts) :]:
+        lines = "\n".join([json.dumps(task), *(json.dumps(asdict(case)) for case in left)])
+        done = subprocess.run(
+            command, cwd=ROOT, text=True, input=lines, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False
+        )
+        for line in done.stdout.splitlines():
+            verdict, reason = json.loads(line)
+            verdicts.append((verdict, reason))
+        if done.returncode and len(verdicts) < len(cases):
+            verdicts.append(("crash", f"exit status {done.returncode}"))
+    shutil.rmtree(work, ignore_errors=True)
+    return verdicts
