@@ -132,6 +132,7 @@ def test_told_while_it_starts(launch: Launcher) -> None:
 
 HUNG_UP = """
 import os, pty, signal, sys, time, urllib.request
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # also where the tests themselves were started by nohup
 pid, terminal = pty.fork()
 if pid == 0:
     options = ["--engine", "fake", "--data", sys.argv[1], "--port", sys.argv[2], "--no-demo"]
