@@ -19,7 +19,7 @@ from benchmarks.client import ReplyError
 from benchmarks.contestants import BUNDLE
 from benchmarks.stress.server import started
 from benchmarks.stress.trial import Bound, Texts
-from benchmarks.stress.trials import TRIALS
+from benchmarks.stress.trials import APART, TRIALS
 
 RESULTS = Path(__file__).parents[1] / "results" / "stress.json"
 
@@ -37,7 +37,7 @@ def main() -> int:
     for name in asked.names or TRIALS:
         trial, seconds, options = TRIALS[name]
         try:
-            with started(asked.bundle, options) as server:
+            with started(asked.bundle, options, apart=name in APART) as server:
                 bounds = trial(server, texts, asked.seconds or seconds)
         except (OSError, ReplyError, RuntimeError) as error:  # the server is gone, or never came
             bounds = [Bound(f"servers lost ({error})", 1, 0)]

@@ -25,7 +25,7 @@ class Server:
     process: subprocess.Popen[bytes]
     address: Address
     cpus: int
-    """That it may use; the callers have others."""
+    """That it may use."""
 
     @property
     def memory_mb(self) -> int:
@@ -55,11 +55,11 @@ class Server:
 
 
 @contextmanager
-def started(folder: Path, options: Sequence[str]) -> Iterator[Server]:
+def started(folder: Path, options: Sequence[str], *, apart: bool = False) -> Iterator[Server]:
     """A server that is ready; killed at the end if it has not gone.
 
-    It has half of the CPUs and this thread the others, as if the callers were on another machine: what a flood of
-    requests takes to be sent is not taken from the one that serves them.
+    `apart` it has half of the CPUs and this thread the others, as if the callers were on another machine: what a flood
+    of requests takes to be sent is not taken from the one that serves them.
     """
     with TemporaryDirectory() as data, socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -67,7 +67,8 @@ def started(folder: Path, options: Sequence[str]) -> Iterator[Server]:
         free.close()
         command = [sys.executable, "-m", "serving", "--bundle", folder, "--data", data, "--port", str(port)]
         all_cpus = sorted(os.sched_getaffinity(0))
-        own, others = all_cpus[: (len(all_cpus) + 1) // 2], all_cpus[len(all_cpus) // 2 :]
+        half = len(all_cpus) // 2 if apart else 0
+        own, others = all_cpus[: len(all_cpus) - half], all_cpus[half:]
         os.sched_setaffinity(0, own)  # a process has the CPUs of the thread that starts it
         with Path(data, "log").open("wb") as log:
             process = subprocess.Popen(

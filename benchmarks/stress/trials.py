@@ -178,6 +178,8 @@ TRIALS: dict[str, tuple[Trial, float, Sequence[str]]] = {
     "soak": (soak, 900.0, ()),
 }
 """Each with its seconds at full length, and the options of its server."""
+APART = ("overload", "soak")
+"""Whose callers would take much of the CPUs that they shared with the server."""
 
 
 @contextmanager
