@@ -46,7 +46,9 @@ class Hit(NamedTuple):
     """A passage found, with the scores that it was found by and, where asked for, its vector."""
 
     passage: Passage
-    place: Place
+    key: int
+    seen: int
+    """Hits up to this one, on its page and those before it."""
     score: float
     """Cosine of `dense`, BM25 of `lexical`, else the sum of fusion."""
     dense: float | None = None
@@ -56,6 +58,11 @@ class Hit(NamedTuple):
     vector: Floats | None = None
     highlights: Sequence[Span] = ()
     """Where words of the query stand in `text`, where asked for."""
+
+    @property
+    def place(self) -> Place:
+        """Where a page ends whose last hit it is."""
+        return Place(self.seen, self.score, self.key)
 
     @property
     def text(self) -> str:
@@ -167,18 +174,11 @@ class _Search:
 
     def _hits(self, ranked: _Ranked, passages: dict[int, Passage], vectors: dict[int, Floats]) -> list[Hit]:
         keys, scores = ranked.ranking
-        seen = self._wanted.offset + (self._wanted.after.seen if self._wanted.after else 0)
+        before = self._wanted.offset + (self._wanted.after.seen if self._wanted.after else 0)
         return [
-            Hit(
-                passages[key],
-                Place(seen + rank, score, key),
-                score,
-                ranked.dense.get(key),
-                ranked.lexical.get(key),
-                vectors.get(key),
-            )
-            for rank, (key, score) in enumerate(zip(keys.tolist(), scores.tolist(), strict=True), start=1)
-            if key in passages
+            Hit(passage, key, seen, score, ranked.dense.get(key), ranked.lexical.get(key), vectors.get(key))
+            for seen, (key, score) in enumerate(zip(keys.tolist(), scores.tolist(), strict=True), start=before + 1)
+            if (passage := passages.get(key))
         ]
 
     def _page(self, query: Sequence[Query], ranked: _Ranked, depth: int) -> _Ranked:

@@ -37,7 +37,7 @@ from serving.stores.failures import naming
 from serving.stores.matched import Matched
 from serving.stores.matching import matching
 from serving.stores.migrations import is_foreign, is_new, mark, migrate
-from serving.stores.records import DOCUMENT, DocumentRow
+from serving.stores.records import DOCUMENT
 from serving.stores.vectors import Table
 from serving.stores.verification import verify
 from serving.stores.writing import apply, attempt
@@ -133,7 +133,7 @@ class CorpusFile:
             row = reader.execute(f"SELECT {DOCUMENT} FROM documents WHERE id = ?", (document,)).fetchone()
             if row is None:
                 raise NotFound(f"corpus {self.path.stem!r} has no document {document!r}")
-            return DocumentRow._make(row).document()
+            return records.document_in(row)
 
     def passages(self, keys: Sequence[int]) -> dict[int, Passage]:
         """See `Store`."""
@@ -144,8 +144,7 @@ class CorpusFile:
         """See `Store`."""
         select = f"SELECT {DOCUMENT} FROM documents WHERE number > ? ORDER BY number LIMIT ?"
         with self._connections.reading() as reader:
-            rows = map(DocumentRow._make, reader.execute(select, (after, limit)))
-            return [(row.number, row.document()) for row in rows]
+            return [(row[0], records.document_in(row)) for row in reader.execute(select, (after, limit))]
 
     def keys(self) -> Keys:
         """See `Store`."""

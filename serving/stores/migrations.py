@@ -127,7 +127,13 @@ def _passages(connection: sqlite3.Connection) -> None:
     )
 
 
-MIGRATIONS: tuple[Step, ...] = (_first, _passages)
+def _spans(connection: sqlite3.Connection) -> None:
+    """How many passages are a part of their document: where none is, a search need not read them."""
+    connection.execute("ALTER TABLE corpora ADD COLUMN spans INTEGER NOT NULL DEFAULT 0")
+    connection.execute("UPDATE corpora SET spans = (SELECT count(start) FROM passages)")
+
+
+MIGRATIONS: tuple[Step, ...] = (_first, _passages, _spans)
 
 
 def is_new(path: Path) -> bool:

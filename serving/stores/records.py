@@ -17,6 +17,8 @@ from serving.stores.failures import DamageError
 
 DOCUMENT = "number, id, text, metadata, hash, checksum"
 PASSAGE = 'key, document, start, "end", checksum'
+_NUMBERED = f"SELECT {DOCUMENT} FROM (SELECT value FROM json_each(?)) CROSS JOIN documents ON number = value"
+"""Of a JSON list of numbers, in its order: one statement, however many they are, is prepared once."""
 _PLACE = struct.Struct("<qqqq")
 _OTHER_TYPES = (AttributeError, TypeError, struct.error)
 """What a checksum raises where a text, say, has become a number."""
@@ -37,29 +39,29 @@ class DocumentRow(NamedTuple):
         """What is stored of a document."""
         metadata = orjson.dumps(document.metadata).decode()
         digest = content_hash(document.text, chunking)
-        row = cls(number, document.id, document.text, metadata, digest, 0)
-        return row._replace(checksum=row.expected())
+        checksum = _checksum(number, document.id, document.text, metadata, digest)
+        return cls(number, document.id, document.text, metadata, digest, checksum)
 
-    def expected(self) -> int:
-        """The checksum of what it holds."""
-        number, name, text, metadata, digest, _ = self
-        parts = b"\0".join((name.encode(), metadata.encode(), digest, text.encode()))
-        return zlib.crc32(parts, number & 0xFFFFFFFF)
 
-    def document(self) -> Document:
-        """What was stored.
+def document_in(row: tuple[int, str, str, str, bytes, int]) -> Document:
+    """What was stored in a row of `DOCUMENT`. Searches read many: it is not made a `DocumentRow` first.
 
-        Raises:
-            DamageError: it is no more what was written.
-        """
-        _, name, text, metadata, _, checksum = self
-        try:
-            intact = self.expected() == checksum
-        except _OTHER_TYPES:
-            intact = False
-        if not intact:
-            raise DamageError(f"document {name!r} is damaged; restore a snapshot")
-        return Document(name, text, orjson.loads(metadata))
+    Raises:
+        DamageError: it is no more what was written.
+    """
+    number, name, text, metadata, digest, checksum = row
+    try:
+        intact = _checksum(number, name, text, metadata, digest) == checksum
+    except _OTHER_TYPES:
+        intact = False
+    if not intact:
+        raise DamageError(f"document {name!r} is damaged; restore a snapshot")
+    return Document(name, text, orjson.loads(metadata))
+
+
+def _checksum(number: int, name: str, text: str, metadata: str, digest: bytes) -> int:
+    parts = b"\0".join((name.encode(), metadata.encode(), digest, text.encode()))
+    return zlib.crc32(parts, number & 0xFFFFFFFF)
 
 
 class PassageRow(NamedTuple):
@@ -111,16 +113,14 @@ def part(text: str, span: Span | None) -> str:
 
 def documents(reader: sqlite3.Connection, numbers: Sequence[int]) -> dict[int, Document]:
     """Those of `numbers` that exist."""
-    found: dict[int, Document] = {}
-    for block in blocks(numbers):
-        select = f"SELECT {DOCUMENT} FROM documents WHERE number IN ({marks(block)})"
-        for row in reader.execute(select, block):
-            found[row[0]] = DocumentRow(*row).document()
-    return found
+    wanted = orjson.dumps([*numbers]).decode()
+    return {row[0]: document_in(row) for row in reader.execute(_NUMBERED, (wanted,))}
 
 
 def passages(reader: sqlite3.Connection, keys: Sequence[int]) -> dict[int, Passage]:
-    """Those of `keys` that exist."""
+    """Those of `keys` that exist. Where nothing was cut the documents say it all: their numbers are those keys."""
+    if reader.execute("SELECT 1 FROM corpora WHERE spans = 0 AND passages = documents").fetchone():
+        return {number: Passage(document, None) for number, document in documents(reader, keys).items()}
     spans: list[tuple[int, int, Span | None]] = []
     for block in blocks(keys):
         select = f"SELECT {PASSAGE} FROM passages WHERE key IN ({marks(block)})"

@@ -9,7 +9,7 @@ from typing import Any
 from serving.stores import fields, vectors
 from serving.stores.blocks import BLOCK
 from serving.stores.failures import UNREADABLE, DamageError
-from serving.stores.records import DOCUMENT, PASSAGE, DocumentRow, PassageRow
+from serving.stores.records import DOCUMENT, PASSAGE, PassageRow, document_in
 
 SAID = 20
 """Lines of one kind: a disk that fails would say the same of every row."""
@@ -41,7 +41,7 @@ def _structure(reader: sqlite3.Connection) -> list[str]:
 
 def _rows(reader: sqlite3.Connection) -> Iterator[str]:
     (dim,) = reader.execute("SELECT dim FROM corpora").fetchone() or (None,)
-    yield from _damaged(reader, f"SELECT {DOCUMENT} FROM documents", lambda row: DocumentRow._make(row).document())
+    yield from _damaged(reader, f"SELECT {DOCUMENT} FROM documents", document_in)
     yield from _damaged(reader, f"SELECT {PASSAGE} FROM passages", lambda row: PassageRow._make(row).span())
     for table in ("vectors", "fresh"):
         select = f"SELECT key, vector, checksum FROM {table}"
@@ -67,6 +67,7 @@ def _counts(reader: sqlite3.Connection) -> Iterator[str]:
     for said, counted, what in reader.execute(
         """SELECT documents, (SELECT count(*) FROM documents), 'documents' FROM corpora UNION ALL
         SELECT passages, (SELECT count(*) FROM passages), 'passages' FROM corpora UNION ALL
+        SELECT spans, (SELECT count(start) FROM passages), 'spans' FROM corpora UNION ALL
         SELECT passages, (SELECT count(*) FROM vectors), 'vectors' FROM corpora"""
     ):
         if said != counted:

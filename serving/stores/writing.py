@@ -6,6 +6,7 @@ import sqlite3
 from collections import Counter
 from collections.abc import Sequence
 from itertools import count
+from typing import Literal
 
 import numpy as np
 import orjson
@@ -14,7 +15,7 @@ from serving.errors import Conflict, Invalid, ServiceError
 from serving.ports import Change, Content, Removal, Span, Write
 from serving.stores import fields, vectors, words
 from serving.stores.blocks import blocks, marks
-from serving.stores.records import DOCUMENT, PASSAGE, DocumentRow, PassageRow, part, passages_of
+from serving.stores.records import DOCUMENT, PASSAGE, DocumentRow, PassageRow, document_in, part, passages_of
 
 
 def attempt(writer: sqlite3.Connection, write: Write) -> Change | ServiceError:
@@ -68,7 +69,7 @@ def _put(writer: sqlite3.Connection, content: Content) -> Change:
     )
     fields.index(writer, ((row.number, orjson.loads(row.metadata)) for row in documents))
     words.index(writer, texts)
-    _count(writer, len(documents), len(passages))
+    _count(writer, 1, len(documents), passages)
     return Change(removed, added)
 
 
@@ -88,18 +89,19 @@ def _remove(writer: sqlite3.Connection, ids: Sequence[str]) -> np.ndarray[tuple[
     gone: list[int] = []
     for block in blocks(ids):
         select = f"SELECT {DOCUMENT} FROM documents WHERE id IN ({marks(block)})"
-        rows = {row[0]: DocumentRow._make(row) for row in writer.execute(select, block)}
-        documents = {number: row.document() for number, row in rows.items()}
+        documents = {row[0]: document_in(row) for row in writer.execute(select, block)}
         passages = list(passages_of(writer, list(documents)))
         words.remove(writer, [(row.key, part(documents[row.document].text, row.span())) for row in passages])
         fields.remove(writer, ((number, document.metadata) for number, document in documents.items()))
         keys = [(row.key,) for row in passages]
         writer.executemany("DELETE FROM documents WHERE number = ?", ((number,) for number in documents))
         writer.executemany("INSERT INTO tombstones (key) VALUES (?)", keys)
-        _count(writer, -len(documents), -len(passages))
+        _count(writer, -1, len(documents), passages)
         gone += [key for (key,) in keys]
     return np.sort(np.array(gone, dtype=np.int64))
 
 
-def _count(writer: sqlite3.Connection, documents: int, passages: int) -> None:
-    writer.execute("UPDATE corpora SET documents = documents + ?, passages = passages + ?", (documents, passages))
+def _count(writer: sqlite3.Connection, sign: Literal[1, -1], documents: int, passages: Sequence[PassageRow]) -> None:
+    counts = documents, len(passages), sum(row.start is not None for row in passages)
+    update = "UPDATE corpora SET documents = documents + ?, passages = passages + ?, spans = spans + ?"
+    writer.execute(update, [sign * count for count in counts])

@@ -179,6 +179,7 @@ SPOILT = {
     "UPDATE passages SET start = 1 WHERE key = 9": "passage 9 is damaged",
     "DELETE FROM vectors WHERE key = 9": "says that it holds 100 vectors, and holds 99",
     "UPDATE corpora SET documents = 1": "says that it holds 1 documents, and holds 50",
+    "UPDATE corpora SET spans = 0": "says that it holds 0 spans, and holds 100",
     "UPDATE corpora SET dim = 5": "does not have 5 dimensions",
     "INSERT INTO words (words, rowid, text) VALUES ('delete', 1, 'text')": "words",
     "DELETE FROM postings WHERE document = 5": "postings",
