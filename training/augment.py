@@ -1,4 +1,4 @@
-"""Augmentations of a view, on top of its dropout: ConSERT's (Yan et al., ACL 2021), the ones that DCLR compares.
+"""Augmentations of a view, on top of its dropout: those of ConSERT (Yan et al., ACL 2021) that DCLR compares, and ours.
 
 What is done to the tokens is a function of what was drawn. Padding stands at the end of a sentence, takes no part and
 stays where it is.
@@ -22,6 +22,19 @@ def draw_token_order(mask: Tensor, rng: torch.Generator | None = None) -> Tensor
     places = torch.arange(mask.shape[1], device=mask.device)
     keys = torch.rand(mask.shape, generator=rng, device=mask.device)
     return torch.where(mask.bool(), keys, 1 + places).argsort(dim=1)
+
+
+def draw_swapped_order(mask: Tensor, rate: float, rng: torch.Generator | None = None) -> Tensor:
+    """Where each token goes if a share `rate` of them step behind the next that stays: mask (N, L) to places (N, L).
+
+    The first and the last token, the special ones, stay where they are.
+    """
+    places = torch.arange(mask.shape[1], device=mask.device)
+    steps = torch.rand(mask.shape, generator=rng, device=mask.device) < rate
+    steps &= (places > 0) & (places < mask.sum(1, keepdim=True) - 2)
+    stays = torch.where(steps, mask.shape[1], places)
+    next_that_stays = stays.flip(1).cummin(dim=1).values.flip(1)
+    return _rank((next_that_stays + 0.5 * steps).argsort(dim=1, stable=True))
 
 
 def draw_feature_order(embedded: Tensor, rng: torch.Generator | None = None) -> Tensor:
@@ -89,12 +102,25 @@ def token_shuffling(
     rng: torch.Generator | None,
 ) -> Tensor:
     """The position ids of all tokens, special ones included, in random order; the token ids stay."""
+    return _at_places(encoder, ids, mask, draw_token_order(mask, rng))
+
+
+def token_swapping(encoder: Encoder, ids: Tensor, mask: Tensor, rate: float, rng: torch.Generator | None) -> Tensor:
+    """Neighbours in each other's place: EDA's random swap (Wei and Zou, EMNLP 2019), of neighbours alone.
+
+    Far swaps tell which words stand in a sentence and no more; near ones leave most of its phrases whole.
+    """
+    return _at_places(encoder, ids, mask, draw_swapped_order(mask, rate, rng))
+
+
+def _at_places(encoder: Encoder, ids: Tensor, mask: Tensor, places: Tensor) -> Tensor:
+    """Each token with the position id of one of `places` (N, L)."""
     if "position_ids" not in inspect.signature(encoder.backbone.forward).parameters:
         raise _no_place(encoder, "position ids", "span-cutoff")
     # Positions of RoBERTa and its kin begin after the padding id, which their embeddings keep under this name.
     first = getattr(getattr(encoder.backbone, "embeddings", None), "padding_idx", -1) + 1
     positions = torch.arange(first, first + mask.shape[1], device=mask.device).expand(mask.shape)
-    pooled: Tensor = encoder(ids, mask, position_ids=shuffle_positions(positions, draw_token_order(mask, rng)))
+    pooled: Tensor = encoder(ids, mask, position_ids=shuffle_positions(positions, places))
     return pooled
 
 
@@ -125,17 +151,19 @@ def span_cutoff(encoder: Encoder, ids: Tensor, mask: Tensor, rate: float, rng: t
 
 AUGMENTATIONS: dict[str, Callable[[Encoder, Tensor, Tensor, float, torch.Generator | None], Tensor]] = {
     "token-shuffling": token_shuffling,
+    "token-swapping": token_swapping,
     "token-cutoff": token_cutoff,
     "feature-cutoff": feature_cutoff,
     "span-cutoff": span_cutoff,
 }
 
 RATES = {
+    "token-swapping": 0.15,  # ours, chosen by STS-B dev: docs/log.md
     "token-cutoff": 0.15,  # as ConSERT is quoted: none of its scripts sets one
     "feature-cutoff": 0.2,  # ConSERT's script for BERT-base
     "span-cutoff": 0.4,  # ours
 }
-"""The share of tokens or features that each takes away."""
+"""The share of tokens or features that each takes away, or moves."""
 
 
 @dataclass(frozen=True)

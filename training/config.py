@@ -10,7 +10,7 @@ from typing import Any, Literal, Self
 
 from models.pooling import POOLINGS
 from training.augment import Augmentation
-from training.fields import check, kinds, settings
+from training.fields import check, check_finite, kinds, settings
 from training.hardware import Precision
 from training.objectives import OBJECTIVES
 
@@ -70,7 +70,9 @@ class RunConfig:
     """Tokens of a training sentence, special ones included; evaluation has the encoder's own limit."""
     dropout: float | None = None
     """Of hidden states and attention weights; none leaves the backbone's own."""
-    augmentation: Literal["none", "token-shuffling", "token-cutoff", "feature-cutoff", "span-cutoff"] = "none"
+    augmentation: Literal[
+        "none", "token-shuffling", "token-swapping", "token-cutoff", "feature-cutoff", "span-cutoff"
+    ] = "none"
     """What the last view undergoes besides dropout."""
     augmentation_rate: float | None = None
     """The share it takes away; none is the published one."""
@@ -91,6 +93,11 @@ class RunConfig:
             raise ConfigError(f"objective {self.objective!r} is none of {', '.join(OBJECTIVES)}")
         if self.pooling not in POOLINGS:
             raise ConfigError(f"pooling {self.pooling!r} is none of {', '.join(POOLINGS)}")
+        try:
+            check_finite(self)
+            check_finite(self.params)
+        except ValueError as error:
+            raise ConfigError(str(error)) from error
         for name in POSITIVE:
             value = getattr(self, name)
             if value is not None and not value > 0:
@@ -104,7 +111,6 @@ class RunConfig:
             raise ConfigError(f"seed: {self.seed} has more than 63 bits")
         if self.max_length < LEAST_LENGTH:
             raise ConfigError(f"max_length: {self.max_length} leaves no room between the special tokens")
-
         try:
             _ = self.augmented
         except ValueError as error:

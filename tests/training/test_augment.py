@@ -1,4 +1,4 @@
-"""ConSERT's augmentations: what is drawn, what it does to the tokens, and that it reaches every family of backbones."""
+"""The augmentations: what is drawn, what it does to the tokens, and that it reaches every family of backbones."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from training.augment import (
     cut_tokens,
     draw_feature_order,
     draw_span_start,
+    draw_swapped_order,
     draw_token_order,
     embeddings_changed,
     keep_span,
@@ -55,6 +56,24 @@ def test_every_order_is_as_likely_as_another() -> None:
     orders = draw_token_order(torch.ones(6000, 3, dtype=torch.long), seeded())
     counts = Counter(map(tuple, orders.tolist()))
     assert len(counts) == 6 and all(880 < count < 1120 for count in counts.values())  # four standard deviations
+
+
+@given(lengths=lengths, rate=rates, seed=st.integers(0, 99))
+def test_tokens_step_behind_the_next_that_stays(lengths: list[int], rate: float, seed: int) -> None:
+    mask = mask_of(lengths)
+    drawn = torch.rand(mask.shape, generator=seeded(seed))
+    for row, length, draw in zip(
+        draw_swapped_order(mask, rate, seeded(seed)).tolist(), lengths, drawn.tolist(), strict=True
+    ):
+        order, stepping = [], []
+        for token in range(len(row)):
+            if 0 < token < length - 2 and draw[token] < rate:
+                stepping.append(token)
+            else:
+                order += [token, *stepping]
+                stepping = []
+        assert [row.index(place) for place in range(len(row))] == order
+        assert {0: row[0], length - 1: row[length - 1]} == {0: 0, length - 1: length - 1}
 
 
 def test_each_sentence_has_its_own_order_of_features() -> None:
@@ -123,7 +142,7 @@ def test_each_changes_every_sentence_and_then_is_gone(backbone: Path, name: str)
     for pooling in ("cls", "mean"):
         encoder, ids, mask = encoder_of(backbone, pooling)
         plain = encoder(ids, mask)
-        augmented = Augmentation(name, 0.5 if name in RATES else None)(encoder, ids, mask, seeded())
+        augmented = Augmentation(name, 0.6 if name in RATES else None)(encoder, ids, mask, seeded())
         assert augmented.shape == plain.shape and torch.isfinite(augmented).all()
         assert ((augmented - plain).abs().amax(dim=1) > 1e-3).all()
         assert torch.equal(encoder(ids, mask), plain)
@@ -209,7 +228,7 @@ def test_a_backbone_without_the_place_for_it_is_refused(tiny_backbone: Path, mon
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("mirror",), "'mirror' is none of token-shuffling, token-cutoff, feature-cutoff, span-cutoff"),
+        (("mirror",), "'mirror' is none of token-shuffling, token-swapping, token-cutoff, feature-cutoff, span-cutoff"),
         (("token-cutoff", 1.0), r"rate 1.0 is not a share"),
         (("span-cutoff", -0.1), r"rate -0.1 is not a share"),
         (("token-shuffling", 0.5), "token-shuffling has no rate"),
