@@ -1,7 +1,7 @@
 """The model card: what a bundle is, how it came about and what is known of it, for people and for the hub.
 
 All of it stands in the manifest, or in the card of what the encoder was made from (`models.origin`); nothing is
-guessed. It tells what was known at export. A promotion adds its evaluations as `report.json` and leaves the card.
+guessed. It is written at export, and again at promotion, with the scores that are known by then.
 """
 
 from __future__ import annotations
@@ -14,12 +14,10 @@ from typing import Any, NamedTuple
 from huggingface_hub import EvalResult, ModelCardData
 
 from models.bundle import Manifest
-from models.origin import Origin
+from models.origin import UNKNOWN_LICENCE, Origin
 
 POOLING_FILE = "1_Pooling/config.json"
 """There where sentence-transformers can open the bundle."""
-UNKNOWN_LICENCE = "unknown"
-"""The hub's own word for it."""
 PARITY = "onnx_parity"
 BULKY = ("curve", "environment")
 """Parts of a run's record that a card leaves to the manifest."""
@@ -50,9 +48,22 @@ MEASURES = {
     "STS mean": _sts("Mean of the seven STS tasks"),
     "stsb_dev_spearman": _sts("STS-B")._replace(split="dev", says="Spearman × 100; a run's weights are chosen by it"),
     **{name: _transfer(name) for name in ("MR", "CR", "SUBJ", "MPQA", "SST2", "TREC", "MRPC")},
-    "scifact": Measure("information-retrieval", "SciFact (BEIR)", "test", "ndcg_at_10", "nDCG@10 × 100"),
 }
 """By the names that scores have in a manifest."""
+NDCG10 = "nDCG@10"
+"""Behind the name of a collection (`name`, or `name:split`) and a space, the name of its score in a manifest."""
+COLLECTIONS = {"scifact": "SciFact (BEIR)"}
+"""What those are called that others know; one's own keep their names."""
+
+
+def measure(name: str) -> Measure | None:
+    """What the score of this name is; None where only those know who recorded it."""
+    part, _, metric = name.rpartition(" ")
+    if part and metric == NDCG10:
+        collection, _, split = part.partition(":")
+        data = COLLECTIONS.get(collection, collection)
+        return Measure("information-retrieval", data, split or "test", "ndcg_at_10", f"{NDCG10} × 100")
+    return MEASURES.get(name)
 
 
 def text(manifest: Manifest, origin: Origin, citations: Sequence[str] = ()) -> str:
@@ -73,7 +84,7 @@ def _metadata(manifest: Manifest, origin: Origin) -> ModelCardData:
     readable = POOLING_FILE in manifest.files
     tasks = ["sentence-similarity", "feature-extraction"]
     readers = ["sentence-transformers"] if readable else []
-    results = [_result(MEASURES[name], score) for name, score in (manifest.scores or {}).items() if name in MEASURES]
+    results = [_result(known, score) for name, score in (manifest.scores or {}).items() if (known := measure(name))]
     return ModelCardData(
         model_name=manifest.name if results else None,  # of the hub's model-index, which needs it
         base_model=list(origin.base_models) or None,
@@ -114,17 +125,16 @@ def _about(manifest: Manifest) -> str:
 
 
 def _scores(scores: Mapping[str, float]) -> str:
-    rows = [
-        f"| {m.data}, {m.split} | {m.says} | {scores[name]:.2f} |" for name, m in MEASURES.items() if name in scores
-    ]
-    others = {name: score for name, score in scores.items() if name not in MEASURES and name != PARITY}
+    known = {name: m for name in [*MEASURES, *scores] if name in scores and (m := measure(name))}
+    rows = [f"| {m.data}, {m.split} | {m.says} | {scores[name]:.2f} |" for name, m in known.items()]
+    others = {name: score for name, score in scores.items() if name not in known and name != PARITY}
     rows += [f"| `{name}` | as the training recorded it | {score:.4g} |" for name, score in others.items()]
     table = "\n".join(["| data | measure | score |", "|---|---|---|", *rows])
     parity = (
         f"ONNX Runtime's coordinates differ from torch's by at most {scores[PARITY]:.0e}." if PARITY in scores else ""
     )
-    later = "They are of the export. What was judged later stands in `report.json`, where the folder has one."
-    parts = ["## Scores", table if rows else "None was measured when this bundle was exported.", parity, later]
+    more = "Where the folder has a `report.json`, it tells how they were judged, and everything else that was."
+    parts = ["## Scores", table if rows else "None is known.", parity, more]
     return "\n\n".join(filter(None, parts))
 
 

@@ -1,4 +1,8 @@
-"""Glow on a vector: the normalising flow of BERT-flow (Li et al., EMNLP 2020), from pooled vectors to N(0, I)."""
+"""Glow on a vector: the normalising flow of BERT-flow, from pooled vectors to N(0, I).
+
+Kingma and Dhariwal, "Glow: Generative Flow with Invertible 1x1 Convolutions" (NeurIPS 2018), arXiv:1807.03039, as it is
+configured by Li et al., "On the Sentence Embeddings from Pre-trained Language Models" (EMNLP 2020), arXiv:2011.05864.
+"""
 
 from __future__ import annotations
 

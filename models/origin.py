@@ -23,6 +23,8 @@ log = logging.getLogger(__name__)
 
 LICENCE = ("license", "license_name", "license_link")
 """The hub's keys: an identifier; for one that is `other`, its name and place."""
+UNKNOWN_LICENCE = "unknown"
+"""The hub's own word for it."""
 
 MINILM_CITATIONS = (
     """\
@@ -64,10 +66,11 @@ def read(name: str, folder: Path) -> Origin:
     card = folder / CARD
     text = card.read_text(encoding="utf-8", errors="replace") if card.is_file() else ""
     said = _front_matter(card) if text else {}
+    licence = {key: said[key] for key in LICENCE if isinstance(said.get(key), str)}
     on_the_hub = hub_id(name)
     return Origin(
         base_models=(on_the_hub,) if on_the_hub else _strings(said.get("base_model")),
-        licence={key: said[key] for key in LICENCE if isinstance(said.get(key), str)},
+        licence={} if licence.get("license") == UNKNOWN_LICENCE else licence,
         languages=_strings(said.get("language")),
         citations=MINILM_CITATIONS if name == MINILM else tuple(map(str.strip, _bibtex(text))),
     )

@@ -59,7 +59,7 @@ class Tokenizer:
         self._fast.no_padding()
         self._pad_id = _pad_id(self._fast)
         self.max_length = max_length
-        self.vocab_size: int = self._fast.get_vocab_size(with_added_tokens=True)
+        self.vocab_size: int = max(self._fast.get_vocab(with_added_tokens=True).values()) + 1  # ids may have gaps
         if max_length <= self._fast.num_special_tokens_to_add(is_pair=False):
             raise ValueError(f"max_length {max_length} leaves no room for a text beside the special tokens")
 

@@ -21,8 +21,9 @@ class TransferError(ValueError):
 def publish(source: Bundle, remote: Remote, *, replace: bool = False) -> int:
     """Store a verified bundle at `remote`, and compare what is there afterwards with it; the number of files sent.
 
-    Files that are there already are not sent again: one that was cut short goes on. Where a remote takes one file
-    after another, an old manifest goes before anything comes, and the new one comes last: nobody pulls a part.
+    Files that are there already are not sent again, and beginnings of them are what a publication that was cut short
+    has left: the same one goes on. Where a remote takes one file after another, an old manifest goes before anything
+    comes, and the new one comes last: nobody pulls a part.
 
     Raises:
         TransferError: another bundle is there and `replace` was not given, or files that are of none.
@@ -34,10 +35,12 @@ def publish(source: Bundle, remote: Remote, *, replace: bool = False) -> int:
     others = there - same
     if foreign := others - paths - _listed(remote):
         raise TransferError(f"{remote}: holds {min(foreign)}, which is of no bundle and left alone; choose a new place")
-    if others and MANIFEST not in same and not replace:
-        raise TransferError(
-            f"{remote}: holds another {min(others)}; --replace puts this bundle in the place of that one"
-        )
+    if MANIFEST not in same and not replace:
+        cut = {path for path in others & paths if remote.begins(path, source.folder / path)}
+        if others - cut:
+            raise TransferError(
+                f"{remote}: holds another {min(others - cut)}; --replace puts this bundle in the place of that one"
+            )
     stale = others - paths
     if same == paths and not stale:
         return 0

@@ -49,7 +49,7 @@ def write(files: Sequence[Path], corpus: Path) -> Written:
 
 
 def texts(files: Iterable[Path]) -> Iterator[str]:
-    """Of `.jsonl` and `.ndjson` each object's title, if any, and text, as BEIR has them; else each paragraph.
+    """Of `.jsonl` and `.ndjson` each object's title, if it has one, and text, as BEIR has them; else each paragraph.
 
     Files may be packed, .gz or .xz.
 
@@ -70,10 +70,10 @@ def _documents(file: Path) -> Iterator[str]:
             raise CorpusError(f"{where}: not JSON: {error}") from error
         if not isinstance(row, dict):
             raise CorpusError(f"{where}: expected a JSON object")
-        parts = [row.get("title", ""), row.get("text")]
-        if not all(isinstance(part, str) for part in parts):
+        title, text = row.get("title"), row.get("text")
+        if not isinstance(title, str | None) or not isinstance(text, str):
             raise CorpusError(f"{where}: title or text is missing or no string")
-        yield "\n\n".join(parts)
+        yield f"{title or ''}\n\n{text}"
 
 
 def _paragraphs(file: Path) -> Iterator[str]:

@@ -72,6 +72,17 @@ def check(value: Any, kind: Any) -> Any:
     raise ValueError(f"expected {described(kind)}, got {value!r}")
 
 
+def check_finite(values: Any) -> None:
+    """Raises `ValueError` if a field of a dataclass is a number without end, or none (NaN); names the field.
+
+    NaN is neither below nor above a bound: a comparison alone lets it pass, or says what is beside the point.
+    """
+    for field in fields(values):
+        value = getattr(values, field.name)
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ValueError(f"{field.name}: {value} is not a finite number")
+
+
 def described(kind: Any) -> str:
     """A `kind` in words."""
     if get_origin(kind) is Literal:

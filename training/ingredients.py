@@ -7,14 +7,16 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
+from itertools import combinations
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TextIO
 
 from torch import Tensor
 
 from models import bundle
 from models.bundle import MANIFEST, VOLATILE_CONFIG, Manifest
 from models.encoder import Encoder
+from models.sources import hub_id
 
 Shares = tuple[float, ...]
 """Of each ingredient, 1 together."""
@@ -71,6 +73,23 @@ class Ingredient:
         }
         return dict(_leaves(described))
 
+    @property
+    def starts(self) -> tuple[str, ...]:
+        """The ids on the hub of what it was tuned from, as its card says; none where nobody said."""
+        return tuple(base for base in self.encoder.origin.base_models if base != hub_id(self.source))
+
+    def of_one_start(self, other: Ingredient) -> bool | None:
+        """Whether the two were tuned from one start, as cards and manifests say; None where they don't."""
+        if self.starts and other.starts:
+            return not {*self.starts}.isdisjoint(other.starts)
+        return True if self._names & other._names else None
+
+    @property
+    def _names(self) -> set[Path]:
+        """What it is called, and what it was tuned from; a name is a path like any, and compared as one."""
+        backbone = [self.manifest.backbone] if self.manifest else []
+        return {Path(name).resolve() for name in (self.source, *backbone, *self.encoder.origin.base_models)}
+
     def to_json(self) -> dict[str, Any]:
         """What a manifest says of it."""
         return {
@@ -95,6 +114,31 @@ class Ingredient:
                 f"{self.source}: {names[0]} is {one}, but {another} in {other.source}{more}: "
                 "a soup is of encoders that were tuned from one start, pooled alike"
             )
+
+
+def check_one_start(ingredients: Sequence[Ingredient], stream: TextIO) -> None:
+    """Weights that did not begin alike have no meaningful average, however alike their shapes are.
+
+    Where no card and no manifest says how one began, `stream` is told.
+
+    Raises:
+        SoupError: two of them began otherwise; it names both.
+    """
+    for one, other in combinations(ingredients, 2):
+        if one.of_one_start(other) is False:
+            theirs, ours = (", ".join(each.starts) for each in (other, one))
+            raise SoupError(
+                f"{other.source}: was tuned from {theirs}, but {one.source} from {ours}: "
+                "a soup is of encoders that were tuned from one start"
+            )
+    first, *others = ingredients
+    if strangers := [each.source for each in others if not each.of_one_start(first)]:
+        print(
+            f"warning: nothing says that {', '.join(strangers)} began with the weights that {first.source} began with; "
+            "if not, their average means nothing",
+            file=stream,
+            flush=True,
+        )
 
 
 def averaged(ingredients: Sequence[Ingredient], shares: Shares) -> dict[str, Tensor]:

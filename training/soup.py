@@ -2,7 +2,8 @@
 
 "Model soups" (ICML 2022): the average of several tuned models, of all (uniform) or of those that help on held-out data
 (greedy), is often better than the best of them and costs no more than one. "Robust fine-tuning of zero-shot models"
-(CVPR 2022, WiSE-FT): averaged with the start, a tuned model keeps more of what the start knew.
+(CVPR 2022, WiSE-FT): averaged with the start, a tuned model keeps more of what the start knew. "Editing models with
+task arithmetic" (ICLR 2023): what tuning changed may as well be multiplied by more than 1.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from models.origin import merged
 from training.environment import environment
 from training.evaluation.sts import TaskScore
 from training.hardware import pick_device
-from training.ingredients import Ingredient, Shares, SoupError, averaged
+from training.ingredients import Ingredient, Shares, SoupError, averaged, check_one_start
 from training.publish import spearman
 from training.selection import Selection
 
@@ -49,8 +50,20 @@ WISE_FT = """\
 }
 """
 
-GRID = tuple(tenths / 10 for tenths in range(11))
-"""Shares of the start that are tried where none is given; 0 and 1 are the soup and the start as they are."""
+TASK_ARITHMETIC = """\
+@inproceedings{ilharco2023editing,
+  title = {Editing models with task arithmetic},
+  author = {Ilharco, Gabriel and Ribeiro, Marco Tulio and Wortsman, Mitchell and Schmidt, Ludwig and Hajishirzi,
+    Hannaneh and Farhadi, Ali},
+  booktitle = {The Eleventh International Conference on Learning Representations},
+  year = {2023},
+  url = {https://openreview.net/forum?id=6t0Kwf8-jrj}
+}
+"""
+
+GRID = tuple(tenths / 10 for tenths in range(-10, 11))
+"""Shares of the start that are tried where none is given; 0 and 1 are the soup and the start as they are, -1 is twice
+as far from the start as the soup."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +77,8 @@ class Mixing:
     towards: str | None = None
     """The encoder from which they were tuned, for a part of it to go in, too: any name or folder of one."""
     share: float | None = None
-    """That part; none leaves the choice from `GRID` to STS-B dev."""
+    """That part; below 0 the soup goes on beyond them, away from the start, by task arithmetic. None leaves the choice
+    from `GRID` to STS-B dev."""
 
     def __post_init__(self) -> None:
         if self.weights is not None:
@@ -75,8 +89,8 @@ class Mixing:
         if self.share is not None:
             if self.towards is None:
                 raise SoupError("share: of which encoder? name it by towards")
-            if not 0 <= self.share <= 1:
-                raise SoupError(f"share: {self.share} is not from 0 to 1")
+            if not GRID[0] <= self.share <= GRID[-1]:
+                raise SoupError(f"share: {self.share} is not from {GRID[0]:g} to {GRID[-1]:g}")
 
     def shares(self, count: int) -> Shares:
         """Of so many encoders, as the weights have them.
@@ -97,7 +111,7 @@ class Mixing:
         shares = greedy(count, lambda tried: score((*tried, 0.0))) if self.greedy else self.shares(count)
         if self.share is not None:
             return with_start(shares, self.share)
-        return max((with_start(shares, share) for share in GRID), key=score)
+        return max((with_start(shares, share) for share in sorted(GRID, key=abs)), key=score)
 
 
 def greedy(count: int, score: Callable[[Shares], float]) -> Shares:
@@ -115,7 +129,10 @@ def greedy(count: int, score: Callable[[Shares], float]) -> Shares:
 
 
 def with_start(shares: Shares, share: float) -> Shares:
-    """`shares` and behind them the start's, 1 together again: the 1 - alpha of WiSE-FT is `share`."""
+    """`shares` and behind them the start's, 1 together again.
+
+    The 1 - alpha of WiSE-FT, and 1 - lambda of task arithmetic, is `share`.
+    """
     return (*(each * (1 - share) for each in shares), share)
 
 
@@ -168,6 +185,13 @@ class Soup:
         said = f", {self.metric} {self.tried[self.shares]:.4f}" if self.metric else ""
         return _described(self.shares, self.ingredients) + said
 
+    @property
+    def _of_the_start(self) -> list[str]:
+        """The paper that has the start go in, or go out."""
+        if self.mixing.towards is None:
+            return []
+        return [TASK_ARITHMETIC if self.shares[-1] < 0 else WISE_FT]
+
     def publish(self, folder: Path, scores: Mapping[str, TaskScore]) -> Bundle:
         """The soup as a bundle, how it was made and its scores in the manifest.
 
@@ -194,17 +218,17 @@ class Soup:
                 "environment": environment(),
             },
             scores={**dev, **spearman(scores)},
-            citations=[SOUPS] if self.mixing.towards is None else [SOUPS, WISE_FT],
+            citations=[SOUPS, *self._of_the_start],
         )
 
 
 def cook(sources: Sequence[str], mixing: Mixing, selection: Selection | None, stream: TextIO) -> Soup:
     """The soup of the encoders under these names, all of them in memory at once.
 
-    What `mixing` leaves open is chosen by `selection`, whose verdicts go to `stream`.
+    What `mixing` leaves open is chosen by `selection`; its verdicts, and doubts about a start, go to `stream`.
 
     Raises:
-        SoupError: they can't be averaged, or there is nothing to choose by.
+        SoupError: they can't be averaged, or did not begin alike, or there is nothing to choose by.
         SourceError, BundleError: one can't be read.
     """
     mixing.shares(len(sources))  # what is wrong with them is said before anything is loaded
@@ -213,6 +237,7 @@ def cook(sources: Sequence[str], mixing: Mixing, selection: Selection | None, st
         ingredients.append(Ingredient.load(mixing.towards, like=ingredients[0].encoder))
     for each in ingredients:
         each.check_like(ingredients[0])
+    check_one_start(ingredients, stream)
     pot = Pot(ingredients, selection, stream)
     shares = mixing.choose(len(sources), pot.score)
     if selection:

@@ -32,6 +32,9 @@ class Remote(Protocol):
     def holds(self, path: str, file: Path) -> bool:
         """Whether the remote's file has the bytes of `file`, by a hash of what the remote holds now."""
 
+    def begins(self, path: str, file: Path, /) -> bool:
+        """Whether the remote's file is a beginning of `file`: one that was cut short on its way."""
+
     def put(self, folder: Path, paths: Sequence[str], *, removed: Collection[str]) -> None:
         """Store these files of `folder`, the last one last, and remove those others."""
 

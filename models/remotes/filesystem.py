@@ -13,6 +13,9 @@ from fsspec.implementations.local import LocalFileSystem
 from models.bundle import sha256
 from models.remotes.base import RemoteError, told
 
+READ_AT_ONCE = 1 << 20
+"""Bytes."""
+
 
 class Filesystem:
     """A folder by its URL, or by its path."""
@@ -62,6 +65,14 @@ class Filesystem:
                 return False
             with self._fs.open(self._at(path), "rb") as stream:
                 return hashlib.file_digest(stream, "sha256").hexdigest() == sha256(file)
+
+    def begins(self, path: str, file: Path, /) -> bool:
+        """Reads what is there."""
+        with told(self), self._fs.open(self._at(path), "rb") as theirs, file.open("rb") as ours:
+            while part := theirs.read(READ_AT_ONCE):
+                if part != ours.read(len(part)):
+                    return False
+        return True
 
     def put(self, folder: Path, paths: Sequence[str], *, removed: Collection[str]) -> None:
         """What is removed goes first: while its manifest is away, a half-written bundle is none.

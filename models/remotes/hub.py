@@ -61,11 +61,19 @@ class Hub:
             stored = self._tree[path]
             return stored.lfs.sha256 == sha256(file) if stored.lfs else stored.blob_id == _git_hash(file)
 
+    def begins(self, _path: str, _file: Path, /) -> bool:
+        """Never: a commit has whole files, and what is not ours is another's."""
+        return False
+
     def put(self, folder: Path, paths: Sequence[str], *, removed: Collection[str]) -> None:
-        """One commit, if nobody else made one meanwhile; repository and branch are made where they are not there."""
+        """One commit, if nobody else made one meanwhile; repository and branch are made where they are not there.
+
+        A new branch begins as a copy of the default one. What that held goes from the branch in the same commit, and
+        stays where it was.
+        """
         with told(self):
             if new := self._commit is None:
-                self._api.create_repo(self._repository, private=self._private, exist_ok=True)
+                self._api.create_repo(self._repository, private=self._private, exist_ok=self._revision is not None)
             if self._private and not self._api.model_info(self._repository).private:
                 raise RemoteError(f"{self}: is public; make it private on the hub, or leave out --private")
             if new:
@@ -83,10 +91,16 @@ class Hub:
             self._look_again(made.oid)
 
     def _begun(self) -> Collection[str]:
-        """Makes the branch; what is in it already: a new one begins as a copy of the default branch."""
+        """Makes the branch; what it has of the default one.
+
+        Raises:
+            RemoteError: it is no copy of that one, so somebody else made it meanwhile, and what is in it is theirs.
+        """
         if self._revision:
             self._api.create_branch(self._repository, branch=self._revision, exist_ok=True)
         self._look_again()
+        if self._at != self._api.model_info(self._repository).sha:
+            raise RemoteError(f"{self}: somebody else made this branch meanwhile; look at it, and publish again")
         return self._tree.keys()
 
     def _look_again(self, commit: str | None = None) -> None:

@@ -59,3 +59,34 @@ def test_a_commit_of_someone_else_meanwhile_is_not_overwritten(
     with pytest.raises(RemoteError):
         transfer.publish(bundle.load(tiny_bundle), remotes.named("hf://org/tiny"))
     assert repository.files() == {"theirs": b"x"}
+
+
+def test_a_new_branch_has_the_bundle_alone_and_the_one_it_was_made_from_keeps_what_it_has(
+    tiny_bundle: Path, hub: FakeHub
+) -> None:
+    repository = hub.make("org/tiny", {"thesis.tex": b"years of work"})
+    before = repository.files()
+    assert main(["publish", str(tiny_bundle), "org/tiny", "--revision", "next"]) == 0
+    assert repository.files("next").keys() == {".gitattributes", *_contents(tiny_bundle)}
+    assert repository.files() == before
+
+
+@pytest.mark.parametrize(
+    ("revision", "says"), [(None, "409|already"), ("next", "somebody else made this branch meanwhile")]
+)
+def test_what_someone_else_made_meanwhile_keeps_what_is_in_it(
+    tiny_bundle: Path, hub: FakeHub, monkeypatch: pytest.MonkeyPatch, revision: str | None, says: str
+) -> None:
+    theirs, put = {"theirs": b"x"}, Hub.put
+    if revision:
+        hub.make("org/tiny", {})
+
+    def too_late(self: Hub, folder: Path, paths: Sequence[str], **how: Sequence[str]) -> None:
+        repository = hub.repositories["org/tiny"] if revision else hub.make("org/tiny", {})
+        repository.commit(revision or "main", theirs)
+        put(self, folder, paths, removed=how["removed"])
+
+    monkeypatch.setattr(Hub, "put", too_late)
+    with pytest.raises(RemoteError, match=says):
+        transfer.publish(bundle.load(tiny_bundle), remotes.named("hf://org/tiny", revision=revision))
+    assert hub.repositories["org/tiny"].files(revision or "main") == theirs

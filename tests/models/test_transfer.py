@@ -12,6 +12,8 @@ import fsspec
 import pytest
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from models import bundle, remotes, transfer
 from models.__main__ import main
@@ -173,6 +175,35 @@ def test_a_publication_cut_short_is_no_bundle_and_goes_on(
     monkeypatch.undo()
     assert _published(tiny_bundle, shelf) == len(_contents(tiny_bundle)) - 3
     bundle.load(_pulled(shelf, tmp_path / "pulled"))
+
+
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@pytest.mark.parametrize("kind", ["memory", "folder"])
+@given(data=st.data())
+def test_what_was_cut_in_the_middle_of_a_file_goes_on_and_nothing_else_does(
+    tiny_bundle: Path, tmp_path: Path, kind: str, data: st.DataObject
+) -> None:
+    """Where a remote takes one file after another; on the hub one commit has all of it."""
+    place = "memory://bucket/tiny" if kind == "memory" else str(tmp_path / "tiny")
+    filesystem, root = fsspec.core.url_to_fs(place)
+    whole = _contents(tiny_bundle)
+    order = [*sorted(whole.keys() - {MANIFEST}), MANIFEST]
+    done = data.draw(st.integers(0, len(order) - 1), "files that arrived whole")
+    cut = order[done]
+    length = data.draw(st.integers(1, len(whole[cut]) - 1), "bytes of the next one")
+    for path, content in {**{path: whole[path] for path in order[:done]}, cut: whole[cut][:length]}.items():
+        filesystem.makedirs(f"{root}/{path}".rpartition("/")[0], exist_ok=True)
+        filesystem.pipe_file(f"{root}/{path}", content)
+    at = data.draw(st.integers(0, length - 1), "a byte that is another")
+    strange = bytearray(whole[cut][:length])
+    strange[at] ^= 1
+    filesystem.pipe_file(f"{root}/{cut}", bytes(strange))
+    with pytest.raises(TransferError, match=f"holds another {cut}; --replace"):
+        _published(tiny_bundle, place)
+    filesystem.pipe_file(f"{root}/{cut}", whole[cut][:length])
+    assert _published(tiny_bundle, place) == len(order) - done
+    assert {path: filesystem.cat_file(f"{root}/{path}") for path in order} == whole
+    filesystem.rm(root, recursive=True)
 
 
 @pytest.mark.parametrize("name", ["../outside", "/etc/outside", "a/../../outside", "a\\outside", "", "a//b", MANIFEST])

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from huggingface_hub import ModelCard
 
 from models import bundle, card
 from models.bundle import Manifest
@@ -16,11 +19,12 @@ from models.origin import Origin
 from training.checkpoint import Best
 from training.config import RunConfig, from_preset
 from training.corpus import Census
-from training.evaluation import sts
+from training.evaluation import self_retrieval, sts
 from training.evaluation.labelled import TRANSFER_TASKS
-from training.evaluation.pairs import STS_TASKS
+from training.evaluation.pairs import STS_TASKS, sts_tasks
+from training.evaluation.retrieval import NDCG10
 from training.objectives import OBJECTIVES
-from training.publish import STS_MEAN, Outcome, publish
+from training.publish import STS_MEAN, Outcome, publish, sts_scores
 from training.record import METRICS
 
 
@@ -49,13 +53,22 @@ def test_the_run_in_the_card_can_be_repeated_and_its_paper_is_cited(objective: s
     assert all(f"  {field} = {{" in cited for field in ("title", "author", "booktitle", "year"))
 
 
-def test_a_published_run_cites_its_objective_and_names_what_chose_it(tiny_backbone: Path, tmp_path: Path) -> None:
+def test_a_published_run_cites_its_objective_and_tells_its_scores(
+    tiny_backbone: Path, stsb_data: Path, tmp_path: Path
+) -> None:
     (tmp_path / METRICS).touch()
     out, run = str(tmp_path / "out"), str(tmp_path)
     config = replace(from_preset("dclr"), out=out, run=run, backbone=str(tiny_backbone))
     census = Census(sentences=9, held_out=(), duplicates=0, blank=0, digest="d2", threshold=0)
     encoder = Encoder.load(tiny_backbone)
-    made = publish(config, Outcome(encoder, Best(step=3, score=61.25), sts.STSB_DEV_METRIC, census, {}), {})
+    tasks = sts_tasks(stsb_data)
+    outcome = Outcome(encoder, Best(step=3, score=61.25), sts.STSB_DEV_METRIC, census, tasks)
+    scores = sts_scores(encoder, tasks, io.StringIO())
+    made = publish(config, outcome, scores)
+    read: Any = ModelCard.load(made.folder / bundle.CARD)
+    results = {(one.dataset_name, one.dataset_split): one.metric_value for one in read.data.eval_results}
+    test = round(scores["STSB"].spearman.all, 2)
+    assert results == {("STS-B (SentEval)", "dev"): 61.25, ("STS-B (SentEval)", "test"): test}
     text = (made.folder / bundle.CARD).read_text()
     assert OBJECTIVES["dclr"].citation.strip() in text
     assert "| STS-B (SentEval), dev | Spearman × 100; a run's weights are chosen by it | 61.25 |" in text
@@ -63,4 +76,6 @@ def test_a_published_run_cites_its_objective_and_names_what_chose_it(tiny_backbo
 
 
 def test_every_task_has_its_words_in_the_card() -> None:
-    assert {*STS_TASKS, STS_MEAN, sts.STSB_DEV_METRIC, *TRANSFER_TASKS} <= card.MEASURES.keys()
+    for name in (*STS_TASKS, STS_MEAN, sts.STSB_DEV_METRIC, *TRANSFER_TASKS, f"scifact {NDCG10}"):
+        assert card.measure(name), name
+    assert card.measure(self_retrieval.METRIC) is None, "of a corpus of one's own: nobody else could compare it"

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +114,16 @@ def test_settings_are_typed() -> None:
 def test_a_bad_setting_says_what_is_expected(setting: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         from_preset("simcse").parse([setting])
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_number_that_is_not_finite_is_refused_by_its_name(objective: str, value: float) -> None:
+    config = from_preset(objective)
+    known = {**kinds(RunConfig), **kinds(type(config.params))}
+    for name in (name for name, kind in known.items() if kind in (float, float | None)):
+        with pytest.raises(ConfigError, match=f"^{name}.* {value} "):
+            config.override({name: value})
 
 
 @pytest.mark.parametrize(

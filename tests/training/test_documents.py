@@ -24,10 +24,14 @@ SENTENCES = (
 
 def test_title_and_text_of_json_lines_are_cut_apart(tmp_path: Path) -> None:
     file, corpus = tmp_path / "corpus.jsonl", tmp_path / "corpus.txt"
-    rows = [{"_id": "1", "title": SENTENCES[0], "text": " ".join(SENTENCES[1:])}, {"_id": "2", "text": SENTENCES[1]}]
+    rows = [
+        {"_id": "1", "title": SENTENCES[0], "text": " ".join(SENTENCES[1:])},
+        {"_id": "2", "text": SENTENCES[1]},
+        {"_id": "3", "title": None, "text": SENTENCES[2]},
+    ]
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert write([file], corpus) == Written(texts=2, sentences=4)
-    assert corpus.read_text().splitlines() == [*SENTENCES, SENTENCES[1]]
+    assert write([file], corpus) == Written(texts=3, sentences=5)
+    assert corpus.read_text().splitlines() == [*SENTENCES, *SENTENCES[1:]]
 
 
 def test_paragraphs_of_text_hold_whole_sentences(tmp_path: Path) -> None:
@@ -57,6 +61,7 @@ def test_json_and_text_give_the_same_sentences(
         ("{", r"a\.jsonl:2: not JSON"),
         ("[]", r"a\.jsonl:2: expected a JSON object"),
         ('{"title": "x"}', r"a\.jsonl:2: title or text is missing or no string"),
+        ('{"title": "x", "text": null}', r"a\.jsonl:2: title or text is missing or no string"),
         ('{"title": 1, "text": "x"}', r"a\.jsonl:2: title or text is missing or no string"),
     ],
 )

@@ -63,6 +63,13 @@ def test_a_broken_row_is_named(tmp_path: Path, broken: dict[str, str], message: 
         beir.load(write(tmp_path, **broken))
 
 
+@pytest.mark.parametrize("title", ["", "null", '"Cats"'])
+def test_no_title_is_one_left_out_or_null(title: str, tmp_path: Path) -> None:
+    said = f', "title": {title}' if title else ""
+    folder = write(tmp_path, corpus=f'{{"_id": "d1", "text": "purr"{said}}}\n{{"_id": "d2", "text": "bark"}}\n')
+    assert beir.load(folder).documents["d1"] == ("Cats purr" if title == '"Cats"' else "purr")
+
+
 def test_a_missing_header_and_a_missing_split_are_named(tmp_path: Path) -> None:
     folder = write(tmp_path)
     with pytest.raises(DataError, match=r"qrels/dev\.tsv: No such file"):

@@ -5,16 +5,21 @@ import json
 import random
 import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from huggingface_hub import ModelCard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from models import bundle
 from models.encoder import Encoder
+from models.origin import Origin
+from models.sources import MINILM_ID
 from models.transform import TRANSFORMS
 from training import cli
 from training.ingredients import Ingredient, Shares, SoupError, averaged
@@ -48,7 +53,13 @@ def tuned(ingredients: list[Ingredient], tmp_path_factory: pytest.TempPathFactor
         each.encoder.save(folder)
         (folder / "1_Pooling").mkdir()
         (folder / "1_Pooling" / "config.json").write_text('{"pooling_mode_mean_tokens": true}')
+        begun(folder, "org/start")
     return [str(folder) for folder in folders]
+
+
+def begun(folder: Path, *starts: str) -> None:
+    """The card of an encoder that was tuned from these."""
+    (folder / bundle.CARD).write_text(f"---\nbase_model: [{', '.join(starts)}]\n---\n")
 
 
 def soup(*arguments: str) -> int:
@@ -150,8 +161,17 @@ def test_the_share_of_the_start_is_the_best_of_the_grid(best: float) -> None:
     assert sum(with_start((0.75, 0.25), best)) == pytest.approx(1)
 
 
-def test_of_equal_scores_the_least_of_the_start_is_taken() -> None:
+def test_of_equal_scores_the_soup_as_it_is_is_taken() -> None:
     assert Mixing(towards="start").choose(2, lambda _: 7.0) == (0.5, 0.5, 0.0)
+
+
+def test_below_zero_it_goes_on_where_tuning_went(ingredients: list[Ingredient]) -> None:
+    tuned, start = ingredients[:2]
+    beyond = averaged([tuned, start], Mixing(towards="start", share=-0.5).choose(1, lambda _: 0.0))
+    begun = start.encoder.state_dict()
+    for name, tensor in tuned.encoder.state_dict().items():
+        if tensor.is_floating_point():
+            torch.testing.assert_close(beyond[name], begun[name] + 1.5 * (tensor - begun[name]))
 
 
 def test_greedy_comes_before_the_start() -> None:
@@ -171,7 +191,7 @@ def test_greedy_comes_before_the_start() -> None:
         (["--weights", "1,nan,1"], "weights: 1, nan, 1 are not 0 or more"),
         (["--weights", "1,1,1", "--greedy"], "weights: greedy chooses them"),
         (["--share", "0.5"], "share: of which encoder? name it by towards"),
-        (["--towards", "minilm", "--share", "1.5"], "share: 1.5 is not from 0 to 1"),
+        (["--towards", "minilm", "--share", "1.5"], "share: 1.5 is not from -1 to 1"),
         (["--greedy"], "are chosen by STS-B dev: name the data, --eval-data"),
         (["--eval-data", "nowhere"], "nowhere/STS/STSBenchmark/sts-dev.csv: No such file"),
     ],
@@ -217,6 +237,50 @@ def test_what_differs_is_named(
     assert message in err and "a soup is of encoders that were tuned from one start" in err
 
 
+@pytest.mark.usefixtures("_elsewhere")
+def test_encoders_that_did_not_begin_alike_are_refused(tuned: list[str], stsb_data: Path, capsys: Capture) -> None:
+    """However alike they are in shape; whether the third is the stranger, or the start."""
+    shutil.copytree(tuned[2], "stranger")
+    begun(Path("stranger"), "org/elsewhere")
+    for sources in ([*tuned[:2], "./stranger"], [tuned[0], "--towards", "./stranger", "--eval-data", str(stsb_data)]):
+        assert soup(*sources, "--out", "soup") == 2
+        err = capsys.readouterr().err
+        assert f"stranger: was tuned from org/elsewhere, but {tuned[0]} from org/start: a soup is of" in err
+        assert err.count("\n") == 1 and not Path("soup").exists()
+    begun(Path("stranger"), "org/elsewhere", "org/start")
+    assert soup(*tuned[:2], "./stranger", "--out", "soup") == 0
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.usefixtures("_elsewhere")
+def test_where_nobody_says_how_an_encoder_began_it_is_told(tuned: list[str], capsys: Capture) -> None:
+    shutil.copytree(tuned[2], "stranger")
+    Path("stranger", bundle.CARD).unlink()
+    assert soup(*tuned[:2], "./stranger", "--out", "soup") == 0
+    err = capsys.readouterr().err
+    assert err.startswith(f"warning: nothing says that ./stranger began with the weights that {tuned[0]} began with")
+    assert err.count("\n") == 1
+
+
+def test_one_start_is_known_by_card_or_by_name(tiny_backbone: Path, tiny_bundle: Path) -> None:
+    """Bundles by their manifests' backbone where no card speaks, and a start by its own name."""
+    manifest = bundle.load(tiny_bundle).manifest
+
+    def of(source: str, backbone: str | None, *bases: str) -> Ingredient:
+        encoder = Encoder.load(tiny_backbone, pooling="mean")
+        encoder.origin = Origin(base_models=bases)
+        return Ingredient(source, encoder, replace(manifest, backbone=backbone) if backbone else None)
+
+    plain, start = of("artifacts/a", "artifacts/mlm"), of("./artifacts/mlm", None)
+    minilm, hub = of("minilm", None, MINILM_ID), of("org/x", None, "org/x")
+    tuned, other = of("artifacts/b", "minilm", MINILM_ID), of("artifacts/c", "org/y", "org/y")
+    assert plain.of_one_start(start) and plain.of_one_start(of("artifacts/d", "artifacts/mlm/"))
+    assert minilm.of_one_start(tuned) and tuned.of_one_start(minilm)
+    assert tuned.of_one_start(other) is False
+    unknown = [(plain, tuned), (hub, tuned), (minilm, hub), (plain, of("artifacts/e", "artifacts/mlm-2"))]
+    assert all(one.of_one_start(another) is None is another.of_one_start(one) for one, another in unknown)
+
+
 def test_a_transform_can_not_be_averaged(tiny_backbone: Path, ingredients: list[Ingredient]) -> None:
     encoder = shaken(tiny_backbone, 5)
     encoder.attach(TRANSFORMS["affine"](dim=32, out=32))
@@ -260,6 +324,10 @@ def test_the_manifest_tells_all_of_it(
     assert {0.0, 0.5, 1.0} <= {shares[-1] for shares in tried}
     assert manifest.run["soup"] == {"weights": None, "greedy": True, "towards": str(tiny_backbone), "share": None}
     assert (manifest.pooling, manifest.backbone, "STSB" in manifest.scores) == ("mean", "tiny", True)
+    read: Any = ModelCard.load("soup/README.md")
+    told = {(one.dataset_name, one.dataset_split): one.metric_value for one in read.data.eval_results}
+    dev, test = (round(manifest.scores[name], 2) for name in ("stsb_dev_spearman", "STSB"))
+    assert told == {("STS-B (SentEval)", "dev"): dev, ("STS-B (SentEval)", "test"): test}
     out, err = capsys.readouterr()
     assert f"stsb_dev_spearman {max(tried.values()):.4f}" in out
     assert err.count("stsb_dev_spearman") == len(tried), "each is judged once"
@@ -292,7 +360,9 @@ def test_test_sets_choose_nothing(tuned: list[str], stsb_data: Path, tmp_path: P
 def test_the_card_cites_what_was_done(tiny_bundle: Path, other_bundle: Path, tiny_backbone: Path) -> None:
     assert soup(str(tiny_bundle), str(other_bundle), "--out", "uniform") == 0
     assert soup(str(tiny_bundle), "--towards", str(tiny_backbone), "--share", "0.25", "--out", "near") == 0
-    uniform, near = (Path(folder, "README.md").read_text() for folder in ("uniform", "near"))
+    assert soup(str(tiny_bundle), "--towards", str(tiny_backbone), "--share", "-0.25", "--out", "beyond") == 0
+    uniform, near, beyond = (Path(folder, "README.md").read_text() for folder in ("uniform", "near", "beyond"))
     assert "Model soups" in uniform and "Robust fine-tuning" not in uniform
     assert "Model soups" in near and "Robust fine-tuning" in near
+    assert "task arithmetic" in beyond and "Robust fine-tuning" not in beyond
     assert json.loads(Path("near/manifest.json").read_text())["run"]["ingredients"][1]["share"] == 0.25

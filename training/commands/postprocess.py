@@ -23,7 +23,7 @@ from training.fields import kinds, settings
 from training.hardware import pick_device
 from training.postprocess import POSTPROCESSES
 from training.postprocess.base import Fitted
-from training.publish import counts, sts_scores
+from training.publish import counts, spearman, sts_scores
 
 
 def add(commands: Any) -> None:
@@ -65,7 +65,8 @@ def postprocess(options: argparse.Namespace) -> int:
         backbone=origin.backbone if origin else options.source,
         objective=origin.objective if origin else None,
         run=_record(options, params, corpus, fitted),
-        scores={task: score.spearman.all for task, score in scores.items()},
+        scores=spearman(scores),
+        citations=[chosen.citation],
     )
     facts = ", ".join(f"{name.replace('_', ' ')} {value:g}" for name, value in fitted.facts.items())
     print(f"{made.folder}: {options.name}, {encoder.pooled_dim} to {encoder.dim} dimensions, {facts}")

@@ -66,7 +66,7 @@ def load(folder: Path, split: str = "test") -> Collection:
     """
     corpus, asked, judged = (folder / file for file in files(split))
     documents = {
-        identity: f"{_string(row, 'title', where, default='')} {_string(row, 'text', where)}".strip()
+        identity: f"{_title(row, where)} {_string(row, 'text', where)}".strip()
         for identity, row, where in _rows(corpus)
     }
     queries = {identity: _string(row, "text", where) for identity, row, where in _rows(asked)}
@@ -119,8 +119,13 @@ def _rows(file: Path) -> Iterator[tuple[str, dict[str, Any], str]]:
         yield identity, row, where
 
 
-def _string(row: Mapping[str, Any], field: str, where: str, *, default: str | None = None) -> str:
-    value = row.get(field, default)
+def _title(row: Mapping[str, Any], where: str) -> str:
+    """Some collections leave it out where there is none, others say null."""
+    return "" if row.get("title") is None else _string(row, "title", where)
+
+
+def _string(row: Mapping[str, Any], field: str, where: str) -> str:
+    value = row.get(field)
     if not isinstance(value, str):
         raise DataError(f"{where}: {field} is missing or no string")
     return value

@@ -41,6 +41,8 @@ class Postprocess(Generic[P]):
     """A post-processing as its paper has it."""
 
     summary: str
+    citation: str
+    """BibTeX of the paper, for the card of what it is fitted to."""
     params: P
     """As published, a frozen dataclass."""
     fit: Fit[P]

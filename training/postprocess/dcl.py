@@ -1,6 +1,8 @@
 """The dimension-wise contrastive loss alone: a linear map between pooling and the unit vector, the encoder frozen.
 
-SimCSE++ (Xu et al., EMNLP 2023) trains the encoder with this loss; on a frozen one it is post-processing.
+Xu, Shao, Chen and Liu, "SimCSE++: Improving Contrastive Learning for Sentence Embeddings from Two Perspectives"
+(EMNLP 2023), ACL 2023.emnlp-main.737, arXiv:2305.13192, equation 5. The paper trains the encoder with this loss; on a
+frozen one it is post-processing.
 """
 
 from __future__ import annotations
@@ -16,8 +18,10 @@ from torch import Tensor, nn
 from models.encoder import Encoder
 from models.transform import Affine
 from training.corpus import Corpus
+from training.fields import check_finite
 from training.objectives.base import Needs
 from training.objectives.decorrelation import dimension_contrast
+from training.objectives.imsimcse import CITATION
 from training.postprocess.base import Fitted, Postprocess, PostprocessError, check_above_zero
 from training.postprocess.vectors import sentence_batches
 from training.views import ViewEncoder, in_passes
@@ -38,6 +42,7 @@ class DCLParams:
     """Chosen on STS: ten times as much takes more off the loss, and off STS too (docs/objectives.md)."""
 
     def __post_init__(self) -> None:
+        check_finite(self)
         check_above_zero(self, "temperature", "epochs", "learning_rate")
         if self.batch_size < 2:
             raise ValueError(f"batch_size: {self.batch_size} sentence does not vary")
@@ -89,6 +94,7 @@ def fit(encoder: Encoder, corpus: Corpus, params: DCLParams, *, seed: int, strea
 
 POSTPROCESS = Postprocess(
     summary="DCL: a linear map trained by the dimension-wise contrastive loss on two dropout views",
+    citation=CITATION,
     params=DCLParams(),
     fit=fit,
 )

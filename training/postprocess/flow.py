@@ -1,4 +1,9 @@
-"""BERT-flow: a normalising flow that makes pooled vectors Gaussian (Li et al., EMNLP 2020)."""
+"""BERT-flow: a normalising flow that makes pooled vectors Gaussian.
+
+Li, Zhou, He, Wang, Yang and Li, "On the Sentence Embeddings from Pre-trained Language Models" (EMNLP 2020),
+ACL 2020.emnlp-main.733, arXiv:2011.05864. The flow is Glow: Kingma and Dhariwal, "Glow: Generative Flow with Invertible
+1x1 Convolutions" (NeurIPS 2018), arXiv:1807.03039.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +20,7 @@ from torch.nn.utils import clip_grad_norm_
 from models.encoder import Encoder
 from models.flow import LOG_SCALE_FACTOR, ActNorm, AdditiveCoupling, Flow
 from training.corpus import Corpus
+from training.fields import check_finite
 from training.postprocess.base import Fitted, Postprocess, PostprocessError, check_above_zero
 from training.postprocess.vectors import pooled_batches
 
@@ -41,6 +47,7 @@ class FlowParams:
     clip_norm: float = 1.0
 
     def __post_init__(self) -> None:
+        check_finite(self)
         check_above_zero(self, "levels", "depth", "hidden", "epochs", "learning_rate", "clip_norm")
         if self.batch_size < 2:
             raise ValueError(f"batch_size: {self.batch_size} sentence has no variance to begin with")
@@ -127,8 +134,19 @@ def _standardise(actnorm: nn.Module, inputs: tuple[Tensor]) -> None:
     actnorm.log_scale.copy_(-(deviation + 1e-6).log() / LOG_SCALE_FACTOR)
 
 
+CITATION = """\
+@inproceedings{li2020sentence,
+  title = {On the Sentence Embeddings from Pre-trained Language Models},
+  author = {Li, Bohan and Zhou, Hao and He, Junxian and Wang, Mingxuan and Yang, Yiming and Li, Lei},
+  booktitle = {Proceedings of the 2020 Conference on Empirical Methods in Natural Language Processing},
+  year = {2020},
+  url = {https://aclanthology.org/2020.emnlp-main.733}
+}
+"""
+
 POSTPROCESS = Postprocess(
     summary="BERT-flow: Glow on the vector, its latents standard normal",
+    citation=CITATION,
     params=FlowParams(),
     fit=fit,
 )

@@ -1,4 +1,8 @@
-"""BERT-whitening: vectors of mean zero and covariance identity (Su et al., 2021, arXiv:2103.15316)."""
+"""BERT-whitening: vectors of mean zero and covariance identity.
+
+Su, Cao, Liu and Ou, "Whitening Sentence Representations for Better Semantics and Faster Retrieval" (2021),
+arXiv:2103.15316.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +35,11 @@ class WhiteningParams:
 
 
 class Moments:
-    """Mean and covariance of a stream of vectors, float64, in memory of D x D (Chan, Golub and LeVeque, 1983)."""
+    """Mean and covariance of a stream of vectors, float64, in memory of D x D.
+
+    Chan, Golub and LeVeque, "Algorithms for Computing the Sample Variance: Analysis and Recommendations" (The American
+    Statistician 37, 1983), doi:10.1080/00031305.1983.10483115.
+    """
 
     def __init__(self, dim: int) -> None:
         self.count = 0
@@ -95,8 +103,19 @@ def fit(encoder: Encoder, corpus: Corpus, params: WhiteningParams, *, seed: int,
     return Fitted(Affine.of(moments.mean.float(), matrix.float()), {"sentences": moments.count})
 
 
+CITATION = """\
+@article{su2021whitening,
+  title = {Whitening Sentence Representations for Better Semantics and Faster Retrieval},
+  author = {Su, Jianlin and Cao, Jiarun and Liu, Weijie and Ou, Yangyiwen},
+  journal = {arXiv preprint arXiv:2103.15316},
+  year = {2021},
+  url = {https://arxiv.org/abs/2103.15316}
+}
+"""
+
 POSTPROCESS = Postprocess(
     summary="BERT-whitening: mean zero, covariance identity, the leading directions first",
+    citation=CITATION,
     params=WhiteningParams(),
     fit=fit,
 )

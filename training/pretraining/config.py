@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, Self
 
 from training.config import LEAST_LENGTH, ConfigError, checked, place
-from training.fields import kinds, settings
+from training.fields import check_finite, kinds, settings
 
 POSITIVE = (
     *("layers", "width", "heads", "max_length", "batch_size", "chunk_size", "steps", "eval_every"),
@@ -57,6 +57,10 @@ class PretrainConfig:
     device: str = "auto"
 
     def __post_init__(self) -> None:
+        try:
+            check_finite(self)
+        except ValueError as error:
+            raise ConfigError(str(error)) from error
         for name in POSITIVE:
             value = getattr(self, name)
             if value is not None and not value > 0:

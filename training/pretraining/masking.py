@@ -20,10 +20,10 @@ RANDOM_SHARE = 0.1
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """What masking has to know of a tokenizer's V tokens."""
+    """What masking has to know of a tokenizer's tokens, whose ids are all below V."""
 
     special: NDArray[np.bool_]
-    """(V,) [CLS], [SEP], [UNK] and the like: never hidden, never drawn"""
+    """(V,) [CLS], [SEP], [UNK] and the like, and ids that no token has: never hidden, never drawn"""
     inside: NDArray[np.bool_]
     """(V,) the tokens that go on with a word"""
     mask: int
@@ -41,11 +41,16 @@ class Vocabulary:
             raise ValueError("not a WordPiece tokenizer, so where a word begins is not known")
         if tokenizer.mask_token_id is None or tokenizer.cls_token_id is None:
             raise ValueError("the tokenizer lacks [MASK] or [CLS]")
-        names = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
-        special = np.zeros(len(names), dtype=bool)
+        ids = tokenizer.get_vocab()
+        inside = np.zeros(max(ids.values()) + 1, dtype=bool)
+        inside[[i for name, i in ids.items() if name.startswith(pieces.continuing_subword_prefix)]] = True
+        special = np.ones_like(inside)
+        special[list(ids.values())] = False
         special[tokenizer.all_special_ids] = True
-        inside = np.array([name.startswith(pieces.continuing_subword_prefix) for name in names])
         return cls(special, inside & ~special, tokenizer.mask_token_id, tokenizer.cls_token_id)
+
+    def __len__(self) -> int:
+        return len(self.special)
 
 
 @dataclass(frozen=True)

@@ -86,12 +86,12 @@ def initial(config: PretrainConfig, device: torch.device) -> MaskedLM:
     folder = resolve(config.tokenizer)
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder)
-        Vocabulary.of(tokenizer)
+        vocabulary = Vocabulary.of(tokenizer)
     except (OSError, ValueError) as error:
         raise ConfigError(f"tokenizer: {config.tokenizer}: {error}") from error
     tokenizer.model_max_length = config.max_length
     architecture = BertConfig(
-        vocab_size=len(tokenizer),
+        vocab_size=len(vocabulary),
         hidden_size=config.width,
         num_hidden_layers=config.layers,
         num_attention_heads=config.heads,

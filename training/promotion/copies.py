@@ -14,8 +14,17 @@ from models.bundle import Bundle, BundleError, Manifest
 COMPUTED = {"format_version", "files", "fingerprint"}
 
 
-def copy(source: Bundle, folder: Path, *, dropped: Collection[str] = (), added: Mapping[str, bytes]) -> Bundle:
+def copy(
+    source: Bundle,
+    folder: Path,
+    *,
+    dropped: Collection[str] = (),
+    added: Mapping[str, bytes],
+    scores: Mapping[str, float] | None = None,
+) -> Bundle:
     """`source` without the files `dropped` and with those `added`, as the new bundle `folder`; hard links if possible.
+
+    `scores` are those of its manifest; by default the source's.
 
     Raises:
         BundleError: the source was altered since it was loaded.
@@ -27,7 +36,8 @@ def copy(source: Bundle, folder: Path, *, dropped: Collection[str] = (), added: 
             _link(source.folder / path, draft / path)
         for path, content in added.items():
             (draft / path).write_bytes(content)
-        written = bundle.write_manifest(draft, **_facts(source.manifest))
+        facts = _facts(source.manifest) | ({} if scores is None else {"scores": dict(scores)})
+        written = bundle.write_manifest(draft, **facts)
         for path in kept:
             if written.files[path] != source.manifest.files[path]:
                 raise BundleError(f"{source.folder / path}: altered while it was promoted")

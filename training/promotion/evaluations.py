@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from models.bundle import REPORT, Bundle
 from training.evaluation.pairs import STS_TASKS
+from training.evaluation.retrieval import NDCG10
 from training.promotion.ledger import PromotionError
+from training.publish import STS_MEAN
 from training.report.judged import ReportError
 from training.report.page import render
 
@@ -20,7 +22,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     "transfer": ("MR", "CR", "SUBJ", "MPQA", "SST2", "TREC", "MRPC"),
 }
 """What `--require` may call by one name."""
-SCORES = {"sts": ("spearman", "all"), "transfer": ("accuracy",), "retrieval": ("ndcg10",)}
+SCORES = {"sts": ("spearman", "all"), "transfer": ("accuracy",)}
 """Where an evaluation has the score of a task of each family."""
 MALFORMED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 """What a page is answered with that is made from anything but an evaluation."""
@@ -50,16 +52,17 @@ def attached(bundle: Bundle, files: Sequence[Path]) -> list[Evaluation]:
     return found
 
 
+def scores(evaluations: Sequence[Evaluation]) -> dict[str, float]:
+    """What they say, by the names that a manifest has for it; of a score that several have, the first one's."""
+    return {name: score for each in reversed(evaluations) for name, score in _scores(each)}
+
+
 def present(bundle: Bundle, evaluations: Sequence[Evaluation]) -> set[str]:
     """The tasks that have a number as their score; `retrieval` is there with any of its collections."""
-    tasks = {name for name, score in (bundle.manifest.scores or {}).items() if _is_score(score)}
-    for evaluation in evaluations:
-        for family, path in SCORES.items():
-            content = evaluation.get(family) or {}
-            named = content.get("tasks") if family in FAMILIES else content
-            scored = {name for name, score in (named or {}).items() if _is_score(_at(score, path))}
-            tasks |= scored | ({family} if scored and family not in FAMILIES else set())
-    return tasks
+    own = {name for name, score in (bundle.manifest.scores or {}).items() if _is_score(score)}
+    tasks = own | scores(evaluations).keys()
+    collections = {name.removesuffix(f" {NDCG10}") for name in tasks if name.endswith(f" {NDCG10}")}
+    return tasks | collections | ({"retrieval"} if collections else set())
 
 
 def missing(required: Sequence[str], tasks: set[str]) -> list[str]:
@@ -95,11 +98,24 @@ def _shown(evaluations: Sequence[Evaluation], files: str) -> None:
         raise PromotionError(f"{files}: can't be shown ({type(error).__name__}: {error})") from error
 
 
+def _scores(evaluation: Evaluation) -> Iterator[tuple[str, float]]:
+    """Only numbers: an evaluation is whatever a file holds."""
+    collections = evaluation.get("retrieval") or {}
+    places = {
+        STS_MEAN: ("sts", "mean"),
+        **{name: (family, "tasks", name, *SCORES[family]) for family, names in FAMILIES.items() for name in names},
+        **{f"{name} {NDCG10}": ("retrieval", name, "ndcg10") for name in collections},
+    }
+    for name, place in places.items():
+        if _is_score(score := _at(evaluation, place)):
+            yield name, float(score)
+
+
 def _at(score: object, path: Sequence[str]) -> object:
     for name in path:
         score = score.get(name) if isinstance(score, dict) else None
     return score
 
 
-def _is_score(score: object) -> bool:
+def _is_score(score: object) -> TypeGuard[float]:
     return isinstance(score, int | float) and not isinstance(score, bool) and math.isfinite(score)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TextIO
 
-from models.bundle import FP32, REPORT, REPORT_PAGE, Bundle
+from models import card, origin
+from models.bundle import CARD, FP32, REPORT, REPORT_PAGE, Bundle
 from training.progress import encode_visibly
 from training.promotion import checks, evaluations
 from training.promotion.checks import Bar, Judges
@@ -73,11 +74,16 @@ def promote(
             best = place.ledger.best(judges.yardstick.metric, judges.yardstick.sample)
             bar = Bar(margin=terms.margin, incumbent=incumbent, broken=bool(served) and not incumbent, best=best)
             rest = [checks.golden(found), checks.required(found, attached, terms.require)]
-            rest.append(checks.attempted(checks.NOT_WORSE, partial(checks.not_worse, found, bar, judges)))
+            compared = checks.attempted(checks.NOT_WORSE, partial(checks.not_worse, found, bar, judges))
+            rest.append(compared)
             engines = tried(found, judges, machine)
             decision = replace(decision, checks=[first, *rest, engines.check])
             if decision.outcome == "promoted":
-                decision = _serve(found, incumbent, decision, place=place, attached=attached, engines=engines)
+                measured = {judges.yardstick.named: compared.numbers["candidate"]} if judges.yardstick.named else {}
+                known = (found.manifest.scores or {}) | measured | evaluations.scores(attached)
+                decision = _serve(
+                    found, incumbent, decision, place=place, attached=attached, scores=known, engines=engines
+                )
         place.ledger.append(decision.to_json())
         if decision.outcome == "promoted":
             sweep(place)
@@ -91,17 +97,25 @@ def _serve(
     *,
     place: Place,
     attached: Sequence[Evaluation],
+    scores: Mapping[str, float],
     engines: Engines,
 ) -> Decision:
     """The copies first, then the link: a crash leaves the old bundle served until the last step, then the new."""
     served = kept(place, decision.incumbent, incumbent)
     name = place.free_name(candidate.manifest.fingerprint[:SHORT])
     decision = replace(decision, incumbent=served, copy=name)
-    added = _report(candidate, attached, decision) | engines.documents()
-    made = copy(candidate, place.copies / name, dropped=engines.dropped(candidate), added=added)
+    added = _report(candidate, attached, decision) | _card(candidate, scores) | engines.documents()
+    made = copy(candidate, place.copies / name, dropped=engines.dropped(candidate), added=added, scores=scores)
     engines.remember(made)
     place.point(name)
     return decision
+
+
+def _card(candidate: Bundle, scores: Mapping[str, float]) -> dict[str, bytes]:
+    """Its own with the scores that are known by now: what else it says, it says again."""
+    folder = candidate.folder.resolve()  # no path that is a name, too, such as minilm
+    said = origin.read(str(folder), folder)
+    return {CARD: card.text(replace(candidate.manifest, scores=dict(scores)), said).encode()}
 
 
 def _report(candidate: Bundle, attached: Sequence[Evaluation], decision: Decision) -> dict[str, bytes]:

@@ -47,6 +47,8 @@ class Yardstick(Protocol):
     """Scores encoders, and says how far two of them are apart."""
 
     metric: str
+    named: str | None
+    """What a manifest calls the score; None for one that is of the corpus that was at hand, and no bundle's own."""
     sample: str
     """The hash of what is scored: scores of one metric on one sample can be compared later."""
     limits: Mapping[str, float]
@@ -74,6 +76,7 @@ class Labelled:
     """Spearman x 100 on STS-B dev; for engines also the mean of the seven STS tasks where all are there."""
 
     metric = "STS-B dev"
+    named: str | None = sts.STSB_DEV_METRIC
 
     def __init__(self, data: Path) -> None:
         """Reads what is there.
@@ -111,6 +114,7 @@ class Unlabelled:
     """MRR@10 x 100 of finding a held-out sentence's other half."""
 
     metric = "self-retrieval"
+    named: str | None = None
 
     def __init__(self, corpus: Corpus) -> None:
         """Halves the held-out sentences.
@@ -152,6 +156,7 @@ class Searched:
         """
         self._collection = beir.find(data, name)
         self.metric = f"{name} {NDCG10}"
+        self.named: str | None = self.metric
         self.sample = _hash([[*part.items()] for part in astuple(self._collection)])
         self.limits: Mapping[str, float] = {self.metric: max(DRIFT, FLIPS * SECOND / len(self._collection.queries))}
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import io
+import re
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +17,7 @@ from models.export import export
 from models.transform import TRANSFORMS, Transform
 from serving.engines import ENGINES
 from serving.ports import EngineOptions
+from training import cli
 from training.corpus import Corpus
 from training.postprocess import POSTPROCESSES
 from training.postprocess.base import PostprocessError
@@ -107,3 +110,18 @@ def test_the_manifest_knows_the_transform(name: str, encoder: Encoder, corpus: C
     transform = apply(name, encoder, corpus)
     export(encoder, tmp_path / name, name=name, backbone="tiny")
     assert bundle.load(tmp_path / name).manifest.transform == {"kind": transform.kind, **transform.sizes}
+
+
+def test_its_paper_is_named_where_it_is_written_and_cited_in_the_card(
+    name: str, tiny_backbone: Path, corpus_file: Path, tmp_path: Path
+) -> None:
+    chosen = POSTPROCESSES[name]
+    source = " ".join((inspect.getdoc(inspect.getmodule(chosen.fit)) or "").split())
+    (title,) = re.findall(r"^  title = {(.+)},$", chosen.citation, re.MULTILINE)
+    (author,) = re.findall(r"^  author = {(.+)},$", chosen.citation, re.MULTILINE)
+    assert title in source and re.search(r"arXiv:\d{4}\.\d{5}", source)
+    assert all(each.split(",")[0] in source for each in author.split(" and "))
+    out = tmp_path / name
+    arguments = ["postprocess", name, str(tiny_backbone), "--out", str(out), "--corpus", str(corpus_file)]
+    assert cli.main([*arguments, "--pooling", "mean"]) == 0
+    assert chosen.citation.strip() in (out / bundle.CARD).read_text()

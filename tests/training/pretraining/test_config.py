@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from training.config import ConfigError
+from training.fields import kinds
 from training.pretraining.config import PretrainConfig
 
 
@@ -27,3 +30,13 @@ def test_json_is_the_run() -> None:
         PretrainConfig.from_json(config.to_json().replace('"layers": 3', '"layers": "many"'))
     with pytest.raises(ConfigError, match="not the configuration of a run"):
         PretrainConfig.from_json("{")
+
+
+FLOATS = [name for name, kind in kinds(PretrainConfig).items() if kind is float]
+
+
+@given(st.sampled_from(FLOATS), st.sampled_from([math.nan, math.inf, -math.inf]))
+def test_a_number_that_is_not_finite_is_refused_by_its_name(name: str, value: float) -> None:
+    assert "weight_decay" in FLOATS
+    with pytest.raises(ConfigError, match=f"^{name}: {value} is not a finite number$"):
+        PretrainConfig().override({name: value})

@@ -109,6 +109,21 @@ def test_the_vocabulary_of_bert() -> None:
     assert vocabulary.special.sum() == 5 and (vocabulary.mask, vocabulary.cls) == (103, 101)
 
 
+@given(st.lists(st.integers(1, 9), min_size=7, max_size=7))
+def test_ids_that_no_token_has_are_never_hidden_and_never_drawn(steps: list[int]) -> None:
+    ids = np.cumsum(steps).tolist()
+    names = ("[UNK]", "[CLS]", "[MASK]", "a", "##b", "c", "##d")
+    pieces = models.WordPiece(dict(zip(names, ids, strict=True)), unk_token="[UNK]")
+    tokenizer = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+        tokenizer_object=Tokenizer(pieces), unk_token="[UNK]", cls_token="[CLS]", mask_token="[MASK]"
+    )
+    vocabulary = Vocabulary.of(tokenizer)
+    assert len(vocabulary) == ids[-1] + 1, "the model has a row for the highest"
+    assert np.flatnonzero(~vocabulary.special).tolist() == ids[3:]
+    assert np.flatnonzero(vocabulary.inside).tolist() == [ids[4], ids[6]]
+    assert (vocabulary.cls, vocabulary.mask) == (ids[1], ids[2])
+
+
 def test_a_tokenizer_without_word_pieces_is_refused() -> None:
     other = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordLevel({"a": 0}, unk_token="a")))  # type: ignore[no-untyped-call]
     with pytest.raises(ValueError, match="not a WordPiece tokenizer"):

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import json
+import shutil
 import warnings
 from collections.abc import Callable
 from itertools import pairwise
@@ -139,6 +141,26 @@ def test_what_is_held_out_is_asked_whole_and_the_same_whatever_the_seed(
     assert sum(each.ids.numel() for each in found[0]) == tokens and tokens % config.max_length
     for one, other in zip(*found, strict=True):
         assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+def test_a_tokenizer_with_gaps_in_its_ids_is_learnt_from(
+    config: PretrainConfig, tiny_backbone: Path, tmp_path: Path
+) -> None:
+    """The same corpus with every word's id moved up by ten: the same is asked, of a model with ten rows more."""
+    folder = Path(shutil.copytree(tiny_backbone, tmp_path / "gaps"))
+    content = json.loads((folder / "tokenizer.json").read_text())
+    first_word = 5
+    ids = content["model"]["vocab"]
+    ids.update({name: i + 10 for name, i in ids.items() if i >= first_word})
+    (folder / "tokenizer.json").write_text(json.dumps(content))
+    plain, moved = (
+        initial(config.override({"tokenizer": str(each)}), torch.device("cpu")) for each in (tiny_backbone, folder)
+    )
+    assert moved.bert.config.vocab_size == plain.bert.config.vocab_size + 10
+    (expected,), (questions,) = (next(batches_of(config, model).after(0, START)).chunks for model in (plain, moved))
+    assert torch.equal(questions.places, expected.places)
+    assert torch.equal(questions.labels, expected.labels + 10)
+    assert torch.isfinite(moved(*questions)[0])
 
 
 def test_what_makes_a_cpu_quick_is_left_out_elsewhere(config: PretrainConfig) -> None:

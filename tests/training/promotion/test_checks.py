@@ -30,6 +30,7 @@ class Given:
 
     def __init__(self, *scores: float | Exception, sample: str = "a") -> None:
         self.sample = sample
+        self.named: str | None = None
         self.limits: Mapping[str, float] = {"given": 0.2}
         self._scores = list(scores)
 

@@ -38,6 +38,7 @@ from training.promotion.yardsticks import Judged
 
 class Equal:
     metric = sample = "equal"
+    named: str | None = None
     limits = {"equal": 0.2}
     def judge(self, encode): return Judged(80.0, np.zeros(2))
     def compare(self, a, b): return Comparison(0.0, 0.0, 0.0, 0.5)

@@ -38,6 +38,7 @@ class Told:
     metric = sample = "told"
 
     def __init__(self, *scores: float | Exception) -> None:
+        self.named: str | None = None
         self.limits: Mapping[str, float] = {"told": 0.2}
         self._scores = list(scores)
 
