@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-settings.register_profile("any-speed", deadline=None)  # no test asserts a wall time
-settings.load_profile("any-speed")
+settings.register_profile("thorough", deadline=None)  # no test asserts a wall time
+settings.register_profile("brief", settings.get_profile("thorough"), max_examples=30)
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -26,6 +26,11 @@ WORDS = (
     "night morning evening time hour minute red green blue white black big small long short fast slow hot cold new "
     "old good bad run walk sing play read write eat drink sleep see hear say speak think know find give take make"
 ).split()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Laws are tried on all examples where the slow tests run, too."""
+    settings.load_profile("brief" if config.option.markexpr == "not slow" else "thorough")
 
 
 @pytest.fixture

@@ -86,6 +86,10 @@ FAMILIES = [
         dropout=("attention_dropout", "mlp_dropout", "embedding_dropout"),
     ),
 ]
+A_FEW_POOLINGS = [
+    pytest.param(name, marks=[pytest.mark.slow] if name in ("first_last", "last2") else []) for name in POOLINGS
+]
+"""Two of one layer and one of two; with the slow tests all."""
 
 
 @pytest.fixture(scope="module", params=FAMILIES, ids=lambda family: family.name)
@@ -139,7 +143,7 @@ def test_the_graph_computes_what_torch_computes(backbone: Path, tmp_path: Path) 
     assert check_parity(encoder, tmp_path / "model.onnx") <= PARITY
 
 
-@pytest.mark.parametrize("pooling", POOLINGS)
+@pytest.mark.parametrize("pooling", A_FEW_POOLINGS)
 def test_every_pooling_of_a_family_without_absolute_positions_is_exported(tmp_path: Path, pooling: str) -> None:
     FAMILIES[-1].write(tmp_path)
     encoder = Encoder.load(tmp_path, pooling=pooling)

@@ -37,7 +37,7 @@ def test_a_text_has_one_vector_alone_and_in_any_batch(run: Runner, texts: list[s
     assert (together * alone).sum(axis=1).min() >= ALIKE[run.pair.precision]
 
 
-@pytest.mark.parametrize(("threads", "streams"), [(1, 1), (2, 2), (16, 8)])
+@pytest.mark.parametrize(("threads", "streams"), [(1, 1), (2, 2), pytest.param(16, 8, marks=pytest.mark.slow)])
 def test_streams_side_by_side_and_all_threads_on_one_batch_give_the_same_vectors(
     run: Runner, threads: int, streams: int
 ) -> None:
@@ -138,7 +138,9 @@ print(pair)
 """
 
 
-@pytest.mark.parametrize("instructions", ["AVX512_CORE", "AVX2", "SSE41"])
+@pytest.mark.parametrize(
+    "instructions", ["AVX2", *(pytest.param(one, marks=pytest.mark.slow) for one in ("AVX512_CORE", "SSE41"))]
+)
 def test_a_cpu_without_amx_or_avx512_gets_what_runs_there_and_the_same_vectors(
     tiny_bundle: Path, tmp_path: Path, instructions: str
 ) -> None:

@@ -15,8 +15,11 @@ from starlette.requests import Request
 
 from serving.api.auth import scope_for
 from serving.app import create_app
+from serving.engines import ENGINES
 from serving.keys import Key, changed_keys, digest
 from serving.service import Service
+from serving.settings import Settings
+from serving.stores import STORES
 
 BEARER = {"authorization": "Bearer all"}
 KEYS = {
@@ -31,21 +34,30 @@ def bearer(name: str) -> dict[str, str]:
     return {"authorization": f"Bearer {name}"}
 
 
-@pytest.fixture
-def keys_file(tmp_path: Path) -> Path:
-    with changed_keys(tmp_path / "keys.json") as keys:
+def keys_in(folder: Path) -> Path:
+    with changed_keys(folder / "keys.json") as keys:
         keys.extend(KEYS.values())
-    return tmp_path / "keys.json"
+    return folder / "keys.json"
 
 
-@pytest.fixture
-def guarded(
-    make_service: Callable[..., Service], keys_file: Path, wait_until_ready: Callable[[TestClient], None]
+@pytest.fixture(scope="module")
+def _guarded(
+    tmp_path_factory: pytest.TempPathFactory, wait_until_ready: Callable[[TestClient], None]
 ) -> Iterator[TestClient]:
-    app = create_app(make_service(api_keys_file=keys_file))
-    with TestClient(app, raise_server_exceptions=False) as client:
+    folder = tmp_path_factory.mktemp("guarded")
+    settings = Settings(data=folder, no_demo=True, engine="fake", api_keys_file=keys_in(folder))
+    service = Service(settings, ENGINES["fake"](folder), STORES["sqlite"](folder / "corpora"))
+    with TestClient(create_app(service), raise_server_exceptions=False) as client:
         wait_until_ready(client)
         yield client
+
+
+@pytest.fixture
+def guarded(_guarded: TestClient) -> Iterator[TestClient]:
+    """One server for the module, without any corpus at the start of each test."""
+    yield _guarded
+    for corpus in _guarded.get("/corpora", headers=BEARER).json()["corpora"]:
+        _guarded.delete(f"/corpora/{corpus['name']}", headers=BEARER)
 
 
 @pytest.mark.parametrize("path", ["/", "/health", "/livez", "/readyz", "/ping", "/metrics", "/docs", "/openapi.json"])
@@ -189,7 +201,8 @@ def test_a_key_sees_its_corpora_alone(guarded: TestClient) -> None:
     assert guarded.get("/corpora/other", headers=BEARER).status_code == 200
 
 
-def test_openai_s_client_takes_its_key(launch: Callable[..., Any], keys_file: Path) -> None:
+def test_openai_s_client_takes_its_key(launch: Callable[..., Any], tmp_path: Path) -> None:
+    keys_file = keys_in(tmp_path)
     server = launch("--api-keys-file", str(keys_file))
     with openai.OpenAI(base_url=f"{server.address}/v1", api_key="reader", max_retries=0) as known:
         assert known.embeddings.create(model="any", input="a").usage.prompt_tokens > 0

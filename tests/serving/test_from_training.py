@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,8 +11,8 @@ import numpy as np
 import pytest
 
 from models.__main__ import main as verify_bundle
+from training.cli import main as train
 
-ROOT = Path(__file__).resolve().parents[2]
 SENTENCES = [
     f"The {who} will {does} the {what} in the {when}."
     for who in ("man", "woman", "child", "teacher", "writer")
@@ -32,12 +30,13 @@ def test_train_export_serve_search(
 
     (tmp_path / "corpus.txt").write_text("\n".join(SENTENCES) + "\n")
     bundle = tmp_path / "artifacts" / "mine"
-    trained = _command(
-        "training", "train", "simcse", "--backbone", str(tiny_backbone), "--corpus", str(tmp_path / "corpus.txt"),
+    given = [
+        "train", "simcse", "--backbone", str(tiny_backbone), "--corpus", str(tmp_path / "corpus.txt"),
         "--out", str(bundle), "--max-steps", "6", "--set", f"run={tmp_path / 'run'}", "--set", "eval_every=3",
         "--set", "learning_rate=0.001",
-    )  # fmt: skip
-    assert str(bundle) in trained
+    ]  # fmt: skip
+    assert train(given) == 0
+    assert str(bundle) in capsys.readouterr().out
     manifest = json.loads((bundle / "manifest.json").read_text())
     assert manifest["objective"] == "simcse"
     assert manifest["run"]["config"]["corpus"] == [str(tmp_path / "corpus.txt")]
@@ -57,11 +56,3 @@ def test_train_export_serve_search(
     again = launch("--bundle", str(bundle), engine="onnxruntime")
     found = again.client.post("/corpora/mine/search", json={"queries": SENTENCES[::10], "k": 1}).json()["results"]
     assert [result["hits"][0]["id"] for result in found] == [str(i) for i in range(0, len(SENTENCES), 10)]
-
-
-def _command(*arguments: str) -> str:
-    ended = subprocess.run(
-        [sys.executable, "-m", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
-    )
-    assert ended.returncode == 0, ended.stderr
-    return ended.stdout

@@ -1,11 +1,7 @@
-"""Loss and gradients of runs, in double precision; of as many processes as run this together.
-
-`python -m tests.training.gradients CONFIG …`, in each of them
-"""
+"""Loss and gradients of runs, in double precision; of as many processes as compute them together."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -21,6 +17,7 @@ from training.devices import Devices
 
 def compute(files: Iterable[Path]) -> None:
     """After two steps of nine sentences, of a whole batch; each is left beside its configuration."""
+    torch.set_num_threads(1)
     for file in files:
         config = RunConfig.from_json(file.read_text())
         devices = Devices(config.device)
@@ -39,8 +36,3 @@ def compute(files: Iterable[Path]) -> None:
         named = {**dict(state.encoder.named_parameters()), **dict(state.objective.named_parameters())}
         grads = {name: weight.grad for name, weight in named.items() if weight.grad is not None}
         save_file(grads | values, file.with_suffix(f".{devices.count}.{devices.rank}"))
-
-
-if __name__ == "__main__":
-    torch.set_num_threads(1)
-    compute(map(Path, sys.argv[1:]))

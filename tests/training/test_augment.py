@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from copy import deepcopy
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -131,9 +133,13 @@ def backbone(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     return folder
 
 
+shared = cache(Encoder.load)
+"""Encoders of which no test leaves another behind."""
+
+
 def encoder_of(folder: Path, pooling: str = "mean") -> tuple[Encoder, Tensor, Tensor]:
     """An encoder without dropout, and a batch with padding."""
-    encoder = Encoder.load(folder, pooling=pooling).eval()
+    encoder = deepcopy(shared(folder, pooling=pooling)).eval()
     return encoder, *encoder.tensors(encoder.tokenizer.encode(SENTENCES))
 
 

@@ -7,7 +7,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -17,6 +17,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from tests.conftest import PATIENCE
+from tests.training.forks import forked
 from tests.training.gradients import compute
 from training.assembly import initial
 from training.config import ConfigError, RunConfig, from_preset
@@ -26,7 +28,6 @@ from training.record import METRICS
 from training.speed import FIGURES
 
 MakeConfig = Callable[..., RunConfig]
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def launched(processes: int, *command: str) -> subprocess.CompletedProcess[str]:
@@ -42,23 +43,15 @@ def launched(processes: int, *command: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def two_processes(*command: str) -> None:
-    """What `torchrun` tells two processes, without a third that starts them."""
+def two_processes(files: Sequence[Path]) -> None:
+    """`compute` as `torchrun` would begin it twice."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    told = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
-    both = [
-        subprocess.Popen(
-            [sys.executable, *command],
-            cwd=ROOT,
-            env=os.environ | told | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in (0, 1)
-    ]
-    said = [process.communicate(timeout=300)[1] for process in both]
-    assert [process.returncode for process in both] == [0, 0], "\n".join(said)
+    told = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    both = [forked(compute, files, environment=told | {"RANK": str(rank), "LOCAL_RANK": str(rank)}) for rank in (0, 1)]
+    for process in both:
+        process.join(PATIENCE)
+    assert [process.exitcode for process in both] == [0, 0]
 
 
 def described(config: RunConfig, folder: Path, name: str) -> str:
@@ -74,9 +67,9 @@ CASES = [*OBJECTIVES, "simcse in chunks"]
 def computed(tiny_backbone: Path, corpus_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Loss and gradients of every case, by one process and by two: `<case>.<processes>.<rank>`."""
     folder = tmp_path_factory.mktemp("gradients")
-    files = [described(_without_chance(case, tiny_backbone, corpus_file), folder, case) for case in CASES]
-    compute(map(Path, files))
-    two_processes("-m", "tests.training.gradients", *files)
+    files = [Path(described(_without_chance(case, tiny_backbone, corpus_file), folder, case)) for case in CASES]
+    compute(files)
+    two_processes(files)
     return folder
 
 

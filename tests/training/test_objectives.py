@@ -93,7 +93,7 @@ def backward(objective: Any, views: Views) -> None:
 
 @every_variant
 @given(n=st.integers(1, 9), seed=st.integers(0, 99), scale=st.sampled_from([0.0, 1e-6, 1.0, 1e4]))
-@settings(max_examples=25)
+@settings(max_examples=settings().max_examples // 4)
 def test_terms_are_finite_on_any_finite_input(name: str, params: Any, n: int, seed: int, scale: float) -> None:
     objective = build(name, params)
     views = views_for(objective, n, seed=seed, scale=scale)
@@ -113,7 +113,7 @@ def test_same_seed_same_value(name: str, params: Any) -> None:
 
 @variants(but=NOISE_OF_ITS_OWN)
 @given(order=st.permutations(range(7)))
-@settings(max_examples=20)
+@settings(max_examples=settings().max_examples // 5)
 def test_the_order_of_sentences_does_not_matter(name: str, params: Any, order: list[int]) -> None:
     objective = build(name, params).double()  # in float32 the axes of near eigenvalues are undecided
     views = double(views_for(objective, 7))

@@ -32,8 +32,9 @@ def test_every_run_can_be_made(file: Path, backbone: str, width: int) -> None:
     trials = Study.read(file).override(published).trials()
     assert len(trials) == SIZES[file.stem]
     assert {trial.config.backbone for trial in trials} == {backbone}
+    for objective, params in {(trial.config.objective, trial.config.params) for trial in trials}:
+        OBJECTIVES[objective].build(params, width)
     for trial in trials:
-        OBJECTIVES[trial.config.objective].build(trial.config.params, width)
         if not trial.untrained:
             assert trial.config.preset.partition("+")[0] == backbone
             assert trial.config.max_steps == (STEPS.get(file.stem, 300) if backbone == "minilm" else None)

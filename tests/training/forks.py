@@ -1,0 +1,38 @@
+"""Processes that begin with torch imported: to import it takes longer than most of what is tested in one."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sys
+from collections.abc import Callable, Mapping
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+from typing import Any
+
+SERVER = multiprocessing.get_context("forkserver")
+"""One process of one thread, which imports all of this once and is forked from then on."""
+SERVER.set_forkserver_preload(["training.cli", "training.assembly", "tests.training.forks"])
+
+
+def forked(
+    work: Callable[..., Any], *given: Any, said: Path | None = None, environment: Mapping[str, str] | None = None
+) -> ForkServerProcess:
+    """Begins `work(*given)`, a function of a module, in a process of its own.
+
+    `said` has its stderr, else it is that of the tests; `environment` is set in it before.
+    """
+    process = SERVER.Process(target=_begin, args=(work, given, said, environment or {}), daemon=True)
+    process.start()
+    return process
+
+
+def _begin(work: Callable[..., Any], given: tuple[Any, ...], said: Path | None, environment: Mapping[str, str]) -> None:
+    os.environ.update(environment)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    if said:
+        file = os.open(said, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.dup2(file, sys.stderr.fileno())
+        os.close(file)
+    sys.exit(work(*given))
