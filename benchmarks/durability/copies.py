@@ -27,7 +27,9 @@ class Copies:
     writers: Sequence[Writes]
     made: dict[str, Moment] = field(default_factory=dict)
     restored: list[str] = field(default_factory=list)
-    """Ids: the last that was acknowledged, and those that were asked for since."""
+    """Ids: the last that was acknowledged, if one was, and those that were asked for since."""
+    there: bool = False
+    """Whether one was acknowledged: from then on there always is a copy."""
     seed: int = 0
 
     def make(self, client: httpx.Client) -> None:
@@ -49,7 +51,7 @@ class Copies:
             self.restored.append(chosen)
             asked = {"snapshot": chosen, "of": CORPUS}
             ended(client, started(client.put(f"/corpora/{COPY}/restore", json=asked)))
-            self.restored = [chosen]
+            self.restored, self.there = [chosen], True
 
     def check(self, client: httpx.Client, verdict: Verdict) -> None:
         """Those that were acknowledged are there, and the copy is one of those that it may be, whole."""
@@ -58,7 +60,7 @@ class Copies:
             verdict.note("lost", f"snapshot {lost}")
         names = {corpus["name"] for corpus in client.get("/corpora").json()["corpora"]}
         if COPY not in names:
-            if len(self.restored) == 1:
+            if self.there:
                 verdict.note("lost", f"corpus {COPY}")
             return
         found = sort_out(listed(client, COPY), verdict, COPY)
