@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -81,6 +82,18 @@ def test_decode_inverts_encode_and_refuses_foreign_ids(file: Path) -> None:
     for foreign in (tokenizer.vocab_size, -1):
         with pytest.raises(ValueError, match=f"token id {foreign} is outside"):
             tokenizer.decode([2, foreign])
+
+
+def test_the_highest_of_ids_with_gaps_is_decoded(file: Path, tmp_path: Path) -> None:
+    described = json.loads(file.read_text())
+    word = max(described["model"]["vocab"], key=described["model"]["vocab"].__getitem__)
+    described["model"]["vocab"][word] += 10
+    (tmp_path / "tokenizer.json").write_text(json.dumps(described))
+    tokenizer = Tokenizer(tmp_path / "tokenizer.json", max_length=64)
+    highest = described["model"]["vocab"][word]
+    assert tokenizer.decode([highest]) == word.removeprefix("##")
+    with pytest.raises(ValueError, match="outside the vocabulary"):
+        tokenizer.decode([highest + 1])
 
 
 def test_pieces_are_where_their_text_is_and_nothing_is_cut(file: Path) -> None:
