@@ -5,7 +5,7 @@ import { el, fill } from "./dom.js";
 import { changeKey, forgetRefusal, keysMatter } from "./key.js";
 import { failure, left, loading } from "./states.js";
 
-// The views, each in views/<name>.js, which exports `title` and `show(place, state)`.
+// Each in views/<name>.js, which exports `title` and `show(place, state)`.
 const VIEWS = {
 	search: "Search",
 	corpora: "Corpora",
@@ -25,11 +25,11 @@ let leaving = new AbortController();
 class State {
 	constructor(address, signal, remembered) {
 		this.address = address; // URLSearchParams
-		this.signal = signal; // aborted when the view is left: for calls, and listeners outside of its place
+		this.signal = signal; // aborted when the view is left
 		this.remembered = remembered; // what remember() was given when this entry of the history was left
 	}
 
-	// What back, forward and reload are to find again, and no link carries: kept in the history, as JSON.
+	// What back, forward and reload find again, and no link carries: kept in the history, as JSON.
 	remember(changes) {
 		if (!this.signal.aborted) remember(changes);
 	}
@@ -79,6 +79,7 @@ async function show({ moved = false } = {}) {
 	address.set("view", name);
 	forgetRefusal();
 	mark(address);
+	fill(main, loading()); // nobody types into what is left
 	try {
 		const [view] = await Promise.all([import(`./views/${name}.js`), ready(signal)]);
 		signal.throwIfAborted();
@@ -98,7 +99,7 @@ async function show({ moved = false } = {}) {
 	}
 }
 
-// Once the server can be asked; while it loads, the page says how far it is.
+// Once the server can be asked; until then, the page says how far it is.
 async function ready(signal) {
 	const info = await call("info", { signal });
 	encoder.textContent = `${info.served_model_name} · ${info.dim} dimensions`;

@@ -135,7 +135,8 @@ def test_a_server_that_went_away_says_so_and_comes_back(launch_once: Launcher, v
     server = launch_once(*data)
     fill(server.client, "houses", rows(40))
     page = visit(server.address, expected=[GONE])
-    expect(page.get_by_role("searchbox")).to_be_visible()
+    expect(page.get_by_role("status")).to_contain_text("Some of its documents")
+    expect(page.get_by_role("checkbox", name="garden")).to_be_visible()  # nothing more is asked for
     server.process.kill()
     server.process.wait()
     page.get_by_role("searchbox").fill("boiler")

@@ -63,6 +63,24 @@ def test_a_corpus_that_is_gone_does_not_break_a_view(server: Running, visit: Vis
         expect(page.get_by_role("heading", level=1, name=view.capitalize())).to_be_visible()
 
 
+def test_a_view_that_is_left_takes_no_words_with_it(server: Running, visit: Visit) -> None:
+    """Its field is gone while the next one is on its way, so nobody writes into what is about to be replaced."""
+    page = visit(server.address)
+    expect(page.get_by_role("searchbox")).to_be_visible()
+    held: list[Route] = []
+
+    def hold(route: Route) -> None:
+        held.append(route)
+
+    page.route("**/info", hold)
+    page.get_by_role("link", name="Search", exact=True).click()
+    expect(page.get_by_role("searchbox")).to_have_count(0)
+    expect(page.get_by_role("status")).to_contain_text("Loading")
+    held.pop().continue_()
+    search(page, "orchestra")
+    expect(page.get_by_text("orchestra of house").first).to_be_visible()
+
+
 @pytest.mark.parametrize("prefix", ["/tools/isosphere/", "/a%20b/"])
 def test_it_works_under_a_prefix_behind_a_proxy(server: Running, visit: Visit, prefix: str) -> None:
     with behind(server.address, prefix) as address:
