@@ -29,8 +29,8 @@ SIZES = (10_000, 100_000, 1_000_000)
 DIM = 384
 QUERIES = 1000
 ROUNDS, SECONDS = 3, 3.0
-PAIRED = ("ours, batches", "ours, one by one")
-"""Held against FAISS asked in the same way, round by round."""
+WAYS = {"batches": (100, 1), "batches side by side": (100, cpus.available()), "one by one": (1, cpus.available())}
+"""Queries at a time, and from how many callers at once. We and FAISS are asked in the same ways, round by round."""
 PEERS = {"txtai": 100, "qdrant": 10}
 """Queries that are given to each at a time; Qdrant's local mode compares one after the other with every vector."""
 JUDGED = 200
@@ -64,15 +64,10 @@ def _one_size(size: int) -> dict[str, Any]:
         figures |= {"index": report, "bytes_per_document": {k: v / size for k, v in ours.bytes().items()}}
         figures["open_s"] = round(ours.reopened(), 3)
         figures["memory_mb"] = memory_mb(os.getpid())
-        contestants: dict[str, tuple[Search, Take]] = {
-            "ours, batches": (ours.search, _taken(ours.search, queries, 100, 1)),
-            "ours, one by one": (ours.search, _taken(ours.search, queries, 1, cpus.available())),
-            "ours, exact": (_exactly(ours), _taken(_exactly(ours), queries, 100, 1)),
-        }
+        contestants = _asked("ours", ours.search, queries)
+        contestants["ours, exact"] = _exactly(ours), _taken(_exactly(ours), queries, *WAYS["batches"])
         if report["kind"] != "exact":
-            raw = Raw(folder / "ours", report)
-            contestants["faiss, batches"] = raw.search, _taken(raw.search, queries, 100, 1)
-            contestants["faiss, one by one"] = raw.search, _taken(raw.search, queries, 1, cpus.available())
+            contestants |= _asked("faiss", Raw(folder / "ours", report).search, queries)
         for peer in PEERS:
             if python("search").exists():
                 contestants[peer], built = running.enter_context(_peer(peer, folder))
@@ -106,6 +101,10 @@ def _exactly(ours: Ours) -> Search:
     return lambda queries: ours.search(queries, exact=True)
 
 
+def _asked(name: str, search: Search, queries: Vectors) -> dict[str, tuple[Search, Take]]:
+    return {f"{name}, {way}": (search, _taken(search, queries, *how)) for way, how in WAYS.items()}
+
+
 def _taken(search: Search, queries: Vectors, at_a_time: int, threads: int) -> Take:
     return lambda _, seconds: calls(search, queries, at_a_time, seconds, threads)
 
@@ -128,7 +127,8 @@ def _in_turns(
             "call_p50_ms": round(1000 * float(np.quantile(latencies, 0.5)), 3),
             "call_p99_ms": round(1000 * float(np.quantile(latencies, 0.99)), 3),
         }
-        if (raw := sampled.get(name.replace("ours", "faiss"))) and name in PAIRED:
+        owner, _, way = name.partition(", ")
+        if owner == "ours" and (raw := sampled.get(f"faiss, {way}")):
             figures[name]["times_faiss"] = round(
                 median(_rate(ours) / _rate(theirs) for ours, theirs in zip(sampled[name], raw, strict=True)), 3
             )
