@@ -1,4 +1,4 @@
-"""BERT-whitening: vectors of mean zero and covariance identity.
+"""BERT-whitening: vectors of mean zero and covariance identity; or some of the way there.
 
 Su, Cao, Liu and Ou, "Whitening Sentence Representations for Better Semantics and Faster Retrieval" (2021),
 arXiv:2103.15316.
@@ -25,13 +25,19 @@ float32 holds across it is rounding error, which whitening would make as large a
 
 @dataclass(frozen=True, kw_only=True)
 class WhiteningParams:
-    """Which directions are kept."""
+    """Which directions are kept, and how far they are made alike."""
 
     dims: int | None = None
     """How many of the leading ones (k; 256 for base, 384 for large models in the paper); None keeps all that vary."""
+    power: float = 1.0
+    """A variance of s becomes s ** (1 - power): 1, as in the paper, whitens; less keeps some of what was learned."""
+    centred: bool = True
+    """Whether the mean is taken away, as in the paper."""
 
     def __post_init__(self) -> None:
         check_above_zero(self, "dims")
+        if not 0 <= self.power <= 1:
+            raise ValueError(f"power: {self.power} is not between 0 and 1")
 
 
 class Moments:
@@ -61,10 +67,10 @@ class Moments:
         return self._scatter / (self.count - 1)
 
 
-def whitening_matrix(covariance: Tensor, dims: int | None = None) -> Tensor:
-    """W = U diag(1 / sqrt(s)) of covariance = U diag(s) U', its first k columns: (D, D) to (D, k), s descending.
+def whitening_matrix(covariance: Tensor, dims: int | None = None, power: float = 1.0) -> Tensor:
+    """W = U diag(s ** (-power / 2)) of covariance = U diag(s) U', its first k columns: (D, D) to (D, k), s descending.
 
-    k is `dims`, or the number of directions that vary.
+    k is `dims`, or the number of directions that vary. A power of 1 whitens, one of 0 only turns.
 
     Raises:
         PostprocessError: fewer directions vary, or none.
@@ -78,7 +84,7 @@ def whitening_matrix(covariance: Tensor, dims: int | None = None) -> Tensor:
             if varying
             else "all sentences have the same vector: there is nothing to whiten"
         )
-    whitening: Tensor = directions[:, :kept] / variances[:kept].sqrt()
+    whitening: Tensor = directions[:, :kept] * variances[:kept] ** (-power / 2)
     return whitening
 
 
@@ -99,8 +105,9 @@ def fit(encoder: Encoder, corpus: Corpus, params: WhiteningParams, *, seed: int,
     moments = Moments(encoder.dim)
     for vectors in pooled_batches(encoder, corpus, size=1024, seed=seed, stream=stream):
         moments.add(vectors)
-    matrix = whitening_matrix(moments.covariance(), params.dims)
-    return Fitted(Affine.of(moments.mean.float(), matrix.float()), {"sentences": moments.count})
+    matrix = whitening_matrix(moments.covariance(), params.dims, params.power)
+    mean = moments.mean if params.centred else torch.zeros_like(moments.mean)
+    return Fitted(Affine.of(mean.float(), matrix.float()), {"sentences": moments.count})
 
 
 CITATION = """\
@@ -114,7 +121,7 @@ CITATION = """\
 """
 
 POSTPROCESS = Postprocess(
-    summary="BERT-whitening: mean zero, covariance identity, the leading directions first",
+    summary="BERT-whitening: mean zero, covariance identity, the leading directions first; whole or in part",
     citation=CITATION,
     params=WhiteningParams(),
     fit=fit,

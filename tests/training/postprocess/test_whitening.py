@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.nn.functional import normalize
 
 from models.encoder import Encoder
 from models.transform import Affine
@@ -55,6 +57,26 @@ def test_whitened_vectors_have_mean_zero_and_covariance_identity(dims: int, seed
     np.testing.assert_allclose(np.cov(whitened.T).reshape(dims, dims), np.eye(dims), atol=1e-7)
 
 
+@settings(max_examples=30)
+@given(power=st.floats(0, 1), seed=st.integers(0, 99))
+def test_a_part_of_the_way_leaves_a_part_of_the_variances(power: float, seed: int) -> None:
+    vectors = draw(50, 8, seed)
+    moments = moments_of(vectors)
+    before = np.linalg.eigvalsh(np.cov(vectors.T))[::-1]
+    after = np.cov((vectors @ whitening_matrix(moments.covariance(), power=power)).T)
+    np.testing.assert_allclose(after, np.diag(before ** (1 - power)), rtol=1e-6, atol=1e-6 * before[0] ** (1 - power))
+
+
+def test_a_power_of_nothing_changes_no_cosine_if_the_mean_stays(
+    encoder: Encoder, corpus: Corpus, sentences: list[str]
+) -> None:
+    params = WhiteningParams(power=0, centred=False)
+    before = torch.from_numpy(encoder.encode(sentences))
+    after = fit(encoder, corpus, params, seed=0, stream=io.StringIO()).transform(before)
+    cosines = [(units @ units.T).numpy() for units in (normalize(before), normalize(after))]
+    np.testing.assert_allclose(cosines[0], cosines[1], atol=1e-5)
+
+
 def test_fewer_dimensions_are_the_first_of_all() -> None:
     covariance = moments_of(draw(50, 8)).covariance()
     assert torch.equal(whitening_matrix(covariance, 3), whitening_matrix(covariance)[:, :3])
@@ -96,6 +118,15 @@ def test_vectors_that_are_all_the_same_can_not_be_whitened() -> None:
         whitening_matrix(moments_of(torch.ones(10, 4)).covariance())
 
 
-def test_no_dimensions_are_not_an_option() -> None:
-    with pytest.raises(ValueError, match="dims: 0 is not above 0"):
-        WhiteningParams(dims=0)
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"dims": 0}, "dims: 0 is not above 0"),
+        ({"power": 1.1}, "power: 1.1 is not between 0 and 1"),
+        ({"power": -0.1}, "power: -0.1 is not"),
+        ({"power": float("nan")}, "power: nan is not"),
+    ],
+)
+def test_what_is_out_of_range_is_named(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        WhiteningParams(**given)

@@ -1,0 +1,138 @@
+"""A domain without labels: what part of a whitening, fitted to its own sentences, does for its search.
+
+`python -m benchmarks.domains --data DATA --corpus FILE NAME …` takes a few minutes on two cores. FILE has the domain's
+sentences, DATA its collections in BEIR's layout; `--other FILE` has another domain's sentences, to see what those do.
+It writes benchmarks/results/encoders/domains.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from itertools import product
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from benchmarks.__main__ import RESULTS, surroundings
+from models.encoder import Encoder
+from models.transform import Affine
+from training.corpus import open_corpus
+from training.evaluation import beir, retrieval
+from training.evaluation.beir import Collection
+from training.evaluation.bootstrap import resample_means
+from training.evaluation.vectors import Encode, remembered
+from training.hardware import autocast_dtype
+from training.postprocess.whitening import Moments, whitening_matrix
+from training.views import autocast
+
+FILE = RESULTS / "encoders" / "domains.json"
+SENTENCES = 10_000
+"""Of a domain, at most."""
+DRAWS = 5
+"""Halves of them, drawn at random: what another sample of the domain would have made."""
+POWERS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0)
+NDCG10 = 0
+"""Its column of `retrieval.by_query`."""
+
+
+def main() -> int:
+    """Embeds everything once, then fits and judges."""
+    options = _parser().parse_args()
+    encoder = Encoder.load(options.encoder).eval()
+    dtype = autocast_dtype("auto", encoder.device)
+
+    def encode(texts: Sequence[str]) -> NDArray[np.float32]:
+        with autocast(encoder, dtype):
+            return encoder.encode(texts)
+
+    seen = remembered(encode)
+    domains = {"its own": _vectors(seen, options.corpus)}
+    if options.other:
+        domains["another domain's"] = _vectors(seen, options.other)
+    for name in options.names:
+        collection = beir.find(options.data, name)
+        figures = _figures(seen, collection, domains)
+        print(name, json.dumps(figures, indent=1), flush=True)
+        _keep(name, {"command": _command(options, name), **surroundings(), **figures})
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.domains", description=__doc__)
+    parser.add_argument("names", nargs="+", metavar="NAME", help="collections, or parts of them as scifact:train")
+    parser.add_argument("--data", type=Path, required=True, metavar="DIR", help="folder with retrieval/NAME")
+    parser.add_argument("--corpus", required=True, metavar="FILE", help="the domain's sentences, one a line")
+    parser.add_argument("--other", metavar="FILE", help="another domain's sentences")
+    parser.add_argument("--encoder", default="minilm", metavar="SOURCE", help="default: %(default)s")
+    return parser
+
+
+def _vectors(encode: Encode, file: str) -> Tensor:
+    """(N, D), pooled, of a sample of the sentences."""
+    corpus = open_corpus([file], held_out=0)
+    sentences = next(corpus.batches(min(SENTENCES, corpus.census.sentences), seed=0))
+    return torch.from_numpy(encode(sentences))
+
+
+def _figures(encode: Encode, collection: Collection, domains: dict[str, Tensor]) -> dict[str, Any]:
+    plain = _by_query(encode, collection)
+    rows = []
+    for fitted_to, centred, power in product(domains, (False, True), POWERS):
+        vectors = domains[fitted_to]
+        found = _by_query(_mapped(encode, vectors, power, centred), collection)
+        gain = resample_means([{"queries": found}]).against(resample_means([{"queries": plain}]))
+        draws = [100 * _by_query(_mapped(encode, half, power, centred), collection).mean() for half in _halves(vectors)]
+        rows.append(
+            {
+                "fitted_to": fitted_to,
+                "power": power,
+                "centred": centred,
+                "ndcg10": round(100 * float(found.mean()), 2),
+                "gain": [round(each, 2) for each in (gain.difference, gain.low, gain.high)],
+                "draws": {"mean": round(fmean(draws), 2), "sd": round(stdev(draws), 2), "n": DRAWS},
+            }
+        )
+    return {"queries": len(plain), "ndcg10": round(100 * float(plain.mean()), 2), "whitened": rows}
+
+
+def _by_query(encode: Encode, collection: Collection) -> NDArray[np.float64]:
+    return retrieval.by_query(retrieval.rankings(encode, collection), collection)[:, NDCG10]
+
+
+def _mapped(encode: Encode, vectors: Tensor, power: float, centred: bool) -> Encode:
+    """`encode`, and behind it what is fitted to these vectors, as `training.postprocess.whitening` fits it."""
+    moments = Moments(vectors.shape[1])
+    moments.add(vectors)
+    mean = moments.mean if centred else torch.zeros_like(moments.mean)
+    transform = Affine.of(mean.float(), whitening_matrix(moments.covariance(), power=power).float())
+    return lambda texts: transform(torch.from_numpy(encode(texts))).numpy()
+
+
+def _halves(vectors: Tensor) -> Iterator[Tensor]:
+    for seed in range(DRAWS):
+        rows = torch.randperm(len(vectors), generator=torch.Generator().manual_seed(seed))
+        yield vectors[rows[: len(vectors) // 2]]
+
+
+def _command(options: argparse.Namespace, name: str) -> str:
+    other = f" --other {Path(options.other).name}" if options.other else ""
+    encoder = "" if options.encoder == "minilm" else f" --encoder {options.encoder}"
+    return f"python -m benchmarks.domains --data DATA --corpus {Path(options.corpus).name}{other}{encoder} {name}"
+
+
+def _keep(name: str, figures: dict[str, Any]) -> None:
+    kept = json.loads(FILE.read_text(encoding="utf-8")) if FILE.exists() else {}
+    kept[name] = figures
+    FILE.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
