@@ -33,7 +33,7 @@ def test_it_leaves_a_bundle_and_says_what_was_fitted(
     assert (manifest.backbone, manifest.objective) == (str(tiny_backbone), None)
     run = manifest.run or {}
     assert run["postprocess"] == "whitening"
-    assert run["params"] == {"dims": 12}
+    assert run["params"] == {"dims": 12, "power": 1.0, "centred": True}
     assert run["seed"] == 5
     assert run["corpus"]["sentences"] == run["fitted"]["sentences"] == 240
     assert Encoder.load(out).dim == 12
@@ -59,7 +59,7 @@ def test_a_bundle_keeps_its_backbone_and_objective_and_is_not_post_processed_twi
     ("setting", "message"),
     [
         ("dims", "--set dims: expected key=value"),
-        ("tau=1", "--set tau=1: 'tau' is none of dims"),
+        ("tau=1", "--set tau=1: 'tau' is none of centred, dims, power"),
         ("dims=many", "--set dims=many: expected a whole number, got 'many'"),
         ("dims=-1", "dims: -1 is not above 0"),
     ],
