@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -29,8 +29,9 @@ if TYPE_CHECKING:
 BLOCK_DOCUMENTS, BLOCK_CHARACTERS = 256, 100_000
 """Of one commit."""
 IN_FLIGHT = 6
-"""Blocks at a time: some are embedded while others are read and committed. They take turns in the engine, and so end
-nearly together: the first progress is told when so many are done."""
+"""Blocks at a time: some are embedded while others are read and committed."""
+EMBEDDED_AT_ONCE = 3
+"""Blocks. They take turns in the engine and so end nearly together: the others follow then without a pause."""
 LOOKED_AT = 2000
 """Rows that are checked at a time, by a thread that then looks whether it is to stop."""
 
@@ -106,14 +107,34 @@ async def _examine(job: Running, upload: _Upload) -> frozenset[int]:
     return frozenset(repeated)
 
 
+class _Flying(NamedTuple):
+    """A block on its way."""
+
+    adding: asyncio.Task[int]
+    documents: int
+    following: int
+    """The row behind it."""
+
+    @property
+    def stored(self) -> bool:
+        return self.adding.done() and not self.adding.cancelled() and self.adding.exception() is None
+
+
 async def _store(library: Library, job: Running, upload: _Upload, left_out: frozenset[int]) -> None:
     """Everything beyond the job's position, which is the number of a row."""
     begin = job.position or 0
-    flying = deque[tuple[asyncio.Task[int], int, int]]()
+    flying = deque[_Flying]()
+    gate = asyncio.Semaphore(EMBEDDED_AT_ONCE)
 
     async def land() -> None:
-        task, documents, following = flying.popleft()
-        job.result["truncated"] = job.result.get("truncated", 0) + await task
+        """The first, and those behind it that have ended, too: a checkpoint waits for the disk, and serves them all."""
+        await flying[0].adding
+        documents = 0
+        while flying and flying[0].stored:
+            block = flying.popleft()
+            job.result["truncated"] = job.result.get("truncated", 0) + block.adding.result()
+            documents += block.documents
+            following = block.following
         await job.checkpoint(following, job.done + documents)
 
     try:
@@ -123,20 +144,22 @@ async def _store(library: Library, job: Running, upload: _Upload, left_out: froz
                 if len(flying) == IN_FLIGHT:
                     await land()
                 documents = [row.document for row in block if row.document]
-                adding = asyncio.create_task(_added(library, job.corpus, documents, upload.options.chunking))
-                flying.append((adding, len(documents), block[-1].number + 1))
+                adding = asyncio.create_task(_added(library, job.corpus, documents, upload.options.chunking, gate))
+                flying.append(_Flying(adding, len(documents), block[-1].number + 1))
         while flying:
             await land()
     finally:
-        left = [task for task, _, _ in flying]
+        left = [block.adding for block in flying]
         for task in left:
             task.cancel()
         await asyncio.gather(*left, return_exceptions=True)
 
 
-async def _added(library: Library, corpus: str, documents: Sequence[Document], chunking: Chunking | None) -> int:
+async def _added(
+    library: Library, corpus: str, documents: Sequence[Document], chunking: Chunking | None, gate: asyncio.Semaphore
+) -> int:
     """How many passages were cut to the model's length."""
-    return (await patiently(lambda: library.add(corpus, documents, chunking))).truncated
+    return (await patiently(lambda: library.add(corpus, documents, chunking, gate=gate))).truncated
 
 
 def _block(rows: Iterator[Checked]) -> list[Checked]:

