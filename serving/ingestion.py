@@ -29,9 +29,8 @@ if TYPE_CHECKING:
 BLOCK_DOCUMENTS, BLOCK_CHARACTERS = 256, 100_000
 """Of one commit."""
 IN_FLIGHT = 6
-"""Blocks at a time: some are embedded while others are read and committed."""
-EMBEDDED_AT_ONCE = 3
-"""Blocks. They take turns in the engine and so end nearly together: the others follow then without a pause."""
+"""Blocks at a time: some are embedded while others are read and committed. They take turns in the engine, and so end
+nearly together: the first progress is told when so many are done."""
 LOOKED_AT = 2000
 """Rows that are checked at a time, by a thread that then looks whether it is to stop."""
 
@@ -124,7 +123,6 @@ async def _store(library: Library, job: Running, upload: _Upload, left_out: froz
     """Everything beyond the job's position, which is the number of a row."""
     begin = job.position or 0
     flying = deque[_Flying]()
-    gate = asyncio.Semaphore(EMBEDDED_AT_ONCE)
 
     async def land() -> None:
         """The first, and those behind it that have ended, too: a checkpoint waits for the disk, and serves them all."""
@@ -144,7 +142,7 @@ async def _store(library: Library, job: Running, upload: _Upload, left_out: froz
                 if len(flying) == IN_FLIGHT:
                     await land()
                 documents = [row.document for row in block if row.document]
-                adding = asyncio.create_task(_added(library, job.corpus, documents, upload.options.chunking, gate))
+                adding = asyncio.create_task(_added(library, job.corpus, documents, upload.options.chunking))
                 flying.append(_Flying(adding, len(documents), block[-1].number + 1))
         while flying:
             await land()
@@ -155,11 +153,9 @@ async def _store(library: Library, job: Running, upload: _Upload, left_out: froz
         await asyncio.gather(*left, return_exceptions=True)
 
 
-async def _added(
-    library: Library, corpus: str, documents: Sequence[Document], chunking: Chunking | None, gate: asyncio.Semaphore
-) -> int:
+async def _added(library: Library, corpus: str, documents: Sequence[Document], chunking: Chunking | None) -> int:
     """How many passages were cut to the model's length."""
-    return (await patiently(lambda: library.add(corpus, documents, chunking, gate=gate))).truncated
+    return (await patiently(lambda: library.add(corpus, documents, chunking))).truncated
 
 
 def _block(rows: Iterator[Checked]) -> list[Checked]:

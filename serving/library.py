@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, ExitStack, asynccontextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple, TypeVar
@@ -25,7 +25,6 @@ from serving.ports import Chunking, Content, Document, Floats, Held, Span
 from serving.tracing import recorded
 
 T = TypeVar("T")
-FREE = nullcontext()
 SLICE_TEXTS, SLICE_CHARACTERS = 512, 250_000
 """Of the passages embedded at a time: what one request may hold, whatever they are."""
 
@@ -55,30 +54,17 @@ class Library:
         self._metrics = metrics
         self._admitted = admitted
 
-    async def add(
-        self,
-        corpus: str,
-        documents: Sequence[Document],
-        chunking: Chunking | None = None,
-        *,
-        gate: AbstractAsyncContextManager[object] = FREE,
-    ) -> Added:
+    async def add(self, corpus: str, documents: Sequence[Document], chunking: Chunking | None = None) -> Added:
         """Embed and store, all or none; on return they survive power loss and are found by every later search.
 
-        A text that the corpus holds already is not embedded again; `gate` is passed through to embed the others.
+        A text that the corpus holds already is not embedded again.
         """
         try:
-            return await self._add(corpus, documents, chunking, gate)
+            return await self._add(corpus, documents, chunking)
         except Conflict:  # if it has moved to another encoder in between
-            return await self._add(corpus, documents, chunking, gate)
+            return await self._add(corpus, documents, chunking)
 
-    async def _add(
-        self,
-        corpus: str,
-        documents: Sequence[Document],
-        chunking: Chunking | None,
-        gate: AbstractAsyncContextManager[object],
-    ) -> Added:
+    async def _add(self, corpus: str, documents: Sequence[Document], chunking: Chunking | None) -> Added:
         async with self.encoder_of(corpus) as embedder:
             if not documents:
                 return Added(0, 0)
@@ -86,8 +72,7 @@ class Library:
             texts = [document.text for document in documents]
             known = await self.lanes.run(corpus, lambda: self.corpora.embedded(corpus, texts, chunking, fingerprint))
             fresh = [i for i, held in enumerate(known) if held is None]
-            async with gate:
-                spans, vectors, truncated = await _embedded(embedder, texts, fresh, chunking)
+            spans, vectors, truncated = await _embedded(embedder, texts, fresh, chunking)
             held = dict(zip(fresh, map(Held, spans, vectors), strict=True))
             content = _content(documents, [held.get(i) or one for i, one in enumerate(known)], chunking, embedder)
             await self.lanes.run(corpus, lambda: self.corpora.put(corpus, content))

@@ -15,7 +15,7 @@ import pytest
 
 from serving.errors import Backend, NotFound, Overloaded, Unhealthy
 from serving.ingest import Options
-from serving.ingestion import BLOCK_DOCUMENTS, EMBEDDED_AT_ONCE, IN_FLIGHT, ingest
+from serving.ingestion import BLOCK_DOCUMENTS, IN_FLIGHT, ingest
 from serving.jobs import Job, Jobs, Running
 from serving.library import Added
 from serving.ports import Chunking, Document
@@ -31,24 +31,18 @@ class Library:
         self, fails: Callable[[int], None] = lambda _: None, *, keeps: bool = True, seconds: float = 0.001
     ) -> None:
         self.documents: dict[str, Document] = {}
-        self.blocks = self.at_once = self.most = self.embedding = self.most_embedding = self.count = 0
+        self.blocks = self.at_once = self.most = self.count = 0
         self.chunkings: set[Chunking | None] = set()
         self._fails, self._keeps, self._seconds = fails, keeps, seconds
 
-    async def add(
-        self, corpus: str, documents: Sequence[Document], chunking: Chunking | None, *, gate: asyncio.Semaphore
-    ) -> Added:
+    async def add(self, corpus: str, documents: Sequence[Document], chunking: Chunking | None = None) -> Added:
         assert is_bulk()
         self.at_once += 1
         self.most = max(self.most, self.at_once)
         self.chunkings.add(chunking)
         number, self.blocks = self.blocks, self.blocks + 1
         try:
-            async with gate:
-                self.embedding += 1
-                self.most_embedding = max(self.most_embedding, self.embedding)
-                await asyncio.sleep(self._seconds)
-                self.embedding -= 1
+            await asyncio.sleep(self._seconds)
             self._fails(number)
         finally:
             self.at_once -= 1
@@ -115,8 +109,7 @@ def test_everything_is_stored_in_blocks_side_by_side(tmp_path: Path) -> None:
     assert (job.state, job.done, job.total, job.errors) == ("succeeded", 5000, 5000, ())
     assert job.result == {"count": 5000, "truncated": library.blocks}
     assert library.blocks == -(-5000 // BLOCK_DOCUMENTS)
-    assert EMBEDDED_AT_ONCE < library.most <= IN_FLIGHT
-    assert 1 < library.most_embedding <= EMBEDDED_AT_ONCE
+    assert 1 < library.most <= IN_FLIGHT
     assert library.chunkings == {Chunking(32, 4)}
     assert library.documents == {f"d{i}": Document(f"d{i}", f"text {i}", {}) for i in range(5000)}
 
