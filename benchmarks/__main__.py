@@ -12,7 +12,7 @@ from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
-from benchmarks import encodings, serving, training
+from benchmarks import encodings, ingest, serving, training
 from benchmarks.search import measure as search
 from models import cpus
 from models.runtimes import cache
@@ -20,6 +20,7 @@ from models.runtimes import cache
 BENCHMARKS: dict[str, Callable[[], dict[str, Any]]] = {
     "training": training.measure,
     "serving": serving.measure,
+    "ingest": ingest.measure,
     "encodings": encodings.measure,
     "search": search.measure,
 }

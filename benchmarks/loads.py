@@ -89,14 +89,14 @@ def selected(names: Sequence[str]) -> dict[str, Load]:
     return {name: load for name, load in LOADS.items() if name in chosen}
 
 
-def populations(tokenizer: Tokenizer) -> dict[str, Population]:
-    """Prose of CPython's documentation cut to lengths: `short` 16 tokens, `middle` 128, `long` 512, `mixed`."""
-    mixed = np.random.default_rng(0).lognormal(np.log(MEAN) - SIGMA**2 / 2, SIGMA, 2000)
+def populations(tokenizer: Tokenizer, mixed: int = 2000) -> dict[str, Population]:
+    """Prose of CPython's documentation cut to lengths: `short` 16 tokens, `middle` 128, `long` 512, so many `mixed`."""
+    drawn = np.random.default_rng(0).lognormal(np.log(MEAN) - SIGMA**2 / 2, SIGMA, mixed)
     lengths = {
         "short": [16] * 2048,
         "middle": [128] * 256,
         "long": [512] * 256,
-        "mixed": [int(length) for length in mixed.clip(SPECIAL + 2, LONGEST)],
+        "mixed": [int(length) for length in drawn.clip(SPECIAL + 2, LONGEST)],
     }
     words = _words(tokenizer)
     return {

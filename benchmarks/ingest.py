@@ -1,0 +1,125 @@
+"""A job that reads, embeds and stores texts, beside requests for their vectors alone and the bare engine."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from http.client import HTTPConnection
+from itertools import count, cycle
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from time import perf_counter
+from typing import Any, NamedTuple
+
+from benchmarks.client import PATIENCE, ReplyError, Sample
+from benchmarks.contestants import BUNDLE, OURS, Contestant, Server, Turn, specs, started
+from benchmarks.loads import LOADS, Population, populations, requests
+from benchmarks.processes import cpu_seconds
+from models import bundle
+from models.tokenizer import Tokenizer
+
+TEXTS = 8000
+"""Of the job; their lengths are those of `mixed`."""
+ROUNDS, SECONDS = 5, 6.0
+"""Turns, and how long one of the others is; a request that has begun is waited for."""
+BULK = LOADS["bulk"]
+
+
+class Taken(NamedTuple):
+    """A turn."""
+
+    rate: float
+    """Texts a second."""
+    cpu: float
+    """Seconds a text, of the contestant's processes."""
+
+
+def measure(texts: int = TEXTS, rounds: int = ROUNDS) -> dict[str, Any]:
+    """Medians over rounds, each of one turn of everybody, in an order drawn anew.
+
+    `job` is one upload of NDJSON into a new corpus, until its last document is acknowledged; `requests` have 2,000
+    texts each, one after another; `bare` is the runtime alone on the texts tokenised beforehand and sorted by length.
+    """
+    source = bundle.load(BUNDLE)
+    tokenizer = Tokenizer(source.tokenizer_file, max_length=source.manifest.max_length)
+    mixed = populations(tokenizer, mixed=texts)["mixed"]
+    with _started(OURS, mixed, tokenizer.max_length) as ours:
+        assert isinstance(ours, Server), "our own is asked over HTTP"
+        about = ours.about()
+        with _started(f"bare_{about['engine']}", mixed, tokenizer.max_length) as bare:
+            asked = cycle(requests(mixed, BULK.per_request))
+            numbers = count()
+            ways: dict[str, tuple[int, Callable[[], Sample]]] = {
+                "job": (ours.pid, lambda: _job(ours, mixed, f"upload-{next(numbers)}")),
+                "requests": (ours.pid, lambda: ours.take(Turn(BULK, asked, SECONDS))),
+                "bare": (bare.pid, lambda: bare.take(Turn(BULK, asked, SECONDS))),
+            }
+            for _, warm_up in ways.values():
+                warm_up()
+            taken = _rounds(ways, rounds)
+    return {"protocol": measure.__doc__, "texts": texts, "rounds": rounds, **about, "figures": _figures(taken)}
+
+
+@contextmanager
+def _started(name: str, mixed: Population, max_length: int) -> Iterator[Contestant]:
+    with (
+        TemporaryDirectory() as cache,
+        started(specs()[name], {BULK.texts: mixed}, max_length, mixed.texts[0], Path(cache)) as one,
+    ):
+        yield one
+
+
+def _job(server: Server, mixed: Population, corpus: str) -> Sample:
+    """Upload everything, and be told of its progress until it has ended."""
+    body = b"".join(json.dumps({"text": text}).encode() + b"\n" for text in mixed.texts)
+    ask = partial(_answered, server)
+    ask("PUT", f"/corpora/{corpus}", b"{}", "application/json")
+    began = perf_counter()
+    job = json.loads(ask("POST", f"/corpora/{corpus}/documents", body, "application/x-ndjson"))
+    *_, last = ask("GET", f"/jobs/{job['id']}/events").split(b"data: ")
+    seconds, ended = perf_counter() - began, json.loads(last)
+    if ended["state"] != "succeeded" or ended["done"] != len(mixed.texts):
+        raise ReplyError(f"the job has ended with {ended}")
+    ask("DELETE", f"/corpora/{corpus}")
+    return Sample(seconds, len(mixed.texts), sum(mixed.tokens))
+
+
+def _answered(server: Server, method: str, path: str, body: bytes | None = None, media_type: str = "") -> bytes:
+    connection = HTTPConnection(server.address.host, server.address.port, timeout=PATIENCE)
+    try:
+        connection.request(method, path, body, {"content-type": media_type} if media_type else {})
+        reply = connection.getresponse()
+        content = reply.read()
+    finally:
+        connection.close()
+    if reply.status >= 400:
+        raise ReplyError(f"{method} {path}: {reply.status} {content[:300].decode(errors='replace')}")
+    return content
+
+
+def _rounds(ways: dict[str, tuple[int, Callable[[], Sample]]], rounds: int) -> dict[str, list[Taken]]:
+    taken: dict[str, list[Taken]] = {name: [] for name in ways}
+    order = random.Random(0)
+    for _ in range(rounds):
+        for name in order.sample(list(ways), len(ways)):
+            pid, take = ways[name]
+            before = cpu_seconds(pid)
+            sample = take()
+            taken[name].append(Taken(sample.texts / sample.seconds, (cpu_seconds(pid) - before) / sample.texts))
+        print("  ", {name: round(turns[-1].rate) for name, turns in taken.items()}, flush=True)
+    return taken
+
+
+def _figures(taken: dict[str, list[Taken]]) -> dict[str, dict[str, float]]:
+    return {
+        name: {
+            "texts_per_s": round(median(turn.rate for turn in turns)),
+            "job_times_it": round(median(job.rate / one.rate for job, one in zip(taken["job"], turns, strict=True)), 3),
+            "cpu_ms_per_text": round(1e3 * median(turn.cpu for turn in turns), 3),
+        }
+        for name, turns in taken.items()
+    }
