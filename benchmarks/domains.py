@@ -24,10 +24,11 @@ from torch import Tensor
 from benchmarks.__main__ import RESULTS, surroundings
 from models.encoder import Encoder
 from models.transform import Affine
-from training.corpus import open_corpus
+from training.corpus import CorpusError, open_corpus
 from training.evaluation import beir, retrieval
 from training.evaluation.beir import Collection
 from training.evaluation.bootstrap import resample_means
+from training.evaluation.pairs import DataError
 from training.evaluation.vectors import Encode, remembered
 from training.hardware import autocast_dtype
 from training.postprocess.whitening import Moments, whitening_matrix
@@ -45,7 +46,8 @@ NDCG10 = 0
 
 def main() -> int:
     """Embeds everything once, then fits and judges."""
-    options = _parser().parse_args()
+    parser = _parser()
+    options = parser.parse_args()
     encoder = Encoder.load(options.encoder).eval()
     dtype = autocast_dtype("auto", encoder.device)
 
@@ -54,11 +56,14 @@ def main() -> int:
             return encoder.encode(texts)
 
     seen = remembered(encode)
-    domains = {"its own": _vectors(seen, options.corpus)}
-    if options.other:
-        domains["another domain's"] = _vectors(seen, options.other)
-    for name in options.names:
-        collection = beir.find(options.data, name)
+    try:
+        collections = {name: beir.find(options.data, name) for name in options.names}
+        domains = {"its own": _vectors(seen, options.corpus)}
+        if options.other:
+            domains["another domain's"] = _vectors(seen, options.other)
+    except (DataError, CorpusError) as error:
+        parser.error(str(error))
+    for name, collection in collections.items():
         figures = _figures(seen, collection, domains)
         print(name, json.dumps(figures, indent=1), flush=True)
         _keep(name, {"command": _command(options, name), **surroundings(), **figures})

@@ -14,11 +14,11 @@ from models.encoder import Encoder
 from training import cli
 from training.evaluation import beir, retrieval
 
-pytestmark = pytest.mark.slow  # two exports
 THINGS = ("man", "woman", "dog", "cat", "bird", "fish", "horse", "guitar", "river", "city")
 DEEDS = ("can see", "will find", "can hear")
 
 
+@pytest.mark.slow  # two exports
 def test_what_it_keeps_is_what_the_commands_do(
     tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -55,3 +55,17 @@ def test_what_it_keeps_is_what_the_commands_do(
         assert row["ndcg10"] == round(found, 2)
         assert row["gain"][0] == pytest.approx(found - kept["ndcg10"], abs=0.011)
         assert row["draws"]["n"] == domains.DRAWS
+
+
+def test_what_is_not_there_is_named_in_a_line(
+    tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ["--corpus", "missing.txt", "--data", str(tmp_path), "--encoder", str(tiny_backbone), "things"]
+    monkeypatch.setattr(sys, "argv", ["domains", *asked])
+    with pytest.raises(SystemExit) as ended:
+        domains.main()
+    assert ended.value.code == 2 and "no collection 'things'" in capsys.readouterr().err
+    monkeypatch.setattr(beir, "find", lambda *_: None)
+    with pytest.raises(SystemExit) as ended:
+        domains.main()
+    assert ended.value.code == 2 and "missing.txt" in capsys.readouterr().err
