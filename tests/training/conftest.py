@@ -15,8 +15,10 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
+from tests.training.shaken import shaken
 from training import run
 from training.config import RunConfig, from_preset
+from training.ingredients import Ingredient
 from training.publish import Outcome
 
 SUBJECTS = ["the man", "a woman", "the old dog", "a small cat", "the teacher", "a student", "the bird", "a writer"]
@@ -139,3 +141,9 @@ def listening_to_ctrl_c() -> Iterator[None]:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture(scope="session")
+def ingredients(tiny_backbone: Path) -> list[Ingredient]:
+    """Three, tuned from one start."""
+    return [Ingredient(f"tuned-{seed}", shaken(tiny_backbone, seed), None) for seed in range(3)]

@@ -1,0 +1,98 @@
+"""What goes into a soup: what encoders must have in common, and the average of their weights."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from models import bundle
+from models.encoder import Encoder
+from models.origin import Origin
+from models.sources import MINILM_ID
+from models.transform import TRANSFORMS
+from tests.training.shaken import shaken
+from training.ingredients import Ingredient, Shares, SoupError, averaged
+from training.soup import Mixing
+
+weights = st.lists(st.floats(0, 10, width=32), min_size=3, max_size=3).filter(lambda them: sum(them) > 0)
+
+
+@given(weights=weights, order=st.permutations(range(3)))
+@settings(max_examples=20)
+def test_the_average_is_that_of_a_plain_loop_in_any_order(
+    weights: list[float], order: list[int], ingredients: list[Ingredient]
+) -> None:
+    shares = Mixing(weights=tuple(weights)).shares(3)
+    assert sum(shares) == pytest.approx(1)
+    states = [each.encoder.state_dict() for each in ingredients]
+    got = averaged(ingredients, shares)
+    assert got.keys() == states[0].keys()
+    for name, tensor in got.items():
+        expected = np.zeros(tuple(tensor.shape))
+        for share, state in zip(shares, states, strict=True):
+            expected += share * state[name].numpy().astype(np.float64)
+        np.testing.assert_array_max_ulp(tensor.numpy(), expected.astype(np.float32), maxulp=1)
+    again = averaged([ingredients[i] for i in order], tuple(shares[i] for i in order))
+    assert all(torch.equal(again[name], tensor) for name, tensor in got.items())
+
+
+@pytest.mark.parametrize("shares", [(1.0,), (1 / 3,) * 3, (0.1, 0.2, 0.7)])
+def test_equal_encoders_stay_what_they_are_bit_for_bit(shares: Shares, ingredients: list[Ingredient]) -> None:
+    one = ingredients[0]
+    before = one.encoder.state_dict()
+    for name, tensor in averaged([one] * len(shares), shares).items():
+        assert tensor.numpy().tobytes() == before[name].numpy().tobytes(), name
+
+
+def test_an_encoder_without_a_share_is_not_looked_at(ingredients: list[Ingredient], tiny_backbone: Path) -> None:
+    broken = shaken(tiny_backbone, 9)
+    for each in broken.backbone.parameters():
+        each.data.fill_(float("inf"))
+    got = averaged([ingredients[0], Ingredient("broken", broken, None)], (1.0, 0.0))
+    assert all(torch.equal(got[name], tensor) for name, tensor in ingredients[0].encoder.state_dict().items())
+
+
+def counted(backbone: Path, seed: int, count: int) -> Ingredient:
+    encoder = shaken(backbone, seed)
+    encoder.backbone.register_buffer("counts", torch.tensor([count, 2**53 + 1]))
+    return Ingredient(f"counted-{seed}", encoder, None)
+
+
+def test_whole_numbers_are_not_averaged(tiny_backbone: Path) -> None:
+    some = [counted(tiny_backbone, 0, 3), counted(tiny_backbone, 1, 3)]
+    got = averaged(some, (0.5, 0.5))["backbone.counts"]
+    assert got.dtype == torch.int64 and got.tolist() == [3, 2**53 + 1]
+    with pytest.raises(SoupError, match=r"counted-2: weights.backbone.counts.0 is 4, but 3 in counted-0"):
+        counted(tiny_backbone, 2, 4).check_like(some[0])
+
+
+def test_one_start_is_known_by_card_or_by_name(tiny_backbone: Path, tiny_bundle: Path) -> None:
+    """Bundles by their manifests' backbone where no card speaks, and a start by its own name."""
+    manifest = bundle.load(tiny_bundle).manifest
+
+    def of(source: str, backbone: str | None, *bases: str) -> Ingredient:
+        encoder = Encoder.load(tiny_backbone, pooling="mean")
+        encoder.origin = Origin(base_models=bases)
+        return Ingredient(source, encoder, replace(manifest, backbone=backbone) if backbone else None)
+
+    plain, start = of("artifacts/a", "artifacts/mlm"), of("./artifacts/mlm", None)
+    minilm, hub = of("minilm", None, MINILM_ID), of("org/x", None, "org/x")
+    tuned, other = of("artifacts/b", "minilm", MINILM_ID), of("artifacts/c", "org/y", "org/y")
+    assert plain.of_one_start(start) and plain.of_one_start(of("artifacts/d", "artifacts/mlm/"))
+    assert minilm.of_one_start(tuned) and tuned.of_one_start(minilm)
+    assert tuned.of_one_start(other) is False
+    unknown = [(plain, tuned), (hub, tuned), (minilm, hub), (plain, of("artifacts/e", "artifacts/mlm-2"))]
+    assert all(one.of_one_start(another) is None is another.of_one_start(one) for one, another in unknown)
+
+
+def test_a_transform_can_not_be_averaged(tiny_backbone: Path, ingredients: list[Ingredient]) -> None:
+    encoder = shaken(tiny_backbone, 5)
+    encoder.attach(TRANSFORMS["affine"](dim=32, out=32))
+    with pytest.raises(SoupError, match=r"whitened: has a transform \(affine\), which can't be averaged"):
+        Ingredient("whitened", encoder, None).check_like(ingredients[0])
