@@ -7,6 +7,7 @@ from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from serving.acceptance import RESTORE, UPLOAD
 from serving.ingestion import ingest
 from serving.jobs import Running, Work
 from serving.progress import told
@@ -22,10 +23,10 @@ CHANGE_NOTHING = ("snapshot",)
 def works(service: Service) -> Mapping[str, Work]:
     """Every kind of job that a service does."""
     return {
-        "ingest": partial(ingest, service),
+        UPLOAD: partial(ingest, service),
         "reembed": partial(reembed, service.library, service.encoders),
         "snapshot": partial(_snapshot, service),
-        "restore": partial(_restore, service),
+        RESTORE: partial(_restore, service),
     }
 
 
