@@ -56,6 +56,10 @@ def test_in_and_out_again(command: Command, file: Path, capsys: pytest.CaptureFi
     assert capsys.readouterr().out == ""
     assert command("search", "41", "--corpus", "c", "--mode", "lexical") == 0
     assert "d41  text number 41" in capsys.readouterr().out
+    assert command("search", "41", "--corpus", "c", "--mode", "hybrid", "--json") == 0
+    both, *others = lines(capsys)
+    assert both["id"] == "d41" and both["dense"] <= 1 and both["lexical"] > 0
+    assert others and all(hit["dense"] <= 1 and hit["lexical"] is None for hit in others)
     out = tmp_path / "out.ndjson"
     assert command("export", "--corpus", "c", "--out", str(out)) == 0
     exported = [json.loads(line) for line in out.read_text().splitlines()]  # blocks are committed as they come
