@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any, BinaryIO, cast
 
 import orjson
 
@@ -115,20 +115,20 @@ class Snapshots:
         Raises:
             NotFound: there is none.
         """
-        file = self._folder / name / f"{id}{SUFFIX}"
-        if not _ID.match(id) or not file.is_file():
-            raise NotFound(f"corpus {name!r} has no snapshot {id[:80]!r}")
-        return file
+        with self._there(name, id) as file:
+            file.stat()
+            return file
+
+    def opened(self, name: str, id: str) -> BinaryIO:
+        """The bytes of one, whole even if it is deleted while they are read; `NotFound` as of `path`."""
+        with self._there(name, id) as file:
+            return file.open("rb")
 
     def delete(self, name: str, id: str) -> None:
-        """Remove one.
-
-        Raises:
-            NotFound: there is none.
-        """
-        file = self.path(name, id)
-        file.unlink()
-        fsync(file.parent)
+        """Remove one; `NotFound` as of `path`."""
+        with self._there(name, id) as file:
+            file.unlink()
+            fsync(file.parent)
 
     def restore(self, name: str, file: Path, progress: Progress) -> None:
         """Serve what the snapshot in `file` holds under `name`; what was there serves until the new one is whole.
@@ -149,6 +149,16 @@ class Snapshots:
                 said = str(error).replace(str(unpacked), CONTENT)
                 raise Invalid(said, field="snapshot") from error
             reach("snapshots.after-restore")
+
+    @contextmanager
+    def _there(self, name: str, id: str) -> Iterator[Path]:
+        """The file of one, and `NotFound` where whoever uses it finds that it is gone."""
+        try:
+            if not _ID.match(id):
+                raise FileNotFoundError
+            yield self._folder / name / f"{id}{SUFFIX}"
+        except FileNotFoundError:
+            raise NotFound(f"corpus {name!r} has no snapshot {id[:80]!r}") from None
 
     @contextmanager
     def _beside(self, name: str) -> Iterator[Path]:

@@ -30,6 +30,10 @@ DOCUMENTS = [
     ((422, "Validation", "documents.0.id: must be 1 to 512 bytes"), {"documents": [{"text": "a", "id": "é" * 257}]}),
     ((422, "Validation", "documents.0.id: must not contain NUL"), {"documents": [{"text": "a", "id": "a\0"}]}),
     ((422, "Validation", "documents.0.id: not valid Unicode"), {"documents": [{"text": "a", "id": "\udfff"}]}),
+    *(
+        ((422, "Validation", f"documents.0.id: must not be {id!r}"), {"documents": [{"text": "a", "id": id}]})
+        for id in (".", "..")
+    ),
     (
         (422, "Validation", "documents.2.id: 'x' is already the id of documents.0"),
         {"documents": [{"text": "a", "id": "x"}, {"text": "b"}, {"text": "c", "id": "x"}]},

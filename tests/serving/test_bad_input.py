@@ -189,6 +189,7 @@ def test_other_bad_values(refuses: Refuses, client: TestClient) -> None:
     refuses((422, "Validation", "recall_target: "), "PUT", "/corpora/c", json={"recall_target": 2})
     refuses((422, "Validation", "id: must not contain NUL"), "GET", "/corpora/c/documents/%00")
     refuses((404, "NotFound", "no document 'x'"), "DELETE", "/corpora/c/documents/x")
+    refuses((422, "Validation", "id: must not be '..'"), "DELETE", "/corpora/c/documents/%2E%2E")
 
 
 @pytest.mark.parametrize("path", ["/embed", "/", "/similarity", "/corpora/c/search"])

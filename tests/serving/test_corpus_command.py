@@ -11,9 +11,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from serving.corpus_command import run
+from serving.ports import Content, Corpus, Document
 from serving.stores import STORES
 from tests.serving.conftest import ROOT
 
@@ -54,6 +56,10 @@ def test_in_and_out_again(command: Command, file: Path, capsys: pytest.CaptureFi
     assert capsys.readouterr().out == ""
     assert command("search", "41", "--corpus", "c", "--mode", "lexical") == 0
     assert "d41  text number 41" in capsys.readouterr().out
+    assert command("search", "41", "--corpus", "c", "--mode", "hybrid", "--json") == 0
+    both, *others = lines(capsys)
+    assert both["id"] == "d41" and both["dense"] <= 1 and both["lexical"] > 0
+    assert others and all(hit["dense"] <= 1 and hit["lexical"] is None for hit in others)
     out = tmp_path / "out.ndjson"
     assert command("export", "--corpus", "c", "--out", str(out)) == 0
     exported = [json.loads(line) for line in out.read_text().splitlines()]  # blocks are committed as they come
@@ -144,6 +150,21 @@ def test_a_folder_in_use_is_said_so(command: Command, tmp_path: Path, capsys: py
     assert "in use by another" in capsys.readouterr().err
     held.close()
     assert command("verify") == 0
+
+
+def test_what_an_earlier_version_stored_under_an_id_that_is_none_now_comes_out(
+    command: Command, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = STORES["sqlite"](tmp_path / "var" / "corpora")
+    stored = [Document(id, f"text of {id}", {}) for id in (".", "..")]
+    store.create(Corpus("c"), Content(stored, np.eye(2, dtype=np.float32), "f"))
+    store.close()
+    assert command("export", "--corpus", "c") == 0
+    assert [line["id"] for line in lines(capsys)] == [".", ".."]
+    bad = tmp_path / "bad.ndjson"
+    bad.write_text('{"id": "..", "text": "text of .."}\n')
+    assert command("ingest", str(bad), "--corpus", "d") == 1
+    assert "line 1.id: must not be '..'" in capsys.readouterr().err
 
 
 def test_verify_finds_a_vector_that_changed(

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from fastapi.responses import FileResponse
 from fastapi.testclient import TestClient
+from starlette.types import Receive, Scope, Send
 
 from serving.corpora import Corpora
 from tests.conftest import PATIENCE
@@ -122,6 +125,24 @@ def test_the_head_of_a_snapshot_is_told_and_the_file_not_read(
             head = filled.head(path, headers=headers)
             assert (head.status_code, head.headers["content-length"], head.content) == (200, str(made["bytes"]), b"")
     assert filled.get(path, headers={"range": "bytes=0-9"}).status_code == 206
+
+
+def test_what_is_downloaded_is_sent_whole_though_it_is_deleted_meanwhile(
+    filled: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = ended(filled, filled.post("/corpora/c/snapshots"))["result"]
+    path = f"/corpora/c/snapshots/{made['id']}"
+    whole, send = filled.get(path).content, FileResponse.__call__
+
+    async def deleted(self: FileResponse, scope: Scope, receive: Receive, out: Send) -> None:
+        assert (await asyncio.to_thread(filled.delete, path)).status_code == 204
+        await send(self, scope, receive, out)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FileResponse, "__call__", deleted)
+        answer = filled.get(path)
+    assert (answer.status_code, answer.content) == (200, whole)
+    assert filled.get(path).status_code == 404
 
 
 def test_a_snapshot_without_a_content_type_is_told_what_is_missing(

@@ -89,6 +89,15 @@ def test_none_is_found_by_a_path(snapshots: Snapshots) -> None:
         snapshots.delete("c", made.id)
 
 
+def test_one_that_goes_at_this_very_moment_is_not_there(snapshots: Snapshots, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = snapshots.create("c", Progress())
+    snapshots.path("c", made.id).unlink()
+    monkeypatch.setattr(Path, "is_file", lambda _: True)  # as whoever looked before saw it
+    for work in (snapshots.path, snapshots.opened, snapshots.delete):
+        with pytest.raises(NotFound, match="has no snapshot"):
+            work("c", made.id)
+
+
 def archive(*members: tuple[str, bytes] | tarfile.TarInfo) -> bytes:
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w|") as tar:
