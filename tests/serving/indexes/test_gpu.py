@@ -46,7 +46,7 @@ class Device:
 def _device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu, "devices", lambda: 1)
     monkeypatch.setattr(faiss, "StandardGpuResources", object, raising=False)
-    monkeypatch.setattr(faiss, "index_cpu_to_gpu", lambda resources, device, index: Device(index), raising=False)
+    monkeypatch.setattr(faiss, "index_cpu_to_gpu", lambda *given: Device(given[-1]), raising=False)
 
 
 @pytest.fixture(scope="module")
