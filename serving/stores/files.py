@@ -11,9 +11,11 @@ from pathlib import Path
 from models.disk import fsync
 from serving.errors import ServiceError
 from serving.failpoints import reach
-from serving.ports import Blocks, StoreError
+from serving.ports import Blocks, Content, Corpus, StoreError
 from serving.stores.corpus_file import CorpusFile
+from serving.stores.failures import naming
 
+SUFFIX = ".sqlite"
 _BESIDE = ("-journal", "-wal", "-shm")
 """What SQLite keeps beside a file while it is open, or was left open."""
 
@@ -51,6 +53,34 @@ def unlink_beside(path: Path) -> None:
         path.with_name(path.name + suffix).unlink(missing_ok=True)
 
 
+def make(path: Path, corpus: Corpus, content: Content | None, synchronous: str) -> CorpusFile:
+    """The file of a new corpus, with all of `content`; it gets its name when that is committed and in one piece.
+
+    What fails leaves nothing, and what is killed nothing that `sweep` does not remove.
+    """
+    part = path.with_name(f".{path.name}.part")
+    with naming(path):
+        try:
+            with closing(CorpusFile(part, synchronous, new=True)) as made:
+                made.create(corpus, content)
+                with made.set_aside():
+                    fsync(part)
+            reach("store.before-create")
+            move(part, path)
+            reach("store.after-create")
+            return CorpusFile(path, synchronous)
+        except BaseException:
+            remove(part)
+            remove(path)
+            raise
+
+
+def sweep(folder: Path) -> None:
+    """Remove what killed creations left."""
+    for left in folder.glob(f".*{SUFFIX}.part*"):
+        left.unlink()
+
+
 def prepare(name: str, file: Path) -> None:
     """Make `file` a whole corpus of this name and of today's format, in one piece.
 
@@ -62,8 +92,6 @@ def prepare(name: str, file: Path) -> None:
     with refusing(file):
         opened = CorpusFile(file)
         try:
-            if opened.corpus() is None:
-                raise StoreError(f"{file}: holds no corpus")
             if wrong := opened.verify():
                 raise StoreError(f"{file}: damaged: {wrong[0]}")
             opened.rename(name)
@@ -79,10 +107,15 @@ def vectors(file: Path) -> Blocks:
         yield from opened.vectors(None, 0)
 
 
+def adopt(file: Path, to: Path) -> None:
+    """See `move`."""
+    reach("store.before-adopt")
+    move(file, to)
+    reach("store.after-adopt")
+
+
 def move(file: Path, to: Path) -> None:
     """In one step, while nobody has `to` open."""
-    reach("store.before-adopt")
     unlink_beside(to)
     file.replace(to)
     fsync(to.parent)
-    reach("store.after-adopt")

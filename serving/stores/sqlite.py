@@ -34,16 +34,16 @@ from serving.ports import (
 from serving.stores import files
 from serving.stores.corpus_file import CorpusFile
 from serving.stores.failures import naming
+from serving.stores.files import SUFFIX
 
 log = logging.getLogger(__name__)
-SUFFIX = ".sqlite"
 
 
 class SqliteStore:
-    """See `Store`. A corpus exists once the row that describes it is committed in its file.
+    """See `Store`. A corpus exists once its file has its name, which it gets when all that it begins with is committed.
 
     A file that is not a corpus that this version can serve is a corpus that answers with `Damaged`, which names the
-    file; the others are served. Nothing but what a killed creation or removal left is ever removed.
+    file; the others are served. No file that has the name of a corpus is ever removed but by `drop`.
 
     Raises:
         StoreError: the folder can't be read and written, or another process holds it.
@@ -59,12 +59,13 @@ class SqliteStore:
         try:
             make_folder(folder)
             self._held = files.hold(folder)
+            files.sweep(folder)
             paths = sorted(path for path in folder.iterdir() if path.name.endswith(SUFFIX))
         except OSError as error:
             raise StoreError(f"the folder {folder} can't be used: {error}") from error
         try:
             for path in paths:
-                self._open_or_sweep(path)
+                self._open(path)
         except BaseException:
             self.close()
             raise
@@ -74,20 +75,18 @@ class SqliteStore:
         return sorted([*self._files, *self._refused])
 
     def create(self, corpus: Corpus, content: Content | None = None) -> bool:
-        """See `Store`. Killed half-way it leaves a file without a corpus, which the next start removes."""
+        """See `Store`."""
         with self._lock:
             self._check_served(corpus.name)
             if file := self._files.get(corpus.name):
                 file.describe(corpus.description, corpus.recall_target)
                 return False
-            self._files[corpus.name] = self._created(self._free_path(corpus.name), corpus, content)
+            self._files[corpus.name] = files.make(self._free_path(corpus.name), corpus, content, self._synchronous)
             return True
 
     def corpus(self, name: str) -> Corpus:
         """See `Store`."""
-        if corpus := self._file(name).corpus():
-            return corpus
-        raise NotFound(f"there is no corpus {name!r}")
+        return self._file(name).corpus()
 
     def drop(self, name: str) -> None:
         """See `Store`. It is gone with its file; the log may go later. A full disk does not stand in the way."""
@@ -191,11 +190,11 @@ class SqliteStore:
             self._check_served(name)
             if held := self._files.get(name):
                 with held.set_aside():
-                    files.move(file, held.path)
+                    files.adopt(file, held.path)
             else:
                 path = self._free_path(name)
                 with naming(path):
-                    files.move(file, path)
+                    files.adopt(file, path)
                 self._files[name] = CorpusFile(path, self._synchronous)
 
     def verify(self, name: str) -> list[str]:
@@ -229,34 +228,15 @@ class SqliteStore:
             raise Conflict(f"{path.name} was put into the folder of the corpora since the start: start again")
         return path
 
-    def _created(self, path: Path, corpus: Corpus, content: Content | None) -> CorpusFile:
-        with naming(path):
-            files.unlink_beside(path)
-            file = None
-            try:
-                file = CorpusFile(path, self._synchronous)
-                file.create(corpus, content)
-                fsync(self._folder)
-            except BaseException:
-                if file:
-                    file.close()
-                files.remove(path)
-                raise
-            return file
-
-    def _open_or_sweep(self, path: Path) -> None:
+    def _open(self, path: Path) -> None:
         name, file = path.name.removesuffix(SUFFIX), None
         try:
             with files.refusing(path):
                 file = CorpusFile(path, self._synchronous)
-                corpus = file.corpus()
-                if corpus is None:
-                    file.close()
-                    files.remove(path)
-                elif corpus.name == name:
-                    self._files[name] = file
-                else:
-                    raise StoreError(f"{path}: holds the corpus {corpus.name!r}; give the file its name back")
+                held = file.corpus().name
+            if held != name:
+                raise StoreError(f"{path}: holds the corpus {held!r}; give the file its name back")
+            self._files[name] = file
         except StoreError as error:
             log.error("not served: %s", error)
             self._refused[name] = str(error).replace(str(path), path.name)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+import shutil
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -15,8 +18,8 @@ from serving.errors import Conflict, Invalid, NotFound, Unhealthy
 from serving.ports import Change, Corpus, Removal, Store, StoreError
 from serving.stores import STORES
 from serving.stores.corpus_file import CorpusFile
-from serving.stores.migrations import mark
 from serving.stores.sqlite import SqliteStore
+from tests.serving.conftest import ROOT
 from tests.serving.stores.contents import DIMS, content
 
 
@@ -84,25 +87,40 @@ def test_creation_with_content_is_all_or_nothing(tmp_path: Path) -> None:
     store.close()
 
 
-def lost_power_while_marking(file: Path) -> None:
-    """The journal (https://www.sqlite.org/fileformat.html, section 3) is on the disk; of the page there is the room."""
-    file.write_bytes(bytes(8192))
-    magic, records, nonce, pages, sector, page = bytes.fromhex("d9d505f920a163d7"), 0, 0, 0, 512, 8192
-    header = magic + b"".join(number.to_bytes(4) for number in (records, nonce, pages, sector, page))
-    file.with_name(f"{file.name}-journal").write_bytes(header.ljust(sector, b"\0"))
+KILLED = """
+import sys
+from pathlib import Path
+from serving import failpoints
+from serving.ports import Corpus
+from serving.stores.sqlite import SqliteStore
+
+store = SqliteStore(Path(sys.argv[1]))
+failpoints.arm({failpoints.VARIABLE: f"{sys.argv[2]}=kill"})
+store.create(Corpus("c"))
+"""
 
 
-def test_what_a_killed_creation_left_is_swept(tmp_path: Path) -> None:
-    (tmp_path / "empty.sqlite").touch()
-    mark(tmp_path / "marked.sqlite")
-    CorpusFile(tmp_path / "migrated.sqlite").close()
-    lost_power_while_marking(tmp_path / "lost.sqlite")
-    SqliteStore(tmp_path).close()
-    assert [path.name for path in tmp_path.iterdir()] == ["lock"]
+@pytest.mark.parametrize(
+    "place", ["store.before-commit", "store.before-commit@2", "store.before-create", "store.after-create"]
+)
+def test_what_a_killed_creation_left_stands_in_nobodys_way(tmp_path: Path, place: str) -> None:
+    name, _, turn = place.partition("@")
+    script = KILLED.replace("=kill", f"=kill@{turn or 1}")
+    ended = subprocess.run([sys.executable, "-c", script, str(tmp_path), name], cwd=ROOT, check=False)
+    assert ended.returncode == -9
+    assert {path.name for path in tmp_path.iterdir()} > {"lock"}
+    store = SqliteStore(tmp_path)
+    there = place == "store.after-create"
+    assert store.names() == (["c"] if there else [])
+    assert {path.name for path in tmp_path.iterdir() if path.suffix == ".part"} == set()
+    assert store.create(Corpus("c", created=7.0)) != there
+    assert store.verify("c") == []
+    store.close()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["c.sqlite", "lock"]
 
 
 def corpus_named(file: Path, name: str) -> None:
-    made = CorpusFile(file)
+    made = CorpusFile(file, new=True)
     made.create(Corpus(name), None)
     made.close()
 
@@ -126,7 +144,9 @@ def corrupt(file: Path) -> None:
 REFUSED: list[tuple[Callable[[Path], object], str]] = [
     (foreign_database, "not a corpus of this server"),
     (lambda file: file.write_bytes(b"notes"), "not a corpus of this server"),
-    (lambda file: file.write_bytes(bytes(9000)), "not a database"),
+    (lambda file: file.touch(), "holds no corpus"),
+    (lambda file: file.write_bytes(bytes(9000)), "holds no corpus"),
+    (lambda file: CorpusFile(file, new=True).close(), "holds no corpus"),
     (later_version, "written by a later version"),
     (corrupt, "malformed"),
     (lambda file: corpus_named(file, "d"), "holds the corpus 'd'"),
@@ -157,6 +177,22 @@ def test_a_file_that_is_not_ours_is_named_and_left_alone(
         store.close()
     assert before is None or file.read_bytes() == before
     assert {path.name for path in tmp_path.iterdir()} == {"lock", "c.sqlite", "other.sqlite"}
+
+
+def test_what_lies_beside_a_file_that_was_cut_is_left_alone(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "live")
+    store.create(Corpus("c"), content([("a", "b", {})]))
+    store.write("c", [content([("d", "e", {})])])
+    shutil.copytree(tmp_path / "live", tmp_path / "killed")
+    store.close()
+    (tmp_path / "killed" / "c.sqlite").write_bytes(b"")
+    before = {file.name: file.read_bytes() for file in (tmp_path / "killed").iterdir()}
+    assert before["c.sqlite-wal"]
+    for _ in range(2):
+        store = SqliteStore(tmp_path / "killed")
+        assert store.names() == ["c"]
+        store.close()
+    assert {file.name: file.read_bytes() for file in (tmp_path / "killed").iterdir()} == before
 
 
 def test_a_file_that_came_since_the_start_is_left_alone(tmp_path: Path) -> None:
@@ -190,7 +226,8 @@ def test_a_corpus_dropped_under_its_readers(store: Store) -> None:
 
 def test_a_log_left_by_a_removal_is_not_replayed_into_a_corpus_of_that_name(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path)
-    store.create(Corpus("c"), content([("a", "b", {})]))
+    store.create(Corpus("c"))
+    store.write("c", [content([("a", "b", {})])])
     log = (tmp_path / "c.sqlite-wal").read_bytes()
     store.drop("c")
     assert log
@@ -210,7 +247,7 @@ def test_two_servers_on_one_folder(tmp_path: Path) -> None:
 
 
 def test_durability_settings(tmp_path: Path) -> None:
-    file = CorpusFile(tmp_path / "c.sqlite")
+    file = CorpusFile(tmp_path / "c.sqlite", new=True)
     with file._connections.maintaining() as writer:
         assert writer.execute("PRAGMA journal_mode").fetchone() == ("wal",)
         assert writer.execute("PRAGMA synchronous").fetchone() == (2,)
