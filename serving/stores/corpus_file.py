@@ -32,7 +32,6 @@ from serving.stores import fields, reading, records, refreshing, vectors, words
 from serving.stores.blocks import BLOCK, blocks, marks
 from serving.stores.connections import Connections
 from serving.stores.facets import facets
-from serving.stores.failures import naming
 from serving.stores.matched import Matched
 from serving.stores.matching import matching
 from serving.stores.migrations import check_ours, mark, migrate
@@ -51,7 +50,7 @@ class CorpusFile:
 
     Raises:
         StoreError: the file is not ours, or of a later version.
-        ServiceError: it holds no corpus, or can't be read or written, see `naming`; it is as it was.
+        ServiceError: it holds no corpus, or can't be read or written, see `Connections.naming`.
     """
 
     def __init__(self, path: Path, synchronous: str = "FULL", *, new: bool = False) -> None:
@@ -59,7 +58,7 @@ class CorpusFile:
         self._connections = Connections(path, synchronous)
         self._matched = Matched()
         try:
-            with naming(path):
+            with self._connections.naming():
                 if new:
                     mark(path)
                 else:
@@ -71,6 +70,11 @@ class CorpusFile:
         except BaseException:
             self.close()
             raise
+
+    @property
+    def damaged(self) -> bool:
+        """Whether something else than was written has been found in it."""
+        return self._connections.damaged
 
     def close(self) -> None:
         """SQLite folds the write-ahead log into the file when the last connection goes."""

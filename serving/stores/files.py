@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from itertools import chain, count
 from pathlib import Path
 
 from models.disk import fsync
@@ -15,6 +17,7 @@ from serving.ports import Blocks, Content, Corpus, StoreError
 from serving.stores.corpus_file import CorpusFile
 from serving.stores.failures import naming
 
+log = logging.getLogger(__name__)
 SUFFIX = ".sqlite"
 _BESIDE = ("-journal", "-wal", "-shm")
 """What SQLite keeps beside a file while it is open, or was left open."""
@@ -49,8 +52,12 @@ def remove(path: Path) -> None:
 
 def unlink_beside(path: Path) -> None:
     """A log left beside a later file of the same name would be replayed into it."""
-    for suffix in _BESIDE:
-        path.with_name(path.name + suffix).unlink(missing_ok=True)
+    for beside in _with_beside(path)[1:]:
+        beside.unlink(missing_ok=True)
+
+
+def _with_beside(path: Path) -> list[Path]:
+    return [path.with_name(path.name + suffix) for suffix in ("", *_BESIDE)]
 
 
 def make(path: Path, corpus: Corpus, content: Content | None, synchronous: str) -> CorpusFile:
@@ -79,6 +86,17 @@ def sweep(folder: Path) -> None:
     """Remove what killed creations left."""
     for left in folder.glob(f".*{SUFFIX}.part*"):
         left.unlink()
+
+
+def keep(path: Path) -> None:
+    """Give a damaged file, with what lies beside it, a second name, that of no corpus: its own is for another."""
+    names = (path.with_name(f"{path.name}.damaged{number}") for number in chain([""], count(2)))
+    kept = next(name for name in names if not any(one.exists() for one in _with_beside(name)))
+    for file, second in zip(_with_beside(path), _with_beside(kept), strict=True):
+        if file.exists():
+            os.link(file, second)
+    fsync(path.parent)
+    log.warning("%s is damaged: kept as %s", path, kept.name)
 
 
 def prepare(name: str, file: Path) -> None:

@@ -149,7 +149,7 @@ def check_ours(path: Path) -> None:
     if not any(header):
         raise DamageError("holds no corpus: it is empty, or begins with zeros")
     if not (header.startswith(_MAGIC) and header[_APPLICATION_AT] == APPLICATION.to_bytes(4)):
-        raise StoreError(f"{path}: not a corpus of this server; move it elsewhere")
+        raise StoreError(f"{path}: not a corpus of this server; move it elsewhere and start again")
 
 
 def mark(path: Path) -> None:
@@ -168,7 +168,8 @@ def migrate(connection: sqlite3.Connection, file: Path) -> None:
     """
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if version > len(MIGRATIONS):
-        raise StoreError(f"{file}: written by a later version (format {version}, known up to {len(MIGRATIONS)})")
+        known = f"format {version}, known up to {len(MIGRATIONS)}"
+        raise StoreError(f"{file}: written by a later version ({known}); start that version")
     if version == len(MIGRATIONS):
         return
     for step in MIGRATIONS[version:]:

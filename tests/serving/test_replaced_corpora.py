@@ -13,13 +13,13 @@ import pytest
 from serving import corpora as rooms
 from serving import opening
 from serving.corpora import Corpora
-from serving.errors import Conflict, Damaged, InsufficientStorage, NotFound, ServiceError, Unhealthy
+from serving.errors import Conflict, NotFound, Unhealthy
 from serving.filters import compile_filter
 from serving.finding import Query, Wanted
 from serving.indexes import opened, reading
 from serving.indexes.live import LiveIndex
 from serving.opening import Indexes
-from serving.ports import Content, Corpus, Document, Floats, Keys, Ranking, Size
+from serving.ports import Content, Document, Floats, Keys, Ranking, Size
 from serving.stores import files
 from serving.stores.sqlite import SqliteStore
 from tests.conftest import PATIENCE
@@ -299,92 +299,3 @@ def test_a_filter_deletes_what_matches_when_it_goes(
     monkeypatch.setattr(store, "ids_matching", then_replaced)
     assert corpora.delete_where("c", EVERYTHING) == 4
     assert ids(corpora) == ["kept"]
-
-
-def made(folder: Path, *names: str) -> None:
-    """Closed corpora of two documents each."""
-    store = SqliteStore(folder)
-    for name in names:
-        store.create(Corpus(name), content("one", "two"))
-    store.close()
-
-
-def spoil_a_vector(file: Path) -> None:
-    whole = file.read_bytes()
-    place = whole.index(content("one", "two").vectors[1].tobytes())
-    file.write_bytes(whole[:place] + b"?" + whole[place + 1 :])
-
-
-def test_a_damaged_corpus_keeps_no_other_from_being_served(tmp_path: Path) -> None:
-    made(tmp_path / "corpora", *"abc")
-    (tmp_path / "corpora" / "a.sqlite").write_bytes(b"no corpus")
-    spoil_a_vector(tmp_path / "corpora" / "b.sqlite")
-    corpora = Corpora(SqliteStore(tmp_path / "corpora"), Indexes(tmp_path / "indexes"))
-    corpora.warm()
-    assert ids(corpora, "c") == ["one", "two"]
-    for name in "ab":
-        with pytest.raises(Unhealthy, match=rf"{name}\.sqlite"):
-            ids(corpora, name)
-    assert [(one.corpus.name, one.damage is None) for one in corpora.descriptions()] == [
-        ("a", False),
-        ("b", False),
-        ("c", True),
-    ]
-    assert "c" in {corpus.name for corpus, _ in corpora.listing()}
-    corpora.close()
-
-
-def test_what_nobody_would_find_is_not_taken(tmp_path: Path) -> None:
-    """Until the corpus is another, or gone."""
-    made(tmp_path / "corpora", "c", "other")
-    spoil_a_vector(tmp_path / "corpora" / "c.sqlite")
-    corpora = Corpora(SqliteStore(tmp_path / "corpora"), Indexes(tmp_path / "indexes"))
-    corpora.warm()
-    uses: list[Callable[[], object]] = [
-        lambda: ids(corpora),
-        lambda: corpora.put("c", content("late")),
-        lambda: corpora.delete("c", "one"),
-        lambda: corpora.delete_where("c", EVERYTHING),
-    ]
-    for use in uses:
-        with pytest.raises(Damaged, match=r"c\.sqlite: the vector of passage 2 is damaged"):
-            use()
-    assert corpora.corpus("c")[1].documents == 2
-    corpora.copy("other", tmp_path / "copy")
-    corpora.adopt("c", tmp_path / "copy")
-    corpora.put("c", content("late"))
-    assert ids(corpora) == ["late", "one", "two"]
-    corpora.close()
-
-
-@pytest.mark.parametrize("error", [Unhealthy("c.sqlite: disk I/O error"), InsufficientStorage("the disk is full")])
-def test_what_passes_keeps_no_write_waiting(
-    corpora: Corpora, store: SqliteStore, monkeypatch: pytest.MonkeyPatch, error: ServiceError
-) -> None:
-    def fail(*_: object, **__: object) -> None:
-        raise error
-
-    with monkeypatch.context() as patch:
-        patch.setattr(store, "vectors", fail)
-        corpora.warm()
-        with pytest.raises(type(error)):
-            ids(corpora)
-        corpora.put("c", content("late"))
-    assert ids(corpora) == ["late", "old"]
-
-
-def test_a_corpus_that_can_be_read_again_is_written_again(
-    corpora: Corpora, store: SqliteStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*_: object, **__: object) -> None:
-        raise Damaged("c.sqlite: malformed")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(store, "vectors", fail)
-        with pytest.raises(Damaged):
-            ids(corpora)
-        with pytest.raises(Damaged):
-            corpora.put("c", content("late"))
-    assert ids(corpora) == ["old"]
-    corpora.put("c", content("late"))
-    assert ids(corpora) == ["late", "old"]

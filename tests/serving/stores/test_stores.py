@@ -1,20 +1,17 @@
-"""Corpora come and go, and files that are none of ours stay."""
+"""Corpora come and go, whole, whatever a kill cuts short."""
 
 from __future__ import annotations
 
 import re
-import shutil
-import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from serving.errors import Conflict, Invalid, NotFound, Unhealthy
+from serving.errors import Conflict, Invalid, NotFound
 from serving.ports import Change, Corpus, Removal, Store, StoreError
 from serving.stores import STORES
 from serving.stores.corpus_file import CorpusFile
@@ -117,92 +114,6 @@ def test_what_a_killed_creation_left_stands_in_nobodys_way(tmp_path: Path, place
     assert store.verify("c") == []
     store.close()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["c.sqlite", "lock"]
-
-
-def corpus_named(file: Path, name: str) -> None:
-    made = CorpusFile(file, new=True)
-    made.create(Corpus(name), None)
-    made.close()
-
-
-def foreign_database(file: Path) -> None:
-    with closing(sqlite3.connect(file)) as database:
-        database.execute("CREATE TABLE corpora (name)")
-
-
-def later_version(file: Path) -> None:
-    corpus_named(file, "c")
-    with closing(sqlite3.connect(file)) as database:
-        database.execute("PRAGMA user_version = 99")
-
-
-def corrupt(file: Path) -> None:
-    corpus_named(file, "c")
-    file.write_bytes(file.read_bytes()[:100] + b"?" * 9000)
-
-
-REFUSED: list[tuple[Callable[[Path], object], str]] = [
-    (foreign_database, "not a corpus of this server"),
-    (lambda file: file.write_bytes(b"notes"), "not a corpus of this server"),
-    (lambda file: file.touch(), "holds no corpus"),
-    (lambda file: file.write_bytes(bytes(9000)), "holds no corpus"),
-    (lambda file: CorpusFile(file, new=True).close(), "holds no corpus"),
-    (later_version, "written by a later version"),
-    (corrupt, "malformed"),
-    (lambda file: corpus_named(file, "d"), "holds the corpus 'd'"),
-    (lambda file: file.mkdir(), "directory"),
-]
-
-
-@pytest.mark.parametrize(("make", "says"), REFUSED)
-def test_a_file_that_is_not_ours_is_named_and_left_alone(
-    tmp_path: Path, make: Callable[[Path], object], says: str
-) -> None:
-    """It keeps no other corpus from being served."""
-    file = tmp_path / "c.sqlite"
-    other = SqliteStore(tmp_path)
-    other.create(Corpus("other"), content([("a", "b", {})]))
-    other.close()
-    make(file)
-    before = None if file.is_dir() else file.read_bytes()
-    for _ in range(2):  # what was refused is held by nobody
-        store = SqliteStore(tmp_path)
-        assert store.names() == ["c", "other"]
-        assert store.document("other", "a").text == "b"
-        for use, what in ((store.corpus, "c"), (store.create, Corpus("c")), (store.size, "c"), (store.drop, "c")):
-            with pytest.raises(Unhealthy, match=rf"c\.sqlite: .*{says}"):
-                use(what)  # type: ignore[arg-type]
-        (said,) = store.verify("c")
-        assert re.match(rf"c\.sqlite: .*{says}", said)
-        store.close()
-    assert before is None or file.read_bytes() == before
-    assert {path.name for path in tmp_path.iterdir()} == {"lock", "c.sqlite", "other.sqlite"}
-
-
-def test_what_lies_beside_a_file_that_was_cut_is_left_alone(tmp_path: Path) -> None:
-    store = SqliteStore(tmp_path / "live")
-    store.create(Corpus("c"), content([("a", "b", {})]))
-    store.write("c", [content([("d", "e", {})])])
-    shutil.copytree(tmp_path / "live", tmp_path / "killed")
-    store.close()
-    (tmp_path / "killed" / "c.sqlite").write_bytes(b"")
-    before = {file.name: file.read_bytes() for file in (tmp_path / "killed").iterdir()}
-    assert before["c.sqlite-wal"]
-    for _ in range(2):
-        store = SqliteStore(tmp_path / "killed")
-        assert store.names() == ["c"]
-        store.close()
-    assert {file.name: file.read_bytes() for file in (tmp_path / "killed").iterdir()} == before
-
-
-def test_a_file_that_came_since_the_start_is_left_alone(tmp_path: Path) -> None:
-    store = SqliteStore(tmp_path)
-    foreign_database(tmp_path / "c.sqlite")
-    before = (tmp_path / "c.sqlite").read_bytes()
-    with pytest.raises(Conflict, match=r"c\.sqlite"):
-        store.create(Corpus("c"))
-    assert (tmp_path / "c.sqlite").read_bytes() == before
-    store.close()
 
 
 @pytest.mark.parametrize("obstacle", ["data", "data/lock"])
