@@ -104,7 +104,9 @@ class OpenCorpora:
             if before:
                 before.close(erase=True)  # first: no index may be left beside another history
             yield
-            if not before:
+            if before:
+                before.damage = None
+            else:
                 self._open[name] = self._opened(name)
             self._open[name].index(beside)
 

@@ -84,8 +84,9 @@ async def fields(
 
 @router.delete("/corpora/{name}", status_code=204, summary="Delete a corpus")
 async def delete(name: CorpusName, service: ServiceDep) -> None:
-    """With every document in it; jobs that change it are cancelled."""
-    await service.library.on(lambda corpora: corpora.corpus(name), of=name)
+    """With every document in it; jobs that change it are cancelled. A damaged file is kept, under another name."""
+    if name not in await service.library.on(lambda corpora: corpora.names()):
+        raise NotFound(f"there is no corpus {name!r}")
     await service.jobs.cancel_of(name)
     await service.library.on(lambda corpora: corpora.drop(name), of=name)
 

@@ -179,7 +179,20 @@ def test_verify_finds_a_vector_that_changed(
     connection.close()
     capsys.readouterr()
     assert command("verify") == 1
-    assert "7" in capsys.readouterr().out
+    said = "c: the vector of passage 7 is damaged; restore a snapshot over it or delete it\n"
+    assert capsys.readouterr().out == said
+
+
+def test_verify_names_a_file_that_was_emptied(
+    command: Command, file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command("ingest", str(file), "--corpus", "c") == 0
+    path = tmp_path / "var" / "corpora" / "c.sqlite"
+    path.write_bytes(b"")
+    capsys.readouterr()
+    assert command("verify") == 1
+    assert capsys.readouterr().out.startswith("c: c.sqlite: holds no corpus: it is empty")
+    assert path.read_bytes() == b""
 
 
 def test_verify_reads_the_indexes_too(
