@@ -113,8 +113,11 @@ def rows(file: BinaryIO, options: Options, settings: Settings) -> Iterator[Row]:
     """The rows of a file that can be sought, from its beginning. A row that can't be read is one whose value says why.
 
     Raises:
-        Malformed, Invalid, Empty, TooLarge: what can't be read is more than a row.
+        Malformed, Invalid, Empty, TooLarge: what can't be read is more than a row, or an option names nothing.
     """
+    for option in ("text_column", "id_column"):
+        if getattr(options, option) == "":
+            raise Invalid("must not be empty", field=option)
     stream = _unpacked(file, options.coding, settings.max_upload_bytes)
     match options.format:
         case "json":

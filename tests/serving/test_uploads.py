@@ -66,6 +66,17 @@ def test_columns(client: TestClient) -> None:
     assert client.get(f"{DOCUMENTS}/1").json() == {"id": "1", "text": "A", "metadata": {"year": "1999"}}
 
 
+@pytest.mark.parametrize("option", ["text_column", "id_column"])
+@pytest.mark.parametrize(
+    "sent", [{"json": [{"text": "a"}]}, {"content": b"text\na\n", "headers": {"content-type": "text/csv"}}]
+)
+def test_an_option_that_names_no_column(
+    refuses: Refuses, client: TestClient, option: str, sent: dict[str, Any]
+) -> None:
+    client.put("/corpora/c")
+    refuses((422, "Validation", f"{option}: must not be empty"), "POST", f"{DOCUMENTS}?{option}=", **sent)
+
+
 @pytest.mark.parametrize(
     ("refusal", "sent"),
     [
