@@ -198,6 +198,15 @@ def test_a_body_that_is_no_object_is_told_so_without_a_name_of_ours(refuses: Ref
     refuses((422, "Validation", "body: must be a JSON object"), "POST", path, content=json.dumps(body), headers=JSON)
 
 
+@pytest.mark.parametrize(
+    ("method", "path"), [("POST", "/corpora/c/search"), ("POST", "/search"), ("DELETE", "/corpora/c/documents")]
+)
+def test_json_that_is_not_called_so_is_told_what_is_missing(refuses: Refuses, method: str, path: str) -> None:
+    refuses(
+        (415, "Validation", "content-type: is missing: this route reads application/json"), method, path, content=b"{}"
+    )
+
+
 def test_a_bug_is_json_too(refuses: Refuses, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> None:
         raise RuntimeError("boom")

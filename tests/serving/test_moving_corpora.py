@@ -190,8 +190,21 @@ def test_a_corpus_moves_to_another_encoder(pair: TestClient) -> None:
     ]
     assert after["vector"] == pytest.approx(turned, abs=1e-6)
     again = ended(pair, pair.post("/corpora/c/reembed", json={"model": "turned"}))
-    assert again["state"] == "succeeded"
+    assert (again["state"], again["done"], again["total"]) == ("succeeded", 6, 6)
     assert pair.post("/corpora/c/reembed", json={"model": "nope"}).status_code == 404
+
+
+@pytest.mark.parametrize("documents", [[], DOCUMENTS])
+def test_a_corpus_of_another_encoder_is_told_how_it_moves(pair: TestClient, documents: list[dict[str, Any]]) -> None:
+    pair.put("/corpora/c", json={"model": "fake"})
+    if documents:
+        pair.post("/corpora/c/documents", json={"documents": documents}).raise_for_status()
+    refused = pair.put("/corpora/c", json={"model": "turned"})
+    assert refused.status_code == 409
+    assert "'c' is not for 'turned': POST /corpora/c/reembed moves it" in refused.json()["error"]
+    job = ended(pair, pair.post("/corpora/c/reembed", json={"model": "turned"}))
+    assert (job["state"], job["done"], job["total"]) == ("succeeded", len(documents), len(documents))
+    assert pair.put("/corpora/c", json={"model": "turned"}).status_code == 200
 
 
 @pytest.mark.parametrize("work", ["search", "put"])
