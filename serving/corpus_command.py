@@ -18,6 +18,7 @@ from tqdm import tqdm
 
 from models.bundle import BundleError
 from serving import logs
+from serving.acceptance import UPLOAD
 from serving.errors import Invalid, ServiceError
 from serving.filters import Filter, compile_filter
 from serving.finding import Hit, Wanted
@@ -86,7 +87,7 @@ async def _ingest(settings: Settings, given: argparse.Namespace) -> int:
             while piece := await asyncio.to_thread(file.read, PIECE):
                 await spool.write(piece)
             try:
-                job = await service.jobs.submit("ingest", given.corpus, options.model_dump(), spool=spool)
+                job = await service.jobs.submit(UPLOAD, given.corpus, options.model_dump(), spool=spool)
             except Duplicate as duplicate:
                 print(f"serving ingest: goes on with {duplicate.job}, which reads the same file", file=sys.stderr)
                 job = await service.jobs.job(duplicate.job)

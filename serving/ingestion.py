@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from serving.ingest.documents import empty, unrepeated
 from serving.jobs import Running
 from serving.jobs.threads import in_thread
 from serving.patience import patiently
-from serving.ports import Chunking, Document
+from serving.ports import Chunking
 from serving.settings import Settings
 
 if TYPE_CHECKING:
@@ -106,17 +106,26 @@ async def _examine(job: Running, upload: _Upload) -> frozenset[int]:
     return frozenset(repeated)
 
 
-class _Flying(NamedTuple):
+class _Flying:
     """A block on its way."""
 
-    adding: asyncio.Task[int]
-    documents: int
-    following: int
-    """The row behind it."""
+    def __init__(self, library: Library, job: Running, rows: Sequence[Checked], chunking: Chunking | None) -> None:
+        documents = [row.document for row in rows if row.document]
+        self.documents = len(documents)
+        self.following = rows[-1].number + 1
+        """The row behind it."""
+        self.stored = False
+        """Also if it was cancelled too late."""
+        self.adding = asyncio.create_task(
+            patiently(lambda: library.add(job.corpus, documents, chunking, job=job.id, stored=self._land))
+        )
 
     @property
-    def stored(self) -> bool:
+    def ended_well(self) -> bool:
         return self.adding.done() and not self.adding.cancelled() and self.adding.exception() is None
+
+    def _land(self) -> None:
+        self.stored = True
 
 
 async def _store(library: Library, job: Running, upload: _Upload, left_out: frozenset[int]) -> None:
@@ -128,9 +137,9 @@ async def _store(library: Library, job: Running, upload: _Upload, left_out: froz
         """The first, and those behind it that have ended, too: a checkpoint waits for the disk, and serves them all."""
         await flying[0].adding
         documents = 0
-        while flying and flying[0].stored:
+        while flying and flying[0].ended_well:
             block = flying.popleft()
-            job.result["truncated"] = job.result.get("truncated", 0) + block.adding.result()
+            job.result["truncated"] = job.result.get("truncated", 0) + block.adding.result().truncated
             documents += block.documents
             following = block.following
         await job.checkpoint(following, job.done + documents)
@@ -141,9 +150,7 @@ async def _store(library: Library, job: Running, upload: _Upload, left_out: froz
             while block := await in_thread(lambda: _block(good)):
                 if len(flying) == IN_FLIGHT:
                     await land()
-                documents = [row.document for row in block if row.document]
-                adding = asyncio.create_task(_added(library, job.corpus, documents, upload.options.chunking))
-                flying.append(_Flying(adding, len(documents), block[-1].number + 1))
+                flying.append(_Flying(library, job, block, upload.options.chunking))
         while flying:
             await land()
     finally:
@@ -151,11 +158,7 @@ async def _store(library: Library, job: Running, upload: _Upload, left_out: froz
         for task in left:
             task.cancel()
         await asyncio.gather(*left, return_exceptions=True)
-
-
-async def _added(library: Library, corpus: str, documents: Sequence[Document], chunking: Chunking | None) -> int:
-    """How many passages were cut to the model's length."""
-    return (await patiently(lambda: library.add(corpus, documents, chunking))).truncated
+        job.stored_beyond(sum(block.documents for block in flying if block.stored))
 
 
 def _block(rows: Iterator[Checked]) -> list[Checked]:

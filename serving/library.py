@@ -54,17 +54,34 @@ class Library:
         self._metrics = metrics
         self._admitted = admitted
 
-    async def add(self, corpus: str, documents: Sequence[Document], chunking: Chunking | None = None) -> Added:
+    async def add(
+        self,
+        corpus: str,
+        documents: Sequence[Document],
+        chunking: Chunking | None = None,
+        *,
+        job: str | None = None,
+        stored: Callable[[], None] = lambda: None,
+    ) -> Added:
         """Embed and store, all or none; on return they survive power loss and are found by every later search.
 
-        A text that the corpus holds already is not embedded again.
+        A text that the corpus holds already is not embedded again. Of a `job` only those are stored that nobody else
+        wrote or removed since it was accepted. `stored` is called when all is done, in whatever thread, also for a
+        caller who was cancelled too late to stop it.
         """
         try:
-            return await self._add(corpus, documents, chunking)
+            return await self._add(corpus, documents, chunking, job, stored)
         except Conflict:  # if it has moved to another encoder in between
-            return await self._add(corpus, documents, chunking)
+            return await self._add(corpus, documents, chunking, job, stored)
 
-    async def _add(self, corpus: str, documents: Sequence[Document], chunking: Chunking | None) -> Added:
+    async def _add(
+        self,
+        corpus: str,
+        documents: Sequence[Document],
+        chunking: Chunking | None,
+        job: str | None,
+        stored: Callable[[], None],
+    ) -> Added:
         async with self.encoder_of(corpus) as embedder:
             if not documents:
                 return Added(0, 0)
@@ -75,7 +92,12 @@ class Library:
             spans, vectors, truncated = await _embedded(embedder, texts, fresh, chunking)
             held = dict(zip(fresh, map(Held, spans, vectors), strict=True))
             content = _content(documents, [held.get(i) or one for i, one in enumerate(known)], chunking, embedder)
-            await self.lanes.run(corpus, lambda: self.corpora.put(corpus, content))
+
+            def put() -> None:
+                self.corpora.put(corpus, replace(content, job=job))
+                stored()
+
+            await self.lanes.run(corpus, put)
             return Added(truncated, sum(map(len, vectors)))
 
     async def embedded(self, documents: Sequence[Document]) -> Content:

@@ -124,7 +124,7 @@ class OpenCorpus:
             return
         try:
             if isinstance(write, Content):
-                self.live.change(change.removed, change.added, write.vectors)
+                self.live.change(change.removed, change.added, change.vectors)
             else:
                 self.live.remove(change.removed)
         except Exception:

@@ -7,11 +7,13 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
 from models import cpus
 from models.bundle import Manifest
+from serving.acceptance import UPLOAD, Acceptance
 from serving.bounds import check_some
 from serving.corpora import Corpora
 from serving.embedder import CHARACTERS_PER_TOKEN, At, Embedder
@@ -63,7 +65,14 @@ class Service:
         )
         self.library = Library(Corpora(store, indexes), self.encoders, self.metrics, self.admitted)
         self.snapshots = Snapshots(self.library.corpora, settings.data / "snapshots")
-        self.jobs = Jobs(settings.data / "jobs", works(self), beside=CHANGE_NOTHING)
+        self._acceptance = Acceptance(store)
+        self.jobs = Jobs(
+            settings.data / "jobs",
+            works(self),
+            beside=CHANGE_NOTHING,
+            accepting=self._acceptance.accept,
+            ended=self._acceptance.release,
+        )
         self.health = Health("loading", "starting")
         self.loaded = asyncio.Event()
         """Set when loading ended, well or not."""
@@ -251,6 +260,7 @@ class Service:
             await self.encoders.load(self.report)
             self.report("opening the indexes")
             await self.library.lanes.run("", self.snapshots.sweep)
+            await self.library.lanes.run("", lambda: self._acceptance.begin(partial(self.jobs.unended, UPLOAD)))
             await self.library.lanes.run("", self.library.corpora.warm)
             if self._prepare:
                 await self._prepare(self)

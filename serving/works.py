@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from serving.acceptance import RESTORE, UPLOAD
 from serving.errors import Invalid, TooLarge
 from serving.ingestion import ingest
 from serving.jobs import Running, Work
@@ -25,10 +26,10 @@ CHANGE_NOTHING = ("snapshot",)
 def works(service: Service) -> Mapping[str, Work]:
     """Every kind of job that a service does."""
     return {
-        "ingest": partial(ingest, service),
+        UPLOAD: partial(ingest, service),
         "reembed": partial(reembed, service.library, service.encoders),
         "snapshot": partial(_snapshot, service),
-        "restore": partial(_restore, service),
+        RESTORE: partial(_restore, service),
     }
 
 

@@ -6,6 +6,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
+from serving.acceptance import check_stays
 from serving.api.corpus_schemas import DeleteAnswer, DeleteRequest, DocumentAnswer, DocumentsAnswer
 from serving.api.deps import CorpusName, DocumentId, ServiceDep
 from serving.api.route import Route
@@ -38,6 +39,7 @@ async def delete_where(name: CorpusName, body: DeleteRequest, service: ServiceDe
     if not body.filter:
         raise Invalid("would match everything; to empty a corpus, delete it", field="filter")
     where = compile_filter(body.filter)
+    check_stays(service.jobs, name)
     return DeleteAnswer(deleted=await service.library.on(lambda corpora: corpora.delete_where(name, where), of=name))
 
 
@@ -50,6 +52,7 @@ async def get(name: CorpusName, id: DocumentId, service: ServiceDep) -> Document
 @router.delete("/{id:path}", status_code=204, summary="Delete a document")
 async def delete(name: CorpusName, id: DocumentId, service: ServiceDep) -> None:
     """By its id; it stays deleted."""
+    check_stays(service.jobs, name)
     await service.library.on(lambda corpora: corpora.delete(name, id), of=name)
 
 

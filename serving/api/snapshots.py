@@ -9,6 +9,7 @@ from fastapi import APIRouter, Path, Request, Response
 from fastapi.responses import FileResponse
 from pydantic import BaseModel, Field
 
+from serving.acceptance import RESTORE
 from serving.api.auth import check_corpus_allowed
 from serving.api.deps import CorpusName, ServiceDep
 from serving.api.jobs import ACCEPTED, JobAnswer, submitted
@@ -132,9 +133,9 @@ async def restore(name: CorpusName, request: Request, service: ServiceDep) -> Re
                 asked = parsed(RestoreRequest, parse_exact(file.read()))
             of = check_corpus_allowed(check_corpus_name(asked.of or name, "of"), request)
             await service.library.on(lambda _: service.snapshots.path(of, asked.snapshot), of=name)
-            return await submitted(service.jobs, "restore", name, {"of": of, "snapshot": asked.snapshot})
+            return await submitted(service.jobs, RESTORE, name, {"of": of, "snapshot": asked.snapshot})
         if media not in PACKED:
             raise UnsupportedMedia(f"{_NEITHER}, not {media[:80]}", field="content-type")
         async with service.receiving():
             await request.arrive(spool.write, service.settings.max_upload_bytes, IN_MEMORY)
-        return await while_connected(request, submitted(service.jobs, "restore", name, {}, spool=spool))
+        return await while_connected(request, submitted(service.jobs, RESTORE, name, {}, spool=spool))

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from pydantic import BeforeValidator
 
+from serving.acceptance import UPLOAD, check_stays
 from serving.api.answers import JSON, json_response, truncation_header
 from serving.api.auth import key_of
 from serving.api.corpus_schemas import UploadAnswer
@@ -144,7 +145,8 @@ async def _added(
             return Response(before.body, before.status, dict(before.headers), media_type=JSON)
         upload = None if in_background else await in_thread(lambda: _small(service, options, spool, keyed))
         if upload is None:
-            return await submitted(service.jobs, "ingest", name, options.model_dump(), spool=spool, keyed=keyed)
+            return await submitted(service.jobs, UPLOAD, name, options.model_dump(), spool=spool, keyed=keyed)
+        check_stays(service.jobs, name)
         added = await service.library.add(name, upload.documents, options.chunking)
         answer: dict[str, Any] = {"ids": [document.id for document in upload.documents], "count": len(upload.documents)}
         if options.on_error == "skip":

@@ -27,6 +27,7 @@ log = logging.getLogger(__name__)
 Work = Callable[[Running], Awaitable[dict[str, Any] | None]]
 """What a kind of job does. What it answers is added to the job's result; a `ServiceError` fails the job."""
 Answered = tuple[Keyed, Callable[[Job], Answer]]
+Note = Callable[[Job], None]
 RETRY_SECONDS = 10
 
 
@@ -34,7 +35,8 @@ class Jobs:
     """Work by kind, one at a time for each corpus, those `beside` apart, and a few in all, oldest first.
 
     Every change of a job is in the ledger before it is told. What a server did not end, the next one goes on with.
-    Runs on one event loop, between `start` and `stop`.
+    Others take note of it, `accepting` it and when it has `ended`; they may block. Runs on one event loop, between
+    `start` and `stop`.
 
     Raises:
         StoreError: the folder or the ledger can't be used.
@@ -46,11 +48,14 @@ class Jobs:
         kinds: Mapping[str, Work],
         *,
         beside: Collection[str] = (),
+        accepting: Note = lambda _: None,
+        ended: Note = lambda _: None,
         at_once: int = 4,
         waiting: int = 100,
         kept: int = 1000,
     ) -> None:
         self._kinds, self._beside = kinds, frozenset(beside)
+        self._accepting, self._ended = accepting, ended
         self._at_once, self._waiting, self._kept = at_once, waiting, kept
         self._spools = folder / "spool"
         try:
@@ -133,6 +138,7 @@ class Jobs:
         self, job: Job, spool: Spool | None, answered: tuple[Keyed, Callable[[Job], Answer]] | None
     ) -> None:
         def keep() -> None:
+            self._accepting(job)
             if spool:
                 spool.keep(self._spools / job.id)
             with self._ledger.transaction() as connection:
@@ -143,6 +149,10 @@ class Jobs:
         await asyncio.to_thread(keep)
         self._unended[job.id] = job
         self._schedule()
+
+    def unended(self, kind: str, corpus: str) -> list[str]:
+        """The jobs of a kind that are queued or running for a corpus, oldest first."""
+        return [job.id for job in self._unended.values() if (job.kind, job.corpus) == (kind, corpus)]
 
     async def job(self, id: str) -> Job:
         """As it is now.
@@ -252,6 +262,7 @@ class Jobs:
             reach("jobs.finished")
             (self._spools / job.id).unlink(missing_ok=True)
             self._ledger.prune(self._kept)
+            self._ended(ended)
 
         async def finished() -> None:
             await asyncio.to_thread(finish)

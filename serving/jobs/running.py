@@ -28,6 +28,7 @@ class Running:
         self.result: dict[str, Any] = dict(job.result)
         """What the job answers in the end; kept with every checkpoint."""
         self._errors, self._error_count = list(job.errors), job.error_count
+        self._beyond = 0
         self._save = save
         self._pace = Pace()
         self._pace.add(job.done)
@@ -57,6 +58,10 @@ class Running:
         """At the last checkpoint."""
         return self.job.done
 
+    def stored_beyond(self, done: int) -> None:
+        """So much was done behind the last checkpoint when the work stopped: told, and done again if it goes on."""
+        self._beyond = done
+
     async def checkpoint(self, position: int, done: int) -> None:
         """All before `position` is done for good. On disk on return."""
         await self._save(replace(self._now(), position=position, done=done))
@@ -79,7 +84,8 @@ class Running:
     @property
     def seen(self) -> Job:
         """The job at this moment, with its rate."""
-        return replace(self._now(), rate=self._pace.rate)
+        now = self._now()
+        return replace(now, done=now.done + self._beyond, rate=self._pace.rate)
 
     def _now(self) -> Job:
         return replace(

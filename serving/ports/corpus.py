@@ -72,6 +72,8 @@ class Content:
     """Of each document its passages, at least one; None: each document is one."""
     chunking: Chunking | None = None
     """What `spans` come from."""
+    job: str | None = None
+    """The accepted upload that it is a part of: what others wrote or removed since stays, see `Store.accept`."""
 
 
 @dataclass(frozen=True)
@@ -89,6 +91,8 @@ class Change(NamedTuple):
 
     removed: Keys
     added: Keys
+    vectors: Floats
+    """Of those added, in order."""
 
 
 class Passage(NamedTuple):

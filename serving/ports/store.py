@@ -45,6 +45,15 @@ class Store(Protocol):
         nothing: `Conflict` if the corpus has another fingerprint. Documents replace those of the same id.
         """
 
+    def accept(self, name: str, job: str) -> None:
+        """From now on what is written and removed stays, whatever `Content` of this job comes later: see `release`."""
+
+    def accepted(self, name: str) -> list[str]:
+        """The jobs that were accepted and not released, sorted."""
+
+    def release(self, name: str, job: str) -> None:
+        """The job has ended; nothing if it was not accepted."""
+
     def embedded(
         self, name: str, texts: Sequence[str], chunking: Chunking | None, fingerprint: str
     ) -> list[Held | None]:

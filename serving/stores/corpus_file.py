@@ -29,7 +29,7 @@ from serving.ports import (
     StoreError,
     Write,
 )
-from serving.stores import fields, reading, records, refreshing, vectors, words
+from serving.stores import fields, overtaken, reading, records, refreshing, vectors, words
 from serving.stores.blocks import BLOCK, blocks, marks
 from serving.stores.connections import Connections
 from serving.stores.facets import facets
@@ -99,6 +99,8 @@ class CorpusFile:
     def rename(self, name: str) -> None:
         """It goes on as another corpus: keys may mean something else than in the one that had this name."""
         with self._connections.writing() as writer:
+            for job in overtaken.accepted(writer):
+                overtaken.release(writer, job)
             writer.execute("UPDATE corpora SET name = ?, generation = ?", (name, secrets.token_hex(8)))
 
     def describe(self, description: str | None, recall_target: float | None) -> None:
@@ -118,6 +120,21 @@ class CorpusFile:
         """See `Store`."""
         with self._connections.writing() as writer:
             return [attempt(writer, write) for write in writes]
+
+    def accepted(self) -> list[str]:
+        """See `Store`."""
+        with self._connections.reading() as reader:
+            return overtaken.accepted(reader)
+
+    def accept(self, job: str) -> None:
+        """See `Store`."""
+        with self._connections.writing() as writer:
+            overtaken.accept(writer, job)
+
+    def release(self, job: str) -> None:
+        """See `Store`."""
+        with self._connections.writing() as writer:
+            overtaken.release(writer, job)
 
     def embedded(self, texts: Sequence[str], chunking: Chunking | None, fingerprint: str) -> list[Held | None]:
         """See `Store`."""

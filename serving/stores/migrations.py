@@ -11,7 +11,7 @@ from pathlib import Path
 import orjson
 
 from serving.ports import Document, StoreError
-from serving.stores import fields, vectors, words
+from serving.stores import fields, overtaken, vectors, words
 from serving.stores.blocks import BLOCK
 from serving.stores.records import DOCUMENT, PASSAGE, DocumentRow, PassageRow
 
@@ -133,7 +133,13 @@ def _spans(connection: sqlite3.Connection) -> None:
     connection.execute("UPDATE corpora SET spans = (SELECT count(start) FROM passages)")
 
 
-MIGRATIONS: tuple[Step, ...] = (_first, _passages, _spans)
+def _uploads(connection: sqlite3.Connection) -> None:
+    """What was written since an upload was accepted."""
+    for statement in overtaken.TABLES:
+        connection.execute(statement)
+
+
+MIGRATIONS: tuple[Step, ...] = (_first, _passages, _spans, _uploads)
 
 
 def is_new(path: Path) -> bool:

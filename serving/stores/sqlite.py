@@ -106,6 +106,18 @@ class SqliteStore:
         """See `Store`."""
         return self._file(name).write(writes)
 
+    def accepted(self, name: str) -> list[str]:
+        """See `Store`."""
+        return self._file(name).accepted()
+
+    def accept(self, name: str, job: str) -> None:
+        """See `Store`."""
+        self._file(name).accept(job)
+
+    def release(self, name: str, job: str) -> None:
+        """See `Store`."""
+        self._file(name).release(job)
+
     def embedded(
         self, name: str, texts: Sequence[str], chunking: Chunking | None, fingerprint: str
     ) -> list[Held | None]:
@@ -190,8 +202,11 @@ class SqliteStore:
         with replacing(files.vectors(file)) if replacing else nullcontext(), self._lock:
             self._check_served(name)
             if held := self._files.get(name):
+                waiting = held.accepted()
                 with held.set_aside():
                     files.move(file, held.path)
+                for job in waiting:
+                    held.accept(job)
             else:
                 path = self._free_path(name)
                 with naming(path):

@@ -13,7 +13,7 @@ import orjson
 
 from serving.errors import Conflict, Invalid, ServiceError
 from serving.ports import Change, Content, Removal, Span, Write
-from serving.stores import fields, vectors, words
+from serving.stores import fields, overtaken, vectors, words
 from serving.stores.blocks import blocks, marks
 from serving.stores.records import DOCUMENT, PASSAGE, DocumentRow, PassageRow, document_in, part, passages_of
 
@@ -39,9 +39,13 @@ def apply(writer: sqlite3.Connection, write: Write) -> Change:
     """
     match write:
         case Removal(ids):
-            return Change(removed=_remove(writer, ids), added=np.array([], dtype=np.int64))
-        case Content():
+            overtaken.note(writer, ids)
+            return Change(_remove(writer, ids), np.array([], dtype=np.int64), np.empty((0, 0), dtype=np.float32))
+        case Content(job=None):
+            overtaken.note(writer, [document.id for document in write.documents])
             return _put(writer, write)
+        case Content():
+            return _put(writer, overtaken.remaining(writer, write))
 
 
 def _put(writer: sqlite3.Connection, content: Content) -> Change:
@@ -70,7 +74,7 @@ def _put(writer: sqlite3.Connection, content: Content) -> Change:
     fields.index(writer, ((row.number, orjson.loads(row.metadata)) for row in documents))
     words.index(writer, texts)
     _count(writer, 1, len(documents), passages)
-    return Change(removed, added)
+    return Change(removed, added, content.vectors)
 
 
 def _bind(writer: sqlite3.Connection, content: Content) -> None:

@@ -66,6 +66,26 @@ def test_a_snapshot_there_and_back(filled: TestClient) -> None:
     assert filled.get("/corpora/c/snapshots").json() == {"snapshots": []}
 
 
+def test_nothing_is_taken_that_a_restore_would_lose(
+    filled: TestClient, refuses: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    snapshot = ended(filled, filled.post("/corpora/c/snapshots"))["result"]["id"]
+    go_on = threading.Event()
+    monkeypatch.setattr("serving.snapshots.reach", lambda _: go_on.wait(PATIENCE))
+    restored = filled.put("/corpora/c/restore", json={"snapshot": snapshot})
+    says = (409, "Conflict", f"corpus 'c' is being restored by job {restored.json()['id']}")
+    refuses(says, "POST", "/corpora/c/documents", json={"documents": [{"id": "a", "text": "newer"}]})
+    refuses(says, "DELETE", "/corpora/c/documents/a")
+    refuses(says, "DELETE", "/corpora/c/documents", json={"filter": {"n": 1}})
+    assert best(filled, "a is a text")["id"] == "a", "it is searched meanwhile"
+    upload = filled.post("/corpora/c/documents?async=true", json={"documents": [{"id": "a", "text": "newer"}]})
+    go_on.set()
+    assert ended(filled, restored)["state"] == ended(filled, upload)["state"] == "succeeded"
+    assert filled.get("/corpora/c/documents/a").json()["text"] == "newer", "a job waits for the restore"
+    assert filled.delete("/corpora/c/documents/a").status_code == 204
+    filled.delete(f"/corpora/c/snapshots/{snapshot}").raise_for_status()
+
+
 def test_a_snapshot_tells_how_far_it_is(filled: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     """Copied, hashed, packed: a third of the documents each."""
     packing, go_on = threading.Event(), threading.Event()

@@ -114,6 +114,29 @@ def test_a_job_can_be_cancelled_and_the_same_again_is_a_conflict(client: TestCli
     assert stored(client) == kept
 
 
+def test_what_is_written_and_deleted_after_an_upload_was_accepted_stays(client: TestClient) -> None:
+    def text_of(id: str) -> str | None:
+        answer = client.get(f"{DOCUMENTS}/{id}")
+        return None if answer.status_code == 404 else str(answer.json()["text"])
+
+    client.post(DOCUMENTS, content=lines(200), headers=NDJSON).raise_for_status()
+    first, second = (
+        client.post(DOCUMENTS, content=lines(count, metadata={"of": count}), headers=NDJSON) for count in (4000, 300)
+    )
+    changed = {"documents": [{"id": f"d{i}", "text": "newer"} for i in (0, 199)]}
+    client.post(DOCUMENTS, json=changed).raise_for_status()
+    assert client.delete(f"{DOCUMENTS}/d1").status_code == 204
+    jobs = [ended(client, answer.headers["location"]) for answer in (first, second)]
+    assert [(job["state"], job["done"]) for job in jobs] == [("succeeded", 4000), ("succeeded", 300)]
+    assert [text_of(f"d{i}") for i in (0, 1, 2, 199)] == ["newer", None, "text 2", "newer"]
+    assert client.get(f"{DOCUMENTS}/d2").json()["metadata"] == {"of": 300}, "the later upload counts"
+    found = client.post("/corpora/c/search", json={"query": "text 1", "k": 10}).json()["hits"]
+    assert "d1" not in {hit["id"] for hit in found}
+    later = client.post(DOCUMENTS, content=lines(299), headers=NDJSON)
+    assert ended(client, later.headers["location"])["state"] == "succeeded"
+    assert text_of("d1") == "text 1", "an upload that was accepted after that"
+
+
 def test_a_corpus_that_is_deleted_takes_its_jobs_along(client: TestClient) -> None:
     places = [
         client.post(f"{DOCUMENTS}?on_error={how}", content=lines(20_000), headers=NDJSON).headers["location"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from serving.errors import Conflict, Invalid
 from serving.filters import compile_filter
-from serving.ports import Change, Chunking, Corpus, Document, Removal, Span, Store, Write
+from serving.ports import Change, Chunking, Content, Corpus, Document, Removal, Span, Store, Write
 from serving.stores import STORES
 from tests.serving.stores.contents import DIMS, Row, content, cut, vector, vectors
 
@@ -28,6 +29,7 @@ texts = st.lists(st.sampled_from(WORDS), max_size=6).map(" ".join) | st.text(
 metadata = st.dictionaries(st.sampled_from("xyz"), st.none() | st.booleans() | st.integers(-3, 3) | texts, max_size=3)
 rows = st.lists(st.tuples(ids, texts, metadata), min_size=1, max_size=4, unique_by=lambda row: row[0])
 chunkings = st.none() | st.builds(Chunking, st.integers(1, 3), st.just(0))
+jobs = st.sampled_from(["j", "k"])
 conditions = st.dictionaries(st.sampled_from("xyz"), st.none() | st.booleans() | st.integers(-3, 3), max_size=2)
 
 
@@ -63,19 +65,27 @@ class AsADictionary(RuleBasedStateMachine):
         self.last_key = 0
         self.tombstones: set[int] = set()
         self.fresh: dict[int, str] = {}
+        self.accepted: dict[str, set[str]] = {}
+        """Of each upload the ids that overtook it."""
 
     @property
     def path(self) -> Path:
         return Path(self.folder.name)
 
-    @rule(wanted=st.lists(st.tuples(rows, chunkings) | st.sets(ids) | st.sampled_from(["other", "twice"]), max_size=4))
+    @rule(
+        wanted=st.lists(
+            st.tuples(rows, chunkings, st.none() | jobs) | st.sets(ids) | st.sampled_from(["other", "twice"]),
+            max_size=4,
+        )
+    )
     def write(self, wanted: list[Any]) -> None:
         writes = [self._write(one) for one in wanted]
-        for write, outcome in zip(writes, self.store.write("c", writes), strict=True):
-            if refused := self._refused(write):
+        for asked, outcome in zip(writes, self.store.write("c", writes), strict=True):
+            if refused := self._refused(asked):
                 assert isinstance(outcome, refused), "a write that fails harms no other"
                 continue
             assert isinstance(outcome, Change)
+            write = self._stays(asked)
             ids = write.ids if isinstance(write, Removal) else [document.id for document in write.documents]
             gone = {key for name in ids if name in self.held for key in self.held.pop(name).keys}
             assert set(outcome.removed.tolist()) == gone
@@ -90,7 +100,27 @@ class AsADictionary(RuleBasedStateMachine):
             return content([("z", "z", {}), ("z", "y", {})], self.fingerprint)
         if isinstance(wanted, set):
             return Removal(sorted(wanted))
-        return content(wanted[0], self.fingerprint, wanted[1])
+        return replace(content(wanted[0], self.fingerprint, wanted[1]), job=wanted[2])
+
+    def _stays(self, write: Write) -> Write:
+        """Of a job what nothing has overtaken; all else overtakes those that are accepted."""
+        if isinstance(write, Content) and write.job:
+            gone = self.accepted.get(write.job, set())
+            rows = [(one.id, one.text, dict(one.metadata)) for one in write.documents if one.id not in gone]
+            return content(rows, write.fingerprint, write.chunking)
+        for gone in self.accepted.values():
+            gone.update(write.ids if isinstance(write, Removal) else [one.id for one in write.documents])
+        return write
+
+    @rule(job=jobs)
+    def accept(self, job: str) -> None:
+        self.store.accept("c", job)
+        self.accepted.setdefault(job, set())
+
+    @rule(job=jobs)
+    def release(self, job: str) -> None:
+        self.store.release("c", job)
+        self.accepted.pop(job, None)
 
     def _refused(self, write: Write) -> type[Exception] | None:
         if isinstance(write, Removal):
@@ -153,6 +183,7 @@ class AsADictionary(RuleBasedStateMachine):
         assert (corpus, size.documents) == (self.store.corpus("c"), len(self.held))
         self.store.write("c", [content(between, self.fingerprint), Removal(list(self.held))])
         self.store.adopt("c", self.path / "copy")
+        self.accepted = {job: set() for job in self.accepted}
         assert self.store.corpus("c").generation != generation
 
     @rule(condition=conditions)
@@ -215,6 +246,7 @@ class AsADictionary(RuleBasedStateMachine):
         assert self.store.tombstones("c", self.last_key).tolist() == sorted(self.tombstones)
         assert self.store.tombstones("c", after).tolist() == [key for key in sorted(self.tombstones) if key <= after]
         assert self.store.last_key("c") == self.last_key
+        assert self.store.accepted("c") == sorted(self.accepted)
         size, corpus = self.store.size("c"), self.store.corpus("c")
         assert (size.documents, size.passages) == (len(self.held), len(expected))
         if self.held:
