@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.durability.bounds import Bound, Outcome
-from benchmarks.durability.damage import Case
+from benchmarks.durability.damage import Case, Task
 from benchmarks.durability.server import ROOT
 from benchmarks.durability.specimens import Specimen, accepted, examined, indexed, kept, killed, kind_of, stopped
 from models import cpus
@@ -75,11 +75,11 @@ def judged(specimen: Specimen, cases: Sequence[Case], work: Path) -> Iterator[tu
 
 
 def _judged(specimen: Specimen, cases: Sequence[Case], work: Path) -> list[tuple[str, str]]:
-    task = {"folder": str(specimen.folder), "work": str(work), "look": specimen.look, "states": specimen.states}
+    task = Task(str(specimen.folder), str(work), specimen.states, specimen.look, specimen.subject)
     command = [sys.executable, "-m", "benchmarks.durability.damage"]
     verdicts: list[tuple[str, str]] = []
     while left := cases[len(verdicts) :]:
-        lines = "\n".join([json.dumps(task), *(json.dumps(asdict(case)) for case in left)])
+        lines = "\n".join([json.dumps(asdict(task)), *(json.dumps(asdict(case)) for case in left)])
         done = subprocess.run(
             command, cwd=ROOT, text=True, input=lines, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False
         )

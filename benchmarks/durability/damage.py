@@ -70,17 +70,30 @@ class WrongError(RuntimeError):
     """It is not what it may be; the message is what it is."""
 
 
-def looked(folder: Path, case: Case, look: Look, states: Sequence[State]) -> tuple[str, str]:
-    """right, earlier (a state before), refused (naming the file), unnamed (refused without), wrong; and why."""
-    try:
-        with serving(folder) as client:
-            if look == "opened":
-                return _opened(client, states)
-            return (_restored if look == "restored" else _continued)(client, case, states[-1])
-    except WrongError as error:
-        return "wrong", str(error)[:300]
-    except (StoreError, FailedError, RefusedError) as error:
-        return case.refused(str(error))
+@dataclass(frozen=True)
+class Task:
+    """What all cases of a specimen have in common."""
+
+    folder: str
+    work: str
+    """Folder for the damaged copies, one after another."""
+    states: Sequence[State]
+    look: Look
+    subject: str
+    """The snapshot that is restored, or the job that is gone on with."""
+
+    def looked(self, case: Case) -> tuple[str, str]:
+        """right, earlier (a state before), refused (naming the file), unnamed (refused without), wrong; and why."""
+        try:
+            with serving(Path(self.work)) as client:
+                if self.look == "opened":
+                    return _opened(client, self.states)
+                look = _restored if self.look == "restored" else _continued
+                return look(client, case, self.subject, self.states[-1])
+        except WrongError as error:
+            return "wrong", str(error)[:300]
+        except (StoreError, FailedError, RefusedError) as error:
+            return case.refused(str(error))
 
 
 def _opened(client: httpx.Client, states: Sequence[State]) -> tuple[str, str]:
@@ -91,9 +104,9 @@ def _opened(client: httpx.Client, states: Sequence[State]) -> tuple[str, str]:
     return "earlier", ""
 
 
-def _restored(client: httpx.Client, case: Case, whole: State) -> tuple[str, str]:
+def _restored(client: httpx.Client, case: Case, snapshot: str, whole: State) -> tuple[str, str]:
     """Under another name; what was there stays as it is in any case."""
-    asked = {"snapshot": case.name, "of": CORPUS}
+    asked = {"snapshot": snapshot, "of": CORPUS}
     failed = _failed(client, str(_checked(client, "PUT", f"/corpora/{COPY}/restore", asked)["id"]))
     if _found(client, CORPUS) != whole:
         raise WrongError("the corpus that the snapshot was made of is another")
@@ -106,9 +119,9 @@ def _restored(client: httpx.Client, case: Case, whole: State) -> tuple[str, str]
     return case.refused(failed)
 
 
-def _continued(client: httpx.Client, case: Case, whole: State) -> tuple[str, str]:
+def _continued(client: httpx.Client, case: Case, job: str, whole: State) -> tuple[str, str]:
     """Whatever came of the upload, what is there was uploaded; if it succeeded, all of it is there."""
-    failed = _failed(client, case.name)
+    failed = _failed(client, job)
     state = _found(client, CORPUS)
     if not state.items() <= whole.items() or (failed is None and state != whole):
         raise WrongError(f"{len(state)} rows: {state}")
@@ -163,13 +176,13 @@ def _checked(client: httpx.Client, method: str, path: str, body: object = None) 
 def main() -> None:
     """Until there are no more cases."""
     logging.disable()
-    task = json.loads(sys.stdin.readline())
+    task = Task(**json.loads(sys.stdin.readline()))
     for line in sys.stdin:
-        case, work = Case(**json.loads(line)), Path(task["work"])
+        case, work = Case(**json.loads(line)), Path(task.work)
         shutil.rmtree(work, ignore_errors=True)
-        shutil.copytree(task["folder"], work)
+        shutil.copytree(task.folder, work)
         case.damage(work)
-        print(json.dumps(looked(work, case, task["look"], task["states"])), flush=True)
+        print(json.dumps(task.looked(case)), flush=True)
 
 
 if __name__ == "__main__":

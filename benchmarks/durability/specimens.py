@@ -40,20 +40,23 @@ class Specimen:
     """Oldest first; the last is what it holds."""
     look: Look = "opened"
     """What is done with it once it is damaged."""
+    subject: str = ""
+    """The snapshot that is restored, or the job that is gone on with."""
     part: str = "."
     """Folder whose files are damaged."""
+    emptied: str = "."
+    """Folder, that one or around it, whose files are left without a byte."""
 
-    @property
-    def files(self) -> list[str]:
+    def files(self, part: str) -> list[str]:
         """Those that matter: the shared memory of SQLite is made anew, and a lock holds nothing."""
-        found = (path for path in (self.folder / self.part).rglob("*") if path.is_file() and path.stat().st_size)
+        found = (path for path in (self.folder / part).rglob("*") if path.is_file() and path.stat().st_size)
         return sorted(str(path.relative_to(self.folder)) for path in found if not path.name.endswith("-shm"))
 
     def cases(self) -> Iterator[Case]:
         """Every byte of the last `END` of every file, flipped and cut; and every file without a byte."""
-        for name in self.files:
+        yield from (Case(name, 0, "cut") for name in self.files(self.emptied))
+        for name in self.files(self.part):
             size = (self.folder / name).stat().st_size
-            yield Case(name, 0, "cut")
             for at in range(max(0, size - END), size):
                 yield Case(name, at, "flip")
                 if at:
@@ -61,8 +64,9 @@ class Specimen:
 
 
 def kind_of(file: str) -> str:
-    """Its name, without what is only its own."""
-    return _OWN.sub("*", Path(file).name)
+    """Its name; with its folder instead of what is only its own."""
+    path = Path(file)
+    return path.name if not _OWN.search(path.name) else f"{path.parent.name}/{_OWN.sub('*', path.name)}"
 
 
 def killed(folder: Path) -> Specimen:
@@ -104,7 +108,7 @@ def indexed(folder: Path) -> Specimen:
             while client.get(f"/corpora/{CORPUS}").json()["index_details"]["state"] == "building":
                 time.sleep(NAP)
         server.stop()
-    return Specimen(at.data, states, part="indexes")
+    return Specimen(at.data, states, part="indexes", emptied="indexes")
 
 
 def kept(folder: Path) -> Specimen:
@@ -113,9 +117,9 @@ def kept(folder: Path) -> Specimen:
     with at.server() as server:
         states = _filled(server)
         with server.client() as client:
-            ended(client, started(client.post(f"/corpora/{CORPUS}/snapshots")))
+            made = ended(client, started(client.post(f"/corpora/{CORPUS}/snapshots")))["result"]["id"]
         server.stop()
-    return Specimen(at.data, states, "restored", "snapshots")
+    return Specimen(at.data, states, "restored", made, "snapshots", "snapshots")
 
 
 def accepted(folder: Path) -> Specimen:
@@ -137,4 +141,5 @@ def _uploading(folder: Path, failpoint: str) -> Specimen:
         with suppress(httpx.TransportError):  # it may be gone before it answers
             client.post(f"/corpora/{CORPUS}/documents?async=true", content=lines, headers=kind)
         server.process.wait()
-    return Specimen(at.data, [{}, dict.fromkeys(names, 1)], "continued", "jobs/spool")
+    (spool,) = (at.data / "jobs" / "spool").iterdir()
+    return Specimen(at.data, [{}, dict.fromkeys(names, 1)], "continued", spool.name, "jobs/spool", "jobs")
