@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from serving.acceptance import RESTORE, UPLOAD
+from serving.errors import Invalid, TooLarge
 from serving.ingestion import ingest
 from serving.jobs import Running, Work
 from serving.progress import told
@@ -40,7 +43,17 @@ async def _restore(service: Service, job: Running) -> dict[str, Any]:
     """From what was uploaded, or from one of the server's own snapshots."""
     name = job.corpus
     file = job.spool or service.snapshots.path(job.options["of"], job.options["snapshot"])
-    async with told(job) as progress:
-        await service.library.on(lambda _: service.snapshots.restore(name, file, progress), of=name)
+    with nullcontext() if job.spool else _naming(file):
+        async with told(job) as progress:
+            await service.library.on(lambda _: service.snapshots.restore(name, file, progress), of=name)
     corpus, size = await service.library.on(lambda corpora: corpora.corpus(name), of=name)
     return {"documents": size.documents, "passages": size.passages, "fingerprint": corpus.fingerprint}
+
+
+@contextmanager
+def _naming(snapshot: Path) -> Iterator[None]:
+    """What is wrong with one of the server's own is said with its name."""
+    try:
+        yield
+    except (Invalid, TooLarge) as error:
+        raise type(error)(f"{snapshot.name}: {error.message.removeprefix('snapshot: ')}", field="snapshot") from error

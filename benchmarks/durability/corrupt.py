@@ -8,84 +8,61 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from benchmarks.durability.bounds import Bound, Outcome
-from benchmarks.durability.damage import Case
-from benchmarks.durability.history import State
-from benchmarks.durability.server import ROOT, home
-from benchmarks.durability.traffic import Traffic
+from benchmarks.durability.damage import Case, Task
+from benchmarks.durability.server import ROOT
+from benchmarks.durability.specimens import Specimen, accepted, examined, indexed, kept, killed, kind_of, stopped
 from models import cpus
 
-END = 4096
-"""Bytes of a file that are damaged, one at a time."""
-WRITES = 60
-"""Few enough that the log holds them all."""
 IN_A_PROCESS = 500
 """Cases; FastAPI keeps the routes of every app there ever was, and each case has one."""
+EXAMPLES = 8
+"""Kept of a specimen."""
 GOOD = ("right", "earlier", "refused")
-
-
-@dataclass(frozen=True)
-class Specimen:
-    """A data folder as a server left it, and what may be found in it."""
-
-    folder: Path
-    states: Sequence[State]
-    """Of its one writer, oldest first; the last is what it holds."""
-
-    @property
-    def files(self) -> list[str]:
-        """Those that matter: the shared memory of SQLite is made anew, and a lock holds nothing."""
-        found = (path for path in self.folder.rglob("*") if path.is_file() and path.stat().st_size)
-        return sorted(str(path.relative_to(self.folder)) for path in found if not path.name.endswith("-shm"))
-
-    def cases(self) -> Iterator[Case]:
-        """Every byte of the last `END` of every file, flipped and cut."""
-        for name in self.files:
-            size = (self.folder / name).stat().st_size
-            for at in range(max(0, size - END), size):
-                for how in ("flip", "cut"):
-                    yield Case(name, at, how)
 
 
 def corrupt(folder: Path, cases: int) -> Outcome:
     """So many cases, or all: it starts and serves right data or an earlier state, or refuses and names the file."""
+    return _corrupt([killed, stopped], folder, cases)
+
+
+def corrupt_beside(folder: Path, cases: int) -> Outcome:
+    """The same of what lies beside corpora: an index serves nothing wrong, a snapshot or upload comes whole or not."""
+    return _corrupt([indexed, kept, accepted, examined], folder, cases)
+
+
+def _corrupt(specimens: Sequence[Callable[[Path], Specimen]], folder: Path, cases: int) -> Outcome:
     found, bad, details = Counter[str](), list[str](), dict[str, Any]()
-    for how in ("killed", "stopped"):
-        specimen = _specimen(folder / how, killed=how == "killed")
-        chosen = list(specimen.cases())
-        if len(chosen) > cases // 2:
-            chosen = random.Random(cases).sample(chosen, cases // 2)
-        outcomes = Counter[str]()
+    for made in specimens:
+        specimen, outcomes, examples = made(folder / made.__name__), Counter[str](), list[str]()
+        chosen = _drawn(specimen, cases // len(specimens))
         for case, (verdict, reason) in zip(chosen, judged(specimen, chosen, folder / "work"), strict=True):
-            outcomes[f"{Path(case.file).name}: {verdict}"] += 1
+            outcomes[f"{kind_of(case.file)}: {verdict}"] += 1
             found[verdict] += 1
             if verdict not in GOOD:
-                bad.append(f"{how}: {case.how} byte {case.at} of {case.file}: {verdict}: {reason}")
-        details[how] = dict(sorted(outcomes.items()))
+                examples.append(f"{made.__name__}: {case.how} byte {case.at} of {case.file}: {verdict}: {reason}")
+        details[made.__name__] = dict(sorted(outcomes.items()))
+        bad += examples[:EXAMPLES]
     kinds = {"wrong": "wrong data served", "unnamed": "refused without naming the file", "crash": "ended by a signal"}
     bounds = [Bound("cases", sum(found.values()), 1, at_least=True)]
     bounds += [Bound(text, found[kind], 0) for kind, text in kinds.items()]
-    return Outcome(bounds, {**details, "examples": bad[:20]})
+    return Outcome(bounds, {**details, "examples": bad})
 
 
-def _specimen(folder: Path, *, killed: bool) -> Specimen:
-    at, traffic = home(folder), Traffic.of(1)
-    writer = traffic.writers[0]
-    with at.server() as server:
-        traffic.check(server)
-        writer.settle({})
-        traffic.write(server, WRITES)
-        if killed:
-            server.kill()
-        else:
-            server.stop()
-    return Specimen(at.data, writer.states)
+def _drawn(specimen: Specimen, number: int) -> Sequence[Case]:
+    """So many of its cases, or all; the files without a byte are among them in any case."""
+    cases = list(specimen.cases())
+    empty = [case for case in cases if not case.at and case.how == "cut"]
+    others = [case for case in cases if case.at or case.how != "cut"]
+    if len(others) > number:
+        others = random.Random(number).sample(others, number)
+    return [*empty, *others]
 
 
 def judged(specimen: Specimen, cases: Sequence[Case], work: Path) -> Iterator[tuple[str, str]]:
@@ -98,11 +75,11 @@ def judged(specimen: Specimen, cases: Sequence[Case], work: Path) -> Iterator[tu
 
 
 def _judged(specimen: Specimen, cases: Sequence[Case], work: Path) -> list[tuple[str, str]]:
-    task = {"folder": str(specimen.folder), "work": str(work), "states": specimen.states}
+    task = Task(str(specimen.folder), str(work), specimen.states, specimen.look, specimen.subject)
     command = [sys.executable, "-m", "benchmarks.durability.damage"]
     verdicts: list[tuple[str, str]] = []
     while left := cases[len(verdicts) :]:
-        lines = "\n".join([json.dumps(task), *(json.dumps(asdict(case)) for case in left)])
+        lines = "\n".join([json.dumps(asdict(task)), *(json.dumps(asdict(case)) for case in left)])
         done = subprocess.run(
             command, cwd=ROOT, text=True, input=lines, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False
         )

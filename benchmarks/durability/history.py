@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -127,12 +127,14 @@ def judge(writes: Writes, found: State, since: int, verdict: Verdict, view: str)
         if seen in allowed:
             continue
         explained = True
-        if seen is not None and seen > writes.versions:
-            kind = "phantom"
-        elif allowed == {None}:
-            kind = "back"
-        else:
-            kind = "lost"
+        kind = kind_of(seen, allowed, writes.versions)
         verdict.note(kind, f"{view}: {writes.name}/{name} is {seen}, may be {sorted(map(str, allowed))}")
     if not explained:
         verdict.note("in part", f"{view}: {writes.name}: {dict(found)} is no state of {len(possible)}")
+
+
+def kind_of(seen: int | None, allowed: Set[int | None], versions: int) -> str:
+    """What it is called that a version is there, or None is, of the first `versions`, that is none of those allowed."""
+    if seen is not None and seen > versions:
+        return "phantom"
+    return "back" if allowed == {None} else "lost"

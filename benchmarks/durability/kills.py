@@ -30,14 +30,14 @@ def kills(folder: Path, times: int, places: Sequence[str] = PLACES) -> Outcome:
     """Killed so often: every other time at a random moment, else at the places in turn."""
     at = home(folder, module="benchmarks.durability.fakes", options=(*OPTIONS, "--exact-below", str(LARGE)))
     traffic = Traffic.of(WRITERS)
-    chores = Chores.beside_writers(traffic.writers, (FIRST, SECOND))
+    chores = Chores.of(traffic, (FIRST, SECOND))
     killing, reached = Killing(at, traffic, chores, random.Random(times)), Counter[str]()
     try:
         for kill in range(times):
             reached[killing.once(places[kill // 2 % len(places)] if kill % 2 else None)] += 1
         with at.server() as server:
             traffic.check(server)
-            chores.check(server, traffic.verdict)
+            chores.check(server)
     except (NotReadyError, BrokenError) as error:
         traffic.verdict.note("broken", f"after {reached.total()} kills: {error}")
     bounds = [Bound("kills", reached.total(), times, at_least=True), *nothing_wrong(traffic.verdict)]
@@ -74,14 +74,14 @@ class Killing:
                 server.wait_until_ready()
                 self.slowest = max(self.slowest, server.seconds)
                 self.traffic.check(server)
-                self.chores.check(server, self.traffic.verdict)
+                self.chores.check(server)
             except (NotReadyError, httpx.TransportError):
                 if server.process.wait(10) != KILLED:
                     raise
                 return f"{place}, at the start"
             timer = threading.Timer(PATIENCE if place else self.rng.uniform(0.02, 1.0), server.process.kill)
             timer.start()
-            with self.chores.beside(server, self.traffic.verdict):
+            with self.chores.beside(server):
                 self.traffic.run(server, READERS, 2 * PATIENCE)
             in_time = timer.is_alive()
             timer.cancel()

@@ -28,17 +28,17 @@ def power(folder: Path, times: int) -> Outcome:
     disk = Disk(compiled(folder), at.data, folder / "shadow")
     at.environment = disk.environment
     traffic, lost = Traffic.of(WRITERS), Counter[str]()
-    chores = Chores.beside_writers(traffic.writers, (FIRST, SECOND))
+    chores = Chores.of(traffic, (FIRST, SECOND))
     disk.settle()
     for time in range(times + 1):
         loss = LOSSES[time % len(LOSSES)]
         try:
             with at.server() as server:
                 traffic.check(server)
-                chores.check(server, traffic.verdict)
+                chores.check(server)
                 if time == times:
                     break
-                with chores.beside(server, traffic.verdict):
+                with chores.beside(server):
                     traffic.run(server, 1, rng.uniform(0.05, 0.8))
                     server.kill()
                 traffic.hear(server)

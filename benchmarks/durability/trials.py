@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from benchmarks.durability.bounds import Trial
 from benchmarks.durability.concurrency import concurrency
-from benchmarks.durability.corrupt import corrupt
+from benchmarks.durability.corrupt import corrupt, corrupt_beside
 from benchmarks.durability.disk import disk
 from benchmarks.durability.kills import kills
 from benchmarks.durability.model import model
@@ -16,6 +16,7 @@ TRIALS: dict[str, tuple[Trial, int]] = {
     "power": (power, 100),
     "model": (model, 200_000),
     "corrupt": (corrupt, 1_000_000),
+    "corrupt-beside": (corrupt_beside, 1_000_000),
     "disk": (disk, 10),
     "concurrency": (concurrency, 60),
     "recovery": (recovery, 100_000),

@@ -6,13 +6,16 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from fastapi.responses import FileResponse
 from fastapi.testclient import TestClient
 from starlette.types import Receive, Scope, Send
 
+from benchmarks.durability.inside import serving
 from serving.corpora import Corpora
 from tests.conftest import PATIENCE
 from tests.serving.shelf import embedded
@@ -20,7 +23,7 @@ from tests.serving.shelf import embedded
 DOCUMENTS = [{"id": name, "text": f"{name} is a text", "metadata": {"n": i}} for i, name in enumerate("abcdef")]
 
 
-def ended(client: TestClient, answer: Any) -> dict[str, Any]:
+def ended(client: TestClient | httpx.Client, answer: Any) -> dict[str, Any]:
     """The job that the answer names, when it has ended."""
     assert answer.status_code == 202, answer.text
     deadline = time.monotonic() + PATIENCE
@@ -173,6 +176,20 @@ def test_what_is_no_snapshot_fails_the_job_and_leaves_the_corpus(
         headers={"content-type": "text/plain"},
     )
     refuses((404, "NotFound", "no corpus"), "POST", "/corpora/nope/snapshots")
+
+
+def test_a_damaged_snapshot_is_refused_by_its_name(tmp_path: Path) -> None:
+    with serving(tmp_path) as client:
+        client.put("/corpora/c").raise_for_status()
+        ended(client, client.post("/corpora/c/snapshots"))
+        (file,) = (tmp_path / "snapshots" / "c").iterdir()
+        id, whole = file.name.removesuffix(".tar.zst"), file.read_bytes()
+        for damaged in (b"", whole[:-1], whole[:-40] + bytes([whole[-40] ^ 0xFF]) + whole[-39:]):
+            file.write_bytes(damaged)
+            job = ended(client, client.put("/corpora/d/restore", json={"snapshot": id, "of": "c"}))
+            assert job["state"] == "failed"
+            assert [f"snapshot: {file.name}: " in error["error"] for error in job["errors"]] == [True], job["errors"]
+        assert client.get("/corpora/d").status_code == 404
 
 
 def test_a_corpus_moves_to_another_encoder(pair: TestClient) -> None:

@@ -8,7 +8,16 @@ import pytest
 
 from benchmarks.durability.trials import TRIALS
 
-SHORT = {"kills": 12, "power": 8, "corrupt": 60, "disk": 1, "concurrency": 5, "model": 10_000, "recovery": 1_000}
+SHORT = {
+    "kills": 12,
+    "power": 8,
+    "corrupt": 60,
+    "corrupt-beside": 120,
+    "disk": 1,
+    "concurrency": 5,
+    "model": 10_000,
+    "recovery": 1_000,
+}
 
 
 @pytest.mark.slow

@@ -1,0 +1,145 @@
+"""Data folders as servers left them, each with files that are then damaged and what may be found in it."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import orjson
+
+from benchmarks.durability.damage import Case, Look
+from benchmarks.durability.history import State, body
+from benchmarks.durability.jobs import NAP, ended, started
+from benchmarks.durability.server import Server, home
+from benchmarks.durability.traffic import CORPUS, Traffic
+from serving.failpoints import VARIABLE
+
+END = 4096
+"""Bytes of a file that are damaged, one at a time."""
+WRITES = 60
+"""Few enough that the log holds them all."""
+LEAST = 10
+"""Passages from which a corpus has a built index."""
+ROWS = 40
+"""Of an upload that is not through."""
+_OWN = re.compile(r"[0-9]{8}T[0-9]{6}Z-[0-9a-f]{8}|[0-9a-f]{32}")
+"""What no two files have in their names."""
+
+
+@dataclass(frozen=True)
+class Specimen:
+    """A data folder, and what may be found in it."""
+
+    folder: Path
+    states: Sequence[State]
+    """Oldest first; the last is what it holds."""
+    look: Look = "opened"
+    """What is done with it once it is damaged."""
+    subject: str = ""
+    """The snapshot that is restored, or the job that is gone on with."""
+    part: str = "."
+    """Folder whose files are damaged."""
+    emptied: str = "."
+    """Folder, that one or around it, whose files are left without a byte."""
+
+    def files(self, part: str) -> list[str]:
+        """Those that matter: the shared memory of SQLite is made anew, and a lock holds nothing."""
+        found = (path for path in (self.folder / part).rglob("*") if path.is_file() and path.stat().st_size)
+        return sorted(str(path.relative_to(self.folder)) for path in found if not path.name.endswith("-shm"))
+
+    def cases(self) -> Iterator[Case]:
+        """Every byte of the last `END` of every file, flipped and cut; and every file without a byte."""
+        yield from (Case(name, 0, "cut") for name in self.files(self.emptied))
+        for name in self.files(self.part):
+            size = (self.folder / name).stat().st_size
+            for at in range(max(0, size - END), size):
+                yield Case(name, at, "flip")
+                if at:
+                    yield Case(name, at, "cut")
+
+
+def kind_of(file: str) -> str:
+    """Its name; with its folder instead of what is only its own."""
+    path = Path(file)
+    return path.name if not _OWN.search(path.name) else f"{path.parent.name}/{_OWN.sub('*', path.name)}"
+
+
+def killed(folder: Path) -> Specimen:
+    """All writes are in the log."""
+    return _written(folder, killed=True)
+
+
+def stopped(folder: Path) -> Specimen:
+    """The log is folded into the file."""
+    return _written(folder, killed=False)
+
+
+def _written(folder: Path, *, killed: bool) -> Specimen:
+    at = home(folder)
+    with at.server() as server:
+        states = _filled(server)
+        if killed:
+            server.kill()
+        else:
+            server.stop()
+    return Specimen(at.data, states)
+
+
+def _filled(server: Server) -> Sequence[State]:
+    """By one writer."""
+    traffic = Traffic.of(1)
+    traffic.check(server)
+    traffic.writers[0].settle({})
+    traffic.write(server, WRITES)
+    return traffic.writers[0].states
+
+
+def indexed(folder: Path) -> Specimen:
+    """With a built index."""
+    at = home(folder, options=("--engine", "fake", "--exact-below", str(LEAST)))
+    with at.server() as server:
+        states = _filled(server)
+        with server.client() as client:
+            while client.get(f"/corpora/{CORPUS}").json()["index_details"]["state"] == "building":
+                time.sleep(NAP)
+        server.stop()
+    return Specimen(at.data, states, part="indexes", emptied="indexes")
+
+
+def kept(folder: Path) -> Specimen:
+    """With a snapshot."""
+    at = home(folder)
+    with at.server() as server:
+        states = _filled(server)
+        with server.client() as client:
+            made = ended(client, started(client.post(f"/corpora/{CORPUS}/snapshots")))["result"]["id"]
+        server.stop()
+    return Specimen(at.data, states, "restored", made, "snapshots", "snapshots")
+
+
+def accepted(folder: Path) -> Specimen:
+    """With an upload of which nothing is done."""
+    return _uploading(folder, "jobs.before-checkpoint=kill@1")
+
+
+def examined(folder: Path) -> Specimen:
+    """With an upload of which every row was checked, and none is stored."""
+    return _uploading(folder, "jobs.after-checkpoint=kill@2")
+
+
+def _uploading(folder: Path, failpoint: str) -> Specimen:
+    at, names = home(folder), [f"row-{i}" for i in range(ROWS)]
+    lines = b"\n".join(orjson.dumps(body(name, 1, "job")) for name in names)
+    with at.server({VARIABLE: failpoint}) as server, server.client() as client:
+        client.put(f"/corpora/{CORPUS}").raise_for_status()
+        kind = {"content-type": "application/x-ndjson"}
+        with suppress(httpx.TransportError):  # it may be gone before it answers
+            client.post(f"/corpora/{CORPUS}/documents?async=true", content=lines, headers=kind)
+        server.process.wait()
+    (spool,) = (at.data / "jobs" / "spool").iterdir()
+    return Specimen(at.data, [{}, dict.fromkeys(names, 1)], "continued", spool.name, "jobs/spool", "jobs")
