@@ -97,7 +97,8 @@ async def _ingest(settings: Settings, given: argparse.Namespace) -> int:
     for error in job.errors:
         print(f"{given.file}: {error['error']}", file=sys.stderr)
     if job.state != "succeeded":
-        raise _Failed(f"{job.state} after {job.done} of {job.total or '?'} documents")
+        of_all = "" if job.total is None else f" of {job.total}"
+        raise _Failed(f"{job.state} after {job.done}{of_all} documents")
     cut = f", {truncated} cut to what the encoder reads" if (truncated := job.result.get("truncated")) else ""
     print(f"{given.corpus}: {job.done} documents{cut}", file=sys.stderr)
     return 0

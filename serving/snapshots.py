@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, BinaryIO, cast
+from typing import IO, BinaryIO, cast
 
 import orjson
 
@@ -24,6 +24,7 @@ from serving.errors import Invalid, NotFound, TooLarge
 from serving.failpoints import reach
 from serving.ports import StoreError
 from serving.progress import Progress
+from serving.snapshot_manifest import FORMAT, MANIFEST, read_manifest
 from serving.stores.failures import naming
 
 if sys.version_info >= (3, 14):
@@ -32,9 +33,8 @@ else:
     from backports import zstd
 
 log = logging.getLogger(__name__)
-FORMAT = 1
 SUFFIX = ".tar.zst"
-MANIFEST, CONTENT = "manifest.json", "corpus.sqlite"
+CONTENT = "corpus.sqlite"
 MAX_MANIFEST = 65_536
 MAX_RATIO = 200
 """A corpus packs to a third or so: vectors hardly, texts well. What packs better than this was made to."""
@@ -217,16 +217,15 @@ def _member(name: str, size: int) -> tarfile.TarInfo:
 
 def _read(file: Path) -> Snapshot:
     with _opened(file) as packed:
-        described = _manifest(packed)
+        described = read_manifest(b"".join(_content(packed, MANIFEST, MAX_MANIFEST)))
     described.pop("content")
-    described.pop("format")
     return Snapshot(id=file.name.removesuffix(SUFFIX), bytes=file.stat().st_size, **described)
 
 
 def _unpack(file: Path, to: Path, progress: Progress) -> int:
     """Two files of known names, as many bytes as the first of them says, with the hash that it says; how many."""
     with _opened(file) as packed, to.open("wb") as out:
-        described = _manifest(packed)
+        described = read_manifest(b"".join(_content(packed, MANIFEST, MAX_MANIFEST)))
         expected = described["content"]
         if expected["bytes"] > MAX_RATIO * file.stat().st_size:
             raise TooLarge(f"unpacks to more than {MAX_RATIO} times its size", field="snapshot")
@@ -277,22 +276,3 @@ def _exactly(packed: IO[bytes], size: int) -> bytes:
             raise EOFError("it is cut short")
         read += piece
     return read
-
-
-def _manifest(packed: IO[bytes]) -> dict[str, Any]:
-    try:
-        described: dict[str, Any] = orjson.loads(b"".join(_content(packed, MANIFEST, MAX_MANIFEST)))
-        whole = {
-            "format": int(described["format"]),
-            "corpus": str(described["corpus"]),
-            "created": float(described["created"]),
-            "documents": int(described["documents"]),
-            "passages": int(described["passages"]),
-            "fingerprint": described["fingerprint"],
-            "content": {"bytes": int(described["content"]["bytes"]), "sha256": str(described["content"]["sha256"])},
-        }
-    except (KeyError, TypeError, ValueError) as error:
-        raise Invalid(f"{MANIFEST} does not describe a snapshot: {error}", field="snapshot") from error
-    if whole["format"] != FORMAT:
-        raise Invalid(f"of format {whole['format']}, this version reads {FORMAT}", field="snapshot")
-    return whole

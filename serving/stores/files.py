@@ -30,7 +30,7 @@ def hold(folder: Path) -> int:
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(held)
-        raise StoreError(f"{folder}: in use by another server") from None
+        raise StoreError(f"{folder}: in use by another server or command") from None
     return held
 
 

@@ -74,7 +74,9 @@ def test_the_file_that_is_wrong_is_named_and_nothing_is_kept(
     bad = tmp_path / "bad.ndjson"
     bad.write_text('{"text": "good"}\n{"text": 7}\n')
     assert command("ingest", str(bad), "--corpus", "c") == 1
-    assert f"{bad}: line 2.text: must be a string" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert f"{bad}: line 2.text: must be a string" in said
+    assert said.endswith("serving ingest: failed after 0 documents\n")
     assert command("export", "--corpus", "c") == 2, "a corpus that nothing came into is not left behind"
     assert "there is no corpus 'c'" in capsys.readouterr().err
     assert command("ingest", str(bad), "--corpus", "c", "--on-error", "skip") == 0
@@ -147,7 +149,7 @@ def test_what_the_encoder_does_not_read_is_told(
 def test_a_folder_in_use_is_said_so(command: Command, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     held = STORES["sqlite"](tmp_path / "var" / "corpora")
     assert command("verify") == 2
-    assert "in use by another" in capsys.readouterr().err
+    assert "in use by another server or command" in capsys.readouterr().err
     held.close()
     assert command("verify") == 0
 
