@@ -15,12 +15,13 @@ from typing import Any
 from models.disk import make_folder
 from serving.errors import NotFound, Overloaded, ServiceError, going
 from serving.failpoints import reach
+from serving.jobs.changes import Changes, set_within
 from serving.jobs.idempotency import Answer, Keyed, Requests, note
 from serving.jobs.job import MAX_ERRORS, Duplicate, Job, State, digest_of
 from serving.jobs.ledger import Ledger, insert
 from serving.jobs.running import Running
-from serving.jobs.spool import Spool
-from serving.jobs.threads import whole
+from serving.jobs.spool import Spool, check_kept
+from serving.jobs.threads import in_thread, whole
 from serving.ports import StoreError
 
 log = logging.getLogger(__name__)
@@ -74,7 +75,7 @@ class Jobs:
         self._busy: dict[str, str] = {}
         """The corpora of `_tasks`, of those that keep others from it."""
         self._cancelled: set[str] = set()
-        self._changed: dict[str, asyncio.Event] = {}
+        self._changes = Changes()
         self._submitting = asyncio.Lock()
         self._started = self._stopped = False
         self._sweep()
@@ -92,8 +93,7 @@ class Jobs:
             task.cancel()
         while self._tasks:
             await asyncio.wait(self._tasks.values())
-        for id in list(self._changed):
-            self._tell(id)
+        self._changes.tell_all()
 
     def close(self) -> None:
         """Let go of the ledger."""
@@ -203,11 +203,11 @@ class Jobs:
         """The job now, and whenever it changes, up to its end or that of the server; None after `quiet` seconds."""
         while True:
             job = await self.job(id)
-            changed = asyncio.Event() if job.ended else self._changed.setdefault(id, asyncio.Event())
+            changed = asyncio.Event() if job.ended else self._changes.next(id)
             yield job
             if job.ended or self._stopped:
                 return
-            while not await _set_within(changed, quiet):
+            while not await set_within(changed, quiet):
                 yield None
 
     def _schedule(self) -> None:
@@ -227,7 +227,7 @@ class Jobs:
             self._unended.pop(id, None)
         for of_the_job in (self._running, self._tasks, self._busy):
             of_the_job.pop(id, None)
-        self._tell(id)
+        self._changes.tell(id)
         self._schedule()
 
     async def _run(self, job: Job) -> None:
@@ -243,6 +243,7 @@ class Jobs:
         if work is None:
             return "failed", (running.job.kind, "this server knows no such work")
         try:
+            await in_thread(lambda: check_kept(running.job, self._spools / running.id))
             running.result |= await work(running) or {}
         except ServiceError as error:
             return "failed", (error.field or running.job.kind, error.message)
@@ -268,7 +269,7 @@ class Jobs:
             await asyncio.to_thread(finish)
             self._unended.pop(job.id, None)
             self._running.pop(job.id, None)
-            self._tell(job.id)
+            self._changes.tell(job.id)
 
         await whole(finished())
 
@@ -278,24 +279,12 @@ class Jobs:
             self._unended[job.id] = job
             if running := self._running.get(job.id):
                 running.kept(job)
-            self._tell(job.id)
+            self._changes.tell(job.id)
 
         await whole(saved())
-
-    def _tell(self, id: str) -> None:
-        if changed := self._changed.pop(id, None):
-            changed.set()
 
     def _sweep(self) -> None:
         """Uploads that never became jobs, and those of jobs whose server ended with them."""
         for file in self._spools.iterdir():
             if file.name not in self._unended:
                 file.unlink()
-
-
-async def _set_within(event: asyncio.Event, seconds: float) -> bool:
-    try:
-        await asyncio.wait_for(event.wait(), seconds)
-    except TimeoutError:
-        return False
-    return True

@@ -6,10 +6,11 @@ import json
 import sqlite3
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, get_args
 
+from models.disk import fsync
 from serving.failpoints import reach
 from serving.jobs.job import Job, State
 from serving.ports import StoreError
@@ -68,16 +69,18 @@ class Ledger:
         self._path = path
         self._lock = threading.Lock()
         try:
+            if not path.exists():
+                _make(path)
             self._connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
             self._connection.row_factory = sqlite3.Row
             self._connection.execute("PRAGMA journal_mode = WAL")
             self._connection.execute("PRAGMA synchronous = FULL")
             (format,) = self._connection.execute("PRAGMA user_version").fetchone()
             (wrong,) = self._connection.execute("PRAGMA quick_check(1)").fetchone()
-            if format == 0:
-                self._connection.executescript(f"BEGIN;{_SCHEMA}PRAGMA user_version = {FORMAT};COMMIT;")
-        except sqlite3.Error as error:
+        except (sqlite3.Error, OSError) as error:
             raise StoreError(f"{path}: {error}; move it away to start without the jobs it knows") from None
+        if not format:
+            raise StoreError(f"{path}: holds no jobs and no room for them; move it away to start with a new one")
         if wrong != "ok":
             raise StoreError(f"{path}: {wrong}; move it away to start without the jobs it knows")
         if format > FORMAT:
@@ -143,6 +146,17 @@ class Ledger:
         with self._lock, naming(self._path):
             rows = self._connection.execute(f"SELECT {_COLUMNS} FROM jobs {which}", values).fetchall()
             return [_job(row) for row in rows]
+
+
+def _make(path: Path) -> None:
+    """It has its name when it is whole, so that one without anything in it is damaged, and not new."""
+    part = path.with_name(f".{path.name}.part")
+    part.unlink(missing_ok=True)
+    with closing(sqlite3.connect(part, isolation_level=None)) as connection:
+        connection.executescript(f"BEGIN;{_SCHEMA}PRAGMA user_version = {FORMAT};COMMIT;")
+    fsync(part)
+    part.rename(path)
+    fsync(path.parent)
 
 
 def insert(connection: sqlite3.Connection, job: Job) -> None:

@@ -10,7 +10,10 @@ import uuid
 from pathlib import Path
 from typing import BinaryIO, Self
 
+from models.disk import fsync
+from serving.errors import Damaged
 from serving.failpoints import reach
+from serving.jobs.job import Job, digest_of
 from serving.jobs.threads import in_thread
 from serving.stores.failures import naming
 
@@ -72,7 +75,7 @@ class Spool:
             os.fsync(self._file.fileno())
             self._file.close()
             self._path.rename(path)
-            _sync(path.parent)
+            fsync(path.parent)
         reach("jobs.after-spool")
 
     def close(self) -> None:
@@ -92,9 +95,16 @@ class Spool:
         self._memory.clear()
 
 
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def check_kept(job: Job, path: Path) -> None:
+    """Refuse to work on something else than was uploaded for a job, if anything was. Blocking.
+
+    Raises:
+        Damaged: bytes have changed since, or are gone.
+        Unhealthy: it can't be read.
+    """
+    content = ""
+    if path.exists():
+        with naming(path), path.open("rb") as file:
+            content = hashlib.file_digest(file, "sha256").hexdigest()
+    if digest_of(job.kind, job.corpus, job.options, content) != job.digest:
+        raise Damaged(f"{path.parent.name}/{path.name} is not what was uploaded any more: upload it again")

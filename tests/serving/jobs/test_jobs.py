@@ -229,6 +229,10 @@ def test_a_ledger_that_is_none(tmp_path: Path) -> None:
     ledger.write_bytes(b"no database" * 1000)
     with pytest.raises(StoreError, match=r"ledger\.sqlite: file is not a database"):
         Jobs(tmp_path, KINDS)
+    ledger.write_bytes(b"")
+    with pytest.raises(StoreError, match=r"ledger\.sqlite: holds no jobs and no room for them; move it away"):
+        Jobs(tmp_path, {})
+    assert ledger.exists()
     ledger.unlink()
     with sqlite3.connect(ledger) as connection:
         connection.execute("PRAGMA user_version = 99")

@@ -57,6 +57,31 @@ def test_uploads_are_kept_with_their_jobs_and_go_with_them(tmp_path: Path) -> No
     run(work)
 
 
+@pytest.mark.parametrize("content", [b"an uplOad", b"an uploa", b"", None])
+def test_an_upload_that_was_damaged_since_is_not_worked_on(tmp_path: Path, content: bytes | None) -> None:
+    worked: list[str] = []
+
+    async def take(job: Running) -> None:
+        worked.append(job.id)
+
+    async def work() -> None:
+        jobs = Jobs(tmp_path, {"take": take})
+        async with jobs.spool() as spool:
+            await spool.write(b"an upload")
+            job = await jobs.submit("take", "c", {"on_error": "skip"}, spool=spool)
+        kept = tmp_path / "spool" / job.id
+        kept.unlink() if content is None else kept.write_bytes(content)
+        jobs.start()
+        failed = await ended(jobs, job.id)
+        assert (failed.state, worked) == ("failed", [])
+        says = f"spool/{job.id} is not what was uploaded any more: upload it again"
+        assert [error["error"] for error in failed.errors] == [says]
+        await jobs.stop()
+        jobs.close()
+
+    run(work)
+
+
 def test_uploads_that_differ_are_different_work(tmp_path: Path) -> None:
     async def submit(jobs: Jobs, body: bytes) -> Job:
         async with jobs.spool() as spool:
