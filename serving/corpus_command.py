@@ -21,7 +21,7 @@ from serving import logs
 from serving.acceptance import UPLOAD
 from serving.errors import Invalid, ServiceError
 from serving.filters import Filter, compile_filter
-from serving.finding import Hit, Wanted
+from serving.finding import Hit, Mode, Wanted
 from serving.indexes.saved import damage
 from serving.ingest import Options
 from serving.ingest.chunking import asked_chunking
@@ -97,7 +97,8 @@ async def _ingest(settings: Settings, given: argparse.Namespace) -> int:
     for error in job.errors:
         print(f"{given.file}: {error['error']}", file=sys.stderr)
     if job.state != "succeeded":
-        raise _Failed(f"{job.state} after {job.done} of {job.total or '?'} documents")
+        of_all = "" if job.total is None else f" of {job.total}"
+        raise _Failed(f"{job.state} after {job.done}{of_all} documents")
     cut = f", {truncated} cut to what the encoder reads" if (truncated := job.result.get("truncated")) else ""
     print(f"{given.corpus}: {job.done} documents{cut}", file=sys.stderr)
     return 0
@@ -117,7 +118,7 @@ async def _search(settings: Settings, given: argparse.Namespace) -> int:
     async with _service(settings) as service:
         found = await service.library.search(given.corpus, [given.query], wanted)
     for hit in found.hits[0]:
-        print(orjson.dumps(_shown(hit)).decode() if given.json else f"{hit.score:.4f}  {_name(hit)}  {_line(hit.text)}")
+        print(_json(hit, given.mode) if given.json else f"{hit.score:.4f}  {_name(hit)}  {_line(hit.text)}")
     return 0
 
 
@@ -173,10 +174,12 @@ async def _service(settings: Settings) -> AsyncIterator[Service]:
         yield service
 
 
-def _shown(hit: Hit) -> dict[str, Any]:
+def _json(hit: Hit, mode: Mode) -> str:
     document, span = hit.passage
-    shown = {"id": document.id, "score": hit.score, "text": hit.text, "metadata": dict(document.metadata)}
-    return shown | ({} if span is None else {"span": span._asdict()})
+    parts = {"dense": hit.dense, "lexical": hit.lexical} if mode == "hybrid" else {}
+    where = {} if span is None else {"span": span._asdict()}
+    what = {"text": hit.text, "metadata": dict(document.metadata)}
+    return orjson.dumps({"id": document.id, "score": hit.score, **parts, **where, **what}).decode()
 
 
 def _name(hit: Hit) -> str:

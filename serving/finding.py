@@ -10,7 +10,7 @@ import numpy as np
 
 from serving.errors import TooLarge
 from serving.filters import Filter
-from serving.fusion import Fusion, fuse
+from serving.fusion import Fusion, continued, fuse
 from serving.indexes.live import LiveIndex
 from serving.indexes.ranking import DECIMALS
 from serving.ports import Floats, Passage, Ranking, Span, Store
@@ -22,7 +22,7 @@ DEEP = 2048
 READ_TOGETHER = 1000
 """Hits."""
 CANDIDATES = 1000
-"""Passages of each ranking that a hybrid search looks at, however few are asked for: pages must be of one ranking."""
+"""Passages of each ranking that a hybrid search fuses, however few are asked for: pages must be of one ranking."""
 
 
 class Query(NamedTuple):
@@ -54,7 +54,7 @@ class Hit(NamedTuple):
     dense: float | None = None
     """Its cosine, of a hybrid search."""
     lexical: float | None = None
-    """Its BM25, of a hybrid search that found it by words."""
+    """Its BM25, of a hybrid search that has it among the best by words."""
     vector: Floats | None = None
     highlights: Sequence[Span] = ()
     """Where words of the query stand in `text`, where asked for."""
@@ -212,10 +212,14 @@ class _Search:
         return [self._fused(query, ranking, depth) for query, ranking in zip(queries, dense, strict=True)]
 
     def _fused(self, query: Query, dense: Ranking, depth: int) -> _Ranked:
-        """Every hit has its cosine, also one that only words found."""
+        """Every hit has its cosine, also one that only words found. Behind the best of both come all others."""
         lexical = self._lexical(query, CANDIDATES)
         ranking = fuse(dense, lexical, depth, self._wanted.fusion, self._wanted.alpha)
         cosines = dict(zip(dense.keys.tolist(), dense.scores.tolist(), strict=True))
+        if len(ranking.keys) < depth and len(dense.keys) == CANDIDATES:
+            (others,) = self._index.search(_units([query]), depth, self._allowed, exact=True)
+            ranking = continued(ranking, others, depth)
+            cosines |= zip(others.keys.tolist(), others.scores.tolist(), strict=True)
         missing = [key for key in ranking.keys.tolist() if key not in cosines]
         unit = _units([query])[0]
         for key, vector in self._vectors(missing).items():

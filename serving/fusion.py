@@ -29,6 +29,13 @@ def fuse(dense: Ranking, lexical: Ranking, k: int, fusion: Fusion, alpha: float)
     return best(keys, rounded(scores.astype(np.float32)), k)
 
 
+def continued(ranking: Ranking, others: Ranking, k: int) -> Ranking:
+    """The first `k` of `ranking` and then of `others`, in whose order come those that it lacks, with a score of 0."""
+    behind = others.keys[~np.isin(others.keys, ranking.keys)]
+    scores = np.concatenate([ranking.scores, np.zeros(len(behind), np.float32)])
+    return Ranking(np.concatenate([ranking.keys, behind])[:k], scores[:k])
+
+
 def _reciprocal(ranking: Ranking) -> Floats:
     ranks = 1.0 / (RRF_CONSTANT + 1 + np.arange(len(ranking.keys)))
     return ranks.astype(np.float32)

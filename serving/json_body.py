@@ -18,6 +18,9 @@ from serving.errors import Malformed, TooLarge
 MAX_DEPTH = 32
 MAX_CONTAINERS = 1_000_000
 """Lists and objects of a body: each takes two bytes there, and a hundred or two in memory."""
+LEAST, MOST = -(2**63), 2**64 - 1
+"""Integers that are kept: what orjson reads and writes."""
+FITS = "from -2^63 to 2^64 - 1"
 LARGE = 65_536
 """Bytes from which the garbage collector is paused: it would look through all that is being made, again and again."""
 _NO_MARKS = bytes(set(range(256)) - set(b'"[{'))
@@ -110,8 +113,8 @@ def unwritable(value: Any) -> str | None:
             return None
         if any(isinstance(one, float) and not math.isfinite(one) for one in level):
             return "numbers must be finite"
-        if any(isinstance(one, int) and not -(2**63) <= one < 2**64 for one in level):
-            return "integers must fit 64 bits"
+        if any(isinstance(one, int) and not LEAST <= one <= MOST for one in level):
+            return f"integers must be {FITS}"
         if any(isinstance(one, str) and not is_unicode(one) for one in level):
             return "not valid Unicode: a lone surrogate"
         level = [child for one in level for child in _children(one)]

@@ -8,6 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 from weakref import WeakValueDictionary
 
+from serving.unheard import ended
+
 T = TypeVar("T")
 THREADS, LANE = 16, 4
 """Of all corpora, and of one. Work beyond that waits without a thread."""
@@ -32,7 +34,7 @@ class Lanes:
                 return await asyncio.shield(done)
             except asyncio.CancelledError:
                 job.cancel()
-                await asyncio.wait([done])
+                await ended(done)
                 raise
 
     def close(self) -> None:

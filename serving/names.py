@@ -23,13 +23,18 @@ def check_corpus_name(name: str, field: str = "corpus") -> str:
 
 
 def check_document_id(name: str, field: str) -> str:
-    """The id, if it is one: 1 to 512 bytes of UTF-8 without NUL.
+    """The id, if it is one: 1 to 512 bytes of UTF-8 without NUL, and neither `.` nor `..`.
+
+    Clients take these two out of a path, however they are escaped (RFC 3986, 5.2.4): what was meant for the document
+    `..` would be done to its corpus.
 
     Raises:
         Invalid: it is not.
     """
     if "\x00" in name:
         raise Invalid("must not contain NUL", field=field)
+    if name in (".", ".."):
+        raise Invalid(f"must not be {name!r}, which clients take out of the path of a request", field=field)
     try:
         size = len(name.encode())
     except UnicodeEncodeError:

@@ -58,7 +58,7 @@ class OpenCorpora:
             corpus = replace(corpus, fingerprint=encoder.fingerprint, dim=encoder.dim)
         with self._naming:
             if encoder and name in self._open and self._store.corpus(name).fingerprint != encoder.fingerprint:
-                raise Conflict(f"corpus {name!r} is not for {encoder.name!r}: delete it, and create it again")
+                raise Conflict(f"corpus {name!r} is not for {encoder.name!r}: POST /corpora/{name}/reembed moves it")
             created = self._store.create(corpus, content)
             if created:
                 self._open[name] = self._opened(name)
@@ -104,7 +104,9 @@ class OpenCorpora:
             if before:
                 before.close(erase=True)  # first: no index may be left beside another history
             yield
-            if not before:
+            if before:
+                before.damage = None
+            else:
                 self._open[name] = self._opened(name)
             self._open[name].index(beside)
 

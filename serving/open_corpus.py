@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from serving.errors import NotFound
+from serving.errors import Damaged, NotFound
 from serving.indexes.live import LiveIndex
 from serving.indexes.reading import Read
 from serving.ports import Change, Content, Corpus, Store, Write
@@ -49,6 +49,8 @@ class OpenCorpus:
         """The index, as far as it is open; None for a corpus that never held a document."""
         self.removals = 0
         """Writes that took passages away: what was read before one does not fit what is read after it."""
+        self.damage: str | None = None
+        """Why its index can't be opened, if nothing but another file mends that; nobody would find what is written."""
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -71,7 +73,11 @@ class OpenCorpus:
             raise NotFound(f"there is no corpus {self._name!r}")
 
     def write(self, write: Write) -> Change:
-        """Commit it, with what others write at this moment; on return every search that starts sees it."""
+        """Commit it, with what others write at this moment; on return every search that starts sees it.
+
+        Raises:
+            Damaged: none would.
+        """
         mine = _Pending(write)
         self._pending.append(mine)
         with self.locked():
@@ -85,9 +91,14 @@ class OpenCorpus:
     def index(self, beside: Read | None = None) -> LiveIndex | None:
         """The index, opened if it is not, at once where its vectors were read `beside`; the lock is held around it."""
         if self.live is None:
-            corpus = self._store.corpus(self._name)
-            if corpus.dim is not None:
-                self.live = self._open_index(corpus, beside)
+            try:
+                corpus = self._store.corpus(self._name)
+                if corpus.dim is not None:
+                    self.live = self._open_index(corpus, beside)
+            except Damaged as error:
+                self.damage = error.message
+                raise
+            self.damage = None
         return self.live
 
     def close(self, *, gone: bool = False, erase: bool = False) -> None:
@@ -103,6 +114,8 @@ class OpenCorpus:
     def _commit(self, together: Sequence[_Pending]) -> None:
         """Each of them has its outcome on return: whoever takes a write from the others owes them that."""
         try:
+            if self.damage:
+                raise Damaged(self.damage)
             outcomes = self._store.write(self._name, [pending.write for pending in together])
         except Exception as error:
             for pending in together:

@@ -6,16 +6,17 @@ import secrets
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 
+from serving.indexes import gpu as gpus
 from serving.indexes.building import Builder
 from serving.indexes.live import LiveIndex
 from serving.indexes.plan import Plan
 from serving.indexes.reading import Read, read
 from serving.indexes.saved import Identity
-from serving.ports import Blocks, Corpus, Keys, Store
+from serving.ports import Blocks, Corpus, Keys, Store, StoreError
 from serving.stores.failures import naming
 
 
@@ -43,12 +44,28 @@ class _Source:
 
 
 class Indexes:
-    """Opens indexes, whose files lie in a folder each under `folder`; `approximate` ones from `least` passages on."""
+    """Opens indexes, whose files lie in a folder each under `folder`; `approximate` ones from `least` passages on.
 
-    def __init__(self, folder: Path, *, approximate: bool = True, threads: int = 1, least: int = Plan.least) -> None:
+    Raises:
+        StoreError: they are to be on a `gpu`, and FAISS finds none.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        approximate: bool = True,
+        gpu: bool = False,
+        threads: int = 1,
+        least: int = Plan.least,
+    ) -> None:
         self._folder, self._beside = folder, folder / ".beside"
         shutil.rmtree(self._beside, ignore_errors=True)  # a server that was killed left it
         self._plan = Plan(least) if approximate else Plan(kinds=())
+        if gpu:
+            if not gpus.devices():
+                raise StoreError("--index gpu: FAISS finds no CUDA device; it needs faiss-gpu in place of faiss-cpu")
+            self._plan = replace(self._plan, kinds=(*gpus.NAMES, *self._plan.kinds))
         self._threads = threads
         self._builder = Builder()
 

@@ -36,6 +36,7 @@ async def reembed(library: Library, encoders: Encoders, job: Running) -> dict[st
         finally:
             if beside:
                 await asyncio.to_thread(beside.discard)
+        await job.checkpoint(0, job.total)  # also where there was nothing to do, or less by now
         return {"fingerprint": fingerprint, "model": embedder.manifest.name, "truncated": truncated}
 
 

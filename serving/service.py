@@ -59,7 +59,8 @@ class Service:
         self.encoders = Encoders(settings, [model, *others], self.metrics)
         indexes = Indexes(
             settings.data / "indexes",
-            approximate=settings.index == "auto",
+            approximate=settings.index != "exact",
+            gpu=settings.index == "gpu",
             threads=settings.threads or cpus.available(),
             least=settings.exact_below,
         )

@@ -78,8 +78,9 @@ class Settings(BaseSettings):
         default="auto", description="numbers it computes in; auto: the fastest that keep the vectors"
     )
     store: str = Field(default="sqlite", description=f"where corpora are kept: {', '.join(STORES)}")
-    index: Literal["auto", "exact"] = Field(
-        default="auto", description="what searches vectors: auto builds an approximate index where a corpus is large"
+    index: Literal["auto", "exact", "gpu"] = Field(
+        default="auto",
+        description="what searches vectors: auto builds an index where a corpus is large, gpu one on a CUDA device",
     )
     exact_below: PositiveInt = Field(default=Plan.least, description="passages that a corpus needs to be large")
     device: Device = Field(default="auto", description="where the model runs")

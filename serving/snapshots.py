@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, BinaryIO, cast
 
 import orjson
 
@@ -24,6 +24,7 @@ from serving.errors import Invalid, NotFound, TooLarge
 from serving.failpoints import reach
 from serving.ports import StoreError
 from serving.progress import Progress
+from serving.snapshot_manifest import FORMAT, MANIFEST, read_manifest
 from serving.stores.failures import naming
 
 if sys.version_info >= (3, 14):
@@ -32,9 +33,8 @@ else:
     from backports import zstd
 
 log = logging.getLogger(__name__)
-FORMAT = 1
 SUFFIX = ".tar.zst"
-MANIFEST, CONTENT = "manifest.json", "corpus.sqlite"
+CONTENT = "corpus.sqlite"
 MAX_MANIFEST = 65_536
 MAX_RATIO = 200
 """A corpus packs to a third or so: vectors hardly, texts well. What packs better than this was made to."""
@@ -115,20 +115,20 @@ class Snapshots:
         Raises:
             NotFound: there is none.
         """
-        file = self._folder / name / f"{id}{SUFFIX}"
-        if not _ID.match(id) or not file.is_file():
-            raise NotFound(f"corpus {name!r} has no snapshot {id[:80]!r}")
-        return file
+        with self._there(name, id) as file:
+            file.stat()
+            return file
+
+    def opened(self, name: str, id: str) -> BinaryIO:
+        """The bytes of one, whole even if it is deleted while they are read; `NotFound` as of `path`."""
+        with self._there(name, id) as file:
+            return file.open("rb")
 
     def delete(self, name: str, id: str) -> None:
-        """Remove one.
-
-        Raises:
-            NotFound: there is none.
-        """
-        file = self.path(name, id)
-        file.unlink()
-        fsync(file.parent)
+        """Remove one; `NotFound` as of `path`."""
+        with self._there(name, id) as file:
+            file.unlink()
+            fsync(file.parent)
 
     def restore(self, name: str, file: Path, progress: Progress) -> None:
         """Serve what the snapshot in `file` holds under `name`; what was there serves until the new one is whole.
@@ -149,6 +149,16 @@ class Snapshots:
                 said = str(error).replace(str(unpacked), CONTENT)
                 raise Invalid(said, field="snapshot") from error
             reach("snapshots.after-restore")
+
+    @contextmanager
+    def _there(self, name: str, id: str) -> Iterator[Path]:
+        """The file of one, and `NotFound` where whoever uses it finds that it is gone."""
+        try:
+            if not _ID.match(id):
+                raise FileNotFoundError
+            yield self._folder / name / f"{id}{SUFFIX}"
+        except FileNotFoundError:
+            raise NotFound(f"corpus {name!r} has no snapshot {id[:80]!r}") from None
 
     @contextmanager
     def _beside(self, name: str) -> Iterator[Path]:
@@ -207,16 +217,15 @@ def _member(name: str, size: int) -> tarfile.TarInfo:
 
 def _read(file: Path) -> Snapshot:
     with _opened(file) as packed:
-        described = _manifest(packed)
+        described = read_manifest(b"".join(_content(packed, MANIFEST, MAX_MANIFEST)))
     described.pop("content")
-    described.pop("format")
     return Snapshot(id=file.name.removesuffix(SUFFIX), bytes=file.stat().st_size, **described)
 
 
 def _unpack(file: Path, to: Path, progress: Progress) -> int:
     """Two files of known names, as many bytes as the first of them says, with the hash that it says; how many."""
     with _opened(file) as packed, to.open("wb") as out:
-        described = _manifest(packed)
+        described = read_manifest(b"".join(_content(packed, MANIFEST, MAX_MANIFEST)))
         expected = described["content"]
         if expected["bytes"] > MAX_RATIO * file.stat().st_size:
             raise TooLarge(f"unpacks to more than {MAX_RATIO} times its size", field="snapshot")
@@ -267,22 +276,3 @@ def _exactly(packed: IO[bytes], size: int) -> bytes:
             raise EOFError("it is cut short")
         read += piece
     return read
-
-
-def _manifest(packed: IO[bytes]) -> dict[str, Any]:
-    try:
-        described: dict[str, Any] = orjson.loads(b"".join(_content(packed, MANIFEST, MAX_MANIFEST)))
-        whole = {
-            "format": int(described["format"]),
-            "corpus": str(described["corpus"]),
-            "created": float(described["created"]),
-            "documents": int(described["documents"]),
-            "passages": int(described["passages"]),
-            "fingerprint": described["fingerprint"],
-            "content": {"bytes": int(described["content"]["bytes"]), "sha256": str(described["content"]["sha256"])},
-        }
-    except (KeyError, TypeError, ValueError) as error:
-        raise Invalid(f"{MANIFEST} does not describe a snapshot: {error}", field="snapshot") from error
-    if whole["format"] != FORMAT:
-        raise Invalid(f"of format {whole['format']}, this version reads {FORMAT}", field="snapshot")
-    return whole

@@ -5,6 +5,8 @@ from __future__ import annotations
 STORE = (
     "store.before-commit",
     "store.after-commit",
+    "store.before-create",
+    "store.after-create",
     "store.before-copy",
     "store.after-copy",
     "store.before-adopt",

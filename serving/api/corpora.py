@@ -18,8 +18,8 @@ from serving.api.corpus_schemas import (
 )
 from serving.api.deps import CorpusName, ServiceDep
 from serving.api.route import Route
-from serving.corpora import Description, is_stale
-from serving.errors import NotFound
+from serving.corpora import Corpora, Description, is_stale
+from serving.errors import Conflict, NotFound
 from serving.names import check_corpus_name
 from serving.service import Service
 
@@ -32,18 +32,24 @@ async def create(
 ) -> CorpusAnswer:
     """201 when it is new, else 200; what is given replaces the description and recall target it had.
 
-    Texts and queries of a new one are embedded by `model`. 409 where it is there, and another one's.
+    Texts and queries of a new one are embedded by `model`. 409 where it is there, and another one's, and where it is
+    deleted at the same moment.
     """
     wanted = body or CorpusRequest()
     encoder = service.encoders.asked_for(wanted.model).model.manifest if wanted.model is not None else None
-    created = await service.library.on(
-        lambda corpora: corpora.create(
+
+    def made(corpora: Corpora) -> tuple[bool, Description]:
+        created = corpora.create(
             name, description=wanted.description, recall_target=wanted.recall_target, encoder=encoder
-        ),
-        of=name,
-    )
+        )
+        return created, corpora.description(name)
+
+    try:
+        created, described = await service.library.on(made, of=name)
+    except NotFound:
+        raise Conflict(f"corpus {name!r} was deleted at this very moment: create it again") from None
     response.status_code = 201 if created else 200
-    return _answer(await service.library.on(lambda corpora: corpora.description(name), of=name), service)
+    return _answer(described, service)
 
 
 @router.get("/corpora", summary="List the corpora")
@@ -78,8 +84,9 @@ async def fields(
 
 @router.delete("/corpora/{name}", status_code=204, summary="Delete a corpus")
 async def delete(name: CorpusName, service: ServiceDep) -> None:
-    """With every document in it; jobs that change it are cancelled."""
-    await service.library.on(lambda corpora: corpora.corpus(name), of=name)
+    """With every document in it; jobs that change it are cancelled. A damaged file is kept, under another name."""
+    if name not in await service.library.on(lambda corpora: corpora.names()):
+        raise NotFound(f"there is no corpus {name!r}")
     await service.jobs.cancel_of(name)
     await service.library.on(lambda corpora: corpora.drop(name), of=name)
 

@@ -180,7 +180,9 @@ class HitAnswer(BaseModel):
         description="cosine of a dense search, BM25 of a lexical one, what fusion gives of a hybrid one"
     )
     dense: float | None = Field(default=None, description="cosine, of a hybrid search")
-    lexical: float | None = Field(default=None, description="BM25, of a hybrid search; null where no word was found")
+    lexical: float | None = Field(
+        default=None, description="BM25, of a hybrid search; null of what is not among the best thousand by words"
+    )
     span: SpanAnswer | None = None
     text: str | None = None
     metadata: dict[str, Any] | None = None

@@ -36,14 +36,19 @@ CLIENT_LEFT = 499
 
 def media_type(request: Request) -> str:
     """The content type without parameters; JSON where the caller says nothing."""
-    return _media_type(request.headers.get("content-type", "application/json"))
+    return _parsed_type(request.headers.get("content-type", "application/json")).get_content_type()
+
+
+def charset(request: Request) -> str | None:
+    """In lower case, if the content type names one."""
+    return _parsed_type(request.headers.get("content-type", "")).get_content_charset()
 
 
 @lru_cache(maxsize=64)
-def _media_type(content_type: str) -> str:
+def _parsed_type(content_type: str) -> Message:
     message = Message()
     message["content-type"] = content_type
-    return message.get_content_type()
+    return message
 
 
 def is_json(media: str) -> bool:
@@ -56,7 +61,7 @@ class Route(APIRoute):
 
     def get_route_handler(self) -> Handler:
         """FastAPI's handler, wrapped."""
-        return _bounded(super().get_route_handler(), self.body_field)
+        return _bounded(super().get_route_handler(), self.body_field, typed=True)
 
 
 class StreamedRoute(APIRoute):
@@ -96,7 +101,7 @@ class DirectRoute(Route):
             answer: Response = await endpoint(body, service_of(request), *([request] if takes_request else []))
             return answer
 
-        return _bounded(handle, field)
+        return _bounded(handle, field, typed=False)
 
 
 def parsed(model: type[Model], raw: Any) -> Model:
@@ -111,7 +116,8 @@ def parsed(model: type[Model], raw: Any) -> Model:
         raise invalid(error.errors()) from None
 
 
-def _bounded(handle: Handler, field: Any) -> Handler:
+def _bounded(handle: Handler, field: Any, *, typed: bool) -> Handler:
+    """`typed`: FastAPI parses the body, which reads no JSON that is not called so."""
     required = field is not None and field.field_info.is_required()
 
     async def answer(request: BoundedRequest) -> Response:
@@ -122,6 +128,8 @@ def _bounded(handle: Handler, field: Any) -> Handler:
         except ClientDisconnect:
             return Response(status_code=CLIENT_LEFT)
         if field is not None and body:
+            if typed and not request.headers.get("content-type"):
+                raise UnsupportedMedia("is missing: this route reads application/json", field="content-type")
             if not is_json(media_type(request)):
                 raise UnsupportedMedia(f"this route reads application/json, not {media_type(request)}")
             check_counts(await request.json(), service.settings)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import Annotated, Any, BinaryIO
 
 from fastapi import APIRouter, Path, Request, Response
 from fastapi.responses import FileResponse
 from pydantic import BaseModel, Field
+from starlette.types import Receive, Scope, Send
 
 from serving.acceptance import RESTORE
 from serving.api.auth import check_corpus_allowed
@@ -20,6 +22,7 @@ from serving.errors import UnsupportedMedia
 from serving.jobs.spool import IN_MEMORY
 from serving.json_body import parse_exact
 from serving.names import CORPUS_NAME, check_corpus_name
+from serving.snapshots import SUFFIX
 
 router = APIRouter(prefix="/corpora/{name}", tags=["snapshots"], route_class=Route)
 streamed = APIRouter(prefix="/corpora/{name}", tags=["snapshots"], route_class=StreamedRoute)
@@ -62,6 +65,20 @@ class SnapshotsAnswer(BaseModel):
     snapshots: list[SnapshotAnswer]
 
 
+class OpenFileResponse(FileResponse):
+    """What is in an open file, whole though its name be gone by now; closes it."""
+
+    def __init__(self, file: BinaryIO, *, media_type: str, filename: str) -> None:
+        self._file = file
+        there = os.fstat(file.fileno())
+        super().__init__(f"/proc/self/fd/{file.fileno()}", media_type=media_type, filename=filename, stat_result=there)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """See `FileResponse`."""
+        with self._file:
+            await super().__call__(scope, receive, send)
+
+
 @router.post("/reembed", summary="Embed a corpus again", **_JOB)
 async def reembed(name: CorpusName, service: ServiceDep, body: ReembedRequest | None = None) -> Response:
     """With the encoder `model`, by default the first, beside the vectors that serve: a job, which swaps when whole."""
@@ -92,9 +109,9 @@ async def listing(name: CorpusName, service: ServiceDep) -> SnapshotsAnswer:
     responses={200: {"content": {ZSTD: {"schema": {"type": "string", "format": "binary"}}}}},
 )
 async def download(name: CorpusName, id: SnapshotId, service: ServiceDep) -> FileResponse:
-    """One file, `tar` in `zstd`."""
-    file = await service.library.on(lambda _: service.snapshots.path(name, id), of=name)
-    return FileResponse(file, media_type=ZSTD, filename=f"{name}-{file.name}")
+    """One file, `tar` in `zstd`: whole, though it be deleted meanwhile."""
+    file = await service.library.on(lambda _: service.snapshots.opened(name, id), of=name)
+    return OpenFileResponse(file, media_type=ZSTD, filename=f"{name}-{id}{SUFFIX}")
 
 
 @router.delete("/snapshots/{id}", status_code=204, summary="Delete a snapshot")

@@ -15,7 +15,7 @@ from serving.api.corpus_schemas import UploadAnswer
 from serving.api.deps import CorpusName, ServiceDep, service_of
 from serving.api.jobs import ACCEPTED, submitted
 from serving.api.request_body import BoundedRequest
-from serving.api.route import StreamedRoute, media_type, while_connected
+from serving.api.route import StreamedRoute, charset, media_type, while_connected
 from serving.api.schemas import lower
 from serving.embedder import Embedder
 from serving.encoding import content_coding
@@ -170,7 +170,7 @@ async def _received(request: BoundedRequest, spool: Spool, how: dict[str, Any]) 
     media, coding = media_type(request), content_coding(request.headers.get("content-encoding", ""))
     limit = service_of(request).settings.max_upload_bytes
     if media != "multipart/form-data":
-        options = Options.of_media(media, coding=coding, **how)
+        options = Options.of_media(media, charset(request), coding=coding, **how)
         await request.arrive(spool.write, limit, IN_MEMORY)
         return options
     if coding:

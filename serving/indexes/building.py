@@ -17,7 +17,7 @@ import faiss
 
 from serving.indexes.kind import CancelledError, Kind, Pause
 from serving.indexes.main import Approximate, Main, Tuning
-from serving.indexes.plan import Plan
+from serving.indexes.plan import CERTAIN, Plan
 from serving.indexes.saved import write_index
 from serving.indexes.tuning import tune
 from serving.ports import Floats, Keys
@@ -47,6 +47,8 @@ def build(material: Material, target: float, plan: Plan, kinds: Mapping[str, Kin
     reasons = []
     if len(keys) < plan.least:
         reasons.append(f"exact search is as quick below {plan.least} vectors")
+    elif target >= CERTAIN:
+        reasons.append(f"only exact search surely has a recall of {CERTAIN:g}")
     else:
         faiss.omp_set_num_threads(1)
         fitting = plan.fitting(kinds, *vectors.shape)

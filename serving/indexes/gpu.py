@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 
 import faiss
@@ -65,7 +66,8 @@ class OnGpu:
         """See `Kind`. With a filter, and for more than a device returns, on the CPU."""
         if wanted.bitmap is not None or wanted.rows > MOST_CANDIDATES:
             return self._kind.search(index.cpu, queries, wanted)
-        return self._kind.search(index.gpu, queries, wanted)
+        with index.alone:
+            return self._kind.search(index.gpu, queries, wanted)
 
     def _check(self) -> None:
         if not devices():
@@ -77,8 +79,12 @@ class _Pair:
 
     def __init__(self, cpu: faiss.Index) -> None:
         self.cpu = cpu
+        self.alone = threading.Lock()
+        """A device's memory for a search is not made for two at once."""
         self._resources = faiss.StandardGpuResources()
         self.gpu = faiss.index_cpu_to_gpu(self._resources, 0, cpu)
 
 
+NAMES = ("gpu-flat", "gpu-ivf-flat", "gpu-ivf-sq8")
+"""In the order in which they are tried: those behind are for what does not fit into the device."""
 GPU_KINDS: tuple[Kind, ...] = tuple(OnGpu(kind) for kind in (Flat(), Ivf("flat"), Ivf("sq8"))) if devices() else ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from time import perf_counter
 from typing import NamedTuple
 
 import faiss
@@ -31,6 +32,7 @@ def grown(before: Main | None, oldest: Oldest, target: float, pause: Pause) -> M
     Raises:
         BuildError: no effort reaches the target.
     """
+    begin = perf_counter()
     keys, vectors, queries = oldest
     faiss.omp_set_num_threads(1)
     if before is None or before.approximate is None:
@@ -41,8 +43,11 @@ def grown(before: Main | None, oldest: Oldest, target: float, pause: Pause) -> M
         index = _HNSW.extended(before.approximate.built, vectors, pause)
         keys = np.concatenate([before.keys, keys])
     built = Approximate(_HNSW, parameters, index)
-    main = Main(keys, _stored(index), built, Tuning(target), bytes=_HNSW.memory(len(keys), vectors.shape[1]))
-    return replace(main, tuning=replace(tune(main, queries, target, pause), queries=0))  # none of them is in it
+    size = _HNSW.memory(len(keys), vectors.shape[1])
+    main = Main(keys, _stored(index), built, Tuning(target), bytes=size, holds_queries=False)
+    tuning = tune(main, queries, target, pause)
+    seconds = perf_counter() - begin + (before.build_seconds if before else 0.0)
+    return replace(main, tuning=tuning, build_seconds=seconds)
 
 
 def _stored(index: faiss.Index) -> Floats:

@@ -18,7 +18,7 @@ from serving.indexes.building import Builder, Material, build
 from serving.indexes.growing import Oldest, grown
 from serving.indexes.kind import CancelledError, Kind, Pause
 from serving.indexes.opened import Generations, Opening
-from serving.indexes.plan import Plan
+from serving.indexes.plan import CERTAIN, Plan
 from serving.indexes.reading import Read, Source
 from serving.indexes.report import Report
 from serving.indexes.saved import Identity
@@ -163,8 +163,10 @@ class LiveIndex:
         seen = self._seen
         if self._closed:
             return False
-        if len(seen.main.keys) and seen.main.tuning.target != self._target():
-            return True
+        if len(seen.main.keys):
+            target = self._target()
+            if seen.main.tuning.target != target or (seen.main.approximate and target >= CERTAIN):
+                return True
         return self._plan.wanted(seen.built, seen.dead, seen.fresh)
 
     def _wants_growth(self) -> bool:
@@ -172,7 +174,7 @@ class LiveIndex:
         seen = self._seen
         if self._closed or not self._growable or (len(seen.main.keys) and seen.main.approximate is None):
             return False
-        return self._plan.outgrown(seen.built, seen.tail_count)
+        return self._plan.outgrown(seen.built, seen.tail_count) and self._target() < CERTAIN
 
     def _build_behind(self, pause: Pause) -> None:
         try:

@@ -108,7 +108,9 @@ class Main:
     """(N, D) vectors under N keys, none of which ever changes; without `approximate` every search is exact."""
 
     keys: Keys
-    """Sorted, but for those of the `tuning.queries` vectors that were held out: these come last, sorted too."""
+    """Sorted, but for those of the `tuning.queries` vectors that were held out and then added: these come last, sorted
+    too.
+    """
     vectors: Floats
     approximate: Approximate | None
     tuning: Tuning
@@ -117,6 +119,8 @@ class Main:
     """In its files."""
     reason: str | None = None
     """Why there is nothing approximate."""
+    holds_queries: bool = True
+    """Whether those of `tuning` were added; false of a graph that grows, which is measured with what comes after it."""
 
     @property
     def kind(self) -> str:
@@ -149,7 +153,7 @@ class Main:
 
     def rows(self, keys: Keys) -> Rows:
         """Where those of `keys`, which are sorted, are that are here; sorted."""
-        first = len(self.keys) - self.tuning.queries
+        first = len(self.keys) - (self.tuning.queries if self.holds_queries else 0)
         return np.concatenate([rows_of(self.keys[:first], keys), first + rows_of(self.keys[first:], keys)])
 
     def candidates(

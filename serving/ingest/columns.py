@@ -8,11 +8,12 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Self
 
 from serving.errors import Invalid
+from serving.json_body import FITS, LEAST, MOST
 
 _INTEGER = re.compile(r"[+-]?0*([0-9]+)")
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _DIGITS = 20
-"""Of the largest integer of 64 bits."""
+"""Of the largest integer that is kept."""
 _BOOLEANS = {"true": True, "false": False}
 _SHOWN = 40
 
@@ -75,8 +76,8 @@ def _number(field: str) -> int | float | None:
     if not (given := field.strip()):
         return None
     if whole := _INTEGER.fullmatch(given):
-        if len(whole[1]) > _DIGITS or not -(2**63) <= (number := int(given)) < 2**64:
-            raise ValueError("does not fit 64 bits")
+        if len(whole[1]) > _DIGITS or not LEAST <= (number := int(given)) <= MOST:
+            raise ValueError(f"is not {FITS}")
         return number
     if not _NUMBER.fullmatch(given):
         raise ValueError("is not a number")

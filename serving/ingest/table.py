@@ -14,6 +14,7 @@ from serving.ingest.rows import Row, row_bytes, utf8
 from serving.settings import Settings
 
 DELIMITERS = ",;\t"
+CR_ALONE = "a line ends in CR alone: lines end in LF or CR LF"
 csv.field_size_limit(sys.maxsize)  # one for the whole process, and too small for a text; `_Feed` bounds whole rows
 
 
@@ -75,7 +76,7 @@ def csv_rows(
     try:
         header = next(csv.reader([first], delimiter=delimiter, strict=True))
     except csv.Error as error:
-        raise Malformed(f"not a header of CSV: {error}", field="line 1") from None
+        raise Malformed(f"not a header of CSV: {_said(error)}", field="line 1") from None
     columns = Columns.of(header, text_column, id_column)
     reader = csv.reader(feed, delimiter=delimiter, strict=True)
     while True:
@@ -85,12 +86,17 @@ def csv_rows(
         except StopIteration:
             return
         except csv.Error as error:
-            yield Row(f"line {feed.begins}", feed.bad or Malformed(f"not CSV: {error}"))
+            yield Row(f"line {feed.begins}", feed.bad or Malformed(f"not CSV: {_said(error)}"))
         except TooLarge as error:
             raise TooLarge(error.message, field=f"line {feed.begins}") from None
         else:
             if fields or feed.bad:
                 yield Row(f"line {feed.begins}", feed.bad or columns.value(fields))
+
+
+def _said(error: csv.Error) -> str:
+    """Python's words, save those that are about how a program opens files."""
+    return CR_ALONE if str(error).startswith("new-line character") else str(error)
 
 
 def _outside_quotes(line: str) -> str:

@@ -38,6 +38,8 @@ SUFFIXES: dict[str, Format] = {
     ".tsv": "csv",
     ".txt": "text",
 }
+UTF8 = (None, "utf-8", "utf8", "us-ascii", "ascii")
+"""What UTF-8 is called, or a part of it."""
 PACKED = (".gz", ".zst")
 MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
 """How packed bytes begin (RFC 1952, RFC 8878); no text does."""
@@ -61,11 +63,11 @@ class Options(BaseModel):
     chunk_overlap: int | None = None
 
     @classmethod
-    def of_media(cls, media: str, **others: Any) -> Self:
+    def of_media(cls, media: str, charset: str | None = None, **others: Any) -> Self:
         """By the content type.
 
         Raises:
-            UnsupportedMedia: documents do not come so.
+            UnsupportedMedia: documents do not come so, or text not as UTF-8.
         """
         if media.startswith("application/") and media.endswith("+json"):
             media = "application/json"
@@ -74,6 +76,8 @@ class Options(BaseModel):
                 "documents come as application/json, application/x-ndjson, text/csv, text/plain, or as such a file in "
                 f"multipart/form-data, not as {media[:80]}"
             )
+        if media.startswith("text/") and charset not in UTF8:
+            raise UnsupportedMedia(f"charset {str(charset)[:40]!r} is not read, only UTF-8", field="content-type")
         return cls(format=MEDIA[media], **others)
 
     @classmethod
@@ -113,8 +117,11 @@ def rows(file: BinaryIO, options: Options, settings: Settings) -> Iterator[Row]:
     """The rows of a file that can be sought, from its beginning. A row that can't be read is one whose value says why.
 
     Raises:
-        Malformed, Invalid, Empty, TooLarge: what can't be read is more than a row.
+        Malformed, Invalid, Empty, TooLarge: what can't be read is more than a row, or an option names nothing.
     """
+    for option in ("text_column", "id_column"):
+        if getattr(options, option) == "":
+            raise Invalid("must not be empty", field=option)
     stream = _unpacked(file, options.coding, settings.max_upload_bytes)
     match options.format:
         case "json":

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
+from serving.unheard import ended
+
 T = TypeVar("T")
 
 
@@ -15,8 +17,7 @@ async def whole(work: Coroutine[Any, Any, T]) -> T:
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
-        if not task.done():
-            await asyncio.wait([task])
+        await ended(task)
         raise
 
 

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from serving.errors import NotFound
+from serving.errors import Damaged, NotFound
 from serving.failpoints import reach
-from serving.stores.failures import naming
+from serving.stores.failures import MEND, naming
 
 log = logging.getLogger(__name__)
 
@@ -42,11 +42,24 @@ class Connections:
         self._alone = False
         self._closed = False
         self._log_bytes = LOG_BYTES
+        self.damaged = False
+        """Whether something else than was written has been found in the file."""
+
+    @contextmanager
+    def naming(self) -> Iterator[None]:
+        """See `failures.naming`; damage is remembered, and what can be done about it is said."""
+        try:
+            with naming(self.path):
+                yield
+        except Damaged as error:
+            self.damaged = True
+            kept = f"the file is kept as {self.path.name}.damaged"
+            raise Damaged(f"{error.message}; {MEND}, {kept}") from error.__cause__
 
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
         """A transaction: committed and on disk after the block, or undone."""
-        with self._writing, naming(self.path):
+        with self._writing, self.naming():
             writer = self._opened_writer()
             try:
                 writer.execute("BEGIN IMMEDIATE")
@@ -62,7 +75,7 @@ class Connections:
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
         """One moment of the file, whatever is committed meanwhile. Not for long: the log can't be folded before it."""
-        with naming(self.path):
+        with self.naming():
             reader = self._take()
             try:
                 reader.execute("BEGIN")
@@ -73,7 +86,7 @@ class Connections:
     @contextmanager
     def maintaining(self) -> Iterator[sqlite3.Connection]:
         """The writer outside of a transaction."""
-        with self._writing, naming(self.path):
+        with self._writing, self.naming():
             yield self._opened_writer()
 
     @contextmanager
@@ -83,7 +96,7 @@ class Connections:
         Raises:
             Unhealthy: the log can't be folded; nothing has changed.
         """
-        with self._writing, naming(self.path):
+        with self._writing, self.naming():
             self._check_open()
             with self._turn:
                 self._alone = True
@@ -94,6 +107,7 @@ class Connections:
                     self._fold()
                 self._close_writer()
                 yield
+                self.damaged = False  # it may be another file
             finally:
                 with self._turn:
                     self._alone = False

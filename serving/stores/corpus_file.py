@@ -26,17 +26,15 @@ from serving.ports import (
     Passage,
     Ranking,
     Size,
-    StoreError,
     Write,
 )
 from serving.stores import fields, overtaken, reading, records, refreshing, vectors, words
 from serving.stores.blocks import BLOCK, blocks, marks
 from serving.stores.connections import Connections
 from serving.stores.facets import facets
-from serving.stores.failures import naming
 from serving.stores.matched import Matched
 from serving.stores.matching import matching
-from serving.stores.migrations import is_foreign, is_new, mark, migrate
+from serving.stores.migrations import check_ours, mark, migrate
 from serving.stores.records import DOCUMENT
 from serving.stores.vectors import Table
 from serving.stores.verification import verify
@@ -47,28 +45,36 @@ _GIVEN_BACK = 1024
 
 
 class CorpusFile:
-    """An open file, made if there is none. What its methods do, `Store` says.
+    """An open file that holds a corpus, or is to: one that is `new` gets it from `create`. What its other methods do,
+    `Store` says.
 
     Raises:
         StoreError: the file is not ours, or of a later version.
-        ServiceError: it can't be read or written, see `naming`.
+        ServiceError: it holds no corpus, or can't be read or written, see `Connections.naming`.
     """
 
-    def __init__(self, path: Path, synchronous: str = "FULL") -> None:
+    def __init__(self, path: Path, synchronous: str = "FULL", *, new: bool = False) -> None:
         self.path = path
         self._connections = Connections(path, synchronous)
         self._matched = Matched()
         try:
-            with naming(path):
-                if is_new(path):
+            with self._connections.naming():
+                if new:
                     mark(path)
-                elif is_foreign(path):
-                    raise StoreError(f"{path}: not a corpus of this server; move it elsewhere")
+                else:
+                    check_ours(path)
             with self._connections.writing() as writer:
                 migrate(writer, path)
+                if not new:
+                    reading.corpus(writer)
         except BaseException:
             self.close()
             raise
+
+    @property
+    def damaged(self) -> bool:
+        """Whether something else than was written has been found in it."""
+        return self._connections.damaged
 
     def close(self) -> None:
         """SQLite folds the write-ahead log into the file when the last connection goes."""
@@ -111,8 +117,8 @@ class CorpusFile:
                 (description, recall_target),
             )
 
-    def corpus(self) -> Corpus | None:
-        """None in a file whose creation was never committed."""
+    def corpus(self) -> Corpus:
+        """See `Store`."""
         with self._connections.reading() as reader:
             return reading.corpus(reader)
 
@@ -139,8 +145,7 @@ class CorpusFile:
     def embedded(self, texts: Sequence[str], chunking: Chunking | None, fingerprint: str) -> list[Held | None]:
         """See `Store`."""
         with self._connections.reading() as reader:
-            held = reading.corpus(reader)
-            if held is None or held.fingerprint != fingerprint:
+            if reading.corpus(reader).fingerprint != fingerprint:
                 return [None] * len(texts)
             return reading.embedded(reader, texts, chunking)
 
@@ -261,9 +266,7 @@ class CorpusFile:
             fsync(to)
             reach("store.after-copy")
             with closing(sqlite3.connect(to)) as copied:
-                row = reading.corpus(copied)
-                assert row is not None
-                return row, reading.size(copied)
+                return reading.corpus(copied), reading.size(copied)
         except BaseException:
             to.unlink(missing_ok=True)
             raise

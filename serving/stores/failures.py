@@ -18,6 +18,8 @@ log = logging.getLogger(__name__)
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 UNREADABLE = (sqlite3.DatabaseError, UnicodeDecodeError, orjson.JSONDecodeError)
 """What reading raises where bytes have changed."""
+MEND = "restore a snapshot over it or delete it"
+"""What its owner can do about a corpus of which bytes have changed."""
 
 
 class DamageError(Exception):

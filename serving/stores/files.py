@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from itertools import chain, count
 from pathlib import Path
 
 from models.disk import fsync
 from serving.errors import ServiceError
 from serving.failpoints import reach
-from serving.ports import Blocks, StoreError
+from serving.ports import Blocks, Content, Corpus, StoreError
 from serving.stores.corpus_file import CorpusFile
+from serving.stores.failures import naming
 
+log = logging.getLogger(__name__)
+SUFFIX = ".sqlite"
 _BESIDE = ("-journal", "-wal", "-shm")
 """What SQLite keeps beside a file while it is open, or was left open."""
 
@@ -25,7 +30,7 @@ def hold(folder: Path) -> int:
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(held)
-        raise StoreError(f"{folder}: in use by another server") from None
+        raise StoreError(f"{folder}: in use by another server or command") from None
     return held
 
 
@@ -47,8 +52,51 @@ def remove(path: Path) -> None:
 
 def unlink_beside(path: Path) -> None:
     """A log left beside a later file of the same name would be replayed into it."""
-    for suffix in _BESIDE:
-        path.with_name(path.name + suffix).unlink(missing_ok=True)
+    for beside in _with_beside(path)[1:]:
+        beside.unlink(missing_ok=True)
+
+
+def _with_beside(path: Path) -> list[Path]:
+    return [path.with_name(path.name + suffix) for suffix in ("", *_BESIDE)]
+
+
+def make(path: Path, corpus: Corpus, content: Content | None, synchronous: str) -> CorpusFile:
+    """The file of a new corpus, with all of `content`; it gets its name when that is committed and in one piece.
+
+    What fails leaves nothing, and what is killed nothing that `sweep` does not remove.
+    """
+    part = path.with_name(f".{path.name}.part")
+    with naming(path):
+        try:
+            with closing(CorpusFile(part, synchronous, new=True)) as made:
+                made.create(corpus, content)
+                with made.set_aside():
+                    fsync(part)
+            reach("store.before-create")
+            move(part, path)
+            reach("store.after-create")
+            return CorpusFile(path, synchronous)
+        except BaseException:
+            remove(part)
+            remove(path)
+            raise
+
+
+def sweep(folder: Path) -> None:
+    """Remove what killed creations left."""
+    for left in folder.glob(f".*{SUFFIX}.part*"):
+        left.unlink()
+
+
+def keep(path: Path) -> None:
+    """Give a damaged file, with what lies beside it, a second name, that of no corpus: its own is for another."""
+    names = (path.with_name(f"{path.name}.damaged{number}") for number in chain([""], count(2)))
+    kept = next(name for name in names if not any(one.exists() for one in _with_beside(name)))
+    for file, second in zip(_with_beside(path), _with_beside(kept), strict=True):
+        if file.exists():
+            os.link(file, second)
+    fsync(path.parent)
+    log.warning("%s is damaged: kept as %s", path, kept.name)
 
 
 def prepare(name: str, file: Path) -> None:
@@ -62,8 +110,6 @@ def prepare(name: str, file: Path) -> None:
     with refusing(file):
         opened = CorpusFile(file)
         try:
-            if opened.corpus() is None:
-                raise StoreError(f"{file}: holds no corpus")
             if wrong := opened.verify():
                 raise StoreError(f"{file}: damaged: {wrong[0]}")
             opened.rename(name)
@@ -79,10 +125,15 @@ def vectors(file: Path) -> Blocks:
         yield from opened.vectors(None, 0)
 
 
+def adopt(file: Path, to: Path) -> None:
+    """See `move`."""
+    reach("store.before-adopt")
+    move(file, to)
+    reach("store.after-adopt")
+
+
 def move(file: Path, to: Path) -> None:
     """In one step, while nobody has `to` open."""
-    reach("store.before-adopt")
     unlink_beside(to)
     file.replace(to)
     fsync(to.parent)
-    reach("store.after-adopt")

@@ -13,6 +13,7 @@ import orjson
 from serving.ports import Document, StoreError
 from serving.stores import fields, overtaken, vectors, words
 from serving.stores.blocks import BLOCK
+from serving.stores.failures import DamageError
 from serving.stores.records import DOCUMENT, PASSAGE, DocumentRow, PassageRow
 
 APPLICATION = int.from_bytes(b"ISOS")
@@ -142,30 +143,27 @@ def _uploads(connection: sqlite3.Connection) -> None:
 MIGRATIONS: tuple[Step, ...] = (_first, _passages, _spans, _uploads)
 
 
-def is_new(path: Path) -> bool:
-    """Whether nothing was committed to it yet: it may be there, empty or, after a power loss, as zeros."""
-    return not path.exists() or not any(_header(path))
+def check_ours(path: Path) -> None:
+    """Look at its first bytes only: SQLite may write when it opens one.
 
-
-def is_foreign(path: Path) -> bool:
-    """Whether somebody else wrote this file. Looks at its first bytes only: SQLite may write when it opens one."""
-    header = _header(path)
-    return not (header.startswith(_MAGIC) and header[_APPLICATION_AT] == APPLICATION.to_bytes(4))
-
-
-def _header(path: Path) -> bytes:
+    Raises:
+        DamageError: there are none, or zeros.
+        StoreError: somebody else wrote this file.
+    """
     with path.open("rb") as file:
-        return file.read(100)
+        header = file.read(100)
+    if not any(header):
+        raise DamageError("holds no corpus: it is empty, or begins with zeros")
+    if not (header.startswith(_MAGIC) and header[_APPLICATION_AT] == APPLICATION.to_bytes(4)):
+        raise StoreError(f"{path}: not a corpus of this server; move it elsewhere and start again")
 
 
 def mark(path: Path) -> None:
-    """Make an empty file ours. Before the file has a write-ahead log, so that the mark is in its first page."""
+    """Make a new file ours. Before the file has a write-ahead log, so that the mark is in its first page."""
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
-        connection.execute("BEGIN")  # a kill between two writes would leave a file that is nobody's
         connection.execute(f"PRAGMA page_size = {_PAGE_BYTES}")
         connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
         connection.execute(f"PRAGMA application_id = {APPLICATION}")
-        connection.execute("COMMIT")
 
 
 def migrate(connection: sqlite3.Connection, file: Path) -> None:
@@ -176,7 +174,8 @@ def migrate(connection: sqlite3.Connection, file: Path) -> None:
     """
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if version > len(MIGRATIONS):
-        raise StoreError(f"{file}: written by a later version (format {version}, known up to {len(MIGRATIONS)})")
+        known = f"format {version}, known up to {len(MIGRATIONS)}"
+        raise StoreError(f"{file}: written by a later version ({known}); start that version")
     if version == len(MIGRATIONS):
         return
     for step in MIGRATIONS[version:]:

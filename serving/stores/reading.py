@@ -13,16 +13,23 @@ from serving.filters import Filter
 from serving.ports import Chunking, Corpus, Floats, Held, Keys, Size
 from serving.stores import records, vectors
 from serving.stores.blocks import BLOCK, blocks, marks
+from serving.stores.failures import DamageError
 from serving.stores.matching import matching
 from serving.stores.records import PassageRow
 
 CORPUS = "name, description, recall_target, created, fingerprint, dim, generation"
 
 
-def corpus(reader: sqlite3.Connection) -> Corpus | None:
-    """None in a file whose creation was never committed."""
+def corpus(reader: sqlite3.Connection) -> Corpus:
+    """What it is.
+
+    Raises:
+        DamageError: the file holds none; one gets its name when there is a corpus in it.
+    """
     row = reader.execute(f"SELECT {CORPUS} FROM corpora").fetchone()
-    return Corpus(*row) if row else None
+    if row is None:
+        raise DamageError("holds no corpus")
+    return Corpus(*row)
 
 
 def size(reader: sqlite3.Connection) -> Size:

@@ -55,7 +55,7 @@ def document_in(row: tuple[int, str, str, str, bytes, int]) -> Document:
     except _OTHER_TYPES:
         intact = False
     if not intact:
-        raise DamageError(f"document {name!r} is damaged; restore a snapshot")
+        raise DamageError(f"document {name!r} is damaged")
     return Document(name, text, orjson.loads(metadata))
 
 
@@ -97,7 +97,7 @@ class PassageRow(NamedTuple):
         except _OTHER_TYPES:
             intact = False
         if not intact:
-            raise DamageError(f"passage {key} is damaged; restore a snapshot")
+            raise DamageError(f"passage {key} is damaged")
         return None if start is None or end is None else Span(start, end)
 
 

@@ -6,8 +6,9 @@ import logging
 import os
 import threading
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from models.disk import fsync, make_folder
 from serving.errors import Conflict, Damaged, NotFound, ServiceError
@@ -33,17 +34,27 @@ from serving.ports import (
 )
 from serving.stores import files
 from serving.stores.corpus_file import CorpusFile
-from serving.stores.failures import naming
+from serving.stores.failures import MEND, naming
+from serving.stores.files import SUFFIX
 
 log = logging.getLogger(__name__)
-SUFFIX = ".sqlite"
+
+
+class _Refused(NamedTuple):
+    """A file that was there at the start, and can't be served."""
+
+    why: str
+    """And what to do about it."""
+    damaged: bool
+    """Else it is as somebody wrote it, or can't be read for now: its name is not for another."""
 
 
 class SqliteStore:
-    """See `Store`. A corpus exists once the row that describes it is committed in its file.
+    """See `Store`. A corpus exists once its file has its name, which it gets when all that it begins with is committed.
 
     A file that is not a corpus that this version can serve is a corpus that answers with `Damaged`, which names the
-    file; the others are served. Nothing but what a killed creation or removal left is ever removed.
+    file; the others are served. No file that has the name of a corpus is removed but by `drop` and `adopt`, which keep
+    one that is damaged under another name.
 
     Raises:
         StoreError: the folder can't be read and written, or another process holds it.
@@ -54,17 +65,17 @@ class SqliteStore:
         self._synchronous = synchronous
         self._lock = threading.Lock()
         self._files: dict[str, CorpusFile] = {}
-        self._refused: dict[str, str] = {}
-        """By name what is wrong with a file."""
+        self._refused: dict[str, _Refused] = {}
         try:
             make_folder(folder)
             self._held = files.hold(folder)
+            files.sweep(folder)
             paths = sorted(path for path in folder.iterdir() if path.name.endswith(SUFFIX))
         except OSError as error:
             raise StoreError(f"the folder {folder} can't be used: {error}") from error
         try:
             for path in paths:
-                self._open_or_sweep(path)
+                self._open(path)
         except BaseException:
             self.close()
             raise
@@ -74,27 +85,33 @@ class SqliteStore:
         return sorted([*self._files, *self._refused])
 
     def create(self, corpus: Corpus, content: Content | None = None) -> bool:
-        """See `Store`. Killed half-way it leaves a file without a corpus, which the next start removes."""
+        """See `Store`."""
         with self._lock:
             self._check_served(corpus.name)
             if file := self._files.get(corpus.name):
                 file.describe(corpus.description, corpus.recall_target)
                 return False
-            self._files[corpus.name] = self._created(self._free_path(corpus.name), corpus, content)
+            self._files[corpus.name] = files.make(self._place(corpus.name), corpus, content, self._synchronous)
             return True
 
     def corpus(self, name: str) -> Corpus:
         """See `Store`."""
-        if corpus := self._file(name).corpus():
-            return corpus
-        raise NotFound(f"there is no corpus {name!r}")
+        return self._file(name).corpus()
 
     def drop(self, name: str) -> None:
         """See `Store`. It is gone with its file; the log may go later. A full disk does not stand in the way."""
         with self._lock:
+            if name in self._refused:
+                path = self._place(name)
+                with naming(path):
+                    files.remove(path)
+                del self._refused[name]
+                return
             file = self._file(name)
             with file.set_aside(folded=False):
                 reach("store.before-drop")
+                if file.damaged:
+                    files.keep(file.path)
                 file.path.unlink()
                 file.close()
                 del self._files[name]
@@ -200,22 +217,29 @@ class SqliteStore:
         """See `Store`. Reads and writes wait while the files change places."""
         files.prepare(name, file)
         with replacing(files.vectors(file)) if replacing else nullcontext(), self._lock:
-            self._check_served(name)
             if held := self._files.get(name):
-                waiting = held.accepted()
-                with held.set_aside():
-                    files.move(file, held.path)
+                waiting: list[str] = []
+                with suppress(Damaged):  # the next start tells its successor
+                    waiting = held.accepted()
+                with held.set_aside(folded=not held.damaged):
+                    if held.damaged:
+                        files.keep(held.path)
+                    files.adopt(file, held.path)
                 for job in waiting:
                     held.accept(job)
             else:
-                path = self._free_path(name)
+                path = self._place(name)
                 with naming(path):
-                    files.move(file, path)
+                    files.adopt(file, path)
+                self._refused.pop(name, None)
                 self._files[name] = CorpusFile(path, self._synchronous)
 
     def verify(self, name: str) -> list[str]:
         """See `Store`."""
-        return [self._refused[name]] if name in self._refused else self._file(name).verify()
+        if refused := self._refused.get(name):
+            return [refused.why]
+        wrong = self._file(name).verify()
+        return [*wrong[:-1], f"{wrong[-1]}; {MEND}"] if wrong else []
 
     def size(self, name: str) -> Size:
         """See `Store`; bytes on disk."""
@@ -235,45 +259,39 @@ class SqliteStore:
         raise NotFound(f"there is no corpus {name!r}")
 
     def _check_served(self, name: str) -> None:
-        if why := self._refused.get(name):
-            raise Damaged(f"{why}; move the file elsewhere, start again and restore a snapshot")
+        if refused := self._refused.get(name):
+            raise Damaged(refused.why)
 
-    def _free_path(self, name: str) -> Path:
+    def _place(self, name: str) -> Path:
+        """For the file of a corpus that is not served: nobody's, or that of a damaged one, which is kept beside.
+
+        Raises:
+            Conflict, Damaged: it is that of a file that is somebody's.
+        """
         path = self._folder / f"{name}{SUFFIX}"
-        if path.exists():
+        if refused := self._refused.get(name):
+            if not refused.damaged:
+                raise Damaged(refused.why)
+            with naming(path):
+                files.keep(path)
+        elif path.exists():
             raise Conflict(f"{path.name} was put into the folder of the corpora since the start: start again")
         return path
 
-    def _created(self, path: Path, corpus: Corpus, content: Content | None) -> CorpusFile:
-        with naming(path):
-            files.unlink_beside(path)
-            file = None
-            try:
-                file = CorpusFile(path, self._synchronous)
-                file.create(corpus, content)
-                fsync(self._folder)
-            except BaseException:
-                if file:
-                    file.close()
-                files.remove(path)
-                raise
-            return file
-
-    def _open_or_sweep(self, path: Path) -> None:
+    def _open(self, path: Path) -> None:
         name, file = path.name.removesuffix(SUFFIX), None
         try:
-            with files.refusing(path):
-                file = CorpusFile(path, self._synchronous)
-                corpus = file.corpus()
-                if corpus is None:
-                    file.close()
-                    files.remove(path)
-                elif corpus.name == name:
-                    self._files[name] = file
-                else:
-                    raise StoreError(f"{path}: holds the corpus {corpus.name!r}; give the file its name back")
-        except StoreError as error:
-            log.error("not served: %s", error)
-            self._refused[name] = str(error).replace(str(path), path.name)
+            file = CorpusFile(path, self._synchronous)
+            held = file.corpus().name
+            if held != name:
+                raise StoreError(f"{path}: holds the corpus {held!r}; give the file its name back and start again")
+            self._files[name] = file
+        except (StoreError, ServiceError) as error:
+            why = str(error).replace(str(path), path.name)
+            damaged = isinstance(error, Damaged)
+            if isinstance(error, ServiceError) and not damaged:
+                why = f"{why}; mend that and start again"
+            log.error("not served: %s", why)
+            self._refused[name] = _Refused(why, damaged)
             if file:
                 file.close()

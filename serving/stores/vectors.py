@@ -40,9 +40,7 @@ def matrix(found: Sequence[Row]) -> tuple[Keys, Floats]:
     """
     for key, blob, written in found:
         if not isinstance(blob, bytes) or checksum(key, blob) != written:
-            raise DamageError(
-                f"the vector of passage {key} is damaged; restore a snapshot or upload its document again"
-            )
+            raise DamageError(f"the vector of passage {key} is damaged")
     keys = np.array([key for key, _, _ in found], dtype=np.int64)
     flat = np.frombuffer(b"".join(blob for _, blob, _ in found), dtype=_STORED)
     return keys, flat.reshape(len(found), -1 if found else 0).astype(np.float32)

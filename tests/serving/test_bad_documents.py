@@ -30,6 +30,10 @@ DOCUMENTS = [
     ((422, "Validation", "documents.0.id: must be 1 to 512 bytes"), {"documents": [{"text": "a", "id": "é" * 257}]}),
     ((422, "Validation", "documents.0.id: must not contain NUL"), {"documents": [{"text": "a", "id": "a\0"}]}),
     ((422, "Validation", "documents.0.id: not valid Unicode"), {"documents": [{"text": "a", "id": "\udfff"}]}),
+    *(
+        ((422, "Validation", f"documents.0.id: must not be {id!r}"), {"documents": [{"text": "a", "id": id}]})
+        for id in (".", "..")
+    ),
     (
         (422, "Validation", "documents.2.id: 'x' is already the id of documents.0"),
         {"documents": [{"text": "a", "id": "x"}, {"text": "b"}, {"text": "c", "id": "x"}]},
@@ -53,7 +57,10 @@ DOCUMENTS = [
     ),
     ((413, "Validation", "documents.1.text: 1000000 bytes"), {"documents": [{"text": "a"}, {"text": "a" * 1_000_000}]}),
     *(
-        ((422, "Validation", "documents.1.metadata: integers must fit 64 bits"), {"documents": [{"text": "a"}, bad]})
+        (
+            (422, "Validation", "documents.1.metadata: integers must be from -2^63 to 2^64 - 1"),
+            {"documents": [{"text": "a"}, bad]},
+        )
         for bad in (
             {"text": "b", "metadata": {"n": 2**64}},
             {"text": "b", "metadata": {"n": [{"m": -(2**63) - 1}]}},
@@ -174,4 +181,4 @@ def test_search(refuses: Refuses, client: TestClient, path: str, refusal: Refusa
 
 def test_an_integer_that_json_would_lose() -> None:
     assert unwritable({"n": 2**64 - 1}) is None
-    assert unwritable({"n": [2**64]}) == "integers must fit 64 bits"
+    assert unwritable({"n": [2**64]}) == "integers must be from -2^63 to 2^64 - 1"

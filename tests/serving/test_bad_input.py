@@ -189,12 +189,22 @@ def test_other_bad_values(refuses: Refuses, client: TestClient) -> None:
     refuses((422, "Validation", "recall_target: "), "PUT", "/corpora/c", json={"recall_target": 2})
     refuses((422, "Validation", "id: must not contain NUL"), "GET", "/corpora/c/documents/%00")
     refuses((404, "NotFound", "no document 'x'"), "DELETE", "/corpora/c/documents/x")
+    refuses((422, "Validation", "id: must not be '..'"), "DELETE", "/corpora/c/documents/%2E%2E")
 
 
 @pytest.mark.parametrize("path", ["/embed", "/", "/similarity", "/corpora/c/search"])
 @pytest.mark.parametrize("body", [["a"], 1, "a", None])
 def test_a_body_that_is_no_object_is_told_so_without_a_name_of_ours(refuses: Refuses, path: str, body: Any) -> None:
     refuses((422, "Validation", "body: must be a JSON object"), "POST", path, content=json.dumps(body), headers=JSON)
+
+
+@pytest.mark.parametrize(
+    ("method", "path"), [("POST", "/corpora/c/search"), ("POST", "/search"), ("DELETE", "/corpora/c/documents")]
+)
+def test_json_that_is_not_called_so_is_told_what_is_missing(refuses: Refuses, method: str, path: str) -> None:
+    refuses(
+        (415, "Validation", "content-type: is missing: this route reads application/json"), method, path, content=b"{}"
+    )
 
 
 def test_a_bug_is_json_too(refuses: Refuses, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,9 +11,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from serving.corpus_command import run
+from serving.ports import Content, Corpus, Document
 from serving.stores import STORES
 from tests.serving.conftest import ROOT
 
@@ -54,6 +56,10 @@ def test_in_and_out_again(command: Command, file: Path, capsys: pytest.CaptureFi
     assert capsys.readouterr().out == ""
     assert command("search", "41", "--corpus", "c", "--mode", "lexical") == 0
     assert "d41  text number 41" in capsys.readouterr().out
+    assert command("search", "41", "--corpus", "c", "--mode", "hybrid", "--json") == 0
+    both, *others = lines(capsys)
+    assert both["id"] == "d41" and both["dense"] <= 1 and both["lexical"] > 0
+    assert others and all(hit["dense"] <= 1 and hit["lexical"] is None for hit in others)
     out = tmp_path / "out.ndjson"
     assert command("export", "--corpus", "c", "--out", str(out)) == 0
     exported = [json.loads(line) for line in out.read_text().splitlines()]  # blocks are committed as they come
@@ -68,7 +74,9 @@ def test_the_file_that_is_wrong_is_named_and_nothing_is_kept(
     bad = tmp_path / "bad.ndjson"
     bad.write_text('{"text": "good"}\n{"text": 7}\n')
     assert command("ingest", str(bad), "--corpus", "c") == 1
-    assert f"{bad}: line 2.text: must be a string" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert f"{bad}: line 2.text: must be a string" in said
+    assert said.endswith("serving ingest: failed after 0 documents\n")
     assert command("export", "--corpus", "c") == 2, "a corpus that nothing came into is not left behind"
     assert "there is no corpus 'c'" in capsys.readouterr().err
     assert command("ingest", str(bad), "--corpus", "c", "--on-error", "skip") == 0
@@ -141,9 +149,24 @@ def test_what_the_encoder_does_not_read_is_told(
 def test_a_folder_in_use_is_said_so(command: Command, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     held = STORES["sqlite"](tmp_path / "var" / "corpora")
     assert command("verify") == 2
-    assert "in use by another" in capsys.readouterr().err
+    assert "in use by another server or command" in capsys.readouterr().err
     held.close()
     assert command("verify") == 0
+
+
+def test_what_an_earlier_version_stored_under_an_id_that_is_none_now_comes_out(
+    command: Command, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = STORES["sqlite"](tmp_path / "var" / "corpora")
+    stored = [Document(id, f"text of {id}", {}) for id in (".", "..")]
+    store.create(Corpus("c"), Content(stored, np.eye(2, dtype=np.float32), "f"))
+    store.close()
+    assert command("export", "--corpus", "c") == 0
+    assert [line["id"] for line in lines(capsys)] == [".", ".."]
+    bad = tmp_path / "bad.ndjson"
+    bad.write_text('{"id": "..", "text": "text of .."}\n')
+    assert command("ingest", str(bad), "--corpus", "d") == 1
+    assert "line 1.id: must not be '..'" in capsys.readouterr().err
 
 
 def test_verify_finds_a_vector_that_changed(
@@ -158,7 +181,20 @@ def test_verify_finds_a_vector_that_changed(
     connection.close()
     capsys.readouterr()
     assert command("verify") == 1
-    assert "7" in capsys.readouterr().out
+    said = "c: the vector of passage 7 is damaged; restore a snapshot over it or delete it\n"
+    assert capsys.readouterr().out == said
+
+
+def test_verify_names_a_file_that_was_emptied(
+    command: Command, file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command("ingest", str(file), "--corpus", "c") == 0
+    path = tmp_path / "var" / "corpora" / "c.sqlite"
+    path.write_bytes(b"")
+    capsys.readouterr()
+    assert command("verify") == 1
+    assert capsys.readouterr().out.startswith("c: c.sqlite: holds no corpus: it is empty")
+    assert path.read_bytes() == b""
 
 
 def test_verify_reads_the_indexes_too(

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from fastapi.testclient import TestClient
 
+from serving import finding
 from serving.corpora import Corpora
 from serving.filters import compile_filter
 from serving.finding import Hit, Mode, Query, Wanted
@@ -118,6 +119,28 @@ def test_pages_of_an_index_that_misses_some_repeat_none_and_exact_ones_hold_all(
     found = read(exact=False)
     assert len(set(found)) == len(found) == 270
     assert sorted(read(exact=True)) == sorted(f"d{i}" for i in range(300))
+
+
+@pytest.mark.parametrize("size", [7, 64])
+@pytest.mark.parametrize("where", [None, {"n": {"$gte": 30}}])
+def test_hybrid_pages_lead_to_the_end_behind_what_is_fused(
+    corpora: Corpora, monkeypatch: pytest.MonkeyPatch, size: int, where: dict[str, Any] | None
+) -> None:
+    """What is neither among the nearest nor has many of the words comes last, nearest first."""
+    monkeypatch.setattr(finding, "CANDIDATES", 40)
+    wanted: dict[str, Any] = {"mode": "hybrid", "where": where and compile_filter(where)}
+    fused = [hit for hit in find(corpora, k=1000, **wanted) if hit.score > 0]
+    assert 40 < len(fused) <= 80
+    read, page = list[Hit](), find(corpora, k=size, **wanted)
+    while page:
+        read += page
+        page = find(corpora, k=size, after=page[-1].place, **wanted)
+    assert sorted(names(read)) == sorted(f"d{n}" for n in range(30 if where else 0, 300))
+    assert names(read[: len(fused)]) == names(fused)
+    behind = [hit.dense for hit in read[len(fused) :]]
+    assert None not in behind and behind == sorted(behind, key=lambda cosine: -(cosine or 0.0))
+    assert {hit.score for hit in read[len(fused) :]} == {0.0}
+    assert names(find(corpora, k=10, offset=200, **wanted)) == names(read[200:210])
 
 
 def test_hybrid_hits_say_what_they_were_found_by(corpora: Corpora) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 from collections.abc import Callable, Coroutine
 from functools import partial
@@ -10,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from serving.errors import Conflict
+from serving.jobs.threads import in_thread
 from serving.lanes import LANE, THREADS, Lanes
 from tests.conftest import PATIENCE
 
@@ -54,6 +57,36 @@ def test_one_name_never_takes_all_threads(leave: bool) -> None:
             assert not lanes._lanes, "a lane outlived its work"
 
     with_lanes(work)
+
+
+@pytest.mark.parametrize(
+    ("error", "says"), [(Conflict("it came meanwhile"), ""), (ZeroDivisionError("a bug"), "ZeroDivisionError: a bug")]
+)
+@pytest.mark.parametrize("way", ["lanes", "whole"])
+def test_what_a_cancelled_caller_would_have_been_told_is_told_nobody_and_a_bug_the_log(
+    caplog: pytest.LogCaptureFixture, way: str, error: Exception, says: str
+) -> None:
+    begun, finish = threading.Event(), threading.Event()
+
+    def fail() -> None:
+        begun.set()
+        assert finish.wait(PATIENCE)
+        raise type(error)(*error.args)
+
+    async def work(lanes: Lanes) -> None:
+        caller = asyncio.create_task(lanes.run("a", fail) if way == "lanes" else in_thread(fail))
+        assert await asyncio.to_thread(begun.wait, PATIENCE)
+        caller.cancel()
+        await asyncio.sleep(0)
+        finish.set()
+        with pytest.raises(asyncio.CancelledError):
+            await caller
+
+    with_lanes(work)
+    gc.collect(1)
+    assert says in caplog.text
+    assert "never retrieved" not in caplog.text
+    assert bool(says) == bool(caplog.text)
 
 
 def test_an_error_reaches_its_caller() -> None:

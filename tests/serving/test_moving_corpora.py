@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections.abc import Callable
@@ -10,7 +11,9 @@ from typing import Any
 
 import httpx
 import pytest
+from fastapi.responses import FileResponse
 from fastapi.testclient import TestClient
+from starlette.types import Receive, Scope, Send
 
 from benchmarks.durability.inside import serving
 from serving.corpora import Corpora
@@ -127,6 +130,24 @@ def test_the_head_of_a_snapshot_is_told_and_the_file_not_read(
     assert filled.get(path, headers={"range": "bytes=0-9"}).status_code == 206
 
 
+def test_what_is_downloaded_is_sent_whole_though_it_is_deleted_meanwhile(
+    filled: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = ended(filled, filled.post("/corpora/c/snapshots"))["result"]
+    path = f"/corpora/c/snapshots/{made['id']}"
+    whole, send = filled.get(path).content, FileResponse.__call__
+
+    async def deleted(self: FileResponse, scope: Scope, receive: Receive, out: Send) -> None:
+        assert (await asyncio.to_thread(filled.delete, path)).status_code == 204
+        await send(self, scope, receive, out)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FileResponse, "__call__", deleted)
+        answer = filled.get(path)
+    assert (answer.status_code, answer.content) == (200, whole)
+    assert filled.get(path).status_code == 404
+
+
 def test_a_snapshot_without_a_content_type_is_told_what_is_missing(
     filled: TestClient, refuses: Callable[..., None]
 ) -> None:
@@ -186,8 +207,21 @@ def test_a_corpus_moves_to_another_encoder(pair: TestClient) -> None:
     ]
     assert after["vector"] == pytest.approx(turned, abs=1e-6)
     again = ended(pair, pair.post("/corpora/c/reembed", json={"model": "turned"}))
-    assert again["state"] == "succeeded"
+    assert (again["state"], again["done"], again["total"]) == ("succeeded", 6, 6)
     assert pair.post("/corpora/c/reembed", json={"model": "nope"}).status_code == 404
+
+
+@pytest.mark.parametrize("documents", [[], DOCUMENTS])
+def test_a_corpus_of_another_encoder_is_told_how_it_moves(pair: TestClient, documents: list[dict[str, Any]]) -> None:
+    pair.put("/corpora/c", json={"model": "fake"})
+    if documents:
+        pair.post("/corpora/c/documents", json={"documents": documents}).raise_for_status()
+    refused = pair.put("/corpora/c", json={"model": "turned"})
+    assert refused.status_code == 409
+    assert "'c' is not for 'turned': POST /corpora/c/reembed moves it" in refused.json()["error"]
+    job = ended(pair, pair.post("/corpora/c/reembed", json={"model": "turned"}))
+    assert (job["state"], job["done"], job["total"]) == ("succeeded", len(documents), len(documents))
+    assert pair.put("/corpora/c", json={"model": "turned"}).status_code == 200
 
 
 @pytest.mark.parametrize("work", ["search", "put"])

@@ -19,7 +19,7 @@ from serving.finding import Query, Wanted
 from serving.indexes import opened, reading
 from serving.indexes.live import LiveIndex
 from serving.opening import Indexes
-from serving.ports import Content, Corpus, Document, Floats, Keys, Ranking, Size
+from serving.ports import Content, Document, Floats, Keys, Ranking, Size
 from serving.stores import files
 from serving.stores.sqlite import SqliteStore
 from tests.conftest import PATIENCE
@@ -299,27 +299,3 @@ def test_a_filter_deletes_what_matches_when_it_goes(
     monkeypatch.setattr(store, "ids_matching", then_replaced)
     assert corpora.delete_where("c", EVERYTHING) == 4
     assert ids(corpora) == ["kept"]
-
-
-def test_a_damaged_corpus_keeps_no_other_from_being_served(tmp_path: Path) -> None:
-    store = SqliteStore(tmp_path / "corpora")
-    for name in "abc":
-        store.create(Corpus(name), content("one", "two"))
-    store.close()
-    (tmp_path / "corpora" / "a.sqlite").write_bytes(b"no corpus")
-    whole = (tmp_path / "corpora" / "b.sqlite").read_bytes()
-    place = whole.index(content("one", "two").vectors[1].tobytes())
-    (tmp_path / "corpora" / "b.sqlite").write_bytes(whole[:place] + b"?" + whole[place + 1 :])
-    corpora = Corpora(SqliteStore(tmp_path / "corpora"), Indexes(tmp_path / "indexes"))
-    corpora.warm()
-    assert ids(corpora, "c") == ["one", "two"]
-    for name in "ab":
-        with pytest.raises(Unhealthy, match=rf"{name}\.sqlite"):
-            ids(corpora, name)
-    assert [(one.corpus.name, one.damage is None) for one in corpora.descriptions()] == [
-        ("a", False),
-        ("b", False),
-        ("c", True),
-    ]
-    assert "c" in {corpus.name for corpus, _ in corpora.listing()}
-    corpora.close()

@@ -10,6 +10,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from serving.app import create_app
+from serving.open_corpora import OpenCorpora
 from serving.service import Service
 
 BOOKS: list[dict[str, Any]] = [
@@ -55,6 +56,23 @@ def test_a_corpus(client: TestClient) -> None:
     deleted = client.delete("/corpora/c")
     assert (deleted.status_code, deleted.content) == (204, b"")
     assert client.get("/corpora/c").status_code == 404
+
+
+@pytest.mark.parametrize("body", [{}, {"recall_target": 0.5}])
+def test_a_corpus_that_is_deleted_while_it_is_created(
+    client: TestClient, refuses: Callable[..., None], monkeypatch: pytest.MonkeyPatch, body: dict[str, float]
+) -> None:
+    create = OpenCorpora.create
+
+    def deleted(self: OpenCorpora, *given: Any) -> bool:
+        created = create(self, *given)
+        self.drop("c")
+        return created
+
+    with monkeypatch.context() as patch:
+        patch.setattr(OpenCorpora, "create", deleted)
+        refuses((409, "Conflict", "'c' was deleted at this very moment"), "PUT", "/corpora/c", json=body)
+    assert client.put("/corpora/c", json=body).status_code == 201
 
 
 def test_hits(books: TestClient) -> None:

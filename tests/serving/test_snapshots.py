@@ -21,7 +21,8 @@ from serving.finding import Query, Wanted
 from serving.opening import Indexes
 from serving.ports import Content, Document
 from serving.progress import Progress
-from serving.snapshots import CONTENT, MANIFEST, SUFFIX, Snapshots
+from serving.snapshot_manifest import MANIFEST
+from serving.snapshots import CONTENT, SUFFIX, Snapshots
 from serving.stores import STORES
 
 DIM = 4
@@ -89,6 +90,15 @@ def test_none_is_found_by_a_path(snapshots: Snapshots) -> None:
         snapshots.delete("c", made.id)
 
 
+def test_one_that_goes_at_this_very_moment_is_not_there(snapshots: Snapshots, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = snapshots.create("c", Progress())
+    snapshots.path("c", made.id).unlink()
+    monkeypatch.setattr(Path, "is_file", lambda _: True)  # as whoever looked before saw it
+    for work in (snapshots.path, snapshots.opened, snapshots.delete):
+        with pytest.raises(NotFound, match="has no snapshot"):
+            work("c", made.id)
+
+
 def archive(*members: tuple[str, bytes] | tarfile.TarInfo) -> bytes:
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w|") as tar:
@@ -149,6 +159,25 @@ def test_what_is_no_snapshot_changes_nothing(corpora: Corpora, snapshots: Snapsh
     assert ids(corpora) == ["a", "b", "c"]
     assert hits(corpora, 2) == ["c"]
     assert before == sorted(path for path in tmp_path.rglob("*") if path.is_file() and "indexes" not in path.parts)
+
+
+@pytest.mark.parametrize(
+    ("described", "says"),
+    [
+        (b"[]", "its 'format' is missing or wrong"),
+        (b"{", "manifest.json is not JSON"),
+        (manifest(BODY, format=2), "of format 2, this version reads 1"),
+        (manifest(BODY, documents="many"), "its 'documents' is missing or wrong"),
+        (manifest(BODY, content={"bytes": 5}), "its 'sha256' is missing or wrong"),
+    ],
+)
+def test_what_is_wrong_with_a_manifest_is_told(
+    snapshots: Snapshots, tmp_path: Path, described: bytes, says: str
+) -> None:
+    file = tmp_path / "given"
+    file.write_bytes(archive((MANIFEST, described), (CONTENT, BODY)))
+    with pytest.raises(Invalid, match=says):
+        snapshots.restore("c", file, Progress())
 
 
 @pytest.mark.parametrize("at", [0.0, 0.1, 0.5, 0.9, 0.999])

@@ -51,6 +51,16 @@ def test_files_as_browsers_send_them(client: TestClient, media: str, name: str, 
     assert answer.status_code == (415 if "+json" in media else 200), answer.text
 
 
+@pytest.mark.parametrize("media", ["text/plain", "text/csv"])
+def test_text_in_another_encoding_is_refused_by_its_name(refuses: Refuses, client: TestClient, media: str) -> None:
+    says = "content-type: charset 'latin-1' is not read, only UTF-8"
+    body = "text\né\n".encode("latin-1")
+    refuses((415, "Validation", says), "POST", DOCUMENTS, content=body, headers=of(f"{media}; charset=Latin-1"))
+    for charset in ('"UTF-8"', "us-ascii"):
+        answer = client.post(DOCUMENTS, content=b"text\ne\n", headers=of(f"{media}; charset={charset}"))
+        assert answer.status_code == 200, answer.text
+
+
 def test_text_is_a_document_a_line(client: TestClient) -> None:
     answer = client.post(DOCUMENTS, content=b"one\n\ntwo\r\nthree", headers={"content-type": "text/plain"})
     assert answer.json()["count"] == 3
@@ -64,6 +74,14 @@ def test_columns(client: TestClient) -> None:
     )
     assert answer.json()["ids"] == ["1"]
     assert client.get(f"{DOCUMENTS}/1").json() == {"id": "1", "text": "A", "metadata": {"year": "1999"}}
+
+
+@pytest.mark.parametrize("option", ["text_column", "id_column"])
+@pytest.mark.parametrize(
+    "sent", [{"json": [{"text": "a"}]}, {"content": b"text\na\n", "headers": {"content-type": "text/csv"}}]
+)
+def test_an_option_that_names_no_column(refuses: Refuses, option: str, sent: dict[str, Any]) -> None:
+    refuses((422, "Validation", f"{option}: must not be empty"), "POST", f"{DOCUMENTS}?{option}=", **sent)
 
 
 @pytest.mark.parametrize(

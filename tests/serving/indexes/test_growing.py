@@ -80,10 +80,15 @@ def test_a_first_build_that_has_to_wait_bounds_it_too(builder: Turns, tmp_path: 
         put(index, source, 1160)
         builder.grow()
         assert (index.report.kind, index.report.tail) == ("exact", 1160)
-        followed(index, source, builder, 4)
+        followed(index, source, builder, 2)
+        first = index.report
+        assert first.queries == first.tail > 0, "measured with what was not taken in"
+        assert first.build_seconds > 0
+        followed(index, source, builder, 2)
         report = index.report
         assert (report.kind, report.state) == ("hnsw", "building")
         assert report.tail <= BOUND
+        assert report.build_seconds > first.build_seconds
         check(index, source)
         builder.build()
         assert (index.report.main, index.report.tail) == (1960, 0)

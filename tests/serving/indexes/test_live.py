@@ -120,9 +120,12 @@ def test_another_target_is_another_build(builder: Turns, tmp_path: Path) -> None
         assert index.report.kind == "exact" or index.report.parameters["efSearch"] > before
 
 
-def test_a_target_that_nothing_reaches_is_served_exactly_and_said(builder: Turns, tmp_path: Path) -> None:
+def test_a_target_that_nothing_reaches_is_served_exactly_and_said(
+    builder: Turns, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("serving.indexes.hnsw.Hnsw.efforts", lambda *_: [1])
     source = DictSource()
-    with closing(LiveIndex(source, IDENTITY, builder, folder=tmp_path, target=lambda: 1.1, plan=PLAN)) as index:
+    with closing(LiveIndex(source, IDENTITY, builder, folder=tmp_path, target=lambda: 0.999, plan=PLAN)) as index:
         put(index, source, 2500)
         builder.build()
         report = index.report
@@ -133,6 +136,36 @@ def test_a_target_that_nothing_reaches_is_served_exactly_and_said(builder: Turns
         take(index, source, [1, 2000])
         put(index, source, 50, seed=3)
         assert same(index.search(clustered(20, seed=5), 7), truth(source, clustered(20, seed=5), 7))
+
+
+@pytest.mark.parametrize("before", [0.5, 1.0])
+def test_a_target_of_1_is_exact_search_whatever_was_measured(builder: Turns, tmp_path: Path, before: float) -> None:
+    """Also where an index is there that says it reaches it."""
+    source, target = DictSource(), [0.5]
+    with closing(LiveIndex(source, IDENTITY, builder, folder=tmp_path, target=lambda: target[0], plan=PLAN)) as index:
+        put(index, source, 2500)
+        builder.build()
+        assert index.report.kind == "hnsw"
+        object.__setattr__(index._seen.main.tuning, "target", before)  # as an earlier version left it
+        target[0] = 1.0
+        index.reconsider()
+        builder.build()
+        report = index.report
+        assert (report.kind, report.recall, report.state) == ("exact", 1.0, "ready")
+        assert report.reason == "only exact search surely has a recall of 1"
+        put(index, source, 3500, seed=1)
+        builder.grow()
+        builder.build()
+        assert (index.report.kind, index.report.main) == ("exact", 6000)
+
+
+def test_a_first_tail_does_not_grow_into_a_graph_for_a_target_of_1(builder: Turns, tmp_path: Path) -> None:
+    source = DictSource()
+    with closing(LiveIndex(source, IDENTITY, builder, folder=tmp_path, target=lambda: 1.0, plan=PLAN)) as index:
+        put(index, source, 2 * PLAN.least)
+        assert not builder.brief
+        builder.build()
+        assert index.report.kind == "exact"
 
 
 def test_many_vectors_are_read_into_a_file(builder: Turns, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

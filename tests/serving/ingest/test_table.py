@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.errors import ServiceError, TooLarge
+from serving.errors import Malformed, ServiceError, TooLarge
 from serving.ingest.documents import checked, random_names
 from tests.serving.ingest.reading import SETTINGS, read, values
 
@@ -84,8 +84,8 @@ def test_a_field_without_its_number_is_absent() -> None:
             ("n:number", field, "is not a number")
             for field in ("x", "nan", "inf", "1_000", "1 000", "0x1", "٣", "1e", ".")
         ),
-        ("n:number", str(2**64), "does not fit 64 bits"),
-        ("n:number", "-" + "9" * 5000, "does not fit 64 bits"),
+        ("n:number", str(2**64), "is not from -2^63 to 2^64 - 1"),
+        ("n:number", "-" + "9" * 5000, "is not from -2^63 to 2^64 - 1"),
         ("n:number", "1e999", "is too large a number"),
         *(("n:boolean", field, "is neither true nor false") for field in ("1", "yes", "truee")),
     ],
@@ -112,6 +112,16 @@ def test_bad_rows_of_csv_are_told_by_the_line_they_begin_in() -> None:
     assert str(found["line 6"]) == "not UTF-8: byte 2 is 0xff"
     assert "not UTF-8: byte 1 is 0xfe (of line 9)" in str(found["line 8"])
     assert found["line 10"]["text"] == "good"
+
+
+@pytest.mark.parametrize("body", [b"id,text\r1,one\r2,two\r", b"id,text\n1,one\r2,two\n"])
+def test_lines_that_end_in_cr_alone_are_told_so(body: bytes) -> None:
+    says = "a line ends in CR alone: lines end in LF or CR LF"
+    if b"\n" in body:
+        assert str(read(body, "csv")[0].value) == f"not CSV: {says}"
+    else:
+        with pytest.raises(Malformed, match=f"line 1: not a header of CSV: {says}$"):
+            read(body, "csv")
 
 
 def test_a_quote_that_is_left_open_ends_the_reading() -> None:

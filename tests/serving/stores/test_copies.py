@@ -133,7 +133,7 @@ def broken_page(file: Path) -> None:
 
 def no_corpus(file: Path) -> None:
     file.unlink()
-    CorpusFile(file).close()
+    CorpusFile(file, new=True).close()
 
 
 def another_database(file: Path) -> None:

@@ -73,11 +73,13 @@ def test_what_fails_before_the_commit_changes_nothing(store: SqliteStore, spec: 
     assert [document.id for _, document in store.page("c", 0, 9)] == ["b"]
 
 
-def test_a_creation_that_fails_leaves_nothing(store: SqliteStore, tmp_path: Path) -> None:
-    with armed("store.before-commit=raise:ENOSPC"), pytest.raises(InsufficientStorage, match=r"e\.sqlite: .*No space"):
+@pytest.mark.parametrize("place", ["before-commit", "before-create", "after-create"])
+def test_a_creation_that_fails_leaves_nothing(store: SqliteStore, tmp_path: Path, place: str) -> None:
+    before = set((tmp_path / "corpora").iterdir())
+    with armed(f"store.{place}=raise:ENOSPC"), pytest.raises(InsufficientStorage, match=r"e\.sqlite.*: .*No space"):
         store.create(Corpus("e"), content([("a", "first", {})]))
     assert store.names() == ["c"]
-    assert not list((tmp_path / "corpora").glob("e*"))
+    assert set((tmp_path / "corpora").iterdir()) == before
     assert store.create(Corpus("e"), content([("a", "first", {})]))
 
 

@@ -1,22 +1,22 @@
-"""Corpora come and go, and files that are none of ours stay."""
+"""Corpora come and go, whole, whatever a kill cuts short."""
 
 from __future__ import annotations
 
 import re
-import sqlite3
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from serving.errors import Conflict, Invalid, NotFound, Unhealthy
+from serving.errors import Conflict, Invalid, NotFound
 from serving.ports import Change, Corpus, Removal, Store, StoreError
 from serving.stores import STORES
 from serving.stores.corpus_file import CorpusFile
-from serving.stores.migrations import mark
 from serving.stores.sqlite import SqliteStore
+from tests.serving.conftest import ROOT
 from tests.serving.stores.contents import DIMS, content
 
 
@@ -84,89 +84,36 @@ def test_creation_with_content_is_all_or_nothing(tmp_path: Path) -> None:
     store.close()
 
 
-def lost_power_while_marking(file: Path) -> None:
-    """The journal (https://www.sqlite.org/fileformat.html, section 3) is on the disk; of the page there is the room."""
-    file.write_bytes(bytes(8192))
-    magic, records, nonce, pages, sector, page = bytes.fromhex("d9d505f920a163d7"), 0, 0, 0, 512, 8192
-    header = magic + b"".join(number.to_bytes(4) for number in (records, nonce, pages, sector, page))
-    file.with_name(f"{file.name}-journal").write_bytes(header.ljust(sector, b"\0"))
+KILLED = """
+import sys
+from pathlib import Path
+from serving import failpoints
+from serving.ports import Corpus
+from serving.stores.sqlite import SqliteStore
+
+store = SqliteStore(Path(sys.argv[1]))
+failpoints.arm({failpoints.VARIABLE: f"{sys.argv[2]}=kill"})
+store.create(Corpus("c"))
+"""
 
 
-def test_what_a_killed_creation_left_is_swept(tmp_path: Path) -> None:
-    (tmp_path / "empty.sqlite").touch()
-    mark(tmp_path / "marked.sqlite")
-    CorpusFile(tmp_path / "migrated.sqlite").close()
-    lost_power_while_marking(tmp_path / "lost.sqlite")
-    SqliteStore(tmp_path).close()
-    assert [path.name for path in tmp_path.iterdir()] == ["lock"]
-
-
-def corpus_named(file: Path, name: str) -> None:
-    made = CorpusFile(file)
-    made.create(Corpus(name), None)
-    made.close()
-
-
-def foreign_database(file: Path) -> None:
-    with closing(sqlite3.connect(file)) as database:
-        database.execute("CREATE TABLE corpora (name)")
-
-
-def later_version(file: Path) -> None:
-    corpus_named(file, "c")
-    with closing(sqlite3.connect(file)) as database:
-        database.execute("PRAGMA user_version = 99")
-
-
-def corrupt(file: Path) -> None:
-    corpus_named(file, "c")
-    file.write_bytes(file.read_bytes()[:100] + b"?" * 9000)
-
-
-REFUSED: list[tuple[Callable[[Path], object], str]] = [
-    (foreign_database, "not a corpus of this server"),
-    (lambda file: file.write_bytes(b"notes"), "not a corpus of this server"),
-    (lambda file: file.write_bytes(bytes(9000)), "not a database"),
-    (later_version, "written by a later version"),
-    (corrupt, "malformed"),
-    (lambda file: corpus_named(file, "d"), "holds the corpus 'd'"),
-    (lambda file: file.mkdir(), "directory"),
-]
-
-
-@pytest.mark.parametrize(("make", "says"), REFUSED)
-def test_a_file_that_is_not_ours_is_named_and_left_alone(
-    tmp_path: Path, make: Callable[[Path], object], says: str
-) -> None:
-    """It keeps no other corpus from being served."""
-    file = tmp_path / "c.sqlite"
-    other = SqliteStore(tmp_path)
-    other.create(Corpus("other"), content([("a", "b", {})]))
-    other.close()
-    make(file)
-    before = None if file.is_dir() else file.read_bytes()
-    for _ in range(2):  # what was refused is held by nobody
-        store = SqliteStore(tmp_path)
-        assert store.names() == ["c", "other"]
-        assert store.document("other", "a").text == "b"
-        for use, what in ((store.corpus, "c"), (store.create, Corpus("c")), (store.size, "c"), (store.drop, "c")):
-            with pytest.raises(Unhealthy, match=rf"c\.sqlite: .*{says}"):
-                use(what)  # type: ignore[arg-type]
-        (said,) = store.verify("c")
-        assert re.match(rf"c\.sqlite: .*{says}", said)
-        store.close()
-    assert before is None or file.read_bytes() == before
-    assert {path.name for path in tmp_path.iterdir()} == {"lock", "c.sqlite", "other.sqlite"}
-
-
-def test_a_file_that_came_since_the_start_is_left_alone(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "place", ["store.before-commit", "store.before-commit@2", "store.before-create", "store.after-create"]
+)
+def test_what_a_killed_creation_left_stands_in_nobodys_way(tmp_path: Path, place: str) -> None:
+    name, _, turn = place.partition("@")
+    script = KILLED.replace("=kill", f"=kill@{turn or 1}")
+    ended = subprocess.run([sys.executable, "-c", script, str(tmp_path), name], cwd=ROOT, check=False)
+    assert ended.returncode == -9
+    assert {path.name for path in tmp_path.iterdir()} > {"lock"}
     store = SqliteStore(tmp_path)
-    foreign_database(tmp_path / "c.sqlite")
-    before = (tmp_path / "c.sqlite").read_bytes()
-    with pytest.raises(Conflict, match=r"c\.sqlite"):
-        store.create(Corpus("c"))
-    assert (tmp_path / "c.sqlite").read_bytes() == before
+    there = place == "store.after-create"
+    assert store.names() == (["c"] if there else [])
+    assert {path.name for path in tmp_path.iterdir() if path.suffix == ".part"} == set()
+    assert store.create(Corpus("c", created=7.0)) != there
+    assert store.verify("c") == []
     store.close()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["c.sqlite", "lock"]
 
 
 @pytest.mark.parametrize("obstacle", ["data", "data/lock"])
@@ -190,7 +137,8 @@ def test_a_corpus_dropped_under_its_readers(store: Store) -> None:
 
 def test_a_log_left_by_a_removal_is_not_replayed_into_a_corpus_of_that_name(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path)
-    store.create(Corpus("c"), content([("a", "b", {})]))
+    store.create(Corpus("c"))
+    store.write("c", [content([("a", "b", {})])])
     log = (tmp_path / "c.sqlite-wal").read_bytes()
     store.drop("c")
     assert log
@@ -210,7 +158,7 @@ def test_two_servers_on_one_folder(tmp_path: Path) -> None:
 
 
 def test_durability_settings(tmp_path: Path) -> None:
-    file = CorpusFile(tmp_path / "c.sqlite")
+    file = CorpusFile(tmp_path / "c.sqlite", new=True)
     with file._connections.maintaining() as writer:
         assert writer.execute("PRAGMA journal_mode").fetchone() == ("wal",)
         assert writer.execute("PRAGMA synchronous").fetchone() == (2,)

@@ -1,0 +1,22 @@
+"""Work that goes on after its caller was cancelled, and fails."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+from serving.errors import ServiceError
+
+log = logging.getLogger(__name__)
+
+
+async def ended(work: asyncio.Future[Any]) -> None:
+    """Wait for its end. What its caller would have been told is no news to anybody; another failure is for the log."""
+    work.add_done_callback(_heard)
+    await asyncio.wait([work])
+
+
+def _heard(work: asyncio.Future[Any]) -> None:
+    if not work.cancelled() and (error := work.exception()) and not isinstance(error, ServiceError):
+        log.error("work whose caller was cancelled failed", exc_info=error)

@@ -1,0 +1,102 @@
+"""Indexes on a CUDA device: what can be said of them without one, around a copy that stays on the CPU."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import faiss
+import numpy as np
+import pytest
+
+from serving.indexes import gpu
+from serving.indexes.flat import Flat
+from serving.indexes.gpu import MOST_CANDIDATES, NAMES, OnGpu
+from serving.indexes.ivf import Ivf
+from serving.indexes.kind import Candidates
+from serving.opening import Indexes
+from serving.ports import Floats, StoreError
+
+DIM = 8
+
+
+class Device:
+    """Counts searches, and how many were under way at once."""
+
+    def __init__(self, index: faiss.Index) -> None:
+        self._index = index
+        self.searches = self.at_once = self.most = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._index, name)
+
+    def search(self, *given: Any, **named: Any) -> Any:
+        self.searches += 1
+        self.at_once += 1
+        self.most = max(self.most, self.at_once)
+        try:
+            threading.Event().wait(0.01)
+            return self._index.search(*given, **named)
+        finally:
+            self.at_once -= 1
+
+
+@pytest.fixture
+def _device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu, "devices", lambda: 1)
+    monkeypatch.setattr(faiss, "StandardGpuResources", object, raising=False)
+    monkeypatch.setattr(faiss, "index_cpu_to_gpu", lambda *given: Device(given[-1]), raising=False)
+
+
+@pytest.fixture(scope="module")
+def vectors() -> Floats:
+    drawn = np.random.default_rng(0).standard_normal((3000, DIM)).astype(np.float32)
+    return drawn / np.linalg.norm(drawn, axis=1, keepdims=True)  # type: ignore[no-any-return]
+
+
+@pytest.mark.usefixtures("_device")
+@pytest.mark.parametrize("kind", [Flat(), Ivf("flat"), Ivf("sq8")], ids=lambda kind: kind.name)
+def test_it_finds_what_the_cpu_finds_and_filters_there(kind: Any, vectors: Floats, tmp_path: Path) -> None:
+    on_gpu = OnGpu(kind)
+    assert on_gpu.name in NAMES
+    parameters = on_gpu.parameters(*vectors.shape)
+    index = on_gpu.build(vectors, parameters, lambda: None)
+    on_gpu.write(index, str(tmp_path / "index"))
+    index = on_gpu.read(str(tmp_path / "index"), vectors)
+    bitmap = np.packbits(np.arange(len(vectors)) % 2 == 0, bitorder="little")
+    effort = on_gpu.efforts(parameters)[0]
+    for wanted, on_device in (
+        (Candidates(10, effort, None), True),
+        (Candidates(10, effort, bitmap), False),
+        (Candidates(MOST_CANDIDATES + 1, effort, None), False),
+    ):
+        before = index.gpu.searches
+        found = on_gpu.search(index, vectors[:5], wanted)
+        np.testing.assert_array_equal(found, kind.search(index.cpu, vectors[:5], wanted))
+        assert (index.gpu.searches > before) == on_device
+        assert wanted.bitmap is None or not (found % 2).any()
+
+
+@pytest.mark.usefixtures("_device")
+def test_one_search_at_a_time(vectors: Floats) -> None:
+    kind = OnGpu(Flat())
+    index = kind.build(vectors, {}, lambda: None)
+    ask = [threading.Thread(target=kind.search, args=(index, vectors[:1], Candidates(3, 1, None))) for _ in range(4)]
+    for each in ask:
+        each.start()
+    for each in ask:
+        each.join()
+    assert (index.gpu.searches, index.gpu.most) == (4, 1)
+
+
+def test_a_gpu_that_is_asked_for_and_not_there_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu, "devices", lambda: 0)
+    with pytest.raises(StoreError, match="--index gpu: FAISS finds no CUDA device; it needs faiss-gpu"):
+        Indexes(tmp_path, gpu=True)
+
+
+@pytest.mark.usefixtures("_device")
+def test_a_gpu_is_tried_before_the_cpu(tmp_path: Path) -> None:
+    assert Indexes(tmp_path, gpu=True)._plan.kinds == (*NAMES, *Indexes(tmp_path)._plan.kinds)
+    assert not set(Indexes(tmp_path)._plan.kinds) & set(NAMES), "only where it is asked for"

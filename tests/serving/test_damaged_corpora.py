@@ -1,0 +1,170 @@
+"""Corpora whose files are damaged: what they answer, and how they are replaced and go."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fastapi.testclient import TestClient
+
+from serving.app import create_app
+from serving.corpora import Corpora
+from serving.errors import Damaged, InsufficientStorage, NotFound, ServiceError, Unhealthy
+from serving.filters import compile_filter
+from serving.finding import Query, Wanted
+from serving.opening import Indexes
+from serving.ports import Content, Corpus, Document
+from serving.service import Service
+from serving.stores.sqlite import SqliteStore
+
+DIM = 4
+
+
+def content(*names: str) -> Content:
+    documents = [Document(name, f"text {name}", {}) for name in names]
+    return Content(documents, np.eye(len(names), DIM, dtype=np.float32), "f")
+
+
+def ids(corpora: Corpora, name: str = "c") -> list[str]:
+    (hits,) = corpora.search(name, [Query(None, np.ones(DIM, np.float32))], Wanted(k=100)).hits
+    return sorted(hit.passage.document.id for hit in hits)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> SqliteStore:
+    return SqliteStore(tmp_path / "corpora", synchronous="OFF")
+
+
+@pytest.fixture
+def corpora(store: SqliteStore, tmp_path: Path) -> Iterator[Corpora]:
+    opened = Corpora(store, Indexes(tmp_path / "indexes"))
+    opened.create("c", content=content("old"))
+    yield opened
+    opened.close()
+
+
+def made(folder: Path, *names: str) -> None:
+    """Closed corpora of two documents each."""
+    store = SqliteStore(folder)
+    for name in names:
+        store.create(Corpus(name), content("one", "two"))
+    store.close()
+
+
+def spoil_a_vector(file: Path) -> None:
+    whole = file.read_bytes()
+    place = whole.index(content("one", "two").vectors[1].tobytes())
+    file.write_bytes(whole[:place] + b"?" + whole[place + 1 :])
+
+
+def test_a_damaged_corpus_keeps_no_other_from_being_served(tmp_path: Path) -> None:
+    made(tmp_path / "corpora", *"abc")
+    (tmp_path / "corpora" / "a.sqlite").write_bytes(b"no corpus")
+    spoil_a_vector(tmp_path / "corpora" / "b.sqlite")
+    corpora = Corpora(SqliteStore(tmp_path / "corpora"), Indexes(tmp_path / "indexes"))
+    corpora.warm()
+    assert ids(corpora, "c") == ["one", "two"]
+    for name in "ab":
+        with pytest.raises(Unhealthy, match=rf"{name}\.sqlite"):
+            ids(corpora, name)
+    assert [(one.corpus.name, one.damage is None) for one in corpora.descriptions()] == [
+        ("a", False),
+        ("b", False),
+        ("c", True),
+    ]
+    assert "c" in {corpus.name for corpus, _ in corpora.listing()}
+    corpora.close()
+
+
+def test_what_nobody_would_find_is_not_taken(tmp_path: Path) -> None:
+    """Until the corpus is another, or gone."""
+    made(tmp_path / "corpora", "c", "other")
+    spoil_a_vector(tmp_path / "corpora" / "c.sqlite")
+    corpora = Corpora(SqliteStore(tmp_path / "corpora"), Indexes(tmp_path / "indexes"))
+    corpora.warm()
+    uses: list[Callable[[], object]] = [
+        lambda: ids(corpora),
+        lambda: corpora.put("c", content("late")),
+        lambda: corpora.delete("c", "one"),
+        lambda: corpora.delete_where("c", compile_filter({"x": {"$exists": False}})),
+    ]
+    for use in uses:
+        with pytest.raises(Damaged, match=r"c\.sqlite: the vector of passage 2 is damaged"):
+            use()
+    assert corpora.corpus("c")[1].documents == 2
+    corpora.copy("other", tmp_path / "copy")
+    corpora.adopt("c", tmp_path / "copy")
+    corpora.put("c", content("late"))
+    assert ids(corpora) == ["late", "one", "two"]
+    corpora.close()
+
+
+@pytest.mark.parametrize("error", [Unhealthy("c.sqlite: disk I/O error"), InsufficientStorage("the disk is full")])
+def test_what_passes_keeps_no_write_waiting(
+    corpora: Corpora, store: SqliteStore, monkeypatch: pytest.MonkeyPatch, error: ServiceError
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "vectors", fail)
+        corpora.warm()
+        with pytest.raises(type(error)):
+            ids(corpora)
+        corpora.put("c", content("late"))
+    assert ids(corpora) == ["late", "old"]
+
+
+def test_a_corpus_that_can_be_read_again_is_written_again(
+    corpora: Corpora, store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise Damaged("c.sqlite: malformed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "vectors", fail)
+        with pytest.raises(Damaged):
+            ids(corpora)
+        with pytest.raises(Damaged):
+            corpora.put("c", content("late"))
+    assert ids(corpora) == ["old"]
+    corpora.put("c", content("late"))
+    assert ids(corpora) == ["late", "old"]
+
+
+@pytest.mark.parametrize("change", ["adopt", "drop"])
+def test_a_corpus_that_was_refused_is_replaced_and_goes(tmp_path: Path, change: str) -> None:
+    made(tmp_path / "corpora", "c", "other")
+    (tmp_path / "corpora" / "c.sqlite").write_bytes(b"")
+    corpora = Corpora(SqliteStore(tmp_path / "corpora"), Indexes(tmp_path / "indexes"))
+    corpora.warm()
+    corpora.copy("other", tmp_path / "copy")
+    if change == "adopt":
+        corpora.adopt("c", tmp_path / "copy")
+    else:
+        corpora.drop("c")
+        with pytest.raises(NotFound):
+            ids(corpora)
+        assert corpora.create("c")
+    corpora.put("c", content("late"))
+    assert ids(corpora) == (["late", "one", "two"] if change == "adopt" else ["late"])
+    corpora.close()
+    assert (tmp_path / "corpora" / "c.sqlite.damaged").read_bytes() == b""
+
+
+def test_a_damaged_corpus_is_deleted_by_its_address(
+    make_service: Callable[..., Service], wait_until_ready: Callable[[TestClient], None], tmp_path: Path
+) -> None:
+    made(tmp_path / "corpora", "c", "foreign")
+    (tmp_path / "corpora" / "c.sqlite").write_bytes(b"")
+    (tmp_path / "corpora" / "foreign.sqlite").write_bytes(b"notes")
+    with TestClient(create_app(make_service())) as client:
+        wait_until_ready(client)
+        answer = client.put("/corpora/c")
+        assert (answer.status_code, "kept as c.sqlite.damaged" in answer.json()["error"]) == (503, True)
+        assert client.delete("/corpora/c").status_code == 204
+        assert client.put("/corpora/c").status_code == 201
+        assert client.delete("/corpora/foreign").status_code == 503
+        assert client.delete("/corpora/nope").status_code == 404
