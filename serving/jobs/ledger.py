@@ -14,6 +14,7 @@ from models.disk import fsync
 from serving.failpoints import reach
 from serving.jobs.job import Job, State
 from serving.ports import StoreError
+from serving.stores import files
 from serving.stores.failures import DamageError, naming
 
 FORMAT = 1
@@ -151,12 +152,11 @@ class Ledger:
 def _make(path: Path) -> None:
     """It has its name when it is whole, so that one without anything in it is damaged, and not new."""
     part = path.with_name(f".{path.name}.part")
-    part.unlink(missing_ok=True)
+    files.remove(part)
     with closing(sqlite3.connect(part, isolation_level=None)) as connection:
         connection.executescript(f"BEGIN;{_SCHEMA}PRAGMA user_version = {FORMAT};COMMIT;")
     fsync(part)
-    part.rename(path)
-    fsync(path.parent)
+    files.move(part, path)
 
 
 def insert(connection: sqlite3.Connection, job: Job) -> None:
