@@ -66,13 +66,13 @@ class Service:
         )
         self.library = Library(Corpora(store, indexes), self.encoders, self.metrics, self.admitted)
         self.snapshots = Snapshots(self.library.corpora, settings.data / "snapshots")
-        self._acceptance = Acceptance(store)
+        self.acceptance = Acceptance(store)
         self.jobs = Jobs(
             settings.data / "jobs",
             works(self),
             beside=CHANGE_NOTHING,
-            accepting=self._acceptance.accept,
-            ended=self._acceptance.release,
+            accepting=self.acceptance.accept,
+            ended=self.acceptance.release,
         )
         self.health = Health("loading", "starting")
         self.loaded = asyncio.Event()
@@ -261,7 +261,7 @@ class Service:
             await self.encoders.load(self.report)
             self.report("opening the indexes")
             await self.library.lanes.run("", self.snapshots.sweep)
-            await self.library.lanes.run("", lambda: self._acceptance.begin(partial(self.jobs.unended, UPLOAD)))
+            await self.library.lanes.run("", lambda: self.acceptance.begin(partial(self.jobs.unended, UPLOAD)))
             await self.library.lanes.run("", self.library.corpora.warm)
             if self._prepare:
                 await self._prepare(self)

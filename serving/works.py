@@ -13,6 +13,7 @@ from serving.acceptance import RESTORE, UPLOAD
 from serving.errors import Invalid, TooLarge
 from serving.ingestion import ingest
 from serving.jobs import Running, Work
+from serving.patience import patiently
 from serving.progress import told
 from serving.reembedding import reembed
 
@@ -26,11 +27,17 @@ CHANGE_NOTHING = ("snapshot",)
 def works(service: Service) -> Mapping[str, Work]:
     """Every kind of job that a service does."""
     return {
-        UPLOAD: partial(ingest, service),
+        UPLOAD: partial(_upload, service),
         "reembed": partial(reembed, service.library, service.encoders),
         "snapshot": partial(_snapshot, service),
         RESTORE: partial(_restore, service),
     }
+
+
+async def _upload(service: Service, job: Running) -> dict[str, Any]:
+    """Its corpus may not have known of it: it could not be opened at the start, or was damaged and restored since."""
+    await patiently(lambda: service.library.on(lambda _: service.acceptance.accept(job.job), of=job.corpus))
+    return await ingest(service, job)
 
 
 async def _snapshot(service: Service, job: Running) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Annotated
 
@@ -19,7 +20,7 @@ from serving.api.corpus_schemas import (
 from serving.api.deps import CorpusName, ServiceDep
 from serving.api.route import Route
 from serving.corpora import Corpora, Description, is_stale
-from serving.errors import Conflict, NotFound
+from serving.errors import Conflict, Damaged, NotFound
 from serving.names import check_corpus_name
 from serving.service import Service
 
@@ -85,8 +86,8 @@ async def fields(
 @router.delete("/corpora/{name}", status_code=204, summary="Delete a corpus")
 async def delete(name: CorpusName, service: ServiceDep) -> None:
     """With every document in it; jobs that change it are cancelled. A damaged file is kept, under another name."""
-    if name not in await service.library.on(lambda corpora: corpora.names()):
-        raise NotFound(f"there is no corpus {name!r}")
+    with suppress(Damaged):
+        await service.library.on(lambda corpora: corpora.corpus(name), of=name)
     await service.jobs.cancel_of(name)
     await service.library.on(lambda corpora: corpora.drop(name), of=name)
 

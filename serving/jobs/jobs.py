@@ -21,7 +21,7 @@ from serving.jobs.job import MAX_ERRORS, Duplicate, Job, State, digest_of
 from serving.jobs.ledger import Ledger, insert
 from serving.jobs.running import Running
 from serving.jobs.spool import Spool, check_kept
-from serving.jobs.threads import in_thread, whole
+from serving.jobs.threads import whole
 from serving.ports import StoreError
 
 log = logging.getLogger(__name__)
@@ -75,6 +75,10 @@ class Jobs:
         self._busy: dict[str, str] = {}
         """The corpora of `_tasks`, of those that keep others from it."""
         self._cancelled: set[str] = set()
+        self._stalled: set[str] = set()
+        """For the next server to go on with, since the disk of the ledger failed; others wait for them as for any."""
+        self._kept_before = frozenset(self._unended)
+        """Uploads of these were on disk while nobody looked."""
         self._changes = Changes()
         self._submitting = asyncio.Lock()
         self._started = self._stopped = False
@@ -138,13 +142,18 @@ class Jobs:
         self, job: Job, spool: Spool | None, answered: tuple[Keyed, Callable[[Job], Answer]] | None
     ) -> None:
         def keep() -> None:
-            self._accepting(job)
-            if spool:
-                spool.keep(self._spools / job.id)
-            with self._ledger.transaction() as connection:
-                insert(connection, job)
-                if answered:
-                    note(connection, answered[0], answered[1](job))
+            try:
+                self._accepting(job)
+                if spool:
+                    spool.keep(self._spools / job.id)
+                with self._ledger.transaction() as connection:
+                    insert(connection, job)
+                    if answered:
+                        note(connection, answered[0], answered[1](job))
+            except BaseException:  # nobody was told of it
+                (self._spools / job.id).unlink(missing_ok=True)
+                self._ended(job)
+                raise
 
         await asyncio.to_thread(keep)
         self._unended[job.id] = job
@@ -152,7 +161,7 @@ class Jobs:
 
     def unended(self, kind: str, corpus: str) -> list[str]:
         """The jobs of a kind that are queued or running for a corpus, oldest first."""
-        return [job.id for job in self._unended.values() if (job.kind, job.corpus) == (kind, corpus)]
+        return [job.id for job in list(self._unended.values()) if (job.kind, job.corpus) == (kind, corpus)]
 
     async def job(self, id: str) -> Job:
         """As it is now.
@@ -215,7 +224,9 @@ class Jobs:
             if not self._started or self._stopped or len(self._tasks) >= self._at_once:
                 return
             alone = job.kind not in self._beside
-            if not (alone and job.corpus in self._busy.values()) and job.id not in self._cancelled | self._tasks.keys():
+            if job.id in self._cancelled | self._stalled | self._tasks.keys():
+                continue
+            if not (alone and job.corpus in self._busy.values()):
                 if alone:
                     self._busy[job.id] = job.corpus
                 self._tasks[job.id] = task = asyncio.create_task(self._run(job))
@@ -224,9 +235,11 @@ class Jobs:
     def _left(self, id: str, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()):  # of the disk that the ledger is on
             log.error("job %s stops, and goes on when the server is started again", id, exc_info=error)
-            self._unended.pop(id, None)
-        for of_the_job in (self._running, self._tasks, self._busy):
-            of_the_job.pop(id, None)
+            self._stalled.add(id)
+        else:
+            self._busy.pop(id, None)
+        self._running.pop(id, None)
+        self._tasks.pop(id, None)
         self._changes.tell(id)
         self._schedule()
 
@@ -243,7 +256,8 @@ class Jobs:
         if work is None:
             return "failed", (running.job.kind, "this server knows no such work")
         try:
-            await in_thread(lambda: check_kept(running.job, self._spools / running.id))
+            if running.id in self._kept_before:
+                await check_kept(running.job, self._spools / running.id)
             running.result |= await work(running) or {}
         except ServiceError as error:
             return "failed", (error.field or running.job.kind, error.message)
@@ -260,15 +274,19 @@ class Jobs:
 
         def finish() -> None:
             self._ledger.save(ended)
+            self._ended(ended)
             reach("jobs.finished")
             (self._spools / job.id).unlink(missing_ok=True)
             self._ledger.prune(self._kept)
-            self._ended(ended)
 
         async def finished() -> None:
             await asyncio.to_thread(finish)
             self._unended.pop(job.id, None)
             self._running.pop(job.id, None)
+            if job.id in self._stalled:
+                self._stalled.discard(job.id)
+                self._busy.pop(job.id, None)
+                self._schedule()
             self._changes.tell(job.id)
 
         await whole(finished())

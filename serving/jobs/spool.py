@@ -7,6 +7,8 @@ import hashlib
 import io
 import os
 import uuid
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO, Self
 
@@ -19,6 +21,8 @@ from serving.stores.failures import naming
 
 IN_MEMORY = 1 << 20
 """Bytes of one upload, whatever its size."""
+HASHED_AT_ONCE = 1 << 24
+"""Bytes of one that is looked at again."""
 
 
 class Spool:
@@ -95,16 +99,18 @@ class Spool:
         self._memory.clear()
 
 
-def check_kept(job: Job, path: Path) -> None:
-    """Refuse to work on something else than was uploaded for a job, if anything was. Blocking.
+async def check_kept(job: Job, path: Path) -> None:
+    """Refuse to work on something else than was uploaded for a job, if anything was.
 
     Raises:
         Damaged: bytes have changed since, or are gone.
         Unhealthy: it can't be read.
     """
     content = ""
-    if path.exists():
-        with naming(path), path.open("rb") as file:
-            content = hashlib.file_digest(file, "sha256").hexdigest()
+    with naming(path), suppress(FileNotFoundError), path.open("rb") as file:
+        sha256 = hashlib.sha256()
+        while piece := await in_thread(lambda: file.read(HASHED_AT_ONCE)):  # who cancels waits for no more than that
+            await in_thread(partial(sha256.update, piece))
+        content = sha256.hexdigest()
     if digest_of(job.kind, job.corpus, job.options, content) != job.digest:
         raise Damaged(f"{path.parent.name}/{path.name} is not what was uploaded any more: upload it again")

@@ -6,12 +6,12 @@ import fcntl
 import logging
 import os
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from itertools import chain, count
 from pathlib import Path
 
 from models.disk import fsync
-from serving.errors import ServiceError
+from serving.errors import Damaged, ServiceError
 from serving.failpoints import reach
 from serving.ports import Blocks, Content, Corpus, StoreError
 from serving.stores.corpus_file import CorpusFile
@@ -123,6 +123,18 @@ def vectors(file: Path) -> Blocks:
     """All of a whole corpus; it is in one piece again when the last of them is taken."""
     with closing(CorpusFile(file)) as opened:
         yield from opened.vectors(None, 0)
+
+
+def carry(old: Path, new: Path) -> None:
+    """The uploads that wait for the corpus in `old`, which nobody has open, wait for that in `new`."""
+    waiting: list[str] = []
+    with suppress(Damaged), closing(CorpusFile(old)) as before:
+        waiting = before.accepted()
+    with closing(CorpusFile(new)) as after:
+        for job in waiting:
+            after.accept(job)
+        with after.set_aside():
+            fsync(new)
 
 
 def adopt(file: Path, to: Path) -> None:

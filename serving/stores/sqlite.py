@@ -6,12 +6,12 @@ import logging
 import os
 import threading
 from collections.abc import Sequence
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from pathlib import Path
 from typing import NamedTuple
 
 from models.disk import fsync, make_folder
-from serving.errors import Conflict, Damaged, NotFound, ServiceError
+from serving.errors import Conflict, Damaged, NotFound, ServiceError, Unhealthy
 from serving.failpoints import reach
 from serving.filters import Filter
 from serving.ports import (
@@ -218,21 +218,18 @@ class SqliteStore:
         files.prepare(name, file)
         with replacing(files.vectors(file)) if replacing else nullcontext(), self._lock:
             if held := self._files.get(name):
-                waiting: list[str] = []
-                with suppress(Damaged):  # the next start tells its successor
-                    waiting = held.accepted()
                 with held.set_aside(folded=not held.damaged):
                     if held.damaged:
                         files.keep(held.path)
+                    else:
+                        files.carry(held.path, file)
                     files.adopt(file, held.path)
-                for job in waiting:
-                    held.accept(job)
             else:
                 path = self._place(name)
                 with naming(path):
                     files.adopt(file, path)
-                self._refused.pop(name, None)
                 self._files[name] = CorpusFile(path, self._synchronous)
+                self._refused.pop(name, None)
 
     def verify(self, name: str) -> list[str]:
         """See `Store`."""
@@ -260,7 +257,7 @@ class SqliteStore:
 
     def _check_served(self, name: str) -> None:
         if refused := self._refused.get(name):
-            raise Damaged(refused.why)
+            raise (Damaged if refused.damaged else Unhealthy)(refused.why)
 
     def _place(self, name: str) -> Path:
         """For the file of a corpus that is not served: nobody's, or that of a damaged one, which is kept beside.

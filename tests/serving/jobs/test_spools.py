@@ -71,6 +71,8 @@ def test_an_upload_that_was_damaged_since_is_not_worked_on(tmp_path: Path, conte
             job = await jobs.submit("take", "c", {"on_error": "skip"}, spool=spool)
         kept = tmp_path / "spool" / job.id
         kept.unlink() if content is None else kept.write_bytes(content)
+        jobs.close()
+        jobs = Jobs(tmp_path, {"take": take})
         jobs.start()
         failed = await ended(jobs, job.id)
         assert (failed.state, worked) == ("failed", [])

@@ -1,0 +1,78 @@
+"""Jobs where the disk of the ledger fails."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from serving.errors import InsufficientStorage
+from serving.jobs import Job, Jobs, Running
+from serving.jobs.ledger import Ledger
+from tests.serving.jobs.counting import ended, run
+
+
+def full(*_: object) -> None:
+    raise InsufficientStorage("the disk is full")
+
+
+def test_a_job_that_the_ledger_lost_sight_of_keeps_others_from_its_corpus(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next server goes on with it: until then nothing may come to its corpus that it would undo."""
+    begun: list[str] = []
+    save, failing = Ledger.save, [True]
+
+    async def take(job: Running) -> None:
+        begun.append(job.corpus)
+
+    def saved(ledger: Ledger, job: Job) -> None:
+        if job.options.get("fails") and job.ended and failing[0]:
+            full()
+        save(ledger, job)
+
+    monkeypatch.setattr(Ledger, "save", saved)
+
+    async def work() -> None:
+        jobs = Jobs(tmp_path, {"take": take})
+        jobs.start()
+        stalled = await jobs.submit("take", "c", {"fails": True})
+        while not begun:
+            await asyncio.sleep(0.005)
+        behind = await jobs.submit("take", "c", {})
+        elsewhere = await jobs.submit("take", "d", {})
+        assert (await ended(jobs, elsewhere.id)).state == "succeeded"
+        assert jobs.unended("take", "c") == [stalled.id, behind.id] and begun == ["c", "d"]
+        failing[0] = False
+        assert (await jobs.cancel(stalled.id)).state == "cancelled"
+        assert (await ended(jobs, behind.id)).state == "succeeded"
+        await jobs.stop()
+        jobs.close()
+        assert Jobs(tmp_path, {}).unended("take", "c") == []
+
+    run(work)
+
+
+def test_what_was_not_accepted_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[tuple[str, str]] = []
+
+    def noting(what: str) -> object:
+        def note(job: Job) -> None:
+            told.append((what, job.id))
+
+        return note
+
+    async def work() -> None:
+        jobs = Jobs(tmp_path, {}, accepting=noting("accepted"), ended=noting("ended"))  # type: ignore[arg-type]
+        async with jobs.spool() as spool:
+            await spool.write(b"an upload")
+            with monkeypatch.context() as patch:
+                patch.setattr("serving.jobs.jobs.insert", full)
+                with pytest.raises(InsufficientStorage):
+                    await jobs.submit("take", "c", {}, spool=spool)
+        assert not list((tmp_path / "spool").iterdir()) and not jobs.unended("take", "c")
+        assert [what for what, _ in told] == ["accepted", "ended"] and len({id for _, id in told}) == 1
+        jobs.close()
+
+    run(work)
