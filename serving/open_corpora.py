@@ -69,6 +69,7 @@ class OpenCorpora:
         corpus = self.named(name)
         with corpus.copying, corpus.locked(), self._naming:
             corpus.close(erase=True)  # first: no index may be left beside another corpus of that name
+            self._indexes.erase(name)
             try:
                 self._store.drop(name)
             finally:
@@ -103,6 +104,7 @@ class OpenCorpora:
                 raise Conflict(f"corpus {name!r} was created while it was being restored: restore it again")
             if before:
                 before.close(erase=True)  # first: no index may be left beside another history
+                self._indexes.erase(name)
             yield
             if before:
                 before.damage = None

@@ -13,6 +13,7 @@ from pathlib import Path
 from serving.indexes import gpu as gpus
 from serving.indexes.building import Builder
 from serving.indexes.live import LiveIndex
+from serving.indexes.opened import Generations
 from serving.indexes.plan import Plan
 from serving.indexes.reading import Read, read
 from serving.indexes.saved import Identity
@@ -112,6 +113,16 @@ class Indexes:
                 plan=self._plan,
                 beside=beside,
             )
+
+    def erase(self, name: str) -> None:
+        """Remove what is kept for a corpus whose index is not open, or never was.
+
+        Raises:
+            Unhealthy: the disk fails.
+        """
+        folder = self._folder / name
+        with naming(folder):
+            Generations(folder).erase()
 
     def close(self) -> None:
         """Stop building."""

@@ -101,6 +101,26 @@ def test_what_nobody_would_find_is_not_taken(tmp_path: Path) -> None:
     corpora.close()
 
 
+@pytest.mark.parametrize("how", ["dropped", "restored"])
+def test_the_index_of_a_damaged_corpus_goes_with_it(tmp_path: Path, how: str) -> None:
+    made(tmp_path / "corpora", "c", "other")
+    for name in ("c", "other"):
+        kept = tmp_path / "indexes" / name / "00000001-aa"
+        kept.mkdir(parents=True)
+        (kept / "index.faiss").write_bytes(b"of another time")
+    (tmp_path / "corpora" / "c.sqlite").write_bytes(b"")
+    corpora = Corpora(SqliteStore(tmp_path / "corpora"), Indexes(tmp_path / "indexes"))
+    if how == "dropped":
+        corpora.drop("c")
+    else:
+        corpora.copy("other", tmp_path / "copy")
+        corpora.adopt("c", tmp_path / "copy")
+        assert ids(corpora) == ["one", "two"]
+    assert not (tmp_path / "indexes" / "c" / "00000001-aa").exists()
+    assert (tmp_path / "indexes" / "other" / "00000001-aa").exists()
+    corpora.close()
+
+
 @pytest.mark.parametrize("error", [Unhealthy("c.sqlite: disk I/O error"), InsufficientStorage("the disk is full")])
 def test_what_passes_keeps_no_write_waiting(
     corpora: Corpora, store: SqliteStore, monkeypatch: pytest.MonkeyPatch, error: ServiceError
