@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -135,6 +136,28 @@ def test_what_is_written_and_deleted_after_an_upload_was_accepted_stays(client: 
     later = client.post(DOCUMENTS, content=lines(299), headers=NDJSON)
     assert ended(client, later.headers["location"])["state"] == "succeeded"
     assert text_of("d1") == "text 1", "an upload that was accepted after that"
+
+
+def test_an_upload_that_its_corpus_did_not_know_of_counts_from_when_it_is_begun(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It could not be told at the start, or is another file since: here what it was told at first is lost."""
+    accept, told, noted, go_on = SqliteStore.accept, list[str](), threading.Event(), threading.Event()
+
+    def once_more(store: SqliteStore, name: str, job: str) -> None:
+        told.append(job)
+        if len(told) > 1:
+            accept(store, name, job)
+            noted.set()
+            assert go_on.wait(PATIENCE)
+
+    monkeypatch.setattr(SqliteStore, "accept", once_more)
+    location = client.post(DOCUMENTS, content=lines(300), headers=NDJSON).headers["location"]
+    assert noted.wait(PATIENCE)
+    client.post(DOCUMENTS, json={"documents": [{"id": "d7", "text": "newer"}]}).raise_for_status()
+    go_on.set()
+    assert ended(client, location)["state"] == "succeeded"
+    assert client.get(f"{DOCUMENTS}/d7").json()["text"] == "newer"
 
 
 def test_a_corpus_that_is_deleted_takes_its_jobs_along(client: TestClient) -> None:
