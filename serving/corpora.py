@@ -21,7 +21,7 @@ from serving.indexes.report import Report
 from serving.open_corpora import OpenCorpora
 from serving.open_corpus import OpenCorpus
 from serving.opening import Indexes
-from serving.ports import Chunking, Content, Corpus, Document, Facets, Held, IndexSize, Removal, Size, Store
+from serving.ports import Chunking, Content, Corpus, Document, Facets, Held, IndexSize, Removal, Size, Stemming, Store
 from serving.sampling import Sample, sampled
 from serving.stores.blocks import blocks
 
@@ -77,6 +77,7 @@ class Corpora:
         *,
         description: str | None = None,
         recall_target: float | None = None,
+        stemming: Stemming | None = None,
         encoder: Manifest | None = None,
         content: Content | None = None,
     ) -> bool:
@@ -87,7 +88,10 @@ class Corpora:
         Raises:
             Conflict: it is there, and not for `encoder`.
         """
-        created = self._open.create(Corpus(name, description, recall_target, created=time.time()), encoder, content)
+        corpus = Corpus(name, description, recall_target, time.time(), stemming=stemming or "none")
+        created = self._open.create(corpus, encoder, content)
+        if stemming is not None and not created:
+            self._store.stem(name, stemming)
         if recall_target is not None:
             self._reconsider(name)
         return created

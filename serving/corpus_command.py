@@ -10,7 +10,7 @@ import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import orjson
 import uvloop
@@ -27,7 +27,7 @@ from serving.ingest import Options
 from serving.ingest.chunking import asked_chunking
 from serving.jobs import Duplicate, Job
 from serving.names import check_corpus_name
-from serving.ports import EngineError, Store, StoreError
+from serving.ports import EngineError, Stemming, Store, StoreError
 from serving.service import Service
 from serving.settings import Settings, SettingsError, read_settings
 from serving.starting import opened_models, opened_service, opened_store
@@ -82,7 +82,9 @@ async def _ingest(settings: Settings, given: argparse.Namespace) -> int:
     asked_chunking(given.chunk_tokens, given.chunk_overlap)
     with given.file.open("rb") as file:
         async with _service(settings) as service:
-            created = await service.library.on(lambda corpora: corpora.create(given.corpus), of=given.corpus)
+            created = await service.library.on(
+                lambda corpora: corpora.create(given.corpus, stemming=given.stemming), of=given.corpus
+            )
             spool = service.jobs.spool()
             while piece := await asyncio.to_thread(file.read, PIECE):
                 await spool.write(piece)
@@ -217,6 +219,7 @@ def _parser(verb: str) -> argparse.ArgumentParser:
         parser.add_argument("--on-error", choices=("fail", "skip"), default="fail", help="skip keeps the good rows")
         parser.add_argument("--chunk-tokens", type=int, help="cut longer texts into passages of so many tokens")
         parser.add_argument("--chunk-overlap", type=int, help="tokens that a passage shares with the one before")
+        parser.add_argument("--stemming", choices=get_args(Stemming), help="porter finds English words by their stems")
     elif verb == "search":
         parser.description = "Search a corpus."
         parser.add_argument("query")

@@ -13,7 +13,7 @@ from serving.filters import Filter
 from serving.fusion import Fusion, continued, fuse
 from serving.indexes.live import LiveIndex
 from serving.indexes.ranking import DECIMALS
-from serving.ports import Floats, Passage, Ranking, Span, Store
+from serving.ports import Floats, Passage, Ranking, Span, Stemming, Store
 from serving.stores.words import highlights
 
 Mode = Literal["dense", "lexical", "hybrid"]
@@ -128,13 +128,14 @@ def find(store: Store, name: str, index: LiveIndex | None, queries: Sequence[Que
             characters += sum(len(hit.passage.document.text) for hit in hits)
         if wanted.max_characters is not None and characters > wanted.max_characters:
             raise TooLarge(f"the texts found are more than {wanted.max_characters} characters: ask for fewer hits")
-    return (
-        [_highlighted(hits, query) for hits, query in zip(found, queries, strict=True)] if wanted.highlight else found
-    )
+    if not wanted.highlight:
+        return found
+    stemming = store.corpus(name).stemming
+    return [_highlighted(hits, query.text or "", stemming) for hits, query in zip(found, queries, strict=True)]
 
 
-def _highlighted(hits: Sequence[Hit], query: Query) -> list[Hit]:
-    return [hit._replace(highlights=highlights(hit.text, query.text or "")) for hit in hits]
+def _highlighted(hits: Sequence[Hit], query: str, stemming: Stemming) -> list[Hit]:
+    return [hit._replace(highlights=highlights(hit.text, query, stemming)) for hit in hits]
 
 
 def _together(rankings: Sequence[_Ranked]) -> Iterator[list[_Ranked]]:

@@ -20,7 +20,7 @@ from serving.engines.fake import FakeEngine
 
 STEPS = 100
 """Of a walk."""
-WORDS = ("river", "stone", "paper", "music", "Zürich", "one", "two")
+WORDS = ("river", "rivers", "stone", "paper", "music", "Zürich", "one", "two")
 NAMES = st.sampled_from([f"d{i}" for i in range(12)])
 TEXTS = st.lists(st.sampled_from(WORDS), min_size=1, max_size=5).map(" ".join)
 METADATA = st.fixed_dictionaries({}, optional={"n": st.integers(0, 3), "tag": st.sampled_from(("a", "b"))})
@@ -34,6 +34,7 @@ class Walk(RuleBasedStateMachine):
         super().__init__()
         self.folder = Path(mkdtemp())
         self.held: dict[str, tuple[str, dict[str, Any]]] = {}
+        self.stemming = "none"
         self.engine = FakeEngine()
         self.running = ExitStack()
 
@@ -81,12 +82,20 @@ class Walk(RuleBasedStateMachine):
             assert abs(scores[hit["id"]] - hit["score"]) < 2e-6
             assert (hit["text"], hit["metadata"]) == self.held[hit["id"]]
 
+    @rule(stemming=st.sampled_from(("none", "porter")))
+    def stem(self, stemming: str) -> None:
+        """What words are from now on."""
+        answer = self.client.put(f"/corpora/{CORPUS}", json={"stemming": stemming})
+        assert (answer.status_code, answer.json()["stemming"]) == (200, stemming), answer.text
+        self.stemming = stemming
+
     @rule(word=st.sampled_from(WORDS))
     def words(self, word: str) -> None:
-        """Every document with the word."""
+        """Every document with the word, or with one of its stem."""
+        same = {"river", "rivers"} if self.stemming == "porter" and word.startswith("river") else {word}
         asked = {"query": word, "mode": "lexical", "k": MOST}
         hits = self.client.post(f"/corpora/{CORPUS}/search", json=asked).raise_for_status().json()["hits"]
-        assert {hit["id"] for hit in hits} == {name for name, (text, _) in self.held.items() if word in text.split()}
+        assert {hit["id"] for hit in hits} == {name for name, (text, _) in self.held.items() if same & {*text.split()}}
 
     @rule(now=st.sampled_from((*[False] * 9, True)))
     def restart(self, now: bool) -> None:

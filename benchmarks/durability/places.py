@@ -13,6 +13,8 @@ STORE = (
     "store.after-adopt",
     "store.before-swap",
     "store.after-swap",
+    "store.before-stem",
+    "store.after-stem",
     "store.before-drop",
     "store.after-drop",
 )

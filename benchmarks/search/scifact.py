@@ -53,6 +53,10 @@ async def _measured(service: Service, collection: Collection) -> dict[str, Any]:
         assert report is not None, "it holds documents"
         figures["index"] = {"kind": report.kind, "parameters": report.parameters, "recall": report.recall}
         figures["ways"] = {way: await _score(service, collection, *asked) for way, asked in WAYS.items()}
+        await service.library.on(lambda corpora: corpora.create(NAME, stemming="porter"), of=NAME)
+        for way, asked in WAYS.items():
+            if asked[0] != "dense":
+                figures["ways"][f"{way}, stems"] = await _score(service, collection, *asked)
     return figures
 
 

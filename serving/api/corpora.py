@@ -31,7 +31,8 @@ router = APIRouter(tags=["corpora"], route_class=Route)
 async def create(
     name: CorpusName, service: ServiceDep, response: Response, body: CorpusRequest | None = None
 ) -> CorpusAnswer:
-    """201 when it is new, else 200; what is given replaces the description and recall target it had.
+    """201 when it is new, else 200; what is given replaces the description, recall target and stemming it had. With
+    another stemming the words of all its documents are indexed anew first, while others search it, and wait to write.
 
     Texts and queries of a new one are embedded by `model`. 409 where it is there, and another one's, and where it is
     deleted at the same moment.
@@ -41,7 +42,11 @@ async def create(
 
     def made(corpora: Corpora) -> tuple[bool, Description]:
         created = corpora.create(
-            name, description=wanted.description, recall_target=wanted.recall_target, encoder=encoder
+            name,
+            description=wanted.description,
+            recall_target=wanted.recall_target,
+            stemming=wanted.stemming,
+            encoder=encoder,
         )
         return created, corpora.description(name)
 
@@ -114,6 +119,7 @@ def _answer(described: Description, service: Service) -> CorpusAnswer:
         dim=corpus.dim,
         fingerprint=corpus.fingerprint,
         recall_target=corpus.wanted_recall,
+        stemming=corpus.stemming,
         index="exact" if index is None else index.kind,
         recall=1.0 if index is None else index.recall,
         index_details=None if index is None else IndexAnswer(**asdict(index)),

@@ -8,6 +8,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, FiniteFloat
 
 from serving.api.schemas import AskedModel, Body, Strings, lower
 from serving.names import CORPUS_NAME
+from serving.ports import Stemming
 
 MAX_VECTOR = 65_536
 """Numbers in a vector: more than any encoder has dimensions."""
@@ -19,6 +20,10 @@ class CorpusRequest(Body):
     description: Annotated[str, Field(max_length=2000)] | None = None
     recall_target: Annotated[float, Field(gt=0, le=1)] | None = Field(
         default=None, description="recall@10; 0.95 by default"
+    )
+    stemming: Stemming | None = Field(
+        default=None,
+        description="which words are the same to a search by words: porter takes English ones by their stems",
     )
     model: AskedModel = None
 
@@ -52,6 +57,7 @@ class CorpusAnswer(BaseModel):
     dim: int | None
     fingerprint: str | None = Field(description="of the bundle that embeds it; null while none is known")
     recall_target: float
+    stemming: Stemming = Field(description="none: a word is found as it is; porter: by its English stem")
     index: str = Field(description="what searches it: exact, or the kind of an approximate index")
     recall: float = Field(description="recall@10 against exact search, measured; 1 where search is exact")
     index_details: IndexAnswer | None = Field(description="null before the first document")

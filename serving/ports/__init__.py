@@ -18,6 +18,7 @@ from serving.ports.corpus import (
     Scalar,
     Size,
     Span,
+    Stemming,
     Write,
 )
 from serving.ports.engine import Embedded, Engine, EngineError, EngineOptions, Model
@@ -52,6 +53,7 @@ __all__ = [
     "Scalar",
     "Size",
     "Span",
+    "Stemming",
     "Store",
     "StoreError",
     "Write",

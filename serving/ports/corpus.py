@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from serving.ports.index import Floats, Keys
 
 RECALL_TARGET = 0.95
 """recall@10 that a corpus asks of its index where its owner says nothing."""
+Stemming = Literal["none", "porter"]
+"""What of a word is compared: all of it, or its stem by rules for English (Porter, An algorithm for suffix stripping,
+1980)."""
 
 
 @dataclass(frozen=True)
@@ -24,6 +27,8 @@ class Corpus:
     fingerprint: str | None = None
     """Of the bundle that embeds it; None until the first document unless it was created for one."""
     dim: int | None = None
+    stemming: Stemming = "none"
+    """Of its words, where it is searched by them."""
     generation: str = field(default="", compare=False)
     """Given by the store: another one wherever a key may mean another passage or have another vector than before."""
 

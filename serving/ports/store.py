@@ -9,7 +9,19 @@ from typing import Protocol
 
 from serving.errors import ServiceError
 from serving.filters import Filter
-from serving.ports.corpus import Change, Chunking, Content, Corpus, Document, Facets, Held, Passage, Size, Write
+from serving.ports.corpus import (
+    Change,
+    Chunking,
+    Content,
+    Corpus,
+    Document,
+    Facets,
+    Held,
+    Passage,
+    Size,
+    Stemming,
+    Write,
+)
 from serving.ports.index import Blocks, Floats, Keys, Ranking
 
 Replacing = Callable[[Blocks], AbstractContextManager[None]]
@@ -44,6 +56,9 @@ class Store(Protocol):
         """All of `writes` in their order and in one commit, for one wait for the disk; what a write did, or why it did
         nothing: `Conflict` if the corpus has another fingerprint. Documents replace those of the same id.
         """
+
+    def stem(self, name: str, stemming: Stemming) -> None:
+        """Compare words so from now on: all are indexed anew, in one commit, which other writes wait for."""
 
     def accept(self, name: str, job: str) -> None:
         """From now on what is written and removed stays, whatever `Content` of this job comes later: see `release`."""

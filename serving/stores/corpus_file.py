@@ -26,6 +26,7 @@ from serving.ports import (
     Passage,
     Ranking,
     Size,
+    Stemming,
     Write,
 )
 from serving.stores import fields, overtaken, reading, records, refreshing, vectors, words
@@ -38,7 +39,7 @@ from serving.stores.migrations import check_ours, mark, migrate
 from serving.stores.records import DOCUMENT
 from serving.stores.vectors import Table
 from serving.stores.verification import verify
-from serving.stores.writing import apply, attempt
+from serving.stores.writing import apply, attempt, stem
 
 _GIVEN_BACK = 1024
 """Pages that are given back to the disk in one step, between which others write."""
@@ -96,11 +97,20 @@ class CorpusFile:
                 corpus.created,
                 corpus.fingerprint,
                 corpus.dim,
+                "none",
                 secrets.token_hex(8),
             )
-            writer.execute(f"INSERT INTO corpora ({reading.CORPUS}) VALUES (?, ?, ?, ?, ?, ?, ?)", row)
+            writer.execute(f"INSERT INTO corpora ({reading.CORPUS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
+            stem(writer, corpus.stemming)
             if content:
                 apply(writer, content)
+
+    def stem(self, stemming: Stemming) -> None:
+        """See `Store`."""
+        with self._connections.writing() as writer:
+            reach("store.before-stem")
+            stem(writer, stemming)
+        reach("store.after-stem")
 
     def rename(self, name: str) -> None:
         """It goes on as another corpus: keys may mean something else than in the one that had this name."""
@@ -195,7 +205,8 @@ class CorpusFile:
     def words(self, query: str, k: int, where: Filter | None) -> Ranking:
         """See `Store`."""
         with self._connections.reading() as reader:
-            return words.search(reader, query, k, None if where is None else self._matched.keys(reader, where))
+            allowed = None if where is None else self._matched.keys(reader, where)
+            return words.search(reader, query, k, allowed, reading.corpus(reader).stemming)
 
     def vectors(self, keys: Sequence[int] | None, after: int) -> Blocks:
         """See `Store`. Between blocks nothing is held open."""
@@ -276,7 +287,7 @@ class CorpusFile:
         with self._connections.reading() as reader:
             found = verify(reader)
         with self._connections.maintaining() as writer:
-            return found + words.check(writer)
+            return found + words.check(writer, reading.corpus(writer).stemming)
 
     def size(self) -> Size:
         """Documents, bytes of the database without its log, and passages."""

@@ -93,9 +93,9 @@ def _passages(connection: sqlite3.Connection) -> None:
         ) STRICT""",
         "CREATE TABLE tombstones (key INTEGER PRIMARY KEY) STRICT",
         *fields.TABLES,
-        *words.TABLES,
     ):
         connection.execute(statement)
+    words.create(connection)
     last = 0
     old = """SELECT key, id, text, metadata, vector FROM documents_1 JOIN vectors_1 USING (key)
         WHERE key > ? ORDER BY key LIMIT ?"""
@@ -140,7 +140,12 @@ def _uploads(connection: sqlite3.Connection) -> None:
         connection.execute(statement)
 
 
-MIGRATIONS: tuple[Step, ...] = (_first, _passages, _spans, _uploads)
+def _stemming(connection: sqlite3.Connection) -> None:
+    """Whether words are indexed by their stems."""
+    connection.execute("ALTER TABLE corpora ADD COLUMN stemming TEXT NOT NULL DEFAULT 'none'")
+
+
+MIGRATIONS: tuple[Step, ...] = (_first, _passages, _spans, _uploads, _stemming)
 
 
 def check_ours(path: Path) -> None:

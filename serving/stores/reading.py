@@ -5,31 +5,35 @@ from __future__ import annotations
 import sqlite3
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from typing import get_args
 
 import numpy as np
 import orjson
 
 from serving.filters import Filter
-from serving.ports import Chunking, Corpus, Floats, Held, Keys, Size
+from serving.ports import Chunking, Corpus, Floats, Held, Keys, Size, Stemming
 from serving.stores import records, vectors
 from serving.stores.blocks import BLOCK, blocks, marks
 from serving.stores.failures import DamageError
 from serving.stores.matching import matching
 from serving.stores.records import PassageRow
 
-CORPUS = "name, description, recall_target, created, fingerprint, dim, generation"
+CORPUS = "name, description, recall_target, created, fingerprint, dim, stemming, generation"
 
 
 def corpus(reader: sqlite3.Connection) -> Corpus:
     """What it is.
 
     Raises:
-        DamageError: the file holds none; one gets its name when there is a corpus in it.
+        DamageError: the file holds none, for one gets its name when there is a corpus in it; or none of this kind.
     """
     row = reader.execute(f"SELECT {CORPUS} FROM corpora").fetchone()
     if row is None:
         raise DamageError("holds no corpus")
-    return Corpus(*row)
+    found = Corpus(*row)
+    if found.stemming not in get_args(Stemming):
+        raise DamageError(f"has a corpus of unknown stemming: {found.stemming!r}")
+    return found
 
 
 def size(reader: sqlite3.Connection) -> Size:

@@ -29,6 +29,7 @@ from serving.ports import (
     Ranking,
     Replacing,
     Size,
+    Stemming,
     StoreError,
     Write,
 )
@@ -122,6 +123,10 @@ class SqliteStore:
     def write(self, name: str, writes: Sequence[Write]) -> list[Change | ServiceError]:
         """See `Store`."""
         return self._file(name).write(writes)
+
+    def stem(self, name: str, stemming: Stemming) -> None:
+        """See `Store`."""
+        self._file(name).stem(stemming)
 
     def accepted(self, name: str) -> list[str]:
         """See `Store`."""

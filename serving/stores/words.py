@@ -1,7 +1,8 @@
 """Words of passages: an FTS5 index by key that keeps no text of its own, and BM25 over it.
 
-A word is what FTS5's tokenizer unicode61 makes one: a run of letters and digits, without case and diacritics. Scores
-are FTS5's BM25, k1 = 1.2 and b = 0.75 (https://www.sqlite.org/fts5.html, section 5.1.1), with the sign turned.
+A word is what FTS5's tokenizer unicode61 makes one: a run of letters and digits, without case and diacritics. Where a
+corpus wants stemming, words of one stem are one word. Scores are FTS5's BM25, k1 = 1.2 and b = 0.75
+(https://www.sqlite.org/fts5.html, section 5.1.1), with the sign turned.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from serving.ports import Keys, Ranking, Span
+from serving.ports import Keys, Ranking, Span, Stemming
 from serving.stores.fields import numbers
 
 MAX_WORDS = 64
@@ -27,12 +28,13 @@ K1 = 1.2
 RARE = (K1 + 1) * 2
 """A term that can add so much is rare: about one passage in eight has it."""
 _CONTROL = re.compile("[\0-\2]")
-_TOKENIZER = "tokenize = 'unicode61 remove_diacritics 2'"
-TABLES = (f"CREATE VIRTUAL TABLE words USING fts5(text, content = '', {_TOKENIZER})",)
-
+_TOKENIZERS: dict[Stemming, str] = {
+    "none": "tokenize = 'unicode61 remove_diacritics 2'",
+    "porter": "tokenize = 'porter unicode61 remove_diacritics 2'",
+}
 
 _Term = tuple[str, ...]
-"""A word, or those of a phrase."""
+"""A word, or those of a phrase, never stemmed: a stem's own stem may be another."""
 
 
 class Asked(NamedTuple):
@@ -41,6 +43,16 @@ class Asked(NamedTuple):
     terms: list[_Term]
     phrases: list[_Term]
     """Those of the terms that must occur."""
+
+
+def create(writer: sqlite3.Connection, stemming: Stemming = "none") -> None:
+    """An index without any words."""
+    writer.execute(_table(stemming))
+
+
+def drop(writer: sqlite3.Connection) -> None:
+    """The index, to make another one."""
+    writer.execute("DROP TABLE words")
 
 
 def index(writer: sqlite3.Connection, rows: Iterable[tuple[int, str]]) -> None:
@@ -53,12 +65,13 @@ def remove(writer: sqlite3.Connection, rows: Iterable[tuple[int, str]]) -> None:
     writer.executemany("INSERT INTO words (words, rowid, text) VALUES ('delete', ?, ?)", rows)
 
 
-def check(connection: sqlite3.Connection) -> list[str]:
-    """What is wrong with the index, and with its keys against those in the table `passages`; a line each.
+def check(connection: sqlite3.Connection, stemming: Stemming = "none") -> list[str]:
+    """What is wrong with an index made with `stemming`, and its keys against those of `passages`; a line each.
 
     The connection must be one that may write: FTS5 checks itself in an INSERT that changes nothing.
     """
-    wrong = []
+    ((made,),) = connection.execute("SELECT sql FROM sqlite_schema WHERE name = 'words'")
+    wrong = [] if made == _table(stemming) else [f"words: not indexed with the stemming {stemming!r}"]
     try:
         connection.execute("INSERT INTO words (words) VALUES ('integrity-check')")
     except sqlite3.DatabaseError as error:
@@ -72,15 +85,17 @@ def check(connection: sqlite3.Connection) -> list[str]:
     return wrong
 
 
-def search(reader: sqlite3.Connection, query: str, k: int, allowed: Keys | None = None) -> Ranking:
-    """The best `k` among the sorted `allowed` keys, if given; see `Store.words`.
+def search(
+    reader: sqlite3.Connection, query: str, k: int, allowed: Keys | None = None, stemming: Stemming = "none"
+) -> Ranking:
+    """The best `k` among the sorted `allowed` keys, if given, of an index made with `stemming`; see `Store.words`.
 
     Of a query only the first `MAX_WORDS` words count, and each term once. To score a passage takes far longer than to
     find it. So those with a rare term are scored first: mostly no other can come near them, whatever common terms it
     has (MaxScore: Turtle and Flood, Query evaluation: strategies and optimizations, 1995). The ranking is exact.
     Several reads, which the caller must let see one moment: a transaction.
     """
-    terms, phrases = parse(query)
+    terms, phrases = parse(query, stemming)
     if phrases:
         allowed = _common(allowed, _having(reader, phrases, "AND"))
     most = _most_each_adds(reader, terms)
@@ -94,34 +109,44 @@ def search(reader: sqlite3.Connection, query: str, k: int, allowed: Keys | None 
     return _best(reader, terms, k, allowed)
 
 
-def parse(query: str) -> Asked:
-    """What any text asks for: the words in double quotes must occur together, all others are free to."""
-    terms: dict[_Term, bool] = {}
+def parse(query: str, stemming: Stemming = "none") -> Asked:
+    """What any text asks for: the words in double quotes must occur together, all others are free to.
+
+    Of terms with the same stems the first stands for all.
+    """
+    terms: dict[_Term, _Term] = {}
+    required: set[_Term] = set()
     left = MAX_WORDS
     parts = query.split('"', 2 * MAX_WORDS)
     for i, part in enumerate(parts):
-        words = _tokenizer.words(part)[:left]
+        words, stems = (tokenizer.words(part)[:left] for tokenizer in (_tokenizers["none"], _tokenizers[stemming]))
         left -= len(words)
         quoted = i % 2 == 1 and i + 1 < len(parts)  # the last quote may be alone
-        for term in [tuple(words)] if quoted else [(word,) for word in words]:
-            terms[term] = quoted or terms.get(term, False)
+        for one in [slice(None)] if quoted else [slice(j, j + 1) for j in range(len(words))]:
+            terms.setdefault(tuple(stems[one]), tuple(words[one]))
+            if quoted:
+                required.add(tuple(stems[one]))
     terms.pop((), None)
-    return Asked(list(terms), [term for term, required in terms.items() if required])
+    return Asked(list(terms.values()), [term for stem, term in terms.items() if stem in required])
 
 
-def highlights(text: str, query: str) -> list[Span]:
+def highlights(text: str, query: str, stemming: Stemming = "none") -> list[Span]:
     """Where the terms of `query` stand in the first `MAX_MARKED` characters of `text`."""
-    terms = parse(query).terms
-    return _tokenizer.highlights(text[:MAX_MARKED], _expression(terms, "OR")) if terms else []
+    terms = parse(query, stemming).terms
+    return _tokenizers[stemming].highlights(text[:MAX_MARKED], _expression(terms, "OR")) if terms else []
+
+
+def _table(stemming: Stemming) -> str:
+    return f"CREATE VIRTUAL TABLE words USING fts5(text, content = '', {_TOKENIZERS[stemming]})"
 
 
 class _Tokenizer(threading.local):
     """FTS5's own, asked through a table in memory that holds one text at a time."""
 
-    def __init__(self) -> None:
+    def __init__(self, stemming: Stemming) -> None:
         self._connection = sqlite3.connect(":memory:", isolation_level=None)
         self._connection.text_factory = _decoded
-        self._connection.execute(f"CREATE VIRTUAL TABLE one USING fts5(text, {_TOKENIZER})")
+        self._connection.execute(f"CREATE VIRTUAL TABLE one USING fts5(text, {_TOKENIZERS[stemming]})")
         self._connection.execute("CREATE VIRTUAL TABLE vocabulary USING fts5vocab(one, instance)")
 
     def words(self, text: str) -> list[str]:
@@ -198,4 +223,4 @@ def _spans(marked: str) -> list[Span]:
     return [Span(*border) for border in zip(borders[::2], borders[1::2], strict=True)]
 
 
-_tokenizer = _Tokenizer()
+_tokenizers: dict[Stemming, _Tokenizer] = {stemming: _Tokenizer(stemming) for stemming in _TOKENIZERS}

@@ -111,7 +111,7 @@ export function corpusCard(name, { models, corpora, begin, add, deleted, failed,
 	return { element, show, reload: () => details.open && kept.load() };
 }
 
-function indexFacts({ index_details: index, recall_target: target }) {
+function indexFacts({ index_details: index, recall_target: target, stemming }) {
 	if (!index) return "None before the first document.";
 	const approximate = index.kind !== "exact";
 	const given = Object.entries(index.parameters).map(([name, value]) => `${name} ${count(value)}`);
@@ -119,6 +119,7 @@ function indexFacts({ index_details: index, recall_target: target }) {
 	const filtered = Object.entries(index.recall_by_filter).map(([one, recall]) => `${recall.toFixed(3)} under a filter that leaves ${share(one)}`);
 	const known = {
 		"Recall asked for": target,
+		"Words found by": stemming === "porter" && "their English stems",
 		"Measured on": index.queries > 0 && `${count(index.queries)} passages held out`,
 		"Filtered recall": filtered.length > 0 && filtered.join(", "),
 		Parameters: given.length > 0 && given.join(", "),

@@ -48,8 +48,12 @@ def lines(capsys: pytest.CaptureFixture[str]) -> list[Any]:
 
 
 def test_in_and_out_again(command: Command, file: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert command("ingest", str(file), "--corpus", "c") == 0
+    assert command("ingest", str(file), "--corpus", "c", "--stemming", "porter") == 0
     assert "700 documents" in capsys.readouterr().err
+    assert command("search", "numbered 699", "--corpus", "c", "--mode", "lexical", "-k", "1", "--json") == 0
+    assert lines(capsys)[0]["id"] == "d699"
+    assert command("search", "numbered", "--corpus", "c", "--mode", "lexical") == 0
+    assert capsys.readouterr().out.count("text number") == 10
     assert command("search", "text number 41", "--corpus", "c", "-k", "1", "--json") == 0
     assert lines(capsys)[0]["id"] == "d41"
     assert command("search", "41", "--corpus", "c", "--mode", "lexical", "--filter", '{"even": true}') == 0

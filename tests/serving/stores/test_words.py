@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.ports import Ranking, Span
+from serving.ports import Ranking, Span, Stemming
 from serving.stores import words
 
 VOCABULARY = ["a", "b", "c", "d", "é", "x1"]
@@ -24,11 +24,10 @@ queries = st.tuples(terms, st.lists(terms, max_size=2))
 
 
 @contextmanager
-def indexed(*rows: str) -> Iterator[sqlite3.Connection]:
+def indexed(*rows: str, stemming: Stemming = "none") -> Iterator[sqlite3.Connection]:
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
         connection.execute("CREATE TABLE passages (key INTEGER PRIMARY KEY)")
-        for statement in words.TABLES:
-            connection.execute(statement)
+        words.create(connection, stemming)
         keyed = list(enumerate(rows, start=1))
         connection.executemany("INSERT INTO passages VALUES (?)", [(key,) for key, _ in keyed])
         words.index(connection, keyed)
@@ -146,6 +145,50 @@ def test_nothing_is_an_operator_but_a_phrase(query: str, found: list[int]) -> No
         assert sorted(keys(words.search(connection, query, 10))) == found
 
 
+@pytest.mark.parametrize(
+    ("query", "found"),
+    [
+        ("connections", [1, 2]),
+        ("CONNECTED", [1, 2]),
+        ("connective", [1, 2]),
+        ('"running connects"', []),
+        ('"connection runs"', [2]),
+        ('"connected runs" adoptee', [2]),
+        ("adoptee", [3]),  # its stem is adopte, of which the stem is adopt
+        ("adopting", [4]),
+        ("abused", [5]),
+        ("résumés", [6]),
+        ("run running runs", [2]),
+    ],
+)
+def test_words_of_one_stem_are_one_word(query: str, found: list[int]) -> None:
+    rows = "they connect", "a connecting run", "adoptees", "adopted", "abuse", "My RÉSUMÉ"
+    with indexed(*rows, stemming="porter") as connection:
+        assert sorted(keys(words.search(connection, query, 10, stemming="porter"))) == found
+        words.remove(connection, list(enumerate(rows, start=1)))
+        connection.execute("DELETE FROM passages")
+        assert words.check(connection, "porter") == []
+        assert words.check(connection) == ["words: not indexed with the stemming 'none'"]
+
+
+def test_words_of_one_stem_are_asked_for_once() -> None:
+    rows = ["connect", "other words here", "more of them"]
+    with indexed(*rows, stemming="porter") as connection:
+        one = words.search(connection, "connected", 10, stemming="porter")
+        many = words.search(connection, "connected connection connects", 10, stemming="porter")
+        assert one.scores.tolist() == many.scores.tolist()
+    assert words.parse('connects "connected" other', "porter") == (
+        [("connects",), ("other",)],
+        [("connects",)],
+    )
+
+
+def test_stems_are_told_where_they_stand() -> None:
+    text = "Connecting adoptees: a connection"
+    found = words.highlights(text, "connected adoptee", "porter")
+    assert [text[span.start : span.end] for span in found] == ["Connecting", "adoptees", "connection"]
+
+
 syntax = st.lists(
     st.sampled_from(
         ["AND", "OR", "NOT", "NEAR", '"', '""', "'", "*", "^", ":", "(", ")", "{", "}", "+", "-", ",", "\0"]
@@ -155,19 +198,19 @@ syntax = st.lists(
 ).map("".join)
 
 
-@given(query=syntax | st.text(), text=syntax | st.text())
-def test_any_text_is_a_query(query: str, text: str) -> None:
-    with indexed(text, "a b") as connection:
-        found = words.search(connection, query, 10)
+@given(query=syntax | st.text(), text=syntax | st.text(), stemming=st.sampled_from(["none", "porter"]))
+def test_any_text_is_a_query(query: str, text: str, stemming: Stemming) -> None:
+    with indexed(text, "a b", stemming=stemming) as connection:
+        found = words.search(connection, query, 10, stemming=stemming)
         assert np.isfinite(found.scores).all()
-        for span in words.highlights(text, query):
+        for span in words.highlights(text, query, stemming):
             assert 0 <= span.start < span.end <= len(text)
-        own = words.parse(text.replace('"', " ")).terms
+        own = words.parse(text.replace('"', " "), stemming).terms
         if own and len(own) < words.MAX_WORDS:  # every text is found by its own words
-            assert 1 in keys(words.search(connection, text.replace('"', " "), 10))
+            assert 1 in keys(words.search(connection, text.replace('"', " "), 10, stemming=stemming))
         words.remove(connection, [(1, text), (2, "a b")])
         connection.execute("DELETE FROM passages")
-        assert words.check(connection) == []
+        assert words.check(connection, stemming) == []
 
 
 @pytest.mark.parametrize("query", ["你" * 50_000, "word " * 50_000, '"' * 50_000, "é" * 100_000, '"a b" ' * 10_000])
