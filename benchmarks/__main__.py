@@ -12,7 +12,7 @@ from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
-from benchmarks import encodings, ingest, serving, training
+from benchmarks import encodings, ingest, opening, serving, training
 from benchmarks.search import measure as search
 from models import cpus
 from models.runtimes import cache
@@ -23,6 +23,7 @@ BENCHMARKS: dict[str, Callable[[], dict[str, Any]]] = {
     "ingest": ingest.measure,
     "encodings": encodings.measure,
     "search": search.measure,
+    "opening": opening.measure,
 }
 RESULTS = Path(__file__).parent / "results"
 PACKAGES = ("torch", "transformers", "onnxruntime", "openvino", "sentence-transformers", "tokenizers", "numpy")

@@ -23,6 +23,12 @@ def memory_mb(pid: int) -> int:
     return pages * os.sysconf("SC_PAGE_SIZE") // 1_000_000
 
 
+def read_bytes(pid: int) -> int:
+    """What the process had read from disks so far: proc_pid_io(5)."""
+    lines = (PROC / str(pid) / "io").read_text().splitlines()
+    return int(dict(line.split(": ") for line in lines)["read_bytes"])
+
+
 def tree(pid: int) -> Iterator[int]:
     """The process and its descendants."""
     yield pid

@@ -22,7 +22,7 @@ from benchmarks.peers import python
 from benchmarks.processes import memory_mb
 from benchmarks.search import scifact
 from benchmarks.search.corpus import K, Ours, Raw, calls
-from benchmarks.search.mixture import Vectors, mixture
+from benchmarks.search.mixture import Vectors, mixture, on_disk
 from models import cpus
 
 SIZES = (10_000, 100_000, 1_000_000)
@@ -41,7 +41,7 @@ Take = Callable[[int, float], dict[str, Any]]
 
 
 def measure(sizes: Sequence[int] = SIZES) -> dict[str, Any]:
-    """For each size: what it takes to store, build and open, and how fast and how well everybody finds.
+    """For each size: what it takes to store and build, and how fast and how well everybody finds.
 
     With SciFact, where there are data, what the ways of searching find there.
     """
@@ -62,7 +62,6 @@ def _one_size(size: int) -> dict[str, Any]:
         figures: dict[str, Any] = {"ingest_documents_per_s": round(size / (time.perf_counter() - began))}
         report = ours.build()
         figures |= {"index": report, "bytes_per_document": {k: v / size for k, v in ours.bytes().items()}}
-        figures["open_s"] = round(ours.reopened(), 3)
         figures["memory_mb"] = memory_mb(os.getpid())
         contestants = _asked("ours", ours.search, queries)
         contestants["ours, exact"] = _exactly(ours), _taken(_exactly(ours), queries, *WAYS["batches"])
@@ -79,16 +78,10 @@ def _one_size(size: int) -> dict[str, Any]:
 
 
 def _written(folder: Path, size: int) -> tuple[Vectors, Vectors]:
-    clusters = round(size**0.5)
-    base = np.lib.format.open_memmap(folder / "base.npy", "w+", np.float32, (size, DIM))
-    start = 0
-    for block in mixture(size, DIM, clusters=clusters):
-        base[start : start + len(block)] = block
-        start += len(block)
-    base.flush()
-    queries = np.concatenate(list(mixture(QUERIES, DIM, clusters=clusters, part=1)))
+    base = on_disk(folder / "base.npy", size, DIM)
+    queries = np.concatenate(list(mixture(QUERIES, DIM, clusters=round(size**0.5), part=1)))
     np.save(folder / "queries.npy", queries)
-    return np.load(folder / "base.npy", mmap_mode="r"), queries
+    return base, queries
 
 
 def _truth(base: Vectors, queries: Vectors) -> list[set[int]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,18 @@ def mixture(rows: int, dim: int, *, clusters: int, part: int = 0) -> Iterator[Ve
         chosen = draw.choice(clusters, size, p=shares / shares.sum())
         noise = draw.standard_normal((size, dim), dtype=np.float32) @ axes
         yield _unit(centres[chosen] + noise)
+
+
+def on_disk(file: Path, rows: int, dim: int) -> Vectors:
+    """So many of them (N, D), with as many clusters as the square root of `rows`, in a file that is mapped."""
+    written = np.lib.format.open_memmap(file, "w+", np.float32, (rows, dim))
+    start = 0
+    for block in mixture(rows, dim, clusters=round(rows**0.5)):
+        written[start : start + len(block)] = block
+        start += len(block)
+    written.flush()
+    mapped: Vectors = np.load(file, mmap_mode="r")
+    return mapped
 
 
 def _unit(vectors: np.ndarray[Any, np.dtype[Any]]) -> Vectors:

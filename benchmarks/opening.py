@@ -1,0 +1,60 @@
+"""How long a corpus is away when its server starts again: its files still in the machine's memory, or on disk alone."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from benchmarks.processes import read_bytes
+from benchmarks.search.corpus import Ours
+from benchmarks.search.mixture import on_disk
+
+SIZES = (100_000, 1_000_000)
+DIM = 384
+ROUNDS = 5
+
+
+def measure(sizes: Sequence[int] = SIZES) -> dict[str, Any]:
+    """For each size: seconds from a closed store to the first hit, warm and cold in turns, and what was read then."""
+    return {"figures": {f"{size:,}": _opened(size) for size in sizes}}
+
+
+def _opened(size: int) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        ours = Ours(folder / "ours")
+        ours.add(on_disk(folder / "base.npy", size, DIM))
+        figures: dict[str, Any] = {"kind": ours.build()["kind"]}
+        figures |= {f"{part}_mb": round(of_part / 1e6, 1) for part, of_part in ours.bytes().items()}
+        seconds: dict[str, list[float]] = {"warm": [], "cold": []}
+        read: dict[str, list[float]] = {"warm": [], "cold": []}
+        for _ in range(ROUNDS):
+            for kind in ("warm", "cold"):
+                ours.corpora.close()
+                if kind == "cold":
+                    forget(folder)
+                before = read_bytes(os.getpid())
+                seconds[kind].append(ours.opened())
+                read[kind].append((read_bytes(os.getpid()) - before) / 1e6)
+        ours.corpora.close()
+    for kind, taken in seconds.items():
+        figures[f"{kind}_s"] = round(median(taken), 3)
+        figures[f"{kind}_s_most"] = round(max(taken), 3)
+        figures[f"{kind}_read_mb"] = round(median(read[kind]), 1)
+    return figures
+
+
+def forget(folder: Path) -> None:
+    """Have the machine drop what it holds of the files in its memory: who reads them next waits for the disk."""
+    for file in folder.rglob("*"):
+        if file.is_file():
+            descriptor = os.open(file, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)  # what is not on disk yet can't be dropped
+                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            finally:
+                os.close(descriptor)
