@@ -20,8 +20,11 @@ from serving.settings import read_settings
 from serving.starting import opened_models, opened_service
 from training.evaluation import beir, retrieval
 from training.evaluation.beir import Collection
+from training.evaluation.bootstrap import resample_means
 
 NAME = "scifact"
+Rankings = dict[str, list[str]]
+"""Ids of documents by query, nearest first."""
 BLOCK, AT_ONCE = 256, 6
 """Documents of an upload, and uploads at a time."""
 WAYS: dict[str, tuple[Mode, Fusion, bool]] = {
@@ -52,11 +55,14 @@ async def _measured(service: Service, collection: Collection) -> dict[str, Any]:
         report = await service.library.on(lambda corpora: corpora.build_now(NAME), of=NAME)
         assert report is not None, "it holds documents"
         figures["index"] = {"kind": report.kind, "parameters": report.parameters, "recall": report.recall}
-        figures["ways"] = {way: await _score(service, collection, *asked) for way, asked in WAYS.items()}
+        found = {way: await _rankings(service, collection, *asked) for way, asked in WAYS.items()}
+        figures["ways"] = {way: _score(rankings, collection) for way, rankings in found.items()}
         await service.library.on(lambda corpora: corpora.create(NAME, stemming="porter"), of=NAME)
         for way, asked in WAYS.items():
             if asked[0] != "dense":
-                figures["ways"][f"{way}, stems"] = await _score(service, collection, *asked)
+                rankings = await _rankings(service, collection, *asked)
+                gain = _gain(rankings, found[way], collection)
+                figures["ways"][f"{way}, stems"] = _score(rankings, collection) | {"gain": gain}
     return figures
 
 
@@ -73,13 +79,26 @@ async def _stored(service: Service, collection: Collection) -> None:
     await asyncio.gather(*(store(documents[at : at + BLOCK]) for at in range(0, len(documents), BLOCK)))
 
 
-async def _score(service: Service, collection: Collection, mode: Mode, fusion: Fusion, exact: bool) -> dict[str, float]:
+async def _rankings(service: Service, collection: Collection, mode: Mode, fusion: Fusion, exact: bool) -> Rankings:
     names, texts = list(collection.queries), list(collection.queries.values())
     wanted = Wanted(k=retrieval.DEPTH, mode=mode, fusion=fusion, exact=exact)
     found = await service.library.search(NAME, texts, wanted)
-    rankings = {name: [hit.passage.document.id for hit in hits] for name, hits in zip(names, found.hits, strict=True)}
+    return {name: [hit.passage.document.id for hit in hits] for name, hits in zip(names, found.hits, strict=True)}
+
+
+def _score(rankings: Rankings, collection: Collection) -> dict[str, Any]:
     score = retrieval.score(rankings, collection)
     return {"ndcg10": round(score.ndcg10, 2), "mrr10": round(score.mrr10, 2), "recall100": round(score.recall100, 2)}
+
+
+def _gain(rankings: Rankings, before: Rankings, collection: Collection) -> list[float]:
+    """In nDCG@10, and the 95 % interval over queries."""
+    ndcg10 = [
+        retrieval.by_query(one, collection)[:, retrieval.MEASURES.index(retrieval.NDCG10)] for one in (rankings, before)
+    ]
+    after, former = (resample_means([{NAME: each}]) for each in ndcg10)
+    gain = after.against(former)
+    return [round(each, 2) for each in (gain.difference, gain.low, gain.high)]
 
 
 def _since(began: float) -> float:
