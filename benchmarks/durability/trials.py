@@ -16,7 +16,7 @@ TRIALS: dict[str, tuple[Trial, int]] = {
     "power": (power, 100),
     "model": (model, 200_000),
     "corrupt": (corrupt, 1_000_000),
-    "corrupt-beside": (corrupt_beside, 2_400),
+    "corrupt-beside": (corrupt_beside, 1_000_000),
     "disk": (disk, 10),
     "concurrency": (concurrency, 60),
     "recovery": (recovery, 100_000),
