@@ -14,6 +14,7 @@ from typing import Any
 
 from benchmarks import encodings, ingest, opening, serving, training
 from benchmarks.search import measure as search
+from benchmarks.search import scifact
 from models import cpus
 from models.runtimes import cache
 
@@ -23,8 +24,11 @@ BENCHMARKS: dict[str, Callable[[], dict[str, Any]]] = {
     "ingest": ingest.measure,
     "encodings": encodings.measure,
     "search": search.measure,
+    "scifact": scifact.measure,
     "opening": opening.measure,
 }
+JUDGED = ("encodings", "scifact")
+"""Need data."""
 RESULTS = Path(__file__).parent / "results"
 PACKAGES = ("torch", "transformers", "onnxruntime", "openvino", "sentence-transformers", "tokenizers", "numpy")
 
@@ -32,7 +36,7 @@ PACKAGES = ("torch", "transformers", "onnxruntime", "openvino", "sentence-transf
 def main() -> int:
     """Run the benchmarks named, or all of them."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    default = f"default: all; encodings where {encodings.DATA} names the STS data"
+    default = f"default: all; {' and '.join(JUDGED)} where {encodings.DATA} names the data"
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"{', '.join(BENCHMARKS)} ({default})")
     whole = serving.Choice()
     part = parser.add_argument_group("a part of `serving`, or for another time: printed, not kept")
@@ -49,7 +53,7 @@ def main() -> int:
         choice = serving.Choice(tuple(asked.only), tuple(asked.against), asked.rounds, asked.seconds)
     except ValueError as error:
         parser.error(str(error))
-    names = asked.names or [name for name in BENCHMARKS if name != "encodings" or encodings.DATA in os.environ]
+    names = asked.names or [name for name in BENCHMARKS if name not in JUDGED or encodings.DATA in os.environ]
     if not choice.whole and names != ["serving"]:
         parser.error("--only, --against, --rounds and --seconds are for `python -m benchmarks serving`")
     if unknown := set(names) - set(BENCHMARKS):

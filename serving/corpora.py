@@ -86,12 +86,10 @@ class Corpora:
         A new one without content is for `encoder`, if one is given; else for that of its first document.
 
         Raises:
-            Conflict: it is there, and not for `encoder`.
+            Conflict: it is there, and not for `encoder`, or its documents' words are compared otherwise.
         """
-        corpus = Corpus(name, description, recall_target, time.time(), stemming=stemming or "none")
+        corpus = Corpus(name, description, recall_target, created=time.time(), stemming=stemming)
         created = self._open.create(corpus, encoder, content)
-        if stemming is not None and not created:
-            self._store.stem(name, stemming)
         if recall_target is not None:
             self._reconsider(name)
         return created

@@ -219,7 +219,9 @@ def _parser(verb: str) -> argparse.ArgumentParser:
         parser.add_argument("--on-error", choices=("fail", "skip"), default="fail", help="skip keeps the good rows")
         parser.add_argument("--chunk-tokens", type=int, help="cut longer texts into passages of so many tokens")
         parser.add_argument("--chunk-overlap", type=int, help="tokens that a passage shares with the one before")
-        parser.add_argument("--stemming", choices=get_args(Stemming), help="porter finds English words by their stems")
+        parser.add_argument(
+            "--stemming", choices=get_args(Stemming), help="of a new corpus: porter finds English words by their stems"
+        )
     elif verb == "search":
         parser.description = "Search a corpus."
         parser.add_argument("query")

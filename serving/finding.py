@@ -130,12 +130,13 @@ def find(store: Store, name: str, index: LiveIndex | None, queries: Sequence[Que
             raise TooLarge(f"the texts found are more than {wanted.max_characters} characters: ask for fewer hits")
     if not wanted.highlight:
         return found
-    stemming = store.corpus(name).stemming
+    stemming = store.corpus(name).wanted_stemming
     return [_highlighted(hits, query.text or "", stemming) for hits, query in zip(found, queries, strict=True)]
 
 
 def _highlighted(hits: Sequence[Hit], query: str, stemming: Stemming) -> list[Hit]:
-    return [hit._replace(highlights=highlights(hit.text, query, stemming)) for hit in hits]
+    marked = highlights([hit.text for hit in hits], query, stemming=stemming)
+    return [hit._replace(highlights=spans) for hit, spans in zip(hits, marked, strict=True)]
 
 
 def _together(rankings: Sequence[_Ranked]) -> Iterator[list[_Ranked]]:

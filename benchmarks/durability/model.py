@@ -24,6 +24,7 @@ WORDS = ("river", "rivers", "stone", "paper", "music", "Zürich", "one", "two")
 NAMES = st.sampled_from([f"d{i}" for i in range(12)])
 TEXTS = st.lists(st.sampled_from(WORDS), min_size=1, max_size=5).map(" ".join)
 METADATA = st.fixed_dictionaries({}, optional={"n": st.integers(0, 3), "tag": st.sampled_from(("a", "b"))})
+STEMMINGS = st.sampled_from(("none", "porter"))
 BATCHES = st.dictionaries(NAMES, st.tuples(TEXTS, METADATA), min_size=1, max_size=4)
 
 
@@ -34,15 +35,15 @@ class Walk(RuleBasedStateMachine):
         super().__init__()
         self.folder = Path(mkdtemp())
         self.held: dict[str, tuple[str, dict[str, Any]]] = {}
-        self.stemming = "none"
         self.engine = FakeEngine()
         self.running = ExitStack()
 
-    @initialize()
-    def start(self) -> None:
+    @initialize(stemming=STEMMINGS)
+    def start(self, stemming: str) -> None:
         """Empty."""
         self._open()
-        assert self.client.put(f"/corpora/{CORPUS}").status_code == 201
+        assert self.client.put(f"/corpora/{CORPUS}", json={"stemming": stemming}).status_code == 201
+        self.stemming = stemming
 
     @rule(batch=BATCHES)
     def put(self, batch: dict[str, tuple[str, dict[str, Any]]]) -> None:
@@ -82,12 +83,15 @@ class Walk(RuleBasedStateMachine):
             assert abs(scores[hit["id"]] - hit["score"]) < 2e-6
             assert (hit["text"], hit["metadata"]) == self.held[hit["id"]]
 
-    @rule(stemming=st.sampled_from(("none", "porter")))
+    @rule(stemming=STEMMINGS)
     def stem(self, stemming: str) -> None:
-        """What words are from now on."""
+        """Another one as long as there is no document."""
         answer = self.client.put(f"/corpora/{CORPUS}", json={"stemming": stemming})
-        assert (answer.status_code, answer.json()["stemming"]) == (200, stemming), answer.text
-        self.stemming = stemming
+        if answer.status_code == 200:
+            self.stemming = stemming
+        else:
+            assert answer.status_code == 409 and self.held and self.stemming != stemming, answer.text
+        assert self.client.get(f"/corpora/{CORPUS}").json()["stemming"] == self.stemming
 
     @rule(word=st.sampled_from(WORDS))
     def words(self, word: str) -> None:

@@ -13,8 +13,6 @@ STORE = (
     "store.after-adopt",
     "store.before-swap",
     "store.after-swap",
-    "store.before-stem",
-    "store.after-stem",
     "store.before-drop",
     "store.after-drop",
 )

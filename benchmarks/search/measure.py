@@ -17,10 +17,8 @@ from typing import IO, Any
 import faiss
 import numpy as np
 
-from benchmarks.encodings import DATA
 from benchmarks.peers import python
 from benchmarks.processes import memory_mb
-from benchmarks.search import scifact
 from benchmarks.search.corpus import K, Ours, Raw, calls
 from benchmarks.search.mixture import Vectors, mixture, on_disk
 from models import cpus
@@ -41,15 +39,12 @@ Take = Callable[[int, float], dict[str, Any]]
 
 
 def measure(sizes: Sequence[int] = SIZES) -> dict[str, Any]:
-    """For each size: what it takes to store and build, and how fast and how well everybody finds.
-
-    With SciFact, where there are data, what the ways of searching find there.
-    """
+    """For each size: what it takes to store and build, and how fast and how well everybody finds."""
     figures = {}
     for size in sizes:
         figures[f"{size:,}"] = _one_size(size)
         print(f"{size:,}:", json.dumps(figures[f"{size:,}"], indent=2), flush=True)  # minutes each: none is lost
-    return {"figures": figures | ({"scifact": scifact.measure()} if DATA in os.environ else {})}
+    return {"figures": figures}
 
 
 def _one_size(size: int) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import Any
 from benchmarks.encodings import BUNDLE, DATA
 from serving.finding import Mode, Wanted
 from serving.fusion import Fusion
-from serving.ports import Document
+from serving.ports import Document, Stemming
 from serving.priority import bulk_work
 from serving.service import Service
 from serving.settings import read_settings
@@ -22,19 +22,19 @@ from training.evaluation import beir, retrieval
 from training.evaluation.beir import Collection
 from training.evaluation.bootstrap import resample_means
 
-NAME = "scifact"
 Rankings = dict[str, list[str]]
 """Ids of documents by query, nearest first."""
 BLOCK, AT_ONCE = 256, 6
 """Documents of an upload, and uploads at a time."""
-WAYS: dict[str, tuple[Mode, Fusion, bool]] = {
+Way = tuple[Mode, Fusion, bool]
+"""Mode, fusion, and whether every vector is compared."""
+WAYS: dict[str, Way] = {
     "dense": ("dense", "rrf", False),
     "dense, exact": ("dense", "rrf", True),
     "lexical": ("lexical", "rrf", False),
     "hybrid, rrf": ("hybrid", "rrf", False),
     "hybrid, weighted": ("hybrid", "weighted", False),
 }
-"""Mode, fusion, and whether every vector is compared."""
 
 
 def measure() -> dict[str, Any]:
@@ -43,46 +43,49 @@ def measure() -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as data:
         given = ["--bundle", str(BUNDLE), "--data", data, "--no-demo", "--exact-below", "1000"]
         settings = read_settings(given)
-        return asyncio.run(_measured(opened_service(settings, opened_models(settings)), collection))
+        service = opened_service(settings, opened_models(settings))
+        return {"figures": asyncio.run(_measured(service, collection))}
 
 
 async def _measured(service: Service, collection: Collection) -> dict[str, Any]:
     async with service.running():
         await service.loaded.wait()
         began = time.perf_counter()
-        await _stored(service, collection)
+        await _stored(service, collection, "none")
         figures: dict[str, Any] = {"ingest_documents_per_s": round(len(collection.documents) / _since(began), 1)}
-        report = await service.library.on(lambda corpora: corpora.build_now(NAME), of=NAME)
+        report = await service.library.on(lambda corpora: corpora.build_now("none"), of="none")
         assert report is not None, "it holds documents"
         figures["index"] = {"kind": report.kind, "parameters": report.parameters, "recall": report.recall}
-        found = {way: await _rankings(service, collection, *asked) for way, asked in WAYS.items()}
+        found = {way: await _rankings(service, collection, "none", asked) for way, asked in WAYS.items()}
         figures["ways"] = {way: _score(rankings, collection) for way, rankings in found.items()}
-        await service.library.on(lambda corpora: corpora.create(NAME, stemming="porter"), of=NAME)
+        await _stored(service, collection, "porter")
         for way, asked in WAYS.items():
             if asked[0] != "dense":
-                rankings = await _rankings(service, collection, *asked)
+                rankings = await _rankings(service, collection, "porter", asked)
                 gain = _gain(rankings, found[way], collection)
                 figures["ways"][f"{way}, stems"] = _score(rankings, collection) | {"gain": gain}
     return figures
 
 
-async def _stored(service: Service, collection: Collection) -> None:
-    await service.library.on(lambda corpora: corpora.create(NAME), of=NAME)
+async def _stored(service: Service, collection: Collection, stemming: Stemming) -> None:
+    """In a corpus that is called as its words are compared."""
+    await service.library.on(lambda corpora: corpora.create(stemming, stemming=stemming), of=stemming)
     documents = [Document(name, text, {}) for name, text in collection.documents.items()]
     gate = asyncio.Semaphore(AT_ONCE)
 
     async def store(block: Sequence[Document]) -> None:
         async with gate:
             with bulk_work():
-                await service.library.add(NAME, block)
+                await service.library.add(stemming, block)
 
     await asyncio.gather(*(store(documents[at : at + BLOCK]) for at in range(0, len(documents), BLOCK)))
 
 
-async def _rankings(service: Service, collection: Collection, mode: Mode, fusion: Fusion, exact: bool) -> Rankings:
+async def _rankings(service: Service, collection: Collection, corpus: str, way: Way) -> Rankings:
     names, texts = list(collection.queries), list(collection.queries.values())
+    mode, fusion, exact = way
     wanted = Wanted(k=retrieval.DEPTH, mode=mode, fusion=fusion, exact=exact)
-    found = await service.library.search(NAME, texts, wanted)
+    found = await service.library.search(corpus, texts, wanted)
     return {name: [hit.passage.document.id for hit in hits] for name, hits in zip(names, found.hits, strict=True)}
 
 
@@ -96,7 +99,7 @@ def _gain(rankings: Rankings, before: Rankings, collection: Collection) -> list[
     ndcg10 = [
         retrieval.by_query(one, collection)[:, retrieval.MEASURES.index(retrieval.NDCG10)] for one in (rankings, before)
     ]
-    after, former = (resample_means([{NAME: each}]) for each in ndcg10)
+    after, former = (resample_means([{"queries": each}]) for each in ndcg10)
     gain = after.against(former)
     return [round(each, 2) for each in (gain.difference, gain.low, gain.high)]
 

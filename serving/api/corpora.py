@@ -31,8 +31,8 @@ router = APIRouter(tags=["corpora"], route_class=Route)
 async def create(
     name: CorpusName, service: ServiceDep, response: Response, body: CorpusRequest | None = None
 ) -> CorpusAnswer:
-    """201 when it is new, else 200; what is given replaces the description, recall target and stemming it had. With
-    another stemming the words of all its documents are indexed anew first, while others search it, and wait to write.
+    """201 when it is new, else 200; what is given replaces the description and recall target it had. Another stemming
+    is a 409 once it holds documents.
 
     Texts and queries of a new one are embedded by `model`. 409 where it is there, and another one's, and where it is
     deleted at the same moment.
@@ -119,7 +119,7 @@ def _answer(described: Description, service: Service) -> CorpusAnswer:
         dim=corpus.dim,
         fingerprint=corpus.fingerprint,
         recall_target=corpus.wanted_recall,
-        stemming=corpus.stemming,
+        stemming=corpus.wanted_stemming,
         index="exact" if index is None else index.kind,
         recall=1.0 if index is None else index.recall,
         index_details=None if index is None else IndexAnswer(**asdict(index)),

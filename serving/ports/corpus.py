@@ -27,8 +27,7 @@ class Corpus:
     fingerprint: str | None = None
     """Of the bundle that embeds it; None until the first document unless it was created for one."""
     dim: int | None = None
-    stemming: Stemming = "none"
-    """Of its words, where it is searched by them."""
+    stemming: Stemming | None = None
     generation: str = field(default="", compare=False)
     """Given by the store: another one wherever a key may mean another passage or have another vector than before."""
 
@@ -36,6 +35,11 @@ class Corpus:
     def wanted_recall(self) -> float:
         """recall@10 that it asks of its index."""
         return self.recall_target or RECALL_TARGET
+
+    @property
+    def wanted_stemming(self) -> Stemming:
+        """How its words are compared."""
+        return self.stemming or "none"
 
 
 class Document(NamedTuple):

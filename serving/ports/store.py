@@ -19,7 +19,6 @@ from serving.ports.corpus import (
     Held,
     Passage,
     Size,
-    Stemming,
     Write,
 )
 from serving.ports.index import Blocks, Floats, Keys, Ranking
@@ -42,8 +41,9 @@ class Store(Protocol):
         """Every corpus, sorted."""
 
     def create(self, corpus: Corpus, content: Content | None = None) -> bool:
-        """Create with all of `content` or not at all. An existing corpus only takes over the description and
-        recall target that are not None, and False is returned.
+        """Create with all of `content` or not at all. An existing corpus only takes over the description, recall
+        target and stemming that are not None, all or none, and False is returned: `Conflict` if it holds documents
+        whose words are compared otherwise.
         """
 
     def corpus(self, name: str) -> Corpus:
@@ -56,9 +56,6 @@ class Store(Protocol):
         """All of `writes` in their order and in one commit, for one wait for the disk; what a write did, or why it did
         nothing: `Conflict` if the corpus has another fingerprint. Documents replace those of the same id.
         """
-
-    def stem(self, name: str, stemming: Stemming) -> None:
-        """Compare words so from now on: all are indexed anew, in one commit, which other writes wait for."""
 
     def accept(self, name: str, job: str) -> None:
         """From now on what is written and removed stays, whatever `Content` of this job comes later: see `release`."""

@@ -26,7 +26,6 @@ from serving.ports import (
     Passage,
     Ranking,
     Size,
-    Stemming,
     Write,
 )
 from serving.stores import fields, overtaken, reading, records, refreshing, vectors, words
@@ -97,20 +96,13 @@ class CorpusFile:
                 corpus.created,
                 corpus.fingerprint,
                 corpus.dim,
-                "none",
+                None,  # words are compared as they are in any new file
                 secrets.token_hex(8),
             )
             writer.execute(f"INSERT INTO corpora ({reading.CORPUS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
-            stem(writer, corpus.stemming)
+            stem(writer, corpus.wanted_stemming)
             if content:
                 apply(writer, content)
-
-    def stem(self, stemming: Stemming) -> None:
-        """See `Store`."""
-        with self._connections.writing() as writer:
-            reach("store.before-stem")
-            stem(writer, stemming)
-        reach("store.after-stem")
 
     def rename(self, name: str) -> None:
         """It goes on as another corpus: keys may mean something else than in the one that had this name."""
@@ -119,12 +111,16 @@ class CorpusFile:
                 overtaken.release(writer, job)
             writer.execute("UPDATE corpora SET name = ?, generation = ?", (name, secrets.token_hex(8)))
 
-    def describe(self, description: str | None, recall_target: float | None) -> None:
-        """Take over what is not None."""
+    def describe(self, wanted: Corpus) -> None:
+        """Take over what is not None, see `Store.create`."""
+        if (wanted.description, wanted.recall_target, wanted.stemming) == (None, None, None):
+            return
         with self._connections.writing() as writer:
+            if wanted.stemming is not None:
+                stem(writer, wanted.stemming)
             writer.execute(
                 "UPDATE corpora SET description = coalesce(?, description), recall_target = coalesce(?, recall_target)",
-                (description, recall_target),
+                (wanted.description, wanted.recall_target),
             )
 
     def corpus(self) -> Corpus:
@@ -206,7 +202,7 @@ class CorpusFile:
         """See `Store`."""
         with self._connections.reading() as reader:
             allowed = None if where is None else self._matched.keys(reader, where)
-            return words.search(reader, query, k, allowed, reading.corpus(reader).stemming)
+            return words.search(reader, query, k, allowed, stemming=reading.corpus(reader).wanted_stemming)
 
     def vectors(self, keys: Sequence[int] | None, after: int) -> Blocks:
         """See `Store`. Between blocks nothing is held open."""
@@ -287,7 +283,7 @@ class CorpusFile:
         with self._connections.reading() as reader:
             found = verify(reader)
         with self._connections.maintaining() as writer:
-            return found + words.check(writer, reading.corpus(writer).stemming)
+            return found + words.check(writer, stemming=reading.corpus(writer).wanted_stemming)
 
     def size(self) -> Size:
         """Documents, bytes of the database without its log, and passages."""

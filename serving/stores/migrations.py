@@ -142,7 +142,7 @@ def _uploads(connection: sqlite3.Connection) -> None:
 
 def _stemming(connection: sqlite3.Connection) -> None:
     """Whether words are indexed by their stems."""
-    connection.execute("ALTER TABLE corpora ADD COLUMN stemming TEXT NOT NULL DEFAULT 'none'")
+    connection.execute("ALTER TABLE corpora ADD COLUMN stemming TEXT")
 
 
 MIGRATIONS: tuple[Step, ...] = (_first, _passages, _spans, _uploads, _stemming)

@@ -31,7 +31,7 @@ def corpus(reader: sqlite3.Connection) -> Corpus:
     if row is None:
         raise DamageError("holds no corpus")
     found = Corpus(*row)
-    if found.stemming not in get_args(Stemming):
+    if found.wanted_stemming not in get_args(Stemming):
         raise DamageError(f"has a corpus of unknown stemming: {found.stemming!r}")
     return found
 

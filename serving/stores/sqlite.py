@@ -29,7 +29,6 @@ from serving.ports import (
     Ranking,
     Replacing,
     Size,
-    Stemming,
     StoreError,
     Write,
 )
@@ -90,7 +89,7 @@ class SqliteStore:
         with self._lock:
             self._check_served(corpus.name)
             if file := self._files.get(corpus.name):
-                file.describe(corpus.description, corpus.recall_target)
+                file.describe(corpus)
                 return False
             self._files[corpus.name] = files.make(self._place(corpus.name), corpus, content, self._synchronous)
             return True
@@ -123,10 +122,6 @@ class SqliteStore:
     def write(self, name: str, writes: Sequence[Write]) -> list[Change | ServiceError]:
         """See `Store`."""
         return self._file(name).write(writes)
-
-    def stem(self, name: str, stemming: Stemming) -> None:
-        """See `Store`."""
-        self._file(name).stem(stemming)
 
     def accepted(self, name: str) -> list[str]:
         """See `Store`."""

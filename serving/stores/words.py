@@ -46,13 +46,9 @@ class Asked(NamedTuple):
 
 
 def create(writer: sqlite3.Connection, stemming: Stemming = "none") -> None:
-    """An index without any words."""
+    """An index without any words, in the place of one that may be there."""
+    writer.execute("DROP TABLE IF EXISTS words")
     writer.execute(_table(stemming))
-
-
-def drop(writer: sqlite3.Connection) -> None:
-    """The index, to make another one."""
-    writer.execute("DROP TABLE words")
 
 
 def index(writer: sqlite3.Connection, rows: Iterable[tuple[int, str]]) -> None:
@@ -65,13 +61,15 @@ def remove(writer: sqlite3.Connection, rows: Iterable[tuple[int, str]]) -> None:
     writer.executemany("INSERT INTO words (words, rowid, text) VALUES ('delete', ?, ?)", rows)
 
 
-def check(connection: sqlite3.Connection, stemming: Stemming = "none") -> list[str]:
+def check(connection: sqlite3.Connection, *, stemming: Stemming) -> list[str]:
     """What is wrong with an index made with `stemming`, and its keys against those of `passages`; a line each.
 
     The connection must be one that may write: FTS5 checks itself in an INSERT that changes nothing.
     """
-    ((made,),) = connection.execute("SELECT sql FROM sqlite_schema WHERE name = 'words'")
-    wrong = [] if made == _table(stemming) else [f"words: not indexed with the stemming {stemming!r}"]
+    made = connection.execute("SELECT sql FROM sqlite_schema WHERE name = 'words'").fetchone()
+    if made is None:
+        return ["words: no such table"]
+    wrong = [] if made == (_table(stemming),) else [f"words: not indexed with the stemming {stemming!r}"]
     try:
         connection.execute("INSERT INTO words (words) VALUES ('integrity-check')")
     except sqlite3.DatabaseError as error:
@@ -86,7 +84,7 @@ def check(connection: sqlite3.Connection, stemming: Stemming = "none") -> list[s
 
 
 def search(
-    reader: sqlite3.Connection, query: str, k: int, allowed: Keys | None = None, stemming: Stemming = "none"
+    reader: sqlite3.Connection, query: str, k: int, allowed: Keys | None = None, *, stemming: Stemming
 ) -> Ranking:
     """The best `k` among the sorted `allowed` keys, if given, of an index made with `stemming`; see `Store.words`.
 
@@ -95,7 +93,7 @@ def search(
     has (MaxScore: Turtle and Flood, Query evaluation: strategies and optimizations, 1995). The ranking is exact.
     Several reads, which the caller must let see one moment: a transaction.
     """
-    terms, phrases = parse(query, stemming)
+    terms, phrases = parse(query, stemming=stemming)
     if phrases:
         allowed = _common(allowed, _having(reader, phrases, "AND"))
     most = _most_each_adds(reader, terms)
@@ -109,7 +107,7 @@ def search(
     return _best(reader, terms, k, allowed)
 
 
-def parse(query: str, stemming: Stemming = "none") -> Asked:
+def parse(query: str, *, stemming: Stemming) -> Asked:
     """What any text asks for: the words in double quotes must occur together, all others are free to.
 
     Of terms with the same stems the first stands for all.
@@ -119,21 +117,26 @@ def parse(query: str, stemming: Stemming = "none") -> Asked:
     left = MAX_WORDS
     parts = query.split('"', 2 * MAX_WORDS)
     for i, part in enumerate(parts):
-        words, stems = (tokenizer.words(part)[:left] for tokenizer in (_tokenizers["none"], _tokenizers[stemming]))
+        words = _tokenizers["none"].words(part)[:left]
+        stems = words if stemming == "none" else _tokenizers[stemming].words(part)[:left]
         left -= len(words)
         quoted = i % 2 == 1 and i + 1 < len(parts)  # the last quote may be alone
-        for one in [slice(None)] if quoted else [slice(j, j + 1) for j in range(len(words))]:
-            terms.setdefault(tuple(stems[one]), tuple(words[one]))
+        pairs = zip(stems, words, strict=True)
+        for stem, term in [(tuple(stems), tuple(words))] if quoted else [((one,), (word,)) for one, word in pairs]:
+            terms.setdefault(stem, term)
             if quoted:
-                required.add(tuple(stems[one]))
+                required.add(stem)
     terms.pop((), None)
     return Asked(list(terms.values()), [term for stem, term in terms.items() if stem in required])
 
 
-def highlights(text: str, query: str, stemming: Stemming = "none") -> list[Span]:
-    """Where the terms of `query` stand in the first `MAX_MARKED` characters of `text`."""
-    terms = parse(query, stemming).terms
-    return _tokenizers[stemming].highlights(text[:MAX_MARKED], _expression(terms, "OR")) if terms else []
+def highlights(texts: Sequence[str], query: str, *, stemming: Stemming) -> list[list[Span]]:
+    """Where the terms of `query` stand in the first `MAX_MARKED` characters of each of `texts`."""
+    terms = parse(query, stemming=stemming).terms
+    if not terms:
+        return [[] for _ in texts]
+    asked = _expression(terms, "OR")
+    return [_tokenizers[stemming].highlights(text[:MAX_MARKED], asked) for text in texts]
 
 
 def _table(stemming: Stemming) -> str:

@@ -14,7 +14,7 @@ import orjson
 from serving.errors import Conflict, Invalid, ServiceError
 from serving.ports import Change, Content, Removal, Span, Stemming, Write
 from serving.stores import fields, overtaken, reading, vectors, words
-from serving.stores.blocks import BLOCK, blocks, marks
+from serving.stores.blocks import blocks, marks
 from serving.stores.records import DOCUMENT, PASSAGE, DocumentRow, PassageRow, document_in, part, passages_of
 
 
@@ -49,18 +49,21 @@ def apply(writer: sqlite3.Connection, write: Write) -> Change:
 
 
 def stem(writer: sqlite3.Connection, stemming: Stemming) -> None:
-    """Index the words of all passages anew, unless they are compared so already."""
-    if reading.corpus(writer).stemming == stemming:
+    """Compare words so from now on.
+
+    Raises:
+        Conflict: there are documents, whose words are compared otherwise.
+    """
+    corpus = reading.corpus(writer)
+    if corpus.wanted_stemming == stemming:
         return
-    words.drop(writer)
+    if reading.size(writer).documents:
+        raise Conflict(
+            f"corpus {corpus.name!r} holds documents, indexed with the stemming {corpus.wanted_stemming!r}: "
+            f"make another corpus with {stemming!r} and upload them there"
+        )
     words.create(writer, stemming)
     writer.execute("UPDATE corpora SET stemming = ?", (stemming,))
-    last = 0
-    select = f"SELECT {DOCUMENT} FROM documents WHERE number > ? ORDER BY number LIMIT {BLOCK}"
-    while documents := {row[0]: document_in(row) for row in writer.execute(select, (last,))}:
-        last = max(documents)
-        passages = passages_of(writer, list(documents))
-        words.index(writer, [(row.key, part(documents[row.document].text, row.span())) for row in passages])
 
 
 def _put(writer: sqlite3.Connection, content: Content) -> Change:

@@ -54,6 +54,8 @@ def test_in_and_out_again(command: Command, file: Path, capsys: pytest.CaptureFi
     assert lines(capsys)[0]["id"] == "d699"
     assert command("search", "numbered", "--corpus", "c", "--mode", "lexical") == 0
     assert capsys.readouterr().out.count("text number") == 10
+    assert command("ingest", str(file), "--corpus", "c", "--stemming", "none") == 2
+    assert "holds documents, indexed with the stemming 'porter'" in capsys.readouterr().err
     assert command("search", "text number 41", "--corpus", "c", "-k", "1", "--json") == 0
     assert lines(capsys)[0]["id"] == "d41"
     assert command("search", "41", "--corpus", "c", "--mode", "lexical", "--filter", '{"even": true}') == 0

@@ -22,10 +22,14 @@ def filled(client: TestClient, **corpus: Any) -> dict[str, Any]:
     return found
 
 
-def ids(client: TestClient, query: str, name: str = "c", **body: Any) -> list[str]:
-    asked = {"query": query, "mode": "lexical"} | body
+def scores(client: TestClient, query: str, name: str = "c") -> dict[str, float]:
+    asked = {"query": query, "mode": "lexical"}
     hits = client.post(f"/corpora/{name}/search", json=asked).raise_for_status().json()["hits"]
-    return sorted(hit["id"] for hit in hits)
+    return {hit["id"]: hit["score"] for hit in hits}
+
+
+def ids(client: TestClient, query: str, name: str = "c") -> list[str]:
+    return sorted(scores(client, query, name))
 
 
 def test_words_are_found_as_they_are_unless_asked_for_otherwise(client: TestClient) -> None:
@@ -38,6 +42,7 @@ def test_words_are_found_by_their_stems(client: TestClient) -> None:
     assert filled(client, stemming="porter")["stemming"] == "porter"
     assert ids(client, "connected") == ["one", "two"]
     assert ids(client, '"connecting the pipe"') == ["one"]
+    assert scores(client, "connects") == scores(client, "connects connected"), "a stem counts once"
     asked = {"query": "connecting", "mode": "hybrid", "highlight": True}
     hits = client.post("/corpora/c/search", json=asked).json()["hits"]
     marked = {hit["id"]: [hit["text"][one["start"] : one["end"]] for one in hit["highlights"]] for hit in hits}
@@ -45,30 +50,26 @@ def test_words_are_found_by_their_stems(client: TestClient) -> None:
     assert {hit["id"] for hit in hits if hit["lexical"]} == {"one", "two"}
 
 
-def test_a_corpus_changes_its_stemming(client: TestClient) -> None:
-    filled(client, description="kept")
-    for stemming, found in (("porter", ["one", "two"]), ("porter", ["one", "two"]), ("none", [])):
-        changed = client.put("/corpora/c", json={"stemming": stemming})
-        assert (changed.status_code, changed.json()["stemming"]) == (200, stemming)
-        assert ids(client, "connects") == found
-    assert client.put("/corpora/c", json={"stemming": "porter"}).json()["description"] == "kept"
-    assert client.put("/corpora/c", json={"recall_target": 0.9}).json()["stemming"] == "porter"
+def test_a_corpus_keeps_its_stemming_while_it_holds_documents(client: TestClient, refuses: Callable[..., None]) -> None:
+    assert client.put("/corpora/c").json()["stemming"] == "none"
+    filled_later = client.put("/corpora/c", json={"stemming": "porter"})
+    assert (filled_later.status_code, filled_later.json()["stemming"]) == (200, "porter")
+    client.post("/corpora/c/documents", json={"documents": DOCUMENTS}).raise_for_status()
+    before = client.get("/corpora/c").json()
+    other = {"stemming": "none", "description": "new", "recall_target": 0.5}
+    refuses((409, "Conflict", "stemming 'porter': make another corpus with 'none'"), "PUT", "/corpora/c", json=other)
+    assert client.get("/corpora/c").json() == before
+    for same in ({}, {"stemming": None}, {"stemming": "porter"}, {"recall_target": 0.9}):
+        assert client.put("/corpora/c", json=same).json()["stemming"] == "porter"
     client.delete("/corpora/c/documents/one").raise_for_status()
     client.post("/corpora/c/documents", json={"documents": [{"id": "two", "text": "Loose"}]}).raise_for_status()
     client.post("/corpora/c/documents", json={"documents": [{"id": "four", "text": "connected"}]}).raise_for_status()
     assert ids(client, "connects") == ["four"]
-
-
-def test_passages_are_indexed_anew_one_by_one(client: TestClient) -> None:
-    client.put("/corpora/c").raise_for_status()
-    text = " ".join(["filler"] * 30) + ". Only here it connects. " + " ".join(["filler"] * 30) + "."
-    cut = "/corpora/c/documents?chunk_tokens=16"
-    client.post(cut, json={"documents": [{"id": "long", "text": text}]}).raise_for_status()
-    client.put("/corpora/c", json={"stemming": "porter"}).raise_for_status()
-    answer = client.post("/corpora/c/search", json={"query": "connection", "mode": "lexical"}).json()
-    (hit,) = answer["hits"]
-    assert "connects" in hit["text"]
-    assert hit["text"] == text[hit["span"]["start"] : hit["span"]["end"]]
+    for id in ("two", "three", "four"):
+        client.delete(f"/corpora/c/documents/{id}").raise_for_status()
+    assert client.put("/corpora/c", json={"stemming": "none"}).json()["stemming"] == "none"
+    client.post("/corpora/c/documents", json={"documents": DOCUMENTS}).raise_for_status()
+    assert ids(client, "connects") == []
 
 
 def test_a_snapshot_keeps_the_stemming(client: TestClient) -> None:

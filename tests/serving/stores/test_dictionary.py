@@ -30,6 +30,7 @@ metadata = st.dictionaries(st.sampled_from("xyz"), st.none() | st.booleans() | s
 rows = st.lists(st.tuples(ids, texts, metadata), min_size=1, max_size=4, unique_by=lambda row: row[0])
 chunkings = st.none() | st.builds(Chunking, st.integers(1, 3), st.just(0))
 jobs = st.sampled_from(["j", "k"])
+stemmings: st.SearchStrategy[Stemming | None] = st.sampled_from([None, "none", "porter"])
 conditions = st.dictionaries(st.sampled_from("xyz"), st.none() | st.booleans() | st.integers(-3, 3), max_size=2)
 
 
@@ -55,17 +56,17 @@ class AsADictionary(RuleBasedStateMachine):
     open: Callable[[Path], Store]
     persistent: bool
 
-    @initialize()
-    def start(self) -> None:
+    @initialize(stemming=stemmings)
+    def start(self, stemming: Stemming | None) -> None:
         self.folder = tempfile.TemporaryDirectory()
         self.store = type(self).open(self.path)
-        self.store.create(Corpus("c"))
+        self.store.create(Corpus("c", stemming=stemming))
         self.fingerprint = "f"
         self.held: dict[str, Entry] = {}
         self.last_key = 0
         self.tombstones: set[int] = set()
         self.fresh: dict[int, str] = {}
-        self.stemming: Stemming = "none"
+        self.stemming = stemming or "none"
         self.accepted: dict[str, set[str]] = {}
         """Of each upload the ids that overtook it."""
 
@@ -165,10 +166,18 @@ class AsADictionary(RuleBasedStateMachine):
             assert self.store.stale("c", fingerprint, 1) == []
             self.fingerprint, self.fresh = fingerprint, {}
 
-    @rule(stemming=st.sampled_from(["none", "porter"]))
-    def stem(self, stemming: Stemming) -> None:
-        self.store.stem("c", stemming)
-        self.stemming = stemming
+    @rule(stemming=stemmings)
+    def describe(self, stemming: Stemming | None) -> None:
+        wanted = Corpus("c", description=f"with {stemming}", stemming=stemming)
+        if self.held and stemming not in (None, self.stemming):
+            before = self.store.corpus("c")
+            with pytest.raises(Conflict):
+                self.store.create(wanted)
+            assert self.store.corpus("c") == before, "all or none"
+        else:
+            assert not self.store.create(wanted)
+            assert self.store.corpus("c").description == wanted.description
+            self.stemming = stemming or self.stemming
 
     @rule(count=st.integers(0, 9))
     def bury(self, count: int) -> None:
@@ -256,7 +265,7 @@ class AsADictionary(RuleBasedStateMachine):
         assert self.store.accepted("c") == sorted(self.accepted)
         size, corpus = self.store.size("c"), self.store.corpus("c")
         assert (size.documents, size.passages) == (len(self.held), len(expected))
-        assert corpus.stemming == self.stemming
+        assert corpus.wanted_stemming == self.stemming
         if self.held:
             assert (corpus.fingerprint, corpus.dim) == (self.fingerprint, DIMS.get(self.fingerprint, 5))
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from serving import failpoints
-from serving.errors import InsufficientStorage, ServiceError, Unhealthy
+from serving.errors import Damaged, InsufficientStorage, ServiceError, Unhealthy
 from serving.ports import Corpus, Removal
 from serving.stores.sqlite import SqliteStore
 from tests.serving.stores.contents import content
@@ -91,25 +91,28 @@ def test_a_file_that_somebody_removed_is_not_made_anew(store: SqliteStore, tmp_p
     assert not file.exists()
 
 
-@pytest.mark.parametrize(
-    "place", ["store.before-adopt", "store.before-copy", "store.before-drop", "store.before-stem", "store.before-swap"]
-)
+@pytest.mark.parametrize("place", ["store.before-adopt", "store.before-copy", "store.before-drop", "store.before-swap"])
 def test_what_fails_before_a_change_of_files_changes_nothing(store: SqliteStore, tmp_path: Path, place: str) -> None:
     store.copy("c", tmp_path / "copy")
     acts: dict[str, Callable[[], object]] = {
         "store.before-adopt": lambda: store.adopt("c", tmp_path / "copy"),
         "store.before-copy": lambda: store.copy("c", tmp_path / "another"),
         "store.before-drop": lambda: store.drop("c"),
-        "store.before-stem": lambda: store.stem("c", "porter"),
         "store.before-swap": lambda: store.swap("c", "f"),
     }
     with armed(f"{place}=raise:EIO"), pytest.raises(Unhealthy, match=r"c\.sqlite"):
         acts[place]()
     assert store.names() == ["c"]
     assert [document.id for _, document in store.page("c", 0, 9)] == ["a"]
-    assert store.corpus("c").stemming == "none"
     write(store)
     assert store.verify("c") == []
+
+
+def test_a_row_of_unknown_stemming_is_damage(store: SqliteStore) -> None:
+    with store._file("c")._connections.writing() as writer:
+        writer.execute("UPDATE corpora SET stemming = 'snowball'")
+    with pytest.raises(Damaged, match=r"c\.sqlite: .*unknown stemming: 'snowball'"):
+        store.corpus("c")
 
 
 def test_a_copy_that_cannot_be_written(store: SqliteStore, tmp_path: Path) -> None:

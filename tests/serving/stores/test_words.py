@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.ports import Ranking, Span, Stemming
+from serving.ports import Keys, Ranking, Span, Stemming
 from serving.stores import words
 
 VOCABULARY = ["a", "b", "c", "d", "é", "x1"]
@@ -32,6 +32,18 @@ def indexed(*rows: str, stemming: Stemming = "none") -> Iterator[sqlite3.Connect
         connection.executemany("INSERT INTO passages VALUES (?)", [(key,) for key, _ in keyed])
         words.index(connection, keyed)
         yield connection
+
+
+def searched(
+    connection: sqlite3.Connection, query: str, k: int, allowed: Keys | None = None, stemming: Stemming = "none"
+) -> Ranking:
+    return words.search(connection, query, k, allowed, stemming=stemming)
+
+
+def marked(text: str, query: str, stemming: Stemming = "none") -> list[Span]:
+    first, second = words.highlights([text, text], query, stemming=stemming)
+    assert first == second
+    return first
 
 
 def keys(ranking: Ranking) -> list[int]:
@@ -82,27 +94,27 @@ def test_scores_are_bm25(
         words.remove(connection, [(key, text) for key, text in enumerate(rows, start=1) if key in gone])
         connection.executemany("DELETE FROM passages WHERE key = ?", [(key,) for key in gone])
         sorted_keys = None if allowed is None else np.array(sorted(allowed), dtype=np.int64)
-        found = words.search(connection, query, 20, sorted_keys)
+        found = searched(connection, query, 20, sorted_keys)
         assert dict(zip(keys(found), found.scores.tolist(), strict=True)) == pytest.approx(wanted, rel=1e-6)
         assert list(found.scores) == sorted(found.scores, reverse=True)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(words, "RARE", rare)  # in so few passages none is
-            assert keys(words.search(connection, query, 2, sorted_keys)) == keys(found)[:2]
-        assert words.check(connection) == []
+            assert keys(searched(connection, query, 2, sorted_keys)) == keys(found)[:2]
+        assert words.check(connection, stemming="none") == []
 
 
 def test_equal_scores_are_ordered_oldest_first() -> None:
     with indexed("b", "a x", "b", "a y", "b", "a z", "b") as connection:
-        assert keys(words.search(connection, "a", 2)) == [2, 4]
+        assert keys(searched(connection, "a", 2)) == [2, 4]
 
 
 def test_a_passage_full_of_common_words_may_beat_those_with_a_rare_one() -> None:
     long = "rare " + "word " * 200
     with indexed(long, long, *["common " * 4] * 12, *["other"] * 26) as connection:
-        assert keys(words.search(connection, "rare common", 2)) == [3, 4]
-        assert keys(words.search(connection, "rare common", 2, np.array([1, 2, 14]))) == [14, 1]
-        assert keys(words.search(connection, "rare other", 2)) == [1, 2]
-        assert keys(words.search(connection, "rare other", 0)) == []
+        assert keys(searched(connection, "rare common", 2)) == [3, 4]
+        assert keys(searched(connection, "rare common", 2, np.array([1, 2, 14]))) == [14, 1]
+        assert keys(searched(connection, "rare other", 2)) == [1, 2]
+        assert keys(searched(connection, "rare other", 0)) == []
 
 
 @pytest.mark.parametrize(
@@ -142,7 +154,7 @@ def test_a_passage_full_of_common_words_may_beat_those_with_a_rare_one() -> None
 )
 def test_nothing_is_an_operator_but_a_phrase(query: str, found: list[int]) -> None:
     with indexed("one apple pie", "an apple's tree", "my Résumé", "你好 😀", "", "x" * 10) as connection:
-        assert sorted(keys(words.search(connection, query, 10))) == found
+        assert sorted(keys(searched(connection, query, 10))) == found
 
 
 @pytest.mark.parametrize(
@@ -164,20 +176,20 @@ def test_nothing_is_an_operator_but_a_phrase(query: str, found: list[int]) -> No
 def test_words_of_one_stem_are_one_word(query: str, found: list[int]) -> None:
     rows = "they connect", "a connecting run", "adoptees", "adopted", "abuse", "My RÉSUMÉ"
     with indexed(*rows, stemming="porter") as connection:
-        assert sorted(keys(words.search(connection, query, 10, stemming="porter"))) == found
+        assert sorted(keys(searched(connection, query, 10, stemming="porter"))) == found
         words.remove(connection, list(enumerate(rows, start=1)))
         connection.execute("DELETE FROM passages")
-        assert words.check(connection, "porter") == []
-        assert words.check(connection) == ["words: not indexed with the stemming 'none'"]
+        assert words.check(connection, stemming="porter") == []
+        assert words.check(connection, stemming="none") == ["words: not indexed with the stemming 'none'"]
 
 
 def test_words_of_one_stem_are_asked_for_once() -> None:
     rows = ["connect", "other words here", "more of them"]
     with indexed(*rows, stemming="porter") as connection:
-        one = words.search(connection, "connected", 10, stemming="porter")
-        many = words.search(connection, "connected connection connects", 10, stemming="porter")
+        one = searched(connection, "connected", 10, stemming="porter")
+        many = searched(connection, "connected connection connects", 10, stemming="porter")
         assert one.scores.tolist() == many.scores.tolist()
-    assert words.parse('connects "connected" other', "porter") == (
+    assert words.parse('connects "connected" other', stemming="porter") == (
         [("connects",), ("other",)],
         [("connects",)],
     )
@@ -185,7 +197,7 @@ def test_words_of_one_stem_are_asked_for_once() -> None:
 
 def test_stems_are_told_where_they_stand() -> None:
     text = "Connecting adoptees: a connection"
-    found = words.highlights(text, "connected adoptee", "porter")
+    found = marked(text, "connected adoptee", "porter")
     assert [text[span.start : span.end] for span in found] == ["Connecting", "adoptees", "connection"]
 
 
@@ -201,46 +213,51 @@ syntax = st.lists(
 @given(query=syntax | st.text(), text=syntax | st.text(), stemming=st.sampled_from(["none", "porter"]))
 def test_any_text_is_a_query(query: str, text: str, stemming: Stemming) -> None:
     with indexed(text, "a b", stemming=stemming) as connection:
-        found = words.search(connection, query, 10, stemming=stemming)
+        found = searched(connection, query, 10, stemming=stemming)
         assert np.isfinite(found.scores).all()
-        for span in words.highlights(text, query, stemming):
+        for span in marked(text, query, stemming):
             assert 0 <= span.start < span.end <= len(text)
-        own = words.parse(text.replace('"', " "), stemming).terms
+        own = words.parse(text.replace('"', " "), stemming=stemming).terms
         if own and len(own) < words.MAX_WORDS:  # every text is found by its own words
-            assert 1 in keys(words.search(connection, text.replace('"', " "), 10, stemming=stemming))
+            assert 1 in keys(searched(connection, text.replace('"', " "), 10, stemming=stemming))
         words.remove(connection, [(1, text), (2, "a b")])
         connection.execute("DELETE FROM passages")
-        assert words.check(connection, stemming) == []
+        assert words.check(connection, stemming=stemming) == []
 
 
 @pytest.mark.parametrize("query", ["你" * 50_000, "word " * 50_000, '"' * 50_000, "é" * 100_000, '"a b" ' * 10_000])
 def test_very_long_queries(query: str) -> None:
     with indexed("word 你", "a b") as connection:
-        assert len(words.search(connection, query, 10).keys) <= 1
+        assert len(searched(connection, query, 10).keys) <= 1
 
 
 def test_only_the_first_words_count() -> None:
     first = " ".join(f"w{i}" for i in range(words.MAX_WORDS))
     with indexed("late", "w0", f"w{words.MAX_WORDS - 1}") as connection:
-        assert sorted(keys(words.search(connection, f"{first} late", 10))) == [2, 3]
-        assert sorted(keys(words.search(connection, f'{first} "late"', 10))) == [2, 3]
+        assert sorted(keys(searched(connection, f"{first} late", 10))) == [2, 3]
+        assert sorted(keys(searched(connection, f'{first} "late"', 10))) == [2, 3]
 
 
 def test_is_never_short_of_k_under_a_filter() -> None:
     with indexed(*(["a a a"] * 500 + ["a b"] * 5)) as connection:
         allowed = np.arange(501, 506)
-        assert keys(words.search(connection, "a", 5, allowed)) == allowed.tolist()
-        assert keys(words.search(connection, "a", 5, np.empty(0, dtype=np.int64))) == []
+        assert keys(searched(connection, "a", 5, allowed)) == allowed.tolist()
+        assert keys(searched(connection, "a", 5, np.empty(0, dtype=np.int64))) == []
 
 
 def test_check_names_what_is_wrong() -> None:
     with indexed("a", "b", "c") as connection:
         connection.execute("DELETE FROM passages WHERE key < 3")
         connection.execute("INSERT INTO passages VALUES (9)")
-        assert words.check(connection) == ["words: 1 passages without words", "words: 2 passages of no passage"]
+        assert words.check(connection, stemming="none") == [
+            "words: 1 passages without words",
+            "words: 2 passages of no passage",
+        ]
         connection.execute("DELETE FROM words_data WHERE id > 10")
-        assert words.check(connection)[0].startswith("words: ")
-        assert len(words.check(connection)) == 3
+        assert words.check(connection, stemming="none")[0].startswith("words: ")
+        assert len(words.check(connection, stemming="none")) == 3
+        connection.execute("DROP TABLE words")
+        assert words.check(connection, stemming="none") == ["words: no such table"]
 
 
 @pytest.mark.parametrize(
@@ -256,6 +273,6 @@ def test_check_names_what_is_wrong() -> None:
     ],
 )
 def test_highlights(text: str, query: str, spans: list[str]) -> None:
-    found = words.highlights(text, query)
+    found = marked(text, query)
     assert [text[span.start : span.end] for span in found] == spans
     assert all(isinstance(span, Span) for span in found)
