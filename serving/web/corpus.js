@@ -119,7 +119,7 @@ function indexFacts({ index_details: index, recall_target: target, stemming }) {
 	const filtered = Object.entries(index.recall_by_filter).map(([one, recall]) => `${recall.toFixed(3)} under a filter that leaves ${share(one)}`);
 	const known = {
 		"Recall asked for": target,
-		"Words found by": stemming === "porter" && "their English stems",
+		Words: stemming === "porter" && "by English stems",
 		"Measured on": index.queries > 0 && `${count(index.queries)} passages held out`,
 		"Filtered recall": filtered.length > 0 && filtered.join(", "),
 		Parameters: given.length > 0 && given.join(", "),

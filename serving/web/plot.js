@@ -1,4 +1,4 @@
-// Points on a canvas: pan, zoom, hover and lasso. All of it is drawn anew for each frame in which something moved.
+// Points on a canvas: pan, zoom, hover and lasso. Drawn anew for each frame in which something moved.
 
 import { el } from "./dom.js";
 
@@ -31,7 +31,7 @@ export class Plot {
 	// colours: of each group, as CSS; ink: of what is drawn around points.
 	show(points, colours, ink) {
 		const sizes = colours.map((_, group) => points.filter((point) => point.group === group).length);
-		this.order = [...points.keys()].sort((one, other) => sizes[points[other].group] - sizes[points[one].group]); // rare ones on top
+		this.order = [...points.keys()].sort((one, other) => sizes[points[other].group] - sizes[points[one].group]); // rare on top
 		Object.assign(this, { points, colours, ink, layer: null, hovered: null });
 		this.draw();
 	}

@@ -1,4 +1,4 @@
-// What a file of documents holds, looked at before anything of it is sent: its first rows, and what each column becomes.
+// What a file of documents holds, before anything of it is sent: its first rows, and what each column becomes.
 
 const LOOKED_AT = 256 * 1024; // bytes, unpacked
 const SHOWN = 5;

@@ -1,4 +1,4 @@
-// What a place shows when there is nothing else to show: it loads, it is empty, it failed. Each says what to do.
+// What a place shows when there is nothing else to show: it loads, it is empty, it failed.
 
 import { button, div } from "./controls.js";
 import { el } from "./dom.js";
