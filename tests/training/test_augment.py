@@ -186,9 +186,10 @@ def test_gradient_passes_and_dropout_stays_on(tiny_backbone: Path, name: str) ->
     encoder.train()
     first, second = (Augmentation(name)(encoder, ids, mask, seeded()) for _ in range(2))
     assert not torch.equal(first, second)
-    first.sum().backward()  # type: ignore[no-untyped-call]
+    along = torch.linspace(-1, 1, first.shape[-1])  # a plain sum is what layer norm makes of it: 0
+    (first @ along).sum().backward()  # type: ignore[no-untyped-call]
     embeddings = encoder.backbone.get_parameter("embeddings.word_embeddings.weight")
-    assert embeddings.grad is not None and embeddings.grad.abs().sum() > 0
+    assert embeddings.grad is not None and embeddings.grad.abs().max() > 1e-3
     with dropout_off(encoder):
         assert torch.equal(*(Augmentation(name)(encoder, ids, mask, seeded()) for _ in range(2)))
 
