@@ -58,6 +58,8 @@ def main() -> int:
         parser.error("--only, --against, --rounds and --seconds are for `python -m benchmarks serving`")
     if unknown := set(names) - set(BENCHMARKS):
         parser.error(f"no benchmark {', '.join(sorted(unknown))}; there are {', '.join(BENCHMARKS)}")
+    if encodings.DATA not in os.environ and (without := [name for name in names if name in JUDGED]):
+        parser.error(f"{', '.join(without)}: name the folder of the data in {encodings.DATA}")
     for name in names:
         print(f"{name}: measuring …", flush=True)
         measured = BENCHMARKS[name]() if choice.whole else serving.measure(choice)
