@@ -19,7 +19,8 @@ class Selection:
     metric: str
     """The score that chooses, more is better; its name in metrics and manifest."""
     scores: Callable[[Encode], Mapping[str, float]]
-    """It, and beside it how the vectors lie: uniformity and, where there are labels, alignment (DCLR, Figure 4)."""
+    """It, and beside it how the vectors lie: uniformity, effective rank and, where there are labels, alignment (DCLR,
+    Figure 4)."""
 
 
 def by_stsb_dev(data: Path) -> Selection:
@@ -54,9 +55,11 @@ def by_self_retrieval(corpus: Corpus) -> Selection:
 
     def scores(encode: Encode) -> dict[str, float]:
         encode = remembered(encode)
+        unit = unit_vectors(encode, [half for pair in pairs for half in pair])
         return {
             self_retrieval.METRIC: self_retrieval.mrr10(encode, pairs),
-            "uniformity": geometry.uniformity(unit_vectors(encode, [half for pair in pairs for half in pair])),
+            "uniformity": geometry.uniformity(unit),
+            "effective_rank": geometry.spectrum(unit).effective_rank,
         }
 
     return Selection(self_retrieval.METRIC, scores)

@@ -173,6 +173,16 @@ def test_without_sentences_those_of_the_pairs_count_once_each_and_json_holds_all
     assert plain["top4_cosine"] == {"32": found.top4_cosine[32]}
 
 
+def test_what_a_run_watches_is_what_evaluate_says() -> None:
+    repeated = [*PAIRS[:20], Pair("a0", "b1", 2.0)]
+    found = geometry.evaluate(encoder(8), repeated)
+    assert geometry.of_pairs(encoder(8), repeated) == {
+        "alignment": found.alignment,
+        "uniformity": found.uniformity,
+        "effective_rank": found.spectrum.effective_rank,
+    }
+
+
 def test_what_can_t_be_measured_is_an_error() -> None:
     def broken(texts: Sequence[str]) -> NDArray[np.float32]:
         vectors = encoder(4)(texts)

@@ -75,15 +75,20 @@ class Geometry:
 
 
 def of_pairs(encode: Encode, pairs: Sequence[Pair]) -> dict[str, float]:
-    """`alignment` of the pairs with a gold score above 4, `uniformity` of both sides of all: what a run watches.
+    """`alignment` of the pairs with a gold score above 4, `uniformity` of both sides of all, `effective_rank` of the
+    different texts among them (not centred): what a run watches.
 
     Raises:
         EvaluationError: a vector is not finite, or no pair has a gold score above 4.
     """
     close = _close(pairs)
-    _, both = _encoded(encode, [pair.a for pair in pairs] + [pair.b for pair in pairs])
+    unit, both = _encoded(encode, [pair.a for pair in pairs] + [pair.b for pair in pairs])
     a, b = np.split(both, 2)
-    return {"alignment": alignment(a[close], b[close]), "uniformity": uniformity(both)}
+    return {
+        "alignment": alignment(a[close], b[close]),
+        "uniformity": uniformity(both),
+        "effective_rank": spectrum(unit).effective_rank,
+    }
 
 
 def _close(pairs: Sequence[Pair]) -> NDArray[np.bool_]:

@@ -17,6 +17,11 @@ QUANTITIES = {
     "self_retrieval_mrr10": ("Self-retrieval", "MRR@10", "Half a sentence finds the other half. Better the higher."),
     "uniformity": ("Uniformity", "Uniformity", "Better the lower."),
     "alignment": ("Alignment", "Alignment", "Better the lower."),
+    "effective_rank": (
+        "Effective rank",
+        "Effective rank",
+        "How many directions the vectors fill, at most their width.",
+    ),
 }
 """Names in the curve, with their title, axis and direction."""
 

@@ -98,7 +98,9 @@ EVALUATION = Fields(
         "transfer": Fields({"tasks": Each(_TRANSFER), "mean": Kind.NUMBER}),
         "retrieval": Each(Fields({**_numbers("ndcg10 mrr10 recall100 queries documents"), "through": Kind.TEXT})),
         "geometry": _GEOMETRY,
-        "curve": Listed(Fields(_numbers("step stsb_dev_spearman self_retrieval_mrr10 uniformity alignment"))),
+        "curve": Listed(
+            Fields(_numbers("step stsb_dev_spearman self_retrieval_mrr10 uniformity alignment effective_rank"))
+        ),
         "best_step": Kind.NUMBER,
         "speed": Fields(
             {**_numbers("texts seconds texts_per_second"), "latency_ms": Fields(_numbers("p50 p95"))},

@@ -33,6 +33,7 @@ CURVES = {
     self_retrieval.METRIC: ("Self-retrieval while training", "MRR@10"),
     "uniformity": ("Uniformity while training", "Uniformity"),
     "alignment": ("Alignment while training", "Alignment"),
+    "effective_rank": ("Effective rank while training", "Effective rank"),
 }
 """What an evaluation may have measured, with a title and what its axis says."""
 

@@ -1,4 +1,4 @@
-"""What a study keeps of an encoder: its scores, every cosine, prediction and query, alignment and uniformity."""
+"""What a study keeps of an encoder: its scores, every cosine, prediction and query, how its vectors lie."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ class Judgement:
     transfer task; each of the `MEASURES` x 100 of each collection, as `scifact nDCG@10`."""
     alignment: float | None
     uniformity: float | None
-    """Both of STS-B's dev part, as `training.evaluation.geometry` defines them; None without it."""
+    effective_rank: float | None
+    """All three of STS-B's dev part, as `training.evaluation.geometry.of_pairs` has them; None without it."""
     cosines: Mapping[str, NDArray[np.float32]]
     """(n,) of each STS task, its subsets one after the other."""
     golds: Mapping[str, NDArray[np.float32]]
@@ -83,6 +84,7 @@ def judge(encoder: Encoder, given: Material, stream: TextIO) -> Judgement:
         | {task: 100 * float(of.mean()) for task, of in found.items()},
         alignment=shape.get("alignment"),
         uniformity=shape.get("uniformity"),
+        effective_rank=shape.get("effective_rank"),
         cosines={task: np.concatenate(list(of.values())).astype(np.float32) for task, of in cosines.items()},
         golds={
             task: np.array([pair.gold for pairs in of.values() for pair in pairs], dtype=np.float32)

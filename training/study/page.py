@@ -8,6 +8,7 @@ from xml.etree.ElementTree import Element, tostring
 from training.report import markup
 from training.report.markup import element, section
 from training.report.page import STYLE
+from training.study import geometry
 from training.study.figures import figures
 from training.study.summary import Summary
 from training.study.table import explanation, grid
@@ -28,6 +29,7 @@ def page(name: str, about: str, *summaries: Summary) -> str:
         element(
             "main",
             *(_result(summary) for summary in summaries),
+            _geometry(summaries[0]),
             section("figures", "Figures", element("div", *figures(*summaries), class_="figures")),
         ),
     )
@@ -41,6 +43,16 @@ def _result(summary: Summary) -> Element:
     columns = [name[0].upper() + name[1:] for name in head]
     drawn = markup.table(f"Every arm against {summary.against}, {summary.metric.unit}", columns, [rows])
     return section(summary.metric.name, summary.metric.title, drawn, element("p", explanation(summary)))
+
+
+def _geometry(summary: Summary) -> Element | None:
+    if not (lines := geometry.grid(summary)):
+        return None
+    head, *arms = ([cell.replace("-", "−") if i else cell for i, cell in enumerate(line)] for line in lines)
+    drawn = markup.table(
+        "Of the vectors", [name[0].upper() + name[1:] for name in head], [[markup.row(*arm) for arm in arms]]
+    )
+    return section("geometry", "How the vectors lie", drawn, element("p", geometry.EXPLANATION))
 
 
 def _row(line: Sequence[str], *, own: bool) -> Element:

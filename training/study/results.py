@@ -16,6 +16,8 @@ RESULTS = "results.jsonl"
 
 FIELDS = ("scores", "alignment", "uniformity", "curve", "seconds", "best_step")
 """What a line must have besides `id`, `arm` and `axes`."""
+GEOMETRY = ("alignment", "uniformity", "effective_rank")
+"""None, or not in the line, where STS-B's dev part was not read; lines of before have no effective rank."""
 
 
 @dataclass(frozen=True)
@@ -29,12 +31,13 @@ class Result:
     """By task, as `training.study.judgement.Judgement` has them."""
     alignment: float | None
     uniformity: float | None
-    """None where STS-B's dev part was not read."""
     curve: Sequence[Mapping[str, Any]]
     """The evaluations while it trained: `step` and whatever figures there were."""
     seconds: Mapping[str, float]
     best_step: int
     """Whose weights were judged; 0 where no step was better than the encoder it began with, and without training."""
+    effective_rank: float | None = None
+    """It, alignment and uniformity: see `GEOMETRY`."""
 
     @property
     def unimproved(self) -> bool:
@@ -70,11 +73,11 @@ class Result:
         for name, kind in kinds.items():
             if not isinstance(values[name], kind):
                 raise ValueError(f"{name}: {values[name]!r} is no {kind.__name__}")
-        shape = {name: values[name] for name in ("alignment", "uniformity") if values[name] is not None}
+        shape = {name: values[name] for name in GEOMETRY if values.get(name) is not None}
         for name, value in {**shape, **values["scores"]}.items():
             if not isinstance(value, int | float) or isinstance(value, bool):
                 raise ValueError(f"{name}: {value!r} is no number")
-        return cls(**{name: values[name] for name in cls.__dataclass_fields__})
+        return cls(**{name: values[name] for name in cls.__dataclass_fields__ if name in values})
 
 
 def folder_of(trial: Trial, study: Path) -> Path:

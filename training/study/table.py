@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from training.study import geometry
 from training.study.summary import DECIMALS, LEVEL, Row, Summary
 
 HEAD = ("arm", "seeds", "mean", "STS-B dev", "gain", "95 % interval", "P(better)", "verdict")
@@ -9,15 +12,17 @@ MEAN, DEV = HEAD.index("mean"), HEAD.index("STS-B dev")
 
 
 def table(*summaries: Summary) -> str:
-    """Each summary as aligned lines, and what its columns mean."""
-    return "\n\n".join(_aligned(summary) for summary in summaries)
+    """Each summary as aligned lines, and what its columns mean; in the end how the first one's vectors lie."""
+    parts = [_aligned(grid(summary), explanation(summary)) for summary in summaries]
+    if lines := geometry.grid(summaries[0]):
+        parts.append(_aligned(lines, geometry.EXPLANATION))
+    return "\n\n".join(parts)
 
 
-def _aligned(summary: Summary) -> str:
-    lines = grid(summary)
+def _aligned(lines: Sequence[Sequence[str]], said: str) -> str:
     widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
     text = ("  ".join(f"{cell:<{width}}" for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines)
-    return "\n".join([*text, "", explanation(summary)])
+    return "\n".join([*text, "", said])
 
 
 def grid(summary: Summary) -> list[list[str]]:

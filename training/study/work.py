@@ -58,6 +58,7 @@ def carry_out(folder: Path, stream: TextIO) -> None:
             "scores": judgement.scores,
             "alignment": judgement.alignment,
             "uniformity": judgement.uniformity,
+            "effective_rank": judgement.effective_rank,
             **trained,
             "seconds": {"steps": steps, "judging": time.perf_counter() - began},
             "config": asdict(trial.config),

@@ -43,7 +43,7 @@ def noisy(study: Path, arm: str, seed: int, noise: float, golds_seed: int = 0) -
     scores = {task: 100 * float(spearmanr(cosines[task], golds[task]).statistic) for task in golds}
     folder = study / RUNS / f"{arm}{seed}"
     folder.mkdir(parents=True)
-    Judgement(scores, 0.2, -2.5, cosines, golds).keep(folder)
+    Judgement(scores, 0.2, -2.5, 90.0, cosines, golds).keep(folder)
     return line(arm, seed, 0.0, scores=scores)
 
 

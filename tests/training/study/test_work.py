@@ -53,6 +53,10 @@ def test_a_run_leaves_its_result_and_no_weights(make_study: MakeStudy, stsb_data
     best = max(line["stsb_dev_spearman"] for line in result["curve"])
     assert result["scores"]["STSB-dev"] == pytest.approx(best, abs=1e-4), "the best weights are judged"
     assert result["config"]["seed"] == 3 and result["seconds"]["steps"] > 0 and result["uniformity"] < 0
+    (chosen,) = (line for line in result["curve"] if line["step"] == result["best_step"])
+    assert (
+        result["effective_rank"] == pytest.approx(chosen["effective_rank"], rel=1e-3) and result["effective_rank"] > 1
+    )
     assert result["scores"].keys() == {"STSB", "STSB-dev"} and not (folder / TRANSFER_FILE).exists()
     assert not list(folder.rglob("*.safetensors")) and not list(folder.rglob("*.onnx"))
 
