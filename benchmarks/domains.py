@@ -35,6 +35,7 @@ from training.postprocess.whitening import Moments, whitening_matrix
 from training.views import autocast
 
 FILE = RESULTS / "encoders" / "domains.json"
+ENCODER = "minilm"
 SENTENCES = 10_000
 """Of a domain, at most."""
 DRAWS = 5
@@ -66,7 +67,7 @@ def main() -> int:
     for name, collection in collections.items():
         figures = _figures(seen, collection, domains)
         print(name, json.dumps(figures, indent=1), flush=True)
-        _keep(name, {"command": _command(options, name), **surroundings(), **figures})
+        _keep(_entry(options, name), {"command": _command(options, name), **surroundings(), **figures})
     return 0
 
 
@@ -76,7 +77,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--data", type=Path, required=True, metavar="DIR", help="folder with retrieval/NAME")
     parser.add_argument("--corpus", required=True, metavar="FILE", help="the domain's sentences, one a line")
     parser.add_argument("--other", metavar="FILE", help="another domain's sentences")
-    parser.add_argument("--encoder", default="minilm", metavar="SOURCE", help="default: %(default)s")
+    parser.add_argument("--encoder", default=ENCODER, metavar="SOURCE", help="default: %(default)s")
     return parser
 
 
@@ -129,8 +130,13 @@ def _halves(vectors: Tensor) -> Iterator[Tensor]:
 
 def _command(options: argparse.Namespace, name: str) -> str:
     other = f" --other {Path(options.other).name}" if options.other else ""
-    encoder = "" if options.encoder == "minilm" else f" --encoder {options.encoder}"
+    encoder = "" if options.encoder == ENCODER else f" --encoder {options.encoder}"
     return f"python -m benchmarks.domains --data DATA --corpus {Path(options.corpus).name}{other}{encoder} {name}"
+
+
+def _entry(options: argparse.Namespace, name: str) -> str:
+    """A collection; another encoder than the default has entries of its own."""
+    return name if options.encoder == ENCODER else f"{name}, {Path(options.encoder).name}"
 
 
 def _keep(name: str, figures: dict[str, Any]) -> None:

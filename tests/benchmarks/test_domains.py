@@ -41,7 +41,7 @@ def test_what_it_keeps_is_what_the_commands_do(
     data, encoder = ["--data", str(tmp_path / "data")], ["--encoder", str(tiny_backbone)]
     monkeypatch.setattr(sys, "argv", ["domains", "--corpus", str(sentences), *data, *encoder, "things"])
     assert domains.main() == 0
-    kept = json.loads((tmp_path / "domains.json").read_text())["things"]
+    kept = json.loads((tmp_path / "domains.json").read_text())[f"things, {tiny_backbone.name}"]
 
     collection = beir.find(tmp_path / "data", "things")
     assert kept["queries"] == len(rows)
