@@ -75,6 +75,8 @@ def test_what_is_logged(ended: Ended) -> None:
     events = EventAccumulator(str(folder)).Reload()
     assert [scalar.step for scalar in events.Scalars("train/loss")] == list(range(1, 15))
     assert [scalar.step for scalar in events.Scalars("evaluation/self_retrieval_mrr10")] == [0, 5, 10, 14]
+    evaluations = metrics(config, "evaluation")
+    assert all(1 < line["effective_rank"] <= min(2 * 12, 32) and -4 <= line["uniformity"] < 0 for line in evaluations)
     assert "228 sentences" in said and "0 duplicates and 0 blank lines dropped" in said
     assert "step 14/14: loss" in said and "sentences/s, 0:00:00 left" in said
 

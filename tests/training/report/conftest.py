@@ -94,7 +94,8 @@ def evaluation(name: str = "minilm", *, seed: int = 0, width: int = 384) -> Eval
         "geometry": _geometry(rng, width),
         "curve": [
             {"step": step, "stsb_dev_spearman": 82 - 6 * np.exp(-step / 300) + rng.normal() / 3,
-             "uniformity": -2.1 - step / 2500, "alignment": 0.2 + step / 20000}
+             "uniformity": -2.1 - step / 2500, "alignment": 0.2 + step / 20000,
+             "effective_rank": 40 + step / 100}
             for step in steps
         ],
         "best_step": 1250 - 125 * seed,

@@ -20,7 +20,7 @@ Evaluate = Callable[..., dict[str, Any]]
 
 SECTIONS = ["judged", "sts", "transfer", "retrieval", "geometry", "curve", "speed", "reading"]
 FIGURES = ["sts-means", "plane", "spectrum", "cosines-0", "nearest", "curve-stsb_dev_spearman", "curve-uniformity",
-           "curve-alignment", "throughput"]  # fmt: skip
+           "curve-alignment", "curve-effective_rank", "throughput"]  # fmt: skip
 
 
 def test_all_sections_and_figures_are_there_with_all_their_data(evaluate: Evaluate) -> None:
@@ -155,7 +155,7 @@ def test_every_row_has_a_cell_for_every_column(evaluate: Evaluate) -> None:
 def test_the_chosen_step_is_marked_where_it_is_known(evaluate: Evaluate) -> None:
     evaluation = evaluate()
     html = render([evaluation])
-    assert html.count('class="chosen mark-0"') == html.count(">step 1250<") == 3
+    assert html.count('class="chosen mark-0"') == html.count(">step 1250<") == 4
     assert "1250 of minilm, 1125 of other" in render([evaluation, evaluate("other", seed=1)])
     del evaluation["best_step"]
     assert 'class="chosen' not in render([evaluation])

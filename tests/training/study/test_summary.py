@@ -228,7 +228,10 @@ def test_the_command_prints_a_table_and_writes_a_page(tmp_path: Path, capsys: Ca
 
 def test_the_page_needs_nothing_beside_it_and_draws_what_there_is(tmp_path: Path) -> None:
     def point(k: float, seed: int, rest: str) -> dict[str, Any]:
-        curve = [{"step": step, "stsb_dev_spearman": 70 + k, "uniformity": -k} for step in (0, 5, 10)]
+        curve = [
+            {"step": step, "stsb_dev_spearman": 70 + k, "uniformity": -k, "effective_rank": 9 + k}
+            for step in (0, 5, 10)
+        ]
         axes = {"fraction": k, "seed": seed, "weighting": rest}
         return line("<arm>", seed, 70 + 10 * k + seed, id=f"{k}{seed}{rest}", axes=axes, curve=curve)
 
@@ -241,7 +244,7 @@ def test_the_page_needs_nothing_beside_it_and_draws_what_there_is(tmp_path: Path
     titles = [next(part.text for part in each.iter() if part.tag.endswith("title")) for each in drawings]
     assert titles == [
         "Mean of 7 tasks of each arm.", "Mean of 7 tasks over fraction.", "STS-B dev while training.",
-        "Uniformity while training.", "Alignment and uniformity.",
+        "Uniformity while training.", "Effective rank while training.", "Alignment and uniformity.",
     ]  # fmt: skip
     arms, sweep = drawings[:2]
     assert sum(part.get("class") == "dot paper" for part in arms.iter()) == 12, "every seed is shown"
