@@ -237,7 +237,8 @@ class CorpusFile:
     def bury(self, keys: Keys) -> None:
         """See `Store`."""
         with self._connections.writing() as writer:
-            writer.executemany("DELETE FROM tombstones WHERE key = ?", ((key,) for key in keys.tolist()))
+            delete = "DELETE FROM tombstones WHERE key = ? AND (SELECT fresh FROM corpora) IS NULL"
+            writer.executemany(delete, ((key,) for key in keys.tolist()))
 
     def last_key(self) -> int:
         """See `Store`."""
