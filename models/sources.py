@@ -30,6 +30,17 @@ def resolve(name: str) -> Path:
     """
     if name == MINILM:
         return minilm()
+    return local(name) or _from_hub(name)
+
+
+def local(name: str) -> Path | None:
+    """The folder that `name` is the path of; None of `minilm` and of a hub id.
+
+    Raises:
+        SourceError: there is none, or not of an encoder.
+    """
+    if name == MINILM:
+        return None
     folder = Path(name).expanduser()
     if folder.is_dir():
         if not (folder / "config.json").is_file():
@@ -37,7 +48,7 @@ def resolve(name: str) -> Path:
         return folder
     if folder.is_absolute() or name.startswith((".", "~", "artifacts/", "runs/")) or name.count("/") > 1:
         raise SourceError(f"{folder}: no such folder")
-    return _from_hub(name)
+    return None
 
 
 def hub_id(name: str) -> str | None:

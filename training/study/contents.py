@@ -8,21 +8,22 @@ from functools import cache
 from pathlib import Path
 
 from models.bundle import sha256
+from models.sources import local
 from training.config import RunConfig
 from training.evaluation import beir
 from training.evaluation.labelled import TRANSFER_TASKS
 from training.evaluation.pairs import STS_TASKS, STSB_DEV, data_root
 from training.study.trial import StudyError
 
-PLACES = ("backbone", "teacher")
-"""Encoders, which are known by where they are."""
+ENCODERS = ("backbone", "teacher")
 
 
 class Contents:
-    """Reads each corpus and each folder of evaluation data once."""
+    """Reads each corpus, each encoder's folder and each folder of evaluation data once."""
 
     def __init__(self) -> None:
         self._corpus = cache(corpus_digest)
+        self._encoder = cache(encoder_digest)
         self._sts = cache(sts_digest)
         self._transfer = cache(transfer_digest)
         self._retrieval = cache(retrieval_digest)
@@ -33,10 +34,11 @@ class Contents:
         """What stands for the run's paths, by field; without a field that has none.
 
         The evaluation data are the STS tasks', unless `sts` is not asked for, and those of `transfer` and `retrieval`
-        under these names.
+        under these names. An encoder that is no folder here is known by its name.
 
         Raises:
             StudyError: a corpus is no file.
+            SourceError: there is no encoder's folder under a path.
         """
         found = {}
         if config.corpus:
@@ -47,10 +49,10 @@ class Contents:
                 found["transfer"] = self._transfer(config.eval_data)
             if retrieval:
                 found["retrieval"] = self._retrieval(config.eval_data, retrieval)
-        for name in PLACES:
+        for name in ENCODERS:
             place = getattr(config, name)
-            if place is not None and Path(place).exists():
-                found[name] = str(Path(place).resolve())
+            if place is not None and (folder := local(place)):
+                found[name] = self._encoder(folder.resolve())
         return found
 
 
@@ -63,6 +65,11 @@ def corpus_digest(files: tuple[str, ...]) -> str:
     if missing := [file for file in files if not Path(file).is_file()]:
         raise StudyError(f"corpus: {missing[0]} is no file")
     return _whole(sha256(Path(file)) for file in files)
+
+
+def encoder_digest(folder: Path) -> str:
+    """SHA-256, in hex, of all that lies in the folder of an encoder, each file by its place and its digest."""
+    return _of(folder, (file for file in folder.rglob("*") if file.is_file()))
 
 
 def sts_digest(data: str) -> str:

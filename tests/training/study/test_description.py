@@ -130,12 +130,18 @@ def test_a_run_of_before_there_was_transfer_is_still_known(file: Path) -> None:
     assert Trial.from_json(json.dumps(values)) == trial
 
 
-def test_the_folder_of_a_backbone_is_one_however_it_is_written(file: Path, tmp_path: Path) -> None:
-    (tmp_path / "encoder").mkdir()
-    one, same, other = (
-        trials(file, BASE, backbone=str(tmp_path) + end)[0].id for end in ("/encoder", "/encoder/", "/none")
-    )
-    assert one == same != other
+def test_an_encoder_is_known_by_what_lies_in_its_folder(file: Path, tiny_backbone: Path, tmp_path: Path) -> None:
+    def known(name: str) -> str:
+        return trials(file, BASE, backbone=str(tmp_path) + name)[0].id
+
+    copytree(tiny_backbone, tmp_path / "encoder")
+    copytree(tiny_backbone, tmp_path / "copy")
+    assert known("/encoder") == known("/encoder/") == known("/copy")
+    weights = tmp_path / "copy" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"!")
+    assert known("/copy") != known("/encoder"), "pre-trained anew"
+    with pytest.raises(StudyError, match=r"s\.toml: .*/none: no such folder"):
+        known("/none")
 
 
 def test_values_that_are_close_are_two_arms(file: Path) -> None:

@@ -121,7 +121,9 @@ def test_an_interrupted_study_goes_on_and_repeats_nothing(
 def test_a_failed_run_is_reported_and_the_others_go_on(
     make_study: MakeStudy, tiny_backbone: Path, tmp_path: Path, capsys: Capture
 ) -> None:
-    arms = f'[grid]\nbackbone = ["{tmp_path}/nowhere", "{tiny_backbone}"]\n'
+    copytree(tiny_backbone, tmp_path / "broken")
+    (tmp_path / "broken" / "model.safetensors").write_bytes(b"")
+    arms = f'[grid]\nbackbone = ["{tmp_path}/broken", "{tiny_backbone}"]\n'
     file, out = make_study(arms, untrained=True, backbone=None), tmp_path / "out"
     assert call("run", str(file), "--out", str(out), "--jobs", "2") == 1
     said, err = capsys.readouterr()
@@ -144,6 +146,8 @@ def test_what_would_stop_every_run_stops_the_study_first(
         call("run", str(make_study(eval_data=None)), "--out", str(out), "--data", str(tmp_path / "nowhere"))
     with pytest.raises(StudyError, match=r"corpus: nowhere\.txt is no file"):
         call("run", str(make_study(corpus=None)), "--out", str(out), "--corpus", "nowhere.txt")
+    with pytest.raises(StudyError, match=r"artifacts/nothing: no such folder"):
+        call("run", str(make_study(backbone="artifacts/nothing")), "--out", str(out))
     data = tmp_path / "data"
     copytree(stsb_data, data)
     (data / "SICK").mkdir()
