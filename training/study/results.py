@@ -38,6 +38,8 @@ class Result:
     """Whose weights were judged; 0 where no step was better than the encoder it began with, and without training."""
     effective_rank: float | None = None
     """It, alignment and uniformity: see `GEOMETRY`."""
+    untrained: bool = False
+    """Whether it is the encoder as it was."""
 
     @property
     def unimproved(self) -> bool:
@@ -70,8 +72,8 @@ class Result:
         if missing := [name for name in ("id", "arm", "axes", *FIELDS) if name not in values]:
             raise ValueError(f"{missing[0]}: missing")
         kinds = {"id": str, "arm": str, "axes": dict, "scores": dict, "curve": list, "seconds": dict, "best_step": int}
-        for name, kind in kinds.items():
-            if not isinstance(values[name], kind):
+        for name, kind in {**kinds, "untrained": bool}.items():
+            if not isinstance(values.get(name, kind()), kind):
                 raise ValueError(f"{name}: {values[name]!r} is no {kind.__name__}")
         shape = {name: values[name] for name in GEOMETRY if values.get(name) is not None}
         for name, value in {**shape, **values["scores"]}.items():

@@ -30,6 +30,8 @@ class Spread:
     """Of the seeds of an arm."""
 
     values: tuple[float, ...]
+    seedless: bool = False
+    """Whether it is of an encoder as it is, of which another seed has the same."""
 
     @property
     def mean(self) -> float:
@@ -40,6 +42,13 @@ class Spread:
     def deviation(self) -> float | None:
         """Their standard deviation, with n - 1; None of one seed."""
         return stdev(self.values) if len(self.values) > 1 else None
+
+    @property
+    def error(self) -> float | None:
+        """The standard error of the mean; None of one seed."""
+        if self.seedless:
+            return 0.0
+        return None if self.deviation is None else self.deviation / math.sqrt(len(self.values))
 
     def __str__(self) -> str:
         deviation = self.deviation
@@ -61,7 +70,7 @@ class Row:
     gain: Comparison | None
     """Over the arm that all are compared with; None for itself, and where nothing was kept."""
     noise: float | None
-    """How far from 0 the seeds alone may put the gain, see `welch`; None where one of the two has a single seed."""
+    """How far from 0 the seeds alone may put the gain, see `welch`; None where one of the two has but one."""
 
     @property
     def verdict(self) -> str:
@@ -145,7 +154,10 @@ def summarise(
     tasks = metric.shared(results)
     if not tasks:
         raise StudyError(NOTHING_SHARED)
-    means = {label: Spread(tuple(_mean(each, tasks) for each in of)) for label, of in groups.items()}
+    means = {
+        label: Spread(tuple(_mean(each, tasks) for each in of), seedless=all(each.untrained for each in of))
+        for label, of in groups.items()
+    }
     kept, truth = metric.arrays(results, study, tasks)
     drawn = {
         label: metric.resample([kept[each.id] for each in of], truth, resamples)
@@ -187,13 +199,14 @@ def _dev(results: Sequence[Result], metric: Metric) -> Spread | None:
 def welch(mine: Spread, theirs: Spread, level: float = LEVEL) -> float | None:
     """The least difference of the means that Welch's t-test calls one, Satterthwaite's the degrees of freedom (1947).
 
-    None where one of the two has a single seed; 0 where the seeds of neither differ.
+    Beside an encoder as it is that is the test of one sample. None where one of the two has a single seed; 0 where the
+    seeds of neither differ.
     """
-    if mine.deviation is None or theirs.deviation is None:
+    if mine.error is None or theirs.error is None:
         return None
-    a, b = mine.deviation**2 / len(mine.values), theirs.deviation**2 / len(theirs.values)
-    if a + b == 0:
+    variance = mine.error**2 + theirs.error**2
+    if variance == 0:
         return 0.0
-    share = a / (a + b)
-    freedom = 1 / (share**2 / (len(mine.values) - 1) + (1 - share) ** 2 / (len(theirs.values) - 1))
-    return float(student.ppf((1 + level) / 2, freedom)) * math.sqrt(a + b)
+    parts = [(each.error**2 / variance, len(each.values) - 1) for each in (mine, theirs) if each.error]
+    freedom = 1 / sum(share**2 / seeds for share, seeds in parts)
+    return float(student.ppf((1 + level) / 2, freedom)) * math.sqrt(variance)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import spearmanr, ttest_ind
+from scipy.stats import spearmanr, ttest_1samp, ttest_ind
 
 from tests.training.study.conftest import call, line, write
 from training.evaluation.bootstrap import Comparison, resample
@@ -129,6 +129,22 @@ def test_the_seeds_noise_is_what_a_t_test_allows(mine: list[int], theirs: list[i
     assert noise is not None
     moved = [x - fmean(mine) + fmean(theirs) + noise for x in mine]
     assert ttest_ind(moved, theirs, equal_var=False).pvalue == pytest.approx(0.05, rel=1e-6)
+
+
+@given(mine=st.lists(st.integers(0, 1000), min_size=2, max_size=6, unique=True), theirs=st.floats(0, 1000))
+def test_beside_what_was_not_trained_it_is_what_a_test_of_one_sample_allows(mine: list[int], theirs: float) -> None:
+    noise = welch(Spread(tuple(mine)), Spread((theirs,), seedless=True))
+    assert noise is not None and noise == welch(Spread((theirs,), seedless=True), Spread(tuple(mine)))
+    moved = [x - fmean(mine) + theirs + noise for x in mine]
+    assert ttest_1samp(moved, theirs).pvalue == pytest.approx(0.05, rel=1e-6)
+
+
+def test_what_was_not_trained_has_no_seeds(tmp_path: Path) -> None:
+    runs = [noisy(tmp_path, "raw", 0, 2.0) | {"untrained": True}, *(noisy(tmp_path, "a", seed, 1.5) for seed in (1, 2))]
+    write(tmp_path, *runs)
+    _, a = summarise(read(tmp_path), tmp_path, resamples=200).rows
+    assert a.noise == welch(a.mean, Spread((0.0,), seedless=True)), "the start's is no noise, wherever it lies"
+    assert "by one seed" not in a.verdict
 
 
 def test_the_noise_of_few_seeds() -> None:
