@@ -108,7 +108,7 @@ class Store(Protocol):
     def bury(self, name: str, keys: Keys) -> None:
         """Forget the tombstones of `keys`: no index that is kept anywhere holds them any more.
 
-        Not while there are fresh vectors: those of `keys`, gone from the store, may have been read for an index already.
+        Not while there are fresh vectors: those of `keys`, gone since, may have been read for an index already.
         """
 
     def last_key(self, name: str) -> int:

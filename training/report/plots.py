@@ -75,10 +75,11 @@ def dot_plot(caption: Caption, label: str, dots: Sequence[Dot]) -> Element:
     parts = [
         svg.line((frame.across(tick), frame.top), (frame.across(tick), frame.foot), "grid") for tick in frame.x.ticks
     ]
-    for i, dot in enumerate(dots):
+    names = svg.short([dot.name for dot in dots], 23)
+    for i, (dot, name) in enumerate(zip(dots, names, strict=True)):
         y = frame.top + 18 * i + 9
         tooltip = f"{dot.name}: {number(dot.value)}" + (f" ± {number(dot.deviation)}" if dot.deviation else "")
-        parts.append(svg.text((frame.left - 10, y + 4), svg.short(dot.name, 23), f"name {dot.kind}", anchor="end"))
+        parts.append(svg.text((frame.left - 10, y + 4), name, f"name {dot.kind}", anchor="end"))
         if dot.deviation:
             ends = (dot.value - dot.deviation, dot.value + dot.deviation)
             parts.append(svg.line((frame.across(ends[0]), y), (frame.across(ends[1]), y), f"spread {dot.kind}"))
@@ -95,13 +96,14 @@ def bars(caption: Caption, label: str, values: Sequence[Bar], *, digits: int) ->
         svg.line((frame.across(tick), frame.top), (frame.across(tick), frame.foot), "grid") for tick in frame.x.ticks
     ]
     zero = frame.across(0)
-    for i, bar in enumerate(values):
+    names = svg.short([bar.name for bar in values], 23)
+    for i, (bar, name) in enumerate(zip(values, names, strict=True)):
         y = frame.top + 24 * i + 12
         said = number(bar.value, digits)
         tooltip = f"{bar.name}: {said}"
         if bar.interval:
             tooltip += f", {number(bar.interval[0], digits)} to {number(bar.interval[1], digits)}"
-        parts.append(svg.text((frame.left - 10, y + 4), svg.short(bar.name, 23), f"name {bar.kind}", anchor="end"))
+        parts.append(svg.text((frame.left - 10, y + 4), name, f"name {bar.kind}", anchor="end"))
         kind = f"{bar.kind} pale" if bar.interval else bar.kind
         parts.append(svg.bar((zero, y - 7), (frame.across(bar.value), y + 7), kind, tooltip))
         if bar.interval:
@@ -124,10 +126,11 @@ def lines(caption: Caption, plane: Plane, series: Sequence[Series], *, dots: boo
             tips = (f"{each.name}: {number(y, 4)} at {x:g}" for x, y in each.points)
             parts += [svg.dot(place, each.kind, tip) for place, tip in zip(places, tips, strict=True)]
     if named:
-        ends = [frame.up(each.points[-1][1]) for each in series]
+        names = svg.short([each.name for each in series], NAME_LENGTH)
+        ends = svg.apart([frame.up(each.points[-1][1]) for each in series], LABEL_GAP, within=(frame.top, frame.foot))
         parts += [
-            svg.text((WIDTH - frame.right + 8, y + 4), svg.short(each.name, NAME_LENGTH), f"name {each.kind}")
-            for each, y in zip(series, svg.apart(ends, LABEL_GAP, within=(frame.top, frame.foot)), strict=True)
+            svg.text((WIDTH - frame.right + 8, y + 4), name, f"name {each.kind}")
+            for each, name, y in zip(series, names, ends, strict=True)
         ]
     return _drawn(caption, frame, parts)
 
@@ -138,10 +141,11 @@ def points(caption: Caption, plane: Plane, named: Sequence[Series]) -> Element:
     places = [(frame.across(x), frame.up(y)) for each in named for x, y in each.points]
     heights = svg.apart([y for _, y in places], LABEL_GAP, within=(frame.top, frame.foot))
     parts = [*frame.axes(), *plane.extra(frame)]
-    for each, place, height in zip(named, places, heights, strict=True):
+    names = svg.short([each.name for each in named], NAME_LENGTH)
+    for each, name, place, height in zip(named, names, places, heights, strict=True):
         (x, y), *_ = each.points
         parts.append(svg.dot(place, each.kind, f"{each.name}: {number(x, 3)}, {number(y, 3)}"))
-        parts.append(svg.text((place[0] + 9, height + 4), svg.short(each.name, NAME_LENGTH), f"name {each.kind}"))
+        parts.append(svg.text((place[0] + 9, height + 4), name, f"name {each.kind}"))
     return _drawn(caption, frame, parts)
 
 

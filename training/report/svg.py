@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from xml.etree.ElementTree import Element
@@ -152,12 +152,18 @@ def apart(places: Iterable[float], gap: float, *, within: tuple[float, float]) -
     return result
 
 
-def short(name: str, most: int) -> str:
-    """Of at most `most` characters: its beginning and its end, for names differ in either."""
-    if len(name) <= most:
-        return name
-    end = (most - 1) // 2
-    return f"{name[: most - 1 - end]}…{name[-end:]}"
+def short(names: Sequence[str], most: int) -> list[str]:
+    """Each of at most `most` characters: its beginning and its end, and more of the one that tells them apart."""
+
+    def cut(name: str, beginning: int) -> str:
+        return name if len(name) <= most else f"{name[:beginning]}…{name[len(name) - most + 1 + beginning :]}"
+
+    even = most // 2
+    cuts = [
+        [cut(name, beginning) for name in names]
+        for beginning in sorted(range(most), key=lambda beginning: abs(beginning - even))
+    ]
+    return max(cuts, key=lambda shown: len(set(shown)))  # of equals the first
 
 
 def _n(value: float) -> str:

@@ -99,13 +99,14 @@ def _strips(caption: Caption, label: str, strips: Sequence[Strip], reference: fl
     parts = [svg.line((x, frame.top), (x, frame.foot), "grid") for x in map(frame.across, frame.x.ticks)]
     middle = frame.across(reference)
     parts.append(svg.line((middle, frame.top), (middle, frame.foot), "reference"))
-    for place, strip in enumerate(strips):
-        parts += _strip(strip, frame, frame.top + LINE * (place + 0.5))
+    labels = svg.short([strip.label for strip in strips], NAME)
+    for place, (strip, name) in enumerate(zip(strips, labels, strict=True)):
+        y = frame.top + LINE * (place + 0.5)
+        parts += [svg.text((frame.left - 8, y + 4), name, "name", anchor="end"), *_strip(strip, frame, y)]
     return svg.figure(caption.name, caption.title, caption.description, frame.foot + 40, [*parts, *frame.below()])
 
 
 def _strip(strip: Strip, frame: Frame, y: float) -> Iterable[Element]:
-    yield svg.text((frame.left - 8, y + 4), svg.short(strip.label, NAME), "name", anchor="end")
     if strip.ends:
         low, high = map(frame.across, strip.ends)
         yield svg.line((low, y), (high, y), "spread mark-0")

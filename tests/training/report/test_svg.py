@@ -34,9 +34,23 @@ def test_labels_that_stand_apart_stay_and_a_crowd_parts_about_its_middle() -> No
 
 @pytest.mark.parametrize("name", ["minilm", "a" * 14, "simcse-bert-base-seed-42", "simcse-bert-base-seed-43"])
 def test_a_short_name_keeps_its_beginning_and_its_end(name: str) -> None:
-    short = svg.short(name, 14)
+    (short,) = svg.short([name], 14)
     assert len(short) <= 14
     assert (short[:6], short[-6:]) == (name[:6], name[-6:])
+
+
+def test_short_names_are_told_apart_by_what_differs() -> None:
+    arms = [f"trained, {name}" for name in ("simcse", "gs-infonce", "imsimcse", "dclr")]
+    assert svg.short(arms, 14) == ["traine… simcse", "traine…infonce", "traine…msimcse", "trained, dclr"]
+    assert svg.short(["first-of-the-arms", "other-of-the-arms"], 9) == ["firs…arms", "othe…arms"]
+
+
+@given(names=st.lists(st.text("ab", max_size=9), max_size=4), most=st.integers(2, 8))
+def test_no_name_is_longer_than_there_is_room(names: list[str], most: int) -> None:
+    for name, short in zip(names, svg.short(names, most), strict=True):
+        assert short == name if len(name) <= most else len(short) == most
+        beginning, _, end = short.partition("…")
+        assert name.startswith(beginning) and name.endswith(end)
 
 
 def test_bars_begin_at_zero_and_are_as_long_as_their_values() -> None:
