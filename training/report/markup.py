@@ -60,7 +60,8 @@ def number(value: float | None, digits: int = 2) -> str:
     """With a true minus and thousands apart; a dash for what was not measured."""
     if value is None:
         return ABSENT
-    return f"{value:,.{digits}f}".replace(",", "\u202f").replace("-", "−")
+    rounded = round(value, digits) + 0.0  # no minus before a 0
+    return f"{rounded:,.{digits}f}".replace(",", "\u202f").replace("-", "−")
 
 
 def megabytes(size: int | None) -> str | None:

@@ -126,8 +126,9 @@ def whisker(low: float, high: float, y: float) -> list[Element]:
 
 
 def mark(index: int) -> str:
-    """The kind of the marks of an evaluation; they repeat after `MARKS`, the labels beside them don't."""
-    return f"mark-{index % MARKS}"
+    """The kind of the marks of an evaluation: after `MARKS` colours they come again, their lines dashed."""
+    turn, colour = divmod(index, MARKS)
+    return f"mark-{colour} again" if turn % 2 else f"mark-{colour}"
 
 
 def apart(places: Iterable[float], gap: float, *, within: tuple[float, float]) -> list[float]:

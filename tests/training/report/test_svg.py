@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from training.report import svg
 from training.report.axes import linear
-from training.report.markup import element
+from training.report.markup import element, number
 from training.report.plots import Bar, Caption, Dot, Plane, Series, bars, dot_plot, lines
 from training.report.svg import WIDTH, Frame
 
@@ -37,6 +37,15 @@ def test_a_short_name_keeps_its_beginning_and_its_end(name: str) -> None:
     (short,) = svg.short([name], 14)
     assert len(short) <= 14
     assert (short[:6], short[-6:]) == (name[:6], name[-6:])
+
+
+def test_what_rounds_to_nothing_has_no_sign() -> None:
+    assert [number(value) for value in (-0.004, 0.0, -0.006, -1234.5)] == ["0.00", "0.00", "−0.01", "−1\u202f234.50"]
+
+
+def test_the_curves_of_eight_are_eight_kinds_in_four_colours() -> None:
+    kinds = [svg.mark(index) for index in range(8)]
+    assert len(set(kinds)) == 8 and len({kind.split()[0] for kind in kinds}) == 4
 
 
 def test_short_names_are_told_apart_by_what_differs() -> None:
