@@ -28,14 +28,13 @@ from serving.ports import (
     Size,
     Write,
 )
-from serving.stores import fields, overtaken, reading, records, refreshing, vectors, words
-from serving.stores.blocks import BLOCK, blocks, marks
+from serving.stores import fields, overtaken, reading, records, refreshing, tombstones, vectors, words
+from serving.stores.blocks import BLOCK, blocks
 from serving.stores.connections import Connections
 from serving.stores.facets import facets
 from serving.stores.matched import Matched
 from serving.stores.matching import matching
 from serving.stores.migrations import check_ours, mark, migrate
-from serving.stores.records import DOCUMENT
 from serving.stores.vectors import Table
 from serving.stores.verification import verify
 from serving.stores.writing import apply, attempt, stem
@@ -158,10 +157,10 @@ class CorpusFile:
     def document(self, document: str) -> Document:
         """See `Store`."""
         with self._connections.reading() as reader:
-            row = reader.execute(f"SELECT {DOCUMENT} FROM documents WHERE id = ?", (document,)).fetchone()
-            if row is None:
-                raise NotFound(f"corpus {self.path.stem!r} has no document {document!r}")
-            return records.document_in(row)
+            found = records.document(reader, document)
+        if found is None:
+            raise NotFound(f"corpus {self.path.stem!r} has no document {document!r}")
+        return found
 
     def passages(self, keys: Sequence[int]) -> dict[int, Passage]:
         """See `Store`."""
@@ -170,9 +169,8 @@ class CorpusFile:
 
     def page(self, after: int, limit: int) -> list[tuple[int, Document]]:
         """See `Store`."""
-        select = f"SELECT {DOCUMENT} FROM documents WHERE number > ? ORDER BY number LIMIT ?"
         with self._connections.reading() as reader:
-            return [(row[0], records.document_in(row)) for row in reader.execute(select, (after, limit))]
+            return records.page(reader, after, limit)
 
     def keys(self) -> Keys:
         """See `Store`."""
@@ -186,12 +184,8 @@ class CorpusFile:
 
     def ids_matching(self, where: Filter) -> list[str]:
         """See `Store`."""
-        ids: list[str] = []
         with self._connections.reading() as reader:
-            for block in blocks(matching(reader, where).tolist()):
-                select = f"SELECT id FROM documents WHERE number IN ({marks(block)}) ORDER BY number"
-                ids += (name for (name,) in reader.execute(select, block))
-        return ids
+            return records.ids(reader, matching(reader, where).tolist())
 
     def facets(self, values: int) -> Facets:
         """See `Store`."""
@@ -232,13 +226,12 @@ class CorpusFile:
     def tombstones(self, upto: int) -> Keys:
         """See `Store`."""
         with self._connections.reading() as reader:
-            return fields.numbers(reader, "SELECT key AS number FROM tombstones WHERE key <= ? ORDER BY key", upto)
+            return tombstones.upto(reader, upto)
 
     def bury(self, keys: Keys) -> None:
         """See `Store`."""
         with self._connections.writing() as writer:
-            delete = "DELETE FROM tombstones WHERE key = ? AND (SELECT fresh FROM corpora) IS NULL"
-            writer.executemany(delete, ((key,) for key in keys.tolist()))
+            tombstones.bury(writer, keys)
 
     def last_key(self) -> int:
         """See `Store`."""

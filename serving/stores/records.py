@@ -59,6 +59,27 @@ def document_in(row: tuple[int, str, str, str, bytes, int]) -> Document:
     return Document(name, text, orjson.loads(metadata))
 
 
+def document(reader: sqlite3.Connection, name: str) -> Document | None:
+    """The one of that id, if it is there."""
+    row = reader.execute(f"SELECT {DOCUMENT} FROM documents WHERE id = ?", (name,)).fetchone()
+    return row and document_in(row)
+
+
+def page(reader: sqlite3.Connection, after: int, limit: int) -> list[tuple[int, Document]]:
+    """See `Store.page`."""
+    select = f"SELECT {DOCUMENT} FROM documents WHERE number > ? ORDER BY number LIMIT ?"
+    return [(row[0], document_in(row)) for row in reader.execute(select, (after, limit))]
+
+
+def ids(reader: sqlite3.Connection, numbers: Sequence[int]) -> list[str]:
+    """Of the documents of these sorted numbers, in their order."""
+    found: list[str] = []
+    for block in blocks(numbers):
+        select = f"SELECT id FROM documents WHERE number IN ({marks(block)}) ORDER BY number"
+        found += (name for (name,) in reader.execute(select, block))
+    return found
+
+
 def _checksum(number: int, name: str, text: str, metadata: str, digest: bytes) -> int:
     parts = b"\0".join((name.encode(), metadata.encode(), digest, text.encode()))
     return zlib.crc32(parts, number & 0xFFFFFFFF)

@@ -13,7 +13,7 @@ import orjson
 
 from serving.errors import Conflict, Invalid, ServiceError
 from serving.ports import Change, Content, Removal, Span, Stemming, Write
-from serving.stores import fields, overtaken, reading, vectors, words
+from serving.stores import fields, overtaken, reading, tombstones, vectors, words
 from serving.stores.blocks import blocks, marks
 from serving.stores.records import DOCUMENT, PASSAGE, DocumentRow, PassageRow, document_in, part, passages_of
 
@@ -115,11 +115,11 @@ def _remove(writer: sqlite3.Connection, ids: Sequence[str]) -> np.ndarray[tuple[
         passages = list(passages_of(writer, list(documents)))
         words.remove(writer, [(row.key, part(documents[row.document].text, row.span())) for row in passages])
         fields.remove(writer, ((number, document.metadata) for number, document in documents.items()))
-        keys = [(row.key,) for row in passages]
+        keys = [row.key for row in passages]
         writer.executemany("DELETE FROM documents WHERE number = ?", ((number,) for number in documents))
-        writer.executemany("INSERT INTO tombstones (key) VALUES (?)", keys)
+        tombstones.add(writer, keys)
         _count(writer, -1, len(documents), passages)
-        gone += [key for (key,) in keys]
+        gone += keys
     return np.sort(np.array(gone, dtype=np.int64))
 
 

@@ -1,0 +1,25 @@
+"""Keys of passages that are no more, kept while an index on disk may hold them."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable
+
+from serving.ports import Keys
+from serving.stores import fields
+
+
+def add(writer: sqlite3.Connection, keys: Iterable[int]) -> None:
+    """These have just been removed."""
+    writer.executemany("INSERT INTO tombstones (key) VALUES (?)", ((key,) for key in keys))
+
+
+def upto(reader: sqlite3.Connection, key: int) -> Keys:
+    """See `Store.tombstones`."""
+    return fields.numbers(reader, "SELECT key AS number FROM tombstones WHERE key <= ? ORDER BY key", key)
+
+
+def bury(writer: sqlite3.Connection, keys: Keys) -> None:
+    """See `Store.bury`."""
+    delete = "DELETE FROM tombstones WHERE key = ? AND (SELECT fresh FROM corpora) IS NULL"
+    writer.executemany(delete, ((key,) for key in keys.tolist()))
