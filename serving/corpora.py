@@ -99,8 +99,8 @@ class Corpora:
         self._open.drop(name)
 
     def corpus(self, name: str) -> tuple[Corpus, Size]:
-        """What it is and how much it holds."""
-        return self._store.corpus(name), self._store.size(name)
+        """See `Store.described`."""
+        return self._store.described(name)
 
     def listing(self) -> list[tuple[Corpus, Size]]:
         """Every corpus, by name."""

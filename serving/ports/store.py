@@ -49,6 +49,9 @@ class Store(Protocol):
     def corpus(self, name: str) -> Corpus:
         """What it is."""
 
+    def described(self, name: str) -> tuple[Corpus, Size]:
+        """The same and how much it holds, both of one moment."""
+
     def drop(self, name: str) -> None:
         """Remove it with every document."""
 

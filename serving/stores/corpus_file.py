@@ -37,7 +37,7 @@ from serving.stores.matching import matching
 from serving.stores.migrations import check_ours, mark, migrate
 from serving.stores.vectors import Table
 from serving.stores.verification import verify
-from serving.stores.writing import apply, attempt, stem
+from serving.stores.writing import attempt, create, stem
 
 _GIVEN_BACK = 1024
 """Pages that are given back to the disk in one step, between which others write."""
@@ -88,20 +88,7 @@ class CorpusFile:
     def create(self, corpus: Corpus, content: Content | None) -> None:
         """The corpus and all of its content, or nothing."""
         with self._connections.writing() as writer:
-            row = (
-                corpus.name,
-                corpus.description,
-                corpus.recall_target,
-                corpus.created,
-                corpus.fingerprint,
-                corpus.dim,
-                None,  # words are compared as they are in any new file
-                secrets.token_hex(8),
-            )
-            writer.execute(f"INSERT INTO corpora ({reading.CORPUS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
-            stem(writer, corpus.wanted_stemming)
-            if content:
-                apply(writer, content)
+            create(writer, corpus, content)
 
     def rename(self, name: str) -> None:
         """It goes on as another corpus: keys may mean something else than in the one that had this name."""
@@ -126,6 +113,11 @@ class CorpusFile:
         """See `Store`."""
         with self._connections.reading() as reader:
             return reading.corpus(reader)
+
+    def described(self) -> tuple[Corpus, Size]:
+        """See `Store`."""
+        with self._connections.reading() as reader:
+            return reading.corpus(reader), reading.size(reader)
 
     def write(self, writes: Sequence[Write]) -> list[Change | ServiceError]:
         """See `Store`."""

@@ -98,6 +98,10 @@ class SqliteStore:
         """See `Store`."""
         return self._file(name).corpus()
 
+    def described(self, name: str) -> tuple[Corpus, Size]:
+        """See `Store`; bytes on disk."""
+        return self._file(name).described()
+
     def drop(self, name: str) -> None:
         """See `Store`. It is gone with its file; the log may go later. A full disk does not stand in the way."""
         with self._lock:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import sqlite3
 from collections import Counter
 from collections.abc import Sequence
@@ -12,10 +13,28 @@ import numpy as np
 import orjson
 
 from serving.errors import Conflict, Invalid, ServiceError
-from serving.ports import Change, Content, Removal, Span, Stemming, Write
+from serving.ports import Change, Content, Corpus, Removal, Span, Stemming, Write
 from serving.stores import fields, overtaken, reading, tombstones, vectors, words
 from serving.stores.blocks import blocks, marks
 from serving.stores.records import DOCUMENT, PASSAGE, DocumentRow, PassageRow, document_in, part, passages_of
+
+
+def create(writer: sqlite3.Connection, corpus: Corpus, content: Content | None) -> None:
+    """The corpus of a file that has none yet, and all of its content."""
+    row = (
+        corpus.name,
+        corpus.description,
+        corpus.recall_target,
+        corpus.created,
+        corpus.fingerprint,
+        corpus.dim,
+        None,  # words are compared as they are in any new file
+        secrets.token_hex(8),
+    )
+    writer.execute(f"INSERT INTO corpora ({reading.CORPUS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
+    stem(writer, corpus.wanted_stemming)
+    if content:
+        apply(writer, content)
 
 
 def attempt(writer: sqlite3.Connection, write: Write) -> Change | ServiceError:

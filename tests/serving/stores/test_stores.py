@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -12,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from serving.errors import Conflict, Invalid, NotFound
-from serving.ports import Change, Corpus, Removal, Store, StoreError
-from serving.stores import STORES
+from serving.ports import Change, Corpus, Removal, Size, Store, StoreError
+from serving.stores import STORES, reading
 from serving.stores.corpus_file import CorpusFile
 from serving.stores.sqlite import SqliteStore
 from tests.serving.conftest import ROOT
@@ -38,6 +39,23 @@ def test_create_describe_drop(store: Store) -> None:
     assert store.names() == ["b"]
     assert store.create(Corpus("a"))
     assert store.size("a").documents == 0
+
+
+def test_what_a_corpus_is_and_what_it_holds_are_of_one_moment(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else it has documents, and no encoder that embedded them: the second of two first uploads would be refused."""
+
+    def written_first(reader: sqlite3.Connection) -> Size:
+        store.write("a", [content([("x", "y", {})])])
+        return size(reader)
+
+    store.create(Corpus("a"))
+    size = reading.size
+    monkeypatch.setattr(reading, "size", written_first)
+    corpus, held = store.described("a")
+    assert (corpus.fingerprint, held.documents) == (None, 0)
+    monkeypatch.undo()
+    corpus, held = store.described("a")
+    assert (corpus.fingerprint, held.documents) == ("f", 1)
 
 
 def test_a_missing_corpus_or_document(store: Store) -> None:
