@@ -31,6 +31,9 @@ class _Source:
     def vectors(self, after: int) -> Blocks:
         return self.store.vectors(self.name, after=after)
 
+    def keys(self) -> Keys:
+        return self.store.keys(self.name)
+
     def tombstones(self, upto: int) -> Keys:
         return self.store.tombstones(self.name, upto)
 

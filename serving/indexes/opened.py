@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
 from models.disk import make_folder
 from serving.indexes import saved
 from serving.indexes.exact import ExactIndex
@@ -18,6 +20,7 @@ from serving.indexes.main import Main, Marks
 from serving.indexes.reading import Read, Source, read
 from serving.indexes.saved import Identity, UnfitError
 from serving.indexes.seen import Part, Seen
+from serving.ports import Keys
 
 log = logging.getLogger(__name__)
 
@@ -71,9 +74,15 @@ class Opening:
         return (beside and self._taken(beside)) or self._kept() or self._anew()
 
     def _taken(self, beside: Read) -> Opened | None:
-        """None if it does not fit what is there now."""
+        """None if it does not fit what is there now.
+
+        What has gone since is told by the keys that are there: of the tombstones the index that served meanwhile may
+        have buried some.
+        """
+        held = np.concatenate([beside.main.keys, beside.tail.held.keys])
         try:
-            found = self._caught_up(beside.main, beside.tail, beside.last)
+            gone = np.setdiff1d(held, self.source.keys(), assume_unique=True)
+            found = self._caught_up(beside.main, beside.tail, beside.last, gone)
         except UnfitError as error:
             log.warning("%s: what was read beside is read again: %s", self.generations.folder, error)
             return None
@@ -90,7 +99,8 @@ class Opening:
             if found is None and (generation / saved.MANIFEST).exists():
                 try:
                     main, covered = saved.load(generation, self.identity, self.kinds, self.threads)
-                    found = self._caught_up(main, ExactIndex(self.identity.dim), covered)
+                    gone = self.source.tombstones(covered)
+                    found = self._caught_up(main, ExactIndex(self.identity.dim), covered, gone)
                     found = found._replace(generation=generation, covered=covered)
                     continue
                 except UnfitError as error:
@@ -98,13 +108,12 @@ class Opening:
             saved.remove(generation)  # also a build that did not come to its end, and what one has replaced
         return found
 
-    def _caught_up(self, main: Main, tail: ExactIndex, last: int) -> Opened:
+    def _caught_up(self, main: Main, tail: ExactIndex, last: int, gone: Keys) -> Opened:
         """With all that the source did since it held what is in `main` and `tail`, up to the key `last`."""
         if last > self.source.last_key():
             raise UnfitError("it covers more than the store ever held")
-        graves = self.source.tombstones(last)
-        part = Part(main, Marks(len(main.keys))).without(graves)
-        tail.remove(graves)
+        part = Part(main, Marks(len(main.keys))).without(gone)
+        tail.remove(gone)
         for keys, vectors in self.source.vectors(last):
             tail.add(keys, vectors)
         seen = Seen((part,), tail.held)

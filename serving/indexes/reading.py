@@ -26,6 +26,9 @@ class Source(Protocol):
     def vectors(self, after: int) -> Iterator[tuple[Keys, Floats]]:
         """Those of keys beyond `after`, in blocks in order of keys."""
 
+    def keys(self) -> Keys:
+        """Of all vectors that there are."""
+
     def tombstones(self, upto: int) -> Keys:
         """Sorted keys up to `upto` that are no more and were not buried."""
 

@@ -109,10 +109,7 @@ class Store(Protocol):
         """Sorted keys up to `upto` that are no more; see `bury`."""
 
     def bury(self, name: str, keys: Keys) -> None:
-        """Forget the tombstones of `keys`: no index that is kept anywhere holds them any more.
-
-        Not while there are fresh vectors: those of `keys`, gone since, may have been read for an index already.
-        """
+        """Forget the tombstones of `keys`: no index that is kept anywhere holds them any more."""
 
     def last_key(self, name: str) -> int:
         """The greatest key ever given out; 0 if none was."""

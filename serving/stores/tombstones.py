@@ -21,5 +21,4 @@ def upto(reader: sqlite3.Connection, key: int) -> Keys:
 
 def bury(writer: sqlite3.Connection, keys: Keys) -> None:
     """See `Store.bury`."""
-    delete = "DELETE FROM tombstones WHERE key = ? AND (SELECT fresh FROM corpora) IS NULL"
-    writer.executemany(delete, ((key,) for key in keys.tolist()))
+    writer.executemany("DELETE FROM tombstones WHERE key = ?", ((key,) for key in keys.tolist()))

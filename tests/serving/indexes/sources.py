@@ -26,6 +26,9 @@ class DictSource:
             block = beyond[start : start + 100]
             yield keys(block), np.stack([self.held[key] for key in block])
 
+    def keys(self) -> Keys:
+        return keys(set(self.held))
+
     def tombstones(self, upto: int) -> Keys:
         return keys({key for key in self.graves if key <= upto})
 

@@ -66,7 +66,6 @@ class AsADictionary(RuleBasedStateMachine):
         self.last_key = 0
         self.tombstones: set[int] = set()
         self.fresh: dict[int, str] = {}
-        self.embedding = False
         self.stemming = stemming or "none"
         self.accepted: dict[str, set[str]] = {}
         """Of each upload the ids that overtook it."""
@@ -162,7 +161,6 @@ class AsADictionary(RuleBasedStateMachine):
         self.fresh |= dict(stale)
         swapped = self.store.swap("c", fingerprint)
         assert swapped == (len(missing) <= limit)
-        self.embedding = not swapped
         if swapped:
             assert self.store.swap("c", fingerprint), "it was done"
             assert self.store.stale("c", fingerprint, 1) == []
@@ -185,8 +183,7 @@ class AsADictionary(RuleBasedStateMachine):
     def bury(self, count: int) -> None:
         some = set(sorted(self.tombstones)[:count])
         self.store.bury("c", np.array(sorted(some), dtype=np.int64))
-        if not self.embedding:
-            self.tombstones -= some
+        self.tombstones -= some
 
     @rule()
     def reopen(self) -> None:
