@@ -159,7 +159,7 @@ def _ingredient(trial: Trial, folder: Path, stream: TextIO) -> Path:
 def _is_kept(config: RunConfig) -> bool:
     """Whether the bundle of the run is there, and whole.
 
-    Of corpus and data the name of its folder has the digest, so it does not matter where they lie.
+    Of encoders, corpus and data the name of its folder has the digest, so it does not matter where they lie.
     """
     try:
         made = load(Path(config.out)).manifest.run or {}

@@ -16,6 +16,19 @@ from training.evaluation.pairs import STS_TASKS, STSB_DEV, data_root
 from training.study.trial import StudyError
 
 ENCODERS = ("backbone", "teacher")
+READ = (
+    "*config*.json",
+    "*.safetensors",
+    "tokenizer*",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab*",
+    "merges.txt",
+    "*.model",
+    "modules.json",
+    "1_Pooling/*",
+)
+"""Of an encoder's folder what decides its vectors: not the card, what was measured of it or what it was exported to."""
 
 
 class Contents:
@@ -68,8 +81,8 @@ def corpus_digest(files: tuple[str, ...]) -> str:
 
 
 def encoder_digest(folder: Path) -> str:
-    """SHA-256, in hex, of all that lies in the folder of an encoder, each file by its place and its digest."""
-    return _of(folder, (file for file in folder.rglob("*") if file.is_file()))
+    """SHA-256, in hex, of what decides an encoder's vectors, each file by its place and its digest."""
+    return _of(folder, {file for pattern in READ for file in folder.glob(pattern) if file.is_file()})
 
 
 def sts_digest(data: str) -> str:

@@ -103,7 +103,8 @@ class Study:
 
         Raises:
             StudyError: a setting is unknown, of the wrong type or out of range, settings contradict each other, a
-                corpus is no file, or runs that differ by more than their seed would be averaged.
+                corpus is no file or an encoder's folder is not there, or runs that differ by more than their seed would
+                be averaged.
         """
         contents = Contents()
         found: dict[tuple[str, str], Trial] = {}

@@ -60,7 +60,7 @@ def explanation(summary: Summary) -> str:
         f"{metric.unit}, mean ± standard deviation over seeds; tasks of the mean: {', '.join(summary.tasks)}. Gain, "
         f"interval and P(better) are over {summary.against}: a paired bootstrap of the {metric.examples}, with the "
         f"{metric.fixed} as they are. Seeds are another source of chance: a gain is within their noise if Welch's "
-        f"t-test would not tell the arms' means apart.{said}"
+        f"t-test, or that of one sample beside what was not trained, would not tell the arms' means apart.{said}"
     )
 
 

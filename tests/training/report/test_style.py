@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from training.report import svg
 from training.report.page import STYLE
 
 
@@ -15,6 +16,12 @@ def test_text_can_be_read_in_both_themes() -> None:
         colours = dict(re.findall(r"--([\w-]+): (#\w{6});", theme))
         for name in ("ink", "faint", "mark-0", "mark-1", "mark-2", "mark-3"):
             assert contrast(colours[name], colours["paper"]) >= 4.5
+
+
+def test_curves_of_a_colour_that_comes_again_are_dashed() -> None:
+    _, kind = svg.mark(svg.MARKS).split()
+    (rule,) = re.findall(rf"\.curve\.{kind} \{{(.*?)\}}", STYLE.read_text(encoding="utf-8"))
+    assert "stroke-dasharray" in rule
 
 
 def contrast(one: str, other: str) -> float:
