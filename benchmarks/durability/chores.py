@@ -14,7 +14,7 @@ import httpx
 
 from benchmarks.durability.copies import Copies
 from benchmarks.durability.history import Verdict, body
-from benchmarks.durability.jobs import JobFailedError
+from benchmarks.durability.jobs import JobFailedError, all_ended
 from benchmarks.durability.server import Server
 from benchmarks.durability.traffic import Traffic
 from benchmarks.durability.uploads import LONG, Uploads
@@ -65,6 +65,7 @@ class Chores:
             for name in self.there - names:
                 self.verdict.note("lost", f"corpus {name}")
             self.uploads.check(client, there=LONG in names)
+            all_ended(client)  # whatever the uploads waited for: a snapshot that is being made can't be asked for again
             self.copies.check(client, self.verdict)
 
     def _again(self, server: Server, chore: Callable[[httpx.Client], None], stop: threading.Event) -> None:
