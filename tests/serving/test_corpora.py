@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sqlite3
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -19,8 +20,9 @@ from serving.filters import compile_filter
 from serving.finding import Hit, Query, Wanted
 from serving.indexes.live import LiveIndex
 from serving.opening import Indexes
-from serving.ports import Content, Document, Floats, Keys, Ranking, Store
-from serving.stores import STORES
+from serving.ports import Content, Document, Floats, Keys, Ranking, Size, Store
+from serving.stores import STORES, reading
+from serving.stores.memory import MemoryStore
 from tests.conftest import PATIENCE
 
 DIM = 16
@@ -43,6 +45,22 @@ def opened(store: Store, folder: Path) -> Corpora:
 def find(corpora: Corpora, name: str, vector: Floats, wanted: Wanted) -> list[Hit]:
     (hits,) = corpora.search(name, [Query(None, row) for row in vector], wanted).hits
     return hits
+
+
+def test_of_two_first_uploads_none_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other one is committed while this one looks what embeds the corpus."""
+
+    def written_first(reader: sqlite3.Connection) -> Size:
+        corpora.put("c", content("other", 1))
+        return size(reader)
+
+    corpora = opened(MemoryStore(), tmp_path)
+    corpora.create("c")
+    size = reading.size
+    monkeypatch.setattr(reading, "size", written_first)
+    assert corpora.encoder("c", ["g", "f"]) == "g", "as if nothing were there yet"
+    monkeypatch.undo()
+    assert corpora.encoder("c", ["g", "f"]) == "f"
 
 
 @pytest.mark.parametrize("store", STORES)
