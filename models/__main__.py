@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from models import bundle, cpus, remotes, sources, transfer
+from models import bundle, cpus, reader, remotes, sources, transfer
 from models.bundle import BundleError
 from models.disk import verdict
 from models.exporters import require_optimum
@@ -35,6 +35,7 @@ def main(argv: list[str] | None = None) -> int:
             _publish(arguments)
         else:
             _pull(arguments)
+        sys.stdout.flush()
     except RemoteError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -42,6 +43,8 @@ def main(argv: list[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except OSError as error:
+        if reader.has_gone(error):
+            return reader.GONE
         line, code = verdict(error)
         print(f"error: {line}", file=sys.stderr)
         return code

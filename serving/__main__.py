@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 
+from models import reader
 from serving import failpoints
 from serving.builds import ClashError, refuse_clashes
 
@@ -19,6 +20,17 @@ def main() -> int:
     except (ClashError, failpoints.FailpointsError) as error:
         print(f"serving: {error}", file=sys.stderr)
         return 2
+    try:
+        status = _run()
+        sys.stdout.flush()
+    except BrokenPipeError as error:
+        if not reader.has_gone(error):
+            raise
+        return reader.GONE
+    return status
+
+
+def _run() -> int:
     if sys.argv[1:2] == ["keys"]:
         from serving.keys_command import keys
 

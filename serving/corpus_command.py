@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
-import os
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -16,6 +15,7 @@ import orjson
 import uvloop
 from tqdm import tqdm
 
+from models import reader
 from models.bundle import BundleError
 from serving import logs
 from serving.acceptance import UPLOAD
@@ -53,12 +53,13 @@ def run(verb: str, arguments: Sequence[str]) -> int:
         if verb != "ingest" and not (settings.data / "corpora").is_dir():
             raise SettingsError(f"--data: there is no corpus in {settings.data}")
         if verb in ("export", "verify"):
-            return {"export": _export, "verify": _verify}[verb](settings, given)
-        return uvloop.run({"ingest": _ingest, "search": _search}[verb](settings, given))
-    except BrokenPipeError:  # whoever reads the output has enough; Python would complain once more at its exit
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+            status = {"export": _export, "verify": _verify}[verb](settings, given)
+        else:
+            status = uvloop.run({"ingest": _ingest, "search": _search}[verb](settings, given))
+        sys.stdout.flush()
     except (SettingsError, BundleError, EngineError, StoreError, ServiceError, OSError) as error:
+        if isinstance(error, OSError) and reader.has_gone(error):
+            return reader.GONE
         print(f"serving {verb}: {error}", file=sys.stderr)
         return 2
     except _Failed as error:
@@ -67,6 +68,7 @@ def run(verb: str, arguments: Sequence[str]) -> int:
     except KeyboardInterrupt:
         print(f"serving {verb}: stopped; what was committed is kept, and the same command goes on", file=sys.stderr)
         return 130
+    return status
 
 
 async def _ingest(settings: Settings, given: argparse.Namespace) -> int:

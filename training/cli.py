@@ -9,6 +9,7 @@ from typing import NoReturn
 
 from transformers.utils.logging import disable_progress_bar, set_verbosity_error
 
+from models import reader
 from models.bundle import BundleError
 from models.disk import verdict
 from models.export import ExportError
@@ -85,13 +86,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     disable_progress_bar()  # type: ignore[no-untyped-call]  # transformers' own, one for each file it opens
     set_verbosity_error()  # type: ignore[no-untyped-call]  # no report on weights that pooling does without
     try:
-        return int(options.command(options))
+        status = int(options.command(options))
+        sys.stdout.flush()
+        return status
     except BAD_INPUT as error:
         return _fail(error, 2)
     except (DivergedError, EvaluationError, ExportError) as error:
         return _fail(error, 1)
     except OSError as error:
-        return _fail(*verdict(error))
+        return reader.GONE if reader.has_gone(error) else _fail(*verdict(error))
     except InterruptedRun as error:
         return _fail(f"{error}; the same command with --resume goes on", 130)
     except KeyboardInterrupt:

@@ -1,0 +1,46 @@
+"""`| head`: whoever reads has enough, and no command makes an error of it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from models.reader import GONE, has_gone
+
+
+def _unread(*arguments: str) -> subprocess.CompletedProcess[bytes]:
+    """`python -m` with a stdout whose reader has gone before the first word."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        return subprocess.run(
+            [sys.executable, "-m", *arguments], stdout=writing, stderr=subprocess.PIPE, check=False, timeout=120
+        )
+    finally:
+        os.close(writing)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("training", "list"), ("serving", "openapi")],
+    ids=" ".join,
+)
+def test_a_reader_who_has_gone_hears_nothing_more(arguments: tuple[str, ...]) -> None:
+    done = _unread(*arguments)
+    assert (done.returncode, done.stderr) == (GONE, b"")
+
+
+def test_a_manifest_that_nobody_reads(tiny_bundle: Path) -> None:
+    done = _unread("models", "inspect", str(tiny_bundle))
+    assert (done.returncode, done.stderr) == (GONE, b"")
+
+
+def test_another_pipe_that_broke_is_an_error_as_any() -> None:
+    """stdout is read here, so the error is of something else and must be told."""
+    script = "import sys; from models.reader import has_gone; sys.exit(has_gone(BrokenPipeError()))"
+    assert subprocess.run([sys.executable, "-c", script], stdout=subprocess.PIPE, check=False).returncode == 0
+    assert not has_gone(FileNotFoundError())
