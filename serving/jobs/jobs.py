@@ -138,9 +138,7 @@ class Jobs:
             await whole(self._queue(job, spool, answered))
         return job
 
-    async def _queue(
-        self, job: Job, spool: Spool | None, answered: tuple[Keyed, Callable[[Job], Answer]] | None
-    ) -> None:
+    async def _queue(self, job: Job, spool: Spool | None, answered: Answered | None) -> None:
         def keep() -> None:
             try:
                 self._accepting(job)
