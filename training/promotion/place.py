@@ -19,7 +19,7 @@ from models.disk import fsync, naming
 from training.lock import LockError, locked
 from training.promotion.ledger import Ledger, PromotionError
 
-COPIES = "promoted"
+DEFAULT, COPIES, LEDGER = "default", "promoted", "promotions"
 LOCK = ".promotion.lock"
 SHORT = 12
 """Characters of the fingerprint in the name of a copy."""
@@ -31,19 +31,22 @@ UNABLE = {errno.ENOSYS, errno.EINVAL, errno.ENOTSUP}
 
 @dataclass(frozen=True)
 class Place:
-    """`default`, the path that is served, with the copies and the ledger beside it."""
+    """`default`, the path that is served, with the copies and the ledger beside it, which are its own.
+
+    A folder may have several such paths, `default` and `staging`: what one serves says nothing of the other.
+    """
 
     default: Path
 
     @property
     def copies(self) -> Path:
         """The folder of the copies."""
-        return self.default.parent / COPIES
+        return self._beside(COPIES)
 
     @property
     def ledger(self) -> Ledger:
         """Of all decisions about this place."""
-        return Ledger(self.default.parent / "promotions.jsonl")
+        return Ledger(self._beside(LEDGER, ".jsonl"))
 
     @contextmanager
     def held(self, stream: TextIO) -> Iterator[None]:
@@ -66,7 +69,7 @@ class Place:
         if not self.default.is_symlink():
             return None
         target = self.default.readlink()
-        return target.name if target.parent == Path(COPIES) else None
+        return target.name if target.parent == Path(self.copies.name) else None
 
     def free_name(self, stem: str) -> str:
         """`stem`, or the first of stem-2, stem-3 … that never was taken: the ledger speaks of copies that are gone."""
@@ -85,7 +88,7 @@ class Place:
         """
         with naming(self.default):
             self._aside.unlink(missing_ok=True)
-            self._aside.symlink_to(Path(COPIES) / copy)
+            self._aside.symlink_to(Path(self.copies.name) / copy)
             if self.default.is_dir() and not self.default.is_symlink():
                 _exchange(self._aside, self.default)
             else:
@@ -99,6 +102,11 @@ class Place:
         for path in self.copies.iterdir():
             if ours.fullmatch(path.name) and path.name not in keep:
                 shutil.rmtree(path, ignore_errors=True)
+
+    def _beside(self, name: str, suffix: str = "") -> Path:
+        """`name` for the path `default`; another path's own says whose it is."""
+        own = name if self.default.name == DEFAULT else f"{name}-{self.default.name}"
+        return self.default.with_name(own + suffix)
 
     @property
     def _aside(self) -> Path:
@@ -153,7 +161,7 @@ def check_default(default: Path) -> Place:
     Raises:
         PromotionError: it can't be a link, or something is there that is neither a folder nor a link.
     """
-    if default.name in ("", "..", COPIES):
+    if default.name in ("", "..") or default.name.split("-")[0] == COPIES:
         raise PromotionError(f"--default {default}: not a path where a link can be, such as artifacts/default")
     if default.exists() and not default.is_dir():
         raise PromotionError(f"{default}: not a folder or a link to one; it is left alone")

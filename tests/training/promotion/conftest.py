@@ -79,9 +79,9 @@ def command(artifacts: Path, corpus: Path) -> Command:
     def run(verb: str, *arguments: str) -> int:
         parser = argparse.ArgumentParser()
         commands.add(parser.add_subparsers())
-        given = [verb, *arguments, "--default", str(artifacts / "default")]
+        given = [verb, "--default", str(artifacts / "default"), *arguments]
         if verb == "promote":
-            given[1] = str(artifacts / arguments[0])
+            given[3] = str(artifacts / arguments[0])
             given += [] if "--data" in arguments else ["--corpus", str(corpus)]
         options = parser.parse_args(given)
         return int(options.command(options))

@@ -101,7 +101,7 @@ def test_a_folder_without_a_copy_is_never_removed(artifacts: Path, command: Comm
     assert not uncopied.exists(), "now there is one"
 
 
-@pytest.mark.parametrize("path", [".", "/", "..", "x/..", "artifacts/promoted"])
+@pytest.mark.parametrize("path", [".", "/", "..", "x/..", "artifacts/promoted", "artifacts/promoted-x"])
 def test_a_path_where_no_link_can_be_is_refused(path: str) -> None:
     with pytest.raises(PromotionError, match=r"^--default .*not a path where a link can be") as refused:
         check_default(Path(path))
@@ -123,6 +123,24 @@ def test_the_last_copies_stay_and_the_rest_goes(artifacts: Path, command: Comman
         assert command("rollback") == 0
     with pytest.raises(PromotionError, match="can't go back"):
         command("rollback")
+
+
+def test_two_paths_of_a_folder_are_two_places(artifacts: Path, command: Command) -> None:
+    default, staging = Place(artifacts / "default"), Place(artifacts / "staging.1")
+
+    def serve(name: str, place: Place) -> None:
+        assert command("promote", name, "--margin", "100", "--default", str(place.default)) == 0
+
+    serve("tiny", staging)
+    for name in ("other", "tiny", "other", "tiny", "other", "tiny"):
+        serve(name, default)
+    assert bundle.load(staging.default).manifest.name == "tiny", "no copy of another place's is swept"
+    assert [entry["outcome"] for entry in default.ledger.entries()] == 6 * ["promoted"]
+    assert len(staging.ledger.entries()) == 1
+    with pytest.raises(PromotionError, match="nothing was served before"):
+        command("rollback", "--default", str(staging.default))
+    assert command("rollback", "--default", str(default.default)) == 0
+    assert bundle.load(default.default).manifest.name == "other"
 
 
 def test_after_rollbacks_the_one_before_is_never_swept(artifacts: Path, command: Command) -> None:
