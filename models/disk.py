@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
+import fcntl
+import glob
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from uuid import uuid4
 
 EXHAUSTED = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 """The disk gave out: no other path, and no other argument, would have been better."""
+AT_FDCWD, RENAME_EXCHANGE = -100, 2
+"""Of Linux's renameat2(2)."""
+UNABLE = {errno.ENOSYS, errno.EINVAL, errno.ENOTSUP}
+"""A kernel or a file system that can't exchange two names."""
 
 
 def fsync(path: Path) -> None:
@@ -37,13 +45,15 @@ def make_folder(folder: Path) -> None:
 def replacing(file: Path) -> Iterator[Path]:
     """A path beside `file` to write to; what is there when the block ends well takes the place of `file`.
 
-    A reader, also one after a kill or power loss at any moment, finds the old file or the new, never a part.
+    A reader, also one after a kill or power loss at any moment, finds the old file or the new, never a part. Each of
+    several writers has a path of its own; what a killed one left is swept by the next.
 
     Raises:
         OSError: it can't be written; names `file`.
     """
-    beside = file.with_name(file.name + ".part")
     with naming(file):
+        _sweep(file)
+        beside, descriptor = _part(file)
         try:
             yield beside
             fsync(beside)
@@ -51,6 +61,53 @@ def replacing(file: Path) -> Iterator[Path]:
             fsync(file.parent)
         finally:
             beside.unlink(missing_ok=True)
+            os.close(descriptor)
+
+
+def _part(file: Path) -> tuple[Path, int]:
+    """A new path beside `file`, and the descriptor that keeps `_sweep` from it."""
+    while True:
+        beside = file.with_name(f".{uuid4().hex[:8]}.{file.name}.part")
+        descriptor = os.open(beside, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        if beside.exists():  # else it was swept before it was held
+            return beside, descriptor
+        os.close(descriptor)
+
+
+def _sweep(file: Path) -> None:
+    """Remove what writers left who are gone: nobody holds it any more."""
+    for left in file.parent.glob(f".*.{glob.escape(file.name)}.part"):
+        with suppress(BlockingIOError, FileNotFoundError), held(left):
+            left.unlink()
+
+
+@contextmanager
+def held(path: Path) -> Iterator[None]:
+    """An exclusive lock on a file or folder that its process cannot outlive; BlockingIOError if another one has it."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def exchanged(one: Path, other: Path) -> bool:
+    """Swap what two names lead to, in one step; False, and nothing is changed, where the system can't.
+
+    Raises:
+        OSError: they can't be swapped; names `other`.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    swap = getattr(libc, "renameat2", None)
+    if swap is None:
+        return False
+    if swap(AT_FDCWD, os.fsencode(one), AT_FDCWD, os.fsencode(other), RENAME_EXCHANGE) == 0:
+        return True
+    if (number := ctypes.get_errno()) not in UNABLE:
+        raise OSError(number, os.strerror(number), str(other))
+    return False
 
 
 @contextmanager

@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
-import fcntl
 import glob
-import os
 import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from models.disk import fsync
+from models.disk import exchanged, fsync, held
 
 
 @contextmanager
 def replacing(folder: Path) -> Iterator[Path]:
     """A draft beside `folder` that takes its place when the block ends well, and vanishes when it doesn't.
 
-    A crash between the two renames of the swap leaves the old one whole under a hidden name beside it, from which
-    `restore` brings it back; a killed writer's draft is swept by the next one.
+    Whoever opens `folder`, at any moment and after a kill at any, finds the old one or the new. A file system that
+    can't exchange two names has neither between two renames; a crash there leaves the old one whole under a hidden
+    name, from which `restore` brings it back. A killed writer's draft is swept by the next one.
     """
     _sweep(folder)
     draft = Path(tempfile.mkdtemp(prefix=_prefix(folder), dir=folder.parent))
     try:
-        with _held(draft):
+        with held(draft):
             yield draft
             for path in (*draft.rglob("*"), draft):
                 path.chmod(0o755 if path.is_dir() else 0o644)  # a server may run as another user
@@ -43,10 +42,13 @@ def restore(folder: Path) -> None:
 
 
 def _swap(draft: Path, folder: Path) -> None:
+    """The old one, if there is one, is `draft` afterwards, or gone."""
     previous = _previous(folder)
-    if folder.exists():
+    if not folder.exists():
+        draft.rename(folder)
+    elif not exchanged(draft, folder):
         folder.rename(previous)
-    draft.rename(folder)
+        draft.rename(folder)
     fsync(folder.parent)
     shutil.rmtree(previous, ignore_errors=True)
 
@@ -62,16 +64,5 @@ def _prefix(folder: Path) -> str:
 def _sweep(folder: Path) -> None:
     """Remove drafts whose writers are gone: nobody holds their lock any more."""
     for draft in folder.parent.glob(f"{glob.escape(_prefix(folder))}*"):
-        with suppress(BlockingIOError), _held(draft):
+        with suppress(BlockingIOError), held(draft):
             shutil.rmtree(draft, ignore_errors=True)
-
-
-@contextmanager
-def _held(draft: Path) -> Iterator[None]:
-    """An exclusive lock that its process cannot outlive; BlockingIOError if another one has it."""
-    descriptor = os.open(draft, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
-    finally:
-        os.close(descriptor)

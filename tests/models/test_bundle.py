@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from models import bundle
 from models.bundle import BundleError
+from models.disk import exchanged
 
 
 @pytest.fixture
@@ -152,9 +153,28 @@ def test_two_writers_at_once_do_not_sweep_each_other(copy: Path) -> None:
         raise RuntimeError
 
 
+def test_the_new_bundle_takes_the_old_one_s_place_in_one_step(
+    copy: Path, other_bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = copy.with_name("one"), copy.with_name("other")
+    one.mkdir()
+    other.mkdir()
+    if not exchanged(one, other):
+        pytest.skip("this file system can't exchange two names")
+    one.rmdir()
+    other.rmdir()
+    monkeypatch.setattr(Path, "rename", lambda *_: pytest.fail("there is a moment without the folder"))
+    with bundle.writing(copy) as draft:
+        shutil.copytree(other_bundle, draft, dirs_exist_ok=True)
+    assert bundle.load(copy).manifest == bundle.load(other_bundle).manifest
+    assert [p.name for p in copy.parent.iterdir()] == ["bundle"]
+
+
 def test_a_swap_cut_in_two_is_mended_by_the_next_write(
     copy: Path, tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Where names can't be exchanged."""
+    monkeypatch.setattr("models.draft.exchanged", lambda *_: False)
     rename = Path.rename
 
     def power_fails(self: Path, target: Path) -> Path:

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import errno
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,38 @@ def test_what_was_written_beside_takes_the_place(tmp_path: Path) -> None:
             assert not file.exists() or file.read_text() == "new"
         assert file.read_text() == text
     assert list(tmp_path.iterdir()) == [file]
+
+
+def test_of_two_writers_at_once_neither_has_a_part_of_the_other_s(tmp_path: Path) -> None:
+    file = tmp_path / "a.txt"
+    with replacing(file) as first, first.open("w") as half:
+        half.write("first ")
+        with replacing(file) as second:
+            second.write_text("second")
+        assert file.read_text() == "second"
+        half.write("writer")
+    assert file.read_text() == "first writer"
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_what_a_killed_writer_left_is_swept(tmp_path: Path) -> None:
+    file = tmp_path / "a.txt"
+    script = (
+        "import os, sys; from pathlib import Path; from models.disk import replacing\n"
+        "with replacing(Path(sys.argv[1])) as beside: beside.write_text('half'); os.kill(os.getpid(), 9)\n"
+    )
+    assert subprocess.run([sys.executable, "-c", script, str(file)], check=False).returncode == -9
+    assert len(list(tmp_path.iterdir())) == 1 and not file.exists()
+    with replacing(file) as beside:
+        beside.write_text("whole")
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_a_file_can_be_read_by_whom_the_umask_lets(tmp_path: Path) -> None:
+    with replacing(tmp_path / "a.txt") as beside:
+        beside.write_text("text")
+    (tmp_path / "b.txt").touch()
+    assert (tmp_path / "a.txt").stat().st_mode == (tmp_path / "b.txt").stat().st_mode
 
 
 @pytest.mark.parametrize("end", [ValueError, KeyboardInterrupt])

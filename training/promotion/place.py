@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-import errno
 import os
 import re
 import shutil
@@ -15,7 +13,7 @@ from typing import TextIO
 
 from models import bundle
 from models.bundle import Bundle, BundleError
-from models.disk import fsync, naming
+from models.disk import exchanged, fsync, naming
 from training.lock import LockError, locked
 from training.promotion.ledger import Ledger, PromotionError
 
@@ -23,10 +21,6 @@ DEFAULT, COPIES, LEDGER = "default", "promoted", "promotions"
 LOCK = ".promotion.lock"
 SHORT = 12
 """Characters of the fingerprint in the name of a copy."""
-AT_FDCWD, RENAME_EXCHANGE = -100, 2
-"""Of Linux's renameat2(2)."""
-UNABLE = {errno.ENOSYS, errno.EINVAL, errno.ENOTSUP}
-"""A kernel or a file system that can't exchange two names."""
 
 
 @dataclass(frozen=True)
@@ -142,13 +136,9 @@ def _loaded(folder: Path) -> Bundle | None:
 
 
 def _exchange(link: Path, folder: Path) -> None:
-    """Swap two names at once; by way of a third where that can't be done."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    swap = getattr(libc, "renameat2", None)
-    if swap and swap(AT_FDCWD, os.fsencode(link), AT_FDCWD, os.fsencode(folder), RENAME_EXCHANGE) == 0:
+    """Swap the two names, one after the other where they can't be exchanged."""
+    if exchanged(link, folder):
         return
-    if swap and (number := ctypes.get_errno()) not in UNABLE:
-        raise OSError(number, os.strerror(number), str(folder))
     target = link.readlink()
     link.unlink()
     folder.rename(link)
