@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TextIO
@@ -11,6 +12,7 @@ from typing import Any, TextIO
 import torch
 
 from models import bundle
+from models.bundle import BundleError
 from models.encoder import Encoder
 from training import checkpoint, record
 from training.assembly import initial, loaded, meter_of, step_of
@@ -23,6 +25,7 @@ from training.environment import environment
 from training.evaluation.pairs import STS_TASKS, Subsets, sts_tasks
 from training.hardware import autocast_dtype, named
 from training.interrupt import interruptible
+from training.lock import locked
 from training.loop import Setting, train
 from training.progress import Progress
 from training.publish import Outcome, counts, publish
@@ -41,6 +44,7 @@ def fit(config: RunConfig, stream: TextIO, *, resume: bool = False) -> Outcome:
     Raises:
         RunError: the run's folder holds a run already, or with `resume` none; or the bundle can't be written.
         ValueError: one of the packages' own, naming the file or option: backbone, corpus or data are not usable.
+        LockError: another process trains it.
         DivergedError, InterruptedRun: see `training.loop.train`.
     """
     devices = Devices(config.device)
@@ -56,28 +60,29 @@ def fit(config: RunConfig, stream: TextIO, *, resume: bool = False) -> Outcome:
     folder = Path(config.run)
     if devices.first and not resume:
         record.start(config, surroundings(corpus, devices, autocast))
-    devices.wait()
-    if state.objective.needs.teacher and teacher is None:
-        teacher = _planned_teacher(plan(config), corpus, devices, stream)
-    torch.manual_seed(config.seed + devices.rank)  # dropout: each process draws its own, whatever was drawn before
-    taken_up = checkpoint.load(state, folder, devices, corpus=corpus.census.digest)
+    with locked(folder) if devices.first else nullcontext():
+        devices.wait()
+        if state.objective.needs.teacher and teacher is None:
+            teacher = _planned_teacher(plan(config), corpus, devices, stream)
+        torch.manual_seed(config.seed + devices.rank)  # dropout: each process draws its own, whatever was drawn before
+        taken_up = checkpoint.load(state, folder, devices, corpus=corpus.census.digest)
 
-    setting = Setting(
-        config=config,
-        devices=devices,
-        corpus=corpus,
-        tokenise=tokeniser(state.encoder, teacher, max_length=config.max_length, own=devices.rows),
-        meter=meter_of(state, teacher, devices, autocast),
-        scores=lambda encoder: selection.scores(encoder.encode),
-        metric=selection.metric,
-        folder=folder,
-    )
-    step = step_of(config, state, devices, teacher, autocast)
-    _loop(state, step, setting, _headline(setting, autocast, state.step if taken_up else None), stream)
-    assert state.best is not None, "the loop evaluates before its first step"
-    devices.wait()
-    checkpoint.load_best(state.encoder, state.best, folder)
-    return Outcome(state.encoder.eval().cpu(), state.best, selection.metric, corpus.census, tasks, devices.first)
+        setting = Setting(
+            config=config,
+            devices=devices,
+            corpus=corpus,
+            tokenise=tokeniser(state.encoder, teacher, max_length=config.max_length, own=devices.rows),
+            meter=meter_of(state, teacher, devices, autocast),
+            scores=lambda encoder: selection.scores(encoder.encode),
+            metric=selection.metric,
+            folder=folder,
+        )
+        step = step_of(config, state, devices, teacher, autocast)
+        _loop(state, step, setting, _headline(setting, autocast, state.step if taken_up else None), stream)
+        assert state.best is not None, "the loop evaluates before its first step"
+        devices.wait()
+        checkpoint.load_best(state.encoder, state.best, folder)
+        return Outcome(state.encoder.eval().cpu(), state.best, selection.metric, corpus.census, tasks, devices.first)
 
 
 def _named_teacher(config: RunConfig, state: State, corpus: Corpus, devices: Devices) -> Encoder | None:
@@ -175,8 +180,12 @@ def surroundings(corpus: Corpus, devices: Devices, autocast: torch.dtype | None)
 def _check_folders(config: RunConfig, resume: bool) -> None:
     """A folder that would stop the run at its end stops it before it begins."""
     out = Path(config.out)
-    if out.exists() and not (out / bundle.MANIFEST).exists() and (not out.is_dir() or any(out.iterdir())):
-        raise RunError(f"{out} exists and is not a bundle: choose another --out")
+    try:
+        bundle.refuse_foreign(out)
+    except BundleError as error:
+        raise RunError(f"--out {error}") from error
+    if Path(config.run).resolve().is_relative_to(out.resolve()):
+        raise RunError(f"run: {config.run} is in the folder of the bundle, --out {out}, which holds nothing else")
     if resume:
         record.stored(Path(config.run))
     else:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from training.config import RunConfig
 from training.corpus import CorpusError, open_corpus
 from training.diverged import DivergedError
 from training.evaluation.pairs import DataError
+from training.lock import LockError, locked
 from training.objectives import OBJECTIVES
 from training.objectives.base import Needs, Preset, Recipe
 from training.publish import Outcome, publish, sts_scores
@@ -117,9 +119,44 @@ def test_an_out_folder_that_is_no_bundle_is_refused_before_training(make_config:
     config = make_config()
     Path(config.out).mkdir(parents=True)
     (Path(config.out) / "thesis.txt").write_text("dear")
-    with pytest.raises(RunError, match=r"artifacts/one exists and is not a bundle"):
+    with pytest.raises(RunError, match=r"--out .*artifacts/one: exists and is not a bundle"):
         fitted(config)
     assert not Path(config.run).exists()
+
+
+@pytest.mark.parametrize("spoilt", ["a note in it", "a broken manifest", "a link"])
+def test_what_export_would_refuse_is_refused_before_training(
+    spoilt: str, make_config: MakeConfig, fitted: Fit, tiny_bundle: Path
+) -> None:
+    config = make_config()
+    out = Path(config.out)
+    if spoilt == "a link":
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.symlink_to(tiny_bundle)
+    else:
+        shutil.copytree(tiny_bundle, out)
+        (out / {"a note in it": "notes.txt"}.get(spoilt, "manifest.json")).write_text("{")
+    with pytest.raises(RunError, match=r"^--out .*artifacts/one.*left alone|^--out .*artifacts/one: a link to"):
+        fitted(config)
+    assert not Path(config.run).exists()
+
+
+@pytest.mark.parametrize("inside", [".", "run"])
+def test_a_record_in_the_folder_of_the_bundle_is_refused_before_training(
+    inside: str, make_config: MakeConfig, fitted: Fit
+) -> None:
+    out = Path(make_config().out)
+    with pytest.raises(RunError, match=rf"^run: {out / inside} is in the folder of the bundle, --out {out}"):
+        fitted(make_config(run=str(out / inside)))
+    assert not out.exists()
+
+
+def test_a_run_that_another_process_trains_is_not_taken_up(make_config: MakeConfig, fitted: Fit) -> None:
+    config = make_config()
+    fitted(config)
+    with locked(Path(config.run)), pytest.raises(LockError, match="runs/one: another process is at work there"):
+        fitted(config, resume=True)
+    fitted(config, resume=True)
 
 
 def test_an_out_folder_that_can_not_be_written_is_refused_before_training(

@@ -80,7 +80,7 @@ def test_a_place_for_the_teacher_that_is_taken_is_refused_before_the_run_has_a_f
     config = make_taught()
     Path(plan(config).out).mkdir(parents=True)
     (Path(plan(config).out) / "thesis.txt").write_text("dear")
-    with pytest.raises(RunError, match=r"one-teacher exists and is not a bundle"):
+    with pytest.raises(RunError, match=r"one-teacher: exists and is not a bundle"):
         fitted(config)
     assert not Path(config.run).exists()
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any
 from zipfile import BadZipFile
 
@@ -15,6 +17,8 @@ from training.study.trial import StudyError
 
 Arrays = Mapping[str, NDArray[Any]]
 """(n,) by task."""
+DAMAGE = (OSError, ValueError, EOFError, BadZipFile, RuntimeError, zlib.error, SyntaxError, TokenError)
+"""What reading raises by where a byte is wrong: in the archive, its compression, or the header of an array."""
 
 
 def keep(file: Path, kinds: Mapping[str, Arrays]) -> None:
@@ -33,7 +37,7 @@ def kept(file: Path, *kinds: str) -> tuple[dict[str, NDArray[Any]], ...]:
     try:
         with file.open("rb") as opened, np.load(opened) as arrays:
             found = {name: arrays[name] for name in arrays.files}
-    except (OSError, ValueError, EOFError, BadZipFile) as error:
+    except DAMAGE as error:
         raise StudyError(f"{file}: {error}") from error
     by_kind: dict[str, dict[str, NDArray[Any]]] = {kind: {} for kind in kinds}
     for name, values in found.items():

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
+from models import bundle
 from models.bundle import sha256
 from models.sources import local
 from training.config import RunConfig
@@ -81,7 +82,13 @@ def corpus_digest(files: tuple[str, ...]) -> str:
 
 
 def encoder_digest(folder: Path) -> str:
-    """SHA-256, in hex, of what decides an encoder's vectors, each file by its place and its digest."""
+    """SHA-256, in hex, of what decides an encoder's vectors: a bundle's fingerprint, else each file and its place.
+
+    Raises:
+        BundleError: the folder has a manifest and is not the bundle that it describes.
+    """
+    if (folder / bundle.MANIFEST).exists():
+        return bundle.load(folder).manifest.fingerprint
     return _of(folder, {file for pattern in READ for file in folder.glob(pattern) if file.is_file()})
 
 

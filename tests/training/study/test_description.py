@@ -138,8 +138,9 @@ def test_an_encoder_is_known_by_what_lies_in_its_folder(file: Path, tiny_backbon
     copytree(tiny_backbone, tmp_path / "copy")
     assert known("/encoder") == known("/encoder/") == known("/copy")
     (tmp_path / "copy" / "README.md").write_text("A card, with scores.\n")
-    (tmp_path / "copy" / "manifest.json").write_text("{}")
-    assert known("/copy") == known("/encoder"), "judged or exported anew"
+    (tmp_path / "copy" / "onnx").mkdir()
+    (tmp_path / "copy" / "onnx" / "model.onnx").write_text("a graph")
+    assert known("/copy") == known("/encoder"), "judged, and exported"
     weights = tmp_path / "copy" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1] + b"!")
     assert known("/copy") != known("/encoder"), "pre-trained anew"
