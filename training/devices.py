@@ -11,6 +11,7 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 
+import numpy as np
 import torch
 from accelerate import Accelerator  # type: ignore[import-untyped]
 from accelerate.utils import DistributedDataParallelKwargs  # type: ignore[import-untyped]
@@ -40,6 +41,10 @@ class Devices:
     def first(self) -> bool:
         """Whether this process is the one that reads the judges, reports and writes."""
         return self.rank == 0
+
+    def own_seed(self, seed: int) -> int:
+        """Of what each process draws for itself: the first's is `seed`, another's not that of a run with another seed."""
+        return int(np.random.SeedSequence((seed, self.rank)).generate_state(1)[0]) if self.rank else seed
 
     def rows(self, sentences: int) -> range:
         """The rows of a batch that this process encodes; shares differ by one row at most."""

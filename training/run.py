@@ -64,7 +64,7 @@ def fit(config: RunConfig, stream: TextIO, *, resume: bool = False) -> Outcome:
         devices.wait()
         if state.objective.needs.teacher and teacher is None:
             teacher = _planned_teacher(plan(config), corpus, devices, stream)
-        torch.manual_seed(config.seed + devices.rank)  # dropout: each process draws its own, whatever was drawn before
+        torch.manual_seed(devices.own_seed(config.seed))  # dropout: whatever was drawn before
         taken_up = checkpoint.load(state, folder, devices, corpus=corpus.census.digest)
 
         setting = Setting(

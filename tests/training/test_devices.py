@@ -178,6 +178,15 @@ def test_every_row_belongs_to_one_process_and_shares_differ_by_one() -> None:
         assert max(map(len, shares)) - min(map(len, shares)) <= 1
 
 
+def test_no_process_draws_as_another_one_or_as_one_of_another_seed() -> None:
+    devices = Devices("cpu")
+    drawn = {}
+    for devices.rank, seed in product(range(8), range(20)):
+        drawn[devices.rank, seed] = devices.own_seed(seed)
+    assert len(set(drawn.values())) == len(drawn)
+    assert [drawn[0, seed] for seed in range(20)] == list(range(20))
+
+
 def test_a_batch_too_small_for_the_processes_is_refused(make_config: MakeConfig) -> None:
     devices = Devices("cpu")
     devices.count = 3
