@@ -43,7 +43,7 @@ class Devices:
         return self.rank == 0
 
     def own_seed(self, seed: int) -> int:
-        """Of what each process draws for itself: the first's is `seed`, another's not that of a run with another seed."""
+        """Of what each process draws for itself: the first's is `seed`, another's not that of another run's first."""
         return int(np.random.SeedSequence((seed, self.rank)).generate_state(1)[0]) if self.rank else seed
 
     def rows(self, sentences: int) -> range:
