@@ -111,6 +111,6 @@ artifacts/default/manifest.json: | $(STAMP)
 	@$(BIN)/python -m models export minilm --out artifacts/default --name minilm
 
 artifacts/%/manifest.json: | $(STAMP)
-	@echo "artifacts/$* is not there: make train MODEL=<objective> or make export MODEL=$* BACKBONE=<folder> makes it" >&2; exit 2
+	@echo "artifacts/$* is no bundle: make train MODEL=<objective> or make export MODEL=$* BACKBONE=<folder> makes it" >&2; exit 2
 
 .PHONY: help serve test setup check format train pretrain evaluate export optimum clients encoders promote rollback benchmark clean

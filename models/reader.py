@@ -6,8 +6,8 @@ import os
 import select
 import sys
 
-GONE = 1
-"""The exit status of a command whose reader has gone: what it had to say was not read to its end."""
+GONE = 141
+"""The exit status of a command whose reader has gone: what a shell tells of a program that SIGPIPE has ended."""
 
 
 def has_gone(error: OSError) -> bool:

@@ -25,6 +25,7 @@ from serving.finding import Hit, Mode, Wanted
 from serving.indexes.saved import damage
 from serving.ingest import Options
 from serving.ingest.chunking import asked_chunking
+from serving.ingestion import check_fits
 from serving.jobs import Duplicate, Job
 from serving.names import check_corpus_name
 from serving.ports import EngineError, Stemming, Store, StoreError
@@ -81,12 +82,19 @@ async def _ingest(settings: Settings, given: argparse.Namespace) -> int:
         chunk_tokens=given.chunk_tokens,
         chunk_overlap=given.chunk_overlap,
     )
-    asked_chunking(given.chunk_tokens, given.chunk_overlap)
+    chunking = asked_chunking(given.chunk_tokens, given.chunk_overlap)
     with given.file.open("rb") as file:
         async with _service(settings) as service:
             created = await service.library.on(
                 lambda corpora: corpora.create(given.corpus, stemming=given.stemming), of=given.corpus
             )
+            try:
+                async with service.library.encoder_of(given.corpus) as embedder:
+                    check_fits(chunking, embedder)
+            except ServiceError:
+                if created:
+                    await service.library.on(lambda corpora: corpora.drop(given.corpus), of=given.corpus)
+                raise
             spool = service.jobs.spool()
             while piece := await asyncio.to_thread(file.read, PIECE):
                 await spool.write(piece)

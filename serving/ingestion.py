@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from serving.errors import Invalid
 from serving.ingest import Checked, Options, checked, names_within, rows
 from serving.ingest.documents import empty, unrepeated
 from serving.jobs import Running
@@ -23,6 +24,7 @@ from serving.ports import Chunking
 from serving.settings import Settings
 
 if TYPE_CHECKING:
+    from serving.embedder import Embedder
     from serving.library import Library
     from serving.service import Service
 
@@ -49,6 +51,20 @@ async def ingest(service: Service, job: Running) -> dict[str, Any]:
         await job.checkpoint(0, 0)
     await _store(service.library, job, upload, left_out)
     return {"count": job.done}
+
+
+def check_fits(chunking: Chunking | None, embedder: Embedder) -> None:
+    """Refuse passages that would be embedded in part.
+
+    Raises:
+        Invalid: `embedder` reads fewer tokens.
+    """
+    if chunking is None:
+        return
+    added = len(embedder.engine.pieces([""], special_tokens=True)[0])
+    most = embedder.manifest.max_length - added
+    if chunking.tokens > most:
+        raise Invalid(f"the encoder of the corpus reads {most} tokens", field="chunk_tokens")
 
 
 @dataclass(frozen=True)

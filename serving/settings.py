@@ -42,7 +42,8 @@ class SettingsError(ValueError):
 
 
 class Settings(BaseSettings):
-    """Serve embeddings and semantic search over HTTP. `python -m serving keys --help` is about API keys."""
+    """Serve embeddings and semantic search over HTTP. For corpora without a server: `python -m serving
+    ingest|search|export|verify --help`; for API keys: `keys --help`; `openapi` prints the API."""
 
     model_config = SettingsConfigDict(
         env_prefix="ISOSPHERE_",

@@ -13,6 +13,8 @@ from training.corpus import OPENERS, CorpusError, lines
 from training.sentences import WORDS, split
 
 JSON_LINES = (".jsonl", ".ndjson")
+UNREAD = (".csv", ".tsv", ".json")
+"""Formats that would pass for text: a line of theirs is no paragraph."""
 
 
 @dataclass(frozen=True)
@@ -54,10 +56,14 @@ def texts(files: Iterable[Path]) -> Iterator[str]:
     Files may be packed, .gz or .xz.
 
     Raises:
-        CorpusError: a file can't be read, or a line of JSON has no text.
+        CorpusError: a file can't be read or is of another format, or a line of JSON has no text.
     """
     for file in files:
         kind = file.with_suffix("").suffix if file.suffix in OPENERS else file.suffix
+        if kind in UNREAD:
+            raise CorpusError(
+                f"{file}: {kind} is not read here: make it .jsonl, an object with title and text a line, or text"
+            )
         yield from _documents(file) if kind in JSON_LINES else _paragraphs(file)
 
 

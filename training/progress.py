@@ -40,13 +40,13 @@ class Progress:
         if self._started is None:
             self._started = now - seconds
         if self._bar is not None:
-            self._bar.set_postfix_str(f"loss {loss:.4f}, {speed:.0f} sentences/s", refresh=False)
+            self._bar.set_postfix_str(f"loss {loss:#.4g}, {speed:.0f} sentences/s", refresh=False)
             self._bar.update()
         elif now - self._last_line >= LINE_EVERY or self._done == self._total:
             self._last_line = now
             per_step = (now - self._started) / (self._done - self._done_before)
             left = timedelta(seconds=round(per_step * (self._total - self._done)))
-            self.say(f"step {self._done}/{self._total}: loss {loss:.4f}, {speed:.0f} sentences/s, {left} left")
+            self.say(f"step {self._done}/{self._total}: loss {loss:#.4g}, {speed:.0f} sentences/s, {left} left")
 
     def say(self, line: str) -> None:
         """A line of its own, above the bar if there is one."""

@@ -93,7 +93,7 @@ def begun(folder: Path) -> bool:
 def refuse_second(folder: Path) -> None:
     """Raises `RunError` if `folder` holds a run."""
     if begun(folder):
-        raise RunError(f"{folder} holds a run already: --resume it, remove it, or choose another --set run=FOLDER")
+        raise RunError(f"{folder} holds a run already: --resume it, remove it, or name another --out")
 
 
 def stored(folder: Path) -> RunConfig:

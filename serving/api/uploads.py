@@ -17,20 +17,19 @@ from serving.api.jobs import ACCEPTED, submitted
 from serving.api.request_body import BoundedRequest
 from serving.api.route import StreamedRoute, charset, media_type, while_connected
 from serving.api.schemas import lower
-from serving.embedder import Embedder
 from serving.encoding import content_coding
-from serving.errors import Invalid, UnsupportedMedia
+from serving.errors import UnsupportedMedia
 from serving.ingest import Options, Upload, names_within, read_upload, rows
 from serving.ingest.chunking import MIN_TOKENS, asked_chunking
 from serving.ingest.documents import random_names
 from serving.ingest.multipart import FilePart
+from serving.ingestion import check_fits
 from serving.jobs import Answer, Keyed, Spool
 from serving.jobs.idempotency import check_key
 from serving.jobs.job import digest_of
 from serving.jobs.spool import IN_MEMORY
 from serving.jobs.threads import in_thread
 from serving.names import MAX_ID_BYTES
-from serving.ports import Chunking
 from serving.service import Service
 
 router = APIRouter(prefix="/corpora/{name}/documents", tags=["documents"], route_class=StreamedRoute)
@@ -126,7 +125,7 @@ async def add(
     assert isinstance(request, BoundedRequest), "StreamedRoute makes it"
     key = None if idempotency_key is None else check_key(idempotency_key)
     async with service.library.encoder_of(name) as embedder:
-        _check_fits(asked_chunking(options["chunk_tokens"], options["chunk_overlap"]), embedder)
+        check_fits(asked_chunking(options["chunk_tokens"], options["chunk_overlap"]), embedder)
     async with service.jobs.spool() as spool:
         async with service.receiving():
             upload = await _received(request, spool, options)
@@ -182,15 +181,6 @@ async def _received(request: BoundedRequest, spool: Spool, how: dict[str, Any]) 
 
     await request.arrive(take, limit, IN_MEMORY)
     return Options.of_part(PurePath(part.finish()), part.media, **how)
-
-
-def _check_fits(chunking: Chunking | None, embedder: Embedder) -> None:
-    if chunking is None:
-        return
-    added = len(embedder.engine.pieces([""], special_tokens=True)[0])
-    most = embedder.manifest.max_length - added
-    if chunking.tokens > most:
-        raise Invalid(f"the encoder of the corpus reads {most} tokens", field="chunk_tokens")
 
 
 def _caller(request: Request) -> str:

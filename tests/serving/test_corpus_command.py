@@ -101,6 +101,7 @@ def test_the_file_that_is_wrong_is_named_and_nothing_is_kept(
         ("ingest", ["nope.csv", "--corpus", "c"], "nope.csv"),
         ("ingest", ["{file}", "--corpus", "../c"], "corpus name"),
         ("ingest", ["{file}", "--corpus", "c", "--chunk-tokens", "3"], "chunk_tokens"),
+        ("ingest", ["{file}", "--corpus", "c", "--chunk-tokens", "5000"], "the encoder of the corpus reads"),
         ("search", ["a", "--corpus", "c"], "no corpus"),
         ("search", ["a", "--corpus", "c", "--filter", "{"], "filter"),
         ("search", ["a", "--corpus", "c", "-k", "0"], "-k: must be 1 to 1000"),

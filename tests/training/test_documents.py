@@ -74,6 +74,15 @@ def test_a_broken_line_is_named_and_nothing_is_written(line: str, message: str, 
     assert corpus.read_text() == "as it was\n" and len(list(tmp_path.iterdir())) == 2
 
 
+@pytest.mark.parametrize("name", ["a.csv", "a.tsv", "a.json", "a.csv.gz"])
+def test_a_format_whose_lines_are_no_paragraphs_is_refused(name: str, tmp_path: Path) -> None:
+    file, corpus = tmp_path / name, tmp_path / "out.txt"
+    file.write_text('id,text\n1,"The committee has met on every Monday of the year."\n')
+    with pytest.raises(CorpusError, match=rf"{name}: \.(csv|tsv|json) is not read"):
+        write([file], corpus)
+    assert not corpus.exists()
+
+
 def test_what_holds_no_sentence_or_would_be_overwritten_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "a.txt"
     file.write_text("x = 1\n")

@@ -26,7 +26,7 @@ def test_plain_lines_where_there_is_no_terminal(monkeypatch: pytest.MonkeyPatch)
     shown.advance(0.125, sentences=64, seconds=2.0)
     shown.close()
     assert stream.getvalue().splitlines() == [
-        "step 11/14: loss 1.0000, 64 sentences/s, 0:00:03 left",
+        "step 11/14: loss 1.000, 64 sentences/s, 0:00:03 left",
         "step 13/14: loss 0.2500, 64 sentences/s, 0:00:02 left",  # none after two seconds, one after six
         "step 14/14: loss 0.1250, 51 sentences/s, 0:00:00 left",
     ]

@@ -40,7 +40,9 @@ def add(commands: Any) -> None:
     _add_folder(command)
 
     command = actions.add_parser("sentences", help="documents as a corpus to train on, a sentence a line")
-    command.add_argument("files", nargs="+", type=Path, metavar="FILE", help="text, or .jsonl with title and text")
+    command.add_argument(
+        "files", nargs="+", type=Path, metavar="FILE", help="text, or .jsonl (.ndjson) with title and text"
+    )
     command.add_argument("--out", type=Path, required=True, metavar="FILE", help="the corpus to write")
     command.set_defaults(command=sentences)
 
