@@ -4,7 +4,7 @@ import json
 import shutil
 import warnings
 from collections.abc import Callable
-from itertools import pairwise
+from itertools import islice, pairwise, product
 from pathlib import Path
 from statistics import mode
 
@@ -24,6 +24,7 @@ from training.pretraining.model import MaskedLM, Questions, initial
 from training.pretraining.sequences import START, parts
 from training.pretraining.step import Step, judged, optimiser_of
 
+WORDS = ("man", "woman", "dog", "cat", "bird", "fish", "horse", "guitar", "river", "city")
 TINY = {"layers": 2, "width": 32, "heads": 2, "max_length": 32, "batch_size": 6, "device": "cpu", "precision": "fp32"}
 
 
@@ -46,6 +47,11 @@ def model(config: PretrainConfig) -> MaskedLM:
 
 def batches_of(config: PretrainConfig, model: MaskedLM) -> Batches:
     return Batches(config, model, open_corpus(config.corpus), Devices("cpu"))
+
+
+def step_of(model: MaskedLM, *, clip_norm: float = 1.0) -> Step:
+    state = State(model, optimiser_of(model, learning_rate=1, weight_decay=0))
+    return Step(state, Devices("cpu"), clip_norm=clip_norm, precision=None)
 
 
 def gradients(model: MaskedLM, loss: Callable[[], Tensor]) -> tuple[float, dict[str, Tensor]]:
@@ -116,20 +122,76 @@ def test_a_batch_in_chunks_has_the_loss_and_the_gradient_of_the_whole(config: Pr
         changed = config.override({"chunk_size": size})
         batch: Batch = next(batches_of(changed, model).after(0, START))
         assert len(batch.chunks) == {None: 1, 1: 6, 4: 2}[size]
-        step = Step(
-            State(model, optimiser_of(model, learning_rate=1, weight_decay=0)),
-            Devices("cpu"),
-            clip_norm=1,
-            precision=None,
-        )
         model.zero_grad()
-        values = step.gradients(batch)
+        values = step_of(model).gradients(batch)
         assert values["loss"] == pytest.approx(judged(model, batch.chunks, None)["masked_loss"], rel=1e-6)
         assert values["accuracy"] == pytest.approx(judged(model, batch.chunks, None)["masked_accuracy"], rel=1e-6)
         found.append({name: w.grad.clone() for name, w in model.named_parameters() if w.grad is not None})
     for other in found[1:]:
         for name, gradient in other.items():
             torch.testing.assert_close(gradient, found[0][name], rtol=1e-8, atol=1e-12, msg=name)
+
+
+def test_a_step_goes_as_far_as_the_learning_rate_of_the_moment(config: PretrainConfig, model: MaskedLM) -> None:
+    batch, step = next(batches_of(config, model).after(0, START)), step_of(model)
+    for rate in (0.0, 0.01):
+        before = [weight.detach().clone() for weight in model.parameters()]
+        step(batch, rate)
+        furthest = max((now - then).abs().max().item() for now, then in zip(model.parameters(), before, strict=True))
+        assert furthest == pytest.approx(rate, rel=1e-3), "as Adam's does while the gradient stays the same"
+
+
+def test_a_gradient_is_no_longer_than_the_norm_to_clip_at(config: PretrainConfig, model: MaskedLM) -> None:
+    batch = next(batches_of(config, model).after(0, START))
+    found = {}
+    for clip_norm in (1e-3, 1e6):
+        values = step_of(model, clip_norm=clip_norm)(batch, 0.0)
+        left = torch.nn.utils.get_total_norm([w.grad for w in model.parameters() if w.grad is not None])
+        found[clip_norm] = (values["gradient_norm"].item(), left.item())
+    whole = found[1e6][1]
+    assert whole > 1e-3, "so that there is something to clip"
+    assert found[1e6] == pytest.approx((whole, whole))
+    assert found[1e-3] == pytest.approx((whole, 1e-3), rel=1e-3)
+
+
+@pytest.fixture
+def even(config: PretrainConfig, tmp_path: Path) -> PretrainConfig:
+    """Every sentence is [CLS], two words of a token each and [SEP]: all batches look alike but for the words."""
+    file = tmp_path / "even.txt"
+    file.write_text("".join(f"{one} {other}\n" for one, other in product(WORDS, repeat=2)))
+    return config.override({"corpus": (str(file),)})
+
+
+def test_what_is_hidden_depends_on_the_seed_and_the_step(even: PretrainConfig, model: MaskedLM) -> None:
+    def places(seed: int) -> list[list[int]]:
+        batches = islice(batches_of(even.override({"seed": seed}), model).after(0, START), 2)
+        return [batch.chunks[0].places.tolist() for batch in batches]
+
+    first, second = places(1)
+    assert places(1) == [first, second]
+    assert first != second
+    assert first != places(2)[0]
+
+
+@pytest.mark.parametrize("share", [0.15, 0.4])
+def test_the_share_of_the_run_is_hidden(share: float, even: PretrainConfig, model: MaskedLM) -> None:
+    changed = even.override({"share": share})
+    batch = next(batches_of(changed, model).after(0, START))
+    words = changed.batch_size * changed.max_length // 2
+    assert batch.hidden == sum(len(chunk.labels) for chunk in batch.chunks) == round(share * words)
+
+
+def test_the_dropout_of_the_run_is_the_models_and_is_off_while_it_is_judged(config: PretrainConfig) -> None:
+    model = initial(config.override({"dropout": 0.3}), torch.device("cpu"))
+    architecture = model.bert.config
+    assert (architecture.hidden_dropout_prob, architecture.attention_probs_dropout_prob) == (0.3, 0.3)
+    held_out = batches_of(config, model).held_out()
+    model.train()
+    first, again = (judged(model, held_out, None) for _ in range(2))
+    assert first == again
+    assert model.training
+    loss, other = (model(*held_out[0])[0].item() for _ in range(2))
+    assert loss != other, "as it is while training"
 
 
 def test_what_is_held_out_is_asked_whole_and_the_same_whatever_the_seed(
