@@ -22,8 +22,8 @@ RECORD = "pretraining.json"
 
 def check(folder: Path) -> None:
     """Raises `RunError` if a model could not be put there at the end; another one that was pre-trained gives way."""
-    if folder.exists() and not (folder / RECORD).exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise RunError(f"{folder} exists and is not a pre-trained model: choose another --out")
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        _refuse_foreign(folder)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         TemporaryDirectory(dir=folder.parent).cleanup()
@@ -43,9 +43,40 @@ def publish(config: PretrainConfig, model: MaskedLM, census: Census) -> None:
     with replacing(out) as draft:
         model.bert.save_pretrained(draft, max_shard_size="100GB")
         save_tokenizer(model.tokenizer, draft)
-        made = {"config": asdict(config), "environment": environment(), "corpus": counts(census), "curve": curve}
-        record.write_whole(draft / RECORD, json.dumps(made, indent=2) + "\n")
         record.write_whole(draft / "README.md", _page(config, census, curve[-1]))
+        made = {
+            "config": asdict(config),
+            "environment": environment(),
+            "corpus": counts(census),
+            "curve": curve,
+            "files": sorted(_files(draft)),
+        }
+        record.write_whole(draft / RECORD, json.dumps(made, indent=2) + "\n")
+
+
+def _refuse_foreign(folder: Path) -> None:
+    """Only what a run put there may be replaced, for replacing deletes it."""
+    if not (folder / RECORD).is_file():
+        raise RunError(f"{folder} exists and is not a pre-trained model: choose another --out")
+    if foreign := sorted(_files(folder) - _written(folder / RECORD)):
+        raise RunError(
+            f"{folder / foreign[0]}: not part of the model there, which is therefore left alone: choose another --out"
+        )
+
+
+def _written(file: Path) -> set[str]:
+    """The files of a model, by its record."""
+    try:
+        return {RECORD, *json.loads(file.read_text(encoding="utf-8"))["files"]}
+    except (OSError, ValueError, KeyError, TypeError):
+        raise RunError(
+            f"{file}: does not list the files of the model, which is therefore left alone: choose another --out"
+        ) from None
+
+
+def _files(folder: Path) -> set[str]:
+    """Relative paths of all that is no folder; a link is none."""
+    return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_symlink() or not path.is_dir()}
 
 
 def _page(config: PretrainConfig, census: Census, last: dict[str, float]) -> str:

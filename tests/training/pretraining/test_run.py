@@ -208,6 +208,33 @@ def test_folders_that_are_taken(small: list[str], capsys: Capture) -> None:
     assert call(*small, "--resume") == 0, "a run that ended only leaves its model again"
 
 
+@pytest.mark.parametrize("name", ["notes.txt", "tuned/model.safetensors"])
+def test_a_model_that_something_else_lies_in_is_left_alone(name: str, small: list[str], capsys: Capture) -> None:
+    assert call(*small) == 0
+    again = (*small, "--set", "run=runs/again")
+    assert call(*again) == 0, "alone it gives way"
+    notes = Path("artifacts/mlm", name)
+    notes.parent.mkdir(exist_ok=True)
+    notes.write_text("dear")
+    capsys.readouterr()
+    assert call(*small, "--set", "run=runs/third") == 2
+    err = capsys.readouterr().err
+    assert f"artifacts/mlm/{name}: not part of the model there" in err and err.count("\n") == 1
+    assert notes.read_text() == "dear"
+    assert not Path("runs/third").exists(), "refused before it began"
+
+
+@pytest.mark.parametrize("record", ["{}", '{"files": 5}', "[", "[]"])
+def test_a_model_whose_files_are_not_known_is_left_alone(record: str, small: list[str], capsys: Capture) -> None:
+    file = Path("artifacts/mlm", RECORD)
+    file.parent.mkdir(parents=True)
+    file.write_text(record)
+    assert call(*small) == 2
+    err = capsys.readouterr().err
+    assert f"{file}: does not list the files of the model" in err and err.count("\n") == 1
+    assert file.read_text() == record
+
+
 def test_what_a_crash_left_beside_the_model_is_cleared_and_what_came_meanwhile_is_kept(
     small: list[str], capsys: Capture
 ) -> None:
