@@ -22,6 +22,8 @@ RECORD = "pretraining.json"
 
 def check(folder: Path) -> None:
     """Raises `RunError` if a model could not be put there at the end; another one that was pre-trained gives way."""
+    if folder.is_symlink():
+        raise RunError(f"--out {folder}: a link to {folder.readlink()}; name the folder itself")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         _refuse_foreign(folder)
     try:

@@ -224,6 +224,20 @@ def test_a_model_that_something_else_lies_in_is_left_alone(name: str, small: lis
     assert not Path("runs/third").exists(), "refused before it began"
 
 
+@pytest.mark.parametrize("there", [True, False])
+def test_a_link_is_not_replaced_by_a_model(there: bool, small: list[str], capsys: Capture) -> None:
+    Path("artifacts").mkdir()
+    link, disk = Path("artifacts/mlm"), Path("disk")
+    link.symlink_to("../disk")
+    if there:
+        disk.mkdir()
+    assert call(*small) == 2
+    err = capsys.readouterr().err
+    assert "--out artifacts/mlm: a link to ../disk; name the folder itself" in err and err.count("\n") == 1
+    assert link.is_symlink() and disk.exists() is there
+    assert not Path("runs").exists(), "refused before it began"
+
+
 @pytest.mark.parametrize("record", ["{}", '{"files": 5}', "[", "[]"])
 def test_a_model_whose_files_are_not_known_is_left_alone(record: str, small: list[str], capsys: Capture) -> None:
     file = Path("artifacts/mlm", RECORD)
