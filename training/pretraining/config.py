@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any, Literal, Self
 
 from training.config import LEAST_LENGTH, ConfigError, checked, place
@@ -79,6 +80,8 @@ class PretrainConfig:
             raise ConfigError(f"heads: a width of {self.width} is not to be divided among {self.heads}")
         if self.max_length < LEAST_LENGTH:
             raise ConfigError(f"max_length: {self.max_length} leaves no room between the special tokens")
+        if Path(self.run).resolve().is_relative_to(Path(self.out).resolve()):
+            raise ConfigError(f"run: {self.run} would lie in out, {self.out}, which holds the model and nothing else")
 
     def rate(self, step: int) -> float:
         """The learning rate of a step, the first one being 0: linear warm-up, then linear decay to zero."""

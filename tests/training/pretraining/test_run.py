@@ -265,6 +265,21 @@ def test_what_a_crash_left_beside_the_model_is_cleared_and_what_came_meanwhile_i
     assert Path("artifacts/mlm/chapter.txt").read_text() == "dear"
 
 
+@pytest.mark.parametrize("run", ["artifacts/x", "artifacts/x/run", "artifacts/../artifacts/x/run"])
+def test_a_record_inside_the_model_is_refused(run: str, small: list[str], capsys: Capture) -> None:
+    assert call(*small, "--out", "artifacts/x", "--set", f"run={run}") == 2
+    err = capsys.readouterr().err
+    assert f"run: {run} would lie in out, artifacts/x" in err and err.count("\n") == 1
+    assert not Path("artifacts").exists(), "refused before it began"
+
+
+def test_the_model_may_lie_beside_its_record(small: list[str]) -> None:
+    arguments = (*small, "--out", "runs/mlm/model", "--set", "run=runs/mlm")
+    assert call(*arguments) == 0
+    assert call(*arguments, "--resume") == 0
+    assert Path("runs/mlm/model", RECORD).exists() and len(metrics("runs/mlm")) == 9
+
+
 def test_a_checkpoint_of_another_run_is_refused(small: list[str], corpus_file: Path, capsys: Capture) -> None:
     assert call(*small) == 0
     checkpoint = Path("runs/mlm/checkpoint.safetensors")
