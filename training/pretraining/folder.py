@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -45,7 +46,7 @@ def publish(config: PretrainConfig, model: MaskedLM, census: Census) -> None:
     with replacing(out) as draft:
         model.bert.save_pretrained(draft, max_shard_size="100GB")
         save_tokenizer(model.tokenizer, draft)
-        record.write_whole(draft / "README.md", _page(config, census, curve[-1]))
+        record.write_whole(draft / "README.md", _page(config, census, curve))
         made = {
             "config": asdict(config),
             "environment": environment(),
@@ -81,9 +82,8 @@ def _files(folder: Path) -> set[str]:
     return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_symlink() or not path.is_dir()}
 
 
-def _page(config: PretrainConfig, census: Census, last: dict[str, float]) -> str:
+def _page(config: PretrainConfig, census: Census, curve: Sequence[Mapping[str, float]]) -> str:
     corpus = " ".join(Path(file).name for file in config.corpus) or "the documentation inside CPython"
-    loss, accuracy = last["masked_loss"], last["masked_accuracy"]
     return f"""---
 library_name: transformers
 pipeline_tag: fill-mask
@@ -96,8 +96,19 @@ pre-trained from random weights by Isosphere as a masked language model: whole w
 {config.steps} steps of {config.batch_size} sequences of {config.max_length} tokens.
 Corpus: {census.sentences} sentences of {corpus}.
 
-On {len(census.held_out)} sentences that it was not trained on: {loss:.4f} nats a hidden token, {accuracy:.1%} of them
-named right. `{RECORD}` has the configuration, the machine and the curve.
+{_judged(config, census, curve)}`{RECORD}` has the configuration, the machine and the curve.
 
 It is no sentence encoder yet: `python -m training train simcse --backbone {config.out}` makes one.
 """
+
+
+def _judged(config: PretrainConfig, census: Census, curve: Sequence[Mapping[str, float]]) -> str:
+    """What the last step came to; nothing where the metrics of a run that ended were lost."""
+    last = [each for each in curve if each["step"] == config.steps]
+    if not last:
+        return ""
+    loss, accuracy = last[-1]["masked_loss"], last[-1]["masked_accuracy"]
+    return (
+        f"On {len(census.held_out)} sentences that it was not trained on: {loss:.4f} nats a hidden token, "
+        f"{accuracy:.1%} of them\nnamed right. "
+    )

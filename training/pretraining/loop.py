@@ -14,6 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from models.disk import fsync, naming
 from training.batches import ahead
 from training.devices import Devices
 from training.diverged import DivergedError, listed
@@ -25,7 +26,7 @@ from training.pretraining.config import PretrainConfig
 from training.pretraining.model import Questions
 from training.pretraining.step import Step, judged
 from training.progress import Progress
-from training.record import Write
+from training.record import METRICS, Write
 from training.speed import FIGURES, Work
 
 
@@ -89,7 +90,7 @@ def pretrain(
                 _evaluate(state, setting, held_out, record, progress)
             interrupted = state.step < config.steps and any(devices.each(stop()))
             if due or interrupted:
-                checkpoint.save(state, setting.folder, devices, corpus=setting.digest)
+                _save(state, setting)
             if interrupted:
                 raise InterruptedRun(f"stopped after step {state.step} of {config.steps}")
             since = time.perf_counter()
@@ -124,3 +125,12 @@ def _evaluate(state: State, setting: Setting, held_out: Sequence[Questions], rec
     scores = judged(state.model, held_out, setting.precision)
     record("evaluation", state.step, scores)
     progress.say(f"step {state.step}: {listed({name: round(value, 4) for name, value in scores.items()})}")
+
+
+def _save(state: State, setting: Setting) -> None:
+    """The metrics first: those before the checkpoint are not written again by a run that goes on from it."""
+    if setting.devices.first:
+        metrics = setting.folder / METRICS
+        with naming(metrics):
+            fsync(metrics)
+    checkpoint.save(state, setting.folder, setting.devices, corpus=setting.digest)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import shutil
 import signal
 from pathlib import Path
@@ -18,6 +19,7 @@ from transformers import AutoModelForMaskedLM, PreTrainedTokenizerFast
 from models.encoder import Encoder
 from training import cli
 from training.corpus import open_corpus
+from training.pretraining import checkpoint
 from training.pretraining.config import PretrainConfig
 from training.pretraining.folder import RECORD, publish
 from training.pretraining.model import initial
@@ -278,6 +280,35 @@ def test_the_model_may_lie_beside_its_record(small: list[str]) -> None:
     assert call(*arguments) == 0
     assert call(*arguments, "--resume") == 0
     assert Path("runs/mlm/model", RECORD).exists() and len(metrics("runs/mlm")) == 9
+
+
+@pytest.mark.parametrize("left", [0, 1])
+def test_a_run_that_ended_leaves_its_model_again_though_its_metrics_were_lost(left: int, small: list[str]) -> None:
+    assert call(*small) == 0
+    file, page = Path("runs/mlm/metrics.jsonl"), Path("artifacts/mlm/README.md")
+    whole = page.read_text()
+    assert "nats a hidden token" in whole
+    lines = file.read_bytes().splitlines(keepends=True)
+    file.write_bytes(b"".join(lines[:left]) + b"\0" * 400)  # as power loss leaves it
+    assert call(*small, "--resume") == 0
+    assert len(json.loads(Path("artifacts/mlm", RECORD).read_text())["curve"]) == left
+    assert page.read_text() == re.sub(r"On 12 sentences .*?named right\. ", "", whole, flags=re.DOTALL)
+
+
+def test_metrics_are_on_disk_before_the_checkpoint_that_follows_them(
+    small: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+    save = checkpoint.save
+
+    def saved(*arguments: Any, **named: Any) -> None:
+        told.append("checkpoint")
+        save(*arguments, **named)
+
+    monkeypatch.setattr("training.pretraining.loop.fsync", lambda file: told.append(file.name))
+    monkeypatch.setattr(checkpoint, "save", saved)
+    assert call(*small) == 0
+    assert told == 2 * ["metrics.jsonl", "checkpoint"]
 
 
 def test_a_checkpoint_of_another_run_is_refused(small: list[str], corpus_file: Path, capsys: Capture) -> None:
