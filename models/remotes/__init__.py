@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from models.remotes.base import Remote
+from models.remotes.credentials import without_user
 
 HUB = "hf://"
 
@@ -22,12 +23,14 @@ def named(place: str, *, revision: str | None = None, private: bool = False, mes
         from models.remotes.hub import Hub
 
         name, _, at = repository.partition("@")
+        if ":" in name:
+            raise ValueError(f"{HUB}…: names a repository, no user and no token; `hf auth login` or HF_TOKEN has those")
         if at and revision:
             raise ValueError(f"{place}: names a revision, and so does --revision {revision}")
         return Hub(name, revision=at or revision, private=private, message=message)
     given = {"--revision": revision, "--private": private, "--message": message}
     if foreign := [option for option, value in given.items() if value]:
-        raise ValueError(f"{foreign[0]}: only the hub knows it, and {place} is not on the hub")
+        raise ValueError(f"{foreign[0]}: only the hub knows it, and {without_user(place)} is not on the hub")
     from models.remotes.filesystem import Filesystem
 
     return Filesystem(place)

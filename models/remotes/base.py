@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence, Set
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
 from models.disk import EXHAUSTED
+from models.remotes.credentials import hidden
 
 
 class RemoteError(RuntimeError):
@@ -18,7 +19,7 @@ class Remote(Protocol):
     """The files of one bundle elsewhere, by their names in the manifest. Each method may raise `RemoteError`."""
 
     def __str__(self) -> str:
-        """The place as its user knows it."""
+        """The place as its user knows it, but for a password."""
 
     def files(self) -> set[str]:
         """What is there; nothing where there is no such place yet."""
@@ -40,8 +41,11 @@ class Remote(Protocol):
 
 
 @contextmanager
-def told(remote: Remote) -> Iterator[None]:
-    """What goes wrong in the block is told as a `RemoteError` in one line; a disk of ours that gives out is not."""
+def told(remote: Remote, secret: Set[str] = frozenset()) -> Iterator[None]:
+    """What goes wrong in the block is told as a `RemoteError` in one line, without what is `secret`.
+
+    A disk of ours that gives out is told as it is.
+    """
     try:
         yield
     except RemoteError:
@@ -51,5 +55,10 @@ def told(remote: Remote) -> Iterator[None]:
     ) as error:  # those of the hub's client, of each file system and of their transports: no common class
         if isinstance(error, OSError) and error.errno in EXHAUSTED:
             raise
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        raise RemoteError(f"{remote}: {lines[0] if lines else type(error).__name__}") from error
+        raise failure(remote, error, secret) from error
+
+
+def failure(remote: Remote, error: Exception, secret: Set[str] = frozenset()) -> RemoteError:
+    """The first line that `error` says, behind the name of the place."""
+    lines = [line.strip() for line in hidden(str(error), secret).splitlines() if line.strip()]
+    return RemoteError(f"{remote}: {lines[0] if lines else type(error).__name__}")

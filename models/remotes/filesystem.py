@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Sequence
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import cast
 
@@ -11,7 +12,8 @@ from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
 
 from models.bundle import sha256
-from models.remotes.base import RemoteError, told
+from models.remotes.base import RemoteError, failure, told
+from models.remotes.credentials import hidden, secrets, without_user
 
 READ_AT_ONCE = 1 << 20
 """Bytes."""
@@ -21,32 +23,36 @@ class Filesystem:
     """A folder by its URL, or by its path."""
 
     def __init__(self, url: str) -> None:
-        """Opens no file yet.
+        """Opens no file yet, but some file systems connect.
 
         Raises:
             ValueError: no such scheme, or what speaks it is not installed; says what is to be.
+            RemoteError: nobody answers, or not to this user.
         """
-        self._url = url
+        self._name, secret = without_user(url), secrets(url)
+        self._told = partial(told, self, secret)
         try:
             self._fs, root = url_to_fs(url)
         except ImportError as error:
-            raise ValueError(f"{url}: {error}, by pip into this environment") from error
+            raise ValueError(f"{self}: {hidden(str(error), secret)}, by pip into this environment") from error
         except ValueError as error:
-            raise ValueError(f"{url}: {error}") from error
+            raise ValueError(f"{self}: {hidden(str(error), secret)}") from error
+        except Exception as error:  # of no common class, as in `told`
+            raise failure(self, error, secret) from error
         self._root: str = root.rstrip("/")
 
     def __str__(self) -> str:
-        return self._url
+        return self._name
 
     def files(self) -> set[str]:
         """Every file below, however deep."""
-        with told(self):
+        with self._told():
             self._fs.invalidate_cache()
             return {path[len(self._root) :].strip("/") or "." for path in self._fs.find(self._root)}
 
     def read(self, path: str) -> bytes | None:
         """None also where there is no folder at all."""
-        with told(self):
+        with self._told():
             try:
                 return cast(bytes, self._fs.cat_file(self._at(path)))
             except (FileNotFoundError, NotADirectoryError):
@@ -54,13 +60,13 @@ class Filesystem:
 
     def fetch(self, path: str, folder: Path) -> None:
         """Refuses a link of this machine, for it may lead out of the folder."""
-        with told(self):
+        with self._told():
             self._refuse_link(path, *map(str, PurePosixPath(path).parents[:-1]))
             self._fs.get_file(self._at(path), str(folder / path))
 
     def holds(self, path: str, file: Path) -> bool:
         """Reads the whole file back, if its size is right: fsspec knows no hash that all of them have."""
-        with told(self):
+        with self._told():
             if self._fs.info(self._at(path))["size"] != file.stat().st_size:
                 return False
             with self._fs.open(self._at(path), "rb") as stream:
@@ -68,7 +74,7 @@ class Filesystem:
 
     def begins(self, path: str, file: Path, /) -> bool:
         """Reads what is there."""
-        with told(self), self._fs.open(self._at(path), "rb") as theirs, file.open("rb") as ours:
+        with self._told(), self._fs.open(self._at(path), "rb") as theirs, file.open("rb") as ours:
             while part := theirs.read(READ_AT_ONCE):
                 if part != ours.read(len(part)):
                     return False
@@ -79,7 +85,7 @@ class Filesystem:
 
         Files here are made anew, never written over: they may be shared with another bundle by hard links.
         """
-        with told(self):
+        with self._told():
             self._refuse_link("")
             for path in removed:
                 self._fs.rm_file(self._at(path))
