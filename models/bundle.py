@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from models import codes, draft
+from models import manifest as manifests
 
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
@@ -244,11 +245,11 @@ def parse_manifest(content: bytes, file: str) -> Manifest:
     """The manifest that `file`, here or elsewhere, has as its content.
 
     Raises:
-        BundleError: it is none, or lists a name that leads out of its folder.
+        BundleError: it is none, a field is not what it has to be, or a name leads out of the folder.
     """
     try:
         raw = json.loads(content.decode())
-    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise BundleError(f"{file}: not valid JSON ({error})") from error
     if not isinstance(raw, dict) or raw.get("format_version") != FORMAT_VERSION:
         raise BundleError(f"{file}: not a manifest of format version {FORMAT_VERSION}")
@@ -259,31 +260,23 @@ def parse_manifest(content: bytes, file: str) -> Manifest:
     if unknown := raw.keys() - known:
         raise BundleError(f"{file}: unknown {', '.join(sorted(unknown))}")
     try:
-        golden = [Golden(**entry) for entry in raw.pop("golden")]
-        manifest = Manifest(**raw, golden=golden)
+        manifests.check(raw)
+        manifest = Manifest(**{**raw, "golden": [Golden(**entry) for entry in raw["golden"]]})
         _check(manifest)
-    except (TypeError, AttributeError) as error:
-        raise BundleError(f"{file}: malformed ({error})") from error
-    except BundleError as error:
+    except ValueError as error:
         raise BundleError(f"{file}: {error}") from None
     return manifest
 
 
 def _check(manifest: Manifest) -> None:
-    if not isinstance(manifest.files, dict):
-        raise BundleError("files must be an object of names and hashes")
+    """That the fields, each of which is what it has to be, fit each other."""
     for path in (TOKENIZER, "config.json", "model.safetensors", ONNX):
         if path not in manifest.files:
             raise BundleError(f"does not list {path}")
-    if not isinstance(manifest.transform, dict | None):
-        raise BundleError("transform must be an object or null")
     if (TRANSFORM in manifest.files) != (manifest.transform is not None):
         raise BundleError(f"{TRANSFORM} and the manifest's transform must be both there or both absent")
-    for path in manifest.files:
-        if {"", ".", ".."}.intersection(path.split("/")) or "\\" in path or "\0" in path or path == MANIFEST:
-            raise BundleError(f"{path!r} leaves the folder, or is no plain name of a file in it")
-    if not all(isinstance(number, int) and number > 0 for number in (manifest.dim, manifest.max_length)):
-        raise BundleError("dim and max_length must be positive integers")
+    if MANIFEST in manifest.files:
+        raise BundleError(f"lists {MANIFEST}, which can't hold its own hash")
     if not manifest.golden or any(len(golden.vector) != manifest.dim for golden in manifest.golden):
         raise BundleError(f"golden vectors must be there and have {manifest.dim} numbers")
 

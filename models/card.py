@@ -154,8 +154,7 @@ def _training(manifest: Manifest) -> str:
         repeated = "To repeat it, with this as `config.json`: `python -m training train --config config.json`"
         parts = [known, repeated, _json(config)]
     else:
-        repeated = f"To repeat it: `{_postprocess(run)}`" if "postprocess" in run else ""
-        parts = [known, repeated, "Its record:", _json({k: v for k, v in run.items() if k not in BULKY})]
+        parts = [known, _postprocess(run), "Its record:", _json({k: v for k, v in run.items() if k not in BULKY})]
     return "\n\n".join(["## Training", *filter(None, parts)])
 
 
@@ -167,10 +166,13 @@ def _corpus(corpus: Mapping[str, Any]) -> str:
 
 
 def _postprocess(run: Mapping[str, Any]) -> str:
-    """The command that fitted a transform; its corpus goes by name."""
-    params = [word for name, value in run["params"].items() for word in ("--set", f"{name}={value}")]
-    words = ["python", "-m", "training", "postprocess", run["postprocess"], run["source"], "--out", "DIR"]
-    return shlex.join([*words, "--seed", str(run["seed"]), *params])
+    """The command that fitted a transform, its corpus by name; nothing of a record that does not have all of it."""
+    match run:
+        case {"postprocess": str(kind), "source": str(source), "params": dict(params), "seed": int(seed)}:
+            settings = [word for name, value in params.items() for word in ("--set", f"{name}={value}")]
+            words = ["python", "-m", "training", "postprocess", kind, source, "--out", "DIR"]
+            return f"To repeat it: `{shlex.join([*words, '--seed', str(seed), *settings])}`"
+    return ""
 
 
 def _json(content: Mapping[str, Any]) -> str:

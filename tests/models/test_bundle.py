@@ -84,12 +84,28 @@ def test_one_changed_byte_anywhere_is_refused_by_name(copy: Path, data: st.DataO
         (lambda m: m.update(surprise=1), "unknown surprise"),
         (lambda m: m.update(pooling="cls"), "fingerprint does not match"),
         (lambda m: m.update(max_length=63), "fingerprint does not match"),
-        (lambda m: m.update(dim="32"), "positive integers"),
+        (lambda m: m.update(dim="32"), "dim must be a positive integer"),
+        (lambda m: m.update(max_length=True), "max_length must be a positive integer"),
         (lambda m: m.update(dim=33), "golden vectors must be there and have 33"),
         (lambda m: m.update(golden=[]), "golden vectors must be there"),
-        (lambda m: m.update(golden=[{"text": "x"}]), "malformed"),
+        (lambda m: m.update(golden=[{"text": "x"}]), "golden must be a list"),
+        (lambda m: m.update(golden=[{"text": "x", "vector": ["1"] * 32}]), "golden must be a list"),
+        (lambda m: m.update(name=7), r"manifest\.json: name must be text$"),
+        (lambda m: m.update(objective=[]), "objective must be text or null"),
+        (lambda m: m.update(backbone=None), "backbone must be text"),
+        (lambda m: m.update(pooling=[1]), "pooling must be text"),
+        (lambda m: m.update(fingerprint=0), "fingerprint must be text"),
+        (lambda m: m.update(prompts=None), "prompts must be an object"),
+        (lambda m: m.update(prompts={"query": 1}), "prompts must be an object"),
+        (lambda m: m.update(run=[1]), "run must be an object or null"),
+        (lambda m: m.update(scores={"STS12": "b"}), "scores must be an object of names and finite numbers"),
+        (lambda m: m.update(scores={"STS12": float("nan")}), "scores must be an object"),
+        (lambda m: m.update(scores={"STS12": 10**400}), "scores must be an object"),
+        (lambda m: m.update(transform={"no": "kind"}), "transform must be an object or null, its kind"),
+        (lambda m: m["files"].update({"config.json": 0}), "files must be an object"),
+        (lambda m: m["files"].update({"config.json/evil": "00"}), "'config.json' can't be a file and the folder of"),
         (lambda m: m["files"].update({"../outside": "00"}), "leaves the folder"),
-        (lambda m: m["files"].update({"manifest.json": "00"}), "leaves the folder, or is no plain name"),
+        (lambda m: m["files"].update({"manifest.json": "00"}), r"lists manifest\.json"),
         (lambda m: m.update(files=["config.json"]), "files must be an object"),
         (lambda m: m["files"].pop("onnx/model.onnx"), r"does not list onnx/model\.onnx"),
     ],
@@ -102,7 +118,7 @@ def test_a_wrong_manifest_says_what_is_wrong(
         bundle.load(copy)
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff\xfe"])
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff\xfe", b"1" * 5000])
 def test_a_manifest_that_is_no_json_object_is_an_error_naming_it(copy: Path, content: bytes) -> None:
     (copy / bundle.MANIFEST).write_bytes(content)
     with pytest.raises(BundleError, match=r"manifest\.json"):

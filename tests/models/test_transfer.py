@@ -206,7 +206,7 @@ def test_what_was_cut_in_the_middle_of_a_file_goes_on_and_nothing_else_does(
     filesystem.rm(root, recursive=True)
 
 
-@pytest.mark.parametrize("name", ["../outside", "/etc/outside", "a/../../outside", "a\\outside", "", "a//b", MANIFEST])
+@pytest.mark.parametrize("name", ["../outside", "/etc/outside", "a/../../outside", "a\\outside", "", "a//b"])
 def test_a_name_that_leaves_the_folder_is_refused_before_anything_is_written(
     tiny_bundle: Path, place: str, hub: FakeHub, tmp_path: Path, name: str
 ) -> None:

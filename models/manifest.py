@@ -1,0 +1,87 @@
+"""What each field of a bundle's `manifest.json` has to be, whoever wrote it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import PurePosixPath
+from typing import Any, TypeGuard
+
+
+def check(fields: Mapping[str, Any]) -> None:
+    """All of the fields, as they were read.
+
+    Raises:
+        ValueError: one is of another kind, or names a file that no folder can hold; says which.
+    """
+    for name, (fits, kind) in KINDS.items():
+        if not fits(fields[name]):
+            raise ValueError(f"{name} must be {kind}")
+    for path in fields["files"]:
+        if {"", ".", ".."}.intersection(path.split("/")) or "\\" in path or "\0" in path:
+            raise ValueError(f"{path!r} leaves the folder, or is no plain name of a file in it")
+        if above := fields["files"].keys() & set(map(str, PurePosixPath(path).parents)):
+            raise ValueError(f"{min(above)!r} can't be a file and the folder of {path!r}")
+
+
+def _text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+
+
+def _number(value: object) -> bool:
+    """A finite one, whole or not: JSON as Python reads it has others."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return -sys.float_info.max <= value <= sys.float_info.max
+
+
+def _object(value: object) -> TypeGuard[dict[str, object]]:
+    return isinstance(value, dict)
+
+
+def _texts(value: object) -> bool:
+    return _object(value) and all(map(_text, value.values()))
+
+
+def _numbers(value: object) -> bool:
+    return _object(value) and all(map(_number, value.values()))
+
+
+def _transform(value: object) -> bool:
+    return _object(value) and _text(value.get("kind"))
+
+
+def _golden(value: object) -> bool:
+    return isinstance(value, list) and all(map(_golden_vector, value))
+
+
+def _golden_vector(value: object) -> bool:
+    if not _object(value) or value.keys() != {"text", "vector"}:
+        return False
+    vector = value["vector"]
+    return _text(value["text"]) and isinstance(vector, list) and all(map(_number, vector))
+
+
+def _or_null(fits: Callable[[object], bool]) -> Callable[[object], bool]:
+    return lambda value: value is None or fits(value)
+
+
+KINDS: Mapping[str, tuple[Callable[[object], bool], str]] = {
+    "name": (_text, "text"),
+    "objective": (_or_null(_text), "text or null"),
+    "backbone": (_text, "text"),
+    "dim": (_count, "a positive integer"),
+    "max_length": (_count, "a positive integer"),
+    "pooling": (_text, "text"),
+    "prompts": (_texts, "an object of names and texts"),
+    "transform": (_or_null(_transform), "an object or null, its kind a text"),
+    "files": (_texts, "an object of names and hashes"),
+    "fingerprint": (_text, "text"),
+    "run": (_or_null(_object), "an object or null"),
+    "scores": (_or_null(_numbers), "an object of names and finite numbers, or null"),
+    "golden": (_golden, "a list of objects, each a text and its vector"),
+}
