@@ -258,7 +258,7 @@ def parse_manifest(content: bytes, file: str) -> Manifest:
     if missing := known - raw.keys():
         raise BundleError(f"{file}: lacks {', '.join(sorted(missing))}")
     if unknown := raw.keys() - known:
-        raise BundleError(f"{file}: unknown {', '.join(sorted(unknown))}")
+        raise BundleError(f"{file}: unknown {', '.join(map(repr, sorted(unknown)))}")
     try:
         manifests.check(raw)
         manifest = Manifest(**{**raw, "golden": [Golden(**entry) for entry in raw["golden"]]})

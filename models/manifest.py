@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import unicodedata
 from collections.abc import Callable, Mapping
 from pathlib import PurePosixPath
 from typing import Any, TypeGuard
@@ -17,11 +18,18 @@ def check(fields: Mapping[str, Any]) -> None:
     for name, (fits, kind) in KINDS.items():
         if not fits(fields[name]):
             raise ValueError(f"{name} must be {kind}")
+    if _commands_a_terminal(fields["name"]):
+        raise ValueError(f"name must be one line of plain text, not {fields['name']!r}")
     for path in fields["files"]:
-        if {"", ".", ".."}.intersection(path.split("/")) or "\\" in path or "\0" in path:
+        if {"", ".", ".."}.intersection(path.split("/")) or "\\" in path or _commands_a_terminal(path):
             raise ValueError(f"{path!r} leaves the folder, or is no plain name of a file in it")
         if above := fields["files"].keys() & set(map(str, PurePosixPath(path).parents)):
             raise ValueError(f"{min(above)!r} can't be a file and the folder of {path!r}")
+
+
+def _commands_a_terminal(name: str) -> bool:
+    """Whether there are control characters in it, or halves of one that no encoding has: names are printed."""
+    return any(unicodedata.category(character) in {"Cc", "Cs"} for character in name)
 
 
 def _text(value: object) -> bool:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -81,7 +82,7 @@ def test_one_changed_byte_anywhere_is_refused_by_name(copy: Path, data: st.DataO
     [
         (lambda m: m.update(format_version=99), "format version 1"),
         (lambda m: m.pop("pooling"), "lacks pooling"),
-        (lambda m: m.update(surprise=1), "unknown surprise"),
+        (lambda m: m.update(surprise=1), "unknown 'surprise'"),
         (lambda m: m.update(pooling="cls"), "fingerprint does not match"),
         (lambda m: m.update(max_length=63), "fingerprint does not match"),
         (lambda m: m.update(dim="32"), "dim must be a positive integer"),
@@ -116,6 +117,21 @@ def test_a_wrong_manifest_says_what_is_wrong(
     _edit_manifest(copy, edit)
     with pytest.raises(BundleError, match=message):
         bundle.load(copy)
+
+
+@pytest.mark.parametrize("control", ["\x1b[31m", "\n", "\x7f", "\x9b2J", "\ud800"])
+@pytest.mark.parametrize("where", ["files", "name", "field"])
+def test_a_manifest_commands_no_terminal(copy: Path, control: str, where: str) -> None:
+    strange = f"a{control}b"
+    edits: dict[str, Callable[[dict[str, Any]], object]] = {
+        "files": lambda m: m["files"].update({strange: "00"}),
+        "name": lambda m: m.update(name=strange),
+        "field": lambda m: m.update({strange: 1}),
+    }
+    _edit_manifest(copy, edits[where])
+    with pytest.raises(BundleError) as caught:
+        bundle.load(copy)
+    assert control not in str(caught.value) and repr(strange) in str(caught.value)
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff\xfe", b"1" * 5000])
