@@ -177,6 +177,33 @@ def test_a_publication_cut_short_is_no_bundle_and_goes_on(
     bundle.load(_pulled(shelf, tmp_path / "pulled"))
 
 
+@pytest.mark.parametrize("removals", range(4))
+def test_a_replacement_cut_short_goes_on_for_what_is_left_of_the_old_bundle_is_still_listed(
+    tiny_bundle: Path, other_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, removals: int
+) -> None:
+    longer = Path(shutil.copytree(tiny_bundle, tmp_path / "longer"))
+    (longer / "onnx" / "extra.txt").write_text("only in this one")
+    facts = {k: v for k, v in vars(bundle.load(tiny_bundle).manifest).items() if k not in COMPUTED}
+    bundle.write_manifest(longer, **facts)
+    shelf = str(tmp_path / "shelf")
+    _published(longer, shelf)
+    remove = LocalFileSystem.rm_file
+    removed: list[str] = []
+
+    def failing(self: LocalFileSystem, path: str) -> None:
+        if len(removed) == removals:
+            raise ConnectionError("gone")
+        removed.append(path)
+        remove(self, path)
+
+    monkeypatch.setattr(LocalFileSystem, "rm_file", failing)
+    with pytest.raises(RemoteError, match="gone"):
+        _published(other_bundle, shelf, replace=True)
+    monkeypatch.undo()
+    _published(other_bundle, shelf, replace=True)
+    assert _contents(_pulled(shelf, tmp_path / "pulled")) == _contents(other_bundle)
+
+
 @settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @pytest.mark.parametrize("kind", ["memory", "folder"])
 @given(data=st.data())
