@@ -78,11 +78,13 @@ class Encoder(nn.Module):
             if fitted and pooling not in (None, said["pooling"]):
                 raise SourceError(f"{folder}: its transform was fitted on {said['pooling']} pooling, not {pooling}")
             backbone = _backbone(folder)
-            hub_tokenizer = AutoTokenizer.from_pretrained(folder)
+            hub_tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
             transform = transforms.load(folder, fitted) if fitted else None
         except SourceError:
             raise
         except (OSError, ValueError, KeyError, SafetensorError) as error:
+            if "trust_remote_code" in str(error):  # which is what transformers advises
+                raise SourceError(f"{folder}: needs code that comes with it, and such code is never run") from error
             raise SourceError(f"{folder}: {error}") from error
         return cls(
             backbone,
@@ -204,6 +206,7 @@ def _backbone(folder: Path) -> PreTrainedModel:
         use_safetensors=True,
         dtype=torch.float32,
         output_loading_info=True,
+        trust_remote_code=False,  # left to itself, transformers asks on the terminal
     )
     missing = set(report["missing_keys"])
     if any(key.startswith("pooler.") for key in missing):

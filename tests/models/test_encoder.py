@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -81,3 +82,55 @@ def test_length_is_bounded_by_what_the_positions_allow(tiny_backbone: Path) -> N
     assert Encoder.load(tiny_backbone).max_length == 64
     assert Encoder.load(tiny_backbone, max_length=1000).max_length == 64
     assert Encoder.load(tiny_backbone, max_length=32).max_length == 32
+
+
+@pytest.fixture(params=["own.Own", "someone/else--own.Own"])
+def with_code(request: pytest.FixtureRequest, tiny_backbone: Path, tmp_path: Path) -> Path:
+    """An encoder with code of its own, in the folder or elsewhere, which leaves a file if it is run."""
+    for file in tiny_backbone.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    (tmp_path / "own.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nOwn = None\n")
+    code = request.param
+    mapped = {"AutoConfig": code, "AutoModel": code, "AutoTokenizer": [code, code]}
+    for name in ("config.json", "tokenizer_config.json"):
+        said = json.loads((tmp_path / name).read_text())
+        (tmp_path / name).write_text(json.dumps({**said, "auto_map": mapped}))
+    return tmp_path
+
+
+@pytest.fixture
+def questions(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    asked: list[str] = []
+
+    def yes(question: str) -> str:
+        asked.append(question)
+        return "y"
+
+    monkeypatch.setattr("builtins.input", yes)
+    return asked
+
+
+def test_weights_of_a_known_family_are_read_without_the_code_beside_them(
+    tiny_backbone: Path, with_code: Path, questions: list[str]
+) -> None:
+    expected = Encoder.load(tiny_backbone).encode(TEXTS)
+    np.testing.assert_array_equal(Encoder.load(with_code).encode(TEXTS), expected)
+    assert not (with_code / "ran").exists() and not questions
+
+
+def test_weights_that_need_code_of_their_own_are_refused_and_nobody_is_asked(
+    with_code: Path, questions: list[str]
+) -> None:
+    config = json.loads((with_code / "config.json").read_text())
+    (with_code / "config.json").write_text(json.dumps({**config, "model_type": "own"}))
+    with pytest.raises(SourceError, match="such code is never run"):
+        Encoder.load(with_code)
+    assert not (with_code / "ran").exists() and not questions
+
+
+def test_a_tokenizer_that_needs_code_of_its_own_asks_nobody(with_code: Path, questions: list[str]) -> None:
+    described = json.loads((with_code / "tokenizer_config.json").read_text())
+    (with_code / "tokenizer_config.json").write_text(json.dumps({**described, "tokenizer_class": "Own"}))
+    with suppress(SourceError):  # or the family's own, by its tokenizer.json
+        Encoder.load(with_code)
+    assert not (with_code / "ran").exists() and not questions
