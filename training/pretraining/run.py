@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TextIO
 
@@ -14,6 +15,7 @@ from training.corpus import Corpus, open_corpus
 from training.devices import Devices
 from training.hardware import autocast_dtype, named
 from training.interrupt import interruptible
+from training.lock import locked
 from training.pretraining import checkpoint, folder
 from training.pretraining.batches import Batches
 from training.pretraining.checkpoint import State
@@ -35,6 +37,7 @@ def fit(config: PretrainConfig, stream: TextIO, *, resume: bool = False) -> Stat
     Raises:
         RunError: the run's folder holds a run already and is not to be resumed; or the model can't be written.
         ValueError: one of the packages' own, naming the file or option: tokenizer or corpus are not usable.
+        LockError: another process trains it.
         DivergedError, InterruptedRun: see `training.pretraining.loop.pretrain`.
     """
     devices = Devices(config.device)
@@ -53,14 +56,15 @@ def fit(config: PretrainConfig, stream: TextIO, *, resume: bool = False) -> Stat
     setting = _setting(config, model, corpus, devices)
     if devices.first and not resume:
         record.start(config, surroundings(corpus, devices, setting.precision))
-    devices.wait()
-    torch.manual_seed(config.seed + devices.rank)  # dropout: each process draws its own
-    checkpoint.load(state, setting.folder, devices, corpus=setting.digest)
+    with locked(setting.folder) if devices.first else nullcontext():
+        devices.wait()
+        torch.manual_seed(devices.own_seed(config.seed))  # dropout
+        checkpoint.load(state, setting.folder, devices, corpus=setting.digest)
 
-    _loop(state, setting, _headline(state, setting, corpus), stream if devices.first else io.StringIO())
-    if devices.first:
-        folder.publish(config, model, corpus.census)
-    devices.wait()
+        _loop(state, setting, _headline(state, setting, corpus), stream if devices.first else io.StringIO())
+        if devices.first:
+            folder.publish(config, model, corpus.census)
+        devices.wait()
     return state
 
 

@@ -19,6 +19,7 @@ from transformers import AutoModelForMaskedLM, PreTrainedTokenizerFast
 from models.encoder import Encoder
 from training import cli
 from training.corpus import open_corpus
+from training.lock import locked
 from training.pretraining import checkpoint
 from training.pretraining.config import PretrainConfig
 from training.pretraining.folder import RECORD, publish
@@ -207,6 +208,9 @@ def test_folders_that_are_taken(small: list[str], capsys: Capture) -> None:
     assert "runs/mlm holds a run already: --resume it" in capsys.readouterr().err
     assert call(*small, "--resume", "--seed", "7") == 2
     assert capsys.readouterr().err.rstrip().endswith("changed: seed (42, 7)")
+    with locked(Path("runs/mlm")):
+        assert call(*small, "--resume") == 2
+    assert "runs/mlm: another process is at work there" in capsys.readouterr().err
     assert call(*small, "--resume") == 0, "a run that ended only leaves its model again"
 
 
