@@ -85,7 +85,7 @@ def initial(config: PretrainConfig, device: torch.device) -> MaskedLM:
     """
     folder = resolve(config.tokenizer)
     try:
-        tokenizer = AutoTokenizer.from_pretrained(folder)
+        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
         vocabulary = Vocabulary.of(tokenizer)
     except (OSError, ValueError) as error:
         raise ConfigError(f"tokenizer: {config.tokenizer}: {error}") from error
