@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import io
 import json
-import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -20,11 +19,9 @@ from training.config import RunConfig
 from training.corpus import CorpusError, open_corpus
 from training.diverged import DivergedError
 from training.evaluation.pairs import DataError
-from training.lock import LockError, locked
 from training.objectives import OBJECTIVES
 from training.objectives.base import Needs, Preset, Recipe
 from training.publish import Outcome, publish, sts_scores
-from training.record import RunError
 from training.step import Step
 
 Fit = Callable[..., tuple[Outcome, str]]
@@ -101,72 +98,6 @@ def test_an_epoch_is_every_batch_and_a_last_one_of_one_sentence_is_harmless(
     first, last = metrics(config, "train")
     assert first["loss"] > 0
     assert last["loss"] == last["gradient_norm"] == 0
-
-
-def test_a_second_run_needs_another_folder(make_config: MakeConfig, fitted: Fit) -> None:
-    config = make_config(max_steps=1)
-    fitted(config)
-    with pytest.raises(RunError, match=r"runs/one holds a run already: --resume"):
-        fitted(config)
-
-
-def test_a_run_that_never_began_is_not_resumed(make_config: MakeConfig, fitted: Fit) -> None:
-    with pytest.raises(RunError, match=r"runs/one holds no run"):
-        fitted(make_config(), resume=True)
-
-
-def test_an_out_folder_that_is_no_bundle_is_refused_before_training(make_config: MakeConfig, fitted: Fit) -> None:
-    config = make_config()
-    Path(config.out).mkdir(parents=True)
-    (Path(config.out) / "thesis.txt").write_text("dear")
-    with pytest.raises(RunError, match=r"--out .*artifacts/one: exists and is not a bundle"):
-        fitted(config)
-    assert not Path(config.run).exists()
-
-
-@pytest.mark.parametrize("spoilt", ["a note in it", "a broken manifest", "a link"])
-def test_what_export_would_refuse_is_refused_before_training(
-    spoilt: str, make_config: MakeConfig, fitted: Fit, tiny_bundle: Path
-) -> None:
-    config = make_config()
-    out = Path(config.out)
-    if spoilt == "a link":
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.symlink_to(tiny_bundle)
-    else:
-        shutil.copytree(tiny_bundle, out)
-        (out / {"a note in it": "notes.txt"}.get(spoilt, "manifest.json")).write_text("{")
-    with pytest.raises(RunError, match=r"^--out .*artifacts/one.*left alone|^--out .*artifacts/one: a link to"):
-        fitted(config)
-    assert not Path(config.run).exists()
-
-
-@pytest.mark.parametrize("inside", [".", "run"])
-def test_a_record_in_the_folder_of_the_bundle_is_refused_before_training(
-    inside: str, make_config: MakeConfig, fitted: Fit
-) -> None:
-    out = Path(make_config().out)
-    with pytest.raises(RunError, match=rf"^run: {out / inside} is in the folder of the bundle, --out {out}"):
-        fitted(make_config(run=str(out / inside)))
-    assert not out.exists()
-
-
-def test_a_run_that_another_process_trains_is_not_taken_up(make_config: MakeConfig, fitted: Fit) -> None:
-    config = make_config()
-    fitted(config)
-    with locked(Path(config.run)), pytest.raises(LockError, match="runs/one: another process is at work there"):
-        fitted(config, resume=True)
-    fitted(config, resume=True)
-
-
-def test_an_out_folder_that_can_not_be_written_is_refused_before_training(
-    make_config: MakeConfig, fitted: Fit, tmp_path: Path
-) -> None:
-    (tmp_path / "file").write_text("no folder")
-    config = make_config(out=str(tmp_path / "file" / "bundle"))
-    with pytest.raises(RunError, match=r"--out .*file/bundle: (File exists|Not a directory)"):
-        fitted(config)
-    assert not Path(config.run).exists()
 
 
 def test_a_corpus_without_a_sentence_to_halve_is_refused_before_the_run_has_a_folder(

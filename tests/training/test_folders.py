@@ -1,0 +1,83 @@
+"""The folders of a run: what stands in them is found before its first step."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from training.config import RunConfig
+from training.lock import LockError, locked
+from training.publish import Outcome
+from training.record import RunError
+
+Fit = Callable[..., tuple[Outcome, str]]
+MakeConfig = Callable[..., RunConfig]
+
+
+def test_a_second_run_needs_another_folder(make_config: MakeConfig, fitted: Fit) -> None:
+    config = make_config(max_steps=1)
+    fitted(config)
+    with pytest.raises(RunError, match=r"runs/one holds a run already: --resume"):
+        fitted(config)
+
+
+def test_a_run_that_never_began_is_not_resumed(make_config: MakeConfig, fitted: Fit) -> None:
+    with pytest.raises(RunError, match=r"runs/one holds no run"):
+        fitted(make_config(), resume=True)
+
+
+def test_an_out_folder_that_is_no_bundle_is_refused_before_training(make_config: MakeConfig, fitted: Fit) -> None:
+    config = make_config()
+    Path(config.out).mkdir(parents=True)
+    (Path(config.out) / "thesis.txt").write_text("dear")
+    with pytest.raises(RunError, match=r"--out .*artifacts/one: exists and is not a bundle"):
+        fitted(config)
+    assert not Path(config.run).exists()
+
+
+@pytest.mark.parametrize("spoilt", ["a note in it", "a broken manifest", "a link"])
+def test_what_export_would_refuse_is_refused_before_training(
+    spoilt: str, make_config: MakeConfig, fitted: Fit, tiny_bundle: Path
+) -> None:
+    config = make_config()
+    out = Path(config.out)
+    if spoilt == "a link":
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.symlink_to(tiny_bundle)
+    else:
+        shutil.copytree(tiny_bundle, out)
+        (out / {"a note in it": "notes.txt"}.get(spoilt, "manifest.json")).write_text("{")
+    with pytest.raises(RunError, match=r"^--out .*artifacts/one.*left alone|^--out .*artifacts/one: a link to"):
+        fitted(config)
+    assert not Path(config.run).exists()
+
+
+@pytest.mark.parametrize("inside", [".", "run"])
+def test_a_record_in_the_folder_of_the_bundle_is_refused_before_training(
+    inside: str, make_config: MakeConfig, fitted: Fit
+) -> None:
+    out = Path(make_config().out)
+    with pytest.raises(RunError, match=rf"^run: {out / inside} is in the folder of the bundle, --out {out}"):
+        fitted(make_config(run=str(out / inside)))
+    assert not out.exists()
+
+
+def test_a_run_that_another_process_trains_is_not_taken_up(make_config: MakeConfig, fitted: Fit) -> None:
+    config = make_config()
+    fitted(config)
+    with locked(Path(config.run)), pytest.raises(LockError, match="runs/one: another process is at work there"):
+        fitted(config, resume=True)
+    fitted(config, resume=True)
+
+
+def test_an_out_folder_that_can_not_be_written_is_refused_before_training(
+    make_config: MakeConfig, fitted: Fit, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("no folder")
+    config = make_config(out=str(tmp_path / "file" / "bundle"))
+    with pytest.raises(RunError, match=r"--out .*file/bundle: (File exists|Not a directory)"):
+        fitted(config)
+    assert not Path(config.run).exists()
