@@ -69,7 +69,13 @@ class Batches:
         return [chunk for each in packed for chunk in self._chunks(self._masked(each, rng), range(len(each)))]
 
     def _encode(self, sentences: Sequence[str]) -> list[Tokens]:
-        return self._model.encoder.tokenizer.encode(sentences, max_length=sys.maxsize)
+        """A [CLS] that a text speaks of is a word that nobody knows, and begins no sentence."""
+        vocabulary = self._model.vocabulary
+        found = self._model.encoder.tokenizer.encode(sentences, max_length=sys.maxsize)
+        for tokens in found:
+            said = tokens.ids[1:]
+            said[said == vocabulary.cls] = vocabulary.unknown
+        return found
 
     def _masked(self, ids: np.ndarray, rng: np.random.Generator) -> Masked:
         return masked(ids, self._model.vocabulary, share=self._config.share, rng=rng)

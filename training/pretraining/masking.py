@@ -28,26 +28,28 @@ class Vocabulary:
     """(V,) the tokens that go on with a word"""
     mask: int
     cls: int
+    unknown: int
 
     @classmethod
     def of(cls, tokenizer: PreTrainedTokenizerBase) -> Self:
         """The vocabulary of a WordPiece tokenizer.
 
         Raises:
-            ValueError: it is not one, or lacks [MASK] or [CLS].
+            ValueError: it is not one, or lacks [MASK], [CLS] or [UNK].
         """
         pieces = getattr(getattr(tokenizer, "backend_tokenizer", None), "model", None)
         if not isinstance(pieces, WordPiece):
             raise ValueError("not a WordPiece tokenizer, so where a word begins is not known")
-        if tokenizer.mask_token_id is None or tokenizer.cls_token_id is None:
-            raise ValueError("the tokenizer lacks [MASK] or [CLS]")
+        named = (tokenizer.mask_token_id, tokenizer.cls_token_id, tokenizer.unk_token_id)
+        if None in named:
+            raise ValueError("the tokenizer lacks [MASK], [CLS] or [UNK]")
         ids = tokenizer.get_vocab()
         inside = np.zeros(max(ids.values()) + 1, dtype=bool)
         inside[[i for name, i in ids.items() if name.startswith(pieces.continuing_subword_prefix)]] = True
         special = np.ones_like(inside)
         special[list(ids.values())] = False
         special[tokenizer.all_special_ids] = True
-        return cls(special, inside & ~special, tokenizer.mask_token_id, tokenizer.cls_token_id)
+        return cls(special, inside & ~special, *named)
 
     def __len__(self) -> int:
         return len(self.special)

@@ -19,6 +19,7 @@ VOCABULARY = Vocabulary(
     inside=(np.arange(SIZE) >= SPECIAL) & (np.arange(SIZE) < INSIDE),
     mask=3,
     cls=1,
+    unknown=0,
 )
 IDS = arrays(np.int64, array_shapes(min_dims=2, max_dims=2, max_side=12), elements=st.integers(0, SIZE - 1))
 
@@ -71,7 +72,7 @@ def test_whole_words_are_hidden_to_the_share_and_nothing_else_changes(
 
 def test_of_the_hidden_tokens_eight_in_ten_are_masks_one_is_any_and_one_stays() -> None:
     size = 5000
-    vocabulary = Vocabulary(np.arange(size) < SPECIAL, np.zeros(size, dtype=bool), mask=3, cls=1)
+    vocabulary = Vocabulary(np.arange(size) < SPECIAL, np.zeros(size, dtype=bool), mask=3, cls=1, unknown=0)
     ids = np.random.default_rng(0).integers(SPECIAL, size, (400, 400))
     found = masked(ids, vocabulary, share=0.15, rng=np.random.default_rng(1))
     instead, count = found.ids.ravel()[found.places], len(found.places)
@@ -106,7 +107,7 @@ def test_the_vocabulary_of_bert() -> None:
     assert pieces[:3] == ["[CLS]", "token", "##ization"] and pieces[-2:] == ["[UNK]", "[SEP]"]
     spelt = [int(word) for word in words(ids, vocabulary)[0]]
     assert spelt[:5] == [-1, 0, 0, 1, 2] and spelt[-2:] == [-1, -1] and max(spelt) == 3
-    assert vocabulary.special.sum() == 5 and (vocabulary.mask, vocabulary.cls) == (103, 101)
+    assert vocabulary.special.sum() == 5 and (vocabulary.mask, vocabulary.cls, vocabulary.unknown) == (103, 101, 100)
 
 
 @given(st.lists(st.integers(1, 9), min_size=7, max_size=7))
@@ -121,7 +122,7 @@ def test_ids_that_no_token_has_are_never_hidden_and_never_drawn(steps: list[int]
     assert len(vocabulary) == ids[-1] + 1, "the model has a row for the highest"
     assert np.flatnonzero(~vocabulary.special).tolist() == ids[3:]
     assert np.flatnonzero(vocabulary.inside).tolist() == [ids[4], ids[6]]
-    assert (vocabulary.cls, vocabulary.mask) == (ids[1], ids[2])
+    assert (vocabulary.unknown, vocabulary.cls, vocabulary.mask) == tuple(ids[:3])
 
 
 def test_a_tokenizer_without_word_pieces_is_refused() -> None:
@@ -131,5 +132,5 @@ def test_a_tokenizer_without_word_pieces_is_refused() -> None:
     bare = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=Tokenizer(models.WordPiece({"a": 0}, unk_token="a"))
     )
-    with pytest.raises(ValueError, match=r"lacks \[MASK\] or \[CLS\]"):
+    with pytest.raises(ValueError, match=r"lacks \[MASK\], \[CLS\] or \[UNK\]"):
         Vocabulary.of(bare)

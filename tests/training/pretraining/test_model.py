@@ -116,6 +116,14 @@ def test_sentences_of_a_sequence_know_nothing_of_each_other(config: PretrainConf
     assert_equal(ours, gradients(model, alone))
 
 
+def test_a_sentence_that_speaks_of_cls_stays_one(config: PretrainConfig, model: MaskedLM, tmp_path: Path) -> None:
+    file = tmp_path / "special.txt"
+    file.write_text("".join(f"the [CLS] {word} of a [CLS]\n" for word in ("cat", "dog", "bird", "fish")))
+    changed = config.override({"corpus": (str(file),), "batch_size": 1, "max_length": 32})
+    batch = next(Batches(changed, model, open_corpus(changed.corpus, held_out=0), Devices("cpu")).after(0, START))
+    assert list(batch.lengths) == [8, 8, 8, 8]
+
+
 def test_a_batch_in_chunks_has_the_loss_and_the_gradient_of_the_whole(config: PretrainConfig, model: MaskedLM) -> None:
     found = []
     for size in (None, 1, 4):
