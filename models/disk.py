@@ -76,9 +76,9 @@ def _part(file: Path) -> tuple[Path, int]:
 
 
 def _sweep(file: Path) -> None:
-    """Remove what writers left who are gone: nobody holds it any more."""
+    """Remove what writers left who are gone: nobody holds it any more. What can't be removed is in nobody's way."""
     for left in file.parent.glob(f".*.{glob.escape(file.name)}.part"):
-        with suppress(BlockingIOError, FileNotFoundError), held(left):
+        with suppress(OSError), held(left):
             left.unlink()
 
 

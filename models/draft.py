@@ -64,5 +64,5 @@ def _prefix(folder: Path) -> str:
 def _sweep(folder: Path) -> None:
     """Remove drafts whose writers are gone: nobody holds their lock any more."""
     for draft in folder.parent.glob(f"{glob.escape(_prefix(folder))}*"):
-        with suppress(BlockingIOError), held(draft):
+        with suppress(OSError), held(draft):
             shutil.rmtree(draft, ignore_errors=True)

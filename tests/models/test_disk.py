@@ -45,6 +45,21 @@ def test_what_a_killed_writer_left_is_swept(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [file]
 
 
+@pytest.mark.parametrize("error", [PermissionError, FileNotFoundError, BlockingIOError])
+def test_what_can_not_be_swept_keeps_nobody_from_writing(
+    error: type[OSError], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(_path: Path) -> None:
+        raise error
+
+    left, file = tmp_path / ".0.a.txt.part", tmp_path / "a.txt"
+    left.write_text("of another user")
+    monkeypatch.setattr("models.disk.held", refused)
+    with replacing(file) as beside:
+        beside.write_text("text")
+    assert file.read_text() == "text" and left.exists()
+
+
 def test_a_file_can_be_read_by_whom_the_umask_lets(tmp_path: Path) -> None:
     with replacing(tmp_path / "a.txt") as beside:
         beside.write_text("text")
