@@ -35,7 +35,7 @@ def main(argv: list[str] | None = None) -> int:
             _publish(arguments)
         else:
             _pull(arguments)
-        sys.stdout.flush()
+        reader.flush()
     except RemoteError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

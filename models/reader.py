@@ -10,6 +10,16 @@ GONE = 141
 """The exit status of a command whose reader has gone: what a shell tells of a program that SIGPIPE has ended."""
 
 
+def flush() -> None:
+    """What was printed goes out now, if the process was given a stdout at all.
+
+    Raises:
+        BrokenPipeError: nobody reads it any more.
+    """
+    if sys.stdout is not None:
+        sys.stdout.flush()
+
+
 def has_gone(error: OSError) -> bool:
     """Whether `error` says that nobody reads stdout any more, and not of another pipe or a connection.
 

@@ -22,7 +22,7 @@ def main() -> int:
         return 2
     try:
         status = _run()
-        sys.stdout.flush()
+        reader.flush()
     except BrokenPipeError as error:
         if not reader.has_gone(error):
             raise

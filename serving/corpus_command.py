@@ -57,7 +57,7 @@ def run(verb: str, arguments: Sequence[str]) -> int:
             status = {"export": _export, "verify": _verify}[verb](settings, given)
         else:
             status = uvloop.run({"ingest": _ingest, "search": _search}[verb](settings, given))
-        sys.stdout.flush()
+        reader.flush()
     except (SettingsError, BundleError, EngineError, StoreError, ServiceError, OSError) as error:
         if isinstance(error, OSError) and reader.has_gone(error):
             return reader.GONE

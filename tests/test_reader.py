@@ -39,6 +39,16 @@ def test_a_manifest_that_nobody_reads(tiny_bundle: Path) -> None:
     assert (done.returncode, done.stderr) == (GONE, b"")
 
 
+@pytest.mark.parametrize("arguments", [("models", "inspect"), ("training", "list"), ("serving", "keys", "list")])
+def test_a_process_without_stdout_does_its_work(arguments: tuple[str, ...], tiny_bundle: Path, tmp_path: Path) -> None:
+    (tmp_path / "keys.json").write_text('{"format": 1, "keys": []}')
+    names = {"inspect": [str(tiny_bundle)], "keys": ["--api-keys-file", str(tmp_path / "keys.json")]}
+    script = "import os, sys; os.close(1); os.execv(sys.executable, [sys.executable, '-m', *sys.argv[1:]])"
+    command = [sys.executable, "-c", script, *arguments, *names.get(arguments[1], [])]
+    done = subprocess.run(command, stderr=subprocess.PIPE, check=False, timeout=120)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
 def test_another_pipe_that_broke_is_an_error_as_any() -> None:
     """stdout is read here, so the error is of something else and must be told."""
     script = "import sys; from models.reader import has_gone; sys.exit(has_gone(BrokenPipeError()))"

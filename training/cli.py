@@ -87,7 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     set_verbosity_error()  # type: ignore[no-untyped-call]  # no report on weights that pooling does without
     try:
         status = int(options.command(options))
-        sys.stdout.flush()
+        reader.flush()
         return status
     except BAD_INPUT as error:
         return _fail(error, 2)
