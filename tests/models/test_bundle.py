@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from models import bundle
 from models.bundle import BundleError
-from models.disk import exchanged
 
 
 @pytest.fixture
@@ -146,122 +145,6 @@ def test_no_folder_at_all(tmp_path: Path) -> None:
     for nothing in ("nowhere", "file"):
         with pytest.raises(BundleError, match="is this the folder of a bundle"):
             bundle.load(tmp_path / nothing)
-
-
-def test_a_failed_write_leaves_the_old_bundle_and_no_debris(copy: Path) -> None:
-    before = bundle.load(copy).manifest
-    with pytest.raises(RuntimeError), bundle.writing(copy) as draft:
-        (draft / "half").write_text("written")
-        raise RuntimeError
-    assert bundle.load(copy).manifest == before
-    assert [p.name for p in copy.parent.iterdir()] == ["bundle"]
-
-
-def _killed_while_writing(folder: Path) -> None:
-    script = (
-        "import os, sys; from pathlib import Path; from models import bundle\n"
-        "with bundle.writing(Path(sys.argv[1])) as draft:\n"
-        "    (draft / 'half').write_text('written'); os.kill(os.getpid(), 9)\n"
-    )
-    assert subprocess.run([sys.executable, "-c", script, str(folder)], check=False).returncode == -9
-
-
-def test_a_process_killed_while_writing_leaves_the_old_bundle_and_its_draft_is_swept(copy: Path) -> None:
-    before = bundle.load(copy).manifest
-    _killed_while_writing(copy)
-    assert bundle.load(copy).manifest == before
-    assert len(list(copy.parent.iterdir())) == 2
-    with pytest.raises(RuntimeError), bundle.writing(copy):
-        raise RuntimeError
-    assert [p.name for p in copy.parent.iterdir()] == ["bundle"]
-
-
-def test_two_writers_at_once_do_not_sweep_each_other(copy: Path) -> None:
-    with pytest.raises(RuntimeError), bundle.writing(copy) as first:
-        with pytest.raises(KeyError), bundle.writing(copy) as second:
-            assert first.is_dir() and second.is_dir()
-            raise KeyError
-        assert first.is_dir()
-        raise RuntimeError
-
-
-def test_the_new_bundle_takes_the_old_one_s_place_in_one_step(
-    copy: Path, other_bundle: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    one, other = copy.with_name("one"), copy.with_name("other")
-    one.mkdir()
-    other.mkdir()
-    if not exchanged(one, other):
-        pytest.skip("this file system can't exchange two names")
-    one.rmdir()
-    other.rmdir()
-    monkeypatch.setattr(Path, "rename", lambda *_: pytest.fail("there is a moment without the folder"))
-    with bundle.writing(copy) as draft:
-        shutil.copytree(other_bundle, draft, dirs_exist_ok=True)
-    assert bundle.load(copy).manifest == bundle.load(other_bundle).manifest
-    assert [p.name for p in copy.parent.iterdir()] == ["bundle"]
-
-
-def test_a_swap_cut_in_two_is_mended_by_the_next_write(
-    copy: Path, tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Where names can't be exchanged."""
-    monkeypatch.setattr("models.draft.exchanged", lambda *_: False)
-    rename = Path.rename
-
-    def power_fails(self: Path, target: Path) -> Path:
-        if target == copy:
-            raise OSError("power")
-        return rename(self, target)
-
-    monkeypatch.setattr(Path, "rename", power_fails)
-    with pytest.raises(OSError, match="power"), bundle.writing(copy) as draft:
-        shutil.copytree(tiny_bundle, draft, dirs_exist_ok=True)
-    assert not copy.exists()
-    monkeypatch.undo()
-    with pytest.raises(RuntimeError), bundle.writing(copy):
-        raise RuntimeError
-    assert bundle.load(copy).manifest == bundle.load(tiny_bundle).manifest
-
-
-@pytest.mark.parametrize("manifest", [None, "{}", '{"name": "my web app", "icons": []}'])
-def test_a_folder_that_is_not_a_bundle_is_left_alone(tmp_path: Path, manifest: str | None) -> None:
-    precious = tmp_path / "thesis"
-    precious.mkdir()
-    (precious / "chapter1.tex").write_text("years of work")
-    if manifest:
-        (precious / "manifest.json").write_text(manifest)
-    with pytest.raises(BundleError, match="not a bundle"), bundle.writing(precious):
-        pass
-    assert (precious / "chapter1.tex").read_text() == "years of work"
-
-
-def test_a_file_of_ones_own_inside_a_bundle_is_not_deleted(copy: Path) -> None:
-    (copy / "notes.txt").write_text("mine")
-    with pytest.raises(BundleError, match=r"notes\.txt: not part of the bundle"), bundle.writing(copy):
-        pass
-    assert (copy / "notes.txt").read_text() == "mine"
-
-
-def test_a_neighbour_with_a_likely_name_is_left_alone(copy: Path, tiny_bundle: Path) -> None:
-    neighbour = copy.with_name("bundle.old")
-    neighbour.mkdir()
-    (neighbour / "mine").write_text("kept")
-    with bundle.writing(copy) as draft:
-        shutil.copytree(tiny_bundle, draft, dirs_exist_ok=True)
-    assert (neighbour / "mine").read_text() == "kept"
-    bundle.load(copy)
-
-
-def test_a_file_in_the_place_of_the_folder_is_left_alone(tmp_path: Path) -> None:
-    (tmp_path / "bundle").write_text("a file")
-    with pytest.raises(BundleError, match="not a bundle"), bundle.writing(tmp_path / "bundle"):
-        pass
-    assert (tmp_path / "bundle").read_text() == "a file"
-
-
-def test_another_user_can_read_what_was_written(tiny_bundle: Path) -> None:
-    assert all(p.stat().st_mode & 0o044 == 0o044 for p in [tiny_bundle, *tiny_bundle.rglob("*")])
 
 
 def test_the_fingerprint_ignores_names_and_follows_what_decides_the_vectors(
