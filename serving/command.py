@@ -61,6 +61,7 @@ async def _serve(server: Server, service: Service, listening: socket.socket, set
     announcing = asyncio.create_task(_announce(service, address))
     await server.serve(sockets=[listening])
     announcing.cancel()
+    log.info("stopped")
 
 
 def _reachable(host: str) -> str:

@@ -233,8 +233,8 @@ class Corpora:
         corpus, size = self.corpus(name)
         if is_stale(corpus, size, served):
             raise Conflict(
-                f"corpus {name!r} was embedded by the bundle {corpus.fingerprint}, this server runs "
-                f"{', '.join(served)}: serve that bundle, or POST /corpora/{name}/reembed"
+                f"corpus {name!r} was embedded by the bundle {corpus.fingerprint}, not by {', '.join(served)}: "
+                f"serve that one, or have a server embed the corpus again (POST /corpora/{name}/reembed)"
             )
         return next((one for one in served if one == corpus.fingerprint), served[0])
 

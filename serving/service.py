@@ -102,6 +102,7 @@ class Service:
     async def drain(self) -> bool:
         """Admit nothing more and wait for the rest; whether all of it was finished in time."""
         self.health = Health("draining", "the server is shutting down")
+        log.info("stopping: %d requests are answered first, in %g s", self._running, self.settings.drain_seconds)
         if self._loading:
             self._loading.cancel()
         self.encoders.stop_changing()

@@ -105,7 +105,9 @@ def test_it_announces_itself_and_drains_under_load(launch: Launcher) -> None:
         statuses = {answer.result() for answer in answers}
     assert 200 in statuses and statuses <= {200, 503, None}
     output, _ = server.process.communicate(timeout=PATIENCE)
-    assert server.process.returncode == 0, server.log.read_text()
+    logged = server.log.read_text()
+    assert server.process.returncode == 0, logged
+    assert 0 < logged.find("stopping: ") < logged.find("stopped")
     assert f"ready on {server.address}" in output
     assert output.count("curl -s") == 2, "no corpus, no line that searches one"
 
