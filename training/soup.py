@@ -225,7 +225,7 @@ class Soup:
 def cook(sources: Sequence[str], mixing: Mixing, selection: Selection | None, stream: TextIO) -> Soup:
     """The soup of the encoders under these names, all of them in memory at once.
 
-    What `mixing` leaves open is chosen by `selection`; its verdicts, and doubts about a start, go to `stream`.
+    What `mixing` leaves open is chosen by `selection`; its verdicts go to `stream`.
 
     Raises:
         SoupError: they can't be averaged, or did not begin alike, or there is nothing to choose by.
@@ -237,7 +237,7 @@ def cook(sources: Sequence[str], mixing: Mixing, selection: Selection | None, st
         ingredients.append(Ingredient.load(mixing.towards, like=ingredients[0].encoder))
     for each in ingredients:
         each.check_like(ingredients[0])
-    check_one_start(ingredients, stream)
+    check_one_start(ingredients)
     pot = Pot(ingredients, selection, stream)
     shares = mixing.choose(len(sources), pot.score)
     if selection:

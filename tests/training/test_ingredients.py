@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,10 +10,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models import bundle
-from models.encoder import Encoder
-from models.origin import Origin
-from models.sources import MINILM_ID
 from models.transform import TRANSFORMS
 from tests.training.shaken import shaken
 from training.ingredients import Ingredient, Shares, SoupError, averaged
@@ -72,23 +67,14 @@ def test_whole_numbers_are_not_averaged(tiny_backbone: Path) -> None:
         counted(tiny_backbone, 2, 4).check_like(some[0])
 
 
-def test_one_start_is_known_by_card_or_by_name(tiny_backbone: Path, tiny_bundle: Path) -> None:
-    """Bundles by their manifests' backbone where no card speaks, and a start by its own name."""
-    manifest = bundle.load(tiny_bundle).manifest
+def test_likeness_is_the_cosine_of_all_matrices(ingredients: list[Ingredient]) -> None:
+    def flat(each: Ingredient) -> np.ndarray:
+        return np.concatenate([m.double().numpy().ravel() for m in each.encoder.state_dict().values() if m.ndim > 1])
 
-    def of(source: str, backbone: str | None, *bases: str) -> Ingredient:
-        encoder = Encoder.load(tiny_backbone, pooling="mean")
-        encoder.origin = Origin(base_models=bases)
-        return Ingredient(source, encoder, replace(manifest, backbone=backbone) if backbone else None)
-
-    plain, start = of("artifacts/a", "artifacts/mlm"), of("./artifacts/mlm", None)
-    minilm, hub = of("minilm", None, MINILM_ID), of("org/x", None, "org/x")
-    tuned, other = of("artifacts/b", "minilm", MINILM_ID), of("artifacts/c", "org/y", "org/y")
-    assert plain.of_one_start(start) and plain.of_one_start(of("artifacts/d", "artifacts/mlm/"))
-    assert minilm.of_one_start(tuned) and tuned.of_one_start(minilm)
-    assert tuned.of_one_start(other) is False
-    unknown = [(plain, tuned), (hub, tuned), (minilm, hub), (plain, of("artifacts/e", "artifacts/mlm-2"))]
-    assert all(one.of_one_start(another) is None is another.of_one_start(one) for one, another in unknown)
+    one, other = map(flat, ingredients[:2])
+    expected = one @ other / np.linalg.norm(one) / np.linalg.norm(other)
+    assert expected < 0.99 and ingredients[0].likeness(ingredients[1]) == pytest.approx(expected, rel=1e-12)
+    assert ingredients[0].likeness(ingredients[0]) == pytest.approx(1, rel=1e-12)
 
 
 def test_a_transform_can_not_be_averaged(tiny_backbone: Path, ingredients: list[Ingredient]) -> None:

@@ -13,6 +13,7 @@ import torch
 from huggingface_hub import ModelCard
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
 
 from models import bundle
 from models.encoder import Encoder
@@ -180,13 +181,23 @@ def test_encoders_that_did_not_begin_alike_are_refused(tuned: list[str], stsb_da
 
 
 @pytest.mark.usefixtures("_elsewhere")
-def test_where_nobody_says_how_an_encoder_began_it_is_told(tuned: list[str], capsys: Capture) -> None:
+@pytest.mark.parametrize("card", [True, False])
+def test_of_encoders_that_nobody_vouches_for_the_weights_speak(tuned: list[str], card: bool, capsys: Capture) -> None:
+    """Whatever their cards say: two models that were pre-trained into one folder have one name."""
+    shutil.copytree(tuned[2], "brother")
     shutil.copytree(tuned[2], "stranger")
-    Path("stranger", bundle.CARD).unlink()
-    assert soup(*tuned[:2], "./stranger", "--out", "soup") == 0
+    draw = torch.Generator().manual_seed(0)
+    file = "stranger/model.safetensors"
+    others = {name: torch.randn(weights.shape, generator=draw) for name, weights in load_file(file).items()}
+    save_file(others, file, metadata={"format": "pt"})
+    if not card:
+        for folder in ("brother", "stranger"):
+            Path(folder, bundle.CARD).unlink()
+    assert soup(*tuned[:2], "./brother", "--out", "soup") == 0
+    assert soup(*tuned[:2], "./stranger", "--out", "other") == 2
     err = capsys.readouterr().err
-    assert err.startswith(f"warning: nothing says that ./stranger began with the weights that {tuned[0]} began with")
-    assert err.count("\n") == 1
+    assert f"./stranger: has weights that are nothing like those of {tuned[0]} (cosine " in err
+    assert err.count("\n") == 1 and not Path("other").exists()
 
 
 @pytest.mark.usefixtures("_elsewhere")
