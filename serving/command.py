@@ -44,7 +44,7 @@ def serve(arguments: Sequence[str]) -> int:
         logs.configure(settings.log_format)
         models = opened_models(settings)
         listening = bind(settings)
-        service = opened_service(settings, models, None if settings.no_demo else demo.build)
+        service = opened_service(settings, models, None if settings.no_demo else demo.prepare)
         server = Server(service)
     except (SettingsError, BundleError, EngineError, BindError, KeysError, StoreError, TracingError) as error:
         print(f"serving: {error}", file=sys.stderr)

@@ -7,14 +7,17 @@ import logging
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import islice
 
 import numpy as np
 from tqdm import tqdm
 
 from models.python_docs import Section, sections
-from serving.corpora import Corpora, is_stale
-from serving.ports import Content, Document
+from serving.corpora import is_stale
+from serving.errors import Overloaded
+from serving.jobs import Duplicate
+from serving.ports import Content, Corpus, Document, Size
 from serving.service import Service
 
 log = logging.getLogger(__name__)
@@ -29,15 +32,31 @@ STEP = 128
 """Documents embedded between two reports of progress."""
 
 
-async def build(service: Service) -> None:
-    """Embed and store the demo corpus where there is no corpus at all, or anew where another bundle embedded it.
+async def prepare(service: Service) -> None:
+    """Build the demo corpus where there is no corpus at all; have a job embed it again if another bundle embedded it.
 
-    Killed half-way it leaves none, or the old one.
+    What others put into it stays. A corpus of this name that somebody described otherwise is not ours.
     """
-    if not _due(service):
-        return
+    listing = service.library.corpora.listing()
+    if not service.library.corpora.names():
+        await _build(service)
+    elif any(_is_ours(*found) and is_stale(*found, service.encoders.fingerprints) for found in listing):
+        log.info("the demo corpus %s is embedded again by a job, for another encoder made its vectors", NAME)
+        try:
+            with suppress(Duplicate):  # since the server was here last
+                await service.jobs.submit("reembed", NAME, {"model": service.encoders.default.name})
+        except Overloaded as error:
+            log.warning("the demo corpus %s is not embedded again: %s", NAME, error)
+
+
+def _is_ours(corpus: Corpus, _size: Size) -> bool:
+    return (corpus.name, corpus.description) == (NAME, DESCRIPTION)
+
+
+async def _build(service: Service) -> None:
+    """All of it or, killed half-way, none."""
     service.report(f"building the demo corpus {NAME}")
-    log.info("building the demo corpus %s (once for each encoder; --no-demo turns it off)", NAME)
+    log.info("building the demo corpus %s (once; --no-demo turns it off)", NAME)
     # Texts of a step are padded to its longest, so neighbours in length belong together.
     documents = await asyncio.to_thread(lambda: sorted(_documents(), key=lambda document: len(document.text)))
     vectors = []
@@ -48,20 +67,8 @@ async def build(service: Service) -> None:
             bar.update(len(content.documents))
             _report(service, start, min(start + STEP, len(documents)), len(documents))
     whole = Content(documents, np.concatenate(vectors), service.manifest.fingerprint)
-    await service.library.lanes.run(NAME, lambda: _store(service.library.corpora, whole))
-
-
-def _due(service: Service) -> bool:
-    """A corpus of this name that somebody described otherwise is not ours to replace."""
-    listing = service.library.corpora.listing()
-    ours = [found for found in listing if (found[0].name, found[0].description) == (NAME, DESCRIPTION)]
-    return not service.library.corpora.names() or any(is_stale(*found, service.encoders.fingerprints) for found in ours)
-
-
-def _store(corpora: Corpora, whole: Content) -> None:
-    if NAME in corpora.names():
-        corpora.drop(NAME)
-    corpora.create(NAME, description=DESCRIPTION, content=whole)
+    corpora = service.library.corpora
+    await service.library.lanes.run(NAME, lambda: corpora.create(NAME, description=DESCRIPTION, content=whole))
 
 
 def _report(service: Service, before: int, done: int, total: int) -> None:

@@ -16,6 +16,7 @@ from serving.engines import ENGINES
 from serving.finding import Wanted
 from serving.ports import Document, Model
 from serving.service import Service
+from tests.serving.jobs.counting import ended
 
 MakeService = Callable[..., Service]
 Run = Callable[[Service, Callable[[], Coroutine[Any, Any, None]]], None]
@@ -85,7 +86,7 @@ def test_the_demo_corpus_is_all_or_nothing(
 ) -> None:
     monkeypatch.setattr(demo, "MAX_DOCUMENTS", 300)
     broken = make_service()
-    broken._prepare = demo.build
+    broken._prepare = demo.prepare
     monkeypatch.setattr(broken, "report", lambda reason: 1 / 0 if reason.endswith("256 of 300 documents") else None)
 
     async def fails() -> None:
@@ -95,7 +96,7 @@ def test_the_demo_corpus_is_all_or_nothing(
 
     run(broken, fails)
     service = make_service()
-    service._prepare = demo.build
+    service._prepare = demo.prepare
 
     async def builds() -> None:
         await service.loaded.wait()
@@ -105,32 +106,36 @@ def test_the_demo_corpus_is_all_or_nothing(
     run(service, builds)
 
 
-def test_the_demo_corpus_follows_the_encoder_and_other_corpora_are_left_alone(
+def test_the_demo_corpus_follows_the_encoder_and_keeps_what_others_put_into_it(
     make_service: MakeService, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(demo, "MAX_DOCUMENTS", 20)
     fake = ENGINES["fake"](tmp_path)
     other = replace(fake, manifest=replace(fake.manifest, fingerprint="fake-2"))
 
-    def built(model: Model, *, own: bool) -> None:
+    def served(model: Model, *, documents: int, own: bool = False) -> None:
         service = make_service(model)
-        service._prepare = demo.build
+        service._prepare = demo.prepare
 
         async def work() -> None:
             await service.loaded.wait()
             assert service.health.state == "ready"
+            for job in await service.jobs.listing():
+                await ended(service.jobs, job.id)
             corpus, size = service.library.corpora.corpus(demo.NAME)
-            assert (corpus.fingerprint, size.documents) == (model.manifest.fingerprint, 20)
+            assert (corpus.fingerprint, size.documents) == (model.manifest.fingerprint, documents)
             if own:
                 await service.library.on(lambda corpora: corpora.create("mine"))
                 await service.library.add("mine", [Document("a", "one", {})])
+                await service.library.add(demo.NAME, [Document("a", "mine, too", {})])
             assert service.library.corpora.corpus("mine")[0].fingerprint == "fake-1"
+            assert service.library.corpora.document(demo.NAME, "a").text == "mine, too"
 
         run(service, work)
 
-    built(fake, own=True)
-    built(other, own=False)
-    built(other, own=False)
+    served(fake, documents=20, own=True)
+    served(other, documents=21)
+    served(other, documents=21)
 
 
 def test_a_corpus_of_ones_own_with_the_demos_name_is_not_replaced(
@@ -146,7 +151,7 @@ def test_a_corpus_of_ones_own_with_the_demos_name_is_not_replaced(
 
     run(service, mine)
     again = make_service(replace(fake, manifest=replace(fake.manifest, fingerprint="fake-2")))
-    again._prepare = demo.build
+    again._prepare = demo.prepare
 
     async def kept() -> None:
         await again.loaded.wait()
