@@ -185,10 +185,10 @@ class Corpora:
         return self._store.document(name, document)
 
     def page(self, name: str, after: int, limit: int) -> tuple[list[Document], int | None]:
-        """Up to `limit` documents beyond the cursor `after`, oldest first, and the next cursor if there are more."""
-        rows = self._store.page(name, after, limit + 1)
-        more = len(rows) > limit
-        return [document for _, document in rows[:limit]], rows[limit - 1][0] if more else None
+        """See `Store.page`; and the next cursor if there are more."""
+        rows = self._store.page(name, after, limit)
+        last = rows[-1][0] if rows else after
+        return [document for _, document in rows], last if rows and self._store.page(name, last, 1) else None
 
     def facets(self, name: str, values: int) -> Facets:
         """See `Store.facets`."""

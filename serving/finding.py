@@ -14,7 +14,7 @@ from serving.fusion import Fusion, continued, fuse
 from serving.indexes.live import LiveIndex
 from serving.indexes.ranking import DECIMALS
 from serving.ports import Floats, Passage, Ranking, Span, Stemming, Store
-from serving.stores.words import highlights
+from serving.stores.words import MAX_MARKED, highlights
 
 Mode = Literal["dense", "lexical", "hybrid"]
 DEEP = 2048
@@ -23,6 +23,10 @@ READ_TOGETHER = 1000
 """Hits."""
 CANDIDATES = 1000
 """Passages of each ranking that a hybrid search fuses, however few are asked for: pages must be of one ranking."""
+
+
+MARKED_TOGETHER = 1_000_000
+"""Characters in which one search highlights: two seconds, at the worst."""
 
 
 class Query(NamedTuple):
@@ -130,6 +134,12 @@ def find(store: Store, name: str, index: LiveIndex | None, queries: Sequence[Que
             raise TooLarge(f"the texts found are more than {wanted.max_characters} characters: ask for fewer hits")
     if not wanted.highlight:
         return found
+    looked_at = sum(min(len(hit.text), MAX_MARKED) for hits in found for hit in hits)
+    if looked_at > MARKED_TOGETHER:
+        raise TooLarge(
+            f"the texts found have {looked_at} characters to look at, more than {MARKED_TOGETHER}: ask for fewer hits",
+            field="highlight",
+        )
     stemming = store.corpus(name).wanted_stemming
     return [_highlighted(hits, query.text or "", stemming) for hits, query in zip(found, queries, strict=True)]
 

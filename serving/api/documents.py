@@ -24,7 +24,8 @@ async def listing(
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     cursor: str | None = None,
 ) -> DocumentsAnswer:
-    """Oldest first; a replaced document counts as new."""
+    """Oldest first; a replaced document counts as new. A page of large documents ends before `limit`; while there is
+    a `cursor` there are more."""
     after = _cursor(cursor)
     documents, following = await service.library.on(lambda corpora: corpora.page(name, after, limit), of=name)
     return DocumentsAnswer(

@@ -18,6 +18,7 @@ from serving.api.auth import check_corpus_allowed
 from serving.api.corpus_schemas import CorpusSearchRequest, SearchAnswer, SearchRequest
 from serving.api.deps import CorpusName, ServiceDep
 from serving.api.route import Route
+from serving.bounds import check_text
 from serving.errors import Empty, Invalid, TooLarge
 from serving.filters import compile_filter
 from serving.finding import Hit, Place, Wanted
@@ -49,7 +50,7 @@ async def search_named(body: CorpusSearchRequest, service: ServiceDep, request: 
 
 async def _search(service: Service, name: str, body: SearchRequest) -> Response:
     started = time.perf_counter()
-    queries = _queries(body)
+    queries = _queries(body, service.settings.max_text_bytes)
     wanted = Wanted(
         k=body.k,
         offset=body.offset,
@@ -79,7 +80,8 @@ async def _search(service: Service, name: str, body: SearchRequest) -> Response:
     return json_response(answer | facts, headers=truncation_header(found.truncated))
 
 
-def _queries(body: SearchRequest) -> list[str] | Floats:
+def _queries(body: SearchRequest, most: int) -> list[str] | Floats:
+    """Checked before anything is done with them: words are looked for without an encoder, which would refuse them."""
     given = [name for name in ("query", "queries", "vector") if getattr(body, name) is not None]
     if len(given) != 1:
         raise Invalid(f"give one of query, queries and vector, not {len(given)} of them", field="query")
@@ -88,10 +90,13 @@ def _queries(body: SearchRequest) -> list[str] | Floats:
     if body.vector is not None and body.highlight:
         raise Invalid("words of a query are highlighted: give query or queries", field="highlight")
     if body.query is not None:
+        check_text(body.query, most, "query")
         return [body.query]
     if body.queries is not None:
         if not body.queries:
             raise Empty("must hold at least one query", field="queries")
+        for i, query in enumerate(body.queries):
+            check_text(query, most, f"queries.{i}")
         return body.queries
     return _unit(body.vector or [])
 

@@ -83,7 +83,9 @@ class Store(Protocol):
         """Those of `keys` that exist."""
 
     def page(self, name: str, after: int, limit: int) -> list[tuple[int, Document]]:
-        """Up to `limit` documents beyond the place `after`, oldest first, each with its own place."""
+        """Up to `limit` documents beyond the place `after`, oldest first, each with its own place; fewer where they are
+        large, and none only where none is left.
+        """
 
     def keys(self, name: str) -> Keys:
         """Sorted keys of all passages."""

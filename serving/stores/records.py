@@ -17,6 +17,8 @@ from serving.stores.failures import DamageError
 
 DOCUMENT = "number, id, text, metadata, hash, checksum"
 PASSAGE = 'key, document, start, "end", checksum'
+PAGE_CHARACTERS = 4_000_000
+"""Of texts and metadata, with which a page ends however few its documents are."""
 _NUMBERED = f"SELECT {DOCUMENT} FROM (SELECT value FROM json_each(?)) CROSS JOIN documents ON number = value"
 """Of a JSON list of numbers, in its order: one statement, however many they are, is prepared once."""
 _PLACE = struct.Struct("<qqqq")
@@ -68,7 +70,15 @@ def document(reader: sqlite3.Connection, name: str) -> Document | None:
 def page(reader: sqlite3.Connection, after: int, limit: int) -> list[tuple[int, Document]]:
     """See `Store.page`."""
     select = f"SELECT {DOCUMENT} FROM documents WHERE number > ? ORDER BY number LIMIT ?"
-    return [(row[0], document_in(row)) for row in reader.execute(select, (after, limit))]
+    found: list[tuple[int, Document]] = []
+    left = PAGE_CHARACTERS
+    for row in reader.execute(select, (after, limit)):
+        number, _, text, metadata, *_ = row
+        found.append((number, document_in(row)))
+        left -= len(text) + len(metadata)
+        if left <= 0:
+            break
+    return found
 
 
 def ids(reader: sqlite3.Connection, numbers: Sequence[int]) -> list[str]:

@@ -22,8 +22,12 @@ from serving.stores.fields import numbers
 
 MAX_WORDS = 64
 """Words of a query that are searched for, those in phrases included: the first ones."""
+MAX_ASKED = 20_000
+"""Characters of a query in which its words are."""
 MAX_MARKED = 20_000
 """Characters of a text in which `highlights` looks: FTS5 takes the square of their number."""
+MAX_SPANS = 200
+"""Of a text, the first ones."""
 K1 = 1.2
 RARE = (K1 + 1) * 2
 """A term that can add so much is rare: about one passage in eight has it."""
@@ -115,7 +119,7 @@ def parse(query: str, *, stemming: Stemming) -> Asked:
     terms: dict[_Term, _Term] = {}
     required: set[_Term] = set()
     left = MAX_WORDS
-    parts = query.split('"', 2 * MAX_WORDS)
+    parts = query[:MAX_ASKED].split('"', 2 * MAX_WORDS)
     for i, part in enumerate(parts):
         words = _tokenizers["none"].words(part)[:left]
         stems = words if stemming == "none" else _tokenizers[stemming].words(part)[:left]
@@ -131,12 +135,12 @@ def parse(query: str, *, stemming: Stemming) -> Asked:
 
 
 def highlights(texts: Sequence[str], query: str, *, stemming: Stemming) -> list[list[Span]]:
-    """Where the terms of `query` stand in the first `MAX_MARKED` characters of each of `texts`."""
+    """Where the terms of `query` stand in the first `MAX_MARKED` characters of each of `texts`, `MAX_SPANS` of them."""
     terms = parse(query, stemming=stemming).terms
     if not terms:
         return [[] for _ in texts]
     asked = _expression(terms, "OR")
-    return [_tokenizers[stemming].highlights(text[:MAX_MARKED], asked) for text in texts]
+    return [_tokenizers[stemming].highlights(text[:MAX_MARKED], asked)[:MAX_SPANS] for text in texts]
 
 
 def _table(stemming: Stemming) -> str:

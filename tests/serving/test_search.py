@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -9,9 +10,11 @@ import numpy as np
 import pytest
 from fastapi.testclient import TestClient
 
+from serving import finding
 from serving.app import create_app
 from serving.open_corpora import OpenCorpora
 from serving.service import Service
+from serving.stores import records
 
 BOOKS: list[dict[str, Any]] = [
     {"id": "emma", "text": "a rich young woman makes matches", "metadata": {"year": 1815, "by": {"name": "Austen"}}},
@@ -155,6 +158,21 @@ def test_pages_of_documents(client: TestClient) -> None:
     assert read == written
 
 
+def test_a_page_of_large_documents_ends_early_and_leads_on(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(records, "PAGE_CHARACTERS", 100)
+    client.put("/corpora/books")
+    texts = {"a": "x" * 40, "b": "x" * 300, "c": "x", "d": "x" * 60, "e": "x"}
+    metadata = {"long": "y" * 40}
+    written = [{"id": name, "text": text, "metadata": metadata} for name, text in texts.items()]
+    client.post(DOCUMENTS, json={"documents": written})
+    pages, cursor = [], ""
+    while cursor is not None:
+        page = client.get(f"{DOCUMENTS}?limit=3&cursor={cursor}" if cursor else f"{DOCUMENTS}?limit=3").json()
+        pages.append([document["id"] for document in page["documents"]])
+        cursor = page["cursor"]
+    assert pages == [["a", "b"], ["c", "d"], ["e"]]
+
+
 def test_ndjson_without_ids(client: TestClient) -> None:
     client.put("/corpora/books")
     body = '{"text": "one"}\n{"text": "two", "id": null, "metadata": null}'
@@ -223,6 +241,23 @@ def test_words_of_the_query_are_highlighted(books: TestClient, mode: str) -> Non
     assert "highlights" not in search(books, query="white", mode=mode)["hits"][0]
 
 
+@pytest.mark.parametrize("mode", ["dense", "lexical", "hybrid"])
+@pytest.mark.parametrize(
+    ("text", "refusal"),
+    [
+        ("x" * 1_000_000, (413, "1000000 bytes are more than the 999999 of one text")),
+        ("\ud800", (422, "not valid Unicode: a lone surrogate")),
+    ],
+)
+def test_queries_are_texts(
+    books: TestClient, refuses: Callable[..., None], mode: str, text: str, refusal: tuple[int, str]
+) -> None:
+    status, says = refusal
+    for field, asked in (("query", {"query": text}), ("queries.1", {"queries": ["whale", text]})):
+        sent = {"content": json.dumps({**asked, "mode": mode}), "headers": {"content-type": "application/json"}}
+        refuses((status, "Validation", f"{field}: {says}"), "POST", "/corpora/books/search", **sent)
+
+
 def test_what_each_query_highlights_is_its_own(books: TestClient) -> None:
     answer = search(books, queries=["captain", "woman", "nothing"], highlight=True, k=3)
     marked = [
@@ -241,6 +276,19 @@ def test_highlights_are_in_characters_of_the_passage(client: TestClient) -> None
     for hit in hits:
         marked = [hit["text"][span["start"] : span["end"]] for span in hit["highlights"]]
         assert marked == ["whale"] * ("whale" in hit["text"])
+
+
+def test_highlights_are_bounded(
+    books: TestClient, refuses: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    books.post(DOCUMENTS, json={"documents": [{"id": "much", "text": "whale " * 300}]})
+    (hit,) = search(books, query="whale", mode="lexical", k=1, highlight=True)["hits"]
+    assert (hit["id"], len(hit["highlights"])) == ("much", 200)
+    monkeypatch.setattr(finding, "MARKED_TOGETHER", 1799)
+    body = {"query": "whale", "mode": "lexical", "k": 1, "highlight": True}
+    says = "highlight: the texts found have 1800 characters to look at, more than 1799: ask for fewer hits"
+    refuses((413, "Validation", says), "POST", "/corpora/books/search", json=body)
+    assert search(books, **{**body, "highlight": False})["hits"]
 
 
 def test_a_vector_has_no_words_to_highlight(books: TestClient, refuses: Callable[..., None]) -> None:
