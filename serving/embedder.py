@@ -127,6 +127,11 @@ class Embedder:
                 manifest=self.manifest,
             )
 
+    @property
+    def reads(self) -> int:
+        """Tokens of a text that the model reads: those that the tokenizer puts around it are none."""
+        return self.manifest.max_length - len(self.engine.pieces([""], special_tokens=True)[0])
+
     async def pieces(
         self, texts: Sequence[str], *, special_tokens: bool, options: EmbedOptions, field: str = "inputs"
     ) -> list[list[Piece]]:

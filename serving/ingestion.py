@@ -61,10 +61,8 @@ def check_fits(chunking: Chunking | None, embedder: Embedder) -> None:
     """
     if chunking is None:
         return
-    added = len(embedder.engine.pieces([""], special_tokens=True)[0])
-    most = embedder.manifest.max_length - added
-    if chunking.tokens > most:
-        raise Invalid(f"the encoder of the corpus reads {most} tokens", field="chunk_tokens")
+    if chunking.tokens > embedder.reads:
+        raise Invalid(f"the encoder of the corpus reads {embedder.reads} tokens", field="chunk_tokens")
 
 
 @dataclass(frozen=True)

@@ -246,15 +246,17 @@ class Service:
     ) -> Compared:
         """Cosines (N,) of a query with N texts, each behind the bundle's prompt for its role, if it has one.
 
-        Of each text no more than `max_tokens` are read.
+        Of each text no more than `max_tokens` are read, and what is cut so is told as what the model cuts.
         """
         check_some(texts, field)
+        cut = 0
         with self.encoder(model) as embedder:
             if max_tokens is not None:
-                texts = await _beginnings(embedder, texts, max_tokens, field)
+                texts, cut = await _beginnings(embedder, texts, max_tokens, field)
             asked = embedder.prompts.asked(query, texts, options)
             prompted = replace(options, prompt="", prompt_name=None)
             embeddings = await embedder.embed(asked, prompted, field, lambda i: f"{field}.{i - 1}" if i else "query")
+            embeddings = replace(embeddings, truncated=min(embeddings.truncated + cut, len(asked)))
         return np.clip(embeddings.vectors[1:] @ embeddings.vectors[0], -1, 1), embeddings
 
     async def _load(self) -> None:
@@ -277,10 +279,13 @@ class Service:
             self.loaded.set()
 
 
-async def _beginnings(embedder: Embedder, texts: Sequence[str], tokens: int, field: str) -> Sequence[str]:
-    """Each text up to the end of so many tokens; what the model does not read anyway is left to it."""
-    if tokens >= embedder.manifest.max_length:
-        return texts
+async def _beginnings(embedder: Embedder, texts: Sequence[str], tokens: int, field: str) -> tuple[Sequence[str], int]:
+    """Each text up to the end of so many tokens, and how many were longer; what the model does not read anyway is
+    left to it.
+    """
+    if tokens >= embedder.reads:
+        return texts, 0
     begun = [text[: tokens * CHARACTERS_PER_TOKEN] for text in texts]
     pieces = await embedder.pieces(begun, special_tokens=False, options=AS_THEY_ARE, field=field)
-    return [text[: own[:tokens][-1].stop] if own else text for text, own in zip(begun, pieces, strict=True)]
+    cut = sum(len(own) > tokens or len(one) < len(text) for one, own, text in zip(begun, pieces, texts, strict=True))
+    return [text[: own[:tokens][-1].stop] if own else text for text, own in zip(begun, pieces, strict=True)], cut

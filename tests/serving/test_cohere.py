@@ -135,6 +135,23 @@ def test_rerank_reads_as_much_of_a_document_as_it_is_told(client: TestClient) ->
     assert few[0]["relevance_score"] == pytest.approx(scores[1], abs=1e-6)
 
 
+def test_what_is_cut_of_a_document_is_told(client: TestClient) -> None:
+    documents = ["a b c x y z", "a b", "", "a " * 300]
+    for most, cut in (
+        (2, 2),
+        (6, 1),
+        (62, 1),
+        (63, 1),
+        (None, 1),
+    ):  # the fake model reads 64 tokens, two of them its own
+        sent = {"query": "a", "documents": documents, "max_tokens_per_doc": most}
+        answer = client.post("/v2/rerank", json=sent)
+        assert answer.headers["x-truncated-inputs"] == str(cut)
+        assert len(answer.json()["meta"].get("warnings", [])) == 1
+    uncut = client.post("/v2/rerank", json={"query": "a", "documents": ["a b"], "max_tokens_per_doc": 2})
+    assert uncut.headers["x-truncated-inputs"] == "0" and "warnings" not in uncut.json()["meta"]
+
+
 def test_rerank_gives_all_and_no_documents_unless_asked(client: TestClient) -> None:
     for top_n in (None, 50):
         body = client.post("/v2/rerank", json={"query": "a", "documents": TEXTS, "top_n": top_n}).json()
