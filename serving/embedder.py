@@ -15,7 +15,7 @@ import numpy as np
 from models.tokenizer import Piece, Tokens
 from serving.batcher import Batcher
 from serving.bounds import check_count, check_some, check_text
-from serving.embeddings import Embeddings, EmbedOptions, Inputs, Timing, finished
+from serving.embeddings import AS_THEY_ARE, Embeddings, EmbedOptions, Inputs, Timing, finished
 from serving.errors import Backend, ForeignTokens, Invalid, Overloaded, TooLarge
 from serving.limits import charge
 from serving.metrics import Metrics
@@ -126,6 +126,11 @@ class Embedder:
                 warning=self._warning(options),
                 manifest=self.manifest,
             )
+
+    async def cut(self, texts: Sequence[str]) -> int:
+        """How many of `texts` the model would read in part."""
+        doubtful = [text for text in texts if len(text.encode()) > self.reads]  # no token is less than a byte
+        return sum(tokens.truncated for tokens in await self._tokens(doubtful, AS_THEY_ARE, str)) if doubtful else 0
 
     @property
     def reads(self) -> int:

@@ -90,6 +90,8 @@ class Library:
             known = await self.lanes.run(corpus, lambda: self.corpora.embedded(corpus, texts, chunking, fingerprint))
             fresh = [i for i, held in enumerate(known) if held is None]
             spans, vectors, truncated = await _embedded(embedder, texts, fresh, chunking)
+            if chunking is None:
+                truncated += await _cut_before(embedder, [texts[i] for i, one in enumerate(known) if one is not None])
             held = dict(zip(fresh, map(Held, spans, vectors), strict=True))
             content = _content(documents, [held.get(i) or one for i, one in enumerate(known)], chunking, embedder)
 
@@ -166,6 +168,11 @@ async def embed_passages(embedder: Embedder, texts: Sequence[str], names: Callab
         vectors.append(made.vectors)
         truncated += made.truncated
     return np.concatenate(vectors), truncated
+
+
+async def _cut_before(embedder: Embedder, texts: Sequence[str]) -> int:
+    """How many of the `texts` that a corpus knows were cut when they came first: nothing of it was kept."""
+    return sum([await embedder.cut(texts[part]) for part in _slices(texts)])
 
 
 def _behind(names: Callable[[int], str], first: int, i: int) -> str:

@@ -185,6 +185,8 @@ def test_a_text_longer_than_the_model_reads_is_kept_whole_and_told(books: TestCl
     added = books.post(DOCUMENTS, json={"documents": [{"id": "long", "text": long}, {"id": "short", "text": "whale"}]})
     assert added.headers["x-truncated-inputs"] == "1"
     assert books.get(f"{DOCUMENTS}/long").json()["text"] == long
+    again = books.post(DOCUMENTS, json={"documents": [{"id": "other", "text": long}, {"id": "short", "text": "whale"}]})
+    assert again.headers["x-truncated-inputs"] == "1", "known by now, and as long as before"
     for body, cut in (({"query": long}, "1"), ({"query": "whale"}, "0"), ({"queries": [long, long]}, "2")):
         assert books.post("/corpora/books/search", json=body).headers["x-truncated-inputs"] == cut
 
