@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
 from serving.unheard import ended
@@ -21,6 +21,8 @@ class Lanes:
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="corpora")
         self._lanes: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
+        self._left: set[asyncio.Task[Any]] = set()
+        """Reads whose callers have gone: a task that nobody holds could vanish."""
 
     async def run(self, name: str, work: Callable[[], T]) -> T:
         """Do `work` in the lane of `name`. A caller who is cancelled leaves the lane when the thread does, which
@@ -36,6 +38,17 @@ class Lanes:
                 job.cancel()
                 await ended(done)
                 raise
+
+    async def read(self, name: str, work: Callable[[], T]) -> T:
+        """`run` of what changes nothing: a caller who is cancelled goes at once, and the lane waits for the thread."""
+        reading = asyncio.create_task(self.run(name, work))
+        try:
+            return await asyncio.shield(reading)
+        except asyncio.CancelledError:
+            self._left.add(reading)
+            reading.add_done_callback(self._left.discard)
+            reading.cancel()
+            raise
 
     def close(self) -> None:
         """Wait for the threads; nothing may be run afterwards."""

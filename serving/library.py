@@ -151,7 +151,7 @@ class Library:
 
     async def _found(self, corpus: str, queries: Sequence[Query], wanted: Wanted, made_by: str | None = None) -> Found:
         with self._metrics.search(corpus), recorded("search"):
-            return await self.lanes.run(corpus, lambda: self.corpora.search(corpus, queries, wanted, made_by))
+            return await self.lanes.read(corpus, lambda: self.corpora.search(corpus, queries, wanted, made_by))
 
     def close(self) -> None:
         """Wait for what runs, then close the corpora."""

@@ -59,6 +59,34 @@ def test_one_name_never_takes_all_threads(leave: bool) -> None:
     with_lanes(work)
 
 
+def test_whose_caller_has_gone_a_read_keeps_its_lane_and_not_the_caller() -> None:
+    finish, started = threading.Event(), list[int]()
+
+    def slow(i: int) -> None:
+        started.append(i)
+        assert finish.wait(PATIENCE)
+
+    async def work(lanes: Lanes) -> None:
+        readers = [asyncio.create_task(lanes.read("busy", partial(slow, i))) for i in range(LANE + 2)]
+        while len(started) < LANE:
+            await asyncio.sleep(0)
+        for reader in readers:
+            reader.cancel()
+        answers = await asyncio.gather(*readers, return_exceptions=True)
+        assert all(isinstance(answer, asyncio.CancelledError) for answer in answers)
+        waiting = asyncio.create_task(lanes.read("busy", lambda: "served"))
+        assert await lanes.run("other", lambda: "served") == "served"
+        gc.collect()
+        assert len(started) == LANE and not waiting.done(), "threads are at work for the lane"
+        finish.set()
+        assert await waiting == "served"
+        assert len(started) == LANE, "work that nobody waits for was begun"
+        while lanes._left:
+            await asyncio.sleep(0)
+
+    with_lanes(work)
+
+
 @pytest.mark.parametrize(
     ("error", "says"), [(Conflict("it came meanwhile"), ""), (ZeroDivisionError("a bug"), "ZeroDivisionError: a bug")]
 )
