@@ -83,7 +83,7 @@ async def load(body: LoadRequest, service: ServiceDep) -> LoadAnswer:
     return LoadAnswer(id=slot.name, fingerprint=slot.model.manifest.fingerprint)
 
 
-@router.delete("/models/{id:path}", status_code=204, summary="Serve a model no more")
+@router.delete("/models/{id:any}", status_code=204, summary="Serve a model no more")
 async def unload(id: Annotated[str, PathParameter(description="name of the model")], service: ServiceDep) -> None:
     """What was asked of it before is finished. 409 for the first one, which is the default."""
     with service.admitted():

@@ -44,13 +44,13 @@ async def delete_where(name: CorpusName, body: DeleteRequest, service: ServiceDe
     return DeleteAnswer(deleted=await service.library.on(lambda corpora: corpora.delete_where(name, where), of=name))
 
 
-@router.get("/{id:path}", summary="Get a document")
+@router.get("/{id:any}", summary="Get a document")
 async def get(name: CorpusName, id: DocumentId, service: ServiceDep) -> DocumentAnswer:
     """By its id."""
     return _answer(await service.library.on(lambda corpora: corpora.document(name, id), of=name))
 
 
-@router.delete("/{id:path}", status_code=204, summary="Delete a document")
+@router.delete("/{id:any}", status_code=204, summary="Delete a document")
 async def delete(name: CorpusName, id: DocumentId, service: ServiceDep) -> None:
     """By its id; it stays deleted."""
     check_stays(service.jobs, name)

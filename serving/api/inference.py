@@ -11,7 +11,7 @@ from serving.api.schemas import EmbedRequest, InferenceRequest, SentencePairs, S
 from serving.bounds import check_some
 
 router = APIRouter(tags=["inference"], route_class=DirectRoute)
-pipelines = APIRouter(prefix="/models/{id:path}/pipeline", tags=["inference"], route_class=Route)
+pipelines = APIRouter(prefix="/models/{id:any}/pipeline", tags=["inference"], route_class=Route)
 
 
 @router.post("/embed", response_model=Vectors, responses=RAW_ANSWER, summary="Embed texts")

@@ -43,8 +43,8 @@ async def models(service: ServiceDep) -> OpenAIModels:
     return OpenAIModels(data=[_model(slot.name) for slot in service.encoders.slots])
 
 
-@router.get("/v1/models/{id:path}", summary="Describe a model")
-@router.get("/models/{id:path}", include_in_schema=False)
+@router.get("/v1/models/{id:any}", summary="Describe a model")
+@router.get("/models/{id:any}", include_in_schema=False)
 async def model(id: ModelName) -> OpenAIModel:
     """By the name that the list gives."""
     return _model(id)

@@ -61,7 +61,7 @@ async def index(request: Request, view: str = "search") -> Response:
     return answer
 
 
-@router.get("/web/{file:path}", response_model=None)
+@router.get("/web/{file:any}", response_model=None)
 async def asset(file: str, request: Request) -> Response:
     """A file of the page. Only names that the folder listed at first are served, so no path leads out of it."""
     if file not in _assets:

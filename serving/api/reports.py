@@ -22,7 +22,7 @@ CONTENT = {"application/json": {"schema": {"type": "object"}}, "text/html": {"sc
 
 
 @router.get(
-    "/models/{id:path}/report",
+    "/models/{id:any}/report",
     summary="How the model was judged",
     response_class=Response,
     responses={200: {"content": CONTENT}},

@@ -12,6 +12,7 @@ import starlette.requests
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, ValidationError
+from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.requests import ClientDisconnect
 
 from serving.api.counts import check_counts
@@ -32,6 +33,15 @@ WATCHED_AFTER = 0.05
 a task for each of them would be a tenth of what the server does beside the model."""
 CLIENT_LEFT = 499
 """nginx's status for it; nobody reads the answer, but logs and metrics do."""
+
+
+class AnyConvertor(PathConvertor):
+    """`{id:any}`: the rest of a path, line ends included; `:path` stops at one, and leaves out one at the end."""
+
+    regex = "(?s:.*)"
+
+
+register_url_convertor("any", AnyConvertor())
 
 
 def media_type(request: Request) -> str:

@@ -69,6 +69,7 @@ def test_one_more_is_loaded_and_from_then_on_names_count(
         assert (answer.status_code, answer.json()) == (201, {"id": "turned", "fingerprint": "fake-2"})
         assert client.post("/embed", json={"inputs": "a", "model": "turned"}).headers["x-model-fingerprint"] == "fake-2"
         assert client.post("/embed", json={"inputs": "a", "model": "x"}).status_code == 404
+        assert client.delete("/admin/models/turned%0A").status_code == 404, "a line end makes it another name"
         assert client.delete("/admin/models/turned").status_code == 204
         assert client.post("/embed", json={"inputs": "a", "model": "turned"}).status_code == 404, "not another's vector"
         assert client.post("/embed", json={"inputs": "a"}).status_code == 200

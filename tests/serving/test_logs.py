@@ -102,7 +102,7 @@ def test_a_line_for_each_request(keyed: Keyed, written: Written) -> None:
     told = lines(stream)
     assert [(line["method"], line["route"], line["status"], line["key"]) for line in told] == [
         ("POST", "/embed", 200, "search"),
-        ("GET", "/corpora/{name}/documents/{id:path}", 404, "search"),
+        ("GET", "/corpora/{name}/documents/{id:any}", 404, "search"),
         ("PUT", None, 403, "search"),
         ("POST", None, 401, None),
         ("GET", None, 404, "search"),

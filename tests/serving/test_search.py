@@ -6,6 +6,7 @@ import json
 import threading
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 import pytest
@@ -145,6 +146,18 @@ def test_deleted_stays_deleted(books: TestClient) -> None:
     gone = books.request("DELETE", DOCUMENTS, json={"filter": {"year": {"$gte": 1900}}})
     assert gone.json() == {"deleted": 1}
     assert ids(books, query="a") == ["emma"]
+
+
+def test_a_line_end_in_an_id_is_part_of_it(client: TestClient) -> None:
+    client.put("/corpora/books")
+    given = ["a", "a\n", "a\nb", "a/\n", "\n", "a\r"]
+    client.post(DOCUMENTS, json={"documents": [{"id": id, "text": repr(id)} for id in given]})
+    for id in given:
+        assert client.get(f"{DOCUMENTS}/{quote(id)}").json()["text"] == repr(id)
+    for id in given[1:]:
+        assert client.delete(f"{DOCUMENTS}/{quote(id)}").status_code == 204
+    assert [one["id"] for one in client.get(DOCUMENTS).json()["documents"]] == ["a"]
+    assert client.delete(f"{DOCUMENTS}/a%0A").status_code == 404
 
 
 def test_pages_of_documents(client: TestClient) -> None:
