@@ -21,7 +21,7 @@ class CorpusRequest(Body):
     recall_target: Annotated[float, Field(gt=0, le=1)] | None = Field(
         default=None, description="recall@10; 0.95 by default"
     )
-    stemming: Stemming | None = Field(
+    stemming: Annotated[Stemming | None, BeforeValidator(lower)] = Field(
         default=None,
         description="which words are the same to a search by words: porter takes English ones by their stems",
     )

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Header, Query, Response
+from pydantic import BeforeValidator
 
 from serving.api.deps import ModelName, ServiceDep
 from serving.api.route import Route
+from serving.api.schemas import lower
 from serving.errors import NotFound
 
 router = APIRouter(tags=["status"], route_class=Route)
@@ -30,7 +32,9 @@ CONTENT = {"application/json": {"schema": {"type": "object"}}, "text/html": {"sc
 async def report(
     id: ModelName,
     service: ServiceDep,
-    format: Annotated[Literal["json", "html"] | None, Query(description="default: by the Accept header")] = None,
+    format: Annotated[
+        Literal["json", "html"] | None, BeforeValidator(lower), Query(description="default: by the Accept header")
+    ] = None,
     accept: Annotated[str, Header()] = "",
 ) -> Response:
     """The report that promotion left in the bundle: JSON, or a page for `Accept: text/html` or `?format=html`.

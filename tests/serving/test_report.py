@@ -27,7 +27,7 @@ def test_the_report_of_the_bundle_in_service(
         assert (plain.content, plain.headers["content-type"]) == (REPORT, "application/json")
         assert plain.headers["x-model-fingerprint"] == "fake-1"
         browser = {"accept": "text/html,application/xhtml+xml;q=0.9,*/*;q=0.8"}
-        for page in (client.get(path, headers=browser), client.get(path, params={"format": "html"})):
+        for page in (client.get(path, headers=browser), client.get(path, params={"format": "HTML"})):
             assert page.content == PAGE
             policy = page.headers["content-security-policy"]
             assert "default-src 'none'" in policy and "sandbox" in policy and "script" not in policy

@@ -72,6 +72,10 @@ def test_a_corpus_keeps_its_stemming_while_it_holds_documents(client: TestClient
     assert ids(client, "connects") == []
 
 
+def test_it_is_named_in_any_case(client: TestClient) -> None:
+    assert filled(client, stemming="PORTER")["stemming"] == "porter"
+
+
 def test_a_snapshot_keeps_the_stemming(client: TestClient) -> None:
     filled(client, stemming="porter")
     job = client.post("/corpora/c/snapshots").json()
