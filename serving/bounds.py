@@ -7,14 +7,14 @@ from collections.abc import Sized
 from serving.errors import Empty, Invalid, TooLarge
 
 
-def check_some(texts: Sized, field: str) -> None:
+def check_some(given: Sized, field: str, of: str = "text") -> None:
     """Refuse none at all.
 
     Raises:
         Empty: there are none.
     """
-    if not len(texts):
-        raise Empty("must hold at least one text", field=field)
+    if not len(given):
+        raise Empty(f"must hold at least one {of}", field=field)
 
 
 def check_count(texts: int, limit: int, field: str) -> None:

@@ -160,6 +160,7 @@ class Embedder:
         Raises:
             Empty, TooLarge, ForeignTokens: the request is at fault.
         """
+        check_some(ids, field, "token id")
         check_count(len(ids), self._settings.max_request_texts, field)
         return await self._vocabulary.decoded(ids, skip_special_tokens=skip_special_tokens, field=field)
 

@@ -145,6 +145,7 @@ def test_decode(client: TestClient) -> None:
         ((413, "Validation", "inputs: more than the 300000 tokens"), "/tokenize", {"inputs": ["a " * 160_000] * 2}),
         ((400, "Tokenizer", "ids.1: token id 8192 is outside"), "/decode", {"ids": [[5], [8192]]}),
         ((400, "Tokenizer", "ids.0: token id -1"), "/decode", {"ids": [-1]}),
+        ((400, "Empty", "ids: must hold at least one token id"), "/decode", {"ids": []}),
         ((400, "Empty", "ids.0: must hold"), "/decode", {"ids": [[]]}),
         ((422, "Validation", "ids"), "/decode", {"ids": ["a"]}),
         ((422, "Validation", "ids"), "/decode", {"ids": "a"}),
