@@ -53,13 +53,14 @@ class Checked(NamedTuple):
     place: str
     document: Document | None
     error: ServiceError | None = None
+    id_field: str = "id"
 
 
 def checked(given: Iterable[Row], settings: Settings, naming: Naming) -> Iterator[Checked]:
     """Every row by itself."""
     for number, row in enumerate(given):
         try:
-            yield Checked(number, row.place, document_of(row, settings, number, naming))
+            yield Checked(number, row.place, document_of(row, settings, number, naming), id_field=row.id_field)
         except ServiceError as error:
             yield Checked(number, row.place, None, error)
 
@@ -69,7 +70,8 @@ def unrepeated(rows: Iterable[Checked]) -> Iterator[Checked]:
     places = dict[str, str]()
     for row in rows:
         if row.document and (place := places.setdefault(row.document.id, row.place)) != row.place:
-            again = Invalid(f"{row.document.id!r} is already the id of {place}", field=f"{row.place}.id")
+            field = f"{row.place}.{row.id_field}"
+            again = Invalid(f"{row.document.id!r} is already the id of {place}", field=field)
             yield row._replace(document=None, error=again)
         else:
             yield row
@@ -117,14 +119,15 @@ def document_of(row: Row, settings: Settings, number: int, naming: Naming) -> Do
         raise Invalid("must be an object", field=row.place)
     given = {key: value for key, value in row.value.items() if value is not None}
     text, name, metadata = given.get("text"), given.get("id"), given.get("metadata", {})
+    text_field, id_field = f"{row.place}.{row.text_field}", f"{row.place}.{row.id_field}"
     if not isinstance(text, str):
-        raise Invalid("must be a string" if "text" in given else "is required", field=f"{row.place}.text")
+        raise Invalid("must be a string" if "text" in given else "is required", field=text_field)
     if name is None:
         name = naming(number)
     if not isinstance(name, str):
-        raise Invalid("must be a string", field=f"{row.place}.id")
-    check_document_id(name, f"{row.place}.id")
-    check_text(text, settings.max_text_bytes, f"{row.place}.text")
+        raise Invalid("must be a string", field=id_field)
+    check_document_id(name, id_field)
+    check_text(text, settings.max_text_bytes, text_field)
     _check_metadata(metadata, settings.max_metadata_bytes, f"{row.place}.metadata")
     return Document(name, text, metadata)
 

@@ -25,6 +25,9 @@ class Row(NamedTuple):
 
     place: str
     value: Any
+    text_field: str = "text"
+    """What the upload calls it."""
+    id_field: str = "id"
 
 
 def row_bytes(settings: Settings) -> int:

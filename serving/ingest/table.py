@@ -91,7 +91,8 @@ def csv_rows(
             raise TooLarge(error.message, field=f"line {feed.begins}") from None
         else:
             if fields or feed.bad:
-                yield Row(f"line {feed.begins}", feed.bad or columns.value(fields))
+                value = feed.bad or columns.value(fields)
+                yield Row(f"line {feed.begins}", value, text_column or "text", id_column or "id")
 
 
 def _said(error: csv.Error) -> str:

@@ -147,7 +147,8 @@ def _renamed(row: Row, asked: Mapping[str, str]) -> Row:
     for field in asked.values():
         if field not in row.value:
             return row._replace(value=Invalid("is required", field=field))
-    return row._replace(value=row.value | {name: row.value[field] for name, field in asked.items()})
+    value = row.value | {name: row.value[field] for name, field in asked.items()}
+    return Row(row.place, value, text_field=asked.get("text", "text"), id_field=asked.get("id", "id"))
 
 
 def _unpacked(file: BinaryIO, coding: str, limit: int) -> BinaryIO:

@@ -76,6 +76,32 @@ def test_columns(client: TestClient) -> None:
     assert client.get(f"{DOCUMENTS}/1").json() == {"id": "1", "text": "A", "metadata": {"year": "1999"}}
 
 
+@pytest.mark.parametrize(
+    ("media", "body", "says"),
+    [
+        ("application/json", b'[{"_id": 5, "body": "a"}]', "documents.0._id: must be a string"),
+        ("application/json", b'[{"_id": "", "body": "a"}]', "documents.0._id: must be 1 to 512 bytes"),
+        ("application/json", b'[{"_id": "a", "body": 7, "text": "b"}]', "documents.0.body: must be a string"),
+        ("application/json", b'[{"_id": "a", "body": null}]', "documents.0.body: is required"),
+        ("application/json", b'[{"_id": "a", "body": "\\ud800"}]', "documents.0.body: not valid Unicode"),
+        ("application/x-ndjson", b'{"_id": "a", "body": 7}', "line 1.body: must be a string"),
+        ("application/x-ndjson", b'{"_id": "a", "body": "b"}\n' * 2, "line 2._id: 'a' is already the id of line 1"),
+        ("text/csv", b"_id,body\n..,a\n", "line 2._id: must not be '..'"),
+        ("text/csv", b"_id,body\na,b\na,c\n", "line 3._id: 'a' is already the id of line 2"),
+    ],
+)
+@pytest.mark.parametrize("background", ["", "&async=true"])
+def test_errors_call_a_field_what_the_upload_calls_it(
+    client: TestClient, media: str, body: bytes, says: str, background: str
+) -> None:
+    path = f"{DOCUMENTS}?id_column=_id&text_column=body{background}"
+    answer = client.post(path, content=body, headers=of(media))
+    if background:
+        assert says in ended(client, answer.headers["location"])["errors"][0]["error"]
+    else:
+        assert answer.status_code == 422 and answer.json()["error"].startswith(says)
+
+
 @pytest.mark.parametrize("option", ["text_column", "id_column"])
 @pytest.mark.parametrize(
     "sent", [{"json": [{"text": "a"}]}, {"content": b"text\na\n", "headers": {"content-type": "text/csv"}}]
