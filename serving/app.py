@@ -14,7 +14,7 @@ from fastapi.security import HTTPBearer
 from fastapi_offline import FastAPIOffline
 from starlette.types import Lifespan
 
-from serving.api import ROUTERS, cors, description, errors
+from serving.api import ROUTERS, corpora, cors, description, errors
 from serving.api.access_log import AccessLog
 from serving.api.auth import Authentication
 from serving.api.methods import Head
@@ -78,5 +78,6 @@ def routes(lifespan: Lifespan[FastAPI] | None = None, *, asks_for_keys: bool = F
     )
     for router in ROUTERS:
         app.include_router(router)
+    app.router.default = corpora.unknown(app.router.default)
     description.describe(app)
     return app

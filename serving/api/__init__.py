@@ -37,7 +37,7 @@ ROUTERS = (
     snapshots.router,
     snapshots.streamed,
     maps.router,
-    corpora.router,  # behind all that is about a corpus: it takes what they leave
+    corpora.router,
     jobs.router,
     admin.router,
     pages.router,

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from serving.api.auth import key_of
 from serving.api.corpus_schemas import (
@@ -97,14 +98,17 @@ async def delete(name: CorpusName, service: ServiceDep) -> None:
     await service.library.on(lambda corpora: corpora.drop(name), of=name)
 
 
-@router.api_route(
-    "/corpora/{path:path}", methods=["GET", "PUT", "POST", "DELETE"], include_in_schema=False, response_model=None
-)
-async def unknown(path: str) -> None:
-    """What no route above took: a name with a slash in it is refused as any bad name is."""
-    name, _, rest = path.partition("/")
-    check_corpus_name(name if rest else path, "name")
-    raise NotFound(f"there is no route /corpora/{path}")
+def unknown(otherwise: ASGIApp) -> ASGIApp:
+    """What no route takes: a name with a slash in it is refused as any bad name is."""
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"].startswith("/corpora/"):
+            path = scope["path"].removeprefix("/corpora/")
+            name, _, rest = path.partition("/")
+            check_corpus_name(name if rest else path, "name")
+        await otherwise(scope, receive, send)
+
+    return answer
 
 
 def _answer(described: Description, service: Service) -> CorpusAnswer:

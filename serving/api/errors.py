@@ -118,15 +118,18 @@ def _validation_error(request: Request, error: Exception) -> Response:
 def http_error(request: Request, error: Exception) -> Response:
     """What the framework refuses, in the shape of the path's family."""
     assert isinstance(error, HTTPException)
-    if error.status_code == 405 and request.method == "OPTIONS":
-        return Response(status_code=204, headers={"allow": allowed(request)})
+    headers = dict(error.headers or {})
+    if error.status_code == 405:
+        headers = {"allow": allowed(request, told=headers.get("Allow", ""))}
+        if request.method == "OPTIONS":
+            return Response(status_code=204, headers=headers)
     message = f"{request.method} {request.url.path}: {error.detail}"
     return _answer(
         request,
         error.status_code,
         _KINDS.get(error.status_code, "Backend"),
         message,
-        headers=dict(error.headers or {}),
+        headers=headers,
     )
 
 

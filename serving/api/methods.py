@@ -40,12 +40,16 @@ class Head:
         scope["route"] = get.get("route")
 
 
-def allowed(request: Request) -> str:
-    """The methods that the request's path takes, as the header `Allow` has them."""
+def allowed(request: Request, told: str) -> str:
+    """The methods that the request's path takes, as the header `Allow` has them.
+
+    What the framework `told` is of the first route there alone, but also of the files of /docs, which are no route.
+    """
     routes = request.app.router.routes
     taken = [
         method
         for method in METHODS
-        if any(route.matches({**request.scope, "method": method})[0] is Match.FULL for route in routes)
+        if method in told.split(", ")
+        or any(route.matches({**request.scope, "method": method})[0] is Match.FULL for route in routes)
     ]
     return ", ".join([*taken, *(["HEAD"] if "GET" in taken else []), "OPTIONS"])

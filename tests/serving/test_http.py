@@ -39,12 +39,27 @@ def test_head_of_what_is_only_posted(client: TestClient) -> None:
         ("/", "GET, POST, HEAD, OPTIONS"),
         ("/v1/models", "GET, HEAD, OPTIONS"),
         ("/admin/reload", "POST, OPTIONS"),
+        ("/docs", "GET, HEAD, OPTIONS"),
+        ("/static-offline-docs/swagger-ui.css", "GET, HEAD, OPTIONS"),
+        ("/corpora", "GET, HEAD, OPTIONS"),
+        ("/corpora/c", "GET, PUT, DELETE, HEAD, OPTIONS"),
+        ("/corpora/c/search", "POST, OPTIONS"),
+        ("/corpora/c/documents", "GET, POST, DELETE, HEAD, OPTIONS"),
+        ("/corpora/c/documents/a", "GET, DELETE, HEAD, OPTIONS"),
     ],
 )
-def test_options_tells_the_methods(client: TestClient, path: str, allow: str) -> None:
+def test_the_methods_of_a_path_are_told(client: TestClient, path: str, allow: str) -> None:
     answer = client.options(path)
     assert (answer.status_code, answer.content, answer.headers["allow"]) == (204, b"", allow)
-    assert client.options("/nowhere").status_code == 404
+    for method in {"GET", "HEAD", "PUT", "POST", "DELETE", "PATCH"} - set(allow.split(", ")):
+        refused = client.request(method, path)
+        assert (refused.status_code, refused.headers["allow"]) == (405, allow), method
+
+
+@pytest.mark.parametrize("method", ["GET", "PUT", "POST", "DELETE", "PATCH", "OPTIONS"])
+def test_no_method_of_a_path_that_is_none(client: TestClient, method: str) -> None:
+    for path in ("/nowhere", "/corpora/c/nothing"):
+        assert client.request(method, path).status_code == 404, path
 
 
 def test_other_origins_are_off_by_default(client: TestClient) -> None:
