@@ -1,4 +1,4 @@
-// A hit: how good it is, what it says, and what can be done with it.
+// A hit: its score, its words and what can be done with it.
 
 import { call } from "./api.js";
 import { link } from "./app.js";
@@ -12,8 +12,8 @@ import { failure, left } from "./states.js";
 const DIGITS = 3;
 const MEANS = { dense: "Cosine", lexical: "BM25", hybrid: "Reciprocal rank fusion" };
 
-// One hit of `corpus`; `best` is the score of the first one, which scores that have no greatest are measured by. `opened` has
-// those that are open; toggled() is called when it changes.
+// One hit of `corpus`; `best`: the score of the first one, by which those without a greatest are measured. `opened`: those that
+// are open; toggled() is called when it changes.
 export function hit(found, { corpus, mode, best, signal, opened, toggled }) {
 	const { id, text, metadata, highlights = [], span = null } = found;
 	const title = typeof metadata.title === "string" && metadata.title ? metadata.title : id;

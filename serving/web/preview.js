@@ -17,12 +17,12 @@ export const FORMATS = {
 };
 export const SUFFIX = /\.(csv|tsv|jsonl|ndjson|json|txt)?(\.gz)?$/i;
 
-// The file can't be uploaded; the message says why, and what to do.
+// The file can't be uploaded; the message says why and what to do.
 export class Unreadable extends Error {}
 
-// `columns`: { name, role: "id" | "text" | "metadata" | "unused", type? }; of CSV `roles` gives them anew for what is chosen.
-// `rows`: the first ones, a cell a column. `count` of the rows, where it can be told, is `exact` or from their mean length.
-// `problems`: [{ place, error }…] of the rows that were looked at. `body` is what is to be sent, as `media`.
+// `columns`: { name, role: "id" | "text" | "metadata" | "unused", type? }; of CSV `roles` gives them anew for a choice.
+// `rows`: the first ones, a cell a column. `count` of the rows, if it can be told: `exact` or by their mean length.
+// `problems`: [{ place, error }…] of the rows looked at. `body` is what is to be sent, as `media`.
 export async function preview(file, format) {
 	const { text, whole, packed, share } = await beginning(file);
 	const read = format ?? guessed(file.name, text);

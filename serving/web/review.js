@@ -1,4 +1,4 @@
-// What a file holds, and what is to become of it: the form before it is sent.
+// What a file holds and what becomes of it: the form before it is sent.
 
 import { button, div, labelled, nameField, scrolled, select, status, table } from "./controls.js";
 import { el, fill } from "./dom.js";
@@ -8,8 +8,8 @@ import { Upload } from "./uploads.js";
 
 const ROLES = { id: "id", text: "text", metadata: "metadata", unused: "not used" };
 
-// `found` is what preview() tells of the file; `corpora` are there, `models` the names of the encoders that are served; `aim`
-// is the corpus that it is meant for, if one was chosen. readAs(format) looks at the file anew, send(upload) sends it.
+// `found`: what preview() tells of the file; `corpora` are there, `models` the names of the encoders served; `aim`: the corpus
+// that it is meant for, if any. readAs(format) looks at the file anew, send(upload) sends it.
 export function review(file, found, { corpora, models, aim, readAs, send, cancel }) {
 	const picked = {
 		text: found.columns.find(({ role }) => role === "text")?.name,
@@ -21,7 +21,7 @@ export function review(file, found, { corpora, models, aim, readAs, send, cancel
 	const corpus = nameField(aim ?? called(file.name), { list: "corpus-names", oninput: where });
 	const model = select(models, models[0]);
 	const encoder = labelled("Encoder", model);
-	const skip = el("input", { type: "checkbox", checked: found.problems.length > 0 });
+	const skip = el("input", { type: "checkbox", checked: found.problems.some(({ place }) => place !== file.name) });
 	const cut = el("input", { type: "checkbox", onchange: () => (size.disabled = !cut.checked) });
 	const tokens = { type: "number", min: 16, max: 100000, value: 200, required: true };
 	const size = el("input", { ...tokens, disabled: true, "aria-label": "Tokens of a passage" });

@@ -128,6 +128,28 @@ def test_wrong_rows_are_named_by_their_lines(page: Page, tmp_path: Path) -> None
     expect(job(page, "strict")).to_contain_text("line 302")
 
 
+def test_rows_are_not_left_out_of_a_file_in_another_encoding_unless_asked(page: Page, tmp_path: Path) -> None:
+    (tmp_path / "latin.txt").write_bytes("Die Fähre ist spät.\nThe harbour is full.\n".encode("latin-1"))
+    choose(page, tmp_path / "latin.txt")
+    expect(page.get_by_text("Save it as UTF-8")).to_be_visible()
+    expect(page.get_by_label(re.compile("Leave out rows that are wrong"))).not_to_be_checked()
+
+
+def test_a_text_that_is_read_from_the_right_begins_there(page: Page, tmp_path: Path) -> None:
+    (tmp_path / "ports.csv").write_text(
+        "text,year\nالعبارة متأخرة (HTML 5).,2021\nThe harbour is very full today and so is the ferry,2020\n"
+    )
+    choose(page, tmp_path / "ports.csv")
+    cell = page.locator("td.text .cell").first
+    expect(cell).to_be_visible()
+    gaps = cell.evaluate("""cell => {
+        const words = document.createRange(); words.selectNodeContents(cell);
+        const inner = words.getBoundingClientRect(), outer = cell.getBoundingClientRect();
+        return [inner.left - outer.left, outer.right - inner.right];
+    }""")
+    assert gaps[1] < 2 and gaps[0] > 20
+
+
 def test_names_are_shown_as_they_are(page: Page, tmp_path: Path) -> None:
     name = "<img src=x onerror=alert(1)>.csv"
     (tmp_path / name).write_text(f'text,"{EVIL.replace(chr(34), chr(34) * 2)}"\nboiler,"<b>bold</b>"\n')
