@@ -25,7 +25,7 @@ ORDER: dict[str, Callable[[Any, Any], bool]] = {
     "$lt": operator.lt,
     "$lte": operator.le,
 }
-_MISSING = object()
+MISSING = object()
 _Path = tuple[str, ...]
 
 
@@ -75,7 +75,7 @@ class In:
             any(_equal(value, option) for option in self._containers)
             if isinstance(value, list | dict)
             else _scalar(value) in self._scalars
-            for value in _values(_reach(metadata, self.path))
+            for value in _values(reach(metadata, self.path))
         )
 
     @cached_property
@@ -101,7 +101,7 @@ class Compares:
         """Whether a document with these metadata does."""
         alike = is_number if is_number(self.operand) else _is_string
         compare = ORDER[self.name]
-        return any(alike(value) and compare(value, self.operand) for value in _values(_reach(metadata, self.path)))
+        return any(alike(value) and compare(value, self.operand) for value in _values(reach(metadata, self.path)))
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ class Exists:
 
     def matches(self, metadata: Mapping[str, Any]) -> bool:
         """Whether a document with these metadata does."""
-        return _reach(metadata, self.path) is not _MISSING
+        return reach(metadata, self.path) is not MISSING
 
 
 Filter = All | AnyOf | Not | In | Compares | Exists
@@ -201,18 +201,19 @@ def _all(parts: Iterable[Filter]) -> Filter:
     return several[0] if len(several) == 1 else All(several)
 
 
-def _reach(metadata: Mapping[str, Any], path: _Path) -> Any:
+def reach(metadata: Mapping[str, Any], path: _Path) -> Any:
+    """What stands at a path, `MISSING` where nothing does."""
     found: Any = metadata
     for name in path:
         if not isinstance(found, Mapping) or name not in found:
-            return _MISSING
+            return MISSING
         found = found[name]
     return found
 
 
 def _values(found: Any) -> list[Any]:
     """What may match: the value itself and, of a list, each element; an absent field matches as null."""
-    if found is _MISSING:
+    if found is MISSING:
         return [None]
     return [found, *found] if isinstance(found, list) else [found]
 

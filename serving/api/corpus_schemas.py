@@ -80,22 +80,25 @@ class ValueAnswer(BaseModel):
     documents: int | None = Field(description="that have it; null in a corpus too large to count them")
 
 
+_RANGE = "of its numbers; null also where too many documents hold what is too large to be indexed"
+
+
 class FieldAnswer(BaseModel):
     """A field of the metadata."""
 
     field: str = Field(description="as a filter names it: a dotted path where it is within objects")
     kinds: list[Literal["boolean", "list", "null", "number", "object", "string"]]
-    least: int | float | None = Field(description="of its numbers")
-    greatest: int | float | None = Field(description="of its numbers")
-    values: list[ValueAnswer] = Field(description="most frequent first; of lists each element")
-    complete: bool = Field(description="whether there are no others")
+    least: int | float | None = Field(description=_RANGE)
+    greatest: int | float | None = Field(description=_RANGE)
+    values: list[ValueAnswer] = Field(description="of what is indexed, most frequent first; of lists each element")
+    complete: bool = Field(description="whether there are no others, too large to be indexed ones included")
 
 
 class FieldsAnswer(BaseModel):
     """The fields that documents have."""
 
     fields: list[FieldAnswer]
-    complete: bool = Field(description="whether there are no others")
+    complete: bool = Field(description="whether there are no others, those of documents with too many included")
 
 
 class DocumentAnswer(BaseModel):

@@ -142,11 +142,11 @@ class Facet(NamedTuple):
     """Of number, string, boolean, null, list and object, sorted."""
     least: int | float | None
     greatest: int | float | None
-    """Of its numbers."""
+    """Of its numbers; None also where too many documents would have to be read for it."""
     values: Sequence[FacetValue]
-    """The most frequent first; where they are not counted the first in their order."""
+    """Of what is indexed, the most frequent first; where they are not counted the first in their order."""
     complete: bool
-    """Whether there are no others."""
+    """Whether there are no others: none beyond the number asked for, and none too large to be indexed."""
 
 
 class Facets(NamedTuple):

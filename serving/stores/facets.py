@@ -4,16 +4,30 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator, Sequence
+from types import NoneType
+from typing import Any
 
+from serving.filters import MISSING, is_number, reach
 from serving.ports import Facet, Facets, FacetValue
-from serving.stores.fields import FALSE, LIST, NULL, OBJECT, OPAQUE, TRUE, Value
+from serving.stores.fields import FALSE, LIST, NULL, OBJECT, OPAQUE, TRUE, WHOLE, Value, documents, numbers
 
 MAX_FIELDS = 64
 """That are told of: the first ones that the corpus had."""
 COUNTED = 4_000_000
 """Postings that are counted for one answer, in about a second; a field with more than are left has no counts."""
+OPEN = 100
+"""Documents that are read of a field where postings leave them open; where there are more its range is not told."""
 _SCALARS = {FALSE: False, TRUE: True, NULL: None}
 _KINDS = {NULL: "null", FALSE: "boolean", TRUE: "boolean", LIST: "list", OBJECT: "object"}
+_KIND_OF: dict[type, str] = {
+    NoneType: "null",
+    bool: "boolean",
+    int: "number",
+    float: "number",
+    str: "string",
+    list: "list",
+    dict: "object",
+}
 _NUMBER, _TEXT = "value < ''", "value >= '' AND value < x''"
 """Where each stands in SQLite's order."""
 
@@ -37,16 +51,29 @@ def facets(reader: sqlite3.Connection, values: int) -> Facets:
         for field, path in paths[:MAX_FIELDS]
         if _has(reader, field, "true")
     ]
-    return Facets(found, len(paths) <= MAX_FIELDS)
+    return Facets(found, len(paths) <= MAX_FIELDS and not _has(reader, WHOLE, "true"))
 
 
 def _facet(reader: sqlite3.Connection, field: int, path: str, listed: Sequence[FacetValue], values: int) -> Facet:
+    unposted, all_read = _unposted(reader, field, path)
     least, greatest = _extremes(reader, field)
     kinds = {_KINDS[blob] for blob in _KINDS if _has(reader, field, "value = ?", blob)}
     kinds |= {"number"} if least is not None else set()
     kinds |= {"string"} if _has(reader, field, _TEXT) else set()
-    complete = len(listed) <= values and not _has(reader, field, "value = ?", OPAQUE)
-    return Facet(path, sorted(kinds), least, greatest, listed[:values], complete)
+    kinds |= {_KIND_OF[type(value)] for value in unposted}
+    ordered = [value for value in (least, greatest, *unposted) if is_number(value)] if all_read else []
+    complete = len(listed) <= values and all_read and not unposted
+    return Facet(path, sorted(kinds), min(ordered, default=None), max(ordered, default=None), listed[:values], complete)
+
+
+def _unposted(reader: sqlite3.Connection, field: int, path: str) -> tuple[list[Any], bool]:
+    """What stands in the field in the first documents that postings leave open, and whether those are all of them."""
+    select = "SELECT DISTINCT document AS number FROM postings WHERE field IN (?, ?) AND value = ? LIMIT ?"
+    left_open = numbers(reader, select, field, WHOLE, OPAQUE, OPEN + 1)
+    names = tuple(path.split("."))
+    found = [reach(metadata, names) for _, metadata in documents(reader, left_open[:OPEN])]
+    elements = [one for value in found for one in (value if isinstance(value, list) else ())]
+    return [value for value in (*found, *elements) if value is not MISSING], len(left_open) <= OPEN
 
 
 def _postings(reader: sqlite3.Connection, field: int, limit: int) -> int:
@@ -71,10 +98,10 @@ def _has(reader: sqlite3.Connection, field: int, condition: str, *values: Value)
 
 def _most_frequent(reader: sqlite3.Connection, field: int, limit: int) -> Iterator[FacetValue]:
     """Ties in SQLite's order of values."""
-    select = """SELECT value, count(*) AS documents FROM postings
-        WHERE field = ? AND value NOT IN (?, ?, ?) GROUP BY value ORDER BY documents DESC, value LIMIT ?"""
-    for value, documents in reader.execute(select, (field, LIST, OBJECT, OPAQUE, limit)):
-        yield FacetValue(_SCALARS[value] if isinstance(value, bytes) else value, documents)
+    select = """SELECT value, count(*) AS many FROM postings
+        WHERE field = ? AND value NOT IN (?, ?, ?) GROUP BY value ORDER BY many DESC, value LIMIT ?"""
+    for value, many in reader.execute(select, (field, LIST, OBJECT, OPAQUE, limit)):
+        yield FacetValue(_SCALARS[value] if isinstance(value, bytes) else value, many)
 
 
 def _first(reader: sqlite3.Connection, field: int, limit: int) -> Iterator[FacetValue]:

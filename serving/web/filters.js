@@ -54,8 +54,8 @@ export function filters(fields, chosen, changed) {
 	return { panel: controls.length ? panel : null, chips };
 }
 
-// No filter begins with $, and none asks for an object.
-const isOffered = ({ field, kinds }) => !field.startsWith("$") && kinds.some((kind) => !["object", "list"].includes(kind));
+// No filter begins with $, and none asks for an object. Texts alone that are too long to be listed are nothing to choose from.
+const isOffered = ({ field, kinds, values }) => !field.startsWith("$") && (values.length > 0 || kinds.includes("number"));
 
 // First those that can be chosen from, then those that tell of most documents.
 const byUse = (a, b) => b.complete - a.complete || covered(b) - covered(a);

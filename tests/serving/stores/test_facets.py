@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from serving.ports import Facets, FacetValue, Scalar
 from serving.stores import facets as module
 from serving.stores.facets import facets
-from serving.stores.fields import MAX_TEXT
+from serving.stores.fields import MAX_ELEMENTS, MAX_FIELDS, MAX_TEXT
 from tests.serving.stores.test_matching import corpus, metadata
 
 BOOKS: list[dict[str, Any]] = [
@@ -37,7 +37,7 @@ def test_each_field_has_kinds_a_range_and_its_most_frequent_values() -> None:
         "by.name": (["string"], None, None, [("Austen", 1), ("Melville", 1)], True),
         "tags": (["list", "string"], None, None, [("novel", 2), ("irony", 1)], True),
         "read": (["boolean"], None, None, [(True, 2), (False, 1)], True),
-        "note": ([], None, None, [], False),
+        "note": (["string"], None, None, [], False),
     }
 
 
@@ -45,6 +45,45 @@ def test_so_many_values_and_whether_there_are_others() -> None:
     documents = [{"a": i % 4} for i in range(7)]
     assert told(*documents, values=2)["a"] == (["number"], 0, 3, [(0, 2), (1, 2)], False)
     assert told(*documents, values=4)["a"] == (["number"], 0, 3, [(0, 2), (1, 2), (2, 2), (3, 1)], True)
+
+
+@pytest.mark.parametrize(
+    ("field", "expected"),
+    [
+        ("text", (["string"], None, None, [], False)),
+        ("number", (["number"], 3, 2**64 - 1, [(3, 1)], False)),
+        ("list", (["boolean", "list", "number"], 0, MAX_ELEMENTS, [(True, 1)], False)),
+        ("within.text", (["number", "string"], 7, 7, [(7, 1)], False)),
+        ("year", (["number"], 1815, 1851, [(1815, 1), (1851, 1)], True)),
+    ],
+)
+def test_what_is_too_large_to_be_posted_is_read(field: str, expected: tuple[Any, ...]) -> None:
+    long = "x" * (MAX_TEXT + 1)
+    found = told(
+        {"text": long, "number": 2**64 - 1, "list": [*range(MAX_ELEMENTS + 1)], "within": {"text": long}, "year": 1815},
+        {"number": 3, "list": True, "within": {"text": 7}, "year": 1851},
+    )
+    assert found[field] == expected
+
+
+def test_a_document_of_too_many_fields_is_read_where_others_have_them() -> None:
+    many = {"a": 2, "tags": ["x"]} | {f"field{i}": i for i in range(MAX_FIELDS)}
+    with corpus({"a": 1, "b": 1, "tags": "x"}, many) as connection:
+        found = facets(connection, 20)
+    assert not found.complete
+    assert {one.field: tuple(one[1:]) for one in found.fields} == {
+        "a": (["number"], 1, 2, [(1, 1)], False),
+        "b": (["number"], 1, 1, [(1, 1)], True),
+        "tags": (["list", "string"], None, None, [("x", 1)], False),
+    }
+
+
+def test_no_range_is_told_where_more_documents_are_open_than_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    documents = [{"a": 1}, {"a": 2**64 - 1}, {"a": 2**64 - 3}]
+    monkeypatch.setattr(module, "OPEN", 2)
+    assert told(*documents)["a"] == (["number"], 1, 2**64 - 1, [(1, 1)], False)
+    monkeypatch.setattr(module, "OPEN", 1)
+    assert told(*documents)["a"] == (["number"], None, None, [(1, 1)], False)
 
 
 def test_a_corpus_without_metadata() -> None:
@@ -110,9 +149,10 @@ def test_whatever_the_metadata(documents: list[dict[str, Any]], counted: bool) -
     assert listed == {pair: count if counted else None for pair, count in expected.items()}
     for one in found.fields:
         assert [*one.values] == sorted(one.values, key=_by_frequency), "most frequent first"
-        numbers = [value.value for value in one.values if isinstance(value.value, int | float)]
-        numbers = [number for number in numbers if not isinstance(number, bool)]
+        there = [value for document in documents for path, value in _elements(document, "") if path == one.field]
+        numbers = [value for value in there if isinstance(value, int | float) and not isinstance(value, bool)]
         assert (one.least, one.greatest) == ((min(numbers), max(numbers)) if numbers else (None, None))
+        assert one.complete == all(_is_listed(value) or isinstance(value, list | dict) for value in there)
 
 
 def _by_frequency(value: FacetValue) -> int:
@@ -126,14 +166,18 @@ def _key(value: Scalar) -> tuple[str, Scalar]:
 
 def _scalars(found: Mapping[str, Any], parent: str) -> Iterator[tuple[str, tuple[str, Scalar]]]:
     """Path and value of all that can be listed."""
+    return ((path, _key(value)) for path, value in _elements(found, parent) if _is_listed(value))
+
+
+def _elements(found: Mapping[str, Any], parent: str) -> Iterator[tuple[str, Any]]:
+    """Path and value of all that a filter reaches, of a list each element."""
     for name, value in found.items():
         if "." in name:
             continue
         if isinstance(value, Mapping):
-            yield from _scalars(value, f"{parent}{name}.")
+            yield from _elements(value, f"{parent}{name}.")
         for one in value if isinstance(value, list) else [value]:
-            if _is_listed(one):
-                yield parent + name, _key(one)
+            yield parent + name, one
 
 
 def _is_listed(value: Any) -> bool:
