@@ -54,7 +54,7 @@ async def _search(service: Service, name: str, body: SearchRequest) -> Response:
     wanted = Wanted(
         k=body.k,
         offset=body.offset,
-        after=_after(body),
+        after=_after(name, body),
         mode=body.mode,
         fusion=body.fusion,
         alpha=body.alpha,
@@ -73,7 +73,7 @@ async def _search(service: Service, name: str, body: SearchRequest) -> Response:
             field="k",
         )
     found = await service.library.search(name, queries, wanted)
-    results = [_result(hits, body) for hits in found.hits]
+    results = [_result(name, hits, body) for hits in found.hits]
     answer: dict[str, Any] = {"results": results} if body.queries is not None else results[0]
     took = round(1000 * (time.perf_counter() - started), 3)
     facts = {"took_ms": took, "mode": body.mode, "index": found.index}
@@ -111,10 +111,11 @@ def _unit(numbers: list[float]) -> Floats:
     return scaled
 
 
-def _result(hits: Sequence[Hit], body: SearchRequest) -> dict[str, Any]:
+def _result(name: str, hits: Sequence[Hit], body: SearchRequest) -> dict[str, Any]:
     """A full page names what leads to the next one."""
     more = len(hits) == body.k
-    return {"hits": [_hit(hit, body) for hit in hits], "cursor": _cursor(hits[-1].place, body) if more else None}
+    cursor = _cursor(name, hits[-1].place, body) if more else None
+    return {"hits": [_hit(hit, body) for hit in hits], "cursor": cursor}
 
 
 def _hit(hit: Hit, body: SearchRequest) -> dict[str, Any]:
@@ -139,11 +140,11 @@ def _rounded(score: float | None) -> float | None:
     return None if score is None else round(score, 6)
 
 
-def _cursor(place: Place, body: SearchRequest) -> str:
-    return base64.urlsafe_b64encode(orjson.dumps([_digest(body), *place])).decode().rstrip("=")
+def _cursor(name: str, place: Place, body: SearchRequest) -> str:
+    return base64.urlsafe_b64encode(orjson.dumps([_digest(name, body), *place])).decode().rstrip("=")
 
 
-def _after(body: SearchRequest) -> Place | None:
+def _after(name: str, body: SearchRequest) -> Place | None:
     if body.cursor is None:
         return None
     if body.queries is not None:
@@ -156,12 +157,12 @@ def _after(body: SearchRequest) -> Place | None:
             raise ValueError(place)
     except (ValueError, TypeError) as error:  # binascii.Error and orjson.JSONDecodeError are ValueErrors
         raise Invalid("not a cursor of this server", field="cursor") from error
-    if digest != _digest(body):
-        raise Invalid("of another search: what is looked for must stay the same from page to page", field="cursor")
+    if digest != _digest(name, body):
+        raise Invalid("of another search: what is looked for, and where, must stay the same", field="cursor")
     return place
 
 
-def _digest(body: SearchRequest) -> str:
-    """Of all that decides about the order of hits."""
+def _digest(name: str, body: SearchRequest) -> str:
+    """Of all that decides about the order of hits: keys are those of one corpus."""
     asked = body.model_dump(include={"query", "vector", "mode", "fusion", "alpha", "filter"})
-    return hashlib.blake2b(json.dumps(asked, sort_keys=True).encode(), digest_size=8).hexdigest()
+    return hashlib.blake2b(json.dumps([name, asked], sort_keys=True).encode(), digest_size=8).hexdigest()

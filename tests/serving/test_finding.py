@@ -243,6 +243,18 @@ def test_cursors_over_http(books: TestClient, refuses: Callable[..., None]) -> N
         refuses((422, "Validation", says), "POST", "/corpora/books/search", json=body)
 
 
+def test_a_cursor_is_of_one_corpus(books: TestClient, refuses: Callable[..., None]) -> None:
+    """Its key would hide hits of another one."""
+    books.put("/corpora/others")
+    books.post("/corpora/others/documents", json={"documents": BOOKS})
+    body = {"query": "a", "k": 1, "cursor": ask(books, query="a", k=1)["cursor"]}
+    of_another = (422, "Validation", "of another search")
+    refuses(of_another, "POST", "/corpora/others/search", json=body)
+    refuses(of_another, "POST", "/search", json=body | {"corpus": "others"})
+    named = books.post("/search", json=body | {"corpus": "books"}).json()
+    assert named["hits"] == ask(books, **body)["hits"]
+
+
 def test_a_search_by_vector_reads_the_store_once(corpora: Corpora, monkeypatch: pytest.MonkeyPatch) -> None:
     hits = find(corpora, k=5)
     reads: list[Path] = []
