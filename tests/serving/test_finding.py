@@ -235,12 +235,30 @@ def test_cursors_over_http(books: TestClient, refuses: Callable[..., None]) -> N
     for body, says in [
         ({"query": "b", "cursor": first["cursor"]}, "another search"),
         ({"query": "a", "filter": {"year": 1}, "cursor": first["cursor"]}, "another search"),
+        ({"query": "a", "mode": "lexical", "cursor": first["cursor"]}, "another search"),
+        ({"query": "a", "mode": "hybrid", "cursor": first["cursor"]}, "another search"),
         ({"query": "a", "cursor": "nonsense"}, "not a cursor"),
         ({"query": "a", "cursor": "é"}, "not a cursor"),
         ({"queries": ["a"], "cursor": first["cursor"]}, "one query"),
         ({"vector": [1.0], "mode": "hybrid"}, "looks for words"),
     ]:
         refuses((422, "Validation", says), "POST", "/corpora/books/search", json=body)
+
+
+@pytest.mark.parametrize(
+    ("body", "others"),
+    [
+        ({"query": "a", "mode": "hybrid", "fusion": "weighted", "alpha": 0.25}, [{"fusion": "rrf"}, {"alpha": 0.75}]),
+        ({"vector": [1.0] * 64}, [{"vector": [1.0] * 63 + [-1.0]}]),
+    ],
+)
+def test_a_cursor_is_of_one_ranking(
+    books: TestClient, refuses: Callable[..., None], body: dict[str, Any], others: list[dict[str, Any]]
+) -> None:
+    next_page = {**body, "k": 1, "cursor": ask(books, **body, k=1)["cursor"]}
+    assert ask(books, **next_page)["hits"]
+    for other in others:
+        refuses((422, "Validation", "another search"), "POST", "/corpora/books/search", json=next_page | other)
 
 
 def test_a_cursor_is_of_one_corpus(books: TestClient, refuses: Callable[..., None]) -> None:
