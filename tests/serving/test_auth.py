@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from serving.keys import Key, changed_keys, digest
 from serving.service import Service
 from serving.settings import Settings
 from serving.stores import STORES
+from tests.conftest import PATIENCE
 
 BEARER = {"authorization": "Bearer all"}
 KEYS = {
@@ -199,6 +201,37 @@ def test_a_key_sees_its_corpora_alone(guarded: TestClient) -> None:
             "the same whether or not it is there"
         )
     assert guarded.get("/corpora/other", headers=BEARER).status_code == 200
+
+
+def test_a_key_restores_snapshots_of_its_corpora_alone(guarded: TestClient) -> None:
+    for name in ("shared", "other"):
+        guarded.put(f"/corpora/{name}", headers=BEARER).raise_for_status()
+    made = {name: snapshot(guarded, name) for name in ("shared", "other")}
+    tenant = bearer("tenant")
+
+    def restored(of: str, id: str) -> Any:
+        return guarded.put("/corpora/acme-1/restore", json={"snapshot": id, "of": of}, headers=tenant)
+
+    for of, id in (("other", made["other"]), ("other", "none"), ("absent", made["other"])):
+        answer = restored(of, id)
+        assert answer.status_code == 403
+        assert answer.json()["error"] == f"the key 'tenant' is not for the corpus {of!r}"
+    assert guarded.get("/corpora/acme-1", headers=BEARER).status_code == 404
+    assert ended(guarded, restored("shared", made["shared"]))["state"] == "succeeded"
+
+
+def snapshot(client: TestClient, corpus: str) -> str:
+    job = ended(client, client.post(f"/corpora/{corpus}/snapshots", headers=BEARER))
+    return str(job["result"]["id"])
+
+
+def ended(client: TestClient, answer: Any) -> dict[str, Any]:
+    """The job that the answer names, when it has ended."""
+    deadline = time.monotonic() + PATIENCE
+    while (job := client.get(answer.headers["location"], headers=BEARER).json())["finished"] is None:
+        assert time.monotonic() < deadline, job
+        time.sleep(0.01)
+    return dict(job)
 
 
 def test_openai_s_client_takes_its_key(launch: Callable[..., Any], tmp_path: Path) -> None:
