@@ -22,7 +22,7 @@ from serving.opening import Indexes
 from serving.ports import Content, Document
 from serving.progress import Progress
 from serving.snapshot_manifest import MANIFEST
-from serving.snapshots import CONTENT, SUFFIX, Snapshots
+from serving.snapshots import CONTENT, PIECE, SUFFIX, Snapshots
 from serving.stores import STORES
 
 DIM = 4
@@ -126,35 +126,77 @@ def link(name: str) -> tarfile.TarInfo:
 
 BODY = b"not a database" * 100
 BOMB = b"\0" * 50_000_000
-BAD: dict[str, Callable[[], bytes]] = {
-    "nothing": lambda: b"",
-    "no zstd": lambda: b"x" * 1000,
-    "no tar": lambda: zstd.compress(b"x" * 10_000),
-    "no database": lambda: archive((MANIFEST, manifest(BODY)), (CONTENT, BODY)),
-    "the content first": lambda: archive((CONTENT, BODY), (MANIFEST, manifest(BODY))),
-    "another name": lambda: archive((MANIFEST, manifest(BODY)), ("../../corpus.sqlite", BODY)),
-    "an absolute name": lambda: archive((MANIFEST, manifest(BODY)), ("/tmp/corpus.sqlite", BODY)),
-    "a link": lambda: archive((MANIFEST, manifest(BODY)), link(CONTENT)),
-    "a link for the manifest": lambda: archive(link(MANIFEST), (CONTENT, BODY)),
-    "a third part": lambda: archive((MANIFEST, manifest(BODY)), (CONTENT, BODY), ("more", b"x")),
-    "other bytes": lambda: archive((MANIFEST, manifest(BODY)), (CONTENT, BODY[::-1])),
-    "fewer bytes": lambda: archive((MANIFEST, manifest(BODY)), (CONTENT, BODY[:-1])),
-    "more bytes": lambda: archive((MANIFEST, manifest(BODY)), (CONTENT, BODY + b"x")),
-    "no manifest": lambda: archive((MANIFEST, b"[]"), (CONTENT, BODY)),
-    "half a manifest": lambda: archive((MANIFEST, b'{"format": 1}'), (CONTENT, BODY)),
-    "a later format": lambda: archive((MANIFEST, manifest(BODY, format=2)), (CONTENT, BODY)),
-    "a long manifest": lambda: archive((MANIFEST, b" " * 100_000), (CONTENT, BODY)),
-    "a bomb": lambda: archive((MANIFEST, manifest(BOMB)), (CONTENT, BOMB)),
-    "a bomb of a header": lambda: archive(("x" * 5_000_000, b""), (MANIFEST, manifest(BODY)), (CONTENT, BODY)),
+NEXT, CUT = "its next part must be the file", "no snapshot, or cut short"
+BAD: dict[str, tuple[Callable[[bytes], bytes], str]] = {
+    "nothing": (lambda _: b"", CUT),
+    "no zstd": (lambda _: b"x" * 1000, CUT),
+    "no tar": (lambda _: zstd.compress(b"x" * 10_000), CUT),
+    "no database": (lambda _: archive((MANIFEST, manifest(BODY)), (CONTENT, BODY)), "not a corpus of this server"),
+    "the content first": (lambda body: archive((CONTENT, body), (MANIFEST, manifest(body))), NEXT),
+    "another name": (lambda body: archive((MANIFEST, manifest(body)), ("../../corpus.sqlite", body)), NEXT),
+    "an absolute name": (lambda body: archive((MANIFEST, manifest(body)), ("/tmp/corpus.sqlite", body)), NEXT),
+    "a link": (lambda _: archive((MANIFEST, manifest(b"")), link(CONTENT)), NEXT),
+    "a link for the manifest": (lambda body: archive(link(MANIFEST), (CONTENT, body)), NEXT),
+    "a third part": (
+        lambda body: archive((MANIFEST, manifest(body)), (CONTENT, body), ("more", b"x")),
+        "holds more than manifest.json and corpus.sqlite",
+    ),
+    "zeros without an end": (
+        lambda body: archive((MANIFEST, manifest(body)), (CONTENT, body)) + zstd.compress(b"\0" * 2 * PIECE),
+        "holds more than manifest.json and corpus.sqlite",
+    ),
+    "other bytes": (
+        lambda body: archive((MANIFEST, manifest(body)), (CONTENT, body.replace(b"text of", b"test of"))),
+        "not what its manifest says: damaged",
+    ),
+    "fewer bytes": (
+        lambda body: archive((MANIFEST, manifest(body)), (CONTENT, body[:-1])),
+        "not what its manifest says: damaged",
+    ),
+    "more bytes": (lambda body: archive((MANIFEST, manifest(body)), (CONTENT, body + b"x")), NEXT),
+    "no manifest": (lambda body: archive((MANIFEST, b"[]"), (CONTENT, body)), "its 'format' is missing"),
+    "half a manifest": (lambda body: archive((MANIFEST, b'{"format": 1}'), (CONTENT, body)), "its 'corpus' is missing"),
+    "a later format": (
+        lambda body: archive((MANIFEST, manifest(body, format=2)), (CONTENT, body)),
+        "of format 2, this version reads 1",
+    ),
+    "a long manifest": (lambda body: archive((MANIFEST, b" " * 100_000), (CONTENT, body)), NEXT),
+    "a bomb": (lambda _: archive((MANIFEST, manifest(BOMB)), (CONTENT, BOMB)), "unpacks to more than 200 times"),
+    "a bomb of a header": (
+        lambda body: archive(("x" * 5_000_000, b""), (MANIFEST, manifest(body)), (CONTENT, body)),
+        NEXT,
+    ),
 }
 
 
-@pytest.mark.parametrize("name", BAD)
-def test_what_is_no_snapshot_changes_nothing(corpora: Corpora, snapshots: Snapshots, tmp_path: Path, name: str) -> None:
+@pytest.fixture
+def body(corpora: Corpora, tmp_path: Path) -> bytes:
+    """A whole corpus, other than `c`."""
+    corpora.create("other")
+    corpora.put("other", content("x", "y"))
+    corpora.copy("other", tmp_path / "copy")
+    return (tmp_path / "copy").read_bytes()
+
+
+def test_what_is_one_by_another_s_hand_is_restored(
+    corpora: Corpora, snapshots: Snapshots, tmp_path: Path, body: bytes
+) -> None:
+    """So that what is wrong below is wrong for that alone."""
     file = tmp_path / "given"
-    file.write_bytes(BAD[name]())
+    file.write_bytes(archive((MANIFEST, manifest(body)), (CONTENT, body)))
+    snapshots.restore("c", file, Progress())
+    assert ids(corpora) == ["x", "y"]
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_what_is_no_snapshot_changes_nothing(
+    corpora: Corpora, snapshots: Snapshots, tmp_path: Path, body: bytes, name: str
+) -> None:
+    make, says = BAD[name]
+    file = tmp_path / "given"
+    file.write_bytes(make(body))
     before = sorted(path for path in tmp_path.rglob("*") if path.is_file() and "indexes" not in path.parts)
-    with pytest.raises((Invalid, TooLarge)):
+    with pytest.raises((Invalid, TooLarge), match=says):
         snapshots.restore("c", file, Progress())
     assert ids(corpora) == ["a", "b", "c"]
     assert hits(corpora, 2) == ["c"]
