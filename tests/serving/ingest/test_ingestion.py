@@ -185,31 +185,45 @@ def test_a_restart_in_the_middle_doubles_and_loses_nothing(tmp_path: Path, on_er
     """Rows have no ids: those that are made are the same for what is stored again."""
     body = b'{"text": "x"}\n{oops\n' * (on_error == "skip") + b'{"text": "a"}\n' * 3000
     library = Library()
-    first = [0]
+    stopped, first, done = restarted(tmp_path, library, body, stop_at, on_error=on_error)
+    good = 3000 + (on_error == "skip")
+    assert (done.state, done.done, done.total) == ("succeeded", good, good)
+    assert done.error_count == (on_error == "skip")
+    assert len(library.documents) == good
+    assert library.blocks <= first + -(-(good - stopped.done) // BLOCK_DOCUMENTS)
+
+
+def test_what_is_left_out_is_left_out_after_a_restart(tmp_path: Path) -> None:
+    library = Library()
+    body = lines(3000) + b'{"id": "d7", "text": "again"}\n'
+    _, _, done = restarted(tmp_path, library, body, 1, on_error="skip")
+    assert (done.state, done.done, done.total, done.error_count) == ("succeeded", 3000, 3000, 1)
+    assert library.documents["d7"].text == "text 7"
+
+
+def restarted(folder: Path, library: Library, body: bytes, stop_at: int, **options: Any) -> tuple[Job, int, Job]:
+    """A job that was stopped when so many blocks had been given to the library, how many had been then, and its end."""
+    found: list[tuple[Job, int, Job]] = []
 
     async def work() -> None:
-        jobs = jobs_around(tmp_path, library)
+        jobs = jobs_around(folder, library)
         jobs.start()
-        job = await submitted(jobs, body, on_error=on_error)
+        job = await submitted(jobs, body, **options)
         await state(jobs, job.id, lambda _: library.blocks >= stop_at)
         await jobs.stop()
         jobs.close()
-        first[0] = library.blocks
-        jobs = jobs_around(tmp_path, library)
+        first = library.blocks
+        jobs = jobs_around(folder, library)
         stopped = await jobs.job(job.id)
         assert stopped.state == "running"
         assert stopped.done <= len(library.documents)
         jobs.start()
-        done = await state(jobs, job.id, lambda job: job.ended)
-        good = 3000 + (on_error == "skip")
-        assert (done.state, done.done, done.total) == ("succeeded", good, good)
-        assert done.error_count == (on_error == "skip")
-        assert len(library.documents) == good
-        assert library.blocks <= first[0] + -(-(good - stopped.done) // BLOCK_DOCUMENTS)
+        found.append((stopped, first, await state(jobs, job.id, lambda job: job.ended)))
         await jobs.stop()
         jobs.close()
 
     run(work)
+    return found[0]
 
 
 def test_a_busy_server_is_waited_for_and_an_engine_that_fails_now_and_then(tmp_path: Path) -> None:
