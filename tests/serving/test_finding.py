@@ -95,9 +95,8 @@ def test_a_cursor_neither_repeats_nor_skips_while_others_write(corpora: Corpora)
     assert read == whole
 
 
-def test_pages_of_an_index_that_misses_some_repeat_none_and_exact_ones_hold_all(
-    corpora: Corpora, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def approximate(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every tenth document is missed, as an approximate index may, unless it is exact."""
     search = LiveIndex.search
 
@@ -109,16 +108,32 @@ def test_pages_of_an_index_that_misses_some_repeat_none_and_exact_ones_hold_all(
         found = [(one, one.keys % 10 != 0) for one in search(self, queries, 1000, allowed)]
         return [Ranking(one.keys[seen][:k], one.scores[seen][:k]) for one, seen in found]
 
+    monkeypatch.setattr(LiveIndex, "search", misses)
+
+
+@pytest.mark.usefixtures("approximate")
+def test_pages_of_an_index_that_misses_some_repeat_none_and_exact_ones_hold_all(corpora: Corpora) -> None:
     def read(*, exact: bool) -> list[str]:
         pages = [find(corpora, k=20, exact=exact)]
         while len(pages[-1]) == 20:
             pages.append(find(corpora, k=20, exact=exact, after=pages[-1][-1].place))
         return [name for page in pages for name in names(page)]
 
-    monkeypatch.setattr(LiveIndex, "search", misses)
     found = read(exact=False)
     assert len(set(found)) == len(found) == 270
     assert sorted(read(exact=True)) == sorted(f"d{i}" for i in range(300))
+
+
+@pytest.mark.usefixtures("approximate")
+def test_what_lies_deep_is_looked_for_exactly(corpora: Corpora, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However a page comes to be deep."""
+    monkeypatch.setattr(finding, "DEEP", 100)
+    whole = names(find(corpora, k=300, exact=True))
+    assert names(find(corpora, k=100)) != whole[:100]
+    assert names(find(corpora, k=101)) == whole[:101]
+    assert names(find(corpora, k=1, offset=100)) == whole[100:101]
+    place = find(corpora, k=100, exact=True)[-1].place
+    assert names(find(corpora, k=50, after=place)) == whole[100:150]
 
 
 @pytest.mark.parametrize("size", [7, 64])
