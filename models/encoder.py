@@ -230,25 +230,36 @@ def _said(folder: Path) -> dict[str, Any]:
     if manifest := _json(folder / "manifest.json"):
         known = {key: manifest[key] for key in ("pooling", "max_length", "prompts")}
         return {**known, "transform": manifest.get("transform")}
+    _check_modules(folder / "modules.json")
     said: dict[str, Any] = {}
     if modes := _json(file := folder / "1_Pooling" / "config.json"):
-        if modes.get("pooling_mode_cls_token") or modes.get("pooling_mode") == "cls":
-            said["pooling"] = "cls"
-        elif modes.get("pooling_mode_mean_tokens") or modes.get("pooling_mode") == "mean":
-            said["pooling"] = "mean"
-        else:
-            raise SourceError(f"{file}: only the poolings cls and mean are known")
+        said["pooling"] = _only_mode(file, modes)
     if length := _json(folder / "sentence_bert_config.json").get("max_seq_length"):
         said["max_length"] = length
     said["prompts"] = _json(folder / "config_sentence_transformers.json").get("prompts")
     return said
 
 
-def _json(file: Path) -> dict[str, Any]:
-    if not file.is_file():
-        return {}
-    content: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    return content
+def _check_modules(file: Path) -> None:
+    """Raises `SourceError` if sentence-transformers would change the pooled vectors by more than their length."""
+    for module in _json(file):
+        kind = module["type"].rpartition(".")[2]  # its package is another in each generation of sentence-transformers
+        if kind not in ("Transformer", "Pooling", "Normalize"):
+            raise SourceError(f"{file}: the module {kind} ({module['path'] or '.'}) is not known")
+
+
+def _only_mode(file: Path, said: Mapping[str, Any]) -> str:
+    """The pooling; of several modes at once sentence-transformers concatenates the vectors."""
+    names = {"pooling_mode_cls_token": "cls", "pooling_mode_mean_tokens": "mean"}
+    of_old = [names.get(key, key) for key, on in said.items() if key.startswith("pooling_mode_") and on]
+    modes = [said["pooling_mode"]] if "pooling_mode" in said else of_old
+    if modes not in (["cls"], ["mean"]):
+        raise SourceError(f"{file}: only the poolings cls and mean are known, one alone, not {modes}")
+    return str(modes[0])
+
+
+def _json(file: Path) -> Any:
+    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
 
 
 def position_embeddings(backbone: PreTrainedModel) -> nn.Embedding | None:

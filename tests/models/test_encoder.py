@@ -78,6 +78,63 @@ def test_weights_of_another_architecture_are_refused(tiny_backbone: Path, tmp_pa
         Encoder.load(tmp_path)
 
 
+@pytest.fixture
+def described(tiny_backbone: Path, tmp_path: Path) -> Path:
+    """The tiny backbone with mean pooling, as sentence-transformers wrote it for years."""
+    for file in tiny_backbone.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    describe(tmp_path, "sentence_transformers.models.Transformer", "sentence_transformers.models.Pooling")
+    pool(tmp_path, pooling_mode_cls_token=False, pooling_mode_mean_tokens=True, pooling_mode_max_tokens=False)
+    return tmp_path
+
+
+def describe(folder: Path, *types: str) -> None:
+    modules = [{"idx": i, "name": str(i), "path": f"{i}_" if i else "", "type": kind} for i, kind in enumerate(types)]
+    (folder / "modules.json").write_text(json.dumps(modules))
+
+
+def pool(folder: Path, **modes: object) -> None:
+    (folder / "1_Pooling").mkdir(exist_ok=True)
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps({"word_embedding_dimension": 32, **modes}))
+
+
+NEW = (
+    "sentence_transformers.base.modules.transformer.Transformer",
+    "sentence_transformers.sentence_transformer.modules.pooling.Pooling",
+)
+
+
+def test_folders_of_old_and_new_sentence_transformers_say_their_pooling(described: Path) -> None:
+    assert Encoder.load(described).pooling == "mean"
+    describe(described, *NEW, "sentence_transformers.base.modules.normalize.Normalize")
+    pool(described, pooling_mode="mean", include_prompt=True)
+    assert Encoder.load(described).pooling == "mean"
+
+
+@pytest.mark.parametrize(
+    "module", ["sentence_transformers.models.Dense", "sentence_transformers.sentence_transformer.modules.LayerNorm"]
+)
+def test_a_module_that_would_change_the_vectors_is_refused_by_name(described: Path, module: str) -> None:
+    describe(described, *NEW, module)
+    with pytest.raises(SourceError, match=rf"modules\.json: the module {module.rpartition('.')[2]} \(2_\)"):
+        Encoder.load(described)
+
+
+@pytest.mark.parametrize(
+    "modes",
+    [
+        {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": True},
+        {"pooling_mode_mean_tokens": True, "pooling_mode_max_tokens": True},
+        {"pooling_mode": ["cls", "mean"]},
+        {"pooling_mode": "max"},
+    ],
+)
+def test_poolings_that_are_joined_or_unknown_are_refused(described: Path, modes: dict[str, object]) -> None:
+    pool(described, **modes)
+    with pytest.raises(SourceError, match=r"1_Pooling/config\.json: only the poolings cls and mean are known"):
+        Encoder.load(described)
+
+
 def test_length_is_bounded_by_what_the_positions_allow(tiny_backbone: Path) -> None:
     assert Encoder.load(tiny_backbone).max_length == 64
     assert Encoder.load(tiny_backbone, max_length=1000).max_length == 64

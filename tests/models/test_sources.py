@@ -54,6 +54,9 @@ def test_the_hubs_local_cache_is_used_without_a_network(
     (repository / "refs" / "main").write_text(commit)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     assert Encoder.load("someone/tiny").dim == 32
+    (snapshot / "modules.json").write_text('[{"path": "2_Dense", "type": "sentence_transformers.models.Dense"}]')
+    with pytest.raises(SourceError, match="the module Dense"):
+        Encoder.load("someone/tiny")
 
 
 def test_a_part_of_a_download_is_not_taken_for_the_whole(
