@@ -3,7 +3,7 @@ from __future__ import annotations
 import gzip
 import lzma
 from collections import Counter
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
 
 import pytest
@@ -62,6 +62,12 @@ def test_a_small_buffer_shuffles_within_its_reach() -> None:
     assert order != LINES
     earlier = [LINES.index(sentence) - position for position, sentence in enumerate(order)]
     assert max(earlier) <= 10
+
+
+def test_beyond_the_buffer_neighbours_are_parted() -> None:
+    [order] = epochs(corpus_of(LINES, buffer=10), 8, 1)
+    together = sum(LINES.index(b) == LINES.index(a) + 1 for a, b in pairwise(order))
+    assert together < len(LINES) / 5
 
 
 def test_a_buffer_larger_than_the_corpus_gives_every_sentence_every_place() -> None:

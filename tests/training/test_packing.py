@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import cast
 
 import pytest
 import torch
 import transformers
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import AutoConfig
 
 from models.encoder import Encoder, dropout_off
@@ -101,6 +102,28 @@ def test_with_an_attention_that_knows_no_packing_each_pass_is_a_run(encoder: Enc
 def test_copies_have_dropout_of_their_own(encoder: Encoder) -> None:
     first, second = vectors(swift(encoder).train(), 2, 2)
     assert ((first - second).abs().amax(dim=1) > 1e-6).all()
+
+
+def test_dropout_of_the_attention_weights_is_of_the_copies_alone(encoder: Encoder) -> None:
+    set_dropout(swift(encoder).train(), 0.0)
+    for name, module in encoder.backbone.named_modules():
+        if name.endswith(("attention.self.dropout", "attention.dropout")):
+            cast(nn.Dropout, module).p = 0.5
+    first, second, whole = vectors(encoder, 2, 2, clean=True)
+    assert all(((a - b).abs().amax(dim=1) > 1e-6).all() for a, b in [(first, second), (first, whole), (second, whole)])
+    with dropout_off(encoder):
+        torch.testing.assert_close(whole[None], vectors(encoder, 2, 1), rtol=1e-9, atol=1e-9)
+
+
+def test_dropout_reaches_every_token_of_the_copies_and_none_of_the_clean_one(encoder: Encoder) -> None:
+    """Where all of it is dropped, no token of a copy says anything."""
+    set_dropout(swift(encoder).train(), 0.0)
+    cast(nn.Dropout, encoder.backbone.get_submodule("embeddings.dropout")).p = 1.0
+    first, second, whole = vectors(encoder, 2, 2, clean=True)
+    silent = torch.cat([first, second])
+    torch.testing.assert_close(silent, silent[:1].expand_as(silent), rtol=1e-9, atol=1e-9)
+    with dropout_off(encoder):
+        torch.testing.assert_close(whole[None], vectors(encoder, 2, 1), rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("pooling", ["cls", "mean"])

@@ -79,6 +79,39 @@ def test_after_a_loss_that_is_no_number_no_weight_changes_any_more(
     assert all(torch.isfinite(weight).all() for weight in kept[-1])
 
 
+class Steep(nn.Module):
+    """A plain loss, whose gradient is not a number at the third call."""
+
+    needs = Needs()
+
+    def __init__(self, params: Any, dim: int) -> None:
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, views: Views, rng: torch.Generator) -> dict[str, Tensor]:
+        self.calls += 1
+        plain = views.noisy.square().mean()
+        if self.calls == 3:
+            plain.register_hook(lambda gradient: gradient * torch.nan)  # type: ignore[no-untyped-call]
+        return {"plain": plain}
+
+
+def test_a_gradient_that_is_no_number_is_told_and_leaves_weights_and_moments(
+    make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch, sentences: list[str]
+) -> None:
+    monkeypatch.setitem(OBJECTIVES, "steep", replace(OBJECTIVES["simcse"], build=Steep))
+    state, step, tokenise = started(make_config(objective="steep"))
+    values, kept = [], []
+    for _ in range(4):
+        values.append(step(tokenise(sentences[:8]), 1e-3))
+        moments = [x.clone() for each in state.optimiser.state.values() for x in each.values()]
+        kept.append([*weights(state), *moments])
+    assert [math.isfinite(each["loss"]) for each in values] == [True, True, True, False]
+    assert [math.isfinite(each["gradient_norm"]) for each in values] == [True, True, False, False]
+    same = [all(torch.equal(a, b) for a, b in zip(x, y, strict=True)) for x, y in pairwise(kept)]
+    assert same == [False, True, True]
+
+
 def test_fp16_skips_an_update_whose_gradient_is_out_of_range_and_goes_on(
     make_config: MakeConfig, scripted: type[Scripted], sentences: list[str]
 ) -> None:

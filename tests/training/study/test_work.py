@@ -11,14 +11,17 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
+from models.encoder import Encoder
+from tests.training.conftest import WORDS
 from training.config import ConfigError, RunConfig
-from training.evaluation.pairs import STS_TASKS
+from training.evaluation.pairs import STS_TASKS, Pair
+from training.evaluation.suite import Material
 from training.lock import LockError, locked
 from training.record import METRICS, write_whole
 from training.study import teachers, work
 from training.study.arrays import kept
 from training.study.description import Study
-from training.study.judgement import COSINES, COSINES_FILE, GOLDS, TRANSFER_FILE
+from training.study.judgement import COSINES, COSINES_FILE, GOLDS, TRANSFER_FILE, judge
 from training.study.results import RESULT, TRIAL, folder_of
 from training.study.trial import StudyError, Trial
 from training.study.work import RECORD, SHARES, TEACHERS, carry_out
@@ -62,6 +65,16 @@ def test_a_run_leaves_its_result_and_no_weights(make_study: MakeStudy, stsb_data
 
     written = (folder / RESULT).stat().st_mtime_ns
     assert worked(trial, tmp_path)[1] == "" and (folder / RESULT).stat().st_mtime_ns == written, "not repeated"
+
+
+def test_a_tasks_kept_cosines_and_golds_are_of_the_same_pairs_in_all_its_subsets(tiny_backbone: Path) -> None:
+    def pairs(subject: str, count: int) -> list[Pair]:
+        return [Pair(f"{subject} can see", f"the {word} can see", float(i)) for i, word in enumerate(WORDS[:count])]
+
+    given = Material(sts={"STS12": {"one": pairs("a man", 10), "two": pairs("the river", 6)}})
+    found = judge(Encoder.load(tiny_backbone, pooling="mean"), given, io.StringIO())
+    score = 100 * spearmanr(found.cosines["STS12"], found.golds["STS12"]).statistic
+    assert found.scores["STS12"] == pytest.approx(score, abs=1e-3)
 
 
 def test_a_run_that_was_trained_but_not_judged_is_only_judged(
