@@ -71,13 +71,16 @@ class Moment:
     rng: Tensor
     objective: dict[str, Tensor]
     """Its running statistics; weights are left where they are."""
+    scale: Tensor
+    """Of the loss, 1 but in fp16; still on the device, for to read it is to wait."""
 
     @classmethod
     def of(cls, state: State) -> Self:
         """As it is now."""
         weights = {name for name, _ in state.objective.named_parameters()}
         statistics = {name: x.clone() for name, x in state.objective.state_dict().items() if name not in weights}
-        return cls(RandomState.of(state.rng.device), state.rng.get_state(), statistics)
+        scale = state.scaler.scale(torch.ones((), device=state.rng.device))
+        return cls(RandomState.of(state.rng.device), state.rng.get_state(), statistics, scale)
 
 
 def save(state: State, folder: Path, devices: Devices, *, corpus: str) -> None:
@@ -136,7 +139,7 @@ def check_origin(file: Path, facts: Mapping[str, Any], devices: Devices, *, corp
 def save_moment(state: State, moment: Moment, file: Path, *, step: int, sentences: Sequence[str]) -> None:
     """Writes weights and optimiser as they are, the rest as `moment` has it, and the sentences of the step to take."""
     tensors = _tensors(state) | random_tensors([moment.random]) | named("objective.", moment.objective)
-    tensors["rng.objective"] = moment.rng
+    tensors |= {"rng.objective": moment.rng, "scale": moment.scale}
     write(file, tensors, {"step": step, "sentences": list(sentences)})
 
 
@@ -150,6 +153,8 @@ def load_moment(state: State, file: Path, devices: Devices) -> list[str]:
         facts, tensors = facts_of(file), load_file(file)
         _restore(state, tensors)
         restore_random(tensors, devices)
+        if "scale" in tensors:  # earlier files have none
+            state.scaler.load_state_dict({**state.scaler.state_dict(), "scale": tensors["scale"].item()})
         state.step = facts["step"]
         return [str(sentence) for sentence in facts["sentences"]]
     except (OSError, SafetensorError, KeyError, TypeError, ValueError, RuntimeError) as error:

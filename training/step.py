@@ -55,13 +55,13 @@ class Step:
         state = self._state
         state.optimiser.zero_grad(set_to_none=True)
         terms = self.gradients(batch)
-        state.scaler.unscale_(state.optimiser)
         norm = self.gradient_norm()
         self._update(norm, learning_rate)
         return {**terms, "gradient_norm": norm}
 
     def gradient_norm(self) -> Tensor:
-        """The length of the gradient of all weights, before it is clipped to what the run allows."""
+        """The length of the gradient of all weights, free of fp16's scale, before it is clipped."""
+        self._state.scaler.unscale_(self._state.optimiser)
         return clip_grad_norm_(_weights(self._state.optimiser), self._clip_norm)
 
     def gradients(self, batch: Batch, *, seen: Callable[[Tensor], None] | None = None) -> dict[str, Tensor]:

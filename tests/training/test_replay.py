@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from training import cli, diverged
@@ -19,6 +20,7 @@ from training.objectives import OBJECTIVES
 from training.objectives.base import Needs, Views
 from training.publish import Outcome
 from training.replay import replay
+from training.state_file import facts_of, write
 
 Fit = Callable[..., tuple[Outcome, str]]
 MakeConfig = Callable[..., RunConfig]
@@ -82,6 +84,41 @@ def test_sentences_whose_views_are_no_numbers_are_named(broken: RunConfig, monke
     monkeypatch.setattr(Encoder, "pooled", spoiled)
     _, _, odd = replay(broken, file)
     assert 1 <= len(odd) < broken.batch_size, "one in each pass"
+
+
+class Loud(nn.Module):
+    """Its gradient is too large for fp16 until the scale has been halved some times; the last loss is not a number."""
+
+    needs = Needs()
+    last = 14
+    calls: Tensor
+
+    def __init__(self, params: Any, dim: int) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, views: Views, rng: torch.Generator) -> dict[str, Tensor]:
+        self.calls += 1
+        return {"plain": views.noisy.square().mean() * (torch.nan if self.calls == self.last else 1e4)}
+
+
+def test_in_fp16_the_gradient_is_that_of_the_runs_scale_and_its_norm_has_none(
+    make_config: MakeConfig, fitted: Fit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(OBJECTIVES, "loud", replace(OBJECTIVES["simcse"], build=Loud))
+    config = make_config(objective="loud", precision="fp16")
+    with pytest.raises(DivergedError):
+        fitted(config)
+    monkeypatch.setattr(Loud, "last", 0)
+    file = diverged.last(Path(config.run))
+    _, narrow, odd = replay(config, file)
+    _, wide, _ = replay(replace(config, precision="fp32"), file)
+    assert narrow["gradient_norm"] == pytest.approx(wide["gradient_norm"], rel=0.02) and odd == []
+
+    tensors = load_file(file)
+    del tensors["scale"]
+    write(file, tensors, facts_of(file))
+    assert replay(config, file)[0] == 14, "of an earlier version"
 
 
 def test_a_run_that_never_diverged_has_nothing_to_replay(make_config: MakeConfig, fitted: Fit) -> None:
