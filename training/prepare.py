@@ -34,10 +34,15 @@ def set_dropout(encoder: Encoder, rate: float) -> None:
         setattr(module, name, rate)
 
 
+def has_dropout(encoder: Encoder) -> bool:
+    """Whether two passes of the backbone in training differ."""
+    return any(getattr(module, name) for module, name in _rates(encoder))
+
+
 def check_views_differ(encoder: Encoder, config: RunConfig, views: int) -> None:
     """Raises `ConfigError` if nothing would tell the dropout views of a sentence apart."""
     plain = views - (config.augmentation != "none")
-    if plain > 1 and not any(getattr(module, name) for module, name in _rates(encoder)):
+    if plain > 1 and not has_dropout(encoder):
         raise ConfigError(
             f"dropout: {config.backbone} has none, so the views of a sentence would be equal: --set dropout=0.1"
         )

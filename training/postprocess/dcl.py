@@ -24,6 +24,7 @@ from training.objectives.decorrelation import dimension_contrast
 from training.objectives.imsimcse import CITATION
 from training.postprocess.base import Fitted, Postprocess, PostprocessError, check_above_zero
 from training.postprocess.vectors import sentence_batches
+from training.prepare import has_dropout
 from training.views import ViewEncoder, in_passes
 
 LAST = 100
@@ -76,8 +77,13 @@ def fit(encoder: Encoder, corpus: Corpus, params: DCLParams, *, seed: int, strea
     """The linear map under which each dimension of one view finds itself in the other.
 
     Raises:
-        PostprocessError: the corpus has no whole batch.
+        PostprocessError: the encoder has no dropout to tell two views apart, or the corpus no whole batch.
     """
+    if not has_dropout(encoder):
+        raise PostprocessError(
+            f"{encoder.backbone.name_or_path}: has no dropout, so the two views of a sentence would be equal; "
+            f"whitening needs no views"
+        )
     sentences = corpus.census.sentences
     if sentences < params.batch_size:
         raise PostprocessError(

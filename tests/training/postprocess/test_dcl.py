@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,7 +11,9 @@ from models.encoder import Encoder
 from models.transform import Affine
 from training.corpus import Corpus
 from training.objectives.decorrelation import cross_correlation, dimension_contrast
+from training.postprocess.base import PostprocessError
 from training.postprocess.dcl import DCLParams, dropout_views, fit, train
+from training.prepare import set_dropout
 
 
 def draw_views(count: int, seed: int) -> Tensor:
@@ -53,6 +56,14 @@ def test_it_is_an_affine_transform_without_a_shift(encoder: Encoder, corpus: Cor
     assert (fitted.transform.dim, fitted.transform.out) == (32, 32)
     assert not fitted.transform.mean.any()
     assert not torch.equal(fitted.transform.matrix, torch.eye(32))
+
+
+def test_an_encoder_whose_views_nothing_tells_apart_is_refused_by_name(
+    encoder: Encoder, corpus: Corpus, tiny_backbone: Path
+) -> None:
+    set_dropout(encoder, 0.0)
+    with pytest.raises(PostprocessError, match=f"{tiny_backbone}: has no dropout"):
+        fit(encoder, corpus, DCLParams(), seed=0, stream=io.StringIO())
 
 
 @pytest.mark.parametrize(("name", "value"), [("temperature", 0.0), ("batch_size", 1), ("epochs", 0)])
