@@ -37,7 +37,7 @@ def last(folder: Path) -> Path:
     Raises:
         CheckpointError: it never did.
     """
-    files = sorted(folder.glob("diverged-*.safetensors"))
+    files = _kept(folder)
     if not files:
         raise CheckpointError(f"{folder}: no step of this run diverged")
     return files[-1]
@@ -46,10 +46,18 @@ def last(folder: Path) -> Path:
 def save(state: State, taken: Taken, folder: Path, devices: Devices) -> Path:
     """Writes weights, random states and sentences as they were before the step. Nothing has changed a weight since.
 
-    With several processes the random state is the first one's alone.
+    Files of earlier divergences, after which the run was resumed, are removed: their steps may be later ones. With
+    several processes the random state is the first one's alone.
     """
     file = folder / f"diverged-{taken.step:08d}.safetensors"
     if devices.first:
         checkpoint.save_moment(state, taken.before, file, step=taken.step - 1, sentences=taken.batch.sentences)
+        for other in _kept(folder):
+            if other != file:
+                other.unlink()
     devices.wait()
     return file
+
+
+def _kept(folder: Path) -> list[Path]:
+    return sorted(folder.glob("diverged-*.safetensors"))

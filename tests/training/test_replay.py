@@ -86,6 +86,15 @@ def test_sentences_whose_views_are_no_numbers_are_named(broken: RunConfig, monke
     assert 1 <= len(odd) < broken.batch_size, "one in each pass"
 
 
+def test_a_run_that_diverges_again_keeps_the_last_time_alone(broken: RunConfig, fitted: Fit) -> None:
+    file = diverged.last(Path(broken.run))
+    earlier = file.with_name("diverged-00000099.safetensors")
+    file.rename(earlier)
+    with pytest.raises(DivergedError):
+        fitted(broken, resume=True)
+    assert diverged.last(Path(broken.run)) == file and not earlier.exists()
+
+
 class Loud(nn.Module):
     """Its gradient is too large for fp16 until the scale has been halved some times; the last loss is not a number."""
 
