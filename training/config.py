@@ -79,6 +79,7 @@ class RunConfig:
     chunk_size: int | None = None
     """Sentences encoded at once, by gradient caching: the batch may then be as large as one likes."""
     weight_decay: float = 0.0
+    """Of matrices, not of norms and biases."""
     clip_norm: float = 1.0
     eval_every: int = 125
     """Steps between evaluations, and between checkpoints."""

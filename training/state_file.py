@@ -55,11 +55,19 @@ def optimiser_tensors(optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
 
 
 def restore_optimiser(optimiser: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
-    """Gives it the moments of a file."""
+    """Gives it the moments of a file.
+
+    Raises:
+        ValueError: the file has the weights in another order, as earlier versions had them.
+    """
     slots: dict[int, dict[str, Tensor]] = {}
     for name, tensor in under("optimiser.", tensors).items():
         i, slot = name.split(".")
         slots.setdefault(int(i), {})[slot] = tensor
+    weights = [weight for group in optimiser.param_groups for weight in group["params"]]
+    for place, weight in enumerate(weights):
+        if any(x.ndim and x.shape != weight.shape for x in slots.get(place, {}).values()):  # "step" is a number
+            raise ValueError(f"the moments of weight {place} are another weight's")
     optimiser.load_state_dict({"state": slots, "param_groups": optimiser.state_dict()["param_groups"]})
 
 

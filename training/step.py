@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -124,8 +125,18 @@ class Step:
 
 
 def adamw(weights: Iterable[Tensor], *, learning_rate: float, weight_decay: float) -> torch.optim.AdamW:
-    """AdamW with the published betas and eps, which are torch's own; fused, so that it can skip a bad step unasked."""
-    return torch.optim.AdamW(weights, lr=learning_rate, weight_decay=weight_decay, fused=True)
+    """AdamW with the published betas and eps, which are torch's own; fused, so that it can skip a bad step unasked.
+
+    Only matrices decay, norms and biases do not (Devlin et al.).
+    """
+    weights = list(weights)
+    groups: list[dict[str, Any]] = [{"params": weights}]
+    if weight_decay:  # without, the moments of a checkpoint are in the weights' own order
+        groups = [
+            {"params": [weight for weight in weights if weight.ndim > 1]},
+            {"params": [weight for weight in weights if weight.ndim <= 1], "weight_decay": 0.0},
+        ]
+    return torch.optim.AdamW(groups, lr=learning_rate, weight_decay=weight_decay, fused=True)
 
 
 def learning_rate(peak: float, step: int, total: int) -> float:

@@ -21,6 +21,7 @@ from safetensors.torch import load_file, save_file
 
 from models.disk import verdict
 from tests.training.conftest import Ended
+from training import assembly
 from training.checkpoint import CheckpointError
 from training.config import RunConfig
 from training.hardware import autocast_dtype
@@ -107,6 +108,18 @@ def test_a_damaged_configuration_is_named(content: bytes, make_config: MakeConfi
     fitted(config)
     (Path(config.run) / "config.json").write_bytes(content)
     with pytest.raises(RunError, match=r"^[^\n]*runs/one/config\.json: [^\n]+$"):
+        fitted(config, resume=True)
+
+
+def test_moments_in_another_order_are_refused(
+    make_config: MakeConfig, fitted: Fit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Earlier versions had all weights in one group."""
+    config = make_config(weight_decay=0.1)
+    with monkeypatch.context() as patch:
+        patch.setattr(assembly, "adamw", lambda weights, **_: torch.optim.AdamW(weights, fused=True))
+        fitted(replace(config, max_steps=1))
+    with pytest.raises(CheckpointError, match=r"not a checkpoint of this run: the moments of weight \d+ are another"):
         fitted(config, resume=True)
 
 

@@ -79,6 +79,15 @@ def test_after_a_loss_that_is_no_number_no_weight_changes_any_more(
     assert all(torch.isfinite(weight).all() for weight in kept[-1])
 
 
+def test_norms_and_biases_do_not_decay(make_config: MakeConfig, scripted: type[Scripted], sentences: list[str]) -> None:
+    scripted.factors = [0]  # no gradient moves a weight
+    state, step, tokenise = started(make_config(objective="scripted", weight_decay=0.5))
+    before = {name: weight.detach().clone() for name, weight in state.encoder.named_parameters()}
+    step(tokenise(sentences[:8]), 0.1)
+    decayed = {name for name, weight in state.encoder.named_parameters() if not torch.equal(weight, before[name])}
+    assert decayed == {name for name in before if not name.endswith("bias") and "LayerNorm" not in name}
+
+
 class Steep(nn.Module):
     """A plain loss, whose gradient is not a number at the third call."""
 

@@ -22,11 +22,12 @@ from training.pretraining.checkpoint import State
 from training.pretraining.config import PretrainConfig
 from training.pretraining.loop import Setting, pretrain
 from training.pretraining.model import MaskedLM, initial
-from training.pretraining.step import Step, optimiser_of
+from training.pretraining.step import Step
 from training.progress import Progress
 from training.record import Record
 from training.run import left_to_the_first, surroundings
 from training.speed import matmul_peak
+from training.step import adamw
 
 
 def fit(config: PretrainConfig, stream: TextIO, *, resume: bool = False) -> State:
@@ -52,7 +53,8 @@ def fit(config: PretrainConfig, stream: TextIO, *, resume: bool = False) -> Stat
     corpus = open_corpus(config.corpus)
     torch.manual_seed(config.seed)
     model = initial(config, devices.device)
-    state = State(model, optimiser_of(model, learning_rate=config.learning_rate, weight_decay=config.weight_decay))
+    optimiser = adamw(model.parameters(), learning_rate=config.learning_rate, weight_decay=config.weight_decay)
+    state = State(model, optimiser)
     setting = _setting(config, model, corpus, devices)
     if devices.first and not resume:
         record.start(config, surroundings(corpus, devices, setting.precision))

@@ -13,7 +13,6 @@ from training.devices import Devices
 from training.pretraining.batches import Batch
 from training.pretraining.checkpoint import State
 from training.pretraining.model import MaskedLM, Questions
-from training.step import adamw
 from training.views import autocast
 
 
@@ -70,14 +69,6 @@ def judged(model: MaskedLM, held_out: Iterable[Questions], precision: torch.dtyp
             found = _answered(model, model, chunk, precision)
             loss, right, count = loss + found[0].item(), right + found[1].item(), count + len(chunk.labels)
     return {"masked_loss": loss / max(count, 1), "masked_accuracy": right / max(count, 1)}
-
-
-def optimiser_of(model: nn.Module, *, learning_rate: float, weight_decay: float) -> torch.optim.AdamW:
-    """AdamW; only matrices decay, norms and biases do not (Devlin et al.)."""
-    weights = list(model.parameters())
-    optimiser = adamw([w for w in weights if w.ndim > 1], learning_rate=learning_rate, weight_decay=weight_decay)
-    optimiser.add_param_group({"params": [w for w in weights if w.ndim <= 1], "weight_decay": 0.0})
-    return optimiser
 
 
 def _answered(

@@ -22,7 +22,8 @@ from training.pretraining.checkpoint import State
 from training.pretraining.config import PretrainConfig
 from training.pretraining.model import MaskedLM, Questions, initial
 from training.pretraining.sequences import START, parts
-from training.pretraining.step import Step, judged, optimiser_of
+from training.pretraining.step import Step, judged
+from training.step import adamw
 
 WORDS = ("man", "woman", "dog", "cat", "bird", "fish", "horse", "guitar", "river", "city")
 TINY = {"layers": 2, "width": 32, "heads": 2, "max_length": 32, "batch_size": 6, "device": "cpu", "precision": "fp32"}
@@ -50,7 +51,7 @@ def batches_of(config: PretrainConfig, model: MaskedLM) -> Batches:
 
 
 def step_of(model: MaskedLM, *, clip_norm: float = 1.0) -> Step:
-    state = State(model, optimiser_of(model, learning_rate=1, weight_decay=0))
+    state = State(model, adamw(model.parameters(), learning_rate=1, weight_decay=0))
     return Step(state, Devices("cpu"), clip_norm=clip_norm, precision=None)
 
 
@@ -244,7 +245,7 @@ def test_what_makes_a_cpu_quick_is_left_out_elsewhere(config: PretrainConfig) ->
 
 
 def test_norms_and_biases_do_not_decay(config: PretrainConfig, model: MaskedLM) -> None:
-    decaying, others = optimiser_of(model, learning_rate=1, weight_decay=0.5).param_groups
+    decaying, others = adamw(model.parameters(), learning_rate=1, weight_decay=0.5).param_groups
     names = {id(weight): name for name, weight in model.named_parameters()}
     assert (decaying["weight_decay"], others["weight_decay"]) == (0.5, 0)
     assert {id(w) for group in (decaying, others) for w in group["params"]} == set(names)
