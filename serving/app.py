@@ -65,7 +65,8 @@ def create_app(service: Service, clock: Clock = time.monotonic_ns) -> FastAPI:
 
 def routes(lifespan: Lifespan[FastAPI] | None = None, *, asks_for_keys: bool = False) -> FastAPI:
     """The routes and their document, in need of a service only when they are asked."""
-    app = FastAPIOffline(  # its /docs brings its own scripts: nothing is fetched from elsewhere
+    app = FastAPIOffline(  # it has the scripts of /docs: nothing is fetched from elsewhere
+        docs_url=None,  # `pages` has it, under any prefix
         redoc_url=None,
         title="Isosphere",
         version=version("isosphere"),

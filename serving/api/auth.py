@@ -16,7 +16,7 @@ from serving.keys import Scope as KeyScope
 SAFE = ("GET", "HEAD")
 PUBLIC = {"/", "/health", "/livez", "/readyz", "/ping", "/metrics", "/docs", "/openapi.json"}
 """What text-embeddings-inference answers without a key, and the page; to look only."""
-PUBLIC_FOLDERS = ("/web/", "/docs/", "/static-offline-docs/")
+PUBLIC_FOLDERS = ("/web/", "/static-offline-docs/")
 _SEARCH = re.compile(r"/corpora/[^/]+/search")
 _BEARER = re.compile(r"\Abearer(\s+|\Z)", re.IGNORECASE)
 

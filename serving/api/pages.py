@@ -1,4 +1,4 @@
-"""The web page: whatever lies in `serving/web`."""
+"""The web page, whatever lies in `serving/web`, and the API's own."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 from posixpath import dirname, join, normpath
 
 from fastapi import APIRouter, Request, Response
+from fastapi.openapi.docs import get_swagger_ui_html
 from fastapi.responses import HTMLResponse
 from starlette.staticfiles import StaticFiles
 
@@ -67,6 +68,18 @@ async def asset(file: str, request: Request) -> Response:
     if file not in _assets:
         raise NotFound(f"there is no page file {file!r}")
     return _file(_assets[file], request)
+
+
+@router.get("/docs")
+async def docs() -> HTMLResponse:
+    """Swagger UI. What it asks for is named relative to it, for a proxy may have put a prefix before it."""
+    return get_swagger_ui_html(
+        title="Isosphere",
+        openapi_url="openapi.json",
+        swagger_js_url="static-offline-docs/swagger-ui-bundle.js",
+        swagger_css_url="static-offline-docs/swagger-ui.css",
+        swagger_favicon_url="static-offline-docs/favicon.png",
+    )
 
 
 def _file(path: Path, request: Request) -> Response:

@@ -94,6 +94,8 @@ def test_it_works_under_a_prefix_behind_a_proxy(server: Running, visit: Visit, p
         expect(page.get_by_text("greenhouse of house").first).to_be_visible()
         page.reload()
         expect(page.get_by_text("greenhouse of house").first).to_be_visible()
+        page.goto(f"{address}docs")
+        expect(page.get_by_role("heading", name="Isosphere")).to_be_visible()
         page.context.close()
 
 
