@@ -21,6 +21,7 @@ from serving.embeddings import AS_THEY_ARE, Embeddings, EmbedOptions, Inputs
 from serving.encoders import Encoders, Reloaded
 from serving.errors import Unhealthy
 from serving.health import Health
+from serving.indexes.ranking import rounded
 from serving.jobs import Jobs
 from serving.library import Library
 from serving.metrics import Metrics
@@ -246,7 +247,8 @@ class Service:
     ) -> Compared:
         """Cosines (N,) of a query with N texts, each behind the bundle's prompt for its role, if it has one.
 
-        Of each text no more than `max_tokens` are read, and what is cut so is told as what the model cuts.
+        Each by itself and rounded, as those of searches: equal texts are equally near, wherever they stand in the
+        request. Of each text no more than `max_tokens` are read, and what is cut so is told as what the model cuts.
         """
         check_some(texts, field)
         cut = 0
@@ -257,7 +259,8 @@ class Service:
             prompted = replace(options, prompt="", prompt_name=None)
             embeddings = await embedder.embed(asked, prompted, field, lambda i: f"{field}.{i - 1}" if i else "query")
             embeddings = replace(embeddings, truncated=min(embeddings.truncated + cut, len(asked)))
-        return np.clip(embeddings.vectors[1:] @ embeddings.vectors[0], -1, 1), embeddings
+        cosines = rounded(np.vecdot(embeddings.vectors[1:], embeddings.vectors[0]))
+        return np.clip(cosines, -1, 1), embeddings
 
     async def _load(self) -> None:
         try:

@@ -11,12 +11,14 @@ from uuid import uuid4
 
 import numpy as np
 from fastapi import APIRouter, Request, Response
+from numpy.typing import NDArray
 
 from serving.api.answers import embedding_headers, json_response
 from serving.api.cohere_schemas import CohereRanking, CohereRerankRequest, meta
 from serving.api.deps import ServiceDep
 from serving.api.route import DirectRoute
 from serving.api.schemas import Rank, RerankRequest
+from serving.indexes.ranking import DECIMALS
 from serving.ports import Floats
 
 router = APIRouter(tags=["rerank"], route_class=DirectRoute)
@@ -26,8 +28,8 @@ router = APIRouter(tags=["rerank"], route_class=DirectRoute)
 async def rerank(body: RerankRequest, service: ServiceDep) -> Response:
     """Best first. Query and texts take the bundle's prompts for their roles, unless the request names another."""
     cosines, embeddings = await service.relevance(body.query, body.texts, body.options(), "texts", model=body.model)
-    scores = cosines if body.raw_scores else 1 / (1 + np.exp(-cosines))
-    ranks: list[dict[str, Any]] = [{"index": i, "score": float(scores[i])} for i in _best_first(cosines)]
+    scores = _decimal(cosines if body.raw_scores else 1 / (1 + np.exp(-cosines)))
+    ranks: list[dict[str, Any]] = [{"index": i, "score": scores[i]} for i in _best_first(cosines)]
     if body.return_text:
         for rank in ranks:
             rank["text"] = body.texts[rank["index"]]
@@ -54,8 +56,9 @@ async def cohere_rerank(body: CohereRerankRequest, service: ServiceDep, request:
         model=body.model,
         max_tokens=body.max_tokens_per_doc,
     )
+    scores = _decimal(cosines)
     results: list[dict[str, Any]] = [
-        {"index": i, "relevance_score": float(cosines[i])} for i in _best_first(cosines)[: body.top_n]
+        {"index": i, "relevance_score": scores[i]} for i in _best_first(cosines)[: body.top_n]
     ]
     if body.return_documents:
         for result in results:
@@ -68,6 +71,11 @@ async def cohere_rerank(body: CohereRerankRequest, service: ServiceDep, request:
         "usage": {"prompt_tokens": embeddings.tokens, "total_tokens": embeddings.tokens},
     }
     return json_response(answer, headers=embedding_headers(embeddings))
+
+
+def _decimal(scores: NDArray[np.floating]) -> list[float]:
+    """Of as many decimals as are compared: float32 holds none exactly."""
+    return [round(score, DECIMALS) for score in scores.tolist()]
 
 
 def _best_first(scores: Floats) -> list[int]:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 from fastapi.testclient import TestClient
 
-from serving.engines.fake import DIM, END, START
+from models.tokenizer import Tokens
+from serving.app import create_app
+from serving.engines.fake import DIM, END, START, FakeEngine
+from serving.ports import Embedded
+from serving.service import Service
+from tests.serving.engines import model
 
 Refuses = Callable[..., None]
 TIMES = ("x-compute-time", "x-total-time", "x-tokenization-time", "x-queue-time", "x-inference-time")
@@ -171,6 +176,40 @@ def test_rerank_is_by_the_cosine_best_first(client: TestClient) -> None:
     assert [rank["index"] for rank in ranks] == [1, 2, 0, 3], "equals in the order of the request"
     assert [rank["score"] for rank in ranks] == pytest.approx([cosines[rank["index"]] for rank in ranks], abs=1e-6)
     assert all(set(rank) == {"index", "score"} for rank in ranks)
+
+
+class LastBits(FakeEngine):
+    """The same text is nearly the same vector, as where a batch is a product of matrices."""
+
+    def embed(self, batch: Sequence[Tokens], *, alone: bool = False) -> Embedded:
+        embedded = super().embed(batch, alone=alone)
+        noise = np.random.default_rng(0).uniform(-1e-8, 1e-8, embedded.vectors.shape)
+        embedded.vectors[:] += noise.astype(np.float32)
+        return embedded
+
+
+@pytest.mark.parametrize(
+    ("path", "texts", "places"),
+    [
+        ("/rerank", "texts", lambda answer: answer),
+        ("/v1/rerank", "documents", lambda answer: answer["results"]),
+        ("/v2/rerank", "documents", lambda answer: answer["results"]),
+    ],
+)
+def test_equal_texts_stay_in_the_order_of_the_request(
+    make_service: Callable[..., Service],
+    wait_until_ready: Callable[[TestClient], None],
+    path: str,
+    texts: str,
+    places: Callable[[Any], Any],
+) -> None:
+    with TestClient(create_app(make_service(model(lambda _: LastBits())))) as client:
+        wait_until_ready(client)
+        answer = client.post(path, json={"query": "a b c", texts: ["a x", "a c"] * 30})
+    ranks = places(answer.json())
+    assert [one["index"] for one in ranks] == [*range(1, 60, 2), *range(0, 60, 2)]
+    scores = [one.get("score", one.get("relevance_score")) for one in ranks]
+    assert scores == [0.748687] * 30 + [0.547191] * 30
 
 
 def test_rerank_returns_texts_and_sigmoids_to_those_who_ask(client: TestClient) -> None:
