@@ -244,7 +244,7 @@ def _check_modules(file: Path) -> None:
     """Raises `SourceError` if sentence-transformers would change the pooled vectors by more than their length."""
     for module in _json(file):
         kind = module["type"].rpartition(".")[2]  # its package is another in each generation of sentence-transformers
-        if kind not in ("Transformer", "Pooling", "Normalize"):
+        if kind not in ("Transformer", "Pooling", "Normalize", "Dropout"):  # which does nothing but in training
             raise SourceError(f"{file}: the module {kind} ({module['path'] or '.'}) is not known")
 
 
