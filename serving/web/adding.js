@@ -8,7 +8,7 @@ import { loading } from "./states.js";
 
 const ACCEPT = ".csv,.tsv,.jsonl,.ndjson,.json,.txt,.gz,text/plain,text/csv";
 
-// `known()` gives the corpora and the names of the encoders that are served; started(upload) is called for each upload.
+// `known()` gives the corpora and the names of the encoders served; started(upload) is called for each upload.
 export function adding({ known, signal, started }) {
 	let aim = null; // the corpus that the person wants to add to
 	const stage = div("stage");

@@ -8,7 +8,7 @@ import { el, fill } from "./dom.js";
 import { bytes, count, counted, date, duration } from "./format.js";
 import { snapshots } from "./snapshots.js";
 
-// `models`: { name, fingerprint } of each encoder that is served. `begin(request)` starts a job, `deleted()` is called
+// `models`: { name, fingerprint } of each encoder served. `begin(request)` starts a job, `deleted()` is called
 // when the corpus is gone, `failed(error)` when something went wrong, `opened(open)` when its details are opened, and
 // `add()` when more is to be put into it.
 export function corpusCard(name, { models, corpora, begin, add, deleted, failed, opened, signal, open = false }) {

@@ -54,7 +54,7 @@ export function filters(fields, chosen, changed) {
 	return { panel: controls.length ? panel : null, chips };
 }
 
-// No filter begins with $, and none asks for an object. Texts alone that are too long to be listed are nothing to choose from.
+// No filter begins with $ or asks for an object; texts too long to be listed are no choice.
 const isOffered = ({ field, kinds, values }) => !field.startsWith("$") && (values.length > 0 || kinds.includes("number"));
 
 // First those that can be chosen from, then those that tell of most documents.

@@ -82,7 +82,7 @@ export function snapshots(corpus, { begin, corpora, signal }) {
 	return { element: list, load };
 }
 
-// The name of the corpus that is to be restored, null for none. What is there is replaced only by who types its name.
+// The name of the corpus to be restored, null for none. What is there is replaced only by who types its name.
 export async function askWhere({ title, text, name, corpora }) {
 	const said = status();
 	const into = nameField(name, { name: "into" });

@@ -176,7 +176,7 @@ class Chart {
 		fill(this.list, div("heading", el("h2", counted(chosen.size, "passage")), el("span.muted", more), clear), el("ol.passages", rows));
 	}
 
-	// The page of the table that begins there; `turned` is the button that led to it: it keeps the focus, or the table has it.
+	// The page of the table that begins there; `turned`, the button that led to it, keeps the focus, or the table has it.
 	tabulate(start, turned = null) {
 		const inside = this.table.lastElementChild;
 		if (!this.table.open || !this.points) return fill(inside);
