@@ -186,9 +186,8 @@ class Corpora:
 
     def page(self, name: str, after: int, limit: int) -> tuple[list[Document], int | None]:
         """See `Store.page`; and the next cursor if there are more."""
-        rows = self._store.page(name, after, limit)
-        last = rows[-1][0] if rows else after
-        return [document for _, document in rows], last if rows and self._store.page(name, last, 1) else None
+        rows, more = self._store.page(name, after, limit)
+        return [document for _, document in rows], rows[-1][0] if more else None
 
     def facets(self, name: str, values: int) -> Facets:
         """See `Store.facets`."""

@@ -141,7 +141,7 @@ def _export(settings: Settings, given: argparse.Namespace) -> int:
         out = given.out.open("wb") if given.out else sys.stdout.buffer
         try:
             after = 0
-            while rows := store.page(given.corpus, after, PAGE):
+            while rows := store.page(given.corpus, after, PAGE).rows:
                 after = rows[-1][0]
                 out.writelines(
                     orjson.dumps({"id": one.id, "text": one.text, "metadata": dict(one.metadata)}) + b"\n"

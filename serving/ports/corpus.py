@@ -104,6 +104,14 @@ class Change(NamedTuple):
     """Of those added, in order."""
 
 
+class Page(NamedTuple):
+    """Documents of one moment, oldest first, each with its place."""
+
+    rows: list[tuple[int, Document]]
+    more: bool
+    """Whether others follow."""
+
+
 class Passage(NamedTuple):
     """What a key stands for."""
 

@@ -17,6 +17,7 @@ from serving.ports.corpus import (
     Document,
     Facets,
     Held,
+    Page,
     Passage,
     Size,
     Write,
@@ -82,9 +83,9 @@ class Store(Protocol):
     def passages(self, name: str, keys: Sequence[int]) -> dict[int, Passage]:
         """Those of `keys` that exist."""
 
-    def page(self, name: str, after: int, limit: int) -> list[tuple[int, Document]]:
-        """Up to `limit` documents beyond the place `after`, oldest first, each with its own place; fewer where they are
-        large, and none only where none is left.
+    def page(self, name: str, after: int, limit: int) -> Page:
+        """Up to `limit` documents beyond the place `after`, fewer where they are large, and none only where none is
+        left.
         """
 
     def keys(self, name: str) -> Keys:

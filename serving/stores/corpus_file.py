@@ -23,6 +23,7 @@ from serving.ports import (
     Floats,
     Held,
     Keys,
+    Page,
     Passage,
     Ranking,
     Size,
@@ -159,7 +160,7 @@ class CorpusFile:
         with self._connections.reading() as reader:
             return records.passages(reader, keys)
 
-    def page(self, after: int, limit: int) -> list[tuple[int, Document]]:
+    def page(self, after: int, limit: int) -> Page:
         """See `Store`."""
         with self._connections.reading() as reader:
             return records.page(reader, after, limit)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import orjson
 
-from serving.ports import Chunking, Document, Passage, Span
+from serving.ports import Chunking, Document, Page, Passage, Span
 from serving.stores.blocks import blocks, marks
 from serving.stores.failures import DamageError
 
@@ -67,18 +67,18 @@ def document(reader: sqlite3.Connection, name: str) -> Document | None:
     return row and document_in(row)
 
 
-def page(reader: sqlite3.Connection, after: int, limit: int) -> list[tuple[int, Document]]:
+def page(reader: sqlite3.Connection, after: int, limit: int) -> Page:
     """See `Store.page`."""
     select = f"SELECT {DOCUMENT} FROM documents WHERE number > ? ORDER BY number LIMIT ?"
-    found: list[tuple[int, Document]] = []
+    rows: list[tuple[int, Document]] = []
     left = PAGE_CHARACTERS
-    for row in reader.execute(select, (after, limit)):
+    for row in reader.execute(select, (after, limit + 1)):
+        if len(rows) == limit or left <= 0:
+            return Page(rows, more=True)
         number, _, text, metadata, *_ = row
-        found.append((number, document_in(row)))
+        rows.append((number, document_in(row)))
         left -= len(text) + len(metadata)
-        if left <= 0:
-            break
-    return found
+    return Page(rows, more=False)
 
 
 def ids(reader: sqlite3.Connection, numbers: Sequence[int]) -> list[str]:

@@ -25,6 +25,7 @@ from serving.ports import (
     Floats,
     Held,
     Keys,
+    Page,
     Passage,
     Ranking,
     Replacing,
@@ -153,7 +154,7 @@ class SqliteStore:
         """See `Store`."""
         return self._file(name).passages(keys)
 
-    def page(self, name: str, after: int, limit: int) -> list[tuple[int, Document]]:
+    def page(self, name: str, after: int, limit: int) -> Page:
         """See `Store`."""
         return self._file(name).page(after, limit)
 

@@ -15,7 +15,7 @@ from serving.errors import Conflict, InsufficientStorage, NotFound, ServiceError
 from serving.finding import Query, Wanted
 from serving.indexes.live import LiveIndex
 from serving.opening import Indexes
-from serving.ports import Change, Content, Corpus, Document, Write
+from serving.ports import Change, Content, Corpus, Document, Page, Write
 from serving.stores.sqlite import SqliteStore
 from tests.conftest import PATIENCE
 
@@ -144,3 +144,16 @@ def test_an_emptied_corpus_takes_another_encoder(corpora: Corpora) -> None:
     corpora.put("c", Content([Document("a", "a", {})], np.eye(1, 7, dtype=np.float32), "wider"))
     (found,) = corpora.search("c", [Query("x", np.ones(7, np.float32))], Wanted(), "wider").hits
     assert [hit.passage.document.id for hit in found] == ["a"]
+
+
+def test_a_page_is_of_one_moment(corpora: Corpora, store: Slow, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A document that is replaced behind it counts as new, and would be listed twice."""
+
+    def then_replaced(name: str, after: int, limit: int) -> Page:
+        page = SqliteStore.page(store, name, after, limit)
+        corpora.put("c", one("first"))
+        return page
+
+    monkeypatch.setattr(store, "page", then_replaced)
+    documents, cursor = corpora.page("c", 0, 10)
+    assert ([document.id for document in documents], cursor) == (["first"], None)

@@ -77,7 +77,7 @@ def test_every_read_is_some_prefix_of_the_writes(store: SqliteStore, seconds: fl
 
     def read_all() -> None:
         before = list(done)
-        held = [document.metadata for _, document in store.page("c", 0, 10**6)]
+        held = [document.metadata for _, document in store.page("c", 0, 10**6).rows]
         for writer in range(WRITERS):
             check(writer, [one["number"] for one in held if one["writer"] == writer], before[writer])
 
@@ -105,7 +105,7 @@ def test_the_log_stays_bounded_under_readers_that_never_pause(tmp_path: Path, mo
     load = Load()
 
     def read() -> None:
-        assert len(store.page("c", 0, 500)) == 500
+        assert len(store.page("c", 0, 500).rows) == 500
 
     for _ in range(3):
         load.start(read)
@@ -127,7 +127,7 @@ def test_a_reader_waits_for_no_writer(store: SqliteStore) -> None:
     with store._file("c")._connections.writing() as writer:
         writer.execute("DELETE FROM documents")
         seen: list[str] = []
-        reader = threading.Thread(target=lambda: seen.extend(one.id for _, one in store.page("c", 0, 9)))
+        reader = threading.Thread(target=lambda: seen.extend(one.id for _, one in store.page("c", 0, 9).rows))
         reader.start()
         reader.join(30)
         assert seen == ["a"]

@@ -26,7 +26,7 @@ def store(tmp_path: Path) -> Iterator[SqliteStore]:
 
 
 def ids(store: SqliteStore, name: str) -> list[str]:
-    return [document.id for _, document in store.page(name, 0, 10**6)]
+    return [document.id for _, document in store.page(name, 0, 10**6).rows]
 
 
 def test_a_copy_under_writes_is_one_moment(store: SqliteStore, tmp_path: Path) -> None:
@@ -44,7 +44,7 @@ def test_a_copy_under_writes_is_one_moment(store: SqliteStore, tmp_path: Path) -
         for i in range(10):
             _, size = store.copy("c", tmp_path / f"copy{i}")
             store.adopt(f"copy{i}", tmp_path / f"copy{i}")
-            copied = {document.id: document.text for _, document in store.page(f"copy{i}", 0, 100)}
+            copied = {document.id: document.text for _, document in store.page(f"copy{i}", 0, 100).rows}
             assert copied.get("a") == copied.get("b")
             assert size == store.size(f"copy{i}")
             assert store.verify(f"copy{i}") == []

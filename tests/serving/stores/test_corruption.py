@@ -39,7 +39,7 @@ def state(store: SqliteStore) -> State:
         assert (matrix == vectors("f", [passages[key][1] for key in block.tolist()])).all(), "a wrong vector"
         keys += block.tolist()
     assert list(passages) == keys
-    documents = [document for _, document in store.page("c", 0, 10**6)]
+    documents = [document for _, document in store.page("c", 0, 10**6).rows]
     return State(
         documents, passages, store.ids_matching("c", ODD), sorted(store.words("c", "word", 10**6).keys.tolist())
     )

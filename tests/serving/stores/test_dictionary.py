@@ -235,9 +235,9 @@ class AsADictionary(RuleBasedStateMachine):
 
     @invariant()
     def same(self) -> None:
-        page = self.store.page("c", 0, 100)
+        page = self.store.page("c", 0, 100).rows
         assert [document for _, document in page] == [entry.document for entry in self.held.values()]
-        assert self.store.page("c", page[0][0] if page else 0, 1) == page[1:2]
+        assert self.store.page("c", page[0][0] if page else 0, 1).rows == page[1:2]
         assert [self.store.document("c", name) for name in self.held] == [document for _, document in page]
         passages = {
             key: (entry.document, span if entry.chunking else None)

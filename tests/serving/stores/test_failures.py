@@ -53,9 +53,9 @@ def test_a_full_disk_is_a_507(store: SqliteStore) -> None:
     with full(store, "c"):
         with pytest.raises(InsufficientStorage, match=r"c\.sqlite: database or disk is full"):
             write(store)
-        assert [document.id for _, document in store.page("c", 0, 9)] == ["a"]
+        assert [document.id for _, document in store.page("c", 0, 9).rows] == ["a"]
     write(store)
-    assert [document.id for _, document in store.page("c", 0, 9)] == ["b"]
+    assert [document.id for _, document in store.page("c", 0, 9).rows] == ["b"]
     assert store.verify("c") == []
 
 
@@ -67,10 +67,10 @@ def test_what_fails_before_the_commit_changes_nothing(store: SqliteStore, spec: 
     with armed(f"store.before-commit=raise:{spec}"):
         with pytest.raises(told, match=r"c\.sqlite: "):
             write(store)
-        assert [document.id for _, document in store.page("c", 0, 9)] == ["a"]
+        assert [document.id for _, document in store.page("c", 0, 9).rows] == ["a"]
         assert store.words("c", "first", 5).keys.tolist() == [1]
     write(store)
-    assert [document.id for _, document in store.page("c", 0, 9)] == ["b"]
+    assert [document.id for _, document in store.page("c", 0, 9).rows] == ["b"]
 
 
 @pytest.mark.parametrize("place", ["before-commit", "before-create", "after-create"])
@@ -103,7 +103,7 @@ def test_what_fails_before_a_change_of_files_changes_nothing(store: SqliteStore,
     with armed(f"{place}=raise:EIO"), pytest.raises(Unhealthy, match=r"c\.sqlite"):
         acts[place]()
     assert store.names() == ["c"]
-    assert [document.id for _, document in store.page("c", 0, 9)] == ["a"]
+    assert [document.id for _, document in store.page("c", 0, 9).rows] == ["a"]
     write(store)
     assert store.verify("c") == []
 
@@ -135,6 +135,6 @@ def test_no_more_files_may_be_opened(store: SqliteStore) -> None:
             assert reader.execute("SELECT id FROM documents").fetchall() == [("a",)]
             with pytest.raises(Unhealthy, match=r"c\.sqlite: unable to open"):
                 store.page("c", 0, 9)
-        assert [document.id for _, document in store.page("c", 0, 9)] == ["a"]
-    assert [document.id for _, document in store.page("c", 0, 9)] == ["a"]
+        assert [document.id for _, document in store.page("c", 0, 9).rows] == ["a"]
+    assert [document.id for _, document in store.page("c", 0, 9).rows] == ["a"]
     write(store)

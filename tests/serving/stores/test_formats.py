@@ -42,7 +42,7 @@ def test_it_holds_what_it_held(opened: tuple[SqliteStore, str]) -> None:
     }
     expected["d3"] = Document("d3", "Replaced: a river in Zürich.", {"i": 3, "lang": "de"})
     expected["é/ü"] = Document("é/ü", "Ελληνικά 😀", {"nested": {"x": [1, 2.5, None]}})
-    page = store.page(name, 0, 100)
+    page = store.page(name, 0, 100).rows
     assert [document for _, document in page] == list(expected.values())
     keys = [key for block, _ in store.vectors(name) for key in block.tolist()]
     assert {passage.document.id for passage in store.passages(name, keys).values()} == set(expected)
@@ -69,7 +69,7 @@ def test_it_is_written_on(opened: tuple[SqliteStore, str]) -> None:
     last = store.last_key(name)
     graves = len(store.tombstones(name, last))
     assert last == 24, "of a document that is no more: never given out again"
-    ids = [document.id for _, document in store.page(name, 0, 100)]
+    ids = [document.id for _, document in store.page(name, 0, 100).rows]
     store.write(name, [Removal(ids), content([("new", "a river", {})])])
     assert store.last_key(name) == last + 1
     assert len(store.tombstones(name, last)) == graves + len(ids)

@@ -159,7 +159,7 @@ def test_a_file_that_is_served_and_found_damaged_is_kept_too(tmp_path: Path, cha
         store.drop("c")
     store.close()
     with closing(CorpusFile(tmp_path / "c.sqlite.damaged")) as kept:
-        assert [document.text for _, document in kept.page(0, 9)] == ["b"]
+        assert [document.text for _, document in kept.page(0, 9).rows] == ["b"]
     assert not list(tmp_path.glob("*.damaged2")), "what was restored was whole"
 
 

@@ -66,7 +66,7 @@ def test_a_missing_corpus_or_document(store: Store) -> None:
         lambda: list(store.vectors("c")),
         lambda: store.copy("c", Path("nowhere")),
         lambda: store.size("c"),
-        lambda: store.page("c", 0, 1),
+        lambda: store.page("c", 0, 1).rows,
     ]
     for call in calls:
         with pytest.raises(NotFound, match="no corpus 'c'"):
