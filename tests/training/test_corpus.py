@@ -170,3 +170,43 @@ def test_the_default_corpus_is_thousands_of_clean_sentences(
     batch = next(corpus.batches(64, seed=0))
     assert all(sentence[0] in "(\"'“" or sentence[0].isupper() for sentence in batch)
     assert not any(">>>" in sentence for sentence in batch)
+
+
+GROUPS = [f"first of {i}\t second of {i} \t\tthird of {i}" for i in range(40)]
+
+
+@pytest.mark.parametrize("name", ["groups.tsv", "groups.tsv.gz", "groups.tsv.xz"])
+def test_the_sentences_of_a_group_stay_together(tmp_path: Path, name: str) -> None:
+    content = "\n".join([*GROUPS, GROUPS[0], " "]).encode()
+    packed = {"tsv": content, "gz": gzip.compress(content), "xz": lzma.compress(content)}
+    (tmp_path / name).write_bytes(packed[name.rpartition(".")[2]])
+    corpus = open_corpus([str(tmp_path / name)], held_out=0)
+    assert (corpus.census.sentences, corpus.census.duplicates, corpus.census.blank) == (40, 1, 1)
+    batches = list(islice(corpus.batches(8, seed=0), corpus.batches_per_epoch(8)))
+    assert [len(batch) for batch in batches] == [24] * 5
+    members = [batch[at : at + 3] for batch in batches for at in range(0, 24, 3)]
+    assert sorted(members) == sorted([f"{place} of {i}" for place in ("first", "second", "third")] for i in range(40))
+    assert list(islice(corpus.batches(8, seed=0, start=2), 3)) == batches[2:]
+
+
+def test_the_first_of_a_group_is_held_out_for_all(tmp_path: Path) -> None:
+    file = tmp_path / "groups.tsv"
+    file.write_text("\n".join(GROUPS))
+    corpus = open_corpus([str(file)])
+    assert len(corpus.census.held_out) == 2 and all(s.startswith("first of") for s in corpus.census.held_out)
+    trained = {s for batch in islice(corpus.batches(8, seed=0), corpus.batches_per_epoch(8)) for s in batch}
+    for held_out in corpus.census.held_out:
+        assert not trained & {held_out, held_out.replace("first", "second"), held_out.replace("first", "third")}
+
+
+def test_a_tab_in_a_text_file_is_part_of_a_sentence(tmp_path: Path) -> None:
+    file = tmp_path / "lines.txt"
+    file.write_text("\n".join(GROUPS))
+    assert sorted(next(open_corpus([str(file)], held_out=0).batches(40, seed=0))) == sorted(GROUPS)
+
+
+def test_groups_and_sentences_are_not_mixed(tmp_path: Path) -> None:
+    for name in ("lines.txt", "groups.tsv"):
+        (tmp_path / name).write_text("\n".join(GROUPS))
+    with pytest.raises(CorpusError, match=r"groups\.tsv has groups of sentences and .*lines\.txt has not"):
+        open_corpus([str(tmp_path / "lines.txt"), str(tmp_path / "groups.tsv")])

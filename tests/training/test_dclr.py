@@ -132,6 +132,17 @@ def test_nothing_is_left_to_distil_from_a_teacher_who_agrees() -> None:
     assert distillation(cosine_logits(draw(5, 8), draw(5, 8, seed=1), TAU), teacher, TAU).item() > 0
 
 
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_how_a_sentence_is_like_itself_is_not_distilled(count: int) -> None:
+    """With one other sentence, or none, there is no order among others."""
+    logits = cosine_logits(draw(count, 8), draw(count, 8, seed=1), TAU).requires_grad_()
+    loss = distillation(logits, draw(count, 7), TAU)
+    loss.backward()  # type: ignore[no-untyped-call]
+    assert logits.grad is not None
+    assert logits.grad.diagonal().tolist() == [0] * count
+    assert (loss.item() > 0) == (count > 2) == bool(logits.grad.abs().sum() > 0)
+
+
 @pytest.mark.parametrize(
     ("ablation", "teacher"),
     [

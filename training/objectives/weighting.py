@@ -42,7 +42,15 @@ def distillation(logits: Tensor, teacher: Tensor, temperature: float) -> Tensor:
     """KL of a row of `logits` (N, N), softened, from the teacher's at the same temperature; the mean over N.
 
     The teacher's logits are the cosines of its vectors (N, D'). The paper names the ablation and leaves the rest open:
-    this reading is ours.
+    this reading is ours. As in RankCSE (Liu et al., ACL 2023) the diagonal is left out: that a sentence is like itself
+    is no news, and at a temperature of 0.05 it would be nearly all that a row says.
     """
-    targets = cosine_logits(teacher.detach(), teacher.detach(), temperature).log_softmax(dim=1)
-    return F.kl_div(logits.log_softmax(dim=1), targets, reduction="batchmean", log_target=True)
+    targets = cosine_logits(teacher.detach(), teacher.detach(), temperature)
+    shares, wanted = (_others(each).log_softmax(dim=1) for each in (logits, targets))
+    return F.kl_div(shares, wanted, reduction="batchmean", log_target=True)
+
+
+def _others(square: Tensor) -> Tensor:
+    """(N, N) without its diagonal, (N, N - 1)."""
+    n = len(square)
+    return square.flatten()[1:].view(n - 1, n + 1)[:, :-1].reshape(n, n - 1)

@@ -79,11 +79,12 @@ def cross_entropies(i: int, logits: Sequence[float]) -> float:
 
 
 def divergence(teacher: Array, anchors: Sequence[Array], positives: Sequence[Array], temperature: float) -> float:
-    """KL of the student's rows from the teacher's."""
+    """KL of the student's rows from the teacher's, each without the sentence itself."""
     total = 0.0
     for i, anchor in enumerate(anchors):
-        targets = np.exp([cosine(teacher[i], other) / temperature for other in teacher])
-        student = np.exp([cosine(anchor, positive) / temperature for positive in positives])
+        others = [j for j in range(len(teacher)) if j != i]
+        targets = np.exp([cosine(teacher[i], teacher[j]) / temperature for j in others])
+        student = np.exp([cosine(anchor, positives[j]) / temperature for j in others])
         targets, student = targets / targets.sum(), student / student.sum()
         total += float((targets * np.log(targets / student)).sum())
     return total / len(anchors)
