@@ -124,6 +124,13 @@ def open_corpus(files: Sequence[str], *, held_out: int = HELD_OUT, whole_lines: 
     return Corpus(lambda: lines(paths), name=" ".join(files), held_out=held_out, grouped=grouped[0] and not whole_lines)
 
 
+def refuse_groups(files: Sequence[str]) -> None:
+    """Raises `CorpusError` if a file has groups, where sentences are wanted one by one."""
+    for file in files:
+        if is_grouped(Path(file)):
+            raise CorpusError(f"{file}: groups of sentences, by its name, are for training with a teacher alone")
+
+
 def is_grouped(path: Path) -> bool:
     """Whether the lines of a file are groups, by its name."""
     return (Path(path.stem) if path.suffix in OPENERS else path).suffix == GROUPED
