@@ -1,4 +1,4 @@
-"""Sentences to train on: read as a stream, shuffled, each once; or groups of them, which stay together."""
+"""Sentences to train on: read as a stream, shuffled, each once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import random
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
@@ -22,9 +22,6 @@ HELD_OUT = 512
 
 SHUFFLE_BUFFER = 1 << 17
 """Sentences in memory at once: a corpus up to this size is shuffled whole, a larger one within this distance."""
-
-GROUPED = ".tsv"
-"""Ends the name of a file whose lines are groups, sentences with tabs between them; .gz or .xz may follow."""
 
 OPENERS: dict[str, Callable[[Path], AbstractContextManager[Iterable[bytes]]]] = {
     ".gz": gzip.GzipFile,
@@ -41,9 +38,9 @@ class Census:
     """What one reading of a corpus found."""
 
     sentences: int
-    """Different ones, or groups, to train on."""
+    """Different ones to train on."""
     held_out: tuple[str, ...]
-    """Different ones kept out of training; of a group the first."""
+    """Different ones kept out of training."""
     duplicates: int
     blank: int
     digest: str
@@ -53,7 +50,7 @@ class Census:
 
 
 class Corpus:
-    """A stream of sentences, or of groups, that can be read again and again, always in the same order."""
+    """A stream of sentences that can be read again and again, always in the same order."""
 
     def __init__(
         self,
@@ -62,15 +59,11 @@ class Corpus:
         name: str,
         held_out: int = HELD_OUT,
         buffer: int = SHUFFLE_BUFFER,
-        grouped: bool = False,
     ) -> None:
-        """`grouped` says that a line is several sentences, with tabs between them."""
         self.name = name
-        self.grouped = grouped
         self._read = read
         self._buffer = buffer
-        census = _census(read(), name, held_out)
-        self.census = replace(census, held_out=tuple(self._sentences(line)[0] for line in census.held_out))
+        self.census = _census(read(), name, held_out)
 
     def batches_per_epoch(self, size: int, *, least: int = 1) -> int:
         """Batches of `size` sentences in one pass, with a smaller last one if it has at least `least`."""
@@ -80,19 +73,14 @@ class Corpus:
     def batches(self, size: int, *, seed: int, start: int = 0, least: int = 1) -> Iterator[list[str]]:
         """Shuffled batches of `size` sentences without end, epoch after epoch, from batch `start` on.
 
-        Of groups there are `size`, all sentences of the one before those of the next. The order depends on `seed` and
-        the epoch alone, so `start` takes up a run exactly where it was left.
+        The order depends on `seed` and the epoch alone, so `start` takes up a run exactly where it was left.
         """
         per_epoch = self.batches_per_epoch(size, least=least)
         epoch, skip = divmod(start, per_epoch)
         while True:
             shuffled = _shuffled(self._training(), self._buffer, random.Random(f"{seed}/{epoch}"))
-            for lines in islice(_chunks(shuffled, size), skip, per_epoch):
-                yield [sentence for line in lines for sentence in self._sentences(line)]
+            yield from islice(_chunks(shuffled, size), skip, per_epoch)
             epoch, skip = epoch + 1, 0
-
-    def _sentences(self, line: str) -> list[str]:
-        return [member.strip() for member in line.split("\t") if member.strip()] if self.grouped else [line]
 
     def _training(self) -> Iterator[str]:
         seen = set()
@@ -104,36 +92,17 @@ class Corpus:
                 yield sentence
 
 
-def open_corpus(files: Sequence[str], *, held_out: int = HELD_OUT, whole_lines: bool = False) -> Corpus:
+def open_corpus(files: Sequence[str], *, held_out: int = HELD_OUT) -> Corpus:
     """The sentences of text files (plain, .gz or .xz; one a line), or of CPython's documentation if none is given.
 
-    A line of a .tsv file is a group, unless `whole_lines` leaves it one text.
-
     Raises:
-        CorpusError: a file is missing, damaged or not UTF-8, some have groups and others don't, or there are too few
-            sentences.
+        CorpusError: a file is missing, damaged or not UTF-8, or there are too few sentences.
     """
     if not files:
         sentences = list(documentation())  # a megabyte, and every pass over its sources would take seconds
         return Corpus(lambda: sentences, name="python-docs", held_out=held_out)
     paths = [Path(file) for file in files]
-    grouped = [is_grouped(path) for path in paths]
-    if len({*grouped}) > 1:
-        groups, others = paths[grouped.index(True)], paths[grouped.index(False)]
-        raise CorpusError(f"{groups} has groups of sentences and {others} has not: give files of one kind")
-    return Corpus(lambda: lines(paths), name=" ".join(files), held_out=held_out, grouped=grouped[0] and not whole_lines)
-
-
-def refuse_groups(files: Sequence[str]) -> None:
-    """Raises `CorpusError` if a file has groups, where sentences are wanted one by one."""
-    for file in files:
-        if is_grouped(Path(file)):
-            raise CorpusError(f"{file}: groups of sentences, by its name, are for training with a teacher alone")
-
-
-def is_grouped(path: Path) -> bool:
-    """Whether the lines of a file are groups, by its name."""
-    return (Path(path.stem) if path.suffix in OPENERS else path).suffix == GROUPED
+    return Corpus(lambda: lines(paths), name=" ".join(files), held_out=held_out)
 
 
 def documentation() -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""`data`: what the papers evaluate on and train on, from the Hugging Face hub; documents and groups as a corpus."""
+"""`data`: what the papers evaluate on and train on, from the Hugging Face hub, and documents as a corpus."""
 
 from __future__ import annotations
 
@@ -7,9 +7,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from models.encoder import Encoder
-from models.sources import MINILM
-from training import groups
 from training.data import checksums, documentation
 from training.data.catalogue import CATALOGUE
 from training.data.fetch import default_folder, provide
@@ -17,13 +14,12 @@ from training.data.hub import by_hand, from_hub
 from training.documents import write
 from training.evaluation import beir
 from training.evaluation.pairs import DataError
-from training.progress import encode_visibly
 
 
 def add(commands: Any) -> None:
     """The command, its own commands and their options."""
     data = commands.add_parser("data", help="fetch what the papers use, or make a corpus of documents")
-    actions = data.add_subparsers(required=True, metavar="get|list|verify|documentation|sentences|groups")
+    actions = data.add_subparsers(required=True, metavar="get|list|verify|documentation|sentences")
 
     command = actions.add_parser("get", help="fetch, check and record; what is there already is not fetched again")
     command.add_argument("names", nargs="+", choices=list(CATALOGUE), metavar="NAME", help=", ".join(CATALOGUE))
@@ -49,14 +45,6 @@ def add(commands: Any) -> None:
     )
     command.add_argument("--out", type=Path, required=True, metavar="FILE", help="the corpus to write")
     command.set_defaults(command=sentences)
-
-    command = actions.add_parser("groups", help="sentences with what is like them, for a run that has a teacher")
-    command.add_argument("corpus", type=Path, metavar="FILE", help="text, a sentence a line")
-    command.add_argument("--out", type=Path, required=True, metavar="FILE.tsv", help="the groups to write, one a line")
-    command.add_argument("--paraphrases", type=Path, metavar="FILE", help="of each sentence one, in the same line")
-    command.add_argument("--encoder", default=MINILM, metavar="NAME|DIR", help="finds neighbours (default: minilm)")
-    command.add_argument("--seed", type=int, default=0, metavar="S")
-    command.set_defaults(command=grouped)
 
 
 def get(options: argparse.Namespace) -> int:
@@ -112,20 +100,6 @@ def sentences(options: argparse.Namespace) -> int:
     """Says how many sentences of how many texts there are."""
     found = write(options.files, options.out)
     print(f"{options.out}: {found.sentences} sentences of {found.texts} texts")
-    return 0
-
-
-def grouped(options: argparse.Namespace) -> int:
-    """Says how many groups there are."""
-    encoder = Encoder.load(options.encoder)
-    count = groups.write(
-        options.corpus,
-        options.out,
-        encode_visibly(encoder.encode, sys.stderr),
-        paraphrases=options.paraphrases,
-        seed=options.seed,
-    )
-    print(f"{options.out}: {count} groups")
     return 0
 
 

@@ -15,7 +15,7 @@ from models.encoder import Encoder
 from models.export import export
 from models.pooling import POOLINGS
 from training.config import LEAST_LENGTH, ConfigError
-from training.corpus import Corpus, open_corpus, refuse_groups
+from training.corpus import Corpus, open_corpus
 from training.environment import environment
 from training.evaluation import sts
 from training.evaluation.pairs import STS_TASKS, DataError, Subsets, sts_tasks
@@ -49,7 +49,6 @@ def postprocess(options: argparse.Namespace) -> int:
     chosen = POSTPROCESSES[options.name]
     params = _overridden(chosen.params, options.set)
     tasks = _tasks(options.eval_data) if options.eval_data else {}
-    refuse_groups(options.corpus)
     corpus = open_corpus(options.corpus, held_out=0)
     origin = _manifest(Path(options.source))
     encoder = Encoder.load(options.source, pooling=options.pooling, max_length=options.max_length)

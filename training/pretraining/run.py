@@ -11,7 +11,7 @@ import torch
 
 from training import record
 from training.config import ConfigError
-from training.corpus import Corpus, open_corpus, refuse_groups
+from training.corpus import Corpus, open_corpus
 from training.devices import Devices
 from training.hardware import autocast_dtype, named
 from training.interrupt import interruptible
@@ -50,7 +50,6 @@ def fit(config: PretrainConfig, stream: TextIO, *, resume: bool = False) -> Stat
         folder.check(Path(config.out))
         if not resume:
             record.refuse_second(Path(config.run))
-    refuse_groups(config.corpus)
     corpus = open_corpus(config.corpus)
     torch.manual_seed(config.seed)
     model = initial(config, devices.device)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from itertools import chain, islice
 from pathlib import Path
 
-from training.corpus import GROUPED, is_grouped, open_corpus
+from training.corpus import open_corpus
 from training.lock import locked
 from training.record import write_whole
 
@@ -19,7 +19,7 @@ READ_AT_ONCE = 4096
 
 
 def share(files: Sequence[str], fraction: float, folder: Path) -> str:
-    """The file in `folder` with that share of the different sentences, or groups, written if it is not there.
+    """The file in `folder` with that share of the different sentences, written if it is not there.
 
     Sentences are ordered by a keyed hash of themselves, so a smaller share is part of a larger one, and it does not
     matter in which order, or how often, the corpus has them. At least one sentence is taken.
@@ -28,9 +28,8 @@ def share(files: Sequence[str], fraction: float, folder: Path) -> str:
         CorpusError: the corpus can't be read.
     """
     with locked(folder, wait=True):
-        corpus = open_corpus(files, held_out=0, whole_lines=True)
-        kind = GROUPED if any(is_grouped(Path(file)) for file in files) else ".txt"
-        written = folder / f"{fraction!r}-{corpus.census.digest[:12]}{kind}"
+        corpus = open_corpus(files, held_out=0)
+        written = folder / f"{fraction!r}-{corpus.census.digest[:12]}.txt"
         if not written.exists():
             batches = islice(corpus.batches(READ_AT_ONCE, seed=0), corpus.batches_per_epoch(READ_AT_ONCE))
             count = max(1, round(fraction * corpus.census.sentences))

@@ -11,7 +11,6 @@ from models.bundle import BundleError
 from models.encoder import Encoder
 from training.commands import postprocess
 from training.config import ConfigError
-from training.corpus import CorpusError
 from training.evaluation.pairs import DataError
 
 
@@ -77,8 +76,6 @@ def test_what_would_stop_it_at_the_end_stops_it_before_it_begins(tiny_backbone: 
         call("whitening", str(tiny_backbone), "--out", str(tmp_path / "mine"), "--corpus", "nowhere.txt")
     with pytest.raises(DataError, match="holds none of STS12"):
         call("whitening", str(tiny_backbone), "--out", str(tmp_path / "out"), "--eval-data", str(tmp_path))
-    with pytest.raises(CorpusError, match=r"groups\.tsv\.gz: groups of sentences"):
-        call("whitening", str(tiny_backbone), "--out", str(tmp_path / "out"), "--corpus", "a.txt", "groups.tsv.gz")
 
 
 def test_real_data_judges_the_outcome(

@@ -141,7 +141,6 @@ def test_a_loss_that_is_no_number_stops_the_run(
         (["--seed", "-1"], "seed: -1 is below 0"),
         (["--seed", str(1 << 63)], "has more than 63 bits"),
         (["--corpus", "nowhere.txt"], "nowhere.txt: No such file or directory"),
-        (["--corpus", "groups.tsv"], "groups.tsv: groups of sentences"),
         (["--tokenizer", "./nowhere"], "nowhere: no such folder"),
         (["--resume"], "runs/mlm holds no run"),
     ],

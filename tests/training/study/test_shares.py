@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from training.corpus import CorpusError, open_corpus
+from training.corpus import CorpusError
 from training.study.shares import share
 
 
@@ -47,16 +47,6 @@ def test_it_is_written_once_and_anew_for_another_corpus(
     other = tmp_path / "other.txt"
     other.write_text("\n".join(sentences[:100]) + "\n")
     assert len(lines(share([str(other)], 0.1, tmp_path))) == 10
-
-
-def test_a_share_of_groups_has_whole_ones(sentences: list[str], tmp_path: Path) -> None:
-    groups = ["\t".join(sentences[at : at + 4]) for at in range(0, 240, 4)]
-    file = tmp_path / "groups.tsv"
-    file.write_text("\n".join(groups) + "\n")
-    tenth = share([str(file)], 0.1, tmp_path / "shares")
-    assert len(lines(tenth)) == 6 and {*lines(tenth)} < {*groups}
-    batch = next(open_corpus([tenth], held_out=0).batches(6, seed=0))
-    assert sorted(batch) == sorted(text for line in lines(tenth) for text in line.split("\t"))
 
 
 def test_a_broken_corpus_is_named(tmp_path: Path) -> None:
