@@ -42,6 +42,7 @@ _ROW: dict[str, Any] = {
         "text": {"type": "string"},
         "metadata": {"type": ["object", "null"]},
     },
+    "description": "fields beside these are metadata, too",
     "example": {"id": "a", "text": "A text to find.", "metadata": {"lang": "en"}},
 }
 _UPLOAD = {

@@ -117,11 +117,10 @@ def document_of(row: Row, settings: Settings, number: int, naming: Naming) -> Do
         raise type(row.value)(row.value.message, field=row.place)
     if not isinstance(row.value, dict):
         raise Invalid("must be an object", field=row.place)
-    given = {key: value for key, value in row.value.items() if value is not None}
-    text, name, metadata = given.get("text"), given.get("id"), given.get("metadata", {})
+    text, name, metadata = row.value.get("text"), row.value.get("id"), row.value.get("metadata", {})
     text_field, id_field = f"{row.place}.{row.text_field}", f"{row.place}.{row.id_field}"
     if not isinstance(text, str):
-        raise Invalid("must be a string" if "text" in given else "is required", field=text_field)
+        raise Invalid("is required" if text is None else "must be a string", field=text_field)
     if name is None:
         name = naming(number)
     if not isinstance(name, str):

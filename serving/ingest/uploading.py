@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import PurePath
 from typing import Any, BinaryIO, Literal, Self, cast
 
@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict
 from serving.encoding import Inflating
 from serving.errors import Invalid, UnsupportedMedia
 from serving.ingest.chunking import asked_chunking
+from serving.ingest.fields import read_fields
 from serving.ingest.json_documents import json_rows
 from serving.ingest.lines import ndjson_rows, text_rows
 from serving.ingest.rows import Row
@@ -125,30 +126,17 @@ def rows(file: BinaryIO, options: Options, settings: Settings) -> Iterator[Row]:
     stream = _unpacked(file, options.coding, settings.max_upload_bytes)
     match options.format:
         case "json":
-            return _named(json_rows(stream, settings), options)
+            return _fields(json_rows(stream, settings), options)
         case "ndjson":
-            return _named(ndjson_rows(stream, settings), options)
+            return _fields(ndjson_rows(stream, settings), options)
         case "csv":
             return csv_rows(stream, settings, options.text_column, options.id_column)
         case "text":
             return text_rows(stream, settings)
 
 
-def _named(found: Iterator[Row], options: Options) -> Iterator[Row]:
-    """Rows of JSON, what `options` name as their text and id being called so."""
-    names = {"text": options.text_column, "id": options.id_column}
-    asked = {name: field for name, field in names.items() if field is not None}
-    return (_renamed(row, asked) for row in found) if asked else found
-
-
-def _renamed(row: Row, asked: Mapping[str, str]) -> Row:
-    if not isinstance(row.value, dict):
-        return row
-    for field in asked.values():
-        if field not in row.value:
-            return row._replace(value=Invalid("is required", field=field))
-    value = row.value | {name: row.value[field] for name, field in asked.items()}
-    return Row(row.place, value, text_field=asked.get("text", "text"), id_field=asked.get("id", "id"))
+def _fields(found: Iterator[Row], options: Options) -> Iterator[Row]:
+    return (read_fields(row, options.text_column, options.id_column) for row in found)
 
 
 def _unpacked(file: BinaryIO, coding: str, limit: int) -> BinaryIO:

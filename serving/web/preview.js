@@ -20,7 +20,7 @@ export const SUFFIX = /\.(csv|tsv|jsonl|ndjson|json|txt)?(\.gz)?$/i;
 // The file can't be uploaded; the message says why and what to do.
 export class Unreadable extends Error {}
 
-// `columns`: { name, role: "id" | "text" | "metadata" | "unused", type? }; of CSV `roles` gives them anew for a choice.
+// `columns`: { name, role: "id" | "text" | "metadata", type? }; of CSV `roles` gives them anew for a choice.
 // `rows`: the first ones, a cell a column. `count` of the rows, if it can be told: `exact` or by their mean length.
 // `problems`: [{ place, error }…] of the rows looked at. `body` is what is to be sent, as `media`.
 export async function preview(file, format) {
@@ -127,13 +127,12 @@ function objects(entries) {
 		if (typeof value?.text === "string") given.push(value);
 		else problems.push({ place, error: value === undefined ? "not JSON" : 'must be an object with a string "text"' });
 	}
-	const names = (of) => [...new Set(given.flatMap((value) => Object.keys(of(value) ?? {})))];
-	const top = names((value) => value).filter((name) => !["id", "text", "metadata"].includes(name));
+	const others = ({ id, text, metadata, ...rest }) => ({ ...metadata, ...rest });
+	const names = [...new Set(given.flatMap((value) => Object.keys(others(value))))];
 	const columns = [
 		...(given.some(({ id }) => id) ? [{ name: "id", role: "id", cell: ({ id }) => id }] : []),
-		{ name: "text", role: "text", cell: (value) => value.text },
-		...names(({ metadata }) => metadata).map((name) => ({ name, role: "metadata", cell: ({ metadata }) => metadata?.[name] })),
-		...top.map((name) => ({ name, role: "unused", cell: (value) => value[name] })),
+		{ name: "text", role: "text", cell: ({ text }) => text },
+		...names.map((name) => ({ name, role: "metadata", cell: (value) => others(value)[name] })),
 	];
 	return { columns, rows: given.map((value) => columns.map(({ cell }) => shown(cell(value)))), problems };
 }

@@ -6,8 +6,6 @@ import { bytes, count } from "./format.js";
 import { FORMATS, SUFFIX } from "./preview.js";
 import { Upload } from "./uploads.js";
 
-const ROLES = { id: "id", text: "text", metadata: "metadata", unused: "not used" };
-
 // `found`: what preview() tells of the file; `corpora` are there, `models` the names of the encoders served; `aim`: the corpus
 // that it is meant for, if any. readAs(format) looks at the file anew, send(upload) sends it.
 export function review(file, found, { corpora, models, aim, readAs, send, cancel }) {
@@ -96,7 +94,7 @@ function rowsTable(columns, rows) {
 			"th",
 			{ scope: "col", class: role },
 			el("span.clip", name),
-			el("span.role", ROLES[role], type && role === "metadata" && `, ${type}`),
+			el("span.role", role, type && role === "metadata" && `, ${type}`),
 		),
 	);
 	const cells = (row) => row.map((cell, i) => el("td", { class: columns[i].role }, div("cell", cell)));

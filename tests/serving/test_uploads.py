@@ -76,6 +76,18 @@ def test_columns(client: TestClient) -> None:
     assert client.get(f"{DOCUMENTS}/1").json() == {"id": "1", "text": "A", "metadata": {"year": "1999"}}
 
 
+@pytest.mark.parametrize("background", ["", "&async=true"])
+def test_a_line_of_beir_is_kept_whole(client: TestClient, background: str) -> None:
+    line = b'{"_id": "7", "title": "Eyes", "text": "Far objects are seen.", "metadata": {"year": 1999}, "url": null}'
+    answer = client.post(f"{DOCUMENTS}?id_column=_id{background}", content=line, headers=of("application/x-ndjson"))
+    if background:
+        assert ended(client, answer.headers["location"])["state"] == "succeeded"
+    stored = client.get(f"{DOCUMENTS}/7").json()
+    assert stored == {"id": "7", "text": "Far objects are seen.", "metadata": {"year": 1999, "title": "Eyes"}}
+    search = {"query": "far", "filter": {"title": "Eyes"}}
+    assert [hit["id"] for hit in client.post("/corpora/c/search", json=search).json()["hits"]] == ["7"]
+
+
 @pytest.mark.parametrize(
     ("media", "body", "says"),
     [
@@ -85,6 +97,8 @@ def test_columns(client: TestClient) -> None:
         ("application/json", b'[{"_id": "a", "body": null}]', "documents.0.body: is required"),
         ("application/json", b'[{"_id": "a", "body": "\\ud800"}]', "documents.0.body: not valid Unicode"),
         ("application/x-ndjson", b'{"_id": "a", "body": 7}', "line 1.body: must be a string"),
+        ("application/x-ndjson", b'{"_id": "a", "body": "b", "n": NaN}', "line 1: n: numbers must be finite"),
+        ("application/x-ndjson", b'{"_id": "a", "body": "b", "metadata": 1, "n": 1}', "line 1.metadata: must be an"),
         ("application/x-ndjson", b'{"_id": "a", "body": "b"}\n' * 2, "line 2._id: 'a' is already the id of line 1"),
         ("text/csv", b"_id,body\n..,a\n", "line 2._id: must not be '..'"),
         ("text/csv", b"_id,body\na,b\na,c\n", "line 3._id: 'a' is already the id of line 2"),

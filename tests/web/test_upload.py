@@ -93,6 +93,18 @@ def test_every_format(page: Page, tmp_path: Path, name: str, content: bytes) -> 
     expect(corpus_card(page, corpus)).to_contain_text("Documents2")
 
 
+def test_other_fields_of_json_are_metadata(server: Running, page: Page, tmp_path: Path) -> None:
+    lines = [b'{"text": "The ferry is late.", "port": 1}', b'{"text": "The harbour is full.", "metadata": {"port": 2}}']
+    (tmp_path / "fields.jsonl").write_bytes(b"\n".join(lines))
+    choose(page, tmp_path / "fields.jsonl")
+    headers = page.get_by_role("region", name="First rows").get_by_role("columnheader")
+    expect(headers).to_have_text(["texttext", "portmetadata"])
+    page.get_by_role("button", name="Upload").click()
+    expect(job(page, "fields")).to_contain_text("succeeded")
+    stored = page.request.get(f"{server.address}/corpora/fields/documents").json()["documents"]
+    assert [one["metadata"] for one in stored] == [{"port": 1}, {"port": 2}]
+
+
 @pytest.mark.parametrize(
     ("name", "content", "says"),
     [

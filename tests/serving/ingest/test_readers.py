@@ -110,8 +110,42 @@ def test_fields_of_json_that_are_named(format: Any) -> None:
     given = [{"_id": "1", "body": "A", "id": 7, "metadata": {"a": 1}}, {"_id": "2"}, {"body": "B", "text": "C"}, 5]
     body = "\n".join(map(json.dumps, given)) if format == "ndjson" else json.dumps(given)
     first, second, third, fourth = values(read(body.encode(), format, text_column="body", id_column="_id"))
-    assert (first["id"], first["text"], first["metadata"]) == ("1", "A", {"a": 1})
+    assert first == {"id": "1", "text": "A", "metadata": {"a": 1, "id": 7}}
     assert (str(second), str(third), fourth) == ("body: is required", "_id: is required", 5)
+
+
+NAMES = PLAIN.filter(lambda name: name not in ("id", "text", "metadata"))
+FIELDS = st.dictionaries(NAMES, st.none() | st.booleans() | PLAIN | st.lists(PLAIN), max_size=3)
+
+
+@given(text=PLAIN, metadata=st.none() | FIELDS, others=FIELDS)
+def test_what_is_neither_text_nor_id_is_metadata(text: str, metadata: dict[str, Any] | None, others: Any) -> None:
+    (found,) = values(read(json.dumps({"text": text, "metadata": metadata} | others).encode()))
+    given = {name: value for name, value in others.items() if value is not None}
+    if twice := (metadata or {}).keys() & given:
+        assert isinstance(found, Invalid) and found.message in {f"{name}: stands in metadata, too" for name in twice}
+    else:
+        assert found == {"id": None, "text": text, "metadata": (metadata or {}) | given}
+
+
+@pytest.mark.parametrize(
+    ("row", "says"),
+    [
+        (b'{"text": "a", "score": NaN}', "score: numbers must be finite"),
+        (b'{"text": "a", "n": [18446744073709551616]}', "n: integers must be"),
+        (b'{"text": "a", "\\ud800": 1}', "not valid Unicode"),
+        (b'{"text": "a", "metadata": {"n": 1}, "n": 1}', "n: stands in metadata, too"),
+    ],
+)
+def test_a_field_that_can_be_no_metadata_is_named(row: bytes, says: str) -> None:
+    (found,) = values(read(row))
+    assert isinstance(found, Invalid) and says in found.message
+
+
+def test_text_and_id_may_be_one_field_and_any() -> None:
+    row = b'{"metadata": "a", "text": "b"}'
+    (found,) = values(read(row, text_column="metadata", id_column="metadata"))
+    assert found == {"id": "a", "text": "a", "metadata": {"text": "b"}}
 
 
 @pytest.mark.parametrize("format", ["ndjson", "json"])
