@@ -13,7 +13,7 @@ from serving.addresses import is_loopback
 from serving.api.auth import key_of
 from serving.api.deps import ServiceDep
 from serving.api.route import Route
-from serving.api.schemas import Body
+from serving.api.schemas import ClosedBody
 from serving.errors import Forbidden
 
 RELAYED = ("forwarded", "x-forwarded-for", "origin")
@@ -45,7 +45,7 @@ class ReloadAnswer(Fingerprints):
     others: dict[str, Fingerprints] | None = None
 
 
-class LoadRequest(Body):
+class LoadRequest(ClosedBody):
     """Which bundle to serve, too."""
 
     bundle: Path = Field(strict=False, description="its folder, beside those that the server was started with")

@@ -1,4 +1,4 @@
-"""Request and response bodies of corpora, documents and search; the rules of `schemas.Body` hold."""
+"""Request and response bodies of corpora, documents and search; the rules of `schemas.ClosedBody` hold."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, FiniteFloat
 
-from serving.api.schemas import AskedModel, Body, Strings, lower
+from serving.api.schemas import AskedModel, ClosedBody, Strings, lower
 from serving.names import CORPUS_NAME
 from serving.ports import Stemming
 
@@ -14,7 +14,7 @@ MAX_VECTOR = 65_536
 """Numbers in a vector: more than any encoder has dimensions."""
 
 
-class CorpusRequest(Body):
+class CorpusRequest(ClosedBody):
     """What a corpus is for, and how exact its search must be."""
 
     description: Annotated[str, Field(max_length=2000)] | None = None
@@ -124,7 +124,7 @@ class UploadAnswer(BaseModel):
     errors: list[dict[str, str]] | None = None
 
 
-class DeleteRequest(Body):
+class DeleteRequest(ClosedBody):
     """Which documents to delete."""
 
     filter: dict[str, Any] = Field(examples=[{"module": "asyncio.tasks"}], json_schema_extra={"minProperties": 1})
@@ -136,7 +136,7 @@ class DeleteAnswer(BaseModel):
     deleted: int
 
 
-class SearchRequest(Body):
+class SearchRequest(ClosedBody):
     """One of `query`, `queries` and `vector`, and how to answer."""
 
     model_config = ConfigDict(
@@ -166,6 +166,7 @@ class SearchRequest(Body):
     with_metadata: bool = True
     with_vector: bool = False
     highlight: bool = Field(default=False, description="tell where in each hit's text words of the query stand")
+    corpus: str | None = Field(default=None, description="the one of the path, where that names it")
 
 
 class CorpusSearchRequest(SearchRequest):

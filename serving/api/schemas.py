@@ -1,4 +1,6 @@
-"""Request and response bodies. `null` is absent, unknown fields are ignored, enums are read in any case."""
+"""Request and response bodies. `null` is absent, enums are read in any case; unknown fields are ignored by routes that
+clients of other servers know.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from serving.embeddings import EmbedOptions, Encoding
-from serving.errors import Kind
+from serving.errors import Invalid, Kind
 
 UNION_TAGS = _TEXTS, _IDS, _SOURCE, _PAIRS = "<texts>", "<ids>", "<source>", "<pairs>"
 """Steps of an error's location that are ours, not the caller's."""
@@ -101,6 +103,21 @@ class Body(BaseModel):
             if name not in described.get("required", ()):
                 described["properties"][name] = _or_null(field)
         return schema
+
+
+class ClosedBody(Body):
+    """One in which nothing is passed over: a misspelled `filter` would find what it was to keep out."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _only_fields(cls, value: Any) -> Any:
+        """pydantic refuses others, too, but does not say which there are."""
+        for name, one in value.items() if isinstance(value, dict) else ():
+            if one is not None and name not in cls.model_fields:
+                raise Invalid(f"is not a field of this request, only {', '.join(cls.model_fields)}", field=name[:80])
+        return value
 
 
 class TextFields(Body):

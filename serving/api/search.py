@@ -39,6 +39,8 @@ async def search(name: CorpusName, body: SearchRequest, service: ServiceDep) -> 
 
     `dense` goes by meaning, `lexical` by words (BM25; a phrase in double quotes must occur), `hybrid` by both.
     """
+    if body.corpus not in (None, name):
+        raise Invalid(f"is not {name!r}, which the path names", field="corpus")
     return await _search(service, name, body)
 
 

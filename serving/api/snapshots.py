@@ -17,7 +17,7 @@ from serving.api.deps import CorpusName, ServiceDep
 from serving.api.jobs import ACCEPTED, JobAnswer, submitted
 from serving.api.request_body import BoundedRequest
 from serving.api.route import Route, StreamedRoute, is_json, media_type, parsed, while_connected
-from serving.api.schemas import AskedModel, Body
+from serving.api.schemas import AskedModel, ClosedBody
 from serving.errors import UnsupportedMedia
 from serving.jobs.spool import IN_MEMORY
 from serving.json_body import parse_exact
@@ -34,13 +34,13 @@ SnapshotId = Annotated[str, Path(description="id of the snapshot")]
 _JOB: dict[str, Any] = {"status_code": 202, "response_model": JobAnswer, "responses": ACCEPTED}
 
 
-class ReembedRequest(Body):
+class ReembedRequest(ClosedBody):
     """Which of the server's encoders is to embed the corpus from now on."""
 
     model: AskedModel = None
 
 
-class RestoreRequest(Body):
+class RestoreRequest(ClosedBody):
     """A snapshot that the server has; `of` is the corpus that it was made of, by default the one that is restored."""
 
     snapshot: str

@@ -173,6 +173,42 @@ def test_a_bad_corpus_name_in_a_body(refuses: Refuses) -> None:
     refuses((422, "Validation", "corpus: '../x'"), "POST", "/search", json={"corpus": "../x", "query": "a"})
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("POST", "/corpora/c/search", {"query": "a", "filters": {"tenant": "a"}}),
+        ("POST", "/search", {"corpus": "c", "query": "a", "filters": {}}),
+        ("PUT", "/corpora/c", {"recal_target": 0.99}),
+        ("DELETE", "/corpora/c/documents", {"filter": {"a": 1}, "dry_run": True}),
+        ("POST", "/corpora/c/reembed", {"encoder": "b"}),
+        ("PUT", "/corpora/c/restore", {"snapshot": "s", "from": "d"}),
+    ],
+)
+def test_a_field_that_is_none_is_named(
+    refuses: Refuses, client: TestClient, method: str, path: str, body: dict[str, Any]
+) -> None:
+    client.put("/corpora/c")
+    stray = list(body)[-1]
+    refuses((422, "Validation", f"{stray}: is not a field of this request, only"), method, path, json=body)
+    assert "is not a field" not in client.request(method, path, json=body | {stray: None}).text
+
+
+def test_a_search_of_a_path_may_name_its_corpus_again_and_no_other(refuses: Refuses, client: TestClient) -> None:
+    client.put("/corpora/c")
+    assert client.post("/corpora/c/search", json={"query": "a", "corpus": "c"}).status_code == 200
+    other = {"query": "a", "corpus": "d"}
+    refuses((422, "Validation", "corpus: is not 'c', which the path names"), "POST", "/corpora/c/search", json=other)
+
+
+def test_a_stray_field_is_told_with_those_there_are(client: TestClient) -> None:
+    client.put("/corpora/c")
+    said = client.post("/corpora/c/search", json={"query": "a", "top_k": 5}).json()["error"]
+    assert said.startswith("top_k: is not a field of this request, only query, queries, vector, k, offset, mode")
+    body = b'{"query": "a", "\\ud800' + b"x" * 10_000 + b'": 5}'
+    long = client.post("/corpora/c/search", content=body, headers=JSON)
+    assert long.status_code == 422 and len(long.text) < 500
+
+
 def test_other_bad_values(refuses: Refuses, client: TestClient) -> None:
     client.put("/corpora/c")
     refuses(
