@@ -123,7 +123,8 @@ def test_what_is_neither_text_nor_id_is_metadata(text: str, metadata: dict[str, 
     (found,) = values(read(json.dumps({"text": text, "metadata": metadata} | others).encode()))
     given = {name: value for name, value in others.items() if value is not None}
     if twice := (metadata or {}).keys() & given:
-        assert isinstance(found, Invalid) and found.message in {f"{name}: stands in metadata, too" for name in twice}
+        assert isinstance(found, Invalid)
+        assert found.message in {f"{name or repr(name)}: stands in metadata, too" for name in twice}
     else:
         assert found == {"id": None, "text": text, "metadata": (metadata or {}) | given}
 
