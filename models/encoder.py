@@ -79,6 +79,8 @@ class Encoder(nn.Module):
                 raise SourceError(f"{folder}: its transform was fitted on {said['pooling']} pooling, not {pooling}")
             backbone = _backbone(folder)
             hub_tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+            if said.get("lower") and _tells_case(hub_tokenizer):
+                raise SourceError(f"{folder}: do_lower_case with a tokenizer that tells case is not known")
             transform = transforms.load(folder, fitted) if fitted else None
         except SourceError:
             raise
@@ -234,8 +236,10 @@ def _said(folder: Path) -> dict[str, Any]:
     said: dict[str, Any] = {}
     if modes := _json(file := folder / "1_Pooling" / "config.json"):
         said["pooling"] = _only_mode(file, modes)
-    if length := _json(folder / "sentence_bert_config.json").get("max_seq_length"):
+    read = _json(folder / "sentence_bert_config.json")
+    if length := read.get("max_seq_length"):
         said["max_length"] = length
+    said["lower"] = read.get("do_lower_case")
     said["prompts"] = _json(folder / "config_sentence_transformers.json").get("prompts")
     return said
 
@@ -243,9 +247,18 @@ def _said(folder: Path) -> dict[str, Any]:
 def _check_modules(file: Path) -> None:
     """Raises `SourceError` if sentence-transformers would change the pooled vectors by more than their length."""
     for module in _json(file):
-        kind = module["type"].rpartition(".")[2]  # its package is another in each generation of sentence-transformers
+        match module:
+            case {"type": str(kind), "path": str(path)}:
+                kind = kind.rpartition(".")[2]  # its package is another in each generation of sentence-transformers
+            case _:
+                raise SourceError(f"{file}: not a list of modules, each with a type and a path")
         if kind not in ("Transformer", "Pooling", "Normalize", "Dropout"):  # which does nothing but in training
-            raise SourceError(f"{file}: the module {kind} ({module['path'] or '.'}) is not known")
+            raise SourceError(f"{file}: the module {kind} ({path or '.'}) is not known")
+
+
+def _tells_case(hub_tokenizer: PreTrainedTokenizerBase) -> bool:
+    """sentence-transformers, told `do_lower_case`, lowers texts before such a tokenizer sees them."""
+    return hub_tokenizer.tokenize("CASE É") != hub_tokenizer.tokenize("case é")
 
 
 def _only_mode(file: Path, said: Mapping[str, Any]) -> str:
@@ -259,7 +272,10 @@ def _only_mode(file: Path, said: Mapping[str, Any]) -> str:
 
 
 def _json(file: Path) -> Any:
-    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    try:
+        return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    except ValueError as error:
+        raise SourceError(f"{file}: not JSON in UTF-8: {error}") from error
 
 
 def position_embeddings(backbone: PreTrainedModel) -> nn.Embedding | None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from contextlib import suppress
 from pathlib import Path
 
@@ -118,6 +119,34 @@ def test_a_module_that_would_change_the_vectors_is_refused_by_name(described: Pa
     describe(described, *NEW, module)
     with pytest.raises(SourceError, match=rf"modules\.json: the module {module.rpartition('.')[2]} \(2_\)"):
         Encoder.load(described)
+
+
+@pytest.mark.parametrize("modules", ['{"0": "Transformer"}', '[{"type": "Pooling"}]', '["Pooling"]', "[1]"])
+def test_modules_that_are_none_are_told_by_their_file(described: Path, modules: str) -> None:
+    (described / "modules.json").write_text(modules)
+    with pytest.raises(SourceError, match=r"modules\.json: not a list of modules"):
+        Encoder.load(described)
+
+
+@pytest.mark.parametrize("name", ["modules.json", "1_Pooling/config.json", "sentence_bert_config.json"])
+def test_a_file_that_is_no_json_is_named(described: Path, name: str) -> None:
+    (described / name).write_bytes(b'{"a": \xff')
+    with pytest.raises(SourceError, match=rf"{re.escape(name)}: not JSON"):
+        Encoder.load(described)
+
+
+def test_texts_that_would_be_lowered_first_are_refused_where_the_tokenizer_tells_case(described: Path) -> None:
+    (described / "sentence_bert_config.json").write_text('{"max_seq_length": 16, "do_lower_case": true}')
+    assert Encoder.load(described).max_length == 16, "this tokenizer lowers them itself"
+    tokenizer = json.loads((described / "tokenizer.json").read_text())
+    tokenizer["normalizer"] |= {"lowercase": False, "strip_accents": False}
+    (described / "tokenizer.json").write_text(json.dumps(tokenizer))
+    said = json.loads((described / "tokenizer_config.json").read_text())
+    (described / "tokenizer_config.json").write_text(json.dumps(said | {"do_lower_case": False}))
+    with pytest.raises(SourceError, match="do_lower_case"):
+        Encoder.load(described)
+    (described / "sentence_bert_config.json").write_text('{"max_seq_length": 16, "do_lower_case": false}')
+    assert Encoder.load(described).max_length == 16
 
 
 @pytest.mark.parametrize(
