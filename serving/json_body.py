@@ -98,7 +98,7 @@ def _read_fast(body: bytes) -> Any:
 
 def _read(body: bytes) -> Any:
     try:
-        return json.loads(body)
+        return json.loads(body.decode("utf-8-sig", "surrogatepass"))  # bytes it would take in UTF-16, too
     except RecursionError:
         raise Malformed("not JSON that can be read: nested too deeply") from None
     except ValueError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from typing import Any, NamedTuple
 
 from serving.errors import Invalid, Malformed, ServiceError
@@ -57,7 +58,8 @@ def utf8(raw: bytes) -> str | Malformed:
     try:
         return raw.decode()
     except UnicodeDecodeError as error:
-        return Malformed(f"not UTF-8: byte {error.start + 1} is 0x{raw[error.start]:02x}")
+        seems = ", as UTF-16 begins: save it as UTF-8" if raw.startswith((BOM_UTF16_LE, BOM_UTF16_BE)) else ""
+        return Malformed(f"not UTF-8: byte {error.start + 1} is 0x{raw[error.start]:02x}{seems}")
 
 
 def _is_deep(value: Any) -> bool:

@@ -98,6 +98,7 @@ def test_a_list_is_checked_up_to_its_first_bad_element(model: type[Body], body: 
     [
         ((400, "Validation", "not JSON"), b"{", "application/json"),
         ((400, "Validation", "not JSON"), b"\xff", "application/json"),
+        ((400, "Validation", "not JSON"), '{"inputs": "a"}'.encode("utf-16"), "application/json"),
         ((400, "Validation", "not JSON"), b"[" * 100_000, "application/json"),
         ((400, "Validation", "empty"), b"", "application/json"),
         ((415, "Validation", "text/csv"), b"inputs", "text/csv"),

@@ -181,6 +181,16 @@ def test_text(texts: list[str]) -> None:
 
 
 @pytest.mark.parametrize("format", ["ndjson", "text", "csv"])
+def test_utf_16_is_told_by_its_name(format: str) -> None:
+    body = {"ndjson": '{"text": "a"}', "text": "a", "csv": "text\na"}[format].encode("utf-16")
+    try:
+        (first, *_) = values(read(body, format))
+    except ServiceError as error:
+        first = error
+    assert str(first).endswith("not UTF-8: byte 1 is 0xff, as UTF-16 begins: save it as UTF-8")
+
+
+@pytest.mark.parametrize("format", ["ndjson", "text", "csv"])
 def test_bytes_that_are_no_text_are_told_by_line_and_byte(format: str) -> None:
     good = {"ndjson": b'{"text": "a"}', "text": b"a", "csv": b"a"}[format]
     body = b"text\n" * (format == "csv") + good + b"\nab\xc3(\n" + good + b"\n"
