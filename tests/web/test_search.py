@@ -153,6 +153,14 @@ def test_another_corpus(page: Page) -> None:
     expect(page.get_by_role("combobox", name="Corpus")).to_have_value("houses")
 
 
+@pytest.mark.parametrize("view", ["search", "map"])
+def test_a_corpus_that_is_not_there_is_not_taken_for_another(server: Running, visit: Visit, view: str) -> None:
+    page = visit(server.address, f"?view={view}&corpus=<b>nosuch")
+    expect(page.get_by_role("heading", name="There is no corpus “<b>nosuch”")).to_be_visible()
+    page.get_by_role("link", name="Search another").click()
+    expect(hits(page)).to_have_count(5)
+
+
 def test_the_code_does_what_the_page_did(server: Running, page: Page) -> None:
     ask(page, "who repaired the furnace")
     page.get_by_text("Try it from your own code").click()

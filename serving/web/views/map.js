@@ -23,8 +23,9 @@ const NONE = "-"; // in the address: no field, where leaving it out means the on
 export async function show(place, state) {
 	fill(place, loading());
 	const listed = await corpora(state.signal);
-	const corpus = wanted(listed, state.address.get("corpus"));
-	if (!corpus) return fill(place, noCorpora());
+	const named = state.address.get("corpus");
+	const corpus = wanted(listed, named);
+	if (!corpus) return fill(place, noCorpora(named));
 	const path = `corpora/${encodeURIComponent(corpus.name)}`;
 	const { fields } = await call(`${path}/fields?values=${FREQUENT}`, { signal: state.signal });
 	return new Chart(place, state, listed, corpus, path, fields).start();

@@ -25,8 +25,9 @@ const MODES = { dense: "Meaning", lexical: "Words", hybrid: "Both" };
 export async function show(place, state) {
 	fill(place, loading());
 	const listed = await corpora(state.signal);
-	const corpus = wanted(listed, state.address.get("corpus"));
-	if (!corpus) return fill(place, noCorpora());
+	const named = state.address.get("corpus");
+	const corpus = wanted(listed, named);
+	if (!corpus) return fill(place, noCorpora(named));
 	return new Search(place, state, listed, corpus).start();
 }
 
