@@ -124,7 +124,7 @@ def test_requests_finish_on_a_model_that_is_unloaded(shelf: Shelf, run: Run) -> 
     gate.set()
     gated = replace(shelf.bundles.fake.manifest, name="gated", fingerprint="fake-5")
     shelf.holds["gated"] = lambda: Model(gated, lambda _: Gate(gate))
-    service = shelf.service("fake", "gated")
+    service = shelf.service("fake", "gated", threads=2)  # of which the gate takes one
 
     async def work() -> None:
         await service.loaded.wait()

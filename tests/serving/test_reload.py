@@ -38,7 +38,7 @@ def embedded(*texts: str) -> Any:
 def test_requests_finish_on_the_encoder_they_began_with(make_service: MakeService, run: Run, bundles: Bundles) -> None:
     gate = threading.Event()
     gate.set()
-    service = make_service(replace(bundles.fake, load=lambda _: Gate(gate)))
+    service = make_service(replace(bundles.fake, load=lambda _: Gate(gate)), threads=2)  # of which the gate takes one
 
     async def work() -> None:
         await service.loaded.wait()
@@ -69,7 +69,7 @@ def test_an_upload_and_a_search_keep_to_one_encoder(make_service: MakeService, r
     """Where the other one comes between the check of the corpus and the vectors."""
     gate = threading.Event()
     gate.set()
-    service = make_service(replace(bundles.fake, load=lambda _: Gate(gate)))
+    service = make_service(replace(bundles.fake, load=lambda _: Gate(gate)), threads=2)  # of which the gate takes one
 
     async def work() -> None:
         await service.loaded.wait()
