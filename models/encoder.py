@@ -246,7 +246,8 @@ def _said(folder: Path) -> dict[str, Any]:
 
 def _check_modules(file: Path) -> None:
     """Raises `SourceError` if sentence-transformers would change the pooled vectors by more than their length."""
-    for module in _json(file):
+    modules = _read(file) if file.is_file() else []
+    for module in modules if isinstance(modules, list) else [modules]:
         match module:
             case {"type": str(kind), "path": str(path)}:
                 kind = kind.rpartition(".")[2]  # its package is another in each generation of sentence-transformers
@@ -258,7 +259,8 @@ def _check_modules(file: Path) -> None:
 
 def _tells_case(hub_tokenizer: PreTrainedTokenizerBase) -> bool:
     """sentence-transformers, told `do_lower_case`, lowers texts before such a tokenizer sees them."""
-    return hub_tokenizer.tokenize("CASE É") != hub_tokenizer.tokenize("case é")
+    normalizer = hub_tokenizer.backend_tokenizer.normalizer
+    return normalizer is None or normalizer.normalize_str("A") != "a"
 
 
 def _only_mode(file: Path, said: Mapping[str, Any]) -> str:
@@ -271,9 +273,16 @@ def _only_mode(file: Path, said: Mapping[str, Any]) -> str:
     return str(modes[0])
 
 
-def _json(file: Path) -> Any:
+def _json(file: Path) -> dict[str, Any]:
+    said = _read(file) if file.is_file() else {}
+    if not isinstance(said, dict):
+        raise SourceError(f"{file}: not an object of JSON")
+    return said
+
+
+def _read(file: Path) -> Any:
     try:
-        return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+        return json.loads(file.read_text(encoding="utf-8"))
     except ValueError as error:
         raise SourceError(f"{file}: not JSON in UTF-8: {error}") from error
 

@@ -24,8 +24,8 @@ class ServiceError(Exception):
     kind: ClassVar[Kind]
 
     def __init__(self, message: str, *, field: str | None = None, retry_after: float | None = None) -> None:
-        self.field = field and _writable(field)
-        self.message = _writable(f"{field}: {message}" if field else message)
+        self.field = None if field is None else _writable(field or "''")
+        self.message = _writable(message if field is None else f"{self.field}: {message}")
         self.retry_after = retry_after
         super().__init__(self.message)
 

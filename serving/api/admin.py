@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field
 
 from serving.addresses import is_loopback
 from serving.api.auth import key_of
-from serving.api.deps import ServiceDep
+from serving.api.deps import CLOSED, ServiceDep
 from serving.api.route import Route
 from serving.api.schemas import ClosedBody
 from serving.errors import Forbidden
@@ -29,7 +29,7 @@ def _local(request: Request) -> None:
         raise Forbidden("only answered to a process on the server's own machine, asking directly")
 
 
-router = APIRouter(prefix="/admin", tags=["admin"], route_class=Route, dependencies=[Depends(_local)])
+router = APIRouter(prefix="/admin", tags=["admin"], route_class=Route, dependencies=[Depends(_local), *CLOSED])
 
 
 class Fingerprints(BaseModel):

@@ -18,14 +18,14 @@ from serving.api.corpus_schemas import (
     FieldsAnswer,
     IndexAnswer,
 )
-from serving.api.deps import CorpusName, ServiceDep
+from serving.api.deps import CLOSED, CorpusName, ServiceDep
 from serving.api.route import Route
 from serving.corpora import Corpora, Description, is_stale
 from serving.errors import Conflict, Damaged, NotFound
 from serving.names import check_corpus_name
 from serving.service import Service
 
-router = APIRouter(tags=["corpora"], route_class=Route)
+router = APIRouter(tags=["corpora"], route_class=Route, dependencies=CLOSED)
 
 
 @router.put("/corpora/{name}", summary="Create a corpus", responses={201: {"model": CorpusAnswer}})

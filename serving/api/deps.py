@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import Depends, Path, Request
+from fastapi.dependencies.models import Dependant
 
 from serving.api.auth import check_corpus_allowed
 from serving.arriving import Arriving
+from serving.errors import Invalid
 from serving.names import CORPUS_NAME, MAX_ID_BYTES, check_corpus_name, check_document_id
 from serving.service import Service
 
@@ -22,6 +24,26 @@ def arriving_of(request: Request) -> Arriving:
     """What counts the bodies on their way to the app, likewise."""
     arriving: Arriving = request.state.arriving
     return arriving
+
+
+async def closed_query(request: Request) -> None:
+    """Raises `Invalid` for a parameter that the route does not have: what it was meant to do would not be done."""
+    if not request.query_params:
+        return
+    known = _parameters(request.scope["route"].dependant)
+    for name in request.query_params:
+        if name not in known:
+            there = f"only {', '.join(known)}" if known else "which has none"
+            raise Invalid(f"is not a parameter of this route, {there}", field=name[:80])
+
+
+def _parameters(dependant: Dependant) -> list[str]:
+    own = [parameter.alias for parameter in dependant.query_params]
+    return own + [name for inner in dependant.dependencies for name in _parameters(inner)]
+
+
+CLOSED = [Depends(closed_query)]
+"""What routers depend on whose routes no other server's clients ask."""
 
 
 async def _service(request: Request) -> Service:  # not async, FastAPI would call it in a thread

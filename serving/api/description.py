@@ -19,8 +19,8 @@ from serving.priority import HEADER as PRIORITY
 TEXT = """Sentence embeddings, similarity and semantic search over uploaded corpora.
 
 `null` equals absent for every optional field, enums are read in any case. Unknown fields are ignored, as clients of
-other servers send some, but under `/search`, `/corpora` and `/admin` refused. Every response has
-`x-request-id`. Errors are JSON: `{"error", "error_type"}`, OpenAI's `{"error": {...}}` under `/v1`,
+other servers send some, but refused under `/search`, `/corpora`, `/jobs` and `/admin`, parameters too. Every response
+has `x-request-id`. Errors are JSON: `{"error", "error_type"}`, OpenAI's `{"error": {...}}` under `/v1`,
 Cohere's `{"message"}` under `/v2`."""
 
 ERRORS: dict[int | str, dict[str, Any]] = {

@@ -8,13 +8,13 @@ from fastapi import APIRouter, Query
 
 from serving.acceptance import check_stays
 from serving.api.corpus_schemas import DeleteAnswer, DeleteRequest, DocumentAnswer, DocumentsAnswer
-from serving.api.deps import CorpusName, DocumentId, ServiceDep
+from serving.api.deps import CLOSED, CorpusName, DocumentId, ServiceDep
 from serving.api.route import Route
 from serving.errors import Invalid
 from serving.filters import compile_filter
 from serving.ports import Document
 
-router = APIRouter(prefix="/corpora/{name}/documents", tags=["documents"], route_class=Route)
+router = APIRouter(prefix="/corpora/{name}/documents", tags=["documents"], route_class=Route, dependencies=CLOSED)
 
 
 @router.get("", summary="List documents")

@@ -13,12 +13,12 @@ from pydantic import BaseModel, Field
 
 from serving.api.answers import JSON, json_response
 from serving.api.auth import key_of
-from serving.api.deps import ServiceDep
+from serving.api.deps import CLOSED, ServiceDep
 from serving.api.route import Route
 from serving.errors import NotFound
 from serving.jobs import Answer, Duplicate, Job, Jobs, Keyed, Spool
 
-router = APIRouter(prefix="/jobs", tags=["jobs"], route_class=Route)
+router = APIRouter(prefix="/jobs", tags=["jobs"], route_class=Route, dependencies=CLOSED)
 EVENT_SECONDS = 0.2
 """Between two events of a stream, at least: what comes faster is told in one."""
 

@@ -9,14 +9,14 @@ from fastapi import APIRouter, Query, Response
 from pydantic import BaseModel, Field
 
 from serving.api.answers import json_response
-from serving.api.deps import CorpusName, ServiceDep
+from serving.api.deps import CLOSED, CorpusName, ServiceDep
 from serving.api.route import Route
 from serving.corpora import Corpora
 from serving.ports import Scalar
 from serving.projection import Projection, project
 from serving.sampling import Sample
 
-router = APIRouter(tags=["corpora"], route_class=Route)
+router = APIRouter(tags=["corpora"], route_class=Route, dependencies=CLOSED)
 
 MOST = 5000
 """Points of a map."""

@@ -16,7 +16,7 @@ from fastapi import APIRouter, Request, Response
 from serving.api.answers import json_response, truncation_header
 from serving.api.auth import check_corpus_allowed
 from serving.api.corpus_schemas import CorpusSearchRequest, SearchAnswer, SearchRequest
-from serving.api.deps import CorpusName, ServiceDep
+from serving.api.deps import CLOSED, CorpusName, ServiceDep
 from serving.api.route import Route
 from serving.bounds import check_text
 from serving.errors import Empty, Invalid, TooLarge
@@ -29,7 +29,7 @@ from serving.service import Service
 DEEPEST = 100_000_000
 """Hits that a cursor may have passed."""
 
-router = APIRouter(tags=["search"], route_class=Route)
+router = APIRouter(tags=["search"], route_class=Route, dependencies=CLOSED)
 _DOCUMENTED: dict[str, Any] = {"response_model": SearchAnswer, "response_model_exclude_unset": True}
 
 

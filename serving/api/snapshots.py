@@ -13,7 +13,7 @@ from starlette.types import Receive, Scope, Send
 
 from serving.acceptance import RESTORE
 from serving.api.auth import check_corpus_allowed
-from serving.api.deps import CorpusName, ServiceDep
+from serving.api.deps import CLOSED, CorpusName, ServiceDep
 from serving.api.jobs import ACCEPTED, JobAnswer, submitted
 from serving.api.request_body import BoundedRequest
 from serving.api.route import Route, StreamedRoute, is_json, media_type, parsed, while_connected
@@ -24,8 +24,8 @@ from serving.json_body import parse_exact
 from serving.names import CORPUS_NAME, check_corpus_name
 from serving.snapshots import SUFFIX
 
-router = APIRouter(prefix="/corpora/{name}", tags=["snapshots"], route_class=Route)
-streamed = APIRouter(prefix="/corpora/{name}", tags=["snapshots"], route_class=StreamedRoute)
+router = APIRouter(prefix="/corpora/{name}", tags=["snapshots"], route_class=Route, dependencies=CLOSED)
+streamed = APIRouter(prefix="/corpora/{name}", tags=["snapshots"], route_class=StreamedRoute, dependencies=CLOSED)
 
 ZSTD = "application/zstd"
 _NEITHER = f"must be {ZSTD}, of a snapshot that is sent, or application/json, of a body that names one"

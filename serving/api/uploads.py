@@ -12,7 +12,7 @@ from serving.acceptance import UPLOAD, check_stays
 from serving.api.answers import JSON, json_response, truncation_header
 from serving.api.auth import key_of
 from serving.api.corpus_schemas import UploadAnswer
-from serving.api.deps import CorpusName, ServiceDep, service_of
+from serving.api.deps import CLOSED, CorpusName, ServiceDep, service_of
 from serving.api.jobs import ACCEPTED, submitted
 from serving.api.request_body import BoundedRequest
 from serving.api.route import StreamedRoute, charset, media_type, while_connected
@@ -32,7 +32,9 @@ from serving.jobs.threads import in_thread
 from serving.names import MAX_ID_BYTES
 from serving.service import Service
 
-router = APIRouter(prefix="/corpora/{name}/documents", tags=["documents"], route_class=StreamedRoute)
+router = APIRouter(
+    prefix="/corpora/{name}/documents", tags=["documents"], route_class=StreamedRoute, dependencies=CLOSED
+)
 
 _ROW: dict[str, Any] = {
     "type": "object",

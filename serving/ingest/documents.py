@@ -137,4 +137,7 @@ def _check_metadata(metadata: Any, limit: int, field: str) -> None:
     if reason := unwritable(metadata):
         raise Invalid(reason, field=field)
     if (size := len(orjson.dumps(metadata))) > limit:
-        raise TooLarge(f"{size} bytes are more than the {limit} of one document's metadata", field=field)
+        raise TooLarge(
+            f"{size} bytes are more than the {limit} of one document's metadata, all its other fields included",
+            field=field,
+        )

@@ -9,7 +9,6 @@ from serving.ingest.rows import Row
 from serving.json_body import unwritable
 
 _SHOWN = 80
-_NAMELESS = "''"
 
 
 def read_fields(row: Row, text_field: str | None, id_field: str | None) -> Row:
@@ -45,7 +44,7 @@ def _together(metadata: Any, others: dict[str, Any]) -> Any:
         return metadata
     for name, value in others.items():
         if name in metadata:
-            raise Invalid("stands in metadata, too", field=name[:_SHOWN] or _NAMELESS)
+            raise Invalid("stands in metadata, too", field=name[:_SHOWN])
         if reason := unwritable({name: value}):
-            raise Invalid(reason, field=name[:_SHOWN] or _NAMELESS)
+            raise Invalid(reason, field=name[:_SHOWN])
     return metadata | others

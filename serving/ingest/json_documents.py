@@ -15,6 +15,8 @@ from serving.ingest.lines import BOM
 from serving.ingest.rows import Row, json_value, row_bytes
 from serving.settings import Settings
 
+OPTIONS = ("async", "on_error", "text_column", "id_column", "chunk_tokens", "chunk_overlap")
+"""Parameters of the query, which some write into the body."""
 PIECE = 1 << 18
 _MARK = re.compile(rb'"(?:[^"\\]++|\\.)*+"|["\[\]{}]', re.DOTALL)
 """A whole string, a quote whose string does not end here, or a bracket."""
@@ -23,11 +25,11 @@ _SCALAR = re.compile(rb"[^\s,\]}\[{\":]++")
 
 
 def json_rows(stream: BinaryIO, settings: Settings) -> Iterator[Row]:
-    """The documents, called `documents.0` and so on; other fields of the object are passed over.
+    """The documents, called `documents.0` and so on; what else the object holds is passed over, `OPTIONS` apart.
 
     Raises:
         Malformed: the body is empty, or no JSON between the documents.
-        Invalid: there is no list of documents.
+        Invalid: there is no list of documents, or an option beside it.
         TooLarge: a document that is longer than one may be; the rest is not looked at.
     """
     text = _Text(stream, row_bytes(settings))
@@ -45,7 +47,7 @@ def json_rows(stream: BinaryIO, settings: Settings) -> Iterator[Row]:
 
 
 def _fields(text: _Text) -> Iterator[Row]:
-    found = False
+    found, misplaced = False, ""
     more = text.begins(b"{", b"}")
     while more:
         key = _checked(text.value("the name of a field"))
@@ -53,7 +55,8 @@ def _fields(text: _Text) -> Iterator[Row]:
             text.fail("the name of a field, not one before it,")
         text.skip(b":")
         if key != "documents":
-            _checked(text.value(key[:80]))
+            value = _checked(text.value(key[:80]))
+            misplaced = key if key in OPTIONS and value is not None else misplaced
         elif found:
             raise Invalid("is there twice", field="documents")
         else:
@@ -66,6 +69,8 @@ def _fields(text: _Text) -> Iterator[Row]:
     text.end()
     if not found:
         raise Invalid("must be a list of documents", field="documents")
+    if misplaced:
+        raise Invalid(f"stands in the query, as ?{misplaced}=, not in the body", field=misplaced)
 
 
 def _elements(text: _Text) -> Iterator[Row]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from typing import Any, NamedTuple
 
 from serving.errors import Invalid, Malformed, ServiceError
@@ -13,7 +12,7 @@ from serving.settings import Settings
 MAX_CONTAINERS = 4000
 """Lists and objects in one row: 256 such rows take the memory that one request may."""
 MAX_DEPTH = 200
-"""Of a row, in parts that are passed over, too; metadata may be less deep. JSON deeper than this is an attack."""
+"""Of a row; metadata may be less deep. JSON deeper than this is an attack."""
 _WITHIN = re.compile(r": line \d+ column \d+ \(char (\d+)\)$")
 """Where the standard library sees an error: its lines are not those of the upload."""
 
@@ -58,8 +57,7 @@ def utf8(raw: bytes) -> str | Malformed:
     try:
         return raw.decode()
     except UnicodeDecodeError as error:
-        seems = ", as UTF-16 begins: save it as UTF-8" if raw.startswith((BOM_UTF16_LE, BOM_UTF16_BE)) else ""
-        return Malformed(f"not UTF-8: byte {error.start + 1} is 0x{raw[error.start]:02x}{seems}")
+        return Malformed(f"not UTF-8: byte {error.start + 1} is 0x{raw[error.start]:02x}")
 
 
 def _is_deep(value: Any) -> bool:

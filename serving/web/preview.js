@@ -127,7 +127,7 @@ function objects(entries) {
 		if (typeof value?.text === "string") given.push(value);
 		else problems.push({ place, error: value === undefined ? "not JSON" : 'must be an object with a string "text"' });
 	}
-	const others = ({ id, text, metadata, ...rest }) => ({ ...metadata, ...rest });
+	const others = ({ id, text, metadata, ...rest }) => ({ ...rest, ...metadata });
 	const names = [...new Set(given.flatMap((value) => Object.keys(others(value))))];
 	const columns = [
 		...(given.some(({ id }) => id) ? [{ name: "id", role: "id", cell: ({ id }) => id }] : []),

@@ -121,14 +121,26 @@ def test_a_module_that_would_change_the_vectors_is_refused_by_name(described: Pa
         Encoder.load(described)
 
 
-@pytest.mark.parametrize("modules", ['{"0": "Transformer"}', '[{"type": "Pooling"}]', '["Pooling"]', "[1]"])
+@pytest.mark.parametrize(
+    "modules", ['{"0": "Transformer"}', '[{"type": "Pooling"}]', '["Pooling"]', "[1]", "5", "null"]
+)
 def test_modules_that_are_none_are_told_by_their_file(described: Path, modules: str) -> None:
     (described / "modules.json").write_text(modules)
     with pytest.raises(SourceError, match=r"modules\.json: not a list of modules"):
         Encoder.load(described)
 
 
-@pytest.mark.parametrize("name", ["modules.json", "1_Pooling/config.json", "sentence_bert_config.json"])
+FILES = ["1_Pooling/config.json", "sentence_bert_config.json", "config_sentence_transformers.json"]
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_that_is_no_object_is_named(described: Path, name: str) -> None:
+    (described / name).write_text("[1]")
+    with pytest.raises(SourceError, match=rf"{re.escape(name)}: not an object"):
+        Encoder.load(described)
+
+
+@pytest.mark.parametrize("name", ["modules.json", *FILES])
 def test_a_file_that_is_no_json_is_named(described: Path, name: str) -> None:
     (described / name).write_bytes(b'{"a": \xff')
     with pytest.raises(SourceError, match=rf"{re.escape(name)}: not JSON"):

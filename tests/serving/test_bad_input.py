@@ -201,10 +201,31 @@ def test_a_search_of_a_path_may_name_its_corpus_again_and_no_other(refuses: Refu
     refuses((422, "Validation", "corpus: is not 'c', which the path names"), "POST", "/corpora/c/search", json=other)
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "there"),
+    [
+        ("POST", "/corpora/c/documents?chunk_token=16&on_error=skip", "only async, on_error, text_column"),
+        ("GET", "/corpora/c/documents?chunk_token=1", "only limit, cursor"),
+        ("POST", "/corpora/c/search?chunk_token=1", "which has none"),
+        ("POST", "/corpora/c/snapshots?chunk_token=1", "which has none"),
+        ("PUT", "/corpora/c/restore?chunk_token=1", "which has none"),
+        ("GET", "/jobs?chunk_token=1", "which has none"),
+    ],
+)
+def test_a_parameter_that_is_none_is_named(
+    refuses: Refuses, client: TestClient, method: str, path: str, there: str
+) -> None:
+    client.put("/corpora/c")
+    body = {"json": {"documents": [{"text": "a"}]}} if method == "POST" else {}
+    refuses((422, "Validation", f"chunk_token: is not a parameter of this route, {there}"), method, path, **body)
+
+
 def test_a_stray_field_is_told_with_those_there_are(client: TestClient) -> None:
     client.put("/corpora/c")
     said = client.post("/corpora/c/search", json={"query": "a", "top_k": 5}).json()["error"]
     assert said.startswith("top_k: is not a field of this request, only query, queries, vector, k, offset, mode")
+    unnamed = client.post("/corpora/c/search", json={"query": "a", "": 5}).json()["error"]
+    assert unnamed.startswith("'': is not a field")
     body = b'{"query": "a", "\\ud800' + b"x" * 10_000 + b'": 5}'
     long = client.post("/corpora/c/search", content=body, headers=JSON)
     assert long.status_code == 422 and len(long.text) < 500

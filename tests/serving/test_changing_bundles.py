@@ -94,6 +94,8 @@ def test_what_is_not_loaded(pair: TestClient, shelf: Shelf, tmp_path: Path) -> N
         refused = pair.post("/admin/models", content=json.dumps({"bundle": str(folder)}), headers=JSON)
         assert refused.status_code == status and says in refused.json()["error"], refused.text
     assert pair.post("/admin/models", json={}).status_code == 422
+    named = pair.post("/admin/models", json={"bundle": str(shelf.folder / "copy"), "name": "other"})
+    assert named.status_code == 422 and named.json()["error"].startswith("name: is not a field")
     assert (
         pair.post("/admin/models", json={"bundle": str(elsewhere)}, headers={"origin": "http://x"}).status_code == 403
     )

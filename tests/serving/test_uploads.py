@@ -76,6 +76,16 @@ def test_columns(client: TestClient) -> None:
     assert client.get(f"{DOCUMENTS}/1").json() == {"id": "1", "text": "A", "metadata": {"year": "1999"}}
 
 
+def test_a_page_of_documents_can_be_sent_to_another_corpus_as_it_is(client: TestClient) -> None:
+    client.post(DOCUMENTS, json=[{"id": "a", "text": "one", "metadata": {"n": 1}}, {"text": "two"}]).raise_for_status()
+    page = client.get(f"{DOCUMENTS}?limit=1")
+    assert page.json()["cursor"]
+    client.put("/corpora/d")
+    sent = client.post("/corpora/d/documents", content=page.content, headers=of("application/json"))
+    assert sent.json()["ids"] == ["a"]
+    assert client.get("/corpora/d/documents/a").json() == {"id": "a", "text": "one", "metadata": {"n": 1}}
+
+
 @pytest.mark.parametrize("background", ["", "&async=true"])
 def test_a_line_of_beir_is_kept_whole(client: TestClient, background: str) -> None:
     line = b'{"_id": "7", "title": "Eyes", "text": "Far objects are seen.", "metadata": {"year": 1999}, "url": null}'

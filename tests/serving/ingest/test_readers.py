@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from serving.errors import Invalid, Malformed, ServiceError, TooLarge, UnsupportedMedia
 from serving.ingest import Options, rows
-from serving.ingest.json_documents import PIECE
+from serving.ingest.json_documents import OPTIONS, PIECE
 from serving.ingest.rows import MAX_DEPTH
 from serving.settings import Settings
 from tests.serving.ingest.reading import SETTINGS, Drops, read, values
@@ -46,13 +46,13 @@ def test_ndjson(documents: list[Any], ascii: bool, packed: str, named: bool) -> 
 
 @given(
     documents=DOCUMENTS,
-    others=st.dictionaries(PLAIN.filter(lambda key: key != "documents"), VALUES, max_size=2),
+    others=st.dictionaries(PLAIN.filter(lambda key: key != "documents" and key not in OPTIONS), VALUES, max_size=2),
     indent=st.sampled_from([None, 2]),
     size=st.integers(1, 30),
     bom=st.booleans(),
 )
 def test_json(documents: list[Any], others: dict[str, Any], indent: int | None, size: int, bom: bool) -> None:
-    before, after = others, {f"{key} too": value for key, value in others.items()}
+    before, after = others | {"on_error": None}, {f"{key} too": value for key, value in others.items()}
     body = json.dumps({**before, "documents": documents, **after}, indent=indent, ensure_ascii=False).encode()
     found = read(Drops(b"\xef\xbb\xbf" * bom + body, size), "json")
     assert values(found) == documents
@@ -91,6 +91,9 @@ def test_what_is_no_json_is_told_and_what_is_is_read(body: bytes, size: int) -> 
         ),
         (b'{"documents": [], 3: 4}', "not JSON: expected the name of a field"),
         (b'{"documents": [], "a": nope}', "not JSON"),
+        (b'{"documents": [], "on_error": "skip", "b": 1}', r"on_error: stands in the query, as \?on_error="),
+        (b'{"chunk_tokens": 9, "documents": []}', "chunk_tokens: stands in the query"),
+        (b'{"documents": [] "a": 1}', "not JSON"),
         (b'{"documents": [], "documents": []}', "documents: is there twice"),
         (b'{"documents": {}}', "documents: must be a list"),
         (b'{"documents": null}', "documents: must be a list"),
@@ -180,14 +183,12 @@ def test_text(texts: list[str]) -> None:
     assert {row.place: row.value["text"] for row in found} == whole
 
 
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
 @pytest.mark.parametrize("format", ["ndjson", "text", "csv"])
-def test_utf_16_is_told_by_its_name(format: str) -> None:
-    body = {"ndjson": '{"text": "a"}', "text": "a", "csv": "text\na"}[format].encode("utf-16")
-    try:
-        (first, *_) = values(read(body, format))
-    except ServiceError as error:
-        first = error
-    assert str(first).endswith("not UTF-8: byte 1 is 0xff, as UTF-16 begins: save it as UTF-8")
+def test_a_file_in_utf_16_is_none_of_whose_lines_are_read(format: str, encoding: str) -> None:
+    body = {"ndjson": '{"text": "a"}\n{"text": "b"}', "text": "a\nb", "csv": "text\na"}[format]
+    with pytest.raises(Malformed, match="line 1: the file is in UTF-16"):
+        read(("\ufeff" + body).encode(encoding), format)
 
 
 @pytest.mark.parametrize("format", ["ndjson", "text", "csv"])
