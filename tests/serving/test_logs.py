@@ -94,7 +94,8 @@ def test_a_line_for_each_request(keyed: Keyed, written: Written) -> None:
         stream = written("json")
         bearer = {"authorization": "s"}
         client.post("/embed", json={"inputs": "a"}, headers=bearer | {"x-request-id": "mine"})
-        client.get("/corpora/private-name/documents/private-id?cursor=private", headers=bearer)
+        client.get("/corpora/private-name/documents/private-id", headers=bearer)
+        client.get("/corpora/private-name/documents?cursor=private", headers=bearer)
         client.put("/corpora/c", headers=bearer)
         client.post("/embed", json={"inputs": "a"})
         client.get("/private-path", headers=bearer)
@@ -103,12 +104,13 @@ def test_a_line_for_each_request(keyed: Keyed, written: Written) -> None:
     assert [(line["method"], line["route"], line["status"], line["key"]) for line in told] == [
         ("POST", "/embed", 200, "search"),
         ("GET", "/corpora/{name}/documents/{id:any}", 404, "search"),
+        ("GET", "/corpora/{name}/documents", 422, "search"),
         ("PUT", None, 403, "search"),
         ("POST", None, 401, None),
         ("GET", None, 404, "search"),
         ("HEAD", "/info", 200, "search"),
     ]
-    assert told[0]["request_id"] == "mine" and len({line["request_id"] for line in told}) == 6
+    assert told[0]["request_id"] == "mine" and len({line["request_id"] for line in told}) == 7
     assert all(line["ms"] >= 0 and line["level"] == "info" and line["time"] for line in told)
     assert "private" not in stream.getvalue()
 
