@@ -13,6 +13,7 @@ import pytest
 from fastapi.testclient import TestClient
 from jsonschema import Draft202012Validator
 
+from serving.ingest.json_documents import OPTIONS
 from serving.openapi_command import document
 
 FILE = Path(__file__).resolve().parents[2] / "docs" / "openapi.json"
@@ -67,6 +68,11 @@ def test_every_operation_says_what_it_answers(method: str, path: str, operation:
 
 def _is_openai(path: str) -> bool:
     return path.startswith(("/v1/", "/models/")) and "/pipeline/" not in path
+
+
+def test_a_body_is_refused_the_options_that_the_query_has() -> None:
+    parameters = DOCUMENT["paths"]["/corpora/{name}/documents"]["post"]["parameters"]
+    assert {one["name"] for one in parameters if one.get("in") == "query"} == set(OPTIONS)
 
 
 def test_every_error_has_the_body_of_its_family() -> None:
