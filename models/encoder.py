@@ -259,7 +259,8 @@ def _check_modules(file: Path) -> None:
 
 def _tells_case(hub_tokenizer: PreTrainedTokenizerBase) -> bool:
     """sentence-transformers, told `do_lower_case`, lowers texts before such a tokenizer sees them."""
-    normalizer = hub_tokenizer.backend_tokenizer.normalizer
+    backend = getattr(hub_tokenizer, "backend_tokenizer", None)  # one in Python has none
+    normalizer = backend and backend.normalizer
     return normalizer is None or normalizer.normalize_str("A") != "a"
 
 
