@@ -13,6 +13,7 @@ from models import bundle, cpus, reader, remotes, sources, transfer
 from models.bundle import BundleError
 from models.disk import verdict
 from models.exporters import require_optimum
+from models.quiet import quieten
 from models.remotes.base import RemoteError
 
 if TYPE_CHECKING:
@@ -100,15 +101,12 @@ def _export(arguments: argparse.Namespace) -> None:
     if arguments.exporter == "optimum":
         require_optimum()
     sources.resolve(arguments.source)  # before torch is loaded: a wrong name is answered at once
-    from transformers.utils.logging import disable_progress_bar, set_verbosity_error
-
     from models.encoder import Encoder
     from models.export import ExportError, export
     from models.runtimes.base import Options
     from models.runtimes.choice import Choice
 
-    disable_progress_bar()  # type: ignore[no-untyped-call]
-    set_verbosity_error()  # type: ignore[no-untyped-call]
+    quieten()
     print(f"loading {arguments.source} …", flush=True)
     encoder = Encoder.load(arguments.source, pooling=arguments.pooling, max_length=arguments.max_length)
     print("exporting to ONNX and comparing with torch …", flush=True)

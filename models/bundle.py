@@ -16,6 +16,7 @@ from typing import Any
 
 from models import codes, draft
 from models import manifest as manifests
+from models.errors import Refused
 
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
@@ -44,7 +45,7 @@ VOLATILE_CONFIG = {"_name_or_path", "architectures", "dtype", "torch_dtype", "tr
 """Keys of config.json that say who wrote it, not what the encoder computes."""
 
 
-class BundleError(ValueError):
+class BundleError(Refused):
     """A folder is not a whole, unaltered bundle; the message names the file."""
 
 

@@ -64,6 +64,16 @@ def replacing(file: Path) -> Iterator[Path]:
             os.close(descriptor)
 
 
+def write_whole(file: Path, text: str) -> None:
+    """Replaces `file` so that a reader finds the old text or the new, never a part.
+
+    Raises:
+        OSError: it can't be written; names `file`.
+    """
+    with replacing(file) as beside:
+        beside.write_text(text, encoding="utf-8")
+
+
 def _part(file: Path) -> tuple[Path, int]:
     """A new path beside `file`, and the descriptor that keeps `_sweep` from it."""
     while True:

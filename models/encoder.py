@@ -8,14 +8,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 from torch import Tensor, nn
-from transformers import AutoModel, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from models import origin as origins
 from models import transform as transforms
@@ -25,6 +24,9 @@ from models.precision import full_precision
 from models.sources import SourceError, resolve
 from models.tokenizer import Tokenizer, Tokens
 from models.transform import Transform
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 LONGEST = 512
 
@@ -78,7 +80,7 @@ class Encoder(nn.Module):
             if fitted and pooling not in (None, said["pooling"]):
                 raise SourceError(f"{folder}: its transform was fitted on {said['pooling']} pooling, not {pooling}")
             backbone = _backbone(folder)
-            hub_tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+            hub_tokenizer = _hub_tokenizer(folder)
             if said.get("lower") and _tells_case(hub_tokenizer):
                 raise SourceError(f"{folder}: do_lower_case with a tokenizer that tells case is not known")
             transform = transforms.load(folder, fitted) if fitted else None
@@ -200,7 +202,16 @@ def dropout_off(encoder: nn.Module) -> Iterator[None]:
         encoder.train(before)
 
 
+def _hub_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
+    from transformers import AutoTokenizer  # which takes seconds, and only what loads an encoder has them
+
+    hub_tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+    return hub_tokenizer
+
+
 def _backbone(folder: Path) -> PreTrainedModel:
+    from transformers import AutoModel  # as above
+
     backbone: PreTrainedModel
     backbone, report = AutoModel.from_pretrained(
         folder,

@@ -12,18 +12,18 @@ import shutil
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from transformers import PretrainedConfig
 
 from models import bundle, card, codes, cpus, fp16, sentence_transformers_format, transform
 from models.bundle import Bundle, Golden
 from models.disk import naming
 from models.encoder import Encoder, dropout_off
+from models.errors import Failed
 from models.exporters import EXPORTERS
 from models.runtimes import cache, choice
 from models.runtimes.base import Embedded, Options
@@ -31,6 +31,9 @@ from models.runtimes.choice import Choice
 from models.runtimes.session import CPU, Session
 from models.tokenizer import Tokens
 from models.verify import golden_cosine_of
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +56,7 @@ GOLDEN_SENTENCES = (
 )
 
 
-class ExportError(RuntimeError):
+class ExportError(Failed):
     """The exported graph does not compute what the encoder computes."""
 
 

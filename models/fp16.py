@@ -6,8 +6,10 @@ Pooling, transform and normalisation stay in float32, and so do inputs and outpu
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from transformers import PretrainedConfig
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
 
 BACKBONE = "/encoder/backbone/"
 """Where the backbone's nodes are: exporters name a node by the path of its module."""

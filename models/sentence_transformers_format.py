@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
-import transformers
 from safetensors.torch import save_file
 
 from models.encoder import Encoder
@@ -68,7 +68,7 @@ def _write_pooling(encoder: Encoder, folder: Path) -> None:
 
 def _write_settings(encoder: Encoder, folder: Path) -> None:
     _write_json(folder / "sentence_bert_config.json", {"max_seq_length": encoder.max_length, "do_lower_case": False})
-    versions = {"transformers": transformers.__version__, "pytorch": torch.__version__}
+    versions = {"transformers": version("transformers"), "pytorch": torch.__version__}
     _write_json(
         folder / "config_sentence_transformers.json",
         {

@@ -6,6 +6,7 @@ import importlib.util
 from pathlib import Path
 
 from models.bundle import sha256
+from models.errors import Refused
 
 MINILM = "minilm"
 MINILM_ID = "sentence-transformers/all-MiniLM-L6-v2"
@@ -18,7 +19,7 @@ WANTED = ["*.json", "*.txt", "*.model", "model*.safetensors", "1_Pooling/*", "RE
 """From the hub: weights as safetensors only, what tokenizers need, the card; never code, never pickles."""
 
 
-class SourceError(ValueError):
+class SourceError(Refused):
     """No usable weights under this name; the message says where they were looked for."""
 
 

@@ -8,13 +8,14 @@ from pathlib import Path
 from models import bundle
 from models.bundle import MANIFEST, Bundle, BundleError, Manifest
 from models.disk import naming
+from models.errors import Refused
 from models.remotes.base import Remote, RemoteError
 
 DOWNLOADS = ".cache"
 """The hub's client keeps its notes there."""
 
 
-class TransferError(ValueError):
+class TransferError(Refused):
     """Something else is where the bundle is to go; the message says what, and what to do."""
 
 

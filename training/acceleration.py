@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from models.encoder import Encoder
-from training.attention import FAMILIES, SWIFT
+from training import attention
+from training.attention import FAMILIES
 from training.dropout import Dropout
 
 
@@ -19,7 +20,7 @@ def swift(encoder: Encoder) -> Encoder:
     random numbers.
     """
     if encoder.backbone.config.model_type in FAMILIES:
-        encoder.backbone.set_attn_implementation(SWIFT)
+        attention.use(encoder.backbone)
     if encoder.device.type != "cpu":  # where torch's own are quick
         return encoder
     if encoder.backbone.config.model_type in FAMILIES:

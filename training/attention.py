@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from transformers import AttentionInterface, PreTrainedModel
-from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, AttentionMaskInterface
 
 from training.dropout import dropout as drop
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 SWIFT = "isosphere_swift"
 """Its name among transformers' attention implementations."""
@@ -111,6 +112,16 @@ def _parts(projected: Tensor, packed: Packed) -> list[Tensor]:
     ]
 
 
+def use(backbone: PreTrainedModel) -> None:
+    """From here on `backbone`, one of `FAMILIES`, attends by `attention`."""
+    from transformers import AttentionInterface
+    from transformers.masking_utils import AttentionMaskInterface
+
+    AttentionInterface.register(SWIFT, attention)
+    AttentionMaskInterface.register(SWIFT, mask)
+    backbone.set_attn_implementation(SWIFT)
+
+
 def packs(backbone: PreTrainedModel) -> bool:
     """Whether sentences may lie in one sequence: other attentions would attend from each to all of them."""
     return backbone.config._attn_implementation == SWIFT and backbone.config.model_type in PACKED
@@ -123,9 +134,7 @@ def mask(*places: Any, **named: Any) -> Tensor | None:
     """
     if named["attention_mask"] is None:
         return None
+    from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+
     built: Tensor = ALL_MASK_ATTENTION_FUNCTIONS["eager"](*places, **{**named, "allow_is_bidirectional_skip": False})
     return built
-
-
-AttentionInterface.register(SWIFT, attention)
-AttentionMaskInterface.register(SWIFT, mask)

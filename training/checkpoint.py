@@ -18,6 +18,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from models.encoder import Encoder
+from models.errors import Refused
 from training.devices import Devices
 from training.objectives.base import Objective
 from training.random_state import RandomState
@@ -36,7 +37,7 @@ from training.state_file import (
 CHECKPOINT = "checkpoint.safetensors"
 
 
-class CheckpointError(ValueError):
+class CheckpointError(Refused):
     """A checkpoint is damaged or belongs to another run; the message names the file."""
 
 

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
+from models.errors import Refused
 from models.pooling import POOLINGS
 from training.augment import Augmentation
 from training.fields import check, check_finite, kinds, settings
@@ -34,7 +35,7 @@ LEAST_LENGTH = 3
 """Tokens: one, and the special ones around it."""
 
 
-class ConfigError(ValueError):
+class ConfigError(Refused):
     """A run that can't be, in one line that names the option."""
 
 

@@ -15,6 +15,7 @@ from itertools import islice
 from pathlib import Path
 
 from models import python_docs
+from models.errors import Refused
 from training.sentences import split
 
 HELD_OUT = 512
@@ -29,7 +30,7 @@ OPENERS: dict[str, Callable[[Path], AbstractContextManager[Iterable[bytes]]]] = 
 }
 
 
-class CorpusError(ValueError):
+class CorpusError(Refused):
     """A corpus that can't be read or trained on; the message names the file and, where there is one, the line."""
 
 

@@ -8,13 +8,14 @@ from pathlib import Path
 
 from torch.amp.grad_scaler import GradScaler
 
+from models.errors import Failed
 from training import checkpoint
 from training.checkpoint import CheckpointError, State
 from training.devices import Devices
 from training.unread import Taken
 
 
-class DivergedError(ArithmeticError):
+class DivergedError(Failed):
     """A loss or gradient is not a number; the message names step and terms."""
 
 

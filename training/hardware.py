@@ -6,10 +6,12 @@ from typing import Literal
 
 import torch
 
+from models.errors import Refused
+
 Precision = Literal["auto", "fp32", "fp16", "bf16"]
 
 
-class HardwareError(ValueError):
+class HardwareError(Refused):
     """The device or precision asked for is not to be had."""
 
 

@@ -18,6 +18,7 @@ from torch import Tensor
 from models import bundle
 from models.bundle import MANIFEST, VOLATILE_CONFIG, Manifest
 from models.encoder import Encoder
+from models.errors import Refused
 from models.sources import hub_id
 
 LEAST_LIKENESS = 0.5
@@ -29,7 +30,7 @@ Shares = tuple[float, ...]
 """Of each ingredient, 1 together."""
 
 
-class SoupError(ValueError):
+class SoupError(Refused):
     """Encoders that can't be averaged, or not as asked for; the message names which and why."""
 
 

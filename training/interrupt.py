@@ -8,6 +8,10 @@ from contextlib import contextmanager
 from types import FrameType
 
 
+class InterruptedRun(Exception):
+    """The run was asked to stop; it has saved itself first."""
+
+
 @contextmanager
 def interruptible() -> Iterator[Callable[[], bool]]:
     """Gives a question: was Ctrl-C pressed? The second press interrupts at once, as everywhere."""

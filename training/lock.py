@@ -7,10 +7,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from models.errors import Refused
+
 LOCK = "lock"
 
 
-class LockError(ValueError):
+class LockError(Refused):
     """Another process has the folder; the message names it."""
 
 

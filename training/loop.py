@@ -16,6 +16,7 @@ from training.config import RunConfig
 from training.corpus import Corpus
 from training.devices import Devices
 from training.diverged import DivergedError
+from training.interrupt import InterruptedRun
 from training.objectives.base import Reports
 from training.progress import Progress
 from training.record import Write
@@ -25,10 +26,6 @@ from training.unread import Taken, Unread
 
 READ_EVERY = 20
 """Steps between readings of the losses on a device that computes while Python goes on; a CPU has them at once."""
-
-
-class InterruptedRun(Exception):
-    """The run was asked to stop; it has saved itself first."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,17 +10,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import accumulate, pairwise
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from transformers import PreTrainedModel
 
 from models.encoder import Encoder, dropout_off, position_embeddings
 from models.precision import full_precision
 from training.attention import Packed, packs
 from training.dropout import Dropout, sparing
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 GRANULE = {"cpu": 64}
 """To a multiple of so many tokens a copy is filled up, on other devices not at all. oneDNN compiles the bf16 products

@@ -9,9 +9,8 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from torch.utils.tensorboard import SummaryWriter
-
-from models.disk import naming, replacing
+from models.disk import naming, replacing, write_whole
+from models.errors import Refused
 from training.config import RunConfig
 
 CONFIG = "config.json"
@@ -25,7 +24,7 @@ Write = Callable[[str, int, Mapping[str, float]], None]
 """`Record.write`, or what a process has in its place that leaves the record to another."""
 
 
-class RunError(ValueError):
+class RunError(Refused):
     """The folder of the run stands in the way; the message names it."""
 
 
@@ -45,6 +44,8 @@ class Record:
 
     def __init__(self, folder: Path, *, step: int) -> None:
         """Goes on after `step`; what an interrupted run wrote later is dropped."""
+        from torch.utils.tensorboard import SummaryWriter  # torch is not for all that look at what runs have left
+
         self._file = folder / METRICS
         _keep_until(self._file, step)
         self._metrics = self._file.open("a", encoding="utf-8")
@@ -140,12 +141,6 @@ def evaluations(folder: Path) -> list[dict[str, Any]]:
         for line in lines
         if line["kind"] == "evaluation"
     ]
-
-
-def write_whole(file: Path, text: str) -> None:
-    """Replaces `file` so that a reader finds the old text or the new, never a part."""
-    with replacing(file) as beside:
-        beside.write_text(text, encoding="utf-8")
 
 
 def _keep_until(metrics: Path, step: int) -> None:

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Protocol
 
 from models.disk import EXHAUSTED
+from models.errors import Failed
 from models.remotes.credentials import hidden
 
 
-class RemoteError(RuntimeError):
+class RemoteError(Failed):
     """The remote can't be reached, refuses, or gives other bytes than it should; the message names it."""
 
 

@@ -25,7 +25,7 @@ from training import assembly
 from training.checkpoint import CheckpointError
 from training.config import RunConfig
 from training.hardware import autocast_dtype
-from training.loop import InterruptedRun
+from training.interrupt import InterruptedRun
 from training.publish import Outcome
 from training.record import Record, RunError
 from training.speed import FIGURES

@@ -9,7 +9,7 @@ import pytest
 
 from models import bundle
 from training import cli, run
-from training.loop import InterruptedRun
+from training.interrupt import InterruptedRun
 from training.objectives import OBJECTIVES
 from training.rebuild import Rebuild, Score
 from training.study.trial import StudyError

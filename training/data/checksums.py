@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from models.bundle import sha256
-from models.disk import naming
+from models.disk import naming, write_whole
 from training.evaluation.pairs import DataError
-from training.record import write_whole
 
 CHECKSUMS = "checksums.json"
 

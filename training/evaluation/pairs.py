@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
+from models.errors import Refused
+
 Subsets = Mapping[str, "list[Pair]"]
 
 
-class DataError(ValueError):
+class DataError(Refused):
     """Evaluation data that is missing or broken; the message names the file and, where there is one, the line."""
 
 

@@ -13,6 +13,7 @@ import torch
 from models import bundle, cpus
 from models.bundle import FP32, MANIFEST
 from models.encoder import Encoder
+from models.errors import Refused
 from models.graph import Graph
 from models.runtimes import REFERENCE, Pair, available
 from models.runtimes.base import Options, RuntimeUnavailable, first_line
@@ -27,7 +28,7 @@ AUTOCAST = {FP32: None, "bf16": torch.bfloat16}
 """Of torch's matrix products."""
 
 
-class SubjectError(ValueError):
+class SubjectError(Refused):
     """What is to be judged can't be judged so; the message says why."""
 
 

@@ -7,11 +7,13 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from models.errors import Failed
+
 Encode = Callable[[Sequence[str]], NDArray[np.float32]]
 """N texts to vectors (N, D), in their order."""
 
 
-class EvaluationError(ValueError):
+class EvaluationError(Failed):
     """No score can be given; the message says why."""
 
 

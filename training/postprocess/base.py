@@ -9,11 +9,12 @@ from typing import Any, Generic, Protocol, TextIO, TypeVar
 import torch
 
 from models.encoder import Encoder
+from models.errors import Refused
 from models.transform import Transform
 from training.corpus import Corpus
 
 
-class PostprocessError(ValueError):
+class PostprocessError(Refused):
     """No transform can be fitted, in one line that says what would change that."""
 
 

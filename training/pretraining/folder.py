@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from models.disk import write_whole
 from models.draft import replacing, restore
 from models.encoder import save_tokenizer
 from training import record
@@ -46,7 +47,7 @@ def publish(config: PretrainConfig, model: MaskedLM, census: Census) -> None:
     with replacing(out) as draft:
         model.bert.save_pretrained(draft, max_shard_size="100GB")
         save_tokenizer(model.tokenizer, draft)
-        record.write_whole(draft / "README.md", _page(config, census, curve))
+        write_whole(draft / "README.md", _page(config, census, curve))
         made = {
             "config": asdict(config),
             "environment": environment(),
@@ -54,7 +55,7 @@ def publish(config: PretrainConfig, model: MaskedLM, census: Census) -> None:
             "curve": curve,
             "files": sorted(_files(draft)),
         }
-        record.write_whole(draft / RECORD, json.dumps(made, indent=2) + "\n")
+        write_whole(draft / RECORD, json.dumps(made, indent=2) + "\n")
 
 
 def _refuse_foreign(folder: Path) -> None:

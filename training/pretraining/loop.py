@@ -18,7 +18,8 @@ from models.disk import fsync, naming
 from training.batches import ahead
 from training.devices import Devices
 from training.diverged import DivergedError, listed
-from training.loop import READ_EVERY, InterruptedRun
+from training.interrupt import InterruptedRun
+from training.loop import READ_EVERY
 from training.pretraining import checkpoint
 from training.pretraining.batches import Batch, Batches
 from training.pretraining.checkpoint import State

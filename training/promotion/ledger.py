@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from models.disk import fsync, naming
+from models.errors import Refused
 
 Outcome = Literal["promoted", "refused", "rolled back"]
 
 
-class PromotionError(ValueError):
+class PromotionError(Refused):
     """A promotion or rollback that can't even be tried; the message names what stands in the way."""
 
 

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
+from models.errors import Refused
 from training.report.shape import EVALUATION, misshapen, unshowable
 from training.report.svg import mark
 
 FORMAT = 1
 
 
-class ReportError(ValueError):
+class ReportError(Refused):
     """An evaluation that can't be shown; the message says which one and what is wrong with it."""
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from transformers.utils.logging import disable_progress_bar, set_verbosity_error
-
+from models.quiet import quieten
+from training.interrupt import InterruptedRun
 from training.lock import LockError
-from training.loop import InterruptedRun
 from training.memory import keep_pages
 from training.study.schedule import ELSEWHERE, STOPPED
 from training.study.stopping import follow
@@ -19,8 +18,7 @@ def main() -> int:
     """What goes wrong is for the log, in full; its last line says what it was."""
     keep_pages()
     folder, parent = sys.argv[1:]
-    disable_progress_bar()  # type: ignore[no-untyped-call]  # transformers' own, one for each file it opens
-    set_verbosity_error()  # type: ignore[no-untyped-call]  # no report on weights that pooling does without
+    quieten()
     try:
         follow(int(parent))
         carry_out(Path(folder), sys.stderr)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from models.disk import write_whole
 from training import record
 from training.lock import LOCK
 from training.study.description import Study
@@ -52,7 +53,7 @@ class Plan:
         """Writes it."""
         trials = [json.loads(trial.to_json()) for trial in self.trials]
         content = {"name": self.name, "about": self.about, "trials": trials}
-        record.write_whole(folder / PLAN, json.dumps(content) + "\n")
+        write_whole(folder / PLAN, json.dumps(content) + "\n")
 
     @classmethod
     def kept(cls, folder: Path) -> Plan:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from training.record import write_whole
+from models.disk import write_whole
 from training.study.trial import StudyError, Trial, label_of
 
 RUNS, TRIAL, RESULT, LOG = "runs", "trial.json", "result.json", "log.txt"

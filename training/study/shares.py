@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from itertools import chain, islice
 from pathlib import Path
 
+from models.disk import write_whole
 from training.corpus import open_corpus
 from training.lock import locked
-from training.record import write_whole
 
 SHUFFLE = b"isosphere-share-0"
 """Of the order of sentences: another key would be another shuffle."""

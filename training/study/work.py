@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TextIO
 
+from models.disk import write_whole
 from models.encoder import Encoder
 from training import record, run
 from training.config import RunConfig
@@ -64,7 +65,7 @@ def carry_out(folder: Path, stream: TextIO) -> None:
             "config": asdict(trial.config),
             "environment": environment(),
         }
-        record.write_whole(folder / RESULT, json.dumps(result) + "\n")
+        write_whole(folder / RESULT, json.dumps(result) + "\n")
         drop_checkpoints(folder / RECORD)
 
 

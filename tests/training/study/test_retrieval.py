@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from models.disk import write_whole
 from models.encoder import Encoder
 from tests.training.conftest import WORDS
 from tests.training.study.conftest import call, line, write
@@ -19,7 +20,6 @@ from training.evaluation import beir, retrieval
 from training.evaluation.bootstrap import resample_means
 from training.evaluation.pairs import DataError
 from training.evaluation.retrieval import MEASURES
-from training.record import write_whole
 from training.study.arrays import keep, kept
 from training.study.description import Study
 from training.study.judgement import COSINES_FILE, DEV, FOUND, RELEVANT, RETRIEVAL_FILE

@@ -17,13 +17,14 @@ from shutil import copytree
 
 import pytest
 
+from models.disk import write_whole
 from tests.training.study.conftest import call
 from training.checkpoint import CHECKPOINT
 from training.cli import main
 from training.evaluation.pairs import DataError
+from training.interrupt import InterruptedRun
 from training.lock import LockError, locked
-from training.loop import InterruptedRun
-from training.record import METRICS, write_whole
+from training.record import METRICS
 from training.study.description import Study
 from training.study.occupied import occupied
 from training.study.plan import Plan

@@ -13,13 +13,13 @@ from shutil import copytree
 import numpy as np
 import pytest
 
+from models.disk import write_whole
 from tests.training.conftest import WORDS
 from tests.training.study.conftest import call, line, write
 from training.evaluation import transfer
 from training.evaluation.bootstrap import resample_means
 from training.evaluation.labelled import TRANSFER_TASKS
 from training.evaluation.pairs import DataError
-from training.record import write_whole
 from training.study.arrays import keep, kept
 from training.study.description import Study
 from training.study.figures import figures

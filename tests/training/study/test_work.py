@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
+from models.disk import write_whole
 from models.encoder import Encoder
 from tests.training.conftest import WORDS
 from training.config import ConfigError, RunConfig
 from training.evaluation.pairs import STS_TASKS, Pair
 from training.evaluation.suite import Material
 from training.lock import LockError, locked
-from training.record import METRICS, write_whole
+from training.record import METRICS
 from training.study import teachers, work
 from training.study.arrays import kept
 from training.study.description import Study
