@@ -5,71 +5,30 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from typing import NoReturn
 
-from transformers.utils.logging import disable_progress_bar, set_verbosity_error
-
 from models import reader
-from models.bundle import BundleError
 from models.disk import verdict
-from models.export import ExportError
-from models.sources import SourceError
-from training.checkpoint import CheckpointError
-from training.commands import (
-    data,
-    evaluate,
-    listing,
-    postprocess,
-    pretrain,
-    promote,
-    rebuild,
-    replay,
-    soup,
-    study,
-    train,
-)
-from training.config import ConfigError
-from training.corpus import CorpusError
-from training.diverged import DivergedError
-from training.evaluation.pairs import DataError
-from training.evaluation.subjects import SubjectError
-from training.evaluation.vectors import EvaluationError
-from training.hardware import HardwareError
-from training.ingredients import SoupError
-from training.lock import LockError
-from training.loop import InterruptedRun
-from training.postprocess.base import PostprocessError
-from training.promotion.ledger import PromotionError
-from training.record import RunError
+from models.errors import Failed, Refused
+from models.quiet import quieten
+from training.interrupt import InterruptedRun
 
 COMMANDS = {
-    "train": train,
-    "pretrain": pretrain,
-    "evaluate": evaluate,
-    "study": study,
-    "promote|rollback": promote,
-    "postprocess": postprocess,
-    "soup": soup,
-    "rebuild": rebuild,
-    "data": data,
-    "list": listing,
-    "replay": replay,
+    "train": "train an encoder, judge it, leave a bundle",
+    "pretrain": "a small BERT from random weights, to be trained with --backbone",
+    "evaluate": "judge a bundle, a backbone or a running server",
+    "study": "many runs of one question: train, compare, report",
+    "promote": "serve a bundle, if it verifies and is not worse than what is served",
+    "rollback": "serve what was served before",
+    "postprocess": "fit a transform to an encoder's vectors, leave a bundle",
+    "soup": "average the weights of encoders, leave a bundle",
+    "rebuild": "train the ingredients of a file, make their soup, compare its scores",
+    "data": "fetch what the papers use, or make a corpus of documents",
+    "list": "objectives with their presets and ablations, and tasks",
+    "replay": "take the step at which a run diverged once more",
 }
-BAD_INPUT = (
-    BundleError,
-    CheckpointError,
-    ConfigError,
-    CorpusError,
-    DataError,
-    HardwareError,
-    LockError,
-    PostprocessError,
-    PromotionError,
-    RunError,
-    SoupError,
-    SourceError,
-    SubjectError,
-)
+"""Each has a module of its name in `training.commands`, which is loaded for that command alone: torch takes seconds."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -82,16 +41,15 @@ class Parser(argparse.ArgumentParser):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; the exit code is 0, 2 for bad input, 1 for a failure, 130 after Ctrl-C."""
-    options = parser().parse_args(study.spelt_out(sys.argv[1:] if arguments is None else arguments))
-    disable_progress_bar()  # type: ignore[no-untyped-call]  # transformers' own, one for each file it opens
-    set_verbosity_error()  # type: ignore[no-untyped-call]  # no report on weights that pooling does without
+    quieten()
     try:
+        options = parsed(sys.argv[1:] if arguments is None else arguments)
         status = int(options.command(options))
         reader.flush()
         return status
-    except BAD_INPUT as error:
+    except Refused as error:
         return _fail(error, 2)
-    except (DivergedError, EvaluationError, ExportError) as error:
+    except Failed as error:
         return _fail(error, 1)
     except OSError as error:
         return reader.GONE if reader.has_gone(error) else _fail(*verdict(error))
@@ -101,13 +59,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail("interrupted", 130)
 
 
-def parser() -> Parser:
-    """The commands and their options."""
+def parsed(arguments: Sequence[str]) -> argparse.Namespace:
+    """The options of one command, and what carries it out as `command`; SystemExit says what is wrong with them."""
     top = Parser(prog="python -m training", description="Train sentence encoders and judge them.")
     commands = top.add_subparsers(required=True, metavar="|".join(COMMANDS))
-    for command in COMMANDS.values():
-        command.add(commands)
-    return top
+    for name, summary in COMMANDS.items():
+        command = commands.add_parser(name, help=summary)
+        if name in arguments[:1]:
+            import_module(f"training.commands.{name}").add(command)
+    return top.parse_args(_spelt_out(arguments))
+
+
+def _spelt_out(arguments: Sequence[str]) -> list[str]:
+    """`study FILE.toml` is `study run FILE.toml`."""
+    match arguments:
+        case ["study", file, *rest] if file.endswith(".toml"):
+            return ["study", "run", file, *rest]
+    return [*arguments]
 
 
 def _fail(reason: object, code: int) -> int:

@@ -3,21 +3,24 @@ from __future__ import annotations
 import errno
 import json
 import logging
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from pkgutil import iter_modules
 from typing import Any
 
 import pytest
 from safetensors.torch import load_file
 
 from models import bundle
-from training import cli, run
+from training import cli, commands, run
 from training.commands.train import resolve
 from training.config import RunConfig
 from training.diverged import DivergedError
 from training.evaluation import suite
 from training.evaluation.pairs import STS_TASKS
-from training.loop import InterruptedRun
+from training.interrupt import InterruptedRun
 from training.speed import FIGURES
 
 Capture = pytest.CaptureFixture[str]
@@ -171,7 +174,7 @@ def test_how_a_run_ends_early(
 
 
 def resolved(*arguments: str) -> RunConfig:
-    return resolve(cli.parser().parse_args(["train", "simcse", *arguments]))
+    return resolve(cli.parsed(["train", "simcse", *arguments]))
 
 
 def test_options_become_the_run() -> None:
@@ -278,3 +281,39 @@ def test_train_with_evaluation_data_selects_by_stsb_dev(
 def test_help_needs_no_more_than_a_screen(capsys: Capture, make_config: Callable[..., RunConfig]) -> None:
     assert call("train", "--help") == 0
     assert len(capsys.readouterr().out.splitlines()) < 40
+
+
+@pytest.mark.parametrize("name", cli.COMMANDS)
+def test_every_command_has_its_own_help(name: str, capsys: Capture) -> None:
+    assert call(name, "--help") == 0
+    assert capsys.readouterr().out.startswith(f"usage: python -m training {name} ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "heavy"),
+    [
+        (["--help"], "torch"),
+        (["fly"], "torch"),
+        (["data", "list", "--to", "data"], "torch"),
+        (["train", "--help"], "transformers"),
+        (["list"], "transformers"),
+    ],
+)
+def test_nobody_waits_for_what_a_command_does_not_use(arguments: list[str], heavy: str) -> None:
+    """torch takes a second or two to load, transformers as long again, or twice."""
+    script = """
+import sys
+from training.cli import main
+try:
+    main(sys.argv[2:])
+except SystemExit:
+    pass
+sys.exit(sys.argv[1] in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", script, heavy, *arguments], capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr.decode()[-500:]
+
+
+def test_commands_and_their_modules_are_the_same() -> None:
+    modules = {module.name for module in iter_modules(commands.__path__)}
+    assert modules == set(cli.COMMANDS)

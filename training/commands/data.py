@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import Any
 
 from training.data import checksums, documentation
 from training.data.catalogue import CATALOGUE
@@ -16,35 +15,34 @@ from training.evaluation import beir
 from training.evaluation.pairs import DataError
 
 
-def add(commands: Any) -> None:
-    """The command, its own commands and their options."""
-    data = commands.add_parser("data", help="fetch what the papers use, or make a corpus of documents")
-    actions = data.add_subparsers(required=True, metavar="get|list|verify|documentation|sentences")
+def add(command: argparse.ArgumentParser) -> None:
+    """Its own commands and their options."""
+    actions = command.add_subparsers(required=True, metavar="get|list|verify|documentation|sentences")
 
-    command = actions.add_parser("get", help="fetch, check and record; what is there already is not fetched again")
-    command.add_argument("names", nargs="+", choices=list(CATALOGUE), metavar="NAME", help=", ".join(CATALOGUE))
-    command.set_defaults(command=get)
-    _add_folder(command)
+    action = actions.add_parser("get", help="fetch, check and record; what is there already is not fetched again")
+    action.add_argument("names", nargs="+", choices=list(CATALOGUE), metavar="NAME", help=", ".join(CATALOGUE))
+    action.set_defaults(command=get)
+    _add_folder(action)
 
-    command = actions.add_parser("list", help="what there is, and what of it is here")
-    command.set_defaults(command=show)
-    _add_folder(command)
+    action = actions.add_parser("list", help="what there is, and what of it is here")
+    action.set_defaults(command=show)
+    _add_folder(action)
 
-    command = actions.add_parser("verify", help="hold what is here to its counts and checksums; fetches nothing")
-    command.add_argument("names", nargs="*", metavar="NAME", help="default: all that is here")
-    command.set_defaults(command=verify)
-    _add_folder(command)
+    action = actions.add_parser("verify", help="hold what is here to its counts and checksums; fetches nothing")
+    action.add_argument("names", nargs="*", metavar="NAME", help="default: all that is here")
+    action.set_defaults(command=verify)
+    _add_folder(action)
 
-    command = actions.add_parser("documentation", help="CPython's, as a collection to search, without the network")
-    command.set_defaults(command=documented)
-    _add_folder(command)
+    action = actions.add_parser("documentation", help="CPython's, as a collection to search, without the network")
+    action.set_defaults(command=documented)
+    _add_folder(action)
 
-    command = actions.add_parser("sentences", help="documents as a corpus to train on, a sentence a line")
-    command.add_argument(
+    action = actions.add_parser("sentences", help="documents as a corpus to train on, a sentence a line")
+    action.add_argument(
         "files", nargs="+", type=Path, metavar="FILE", help="text, or .jsonl (.ndjson) with title and text"
     )
-    command.add_argument("--out", type=Path, required=True, metavar="FILE", help="the corpus to write")
-    command.set_defaults(command=sentences)
+    action.add_argument("--out", type=Path, required=True, metavar="FILE", help="the corpus to write")
+    action.set_defaults(command=sentences)
 
 
 def get(options: argparse.Namespace) -> int:
@@ -103,8 +101,8 @@ def sentences(options: argparse.Namespace) -> int:
     return 0
 
 
-def _add_folder(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--to", type=Path, metavar="DIR", help="folder (default: $ISOSPHERE_DATA, else in the cache)")
+def _add_folder(action: argparse.ArgumentParser) -> None:
+    action.add_argument("--to", type=Path, metavar="DIR", help="folder (default: $ISOSPHERE_DATA, else in the cache)")
 
 
 def _folder(options: argparse.Namespace) -> Path:

@@ -12,9 +12,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from models.disk import write_whole
 from models.pooling import POOLINGS
 from models.runtimes import RUNTIMES
-from training import record
 from training.evaluation.pairs import DataError
 from training.evaluation.subjects import subject
 from training.evaluation.suite import TASKS, judge, material
@@ -23,9 +23,8 @@ from training.progress import encode_visibly
 from training.report.page import render
 
 
-def add(commands: Any) -> None:
-    """The command and its options."""
-    command = commands.add_parser("evaluate", help="judge a bundle, a backbone or a running server")
+def add(command: argparse.ArgumentParser) -> None:
+    """Its options."""
     command.add_argument("source", metavar="BUNDLE|BACKBONE|URL", help="a bundle is judged by its ONNX graph")
     command.add_argument("--data", type=Path, required=True, metavar="DIR", help="SentEval's and BEIR's data")
     command.add_argument(
@@ -65,9 +64,9 @@ def evaluate(options: argparse.Namespace) -> int:
         evaluation = judge(visible, given, command=_command(options))
     print(tables(evaluation))
     if options.json:
-        record.write_whole(options.json, json.dumps(evaluation, indent=2, allow_nan=False) + "\n")
+        write_whole(options.json, json.dumps(evaluation, indent=2, allow_nan=False) + "\n")
     if options.html:
-        record.write_whole(options.html, render([evaluation, *beside]))
+        write_whole(options.html, render([evaluation, *beside]))
     return 0
 
 

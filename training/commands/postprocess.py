@@ -26,9 +26,8 @@ from training.postprocess.base import Fitted
 from training.publish import counts, spearman, sts_scores
 
 
-def add(commands: Any) -> None:
-    """The command and its options."""
-    command = commands.add_parser("postprocess", help="fit a transform to an encoder's vectors, leave a bundle")
+def add(command: argparse.ArgumentParser) -> None:
+    """Its options."""
     command.add_argument("name", choices=list(POSTPROCESSES), metavar="NAME", help=", ".join(POSTPROCESSES))
     command.add_argument("source", metavar="SOURCE", help="minilm, a folder, a bundle or a hub id")
     command.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of the bundle")

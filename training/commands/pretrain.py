@@ -14,9 +14,8 @@ from training.pretraining.run import fit
 from training.record import RunError
 
 
-def add(commands: Any) -> None:
-    """The command and its options."""
-    command = commands.add_parser("pretrain", help="a small BERT from random weights, to be trained with --backbone")
+def add(command: argparse.ArgumentParser) -> None:
+    """Its options."""
     command.add_argument("--corpus", nargs="+", metavar="FILE", help="as in train: text, a sentence a line")
     command.add_argument("--tokenizer", metavar="NAME|DIR", help="whose WordPiece vocabulary (default: minilm)")
     command.add_argument("--out", metavar="DIR", help="folder of the model (default: artifacts/mlm)")

@@ -1,4 +1,4 @@
-"""`promote` and `rollback`: which bundle is served."""
+"""`promote`: another bundle is served, if it may be."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ import argparse
 import sys
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-from training.promotion import history
 from training.promotion.decision import Decision
 from training.promotion.engines import Machine
 from training.promotion.place import check_default
@@ -23,9 +21,8 @@ REQUIRE = "sts, transfer or tasks by name, which must have a score (default: sts
 TOLD = "a running server serves it after SIGHUP or POST /admin/reload"
 
 
-def add(commands: Any) -> None:
-    """Both commands and their options."""
-    command = commands.add_parser("promote", help="serve a bundle, if it verifies and is not worse than what is served")
+def add(command: argparse.ArgumentParser) -> None:
+    """Its options."""
     command.add_argument("bundle", type=Path, metavar="BUNDLE", help="folder, e.g. artifacts/simcse")
     command.add_argument("--data", type=Path, metavar="DIR", help="SentEval's data; without it no labels are used")
     command.add_argument("--corpus", nargs="+", default=[], metavar="FILE", help="to compare by without --data")
@@ -36,9 +33,6 @@ def add(commands: Any) -> None:
     command.add_argument("--force", action="store_true", help="despite failed checks; the ledger names them")
     command.add_argument("--default", type=Path, default=DEFAULT, metavar="PATH", help=f"what is served ({DEFAULT})")
     command.set_defaults(command=promote)
-    back = commands.add_parser("rollback", help="serve what was served before")
-    back.add_argument("--default", type=Path, default=DEFAULT, metavar="PATH", help=f"what is served ({DEFAULT})")
-    back.set_defaults(command=rollback)
 
 
 def promote(options: argparse.Namespace) -> int:
@@ -55,14 +49,6 @@ def promote(options: argparse.Namespace) -> int:
     forced = ", forced" if decision.failed else ""
     print(_listed(decision))
     print(f"{place.default}: now {options.bundle} ({place.copies / str(decision.copy)}{forced}); {TOLD}")
-    return 0
-
-
-def rollback(options: argparse.Namespace) -> int:
-    """Says what is served now."""
-    place = check_default(options.default)
-    line = history.rollback(place, stream=sys.stderr)
-    print(f"{place.default}: back to {line['candidate']['name']} ({place.copies / line['copy']}); {TOLD}")
     return 0
 
 

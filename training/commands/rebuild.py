@@ -6,17 +6,13 @@ import argparse
 import shlex
 import sys
 from pathlib import Path
-from typing import Any
 
-from training.loop import InterruptedRun
+from training.interrupt import InterruptedRun
 from training.rebuild import Rebuild, rebuild
 
 
-def add(commands: Any) -> None:
-    """The command and its options."""
-    command = commands.add_parser(
-        "rebuild", help="train the ingredients of a file, make their soup, compare its scores"
-    )
+def add(command: argparse.ArgumentParser) -> None:
+    """Its options."""
     command.add_argument("file", type=Path, metavar="FILE.toml")
     command.add_argument("--data", type=Path, required=True, metavar="DIR", help="SentEval's data")
     command.add_argument("--corpus", nargs="+", default=[], metavar="FILE", help="as in train: text, a sentence a line")

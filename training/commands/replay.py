@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
 
 from training import diverged, record
 from training.replay import replay
 
 
-def add(commands: Any) -> None:
-    """The command and its options."""
-    command = commands.add_parser("replay", help="take the step at which a run diverged once more")
+def add(command: argparse.ArgumentParser) -> None:
+    """Its options."""
     command.add_argument("run", type=Path, metavar="RUN", help="folder of the run, e.g. runs/dclr")
     command.set_defaults(command=show)
 

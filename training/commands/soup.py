@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import Any
 
 from models import bundle
 from training.evaluation import sts
@@ -15,9 +14,8 @@ from training.selection import by_stsb_dev
 from training.soup import GRID, Mixing, cook
 
 
-def add(commands: Any) -> None:
-    """The command and its options."""
-    command = commands.add_parser("soup", help="average the weights of encoders, leave a bundle")
+def add(command: argparse.ArgumentParser) -> None:
+    """Its options."""
     command.add_argument("sources", nargs="+", metavar="BUNDLE|BACKBONE", help="tuned from one start, pooled alike")
     command.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of the bundle")
     command.add_argument("--weights", type=_numbers, metavar="W,…", help="of each (default: as much of each)")

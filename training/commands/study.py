@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
+from models.disk import write_whole
 from training.lock import locked
-from training.record import write_whole
 from training.study.description import Study, settings
 from training.study.page import page
 from training.study.plan import FOLDER, PLAN, Plan, folder_named, state
@@ -19,40 +17,31 @@ from training.study.summary import RESAMPLES, summaries
 from training.study.table import table
 
 
-def spelt_out(arguments: Sequence[str]) -> list[str]:
-    """`study FILE.toml` is `study run FILE.toml`."""
-    match arguments:
-        case ["study", file, *rest] if file.endswith(".toml"):
-            return ["study", "run", file, *rest]
-    return [*arguments]
+def add(command: argparse.ArgumentParser) -> None:
+    """Its own commands and their options."""
+    actions = command.add_subparsers(required=True, metavar="run|report|status")
 
+    action = actions.add_parser("run", help="every run that is not finished yet; a file alone is run, too")
+    action.add_argument("file", type=Path, metavar="FILE.toml")
+    action.add_argument("--data", metavar="DIR", help="SentEval's and BEIR's data, to judge every run by")
+    action.add_argument("--corpus", nargs="+", metavar="FILE", help="text, a sentence a line (default: Python's docs)")
+    action.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="of an axis a list: [0, 1]")
+    action.add_argument("--jobs", type=_count, default=1, metavar="N", help="runs at once (default: 1)")
+    action.add_argument("--out", type=Path, metavar="DIR", help=f"folder of the study (default: {FOLDER}/NAME)")
+    action.set_defaults(command=run)
 
-def add(commands: Any) -> None:
-    """The command, its own commands and their options."""
-    study = commands.add_parser("study", help="many runs of one question: train, compare, report")
-    actions = study.add_subparsers(required=True, metavar="run|report|status")
+    action = actions.add_parser("report", help="means, intervals and figures of the finished runs")
+    action.add_argument("source", type=Path, metavar="FILE.toml|DIR")
+    action.add_argument("--against", metavar="ARM", help="what the others are compared with (default: the first)")
+    action.add_argument("--resamples", type=_count, default=RESAMPLES, metavar="N", help=f"default: {RESAMPLES}")
+    action.add_argument("--html", type=Path, metavar="FILE", help="a page with figures, in one file")
+    action.add_argument("--out", type=Path, metavar="DIR", help="folder of the study, where a file is named")
+    action.set_defaults(command=report)
 
-    command = actions.add_parser("run", help="every run that is not finished yet; a file alone is run, too")
-    command.add_argument("file", type=Path, metavar="FILE.toml")
-    command.add_argument("--data", metavar="DIR", help="SentEval's and BEIR's data, to judge every run by")
-    command.add_argument("--corpus", nargs="+", metavar="FILE", help="text, a sentence a line (default: Python's docs)")
-    command.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="of an axis a list: [0, 1]")
-    command.add_argument("--jobs", type=_count, default=1, metavar="N", help="runs at once (default: 1)")
-    command.add_argument("--out", type=Path, metavar="DIR", help=f"folder of the study (default: {FOLDER}/NAME)")
-    command.set_defaults(command=run)
-
-    command = actions.add_parser("report", help="means, intervals and figures of the finished runs")
-    command.add_argument("source", type=Path, metavar="FILE.toml|DIR")
-    command.add_argument("--against", metavar="ARM", help="what the others are compared with (default: the first)")
-    command.add_argument("--resamples", type=_count, default=RESAMPLES, metavar="N", help=f"default: {RESAMPLES}")
-    command.add_argument("--html", type=Path, metavar="FILE", help="a page with figures, in one file")
-    command.add_argument("--out", type=Path, metavar="DIR", help="folder of the study, where a file is named")
-    command.set_defaults(command=report)
-
-    command = actions.add_parser("status", help="how far each run is")
-    command.add_argument("source", type=Path, metavar="FILE.toml|DIR")
-    command.add_argument("--out", type=Path, metavar="DIR", help="folder of the study, where a file is named")
-    command.set_defaults(command=status)
+    action = actions.add_parser("status", help="how far each run is")
+    action.add_argument("source", type=Path, metavar="FILE.toml|DIR")
+    action.add_argument("--out", type=Path, metavar="DIR", help="folder of the study, where a file is named")
+    action.set_defaults(command=status)
 
 
 def run(options: argparse.Namespace) -> int:

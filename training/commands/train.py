@@ -17,9 +17,8 @@ from training.objectives import OBJECTIVES
 from training.publish import publish, sts_scores
 
 
-def add(commands: Any) -> None:
-    """The command and its options."""
-    command = commands.add_parser("train", help="train an encoder, judge it, leave a bundle")
+def add(command: argparse.ArgumentParser) -> None:
+    """Its options."""
     command.add_argument(
         "objective", nargs="?", choices=list(OBJECTIVES), metavar="OBJECTIVE", help=", ".join(OBJECTIVES)
     )

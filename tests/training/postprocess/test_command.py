@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import argparse
 import json
 from pathlib import Path
 
@@ -9,15 +8,13 @@ import pytest
 from models import bundle
 from models.bundle import BundleError
 from models.encoder import Encoder
-from training.commands import postprocess
+from training.cli import parsed
 from training.config import ConfigError
 from training.evaluation.pairs import DataError
 
 
 def call(*arguments: str) -> int:
-    parser = argparse.ArgumentParser()
-    postprocess.add(parser.add_subparsers())
-    options = parser.parse_args(["postprocess", *arguments])
+    options = parsed(["postprocess", *arguments])
     return int(options.command(options))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
 import shutil
@@ -18,7 +17,7 @@ from models import bundle
 from models.bundle import Bundle
 from models.runtimes import RUNTIMES
 from tests.conftest import WORDS
-from training.commands import promote as commands
+from training.cli import parsed
 
 Command = Callable[..., int]
 
@@ -77,13 +76,11 @@ def command(artifacts: Path, corpus: Path) -> Command:
     """Runs `promote NAME …` or `rollback` on `artifacts`; the exit code."""
 
     def run(verb: str, *arguments: str) -> int:
-        parser = argparse.ArgumentParser()
-        commands.add(parser.add_subparsers())
         given = [verb, "--default", str(artifacts / "default"), *arguments]
         if verb == "promote":
             given[3] = str(artifacts / arguments[0])
             given += [] if "--data" in arguments else ["--corpus", str(corpus)]
-        options = parser.parse_args(given)
+        options = parsed(given)
         return int(options.command(options))
 
     return run

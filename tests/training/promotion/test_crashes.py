@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import errno
 import os
 import shutil
@@ -18,7 +17,7 @@ from models import bundle
 from tests.conftest import PATIENCE
 from tests.training.forks import SERVER, forked
 from tests.training.promotion.killing import killed_everywhere
-from training.commands import promote as commands
+from training.cli import parsed
 from training.promotion.ledger import Ledger
 from training.promotion.place import Place
 
@@ -63,9 +62,7 @@ def test_rollback_from_a_folder_killed_at_any_step(artifacts: Path, command: Com
 
 
 def ran(given: list[str]) -> int:
-    parser = argparse.ArgumentParser()
-    commands.add(parser.add_subparsers())
-    options = parser.parse_args(given)
+    options = parsed(given)
     return int(options.command(options))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from training.commands import study
+from training.cli import parsed
 from training.evaluation.pairs import STS_TASKS
 from training.study.judgement import DEV
 from training.study.results import RESULTS
@@ -49,9 +48,7 @@ def _toml(value: Any) -> str:
 
 def call(*arguments: str) -> int:
     """The exit code of `study`; its errors are raised."""
-    parser = argparse.ArgumentParser()
-    study.add(parser.add_subparsers())
-    options = parser.parse_args(["study", *arguments])
+    options = parsed(["study", *arguments])
     return int(options.command(options))
 
 

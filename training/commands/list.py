@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
 from training.evaluation.suite import TASKS
 from training.objectives import OBJECTIVES
 from training.postprocess import POSTPROCESSES
 
 
-def add(commands: Any) -> None:
-    """The command; it has no options."""
-    command = commands.add_parser("list", help="objectives with their presets and ablations, and tasks")
+def add(command: argparse.ArgumentParser) -> None:
+    """It has no options."""
     command.set_defaults(command=show)
 
 

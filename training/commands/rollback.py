@@ -1,0 +1,25 @@
+"""`rollback`: what was served before the last promotion is served again."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from training.commands.promote import DEFAULT, TOLD
+from training.promotion import history
+from training.promotion.place import check_default
+
+
+def add(command: argparse.ArgumentParser) -> None:
+    """Its options."""
+    command.add_argument("--default", type=Path, default=DEFAULT, metavar="PATH", help=f"what is served ({DEFAULT})")
+    command.set_defaults(command=rollback)
+
+
+def rollback(options: argparse.Namespace) -> int:
+    """Says what is served now."""
+    place = check_default(options.default)
+    line = history.rollback(place, stream=sys.stderr)
+    print(f"{place.default}: back to {line['candidate']['name']} ({place.copies / line['copy']}); {TOLD}")
+    return 0
