@@ -158,6 +158,7 @@ def test_when_the_time_is_up_each_client_of_a_closed_loop_has_asked_once() -> No
     assert (len(asked), len(sample.latencies), sample.texts, sample.tokens) == (3, 3, 6, 21)
 
 
+@pytest.mark.slow
 def test_an_open_loop_asks_as_often_as_its_rate_says_and_awaits_every_reply() -> None:
     with answering() as (asked, address):
         sample = open_loop(address, repeat(REQUEST), rate=2000.0, seconds=0.02, seed=0)

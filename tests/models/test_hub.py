@@ -18,6 +18,7 @@ def _contents(folder: Path) -> dict[str, bytes]:
     return {p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
 
+@pytest.mark.slow
 def test_the_hub_keeps_revisions_and_messages(
     tiny_bundle: Path, other_bundle: Path, hub: FakeHub, tmp_path: Path
 ) -> None:

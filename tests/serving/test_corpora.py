@@ -106,6 +106,7 @@ def test_a_missing_corpus(tmp_path: Path) -> None:
     corpora.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("store", STORES)
 def test_corpora_come_and_go_while_others_use_them(tmp_path: Path, store: str) -> None:
     """Every answer is right or `NotFound`: nothing is read from, or written to, a file that is going."""

@@ -40,6 +40,7 @@ def test_a_server_is_judged_as_its_bundle_is(launch: Callable[..., Any], tiny_bu
     assert running.client.get("/corpora").json()["corpora"] == []
 
 
+@pytest.mark.slow
 def test_empty_texts_are_judged_by_url_as_by_the_graph(launch: Callable[..., Any], tiny_bundle: Path) -> None:
     running = launch("--bundle", str(tiny_bundle), engine="onnxruntime")
     served = subject(running.address, key=None)
@@ -51,6 +52,7 @@ def test_empty_texts_are_judged_by_url_as_by_the_graph(launch: Callable[..., Any
     served.close()
 
 
+@pytest.mark.slow
 def test_retrieval_alone_through_a_server_ends_without_a_speed(
     launch: Callable[..., Any], tiny_bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -21,6 +21,7 @@ def found(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[s
     return asked_itself(tiny_bundle, tmp_path_factory.mktemp("data"))
 
 
+@pytest.mark.slow
 def test_a_server_with_a_real_bundle_reaches_for_nothing(found: dict[str, Any]) -> None:
     assert (found["statuses"], found["attempts"]) == ([200] * 5, [])
 

@@ -49,6 +49,7 @@ def test_a_refusal_is_the_end_of_the_process() -> None:
     assert "--nonsense" in refused("--nonsense", "1")
 
 
+@pytest.mark.slow
 def test_others_are_let_in_with_keys_or_on_purpose(launch: Launcher, tmp_path: Path) -> None:
     options = ("--engine", "fake", "--data", str(tmp_path), "--port", "0", "--host", "0.0.0.0")
     assert "others can reach 0.0.0.0: ask them for keys (--api-keys-file)" in refused(*options)
@@ -75,11 +76,13 @@ def test_a_taken_port(tmp_path: Path) -> None:
     assert f"127.0.0.1:{port}" in line and "in use" in line
 
 
+@pytest.mark.slow
 def test_a_taken_data_folder(launch: Launcher, tmp_path: Path) -> None:
     launch()
     assert "in use by another server" in refused("--engine", "fake", "--data", str(tmp_path), "--port", "0")
 
 
+@pytest.mark.slow
 def test_data_that_cannot_be_served(launch: Launcher, tmp_path: Path) -> None:
     (tmp_path / "corpora").mkdir()
     file = tmp_path / "corpora" / "notes.sqlite"
@@ -198,6 +201,7 @@ sys.exit(ended(serve(sys.argv[1:])))
 """
 
 
+@pytest.mark.slow
 def test_a_load_that_runs_does_not_hold_the_end(launch: Launcher) -> None:
     """It can't be interrupted, and who told the server to go will not wait for it."""
     server = launch(command=(sys.executable, "-c", SLOW), ready=False)

@@ -59,6 +59,7 @@ def wait_for(server: Running, fingerprint: str) -> None:
         time.sleep(0.02)
 
 
+@pytest.mark.slow
 def test_no_request_fails_and_none_mixes_two_encoders(launch: Launcher, artifacts: Artifacts) -> None:
     vectors = {}
     for name in ("other", "tiny"):
@@ -95,6 +96,7 @@ def test_no_request_fails_and_none_mixes_two_encoders(launch: Launcher, artifact
         assert np.allclose(answer.json(), expected, atol=1e-4), "wholly of the encoder that it names"
 
 
+@pytest.mark.slow
 def test_a_bad_bundle_leaves_the_old_one_serving(launch: Launcher, artifacts: Artifacts) -> None:
     fingerprint = artifacts.point("tiny")
     server = launch("--bundle", str(artifacts.default), "--threads", "1", engine="onnxruntime")
@@ -161,6 +163,7 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 """
 
 
+@pytest.mark.slow
 def test_when_its_terminal_goes_the_server_ends(tmp_path: Path, free_port: int) -> None:
     """A terminal that is closed sends SIGHUP too: nobody would be left to stop the server."""
     ran = python("-c", HUNG_UP, tmp_path, str(free_port))

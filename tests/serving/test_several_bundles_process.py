@@ -12,6 +12,7 @@ from pathlib import Path
 
 import httpx
 import numpy as np
+import pytest
 
 from models import bundle
 from models.graph import Graph
@@ -22,6 +23,7 @@ from tests.serving.processes import refused
 TEXTS = [" ".join(WORDS[i : i + 1 + i % 30]) for i in range(20)]
 
 
+@pytest.mark.slow
 def test_no_request_fails_while_models_come_go_and_are_replaced(
     launch: Launcher, tmp_path: Path, tiny_bundle: Path, other_bundle: Path
 ) -> None:
@@ -67,6 +69,7 @@ def test_no_request_fails_while_models_come_go_and_are_replaced(
     assert set(seen) == {("tiny", 200), ("other", 200), ("other", 404)}, "404 while it was not there, and nothing else"
 
 
+@pytest.mark.slow
 def test_two_bundles_of_one_name(tmp_path: Path) -> None:
     line = refused(
         *("--engine", "fake", "--data", str(tmp_path), "--port", "0"), env={**os.environ, "ISOSPHERE_BUNDLE": "a:b"}

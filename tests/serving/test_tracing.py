@@ -191,6 +191,7 @@ def test_a_collector_that_is_not_there_stops_nobody(
         assert client.post("/embed", json={"inputs": "a"}).status_code == 200
 
 
+@pytest.mark.slow
 def test_the_environment_names_a_collector_and_a_service(
     launch: Launcher, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -228,6 +229,7 @@ print([name for name in sys.modules if name.startswith(("opentelemetry.sdk", "op
 """
 
 
+@pytest.mark.slow
 def test_without_the_packages_it_says_which(tmp_path: Any) -> None:
     options = ["--engine", "fake", "--port", "0", "--data", str(tmp_path), "--otlp-endpoint", "http://127.0.0.1:4318"]
     ended = subprocess.run([sys.executable, "-c", WITHOUT_SDK, *options], capture_output=True, text=True, check=False)

@@ -204,6 +204,7 @@ def test_without_a_generator_it_is_repeated_with_torchs_own(tiny_backbone: Path,
     assert torch.equal(Augmentation(name)(encoder, ids, mask), first)
 
 
+@pytest.mark.slow
 def test_a_compiled_backbone_is_cut_as_well(tiny_backbone: Path) -> None:
     encoder, ids, mask = encoder_of(tiny_backbone)
     cutoff = Augmentation("feature-cutoff", 0.5)

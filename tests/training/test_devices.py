@@ -96,6 +96,7 @@ def _without_chance(case: str, backbone: Path, corpus: Path) -> RunConfig:
     return replace(base, objective=objective, params=params)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_loss_and_gradients_of_two_processes_are_those_of_one(case: str, computed: Path) -> None:
     alone = load_file(computed / f"{case}.1.0")

@@ -111,6 +111,7 @@ class Loud(nn.Module):
         return {"plain": views.noisy.square().mean() * (torch.nan if self.calls == self.last else 1e4)}
 
 
+@pytest.mark.slow
 def test_in_fp16_the_gradient_is_that_of_the_runs_scale_and_its_norm_has_none(
     make_config: MakeConfig, fitted: Fit, monkeypatch: pytest.MonkeyPatch
 ) -> None:

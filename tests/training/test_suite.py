@@ -61,6 +61,7 @@ def test_a_bundle_is_judged_by_its_graph_on_everything(tiny_bundle: Path) -> Non
     assert "<svg" in render([found])
 
 
+@pytest.mark.slow
 def test_torch_and_graph_agree(tiny_bundle: Path) -> None:
     by_graph, by_torch = (subject(str(tiny_bundle), by_torch=flag, key=None) for flag in (False, True))
     assert by_torch.facts["engine"].startswith("torch") and by_graph.facts["engine"].startswith("onnxruntime")

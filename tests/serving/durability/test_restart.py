@@ -56,6 +56,7 @@ def test_killed_before_any_statement_it_keeps_each_write_whole(tmp_path: Path) -
     assert traffic.verdict.reads > 30
 
 
+@pytest.mark.slow
 def test_a_deleted_document_and_a_deleted_corpus_stay_deleted(launch: Callable[..., Any], tmp_path: Path) -> None:
     server = launch()
     server.client.put("/corpora/c")

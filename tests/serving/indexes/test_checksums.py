@@ -26,6 +26,7 @@ def damaged(folder: Path, content: bytes) -> list[int]:
     return of(folder / "file", 1)
 
 
+@pytest.mark.slow
 @settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     places=st.lists(st.tuples(st.integers(0, len(CONTENT) - 1), st.integers(0, 7)), min_size=1, max_size=2, unique=True)

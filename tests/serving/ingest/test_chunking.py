@@ -99,6 +99,7 @@ def test_a_character_of_more_tokens_than_a_passage_is_whole() -> None:
     assert spans == [Span(i, i + 1) for i in range(5)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unit", [".", " ", "a", "a. ", "\n"])
 def test_strange_texts_take_time_in_proportion_to_their_length(unit: str) -> None:
     def seconds(characters: int) -> float:

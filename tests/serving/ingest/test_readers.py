@@ -229,7 +229,7 @@ def test_long_lines_are_refused_in_little_memory(format: str, tmp_path: Path) ->
 
 @pytest.mark.parametrize("coding", ["gzip", "zstd"])
 def test_bombs_are_refused(coding: str) -> None:
-    bomb = PACK[coding](b'{"text": "a"}\n' + b" " * 300_000_000)
+    bomb = PACK[coding](b'{"text": "a"}\n' + b" " * 30_000_000)
     with pytest.raises(TooLarge, match="unpacks to more than 100 times as much"):
         read(bomb)
     small = PACK[coding](b'{"text": "a"}\n' * 1000)

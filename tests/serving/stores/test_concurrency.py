@@ -98,6 +98,7 @@ def test_every_read_is_some_prefix_of_the_writes(store: SqliteStore, seconds: fl
     assert store.verify("c") == []
 
 
+@pytest.mark.slow
 def test_the_log_stays_bounded_under_readers_that_never_pause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "LOG_BYTES", 1 << 20)
     store = SqliteStore(tmp_path, synchronous="OFF")

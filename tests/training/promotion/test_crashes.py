@@ -37,7 +37,7 @@ def killed(template: Path, verb: str, *, stride: int) -> dict[str, Any]:
         process.join()
 
 
-@pytest.mark.parametrize("stride", [pytest.param(1, marks=pytest.mark.slow), 17])
+@pytest.mark.parametrize("stride", [pytest.param(1, marks=pytest.mark.slow), 37])
 def test_promotion_in_place_of_a_folder_killed_at_any_step(artifacts: Path, stride: int) -> None:
     (artifacts / "tiny").rename(artifacts / "default")
     told = killed(artifacts, "promote", stride=stride)
@@ -52,6 +52,7 @@ def test_rollback_killed_at_any_step(artifacts: Path, command: Command) -> None:
     assert told["kills"] > 2
 
 
+@pytest.mark.slow
 def test_rollback_from_a_folder_killed_at_any_step(artifacts: Path, command: Command) -> None:
     assert command("promote", "tiny") == command("promote", "other", "--margin", "100") == 0
     (artifacts / "default").unlink()
@@ -66,6 +67,7 @@ def ran(given: list[str]) -> int:
     return int(options.command(options))
 
 
+@pytest.mark.slow
 def test_two_promotions_at_once_leave_one_winner_and_a_whole_link(
     artifacts: Path, corpus: Path, tmp_path: Path
 ) -> None:

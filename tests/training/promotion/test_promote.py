@@ -222,6 +222,7 @@ def test_the_default_is_the_servers() -> None:
     assert [Path(folder) for folder in Settings().bundles] == [DEFAULT]
 
 
+@pytest.mark.slow
 def test_real_labels(artifacts: Path, command: Command, test_data: Path) -> None:
     assert command("promote", "tiny", "--data", str(test_data)) == 1, "STS must have been measured where it can be"
     assert decisions(artifacts)[-1]["failed"] == ["required tasks"]

@@ -127,6 +127,7 @@ def test_what_is_not_trained_is_judged_as_it_is(make_study: MakeStudy, tmp_path:
     assert results[0]["curve"] == [] and results[0]["corpus"] is None and results[0]["untrained"]
 
 
+@pytest.mark.slow
 def test_a_teacher_is_trained_once_for_all_that_share_it(make_study: MakeStudy, tmp_path: Path) -> None:
     first, second = trials(make_study("[grid]\nnoise_ratio = [1.0, 2.0]\n", objective="dclr"))
     assert "SimCSE trains one first" in worked(first, tmp_path)[1]
