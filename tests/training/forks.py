@@ -13,7 +13,9 @@ from typing import Any
 
 SERVER = multiprocessing.get_context("forkserver")
 """One process of one thread, which imports all of this once and is forked from then on."""
-SERVER.set_forkserver_preload(["training.cli", "training.assembly", "tests.training.forks"])
+SERVER.set_forkserver_preload(
+    ["training.commands.promote", "training.assembly", "transformers.models.bert.modeling_bert", "tests.training.forks"]
+)
 
 
 def forked(
