@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from models import bundle, cpus, reader, remotes, sources, transfer
 from models.bundle import BundleError
 from models.disk import verdict
+from models.errors import Failed
 from models.exporters import require_optimum
 from models.quiet import quieten
-from models.remotes.base import RemoteError
 
 if TYPE_CHECKING:
     from models.encoder import Encoder
@@ -37,10 +37,10 @@ def main(argv: list[str] | None = None) -> int:
         else:
             _pull(arguments)
         reader.flush()
-    except RemoteError as error:
+    except Failed as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    except ValueError as error:  # BundleError, SourceError, an unknown pooling: the user's to mend
+    except ValueError as error:  # Refused, an unknown pooling: the user's to mend
         print(f"error: {error}", file=sys.stderr)
         return 2
     except OSError as error:
@@ -102,7 +102,7 @@ def _export(arguments: argparse.Namespace) -> None:
         require_optimum()
     sources.resolve(arguments.source)  # before torch is loaded: a wrong name is answered at once
     from models.encoder import Encoder
-    from models.export import ExportError, export
+    from models.export import export
     from models.runtimes.base import Options
     from models.runtimes.choice import Choice
 
@@ -112,18 +112,15 @@ def _export(arguments: argparse.Namespace) -> None:
     print("exporting to ONNX and comparing with torch …", flush=True)
     options = None if arguments.no_measure else Options(threads=cpus.available())
     chosen: list[Choice] = []
-    try:
-        made = export(
-            encoder,
-            arguments.out,
-            **_origin(arguments, encoder),
-            exporter=arguments.exporter,
-            half=arguments.fp16,
-            measured=options,
-            chosen=chosen.append,
-        )
-    except ExportError as error:
-        raise SystemExit(f"error: {error}") from error
+    made = export(
+        encoder,
+        arguments.out,
+        **_origin(arguments, encoder),
+        exporter=arguments.exporter,
+        half=arguments.fp16,
+        measured=options,
+        chosen=chosen.append,
+    )
     parity = (made.manifest.scores or {})["onnx_parity"]
     transformed = f", {encoder.transform.kind} transform" if encoder.transform else ""
     print(f"{arguments.out}: {encoder.dim} dimensions, {encoder.pooling} pooling{transformed}, parity {parity:.1e}")

@@ -74,13 +74,15 @@ class Encoder(nn.Module):
             SourceError: the folder holds no encoder that can be read, or its transform belongs to another pooling.
         """
         folder = resolve(str(source))
+        from transformers import AutoTokenizer  # which takes seconds, and only what loads an encoder needs it
+
         try:
             said = _said(folder)
             fitted = said.get("transform")
             if fitted and pooling not in (None, said["pooling"]):
                 raise SourceError(f"{folder}: its transform was fitted on {said['pooling']} pooling, not {pooling}")
             backbone = _backbone(folder)
-            hub_tokenizer = _hub_tokenizer(folder)
+            hub_tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
             if said.get("lower") and _tells_case(hub_tokenizer):
                 raise SourceError(f"{folder}: do_lower_case with a tokenizer that tells case is not known")
             transform = transforms.load(folder, fitted) if fitted else None
@@ -202,15 +204,8 @@ def dropout_off(encoder: nn.Module) -> Iterator[None]:
         encoder.train(before)
 
 
-def _hub_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
-    from transformers import AutoTokenizer  # which takes seconds, and only what loads an encoder has them
-
-    hub_tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
-    return hub_tokenizer
-
-
 def _backbone(folder: Path) -> PreTrainedModel:
-    from transformers import AutoModel  # as above
+    from transformers import AutoModel
 
     backbone: PreTrainedModel
     backbone, report = AutoModel.from_pretrained(

@@ -1,4 +1,4 @@
-"""Whose an error is to mend: what every error of `models` and `training` says of itself, and a command's exit code."""
+"""Whose an error is to mend, and so the exit code of the command that it ends."""
 
 from __future__ import annotations
 

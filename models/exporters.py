@@ -11,6 +11,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from models.errors import Refused
+
 if TYPE_CHECKING:
     from models.export import UnitVector
 
@@ -19,7 +21,7 @@ INPUTS = {"input_ids": {0: "batch", 1: "length"}, "attention_mask": {0: "batch",
 OUTPUTS = {"sentence_embedding": {0: "batch"}, "norm": {0: "batch"}}
 
 
-class ExporterUnavailable(ValueError):
+class ExporterUnavailable(Refused):
     """The exporter is not to be had here, or not for this backbone; the message says what to do."""
 
 

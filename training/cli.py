@@ -43,7 +43,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; the exit code is 0, 2 for bad input, 1 for a failure, 130 after Ctrl-C."""
     quieten()
     try:
-        options = parsed(sys.argv[1:] if arguments is None else arguments)
+        return _carried_out(parsed(sys.argv[1:] if arguments is None else arguments))
+    except InterruptedRun as error:
+        return _fail(f"{error}; the same command with --resume goes on", 130)
+    except KeyboardInterrupt:
+        return _fail("interrupted", 130)
+
+
+def _carried_out(options: argparse.Namespace) -> int:
+    try:
         status = int(options.command(options))
         reader.flush()
         return status
@@ -53,19 +61,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail(error, 1)
     except OSError as error:
         return reader.GONE if reader.has_gone(error) else _fail(*verdict(error))
-    except InterruptedRun as error:
-        return _fail(f"{error}; the same command with --resume goes on", 130)
-    except KeyboardInterrupt:
-        return _fail("interrupted", 130)
 
 
 def parsed(arguments: Sequence[str]) -> argparse.Namespace:
     """The options of one command, and what carries it out as `command`; SystemExit says what is wrong with them."""
     top = Parser(prog="python -m training", description="Train sentence encoders and judge them.")
     commands = top.add_subparsers(required=True, metavar="|".join(COMMANDS))
+    chosen = next((word for word in arguments if not word.startswith("-")), None)
     for name, summary in COMMANDS.items():
         command = commands.add_parser(name, help=summary)
-        if name in arguments[:1]:
+        if name == chosen:
             import_module(f"training.commands.{name}").add(command)
     return top.parse_args(_spelt_out(arguments))
 

@@ -10,17 +10,15 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from accelerate import Accelerator  # type: ignore[import-untyped]
+from accelerate.utils import DistributedDataParallelKwargs  # type: ignore[import-untyped]
 from torch import Tensor, nn
 
 from training.hardware import HardwareError, pick_device
 from training.random_state import RandomState
-
-if TYPE_CHECKING:
-    from accelerate import Accelerator  # type: ignore[import-untyped]
 
 
 class Devices:
@@ -111,9 +109,6 @@ class Devices:
 
 
 def _group(name: str) -> Accelerator:
-    from accelerate import Accelerator  # which takes as long as torch, and a single process has no use for
-    from accelerate.utils import DistributedDataParallelKwargs  # type: ignore[import-untyped]
-
     device = pick_device(name)
     if device.index is not None:
         raise HardwareError(f"device {name!r}: of several processes each takes one of its own")

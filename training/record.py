@@ -44,7 +44,7 @@ class Record:
 
     def __init__(self, folder: Path, *, step: int) -> None:
         """Goes on after `step`; what an interrupted run wrote later is dropped."""
-        from torch.utils.tensorboard import SummaryWriter  # torch is not for all that look at what runs have left
+        from torch.utils.tensorboard import SummaryWriter  # TensorBoard is for who writes a record alone
 
         self._file = folder / METRICS
         _keep_until(self._file, step)

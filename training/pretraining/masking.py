@@ -7,12 +7,14 @@ are hidden 80 % become [MASK], 10 % a random token, 10 % stay; each token of a w
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from tokenizers.models import WordPiece
-from transformers import PreTrainedTokenizerBase
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 MASK_SHARE = 0.8
 RANDOM_SHARE = 0.1

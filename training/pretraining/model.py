@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from transformers import AutoTokenizer, BertConfig, BertForMaskedLM, PreTrainedTokenizerBase
 
 from models.encoder import Encoder
 from models.precision import full_precision
@@ -17,6 +16,9 @@ from training.config import ConfigError
 from training.pretraining.config import PretrainConfig
 from training.pretraining.masking import Vocabulary
 from training.speed import Work
+
+if TYPE_CHECKING:
+    from transformers import BertForMaskedLM, PreTrainedTokenizerBase
 
 
 class Questions(NamedTuple):
@@ -83,6 +85,8 @@ def initial(config: PretrainConfig, device: torch.device) -> MaskedLM:
         SourceError: there is no such tokenizer.
         ConfigError: it is not WordPiece.
     """
+    from transformers import AutoTokenizer, BertConfig, BertForMaskedLM
+
     folder = resolve(config.tokenizer)
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)

@@ -15,7 +15,7 @@ Capture = pytest.CaptureFixture[str]
 
 
 @pytest.fixture(autouse=True)
-def _listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ISOSPHERE_DATA", str(tmp_path / "data"))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
 
