@@ -3,18 +3,15 @@ from __future__ import annotations
 import errno
 import json
 import logging
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from pkgutil import iter_modules
 from typing import Any
 
 import pytest
 from safetensors.torch import load_file
 
 from models import bundle
-from training import cli, commands, run
+from training import cli, run
 from training.commands.train import resolve
 from training.config import RunConfig
 from training.diverged import DivergedError
@@ -281,50 +278,3 @@ def test_train_with_evaluation_data_selects_by_stsb_dev(
 def test_help_needs_no_more_than_a_screen(capsys: Capture, make_config: Callable[..., RunConfig]) -> None:
     assert call("train", "--help") == 0
     assert len(capsys.readouterr().out.splitlines()) < 40
-
-
-@pytest.mark.parametrize("name", cli.COMMANDS)
-def test_every_command_has_its_own_help(name: str, capsys: Capture) -> None:
-    assert call(name, "--help") == 0
-    assert capsys.readouterr().out.startswith(f"usage: python -m training {name} ")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "heavy"),
-    [
-        (["--help"], "torch"),
-        (["fly"], "torch"),
-        (["data", "list", "--to", "data"], "torch"),
-        pytest.param(["train", "--help"], "transformers", marks=pytest.mark.slow),
-        pytest.param(["pretrain", "--help"], "transformers", marks=pytest.mark.slow),
-        pytest.param(["list"], "transformers", marks=pytest.mark.slow),
-    ],
-)
-def test_nobody_waits_for_what_a_command_does_not_use(arguments: list[str], heavy: str) -> None:
-    """torch takes a second or two to load, transformers as long again, or twice."""
-    script = """
-import sys
-from training.cli import main
-try:
-    status = main(sys.argv[2:])
-except SystemExit as end:
-    status = end.code
-print(status, sys.argv[1] in sys.modules)
-"""
-    command = [sys.executable, "-c", script, heavy, *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == f"{2 if arguments == ['fly'] else 0} False"
-
-
-def test_commands_and_their_modules_are_the_same() -> None:
-    modules = {module.name for module in iter_modules(commands.__path__)}
-    assert modules == set(cli.COMMANDS)
-
-
-def test_an_installation_that_is_broken_is_not_bad_input(monkeypatch: pytest.MonkeyPatch) -> None:
-    def load(_name: str) -> None:
-        raise OSError("libcublas.so.12: cannot open shared object file")
-
-    monkeypatch.setattr(cli, "import_module", load)
-    with pytest.raises(OSError, match="libcublas"):
-        cli.main(["list"])

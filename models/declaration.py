@@ -1,0 +1,69 @@
+"""What the folder of an encoder says of it beside its weights: pooling, length, prompts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from models.sources import SourceError
+
+
+def declared(folder: Path) -> dict[str, Any]:
+    """Pooling, length and prompts as our manifest says, or else as sentence-transformers wrote them.
+
+    Raises:
+        SourceError: a file can't be read, or says what no encoder here is; names it.
+        KeyError: the manifest is none.
+    """
+    if manifest := _json(folder / "manifest.json"):
+        known = {key: manifest[key] for key in ("pooling", "max_length", "prompts")}
+        return {**known, "transform": manifest.get("transform")}
+    _check_modules(folder / "modules.json")
+    found: dict[str, Any] = {}
+    if modes := _json(file := folder / "1_Pooling" / "config.json"):
+        found["pooling"] = _only_mode(file, modes)
+    read = _json(folder / "sentence_bert_config.json")
+    if length := read.get("max_seq_length"):
+        found["max_length"] = length
+    found["lower"] = read.get("do_lower_case")
+    found["prompts"] = _json(folder / "config_sentence_transformers.json").get("prompts")
+    return found
+
+
+def _check_modules(file: Path) -> None:
+    """Raises `SourceError` if sentence-transformers would change the pooled vectors by more than their length."""
+    modules = _read(file) if file.is_file() else []
+    for module in modules if isinstance(modules, list) else [modules]:
+        match module:
+            case {"type": str(kind), "path": str(path)}:
+                kind = kind.rpartition(".")[2]  # its package is another in each generation of sentence-transformers
+            case _:
+                raise SourceError(f"{file}: not a list of modules, each with a type and a path")
+        if kind not in ("Transformer", "Pooling", "Normalize", "Dropout"):  # which does nothing but in training
+            raise SourceError(f"{file}: the module {kind} ({path or '.'}) is not known")
+
+
+def _only_mode(file: Path, said: Mapping[str, Any]) -> str:
+    """The pooling; of several modes at once sentence-transformers concatenates the vectors."""
+    names = {"pooling_mode_cls_token": "cls", "pooling_mode_mean_tokens": "mean"}
+    of_old = [names.get(key, key) for key, on in said.items() if key.startswith("pooling_mode_") and on]
+    modes = [said["pooling_mode"]] if "pooling_mode" in said else of_old
+    if modes not in (["cls"], ["mean"]):
+        raise SourceError(f"{file}: only the poolings cls and mean are known, one alone, not {modes}")
+    return str(modes[0])
+
+
+def _json(file: Path) -> dict[str, Any]:
+    said = _read(file) if file.is_file() else {}
+    if not isinstance(said, dict):
+        raise SourceError(f"{file}: not an object of JSON")
+    return said
+
+
+def _read(file: Path) -> Any:
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise SourceError(f"{file}: not JSON in UTF-8: {error}") from error

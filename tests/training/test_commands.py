@@ -1,0 +1,59 @@
+"""What the command line loads, and when: each command its own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pkgutil import iter_modules
+
+import pytest
+
+from training import cli, commands
+
+
+@pytest.mark.parametrize("name", cli.COMMANDS)
+def test_every_command_has_its_own_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match=r"^0$"):
+        cli.main([name, "--help"])
+    assert capsys.readouterr().out.startswith(f"usage: python -m training {name} ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "heavy"),
+    [
+        (["--help"], "torch"),
+        (["fly"], "torch"),
+        (["data", "list", "--to", "data"], "torch"),
+        pytest.param(["train", "--help"], "transformers", marks=pytest.mark.slow),
+        pytest.param(["pretrain", "--help"], "transformers", marks=pytest.mark.slow),
+        pytest.param(["list"], "transformers", marks=pytest.mark.slow),
+    ],
+)
+def test_nobody_waits_for_what_a_command_does_not_use(arguments: list[str], heavy: str) -> None:
+    """torch takes a second or two to load, transformers as long again, or twice."""
+    script = """
+import sys
+from training.cli import main
+try:
+    status = main(sys.argv[2:])
+except SystemExit as end:
+    status = end.code
+print(status, sys.argv[1] in sys.modules)
+"""
+    command = [sys.executable, "-c", script, heavy, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == f"{2 if arguments == ['fly'] else 0} False"
+
+
+def test_commands_and_their_modules_are_the_same() -> None:
+    modules = {module.name for module in iter_modules(commands.__path__)}
+    assert modules == set(cli.COMMANDS)
+
+
+def test_an_installation_that_is_broken_is_not_bad_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    def load(_name: str) -> None:
+        raise OSError("libcublas.so.12: cannot open shared object file")
+
+    monkeypatch.setattr(cli, "import_module", load)
+    with pytest.raises(OSError, match="libcublas"):
+        cli.main(["list"])
