@@ -72,6 +72,7 @@ def routes(lifespan: Lifespan[FastAPI] | None = None, *, asks_for_keys: bool = F
         version=version("isosphere"),
         description=description.TEXT,
         lifespan=lifespan,
+        servers=[{"url": "."}],  # as far from the document as the routes are, whatever prefix a proxy puts before both
         responses=description.ERRORS,
         redirect_slashes=False,
         telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},  # they quote callers

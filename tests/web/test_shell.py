@@ -96,6 +96,13 @@ def test_it_works_under_a_prefix_behind_a_proxy(server: Running, visit: Visit, p
         expect(page.get_by_text("greenhouse of house").first).to_be_visible()
         page.goto(f"{address}docs")
         expect(page.get_by_role("heading", name="Isosphere")).to_be_visible()
+        tried = page.locator("#operations-status-alive_livez_get")
+        tried.get_by_role("button").first.click()
+        tried.get_by_role("button", name="Try it out").click()
+        with page.expect_response("**/livez") as answered:
+            tried.get_by_role("button", name="Execute").click()
+        assert answered.value.url == f"{address}livez"
+        assert answered.value.ok
         page.context.close()
 
 
