@@ -71,6 +71,14 @@ def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
         assert geometry.uniformity(vectors) == pytest.approx(expected, abs=1e-12)
 
 
+@given(st.lists(st.integers(0, 4), min_size=2, max_size=12).filter(lambda counts: sum(counts) > 1))
+def test_counts_are_vectors_that_are_there_as_often(counts: list[int]) -> None:
+    vectors = drawn(len(counts), 5)
+    assert geometry.uniformity(vectors, np.array(counts)) == pytest.approx(
+        geometry.uniformity(np.repeat(vectors, counts, axis=0)), abs=1e-12
+    )
+
+
 def test_uniformity_of_one_point_and_of_opposite_points() -> None:
     point = unit(np.ones((5, 3)))
     assert geometry.uniformity(point) == pytest.approx(0, abs=1e-12)

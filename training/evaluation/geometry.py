@@ -82,11 +82,11 @@ def of_pairs(encode: Encode, pairs: Sequence[Pair]) -> dict[str, float]:
         EvaluationError: a vector is not finite, or no pair has a gold score above 4.
     """
     close = _close(pairs)
-    unit, both = _encoded(encode, [pair.a for pair in pairs] + [pair.b for pair in pairs])
-    a, b = np.split(both, 2)
+    unit, rows = _encoded(encode, [pair.a for pair in pairs] + [pair.b for pair in pairs])
+    a, b = np.split(unit[rows], 2)
     return {
         "alignment": alignment(a[close], b[close]),
-        "uniformity": uniformity(both),
+        "uniformity": uniformity(unit, np.bincount(rows)),
         "effective_rank": spectrum(unit).effective_rank,
     }
 
@@ -111,8 +111,9 @@ def evaluate(
     golds = np.array([pair.gold for pair in pairs])
     close = _close(pairs)
     texts = [pair.a for pair in pairs] + [pair.b for pair in pairs]
-    unit, both = _encoded(encode, texts)
-    a, b = np.split(both, 2)
+    unit, rows = _encoded(encode, texts)
+    a, b = np.split(unit[rows], 2)
+    uniform = uniformity(unit, np.bincount(rows))
     if sentences is not None:
         unit, _ = _encoded(encode, sentences)
     if len(unit) < 2:
@@ -122,7 +123,7 @@ def evaluate(
     return Geometry(
         alignment=alignment(a[close], b[close]),
         alignment_at_least_4=alignment(a[golds >= CLOSE], b[golds >= CLOSE]),
-        uniformity=uniformity(both),
+        uniformity=uniform,
         random_cosine_mean=mean,
         random_cosine_sd=deviation,
         spectrum=spectrum(unit),
@@ -138,11 +139,10 @@ def evaluate(
     )
 
 
-def _encoded(encode: Encode, texts: Sequence[str]) -> tuple[Floats, Floats]:
-    """Unit vectors of the different ones among `texts`, which are encoded once, and of all."""
+def _encoded(encode: Encode, texts: Sequence[str]) -> tuple[Floats, NDArray[np.int64]]:
+    """Unit vectors of the different ones among `texts`, which are encoded once, and the row of each text."""
     rows = {text: row for row, text in enumerate(dict.fromkeys(texts))}
-    unit = unit_vectors(encode, list(rows))
-    return unit, unit[[rows[text] for text in texts]]
+    return unit_vectors(encode, list(rows)), np.array([rows[text] for text in texts])
 
 
 def alignment(a: Floats, b: Floats) -> float:
@@ -150,24 +150,27 @@ def alignment(a: Floats, b: Floats) -> float:
     return float(((a - b) ** 2).sum(axis=1).mean())
 
 
-def uniformity(unit: Floats) -> float:
-    """The log of the mean of e^(-2 ||x - y||²) over distinct pairs of the N unit vectors (N, D), however many alike.
+def uniformity(unit: Floats, counts: NDArray[np.int64] | None = None) -> float:
+    """The log of the mean of e^(-2 ||x - y||²) over pairs of the N unit vectors (N, D), however many alike.
 
-    Exact, in blocks. -4 would be orthogonal vectors, 0 is a single point (Wang and Isola 2020, t = 2).
+    Each is there as often as `counts` (N,) says, or once. Exact, in blocks. -4 would be orthogonal vectors, 0 is a
+    single point (Wang and Isola 2020, t = 2).
 
     Raises:
         EvaluationError: there are fewer than two vectors.
     """
-    if len(unit) < 2:
-        raise EvaluationError(f"uniformity is of pairs, and there are {len(unit)} vectors")
+    times = np.ones(len(unit)) if counts is None else counts.astype(np.float64)
+    pairs = times.sum() * (times.sum() - 1) / 2
+    if not pairs:
+        raise EvaluationError(f"uniformity is of pairs, and there are {int(times.sum())} vectors")
     squares = (unit**2).sum(axis=1)
-    total = 0.0
+    total = float((times * (times - 1) / 2).sum())  # pairs of one vector with itself, e^0 each
     for start in range(0, len(unit), BLOCK):
         block = slice(start, start + BLOCK)
         distances = squares[block, None] + squares[None, start:] - 2 * unit[block] @ unit[start:].T
         kernel = np.exp(-2 * np.maximum(distances, 0))
-        total += float(np.triu(kernel, k=1).sum())
-    return float(np.log(total / (len(unit) * (len(unit) - 1) / 2)))
+        total += float(times[block] @ np.triu(kernel, k=1) @ times[start:])
+    return float(np.log(total / pairs))
 
 
 def random_cosines(unit: Floats) -> tuple[float, float]:
