@@ -72,7 +72,8 @@ def routes(lifespan: Lifespan[FastAPI] | None = None, *, asks_for_keys: bool = F
         version=version("isosphere"),
         description=description.TEXT,
         lifespan=lifespan,
-        servers=[{"url": "."}],  # as far from the document as the routes are, whatever prefix a proxy puts before both
+        # where the document is, whatever prefix a proxy puts before both
+        servers=[{"url": ".", "description": "this server"}],
         responses=description.ERRORS,
         redirect_slashes=False,
         telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},  # they quote callers
