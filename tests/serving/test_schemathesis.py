@@ -92,7 +92,7 @@ class Examiner:
         ]
 
     def examine(self, operation: Operation, cases: int) -> None:
-        """The same `cases` requests whenever the document is the same."""
+        """The same `cases` requests for one document and one state of the code, whose constants Hypothesis tries."""
         self._stock()
         there = self._known(operation)
 
