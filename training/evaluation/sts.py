@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import pearsonr, spearmanr
 
 from training.evaluation.pairs import Subsets, texts
 from training.evaluation.vectors import Encode, EvaluationError, unit_vectors
@@ -145,6 +144,8 @@ def _correlation(cosines: NDArray[np.float64], golds: NDArray[np.float64], *, wh
     for what, values in (("cosines", cosines), ("people's scores", golds)):
         if len(values) < 2 or np.ptp(values) == 0:
             raise EvaluationError(f"{where}: all {what} are equal, so there is nothing to correlate")
+    from scipy.stats import pearsonr, spearmanr  # which takes a second, and only what is judged needs it
+
     return Correlation(
         spearman=100 * float(spearmanr(cosines, golds).statistic),
         pearson=100 * float(pearsonr(cosines, golds).statistic),

@@ -6,16 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from statistics import fmean
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import f1_score
-from sklearn.model_selection import StratifiedKFold
 
 from training.evaluation.labelled import Example, Labelled
 from training.evaluation.vectors import Encode, EvaluationError, unit_vectors
+
+if TYPE_CHECKING:
+    from sklearn.linear_model import LogisticRegression
 
 SEED = 1111
 FOLDS = 10
@@ -102,6 +102,8 @@ def classify(encode: Encode, tasks: Mapping[str, Labelled]) -> dict[str, Classif
 
 
 def _classified(encode: Encode, labelled: Labelled, task: str) -> Classified:
+    from sklearn.metrics import f1_score  # here and below: scikit-learn takes half a second, and only a fit needs it
+
     ordered = [
         sorted(part, key=lambda example: (*(len(text.split()) for text in example.texts), example.label))
         for part in (labelled.train, labelled.dev, labelled.test)
@@ -153,6 +155,8 @@ def _folded(whole: Part, task: str) -> Classified:
 
 
 def _splits(part: Part, task: str) -> list[tuple[Part, Part]]:
+    from sklearn.model_selection import StratifiedKFold
+
     fewest = int(np.unique(part.labels, return_counts=True)[1].min())
     if fewest < FOLDS:
         raise EvaluationError(f"{task}: a class of {fewest} examples can't be cut into {FOLDS} folds")
@@ -182,4 +186,6 @@ def _tested(train: Part, test: Part, c: float, dev_accuracy: float) -> tuple[Fol
 
 def _classifier(**settings: Any) -> LogisticRegression:
     """The default tolerance, 1e-4, is of the mean loss: with 10,000 rows it stops short where C is large."""
+    from sklearn.linear_model import LogisticRegression
+
     return LogisticRegression(solver="lbfgs", max_iter=1000, tol=1e-5, **settings)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
 
-from scipy.stats import t as student
+from scipy.special import stdtrit
 
 from training.evaluation.bootstrap import Comparison, Interval
 from training.study.metric import STS, Metric, metrics
@@ -209,4 +209,4 @@ def welch(mine: Spread, theirs: Spread, level: float = LEVEL) -> float | None:
         return 0.0
     parts = [(each.error**2 / variance, len(each.values) - 1) for each in (mine, theirs) if each.error]
     freedom = 1 / sum(share**2 / seeds for share, seeds in parts)
-    return float(student.ppf((1 + level) / 2, freedom)) * math.sqrt(variance)
+    return float(stdtrit(freedom, (1 + level) / 2)) * math.sqrt(variance)
