@@ -24,11 +24,7 @@ def _unread(*arguments: str) -> subprocess.CompletedProcess[bytes]:
         os.close(writing)
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [("training", "list"), ("serving", "openapi")],
-    ids=" ".join,
-)
+@pytest.mark.parametrize("arguments", [("training", "data", "list"), ("serving", "openapi")], ids=" ".join)
 def test_a_reader_who_has_gone_hears_nothing_more(arguments: tuple[str, ...]) -> None:
     done = _unread(*arguments)
     assert (done.returncode, done.stderr) == (GONE, b"")
@@ -39,7 +35,9 @@ def test_a_manifest_that_nobody_reads(tiny_bundle: Path) -> None:
     assert (done.returncode, done.stderr) == (GONE, b"")
 
 
-@pytest.mark.parametrize("arguments", [("models", "inspect"), ("training", "list"), ("serving", "keys", "list")])
+@pytest.mark.parametrize(
+    "arguments", [("models", "inspect"), ("training", "data", "list"), ("serving", "keys", "list")], ids=" ".join
+)
 def test_a_process_without_stdout_does_its_work(arguments: tuple[str, ...], tiny_bundle: Path, tmp_path: Path) -> None:
     (tmp_path / "keys.json").write_text('{"format": 1, "keys": []}')
     names = {"inspect": [str(tiny_bundle)], "keys": ["--api-keys-file", str(tmp_path / "keys.json")]}

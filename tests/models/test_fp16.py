@@ -29,8 +29,8 @@ FUSED = {"Bert", "Roberta", "XLMRoberta", "DistilBert", "Electra"}
 """Families whose attention ONNX Runtime's optimiser knows."""
 
 
-SOON = {"Bert", "MPNet", "ModernBert"}
-"""One of those and two of the others; with the slow tests all."""
+SOON = {"Bert", "MPNet"}
+"""One of those and one of the others; with the slow tests all."""
 
 
 @pytest.fixture(

@@ -235,6 +235,7 @@ def ended(client: TestClient, answer: Any) -> dict[str, Any]:
     return dict(job)
 
 
+@pytest.mark.slow
 def test_openai_s_client_takes_its_key(launch: Callable[..., Any], tmp_path: Path) -> None:
     keys_file = keys_in(tmp_path)
     server = launch("--api-keys-file", str(keys_file))

@@ -14,6 +14,8 @@ from tests.serving.processes import asked_itself
 NO_ROUTE = ("unshare", "--map-root-user", "--net")
 """A network namespace of its own: a loopback, and no way to anywhere."""
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def found(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
@@ -21,7 +23,6 @@ def found(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[s
     return asked_itself(tiny_bundle, tmp_path_factory.mktemp("data"))
 
 
-@pytest.mark.slow
 def test_a_server_with_a_real_bundle_reaches_for_nothing(found: dict[str, Any]) -> None:
     assert (found["statuses"], found["attempts"]) == ([200] * 5, [])
 

@@ -30,6 +30,7 @@ def test_the_file_is_the_application_s() -> None:
     assert FILE.read_text() == document(), "write it again: .venv/bin/python -m serving openapi > docs/openapi.json"
 
 
+@pytest.mark.slow
 def test_the_verb_writes_it_whatever_the_environment(tmp_path: Path) -> None:
     written = subprocess.run(
         [sys.executable, "-m", "serving", "openapi"],

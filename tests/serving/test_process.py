@@ -45,6 +45,7 @@ def test_bad_environment(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     assert "--device: " in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_refusal_is_the_end_of_the_process() -> None:
     assert "--nonsense" in refused("--nonsense", "1")
 
@@ -67,6 +68,7 @@ def test_no_bundle(tmp_path: Path) -> None:
     assert str(tmp_path / "manifest.json") in refused("--bundle", str(tmp_path), "--data", str(tmp_path))
 
 
+@pytest.mark.slow
 def test_a_taken_port(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -133,6 +135,7 @@ def embed(address: str, i: int, told: threading.Event) -> int | None:
     return answer.status_code
 
 
+@pytest.mark.slow
 def test_printed_commands_work(launch: Launcher) -> None:
     server = launch()
     server.client.put("/corpora/c").raise_for_status()

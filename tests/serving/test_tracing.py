@@ -237,6 +237,7 @@ def test_without_the_packages_it_says_which(tmp_path: Any) -> None:
     assert "serving: traces need the extra `otel`: pip install 'isosphere[otel]'" in ended.stderr.splitlines()[-1]
 
 
+@pytest.mark.slow
 def test_nothing_of_it_is_imported_where_nobody_asks(tmp_path: Any) -> None:
     shown = subprocess.run([sys.executable, "-c", MADE, str(tmp_path)], capture_output=True, text=True, check=True)
     assert shown.stdout.strip() == "[]"

@@ -30,7 +30,7 @@ def test_every_command_has_its_own_help(name: str, capsys: pytest.CaptureFixture
     ],
 )
 def test_nobody_waits_for_what_a_command_does_not_use(arguments: list[str], heavy: str) -> None:
-    """torch takes a second or two to load, transformers as long again, or twice, scikit-learn and scipy's half of it."""
+    """torch takes a second or two to load, transformers as long again, or twice, and scikit-learn half of it."""
     script = """
 import sys
 from training.cli import main

@@ -106,6 +106,7 @@ def test_an_encoder_is_rebuilt_and_held_against_what_is_expected(
     assert f"stsb_dev_spearman {dev:.2f}, {dev:.2f} as expected" in out and "make promote" not in out
 
 
+@pytest.mark.slow
 def test_after_an_interruption_the_same_command_goes_on(
     described: Callable[..., Path], rebuilt: Call, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

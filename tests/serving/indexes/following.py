@@ -17,7 +17,7 @@ from tests.serving.indexes.vectors import clustered, keys
 
 DIM = 16
 IDENTITY = Identity("1", "f", DIM)
-PLAN = Plan(least=2000, kinds=("hnsw",))
+PLAN = Plan(least=500, kinds=("hnsw",))
 EVERY = ("flat", "hnsw", "ivf-flat", "ivf-sq8", "ivf-pq")
 
 

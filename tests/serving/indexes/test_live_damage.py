@@ -34,7 +34,7 @@ def test_a_build_that_fails_leaves_what_there_was(
 
     monkeypatch.setattr(saved, "reach", fail)
     with closing(opened(source, builder, tmp_path)) as index:
-        put(index, source, 2500)
+        put(index, source, 625)
         builder.build()
         assert "what is there goes on serving" in caplog.text
         assert "No space left" in caplog.text
@@ -55,7 +55,7 @@ def test_a_damaged_file_is_named_and_the_index_made_anew(
 ) -> None:
     source = DictSource()
     with closing(opened(source, builder, tmp_path)) as index:
-        put(index, source, 2500)
+        put(index, source, 625)
         builder.build()
     path = next(tmp_path.iterdir()) / name
     content = bytearray(path.read_bytes())
@@ -74,7 +74,7 @@ def test_a_damaged_file_is_named_and_the_index_made_anew(
 def test_what_a_crash_left_is_cleared_away(builder: Turns, tmp_path: Path) -> None:
     source = DictSource()
     with closing(opened(source, builder, tmp_path)) as index:
-        put(index, source, 2500)
+        put(index, source, 625)
         builder.build()
     (whole,) = tmp_path.iterdir()
     shutil.copytree(whole, tmp_path / "00000002-b", ignore=lambda _, names: {saved.MANIFEST} & {*names})
@@ -97,7 +97,7 @@ def test_an_index_of_another_history_is_made_anew(
 ) -> None:
     source = DictSource()
     with closing(opened(source, builder, tmp_path)) as index:
-        put(index, source, 2500)
+        put(index, source, 625)
         builder.build()
     change(source)
     with closing(opened(source, builder, tmp_path)) as again:
@@ -108,17 +108,17 @@ def test_what_a_newer_one_replaced_is_cleared_away(builder: Turns, tmp_path: Pat
     """Killed between the two, a build leaves its own files and those that it was to replace."""
     source = DictSource()
     with closing(opened(source, builder, tmp_path)) as index:
-        put(index, source, 2500)
+        put(index, source, 625)
         builder.build()
         (first,) = tmp_path.iterdir()
         shutil.copytree(first, tmp_path.parent / first.name)
-        put(index, source, 2100, seed=1)
+        put(index, source, 525, seed=1)
         builder.build()
         (second,) = tmp_path.iterdir()
     shutil.move(tmp_path.parent / first.name, first)
     with closing(opened(source, builder, tmp_path)) as again:
         assert list(tmp_path.iterdir()) == [second]
-        assert again.report.main == 4600
+        assert again.report.main == 1150
         check(again, source)
 
 
@@ -135,13 +135,13 @@ def test_a_build_that_is_told_to_stop_touches_nothing_of_what_follows(
             index.close(erase=True)
             source.held, source.graves, source.last = later.held, later.graves, later.last
             after.append(opened(source, Turns(), tmp_path))
-            put(after[0], source, 2500, seed=8)
+            put(after[0], source, 625, seed=8)
             source.take(keys([5, 6]))
 
     monkeypatch.setattr(live, "reach", restored)
     monkeypatch.setattr(saved, "reach", restored)
     index = opened(source, builder, tmp_path)
-    put(index, source, 2500)
+    put(index, source, 625)
     take(index, source, [1, 2, 3])
     builder.build()
     assert source.graves == {5, 6}
@@ -172,7 +172,7 @@ def test_too_many_open_files_are_not_the_fault_of_an_index(
 ) -> None:
     source = DictSource()
     with closing(opened(source, builder, tmp_path)) as index:
-        put(index, source, 2500)
+        put(index, source, 625)
         builder.build()
 
     def no_more(_: Path) -> bytes:
@@ -190,7 +190,7 @@ def test_too_many_open_files_are_not_the_fault_of_an_index(
 def test_verification_reads_every_byte(builder: Turns, tmp_path: Path, name: str) -> None:
     source = DictSource()
     with closing(opened(source, builder, tmp_path)) as index:
-        put(index, source, 2500)
+        put(index, source, 625)
         builder.build()
     assert list(saved.damage(tmp_path)) == []
     path = next(tmp_path.iterdir()) / name

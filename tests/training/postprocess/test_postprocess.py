@@ -6,6 +6,7 @@ import inspect
 import io
 import re
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -25,9 +26,27 @@ from training.postprocess.base import PostprocessError
 TEXTS = ["the dog can see the river .", "a", "", "the teacher will read the long book in the morning ."]
 
 
-@pytest.fixture(params=POSTPROCESSES)
+@pytest.fixture(scope="module", params=POSTPROCESSES)
 def name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
+
+
+class Made(NamedTuple):
+    """A bundle, the encoder that was exported to it and the transform that had been fitted."""
+
+    folder: Path
+    encoder: Encoder
+    transform: Transform
+
+
+@pytest.fixture(scope="module")
+def made(name: str, tiny_backbone: Path, corpus: Corpus, tmp_path_factory: pytest.TempPathFactory) -> Made:
+    """For all to look at."""
+    encoder = Encoder.load(tiny_backbone, pooling="mean")
+    transform = apply(name, encoder, corpus)
+    folder = tmp_path_factory.mktemp("made") / name
+    export(encoder, folder, name=name, backbone="tiny")
+    return Made(folder, encoder, transform)
 
 
 def apply(name: str, encoder: Encoder, corpus: Corpus, seed: int = 3) -> Transform:
@@ -54,29 +73,23 @@ def test_it_changes_the_vectors_and_not_the_backbone(name: str, encoder: Encoder
     assert expected.shape != pooled.shape or not np.allclose(expected, pooled)
 
 
-def test_it_is_served_from_its_bundle(name: str, encoder: Encoder, corpus: Corpus, tmp_path: Path) -> None:
-    transform = apply(name, encoder, corpus)
-    export(encoder, tmp_path / name, name=name, backbone="tiny")
-    model = ENGINES["onnxruntime"](tmp_path / name)
+def test_it_is_served_from_its_bundle(made: Made) -> None:
+    model = ENGINES["onnxruntime"](made.folder)
     engine = model.load(EngineOptions(device="cpu"))
     embedded = engine.embed(engine.tokenize(TEXTS, "right"))
-    assert model.manifest.dim == transform.out
-    assert model.manifest.transform is not None
-    np.testing.assert_allclose(embedded.vectors * embedded.norms[:, None], encoder.encode(TEXTS), rtol=1e-3, atol=1e-3)
+    assert model.manifest.dim == made.transform.out
+    expected = made.encoder.encode(TEXTS)
+    np.testing.assert_allclose(embedded.vectors * embedded.norms[:, None], expected, rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.filterwarnings("ignore")  # sentence-transformers' own
-def test_sentence_transformers_agrees_where_it_can_open_the_bundle(
-    name: str, encoder: Encoder, corpus: Corpus, tmp_path: Path
-) -> None:
+def test_sentence_transformers_agrees_where_it_can_open_the_bundle(made: Made) -> None:
     from sentence_transformers import SentenceTransformer
 
-    apply(name, encoder, corpus)
-    made = export(encoder, tmp_path / name, name=name, backbone="tiny")
-    if "1_Pooling/config.json" not in made.manifest.files:
+    if "1_Pooling/config.json" not in bundle.load(made.folder).manifest.files:
         pytest.skip("its files have no words for this transform; tests/models/test_transform.py")
-    theirs = SentenceTransformer(str(tmp_path / name), device="cpu").encode(TEXTS)
-    ours = encoder.encode(TEXTS)
+    theirs = SentenceTransformer(str(made.folder), device="cpu").encode(TEXTS)
+    ours = made.encoder.encode(TEXTS)
     ours /= np.linalg.norm(ours, axis=1, keepdims=True)
     assert (ours * theirs).sum(axis=1).min() >= 0.9999
 
@@ -106,10 +119,9 @@ def test_it_says_how_far_it_is_in_plain_lines(
     assert said.getvalue().splitlines()[-1].endswith("of 240 sentences")
 
 
-def test_the_manifest_knows_the_transform(name: str, encoder: Encoder, corpus: Corpus, tmp_path: Path) -> None:
-    transform = apply(name, encoder, corpus)
-    export(encoder, tmp_path / name, name=name, backbone="tiny")
-    assert bundle.load(tmp_path / name).manifest.transform == {"kind": transform.kind, **transform.sizes}
+def test_the_manifest_knows_the_transform(made: Made) -> None:
+    known = {"kind": made.transform.kind, **made.transform.sizes}
+    assert bundle.load(made.folder).manifest.transform == known
 
 
 def test_its_paper_is_named_where_it_is_written_and_cited_in_the_card(

@@ -57,7 +57,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Sentences of words that the tiny encoders know."""
     draw = random.Random(0)
     file = tmp_path_factory.mktemp("corpus") / "corpus.txt"
-    lines = (" ".join(draw.choices(WORDS, k=draw.randint(6, 12))) for _ in range(300))
+    lines = (" ".join(draw.choices(WORDS, k=draw.randint(6, 12))) for _ in range(60))
     file.write_text("\n".join(lines) + "\n")
     return file
 

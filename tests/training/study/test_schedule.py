@@ -66,6 +66,7 @@ def interrupt_when(condition: Callable[[], bool]) -> threading.Thread:
     return thread
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("listening_to_ctrl_c")
 def test_an_interrupted_run_goes_on(make_study: MakeStudy, tmp_path: Path) -> None:
     (trial,) = Study.read(make_study("", max_steps=120, eval_every=100)).trials()
