@@ -45,6 +45,7 @@ def test_promotion_in_place_of_a_folder_killed_at_any_step(artifacts: Path) -> N
     assert told["kills"] > 60
 
 
+@pytest.mark.slow
 def test_rollback_killed_at_any_step(artifacts: Path, command: Command) -> None:
     assert command("promote", "tiny") == command("promote", "other", "--margin", "100") == 0
     told = killed(artifacts, "rollback", stride=2)
@@ -85,6 +86,7 @@ def test_two_promotions_at_once_leave_one_winner_and_a_whole_link(
     assert bundle.load(place.default).manifest.name == second["candidate"]["name"]
 
 
+@pytest.mark.slow
 def test_a_waiting_promotion_says_so(artifacts: Path, corpus: Path, tmp_path: Path) -> None:
     place, said = Place(artifacts / "default"), tmp_path / "said"
     given = ["promote", str(artifacts / "tiny"), "--default", str(place.default), "--corpus", str(corpus)]
