@@ -90,10 +90,7 @@ def _end_after(step: int, config: RunConfig, fitted: Fit, monkeypatch: pytest.Mo
         fitted(config)
 
 
-TORN = [b"\0" * 64, b"\xff\xfe\n", b"7\n", b'{"step": "x"}\n', b'{"kind": "tr']
-
-
-@pytest.mark.parametrize("torn", some(TORN, b'{"kind": "tr'))
+@pytest.mark.parametrize("torn", some([b"\0" * 64, b"\xff\xfe\n", b"7\n", b'{"step": "x"}\n', b'{"ki'], b'{"ki'))
 def test_metrics_that_power_loss_left_torn_are_cut_there(
     torn: bytes, uninterrupted: RunConfig, make_config: MakeConfig, fitted: Fit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
