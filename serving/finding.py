@@ -201,8 +201,8 @@ class _Search:
             if wanted.mode == "hybrid" and wanted.after:  # a write changes its scores: by rank
                 keys, scores = keys[wanted.after.seen :], scores[wanted.after.seen :]
             elif wanted.after:
-                same = scores == np.float32(wanted.after.score)
-                behind = (scores < np.float32(wanted.after.score)) | (same & (keys > wanted.after.key))
+                score = wanted.after.score
+                behind = (scores < score) | ((scores == score) & (keys > wanted.after.key))
                 keys, scores = keys[behind], scores[behind]
             keys, scores = keys[wanted.offset :], scores[wanted.offset :]
             if len(keys) >= wanted.k or whole:

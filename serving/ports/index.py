@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,8 @@ class Ranking(NamedTuple):
     """The hits of one query, best first; equal scores are ordered oldest first."""
 
     keys: Keys
-    scores: Floats
+    scores: NDArray[np.floating[Any]]
+    """Of vectors float32; of words float64: float32 has one number for scores that are told apart."""
 
 
 class IndexSize(NamedTuple):

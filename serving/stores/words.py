@@ -191,7 +191,7 @@ def _expression(terms: Sequence[_Term], operator: str) -> str:
 
 def _best(reader: sqlite3.Connection, terms: Sequence[_Term], k: int, allowed: Keys | None) -> Ranking:
     if not terms or (allowed is not None and not len(allowed)):
-        return Ranking(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.float32))
+        return Ranking(np.empty(0, dtype=np.int64), np.empty(0))
     select = "SELECT rowid, -bm25(words) AS score FROM words WHERE words MATCH ?"
     values: list[str | bytes] = [_expression(terms, "OR")]
     if allowed is not None:  # a byte for each key, looked at before a passage is scored
@@ -201,7 +201,7 @@ def _best(reader: sqlite3.Connection, terms: Sequence[_Term], k: int, allowed: K
         values.append(marks.tobytes())
     found = reader.execute(f"{select} ORDER BY score DESC, rowid LIMIT ?", (*values, k)).fetchall()
     keys = np.array([key for key, _ in found], dtype=np.int64)
-    return Ranking(keys, np.array([score for _, score in found], dtype=np.float32))
+    return Ranking(keys, np.array([score for _, score in found], dtype=np.float64))
 
 
 def _having(reader: sqlite3.Connection, terms: Sequence[_Term], operator: str) -> Keys:

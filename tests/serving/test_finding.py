@@ -80,6 +80,26 @@ def test_pages_by_cursor_are_the_ranking_cut(corpora: Corpora, mode: Mode, size:
     assert offsets == read
 
 
+@pytest.mark.parametrize("size", [1, 7])
+def test_pages_by_words_are_the_ranking_cut_where_scores_differ_by_less_than_float32_tells(
+    corpora: Corpora, size: int
+) -> None:
+    """A word that most passages have weighs a millionth."""
+    draw = np.random.default_rng(0).integers(1, 5, (600, 2))
+    rare = ("python coroutine timeout", "horse rider saddle")
+    texts = [f"{'the ' * the}{'of ' * of}{rare[i % 20 > 0]}" for i, (the, of) in enumerate(draw)]
+    corpora.put("c", Content([Document(f"c{i}", text, {}) for i, text in enumerate(texts)], units(600), "f"))
+    query = Query("the timeout of the python coroutine", None)
+    hits = find(corpora, query, mode="lexical", k=1000)
+    tied = {np.float32(hit.score) for hit in hits[:30]}
+    assert len(tied) < len({hit.score for hit in hits[:30]})
+    assert hits == sorted(hits, key=lambda hit: (-hit.score, hit.key))
+    read: list[str] = []
+    while len(read) < 100:
+        read += names(find(corpora, query, mode="lexical", k=size, after=hits[len(read) - 1].place if read else None))
+    assert read == names(hits)[: len(read)]
+
+
 def test_a_cursor_neither_repeats_nor_skips_while_others_write(corpora: Corpora) -> None:
     whole = names(find(corpora, k=1000))
     read: list[str] = []
