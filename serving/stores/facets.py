@@ -37,7 +37,9 @@ def facets(reader: sqlite3.Connection, values: int) -> Facets:
 
     Several reads, which the caller must let see one moment: a transaction.
     """
-    paths = reader.execute("SELECT number, path FROM fields ORDER BY number LIMIT ?", (MAX_FIELDS + 1,)).fetchall()
+    held = """SELECT number, path FROM fields WHERE EXISTS (SELECT 1 FROM postings WHERE field = number)
+        ORDER BY number LIMIT ?"""
+    paths = reader.execute(held, (MAX_FIELDS + 1,)).fetchall()
     first = {field: list(_first(reader, field, values + 1)) for field, _ in paths[:MAX_FIELDS]}
     counted: dict[int, list[FacetValue]] = {}
     left = COUNTED
@@ -47,9 +49,7 @@ def facets(reader: sqlite3.Connection, values: int) -> Facets:
             counted[field] = list(_most_frequent(reader, field, values + 1))
         left = max(0, left - postings)
     found = [
-        _facet(reader, field, path, counted.get(field, first[field]), values)
-        for field, path in paths[:MAX_FIELDS]
-        if _has(reader, field, "true")
+        _facet(reader, field, path, counted.get(field, first[field]), values) for field, path in paths[:MAX_FIELDS]
     ]
     return Facets(found, len(paths) <= MAX_FIELDS and not _has(reader, WHOLE, "true"))
 

@@ -97,6 +97,14 @@ def test_a_field_that_no_document_has_any_more_is_not_told_of() -> None:
         assert [one.field for one in facets(connection, 1).fields] == ["b"]
 
 
+def test_fields_that_no_document_has_any_more_leave_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_FIELDS", 2)
+    with corpus({"a": 1, "b": 2, "c": 3}, {"d": 4}) as connection:
+        connection.execute("DELETE FROM postings WHERE document = 1")
+        found = facets(connection, 1)
+    assert ([one.field for one in found.fields], found.complete) == (["d"], True)
+
+
 def test_there_may_be_more_fields_than_are_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_FIELDS", 2)
     with corpus({"a": 1}, {"b": 2}) as connection:
