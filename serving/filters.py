@@ -14,9 +14,8 @@ from functools import cached_property
 from typing import Any
 
 from serving.errors import Invalid
-from serving.json_body import is_unicode
+from serving.json_body import MAX_DEPTH, TOO_DEEP, is_too_deep, is_unicode
 
-MAX_DEPTH = 32
 MAX_CONDITIONS = 1000
 """Of a filter; each is a lookup, and an $in of any length is one."""
 ORDER: dict[str, Callable[[Any, Any], bool]] = {
@@ -142,7 +141,7 @@ def _conditions(where: Filter) -> int:
 
 def _filter(condition: Any, field: str, depth: int) -> Filter:
     if depth > MAX_DEPTH:
-        raise Invalid(f"nested deeper than {MAX_DEPTH}", field=field)
+        raise Invalid(TOO_DEEP, field=field)
     if not isinstance(condition, dict):
         raise Invalid("must be an object", field=field)
     if not condition and depth:
@@ -172,8 +171,8 @@ def _test(path: _Path, value: Any, field: str, depth: int) -> Filter:
 
 
 def _operator(path: _Path, name: str, operand: Any, field: str, depth: int) -> Filter:
-    if depth > MAX_DEPTH:
-        raise Invalid(f"nested deeper than {MAX_DEPTH}", field=field)
+    if depth > MAX_DEPTH or (name in ("$eq", "$in") and is_too_deep(operand)):
+        raise Invalid(TOO_DEEP, field=field)
     if name in ("$ne", "$nin"):
         return Not(_operator(path, "$eq" if name == "$ne" else "$in", operand, field, depth))
     if name == "$not":

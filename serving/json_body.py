@@ -16,6 +16,7 @@ import orjson
 from serving.errors import Malformed, TooLarge
 
 MAX_DEPTH = 32
+TOO_DEEP = f"nested deeper than {MAX_DEPTH}"
 MAX_CONTAINERS = 1_000_000
 """Lists and objects of a body: each takes two bytes there, and a hundred or two in memory."""
 LEAST, MOST = -(2**63), 2**64 - 1
@@ -107,18 +108,29 @@ def _read(body: bytes) -> Any:
 
 def unwritable(value: Any) -> str | None:
     """Why `value` can't be stored and given back as the same JSON, or None."""
-    level = [value]
-    for _ in range(MAX_DEPTH):
-        if not level:
-            return None
+    for depth, level in enumerate(_levels(value)):
+        if depth == MAX_DEPTH:
+            return TOO_DEEP
         if any(isinstance(one, float) and not math.isfinite(one) for one in level):
             return "numbers must be finite"
         if any(isinstance(one, int) and not LEAST <= one <= MOST for one in level):
             return f"integers must be {FITS}"
         if any(isinstance(one, str) and not is_unicode(one) for one in level):
             return "not valid Unicode: a lone surrogate"
+    return None
+
+
+def is_too_deep(value: Any) -> bool:
+    """Whether `value` is nested deeper than `MAX_DEPTH`: what calls itself for each level would fail somewhere."""
+    return any(depth == MAX_DEPTH for depth, _ in enumerate(_levels(value)))
+
+
+def _levels(value: Any) -> Iterator[list[Any]]:
+    """The value, what it holds, what that holds, and so on."""
+    level = [value]
+    while level:
+        yield level
         level = [child for one in level for child in _children(one)]
-    return f"nested deeper than {MAX_DEPTH}" if level else None
 
 
 def _children(value: Any) -> list[Any]:

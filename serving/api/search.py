@@ -53,6 +53,7 @@ async def search_named(body: CorpusSearchRequest, service: ServiceDep, request: 
 async def _search(service: Service, name: str, body: SearchRequest) -> Response:
     started = time.perf_counter()
     queries = _queries(body, service.settings.max_text_bytes)
+    where = compile_filter(body.filter) if body.filter else None
     wanted = Wanted(
         k=body.k,
         offset=body.offset,
@@ -61,7 +62,7 @@ async def _search(service: Service, name: str, body: SearchRequest) -> Response:
         fusion=body.fusion,
         alpha=body.alpha,
         exact=body.exact,
-        where=compile_filter(body.filter) if body.filter else None,
+        where=where,
         min_score=body.min_score,
         with_vector=body.with_vector,
         highlight=body.highlight,

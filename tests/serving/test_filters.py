@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from serving.errors import Invalid
 from serving.filters import MAX_CONDITIONS, compile_filter
+from serving.json_body import MAX_DEPTH
 
 BOOK = {
     "year": 2011,
@@ -112,6 +113,17 @@ def test_depth_is_bounded() -> None:
         deep = {"$not": deep}
     with pytest.raises(Invalid, match="nested deeper"):
         compile_filter({"a": deep})
+
+
+@pytest.mark.parametrize("test", ["$eq", "$ne", "$in", "$nin"])
+def test_no_value_is_nested_deeper_than_metadata_are(test: str) -> None:
+    value: Any = 1
+    for _ in range(MAX_DEPTH - 1):
+        value = [value]
+    assert compile_filter({"a": {test: value}})
+    for deeper in ([value], {"b": value}):
+        with pytest.raises(Invalid, match=rf"filter.b.\$not.\{test}: nested deeper"):
+            compile_filter({"b": {"$not": {test: deeper}}})
 
 
 def test_conditions_are_bounded_and_options_are_not() -> None:

@@ -280,6 +280,13 @@ def test_cursors_over_http(books: TestClient, refuses: Callable[..., None]) -> N
         refuses((422, "Validation", says), "POST", "/corpora/books/search", json=body)
 
 
+@pytest.mark.parametrize("others", ["", ', "cursor": "WyJ4IiwxLDEuMCwxXQ"'])
+def test_a_filter_nested_too_deep_is_named(books: TestClient, refuses: Callable[..., None], others: str) -> None:
+    body = f'{{"query": "a", "filter": {{"year": {"[" * 950}{"]" * 950}}}{others}}}'
+    sent = {"content": body, "headers": {"content-type": "application/json"}}
+    refuses((422, "Validation", "filter.year.$eq: nested"), "POST", "/corpora/books/search", **sent)
+
+
 @pytest.mark.parametrize(
     ("body", "others"),
     [
