@@ -94,8 +94,8 @@ async def delete(name: CorpusName, service: ServiceDep) -> None:
     """With every document in it; jobs that change it are cancelled. A damaged file is kept, under another name."""
     with suppress(Damaged):
         await service.library.on(lambda corpora: corpora.corpus(name), of=name)
-    await service.jobs.cancel_of(name)
-    await service.library.on(lambda corpora: corpora.drop(name), of=name)
+    async with service.jobs.leaving(name):
+        await service.library.on(lambda corpora: corpora.drop(name), of=name)
 
 
 def unknown(otherwise: ASGIApp) -> ASGIApp:

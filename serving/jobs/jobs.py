@@ -7,13 +7,14 @@ import logging
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from models.disk import make_folder
-from serving.errors import NotFound, Overloaded, ServiceError, going
+from serving.errors import Conflict, NotFound, Overloaded, ServiceError, going
 from serving.failpoints import reach
 from serving.jobs.changes import Changes, set_within
 from serving.jobs.idempotency import Answer, Keyed, Requests, note
@@ -81,6 +82,7 @@ class Jobs:
         """Uploads of these were on disk while nobody looked."""
         self._changes = Changes()
         self._submitting = asyncio.Lock()
+        self._leaving: list[str] = []
         self._started = self._stopped = False
         self._sweep()
 
@@ -121,6 +123,7 @@ class Jobs:
         `answered`: how a request with a key is answered, noted together with the job.
 
         Raises:
+            Conflict: the corpus is being deleted.
             Duplicate: the same is queued or running.
             Overloaded: too much is.
             Unhealthy: the server is shutting down.
@@ -129,6 +132,8 @@ class Jobs:
         async with self._submitting:
             if self._stopped:
                 raise going()
+            if corpus in self._leaving:
+                raise Conflict(f"corpus {corpus!r} is being deleted: ask again when it is gone")
             if same := next((job for job in self._unended.values() if job.digest == digest), None):
                 raise Duplicate(same.id)
             if len(self._unended) >= self._waiting:
@@ -184,15 +189,30 @@ class Jobs:
 
         Raises:
             NotFound: there is none.
+            Unhealthy: the server is shutting down, and the next one goes on with it.
         """
         await whole(self._cancel(await self.job(id)))
         return await self.job(id)
 
-    async def cancel_of(self, corpus: str) -> None:
-        """Stop whatever changes a corpus, or is to: nothing that was asked before comes to one that takes its name."""
-        for job in reversed(list(self._unended.values())):  # what waits, before what it waits for
-            if job.corpus == corpus and job.kind not in self._beside:
-                await whole(self._cancel(job))
+    @asynccontextmanager
+    async def leaving(self, corpus: str) -> AsyncIterator[None]:
+        """Around the end of a corpus: nothing that was asked of it before comes to one that takes its name.
+
+        Its jobs are stopped, but for those `beside` others that have begun, and none is queued meanwhile.
+
+        Raises:
+            Unhealthy: the server is shutting down, and the next one would go on with them.
+        """
+        async with self._submitting:  # what is being queued at this moment is stopped, too
+            self._leaving.append(corpus)
+        try:
+            for job in reversed(list(self._unended.values())):  # what waits, before what it waits for
+                begun = job.kind in self._beside and job.id in self._tasks
+                if job.corpus == corpus and not begun:
+                    await whole(self._cancel(job))
+            yield
+        finally:
+            self._leaving.remove(corpus)
 
     async def _cancel(self, job: Job) -> None:
         running = self._running.get(job.id)
@@ -201,7 +221,9 @@ class Jobs:
             if task := self._tasks.get(job.id):
                 task.cancel()
                 await asyncio.wait([task])
-            if job.id in self._unended and not self._stopped:
+            if job.id in self._unended:
+                if self._stopped:
+                    raise going()
                 await self._end(running.seen if running else job, "cancelled")
         finally:
             self._cancelled.discard(job.id)

@@ -16,6 +16,7 @@ from fastapi.testclient import TestClient
 
 from serving.app import create_app
 from serving.jobs import Requests
+from serving.open_corpora import OpenCorpora
 from serving.service import Service
 from serving.stores.failures import naming
 from serving.stores.sqlite import SqliteStore
@@ -170,6 +171,22 @@ def test_a_corpus_that_is_deleted_takes_its_jobs_along(client: TestClient) -> No
     assert [client.get(place).json()["state"] for place in places] == ["cancelled", "cancelled"]
     assert stored(client) == 0
     assert client.delete("/corpora/nope").status_code == 404
+
+
+def test_nothing_is_accepted_for_a_corpus_that_is_being_deleted(
+    client: TestClient, refuses: Refuses, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would come to the next one of that name: a deletion waits for a snapshot that is being made."""
+    drop = OpenCorpora.drop
+
+    def later(corpora: OpenCorpora, name: str) -> None:
+        refuses((409, "Conflict", "'c' is being deleted"), "POST", DOCUMENTS, content=lines(300), headers=NDJSON)
+        drop(corpora, name)
+
+    monkeypatch.setattr(OpenCorpora, "drop", later)
+    assert client.delete("/corpora/c").status_code == 204
+    assert client.put("/corpora/c").status_code == 201
+    client.post(DOCUMENTS, content=lines(300), headers=NDJSON).raise_for_status()
 
 
 def test_a_job_on_a_corpus_that_is_damaged_fails_and_says_why(

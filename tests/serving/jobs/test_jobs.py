@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import threading
 import time
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
 
-from serving.errors import Empty, NotFound, Overloaded, Unhealthy
+from serving.errors import Conflict, Empty, NotFound, Overloaded, Unhealthy
 from serving.jobs import Duplicate, Job, Jobs, Running
 from serving.jobs.job import MAX_ERRORS, Pace
 from serving.ports import StoreError
+from tests.conftest import PATIENCE
 from tests.serving.jobs.counting import KINDS, ended, run, state
 
 
@@ -286,12 +289,61 @@ def test_all_that_changes_a_corpus_is_cancelled(tmp_path: Path) -> None:
         running = await jobs.submit("count", "c", {"wait": 0})
         queued = await jobs.submit("count", "c", {"wait": 1})
         others = [await jobs.submit("count", "d", {"wait": 2}), await jobs.submit("beside", "c", {"wait": 2})]
-        await jobs.cancel_of("c")
+        async with jobs.leaving("c"):
+            with pytest.raises(Conflict, match="being deleted"):
+                await jobs.submit("count", "c", {"wait": 3})
+            await jobs.submit("count", "e", {"wait": 3})
+        await jobs.submit("count", "c", {"wait": 3})
         assert [(await jobs.job(job.id)).state for job in (running, queued)] == ["cancelled", "cancelled"]
         assert not (await jobs.job(queued.id)).started, "it never had its turn"
         for job in others:
             assert (await state(jobs, job.id, lambda job: job.done == 2)).state == "running"
         await jobs.stop()
+        jobs.close()
+
+    run(work)
+
+
+def test_what_is_being_queued_as_a_corpus_goes_is_cancelled_too(tmp_path: Path) -> None:
+    queueing, go_on = threading.Event(), threading.Event()
+
+    def accepting(_: Job) -> None:
+        queueing.set()
+        assert go_on.wait(PATIENCE)
+
+    async def work() -> None:
+        jobs = Jobs(tmp_path, KINDS, accepting=accepting)
+        jobs.start()
+        submitting = asyncio.create_task(jobs.submit("count", "c", {"wait": 0}))
+        await asyncio.to_thread(queueing.wait, PATIENCE)
+        async with asyncio.TaskGroup() as group:
+            leaving = group.create_task(entered(jobs.leaving("c")))
+            await asyncio.sleep(0)
+            assert not leaving.done()
+            go_on.set()
+        assert (await jobs.job((await submitting).id)).state == "cancelled"
+        await jobs.stop()
+        jobs.close()
+
+    async def entered(manager: AbstractAsyncContextManager[None]) -> None:
+        async with manager:
+            pass
+
+    run(work)
+
+
+def test_nothing_is_said_to_be_cancelled_that_the_next_server_goes_on_with(tmp_path: Path) -> None:
+    async def work() -> None:
+        jobs = Jobs(tmp_path, KINDS)
+        jobs.start()
+        job = await jobs.submit("count", "c", {"wait": 0})
+        await jobs.stop()
+        with pytest.raises(Unhealthy):
+            await jobs.cancel(job.id)
+        with pytest.raises(Unhealthy):
+            async with jobs.leaving("c"):
+                pytest.fail("its jobs would come to another")
+        assert not (await jobs.job(job.id)).ended
         jobs.close()
 
     run(work)
