@@ -166,12 +166,18 @@ def _corpus(corpus: Mapping[str, Any]) -> str:
 
 
 def _postprocess(run: Mapping[str, Any]) -> str:
-    """The command that fitted a transform, its corpus by name; nothing of a record that does not have all of it."""
+    """The command that fitted a transform; nothing of a record that does not have all of it.
+
+    Its corpus has its name above: where the files are is the reader's matter.
+    """
     match run:
         case {"postprocess": str(kind), "source": str(source), "params": dict(params), "seed": int(seed)}:
             settings = [word for name, value in params.items() for word in ("--set", f"{name}={value}")]
             words = ["python", "-m", "training", "postprocess", kind, source, "--out", "DIR"]
-            return f"To repeat it: `{shlex.join([*words, '--seed', str(seed), *settings])}`"
+            for name in ("pooling", "max_length"):  # earlier records have neither
+                words += [f"--{name.replace('_', '-')}", str(run[name])] if name in run else []
+            fitted = f"To repeat it: `{shlex.join([*words, '--seed', str(seed), *settings])}`"
+            return f"{fitted}, `--corpus` being the files of its corpus, where it has not the default one."
     return ""
 
 

@@ -67,14 +67,25 @@ class Corpus:
         self.census = _census(read(), name, held_out)
 
     def batches_per_epoch(self, size: int, *, least: int = 1) -> int:
-        """Batches of `size` sentences in one pass, with a smaller last one if it has at least `least`."""
+        """Batches of `size` sentences in one pass, with a smaller last one if it has at least `least`.
+
+        Raises:
+            CorpusError: there is none.
+        """
         whole, rest = divmod(self.census.sentences, size)
+        if not whole and rest < least:
+            raise CorpusError(
+                f"{self.name}: {rest} different sentences to train on, and {least} are needed for a batch"
+            )
         return whole + (rest >= least)
 
     def batches(self, size: int, *, seed: int, start: int = 0, least: int = 1) -> Iterator[list[str]]:
         """Shuffled batches of `size` sentences without end, epoch after epoch, from batch `start` on.
 
         The order depends on `seed` and the epoch alone, so `start` takes up a run exactly where it was left.
+
+        Raises:
+            CorpusError: there is none, or the corpus is not what it was.
         """
         per_epoch = self.batches_per_epoch(size, least=least)
         epoch, skip = divmod(start, per_epoch)
@@ -91,18 +102,24 @@ class Corpus:
             if sentence and key > self.census.threshold and key not in seen:
                 seen.add(key)
                 yield sentence
+        if len(seen) != self.census.sentences:
+            counts = f"{len(seen)} different sentences to train on where it had {self.census.sentences}"
+            raise CorpusError(f"{self.name}: has changed since it was first read: {counts}")
 
 
 def open_corpus(files: Sequence[str], *, held_out: int = HELD_OUT) -> Corpus:
     """The sentences of text files (plain, .gz or .xz; one a line), or of CPython's documentation if none is given.
 
     Raises:
-        CorpusError: a file is missing, damaged or not UTF-8, or there are too few sentences.
+        CorpusError: a file is missing, damaged, not UTF-8 or a pipe, or there are too few sentences.
     """
     if not files:
         sentences = list(documentation())  # a megabyte, and every pass over its sources would take seconds
         return Corpus(lambda: sentences, name="python-docs", held_out=held_out)
     paths = [Path(file) for file in files]
+    for path in paths:
+        if path.exists() and not (path.is_file() or path.is_dir()):
+            raise CorpusError(f"{path}: must be a file: what can be read once has no second epoch")
     return Corpus(lambda: lines(paths), name=" ".join(files), held_out=held_out)
 
 

@@ -110,6 +110,8 @@ def test_a_fitted_transform_is_repeated_by_its_command() -> None:
     run = {"postprocess": "whitening", "source": "my encoder", "params": {"dims": 16}, "seed": 3}
     command = "python -m training postprocess whitening 'my encoder' --out DIR --seed 3 --set dims=16"
     assert command in _card(run=run, transform={"kind": "affine"}).text
+    pooled = command.replace("--seed", "--pooling cls --max-length 16 --seed")
+    assert pooled in _card(run={**run, "pooling": "cls", "max_length": 16}, transform={"kind": "affine"}).text
 
 
 @pytest.mark.parametrize("lost", ["source", "params", "seed"])

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gzip
 import lzma
+import os
 from collections import Counter
 from itertools import islice, pairwise
 from pathlib import Path
@@ -154,6 +155,34 @@ def test_a_missing_file_and_a_folder_are_named(tmp_path: Path) -> None:
         open_corpus([str(tmp_path / "nowhere.txt")])
     with pytest.raises(CorpusError, match="directory"):
         open_corpus([str(tmp_path)])
+
+
+def test_what_can_be_read_only_once_is_refused(tmp_path: Path) -> None:
+    """Its second epoch would have no sentences, and the wait for one no end."""
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(CorpusError, match="pipe: must be a file"):
+        open_corpus([str(tmp_path / "pipe")])
+
+
+@pytest.mark.parametrize("now", [[], LINES[:49], [*LINES, "another"]])
+def test_a_corpus_that_changes_while_it_is_trained_on_is_named(tmp_path: Path, now: list[str]) -> None:
+    file = tmp_path / "lines.txt"
+    file.write_text("\n".join(LINES))
+    batches = open_corpus([str(file)], held_out=0).batches(25, seed=0)
+    for _ in range(3):  # the second epoch has been begun
+        next(batches)
+    file.write_text("\n".join(now))
+    next(batches)
+    with pytest.raises(CorpusError, match=rf"lines\.txt: has changed .* {len(now)} different .* it had 50"):
+        next(batches)
+
+
+def test_where_processes_would_have_no_sentence_there_is_no_batch() -> None:
+    corpus = corpus_of(LINES[:3])
+    assert next(corpus.batches(8, seed=0, least=3))
+    for asks in (lambda: corpus.batches_per_epoch(8, least=4), lambda: next(corpus.batches(8, seed=0, least=4))):
+        with pytest.raises(CorpusError, match="3 different sentences to train on, and 4 are needed"):
+            asks()
 
 
 @pytest.mark.parametrize(

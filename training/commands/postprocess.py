@@ -63,7 +63,7 @@ def postprocess(options: argparse.Namespace) -> int:
         name=options.out.resolve().name,
         backbone=origin.backbone if origin else options.source,
         objective=origin.objective if origin else None,
-        run=_record(options, params, corpus, fitted),
+        run=_record(options, encoder, params, corpus, fitted),
         scores=spearman(scores),
         citations=[chosen.citation],
     )
@@ -91,10 +91,14 @@ def _manifest(source: Path) -> Manifest | None:
     return bundle.load(source).manifest if (source / bundle.MANIFEST).is_file() else None
 
 
-def _record(options: argparse.Namespace, params: Any, corpus: Corpus, fitted: Fitted) -> dict[str, Any]:
+def _record(
+    options: argparse.Namespace, encoder: Encoder, params: Any, corpus: Corpus, fitted: Fitted
+) -> dict[str, Any]:
     return {
         "postprocess": options.name,
         "source": options.source,
+        "pooling": encoder.pooling,
+        "max_length": encoder.max_length,
         "params": asdict(params),
         "seed": options.seed,
         "corpus": {"name": corpus.name, **counts(corpus.census)},

@@ -12,7 +12,6 @@ from models.disk import write_whole
 from models.encoder import Encoder
 from training import record, run
 from training.config import RunConfig
-from training.corpus import Census
 from training.devices import Devices
 from training.environment import environment
 from training.publish import Outcome, counts
@@ -49,7 +48,7 @@ def carry_out(folder: Path, stream: TextIO) -> None:
             config = _placed(trial, folder, stream)
             outcome = run.fit(config, stream, resume=record.begun(folder / RECORD))
             trained, encoder = _trained(outcome, config), outcome.encoder
-            steps = _seconds_of_steps(folder / RECORD / record.METRICS, outcome.census, config)
+            steps = _seconds_of_steps(folder / RECORD / record.METRICS, outcome.census.sentences, config.batch_size)
         began = time.perf_counter()
         judgement = judge(encoder.to(Devices(trial.config.device).device), given, stream)
         judgement.keep(folder)
@@ -95,8 +94,10 @@ def _trained(outcome: Outcome, config: RunConfig) -> dict[str, Any]:
     }
 
 
-def _seconds_of_steps(metrics: Path, census: Census, config: RunConfig) -> float:
+def _seconds_of_steps(metrics: Path, sentences: int, batch_size: int) -> float:
     """Of all steps, in however many attempts they were taken: sentences over sentences a second."""
-    size = min(config.batch_size, census.sentences)
+    whole, rest = divmod(sentences, batch_size)
+    epoch = [batch_size] * whole + [rest] * bool(rest)
     lines = map(json.loads, metrics.read_text(encoding="utf-8").splitlines())
-    return float(sum(size / line["sentences_per_s"] for line in lines if line["kind"] == "train"))
+    steps = (line for line in lines if line["kind"] == "train")
+    return float(sum(epoch[(line["step"] - 1) % len(epoch)] / line["sentences_per_s"] for line in steps))

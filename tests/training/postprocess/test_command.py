@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -34,6 +36,11 @@ def test_it_leaves_a_bundle_and_says_what_was_fitted(
     assert run["seed"] == 5
     assert run["corpus"]["sentences"] == run["fitted"]["sentences"] == 240
     assert Encoder.load(out).dim == 12
+
+    (repeat,) = re.findall("To repeat it: `(.*)`, `--corpus`", (out / bundle.CARD).read_text())
+    words = shlex.split(repeat.replace("DIR", str(tmp_path / "again")))
+    assert call(*words[words.index("postprocess") + 1 :], "--corpus", str(corpus_file)) == 0
+    assert bundle.load(tmp_path / "again").manifest.fingerprint == manifest.fingerprint
 
 
 def test_a_bundle_keeps_its_backbone_and_objective_and_is_not_post_processed_twice(

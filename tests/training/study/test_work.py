@@ -25,7 +25,7 @@ from training.study.description import Study
 from training.study.judgement import COSINES, COSINES_FILE, GOLDS, TRANSFER_FILE, judge
 from training.study.results import RESULT, TRIAL, folder_of
 from training.study.trial import StudyError, Trial
-from training.study.work import RECORD, SHARES, TEACHERS, carry_out
+from training.study.work import RECORD, SHARES, TEACHERS, _seconds_of_steps, carry_out
 from training.teacher import plan
 
 MakeStudy = Callable[..., Path]
@@ -193,3 +193,11 @@ def test_broken_cosines_are_named(make_study: MakeStudy, tmp_path: Path) -> None
     np.savez(file, other=np.zeros(1))
     with pytest.raises(StudyError, match="other: unknown"):
         kept(file, COSINES, GOLDS)
+
+
+def test_the_last_batch_of_an_epoch_takes_the_time_of_the_sentences_that_it_has(tmp_path: Path) -> None:
+    """7 sentences in batches of 3: a second for 3 of them, a fifth for one."""
+    lines = [{"kind": "evaluation", "step": 0}]
+    lines += [{"kind": "train", "step": step, "sentences_per_s": 3 if step % 3 else 5} for step in (1, 2, 3, 4, 6)]
+    (tmp_path / METRICS).write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    assert _seconds_of_steps(tmp_path / METRICS, sentences=7, batch_size=3) == pytest.approx(3.4)
