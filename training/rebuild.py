@@ -152,7 +152,7 @@ def _ingredient(trial: Trial, folder: Path, stream: TextIO) -> Path:
     else:
         print(f"{trial.title}: {config.out}", file=stream, flush=True)
         publish(config, run.fit(config, stream, resume=record.begun(Path(config.run))), {})
-        drop_checkpoints(Path(config.run))
+    drop_checkpoints(Path(config.run))
     return Path(config.out)
 
 

@@ -39,6 +39,7 @@ def carry_out(folder: Path, stream: TextIO) -> None:
     trial = _described(folder / TRIAL)
     with occupying(folder):
         if finished(folder):
+            drop_checkpoints(folder / RECORD)  # who was killed between the two left them
             return
         given = material(trial)
         if trial.untrained:

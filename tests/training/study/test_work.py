@@ -65,7 +65,9 @@ def test_a_run_leaves_its_result_and_no_weights(make_study: MakeStudy, stsb_data
     assert not list(folder.rglob("*.safetensors")) and not list(folder.rglob("*.onnx"))
 
     written = (folder / RESULT).stat().st_mtime_ns
+    (folder / RECORD / "left.safetensors").touch()  # by who was killed after the result
     assert worked(trial, tmp_path)[1] == "" and (folder / RESULT).stat().st_mtime_ns == written, "not repeated"
+    assert not list(folder.rglob("*.safetensors"))
 
 
 def test_a_tasks_kept_cosines_and_golds_are_of_the_same_pairs_in_all_its_subsets(tiny_backbone: Path) -> None:
