@@ -91,7 +91,7 @@ async def fields(
 
 @router.delete("/corpora/{name}", status_code=204, summary="Delete a corpus")
 async def delete(name: CorpusName, service: ServiceDep) -> None:
-    """With every document in it; jobs that change it are cancelled. A damaged file is kept, under another name."""
+    """With every document in it; its jobs are cancelled. A damaged file is kept, under another name."""
     with suppress(Damaged):
         await service.library.on(lambda corpora: corpora.corpus(name), of=name)
     async with service.jobs.leaving(name):
