@@ -83,7 +83,8 @@ class Corpora:
     ) -> bool:
         """Create whole, `content` included, or take over what is given if it exists; whether it was created.
 
-        A new one without content is for `encoder`, if one is given; else for that of its first document.
+        One that is no encoder's yet, and without content, is for `encoder`, if one is given; else for that of its first
+        document.
 
         Raises:
             Conflict: it is there, and not for `encoder`, or its documents' words are compared otherwise.

@@ -57,8 +57,6 @@ class OpenCorpora:
         if encoder:
             corpus = replace(corpus, fingerprint=encoder.fingerprint, dim=encoder.dim)
         with self._naming:
-            if encoder and name in self._open and self._store.corpus(name).fingerprint != encoder.fingerprint:
-                raise Conflict(f"corpus {name!r} is not for {encoder.name!r}: POST /corpora/{name}/reembed moves it")
             created = self._store.create(corpus, content)
             if created:
                 self._open[name] = self._opened(name)

@@ -35,8 +35,8 @@ async def create(
     """201 when it is new, else 200; what is given replaces the description and recall target it had. Another stemming
     is a 409 once it holds documents.
 
-    Texts and queries of a new one are embedded by `model`. 409 where it is there, and another one's, and where it is
-    deleted at the same moment.
+    Texts and queries are embedded by `model`, if nothing has embedded them yet. 409 where it is another one's, and
+    where it is deleted at the same moment.
     """
     wanted = body or CorpusRequest()
     encoder = service.encoders.asked_for(wanted.model).model.manifest if wanted.model is not None else None

@@ -43,8 +43,8 @@ class Store(Protocol):
 
     def create(self, corpus: Corpus, content: Content | None = None) -> bool:
         """Create with all of `content` or not at all. An existing corpus only takes over the description, recall
-        target and stemming that are not None, all or none, and False is returned: `Conflict` if it holds documents
-        whose words are compared otherwise.
+        target and stemming that are not None, and the fingerprint if it has none, all or none, and False is returned:
+        `Conflict` if it has another one, or holds documents whose words are compared otherwise.
         """
 
     def corpus(self, name: str) -> Corpus:

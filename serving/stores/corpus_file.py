@@ -38,7 +38,7 @@ from serving.stores.matching import matching
 from serving.stores.migrations import check_ours, mark, migrate
 from serving.stores.vectors import Table
 from serving.stores.verification import verify
-from serving.stores.writing import attempt, create, stem
+from serving.stores.writing import attempt, create, promise, stem
 
 _GIVEN_BACK = 1024
 """Pages that are given back to the disk in one step, between which others write."""
@@ -100,11 +100,13 @@ class CorpusFile:
 
     def describe(self, wanted: Corpus) -> None:
         """Take over what is not None, see `Store.create`."""
-        if (wanted.description, wanted.recall_target, wanted.stemming) == (None, None, None):
+        if (wanted.description, wanted.recall_target, wanted.stemming, wanted.fingerprint) == (None, None, None, None):
             return
         with self._connections.writing() as writer:
             if wanted.stemming is not None:
                 stem(writer, wanted.stemming)
+            if wanted.fingerprint is not None:
+                promise(writer, wanted)
             writer.execute(
                 "UPDATE corpora SET description = coalesce(?, description), recall_target = coalesce(?, recall_target)",
                 (wanted.description, wanted.recall_target),

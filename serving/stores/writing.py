@@ -114,6 +114,19 @@ def _put(writer: sqlite3.Connection, content: Content) -> Change:
     return Change(removed, added, content.vectors)
 
 
+def promise(writer: sqlite3.Connection, wanted: Corpus) -> None:
+    """A corpus that is no encoder's yet is to be that of `wanted`.
+
+    Raises:
+        Conflict: it is another's.
+    """
+    ((bound,),) = writer.execute("SELECT fingerprint FROM corpora")
+    if bound is None:
+        writer.execute("UPDATE corpora SET fingerprint = ?, dim = ?", (wanted.fingerprint, wanted.dim))
+    elif bound != wanted.fingerprint:
+        raise Conflict(f"corpus {wanted.name!r} is another encoder's: POST /corpora/{wanted.name}/reembed moves it")
+
+
 def _bind(writer: sqlite3.Connection, content: Content) -> None:
     """A corpus without documents is of whatever encoder comes; then of no other."""
     dim = content.vectors.shape[1]

@@ -218,10 +218,22 @@ def test_a_corpus_of_another_encoder_is_told_how_it_moves(pair: TestClient, docu
         pair.post("/corpora/c/documents", json={"documents": documents}).raise_for_status()
     refused = pair.put("/corpora/c", json={"model": "turned"})
     assert refused.status_code == 409
-    assert "'c' is not for 'turned': POST /corpora/c/reembed moves it" in refused.json()["error"]
+    assert "'c' is another encoder's: POST /corpora/c/reembed moves it" in refused.json()["error"]
     job = ended(pair, pair.post("/corpora/c/reembed", json={"model": "turned"}))
     assert (job["state"], job["done"], job["total"]) == ("succeeded", len(documents), len(documents))
     assert pair.put("/corpora/c", json={"model": "turned"}).status_code == 200
+
+
+def test_a_corpus_that_is_nobody_s_yet_is_for_whom_it_is_asked_for(pair: TestClient) -> None:
+    assert pair.put("/corpora/c").json()["fingerprint"] is None
+    bound = pair.put("/corpora/c", json={"model": "turned"})
+    assert (bound.status_code, pair.get("/corpora/c").json()) == (200, bound.json())
+    assert pair.put("/corpora/c", json={"model": "turned"}).json() == bound.json()
+    assert pair.put("/corpora/c", json={"model": "fake", "description": "other"}).status_code == 409
+    assert pair.get("/corpora/c").json() == bound.json(), "all or none"
+    pair.post("/corpora/c/documents", json={"documents": DOCUMENTS}).raise_for_status()
+    filled = pair.get("/corpora/c").json()
+    assert (filled["fingerprint"], filled["documents"]) == (bound.json()["fingerprint"], len(DOCUMENTS))
 
 
 @pytest.mark.parametrize("work", ["search", "put"])
