@@ -130,9 +130,9 @@ def _export(arguments: argparse.Namespace) -> None:
 
 def _origin(arguments: argparse.Namespace, encoder: Encoder) -> dict[str, Any]:
     """What the manifest says of where the encoder came from; a bundle exported again keeps its history."""
-    if not (Path(arguments.source) / bundle.MANIFEST).is_file():
+    before = sources.local_bundle(arguments.source)
+    if before is None:
         return {"name": arguments.name or arguments.out.name, "backbone": arguments.source}
-    before = bundle.load(Path(arguments.source))
     said = before.manifest
     same = (encoder.pooling, encoder.max_length) == (said.pooling, said.max_length)
     kept = {key: getattr(said, key) for key in ("backbone", "objective", "run")}

@@ -20,6 +20,7 @@ from models.errors import Refused
 
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
+CONFIG = "config.json"
 ONNX = "onnx/model.onnx"
 FP32 = "fp32"
 """The precision of `ONNX`; a graph of another one is `onnx/model_<precision>.onnx`."""
@@ -121,8 +122,7 @@ class Bundle:
         Raises:
             BundleError: they are no list of widths.
         """
-        file = self.folder / "config.json"
-        config = json.loads(file.read_text(encoding="utf-8"))
+        file, config = self.folder / CONFIG, _config(self.folder)
         if widths := config.get("matryoshka_dimensions"):
             if not (
                 isinstance(widths, list)
@@ -212,11 +212,13 @@ def fingerprint(folder: Path, manifest: Manifest) -> str:
     """A hash of all that decides the vectors: weights, architecture, tokenizer, pooling, length, transform.
 
     Not of the ONNX bytes or the name: exporting the same encoder again must not cost anyone a re-embedding.
+
+    Raises:
+        BundleError: `config.json` is no object of JSON.
     """
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     decides = {
         "weights": manifest.files["model.safetensors"],
-        "config": {key: value for key, value in config.items() if key not in VOLATILE_CONFIG},
+        "config": {key: value for key, value in _config(folder).items() if key not in VOLATILE_CONFIG},
         "tokenizer": manifest.files[TOKENIZER],
         "pooling": manifest.pooling,
         "max_length": manifest.max_length,
@@ -224,6 +226,17 @@ def fingerprint(folder: Path, manifest: Manifest) -> str:
     if manifest.transform is not None:
         decides["transform"] = {**manifest.transform, "weights": manifest.files[TRANSFORM]}
     return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()
+
+
+def _config(folder: Path) -> dict[str, Any]:
+    file = folder / CONFIG
+    try:
+        config = json.loads(file.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise BundleError(f"{file}: not JSON ({error})") from error
+    if not isinstance(config, dict):
+        raise BundleError(f"{file}: not an object")
+    return config
 
 
 def sha256(file: Path) -> str:
@@ -271,7 +284,7 @@ def parse_manifest(content: bytes, file: str) -> Manifest:
 
 def _check(manifest: Manifest) -> None:
     """That the fields, each of which is what it has to be, fit each other."""
-    for path in (TOKENIZER, "config.json", "model.safetensors", ONNX):
+    for path in (TOKENIZER, CONFIG, "model.safetensors", ONNX):
         if path not in manifest.files:
             raise BundleError(f"does not list {path}")
     if (TRANSFORM in manifest.files) != (manifest.transform is not None):

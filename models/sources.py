@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 from pathlib import Path
 
-from models.bundle import sha256
+from models.bundle import MANIFEST, Bundle, load, sha256
 from models.errors import Refused
 
 MINILM = "minilm"
@@ -42,7 +42,7 @@ def local(name: str) -> Path | None:
     """
     if name == MINILM:
         return None
-    folder = Path(name).expanduser()
+    folder = _path(name)
     if folder.is_dir():
         if not (folder / "config.json").is_file():
             raise SourceError(f"{folder}: no config.json, so this is not the folder of an encoder")
@@ -52,11 +52,22 @@ def local(name: str) -> Path | None:
     return None
 
 
+def local_bundle(name: str) -> Bundle | None:
+    """The bundle that `name` is the path of; None of `minilm`, of a hub id and of a folder that is none.
+
+    Raises:
+        SourceError: there is no such folder, or not of an encoder.
+        BundleError: it is a damaged one.
+    """
+    folder = local(name)
+    return load(folder) if folder and (folder / MANIFEST).is_file() else None
+
+
 def hub_id(name: str) -> str | None:
     """The id on the hub of what `resolve` finds under this name; None for a folder."""
     if name == MINILM:
         return MINILM_ID
-    return None if Path(name).expanduser().is_dir() else name
+    return None if _path(name).is_dir() else name
 
 
 def minilm() -> Path:
@@ -94,3 +105,10 @@ def _from_hub(name: str) -> Path:
         if (folder / "config.json").is_file() and any(folder.glob("model*.safetensors")):
             return folder
     raise SourceError(f"{name!r}: neither a folder, nor whole in the local hub cache, nor to be had from the hub")
+
+
+def _path(name: str) -> Path:
+    try:
+        return Path(name).expanduser()
+    except RuntimeError as error:
+        raise SourceError(f"{name}: {error}") from error

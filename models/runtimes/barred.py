@@ -24,6 +24,6 @@ def barred(bundle: Bundle) -> dict[Pair, str]:
     try:
         rows = json.loads(file.read_text(encoding="utf-8"))["measured"]
         found = {Pair(row["runtime"], row["precision"]): row.get("barred") for row in rows}
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise BundleError(f"{file}: not a table of engines ({type(error).__name__}: {error})") from error
     return {pair: str(why) for pair, why in found.items() if why is not None}

@@ -195,6 +195,18 @@ def test_a_bundle_whose_int8_range_is_none_is_refused(copy: Path) -> None:
         _ = opened.int8_limit
 
 
+@pytest.mark.parametrize(
+    ("config", "says"), [("[]", "not an object"), ("{", "not JSON"), ("[" * 100_000, "not JSON"), ("\xff", "not JSON")]
+)
+def test_a_configuration_that_is_none_is_named_though_its_hash_is_right(copy: Path, config: str, says: str) -> None:
+    opened = bundle.load(copy)
+    (copy / "config.json").write_bytes(config.encode("latin-1"))
+    _edit_manifest(copy, lambda said: said["files"].update({"config.json": bundle.sha256(copy / "config.json")}))  # type: ignore[attr-defined]
+    for read in (lambda: bundle.load(copy), lambda: opened.matryoshka):
+        with pytest.raises(BundleError, match=rf"config\.json: {says}"):
+            read()
+
+
 def test_an_encoder_says_whether_it_was_trained_to_be_cut(copy: Path) -> None:
     config = json.loads((copy / "config.json").read_text())
     assert 16 not in bundle.load(copy).matryoshka

@@ -1,13 +1,17 @@
 from __future__ import annotations
 
+import shutil
+from argparse import Namespace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from models import sources
+from models.__main__ import _origin
+from models.bundle import load
 from models.encoder import Encoder
-from models.sources import SourceError, resolve
+from models.sources import SourceError, hub_id, local_bundle, resolve
 
 
 def test_minilm_is_the_published_encoder_with_its_own_pooling_and_length() -> None:
@@ -39,6 +43,25 @@ def test_a_folder_without_an_encoder_and_no_folder(tmp_path: Path) -> None:
         resolve(str(tmp_path))
     with pytest.raises(SourceError, match="no such folder"):
         resolve(str(tmp_path / "nowhere"))
+
+
+def test_minilm_is_the_package_s_whatever_lies_in_the_folder(
+    tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else its weights would be said to have the other one's history."""
+    shutil.copytree(tiny_bundle, tmp_path / "minilm")
+    monkeypatch.chdir(tmp_path)
+    assert local_bundle("minilm") is None and local_bundle("somebody/something") is None
+    (opened,) = [one for one in [local_bundle("./minilm")] if one]
+    assert opened.manifest == load(tiny_bundle).manifest
+    arguments = Namespace(source="minilm", name=None, out=Path("out"))
+    assert _origin(arguments, Encoder.load(tiny_bundle)) == {"name": "out", "backbone": "minilm"}
+
+
+def test_the_home_of_nobody_is_named() -> None:
+    for asked in (resolve, local_bundle, hub_id):
+        with pytest.raises(SourceError, match=r"^~nobody-of-that-name/x: "):
+            asked("~nobody-of-that-name/x")
 
 
 def test_the_hubs_local_cache_is_used_without_a_network(

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from models import bundle
-from models.bundle import Manifest
 from models.encoder import Encoder
 from models.export import export
 from models.pooling import POOLINGS
+from models.sources import local_bundle
 from training.config import LEAST_LENGTH, ConfigError
 from training.corpus import Corpus, open_corpus
 from training.environment import environment
@@ -49,7 +49,8 @@ def postprocess(options: argparse.Namespace) -> int:
     params = _overridden(chosen.params, options.set)
     tasks = _tasks(options.eval_data) if options.eval_data else {}
     corpus = open_corpus(options.corpus, held_out=0)
-    origin = _manifest(Path(options.source))
+    before = local_bundle(options.source)
+    origin = before.manifest if before else None
     encoder = Encoder.load(options.source, pooling=options.pooling, max_length=options.max_length)
     encoder.to(pick_device("auto"))
     fitted = chosen.apply(encoder, corpus, params, seed=options.seed, stream=sys.stderr)
@@ -84,11 +85,6 @@ def _tasks(data: Path) -> dict[str, Subsets]:
     if tasks := sts_tasks(data):
         return tasks
     raise DataError(f"{data}: holds none of {', '.join(STS_TASKS)}")
-
-
-def _manifest(source: Path) -> Manifest | None:
-    """What the source says of itself if it is a bundle."""
-    return bundle.load(source).manifest if (source / bundle.MANIFEST).is_file() else None
 
 
 def _record(

@@ -24,7 +24,10 @@ DRAFT = ".draft"
 def default_folder(environment: Mapping[str, str] = os.environ) -> Path:
     """`$ISOSPHERE_DATA`, else `isosphere/data` in the user's cache (`$XDG_CACHE_HOME`, else `~/.cache`)."""
     if chosen := environment.get("ISOSPHERE_DATA"):
-        return Path(chosen).expanduser()
+        try:
+            return Path(chosen).expanduser()
+        except RuntimeError as error:
+            raise DataError(f"ISOSPHERE_DATA={chosen}: {error}") from error
     cache = Path(environment.get("XDG_CACHE_HOME", ""))
     return (cache if cache.is_absolute() else Path.home() / ".cache") / "isosphere" / "data"
 

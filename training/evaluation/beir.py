@@ -13,6 +13,8 @@ from training.evaluation.pairs import DataError, lines
 
 FOLDER = "retrieval"
 """Of the collections, in a folder of evaluation data."""
+TEST = "test"
+"""The part of a collection that its name alone means."""
 
 HEADER = "query-id\tcorpus-id\tscore"
 
@@ -36,7 +38,7 @@ def collections(data: Path) -> dict[str, Path]:
 def part(name: str) -> tuple[str, str]:
     """A collection and which of its queries: `scifact:train` are those for training, `scifact` those of its test."""
     collection, _, split = name.partition(":")
-    return collection, split or "test"
+    return collection, split or TEST
 
 
 def files(split: str) -> tuple[str, str, str]:
@@ -58,7 +60,7 @@ def find(data: Path, name: str) -> Collection:
     return load(known[collection], split)
 
 
-def load(folder: Path, split: str = "test") -> Collection:
+def load(folder: Path, split: str = TEST) -> Collection:
     """What the `files` of a part hold; a document is its title, a space, its text.
 
     Raises:
@@ -82,7 +84,7 @@ def load(folder: Path, split: str = "test") -> Collection:
     return Collection(documents, {query: text for query, text in queries.items() if query in judgements}, judgements)
 
 
-def save(collection: Collection, folder: Path, split: str = "test") -> None:
+def save(collection: Collection, folder: Path, split: str = TEST) -> None:
     """Writes what `load` reads; each file at once, the judgements last.
 
     Raises:

@@ -11,14 +11,14 @@ from typing import Any
 import torch
 
 from models import bundle, cpus
-from models.bundle import FP32, MANIFEST
+from models.bundle import FP32, MANIFEST, Bundle
 from models.encoder import Encoder
 from models.errors import Refused
 from models.graph import Graph
 from models.runtimes import REFERENCE, Pair, available
 from models.runtimes.base import Options, RuntimeUnavailable, first_line
 from models.runtimes.choice import candidates
-from models.sources import resolve
+from models.sources import local_bundle, resolve
 from training.evaluation.beir import Collection
 from training.evaluation.server import Server
 from training.evaluation.vectors import Encode
@@ -82,16 +82,15 @@ def subject(
         if pooling or by_torch or engine or precision:
             raise SubjectError(f"{source}: a server has its own pooling, engine and precision")
         return _served(Server(source, key=key))
-    folder = Path(source)
-    if (folder / MANIFEST).is_file() and not (by_torch or pooling):
-        return _exported(folder, engine, precision)
+    if not (by_torch or pooling) and (opened := local_bundle(source)):
+        return _exported(opened, engine, precision)
     if engine:
         raise SubjectError(f"{source}: torch judges it, so there is no engine {engine} to be chosen")
     return _by_torch(source, pooling, precision or FP32)
 
 
-def _exported(folder: Path, engine: str | None, precision: str | None) -> Subject:
-    opened = bundle.load(folder)
+def _exported(opened: Bundle, engine: str | None, precision: str | None) -> Subject:
+    folder = opened.folder
     options = Options("cpu", cpus.available())
     try:
         pair = candidates(opened, options, runtime=engine, precision=precision or FP32)[0]
@@ -142,7 +141,7 @@ def _called(runtime: str, precision: str) -> str:
     return precision if runtime in (REFERENCE.runtime, "torch") else str(Pair(runtime, precision))
 
 
-def _file(opened: bundle.Bundle, precision: str) -> Path:
+def _file(opened: Bundle, precision: str) -> Path:
     """Of a precision that has none of its own, the one that a runtime makes it of."""
     return opened.graphs.get(precision, opened.onnx)
 

@@ -12,6 +12,7 @@ from typing import Any
 from models import cpus
 from models.bundle import ENGINES, FP32, GOLDEN_COSINE, Bundle
 from models.runtimes import REFERENCE, Pair, cache
+from models.runtimes.barred import barred
 from models.runtimes.base import Options, first_line
 from models.runtimes.choice import Choice, fastest, keep
 from models.runtimes.measurement import Clock, Measured, Open, compared, graphs, probes, told
@@ -74,14 +75,20 @@ class Engines:
         slow = [engine.measured.precision for engine in self.engines if not engine.kept]
         return [candidate.graphs[precision].relative_to(candidate.folder).as_posix() for precision in slow]
 
-    def documents(self) -> dict[str, bytes]:
-        """The table of engines as `models.runtimes` reads it, by its name in the bundle; none where there is none."""
+    def documents(self, candidate: Bundle) -> dict[str, bytes]:
+        """The table of engines as `models.runtimes` reads it, by its name in the bundle; none where there is none.
+
+        What another machine barred of the candidate, and this one could not judge, stays barred.
+        """
         kept = [engine for engine in self.engines if engine.kept]
         if not kept:
             return {}
         measured = [engine.measured for engine in kept]
         choice = Choice(fastest(measured, among=[row.pair for row in measured]), measured)
         rows = [engine.to_json() | row for engine, row in zip(kept, choice.table(), strict=True)]
+        judged = {engine.measured.pair for engine in self.engines}
+        before = {pair: why for pair, why in barred(candidate).items() if pair not in judged}
+        rows += [{**pair._asdict(), "barred": why} for pair, why in before.items()]
         content = {"host": cache.host(self.machine.options), "measured": rows}
         return {ENGINES: (json.dumps(content, ensure_ascii=False, indent=1, allow_nan=False) + "\n").encode()}
 

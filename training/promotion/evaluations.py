@@ -76,7 +76,7 @@ def _read(file: Path) -> list[Evaluation]:
         content = json.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise PromotionError(f"{file}: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise PromotionError(f"{file}: not JSON ({error})") from error
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise PromotionError(f"{file}: not an evaluation of format {FORMAT}")

@@ -104,7 +104,7 @@ def _serve(
     served = kept(place, decision.incumbent, incumbent)
     name = place.free_name(candidate.manifest.fingerprint[:SHORT])
     decision = replace(decision, incumbent=served, copy=name)
-    added = _report(candidate, attached, decision) | _card(candidate, scores) | engines.documents()
+    added = _report(candidate, attached, decision) | _card(candidate, scores) | engines.documents(candidate)
     made = copy(candidate, place.copies / name, dropped=engines.dropped(candidate), added=added, scores=scores)
     engines.remember(made)
     place.point(name)

@@ -155,7 +155,8 @@ class Searched:
             DataError: it is missing or broken.
         """
         self._collection = beir.find(data, name)
-        self.metric = f"{name} {NDCG10}"
+        collection, split = beir.part(name)
+        self.metric = f"{collection if split == beir.TEST else name} {NDCG10}"  # its test has two names
         self.named: str | None = self.metric
         self.sample = _hash([[*part.items()] for part in astuple(self._collection)])
         self.limits: Mapping[str, float] = {self.metric: max(DRIFT, FLIPS * SECOND / len(self._collection.queries))}

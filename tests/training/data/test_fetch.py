@@ -217,5 +217,7 @@ def test_a_broken_record_is_named(bring: Bring, hub: Hub, folder: Path, text: st
 def test_the_default_folder_is_named_by_the_environment() -> None:
     assert default_folder({"ISOSPHERE_DATA": "/some/where", "XDG_CACHE_HOME": "/cache"}) == Path("/some/where")
     assert default_folder({"ISOSPHERE_DATA": "", "XDG_CACHE_HOME": "/cache"}) == Path("/cache/isosphere/data")
+    with pytest.raises(DataError, match=r"^ISOSPHERE_DATA=~nobody-of-that-name/data: "):
+        default_folder({"ISOSPHERE_DATA": "~nobody-of-that-name/data"})
     for relative in ({}, {"XDG_CACHE_HOME": "cache"}):
         assert default_folder(relative) == Path.home() / ".cache/isosphere/data"

@@ -16,6 +16,7 @@ import pytest
 from models import bundle
 from models.bundle import FP32, Bundle
 from models.runtimes import REFERENCE, RUNTIMES, Pair, cache, choice, measurement
+from models.runtimes.barred import barred
 from models.runtimes.base import Options
 from models.runtimes.measurement import Encode, Open
 from models.runtimes.openvino import OpenVino
@@ -240,6 +241,17 @@ def test_a_pair_that_scores_otherwise_is_barred_for_good(
     assert chosen.pair == REFERENCE, "not even on a host where it is quick"
     assert {row["precision"]: row["why_not"] for row in chosen.table()}["bf16"].startswith(says)
     assert choice.choose(tiny, Options("cpu", 7)).pair == OTHER, "of the same encoder, which nobody promoted"
+
+
+def test_what_another_machine_barred_stays_barred_until_it_is_judged(tiny: Bundle, rewritten: Rewritten) -> None:
+    elsewhere = Pair("tensorrt", "fp16")
+    told = [{**pair._asdict(), "barred": "drifts there"} for pair in (elsewhere, OTHER)]
+    (tiny.folder / bundle.ENGINES).write_text(json.dumps({"host": {}, "measured": told}))
+    decision = promoted(
+        rewritten(tiny.folder), Told(80, 80), machine({REFERENCE: 0.4, OTHER: 0.1}, {OTHER: noisy(1e-4)})
+    )
+    assert decision.outcome == "promoted"
+    assert barred(bundle.load(tiny.folder.parent / "default")) == {elsewhere: "drifts there"}
 
 
 def test_a_pair_far_from_the_golden_vectors_is_barred(tiny: Bundle) -> None:

@@ -44,6 +44,7 @@ def test_an_attached_evaluation_counts_and_travels_with_the_copy(artifacts: Path
     ("content", "says"),
     [
         ("{", "not JSON"),
+        ("[" * 100_000, "not JSON"),
         ('{"format": 2}', "not an evaluation of format 1"),
         (json.dumps(evaluation("0" * 64)), "evaluates another encoder"),
         (json.dumps(evaluation(None)), "names no fingerprint"),

@@ -72,6 +72,7 @@ def test_a_collection_is_a_yardstick(artifacts: Path, zoo: Path) -> None:
 def test_a_sample_is_known_by_texts_and_judgements(zoo: Path) -> None:
     before = Searched(zoo, "zoo").sample
     assert Searched(zoo, "zoo").sample == before
+    assert Searched(zoo, "zoo:test").metric == Searched(zoo, "zoo").metric, "its best is one, by either name"
     judged = zoo / "retrieval" / "zoo" / "qrels" / "test.tsv"
     judged.write_text(judged.read_text().replace("\t1\n", "\t2\n", 1))
     assert Searched(zoo, "zoo").sample != before
