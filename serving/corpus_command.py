@@ -6,10 +6,10 @@ import argparse
 import asyncio
 import logging
 import sys
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, BinaryIO, get_args
 
 import orjson
 import uvloop
@@ -17,6 +17,7 @@ from tqdm import tqdm
 
 from models import reader
 from models.bundle import BundleError
+from models.disk import replacing
 from serving import logs
 from serving.acceptance import UPLOAD
 from serving.errors import Invalid, ServiceError
@@ -138,8 +139,7 @@ def _export(settings: Settings, given: argparse.Namespace) -> int:
     """A document a line, as `ingest` reads them."""
     store = opened_store(settings)
     try:
-        out = given.out.open("wb") if given.out else sys.stdout.buffer
-        try:
+        with _written(given.out) as out:
             after = 0
             while rows := store.page(given.corpus, after, PAGE).rows:
                 after = rows[-1][0]
@@ -148,12 +148,22 @@ def _export(settings: Settings, given: argparse.Namespace) -> int:
                     for _, one in rows
                 )
             out.flush()
-        finally:
-            if given.out:
-                out.close()
     finally:
         store.close()
     return 0
+
+
+@contextmanager
+def _written(out: Path | None) -> Iterator[BinaryIO]:
+    """Standard output, a pipe, or a file that is replaced when all of it is there: it may be the backup of before."""
+    if out is None:
+        yield sys.stdout.buffer
+    elif out.exists() and not out.is_file():
+        with out.open("wb") as pipe:
+            yield pipe
+    else:
+        with replacing(out.resolve()) as beside, beside.open("wb") as file:
+            yield file
 
 
 def _verify(settings: Settings, given: argparse.Namespace) -> int:

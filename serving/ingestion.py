@@ -98,19 +98,19 @@ async def _examine(job: Running, upload: _Upload) -> frozenset[int]:
             job.error(row.place, row.error.message)
 
     with closing(upload.read()) as every:
-        while block := await in_thread(lambda: list(islice(every, LOOKED_AT))):
-            for row in block:
+        while block := await in_thread(lambda: [_looked_at(row) for row in islice(every, LOOKED_AT)]):
+            for row, named in block:
                 reject(row)
-                if row.document:
-                    hashes.append(hash(row.document.id))
+                if named is not None:
+                    hashes.append(named)
     kept, counts = np.unique(np.frombuffer(hashes, np.int64), return_counts=True)
     suspects = frozenset(kept[counts > 1].tolist())
     repeated = list[int]()
     if suspects:
         with closing(upload.read()) as every:
             again = unrepeated(row for row in every if row.document and hash(row.document.id) in suspects)
-            while block := await in_thread(lambda: list(islice(again, LOOKED_AT))):
-                for row in block:
+            while block := await in_thread(lambda: [_looked_at(row) for row in islice(again, LOOKED_AT)]):
+                for row, _ in block:
                     reject(row)
                     if row.error:
                         repeated.append(row.number)
@@ -118,6 +118,11 @@ async def _examine(job: Running, upload: _Upload) -> frozenset[int]:
     if not hashes and not job.seen.error_count:
         raise empty()
     return frozenset(repeated)
+
+
+def _looked_at(row: Checked) -> tuple[Checked, int | None]:
+    """Without its document, and the hash of its id: the texts of as many rows may take gigabytes."""
+    return row._replace(document=None), None if row.document is None else hash(row.document.id)
 
 
 class _Flying:

@@ -40,8 +40,15 @@ def read_manifest(raw: bytes) -> dict[str, Any]:
 
 def _facts(described: Any, kinds: dict[str, type | UnionType]) -> dict[str, Any]:
     for name, kind in kinds.items():
-        if not isinstance(described, dict) or name not in described or not isinstance(described[name], kind):
+        if not isinstance(described, dict) or name not in described or not _is(described[name], kind):
             raise Invalid(
                 f"{MANIFEST} does not describe a snapshot: its {name!r} is missing or wrong", field="snapshot"
             )
     return {name: described[name] for name in kinds}
+
+
+def _is(value: Any, kind: type | UnionType) -> bool:
+    """A whole number is one that can be a count, and that the progress of a job can be kept with."""
+    if kind is int:
+        return type(value) is int and 0 <= value < 2**63
+    return isinstance(value, kind)

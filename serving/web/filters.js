@@ -31,7 +31,7 @@ export function filters(fields, chosen, changed) {
 	const controls = offered.map((field, i) => control(field, i < OPEN, filter, set));
 
 	function set(field, condition) {
-		filter = Object.fromEntries(Object.entries({ ...filter, [field]: condition }).filter(([, one]) => one));
+		filter = Object.fromEntries(Object.entries({ ...filter, [field]: condition }).filter(([name, one]) => one || name !== field));
 		show();
 		changed(filter);
 	}

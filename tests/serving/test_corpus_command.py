@@ -138,6 +138,17 @@ def test_a_file_that_is_not_there_makes_no_corpus(command: Command, file: Path, 
     assert command("export", "--corpus", "d") == 2
 
 
+def test_an_export_that_fails_leaves_what_was_there(command: Command, file: Path, tmp_path: Path) -> None:
+    assert command("ingest", str(file), "--corpus", "c") == 0
+    backup = tmp_path / "backup.ndjson"
+    assert command("export", "--corpus", "c", "--out", str(backup)) == 0
+    held = backup.read_bytes()
+    assert held and command("export", "--corpus", "typo", "--out", str(backup)) == 2
+    assert backup.read_bytes() == held
+    assert command("export", "--corpus", "c", "--out", "/dev/null") == 0
+    assert Path("/dev/null").is_char_device()
+
+
 def test_who_reads_the_beginning_of_an_export_hears_no_complaint(command: Command, file: Path, tmp_path: Path) -> None:
     assert command("ingest", str(file), "--corpus", "c") == 0
     export = f"{sys.executable} -m serving export --corpus c --data {tmp_path / 'var'} --engine fake"

@@ -155,6 +155,13 @@ BAD: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     ),
     "more bytes": (lambda body: archive((MANIFEST, manifest(body)), (CONTENT, body + b"x")), NEXT),
     "no manifest": (lambda body: archive((MANIFEST, b"[]"), (CONTENT, body)), "its 'format' is missing"),
+    **{
+        f"{count} documents": (
+            lambda body, count=count: archive((MANIFEST, manifest(body, documents=count)), (CONTENT, body)),  # type: ignore[misc]
+            "its 'documents' is missing or wrong",
+        )
+        for count in (-5, 2**63, True)
+    },
     "half a manifest": (lambda body: archive((MANIFEST, b'{"format": 1}'), (CONTENT, body)), "its 'corpus' is missing"),
     "a later format": (
         lambda body: archive((MANIFEST, manifest(body, format=2)), (CONTENT, body)),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, quote, urlsplit
 
 import pytest
 from playwright.sync_api import Locator, Page, expect
@@ -74,6 +74,16 @@ def test_filters_come_from_the_metadata_and_narrow_the_hits(page: Page) -> None:
     expect(filters.get_by_role("checkbox", name=re.compile("^garden"))).to_be_checked()
     page.get_by_role("button", name="topic: garden").click()
     expect(filters.get_by_role("checkbox", name=re.compile("^garden"))).not_to_be_checked()
+
+
+@pytest.mark.parametrize("value", ["false", "0", '""', "null"])
+def test_a_condition_of_the_address_stays_when_another_is_chosen(server: Running, visit: Visit, value: str) -> None:
+    condition = quote('{"open":' + value + "}")
+    page = visit(server.address, f"?corpus=houses&q=painted&filter={condition}")
+    expect(page.get_by_role("button", name=re.compile("^open"))).to_be_visible()
+    page.get_by_role("checkbox", name=re.compile("^garden")).check()
+    expect(page.get_by_role("button", name="topic: garden")).to_be_visible()
+    expect(page.get_by_role("button", name=re.compile("^open"))).to_be_visible()
 
 
 def test_the_back_button_undoes_a_filter(page: Page) -> None:
