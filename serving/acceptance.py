@@ -57,7 +57,7 @@ class Acceptance:
 
 
 def check_stays(jobs: Jobs, corpus: str) -> None:
-    """Refuse a write that would be gone with all else when a corpus is restored.
+    """Refuse a write that would be gone with all else when a corpus is restored; to be asked at its commit.
 
     Raises:
         Conflict: a job is to do that.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -159,11 +159,14 @@ class Corpora:
         if not len(self._open.named(name).write(Removal([document])).removed):
             raise NotFound(f"corpus {name!r} has no document {document!r}")
 
-    def delete_where(self, name: str, where: Filter) -> int:
-        """Remove every document whose metadata matches; how many. Others read and write between its commits."""
+    def delete_where(self, name: str, where: Filter, still: Callable[[], None] = lambda: None) -> int:
+        """Remove every document whose metadata matches; how many. Others read and write between its commits, before
+        each of which `still` is called, and may refuse it."""
+        still()
         corpus, removed = self._open.named(name), 0
         for block in blocks(self._store.ids_matching(name, where), REMOVED_TOGETHER):
             with corpus.locked():
+                still()
                 ids = [id for id in block if self._matches(name, id, where)]
                 corpus.write(Removal(ids))
             removed += len(ids)

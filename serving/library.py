@@ -62,25 +62,28 @@ class Library:
         *,
         job: str | None = None,
         stored: Callable[[], None] = lambda: None,
+        still: Callable[[], None] = lambda: None,
     ) -> Added:
         """Embed and store, all or none; on return they survive power loss and are found by every later search.
 
         A text that the corpus holds already is not embedded again. Of a `job` only those are stored that nobody else
         wrote or removed since it was accepted. `stored` is called when all is done, in whatever thread, also for a
-        caller who was cancelled too late to stop it.
+        caller who was cancelled too late to stop it. `still` is called before the commit, and may refuse it.
         """
         try:
-            return await self._add(corpus, documents, chunking, job, stored)
+            return await self._add(corpus, documents, chunking, job=job, stored=stored, still=still)
         except Conflict:  # if it has moved to another encoder in between
-            return await self._add(corpus, documents, chunking, job, stored)
+            return await self._add(corpus, documents, chunking, job=job, stored=stored, still=still)
 
     async def _add(
         self,
         corpus: str,
         documents: Sequence[Document],
         chunking: Chunking | None,
+        *,
         job: str | None,
         stored: Callable[[], None],
+        still: Callable[[], None],
     ) -> Added:
         async with self.encoder_of(corpus) as embedder:
             if not documents:
@@ -96,6 +99,7 @@ class Library:
             content = _content(documents, [held.get(i) or one for i, one in enumerate(known)], chunking, embedder)
 
             def put() -> None:
+                still()
                 self.corpora.put(corpus, replace(content, job=job))
                 stored()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Query
@@ -10,6 +11,7 @@ from serving.acceptance import check_stays
 from serving.api.corpus_schemas import DeleteAnswer, DeleteRequest, DocumentAnswer, DocumentsAnswer
 from serving.api.deps import CLOSED, CorpusName, DocumentId, ServiceDep
 from serving.api.route import Route
+from serving.corpora import Corpora
 from serving.errors import Invalid
 from serving.filters import compile_filter
 from serving.ports import Document
@@ -40,8 +42,9 @@ async def delete_where(name: CorpusName, body: DeleteRequest, service: ServiceDe
     if not body.filter:
         raise Invalid("would match everything; to empty a corpus, delete it", field="filter")
     where = compile_filter(body.filter)
-    check_stays(service.jobs, name)
-    return DeleteAnswer(deleted=await service.library.on(lambda corpora: corpora.delete_where(name, where), of=name))
+    still = partial(check_stays, service.jobs, name)
+    removed = await service.library.on(lambda corpora: corpora.delete_where(name, where, still), of=name)
+    return DeleteAnswer(deleted=removed)
 
 
 @router.get("/{id:any}", summary="Get a document")
@@ -53,8 +56,12 @@ async def get(name: CorpusName, id: DocumentId, service: ServiceDep) -> Document
 @router.delete("/{id:any}", status_code=204, summary="Delete a document")
 async def delete(name: CorpusName, id: DocumentId, service: ServiceDep) -> None:
     """By its id; it stays deleted."""
-    check_stays(service.jobs, name)
-    await service.library.on(lambda corpora: corpora.delete(name, id), of=name)
+
+    def removed(corpora: Corpora) -> None:
+        check_stays(service.jobs, name)
+        corpora.delete(name, id)
+
+    await service.library.on(removed, of=name)
 
 
 def _cursor(cursor: str | None) -> int:

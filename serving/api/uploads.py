@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import PurePath
 from typing import Annotated, Any, Literal
 
@@ -148,8 +149,9 @@ async def _added(
         upload = None if in_background else await in_thread(lambda: _small(service, options, spool, keyed))
         if upload is None:
             return await submitted(service.jobs, UPLOAD, name, options.model_dump(), spool=spool, keyed=keyed)
-        check_stays(service.jobs, name)
-        added = await service.library.add(name, upload.documents, options.chunking)
+        still = partial(check_stays, service.jobs, name)
+        still()  # before it is embedded in vain
+        added = await service.library.add(name, upload.documents, options.chunking, still=still)
         answer: dict[str, Any] = {"ids": [document.id for document in upload.documents], "count": len(upload.documents)}
         if options.on_error == "skip":
             answer["errors"] = [rejected._asdict() for rejected in upload.rejected]

@@ -17,6 +17,7 @@ from starlette.types import Receive, Scope, Send
 
 from benchmarks.durability.inside import serving
 from serving.corpora import Corpora
+from serving.stores.sqlite import SqliteStore
 from tests.conftest import PATIENCE
 from tests.serving.shelf import embedded
 
@@ -86,6 +87,42 @@ def test_nothing_is_taken_that_a_restore_would_lose(
     assert ended(filled, restored)["state"] == ended(filled, upload)["state"] == "succeeded"
     assert filled.get("/corpora/c/documents/a").json()["text"] == "newer", "a job waits for the restore"
     assert filled.delete("/corpora/c/documents/a").status_code == 204
+    filled.delete(f"/corpora/c/snapshots/{snapshot}").raise_for_status()
+
+
+@pytest.mark.parametrize(
+    ("place", "asked"),
+    [
+        ((Corpora, "embedded"), ("POST", {"documents": [{"id": "a", "text": "newer"}]})),
+        ((SqliteStore, "ids_matching"), ("DELETE", {"filter": {"n": {"$gte": 0}}})),
+    ],
+    ids=["written", "removed"],
+)
+def test_what_had_begun_before_a_restore_is_not_lost_with_it(
+    filled: TestClient,
+    refuses: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+    place: tuple[type, str],
+    asked: tuple[str, dict[str, Any]],
+) -> None:
+    """It is asked once more at the commit: between lies the embedding, which takes seconds on a busy server."""
+    snapshot = ended(filled, filled.post("/corpora/c/snapshots"))["result"]["id"]
+    held = filled.get("/corpora/c/documents").json()
+    go_on, restored = threading.Event(), list[Any]()
+    monkeypatch.setattr("serving.snapshots.reach", lambda _: go_on.wait(PATIENCE))
+    done = getattr(*place)
+
+    def meanwhile(*given: Any, **named: Any) -> Any:
+        if not restored:
+            restored.append(filled.put("/corpora/c/restore", json={"snapshot": snapshot}))
+        return done(*given, **named)
+
+    monkeypatch.setattr(*place, meanwhile)
+    method, body = asked
+    refuses((409, "Conflict", "corpus 'c' is being restored"), method, "/corpora/c/documents", json=body)
+    go_on.set()
+    assert ended(filled, restored[0])["state"] == "succeeded"
+    assert filled.get("/corpora/c/documents").json() == held
     filled.delete(f"/corpora/c/snapshots/{snapshot}").raise_for_status()
 
 
