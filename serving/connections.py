@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import httptools
 import orjson
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
@@ -20,6 +21,28 @@ HEAD_BYTES = 65_536
 _TOO_LARGE = f"the head of a request, or what follows its body, may have {HEAD_BYTES} bytes"
 
 
+_OF_AN_UPGRADE = (b"upgrade", b"http2-settings")
+
+
+class _Parser(httptools.HttpRequestParser):
+    """httptools', which takes what follows a head with `Upgrade` for another protocol, and reads no body.
+
+    There is none here, and a server may ignore the wish (RFC 9110, 7.8): Java's own client has it in every request.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__(connection)
+        self.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn's
+        self._connection = connection
+
+    def feed_data(self, data: Any) -> None:
+        """See httptools."""
+        try:
+            super().feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            self._connection.read_without_upgrade(bytes(data[upgrade.args[0] :]))
+
+
 class Connection(HttpToolsProtocol):
     """uvicorn's, with a clock that runs while a head is awaited.
 
@@ -29,6 +52,7 @@ class Connection(HttpToolsProtocol):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
+        self.parser = _Parser(self)
         self._clock: asyncio.TimerHandle | None = None
         self._in_head = False
         self._bodiless = 0
@@ -54,8 +78,31 @@ class Connection(HttpToolsProtocol):
         if not self._clock:
             self._start()
 
+    def read_without_upgrade(self, rest: bytes) -> None:
+        """The head that was just read once more, without its wish for another protocol, and what came behind it."""
+        method = self.parser.get_method()
+        if method == b"CONNECT":
+            self._refuse(400, "this server is no proxy")
+            return
+        head = [method, b" ", self.url, b" HTTP/", self.parser.get_http_version().encode(), b"\r\n"]
+        for name, value in self.headers:
+            if name == b"connection":
+                tokens = [one for one in value.split(b",") if one.strip().lower() not in _OF_AN_UPGRADE]
+                head += [b"connection: ", b",".join(tokens), b"\r\n"] if tokens else []
+            elif name not in _OF_AN_UPGRADE:
+                head += [name, b": ", value, b"\r\n"]
+        self.parser = _Parser(self)
+        self.parser.feed_data(b"".join([*head, b"\r\n", rest]))
+
+    def on_message_complete(self) -> None:
+        """See httptools."""
+        if not self.parser.should_upgrade():
+            super().on_message_complete()
+
     def on_headers_complete(self) -> None:
         """See httptools; a head that may have come in one piece with more is measured by what it holds."""
+        if self.parser.should_upgrade():
+            return  # it is read once more
         self._stop()
         if self._bodiless > HEAD_BYTES and self._head_size() > HEAD_BYTES:
             self._refuse(431, _TOO_LARGE)

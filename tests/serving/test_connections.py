@@ -136,3 +136,47 @@ def test_requests_share_a_connection(on_sockets: OnSockets) -> None:
         writer.close()
 
     on_sockets(work)
+
+
+H2C = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAAP__\r\n"
+
+
+@pytest.mark.parametrize("size", [1, 100, 10_000], ids=["byte by byte", "in pieces", "at once"])
+def test_a_wish_for_another_protocol_changes_nothing(on_sockets: OnSockets, size: int) -> None:
+    """Java's own client has one in every request, and what was its body must never be read as a request."""
+    body = json.dumps({"inputs": ["a text"]}).encode()
+    chunked = b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body)
+    smuggled = b"GET /livez HTTP/1.1\r\nhost: a\r\n\r\n"
+    sent = [
+        (post(len(body))[:-2] + H2C + b"\r\n" + body, 200),
+        (CHUNKED[:-2] + H2C + b"\r\n" + chunked, 200),
+        (post(len(smuggled))[:-2] + H2C + b"\r\n" + smuggled, 400),
+        (GET[:-2] + b"Connection: Upgrade\r\nUpgrade: websocket\r\n\r\n", 200),
+        (post(len(body)) + body, 200),
+        (GET[:-2] + b"Connection: close, Upgrade\r\nUpgrade: h2c\r\n\r\n", 200),
+    ]
+
+    async def work(server: Server, connect: Connect) -> None:
+        reader, writer = await connect()
+        for request, expected in sent:
+            for at in range(0, len(request), size):
+                writer.write(request[at : at + size])
+                await writer.drain()
+                await asyncio.sleep(0)
+            assert (await answer(reader))[0] == expected
+        assert await reader.read() == b"", "one answer each, and closed as the last one asked"
+        writer.close()
+
+    on_sockets(work)
+
+
+@pytest.mark.parametrize("target", [b"a:443", b"/embed"])
+def test_it_is_no_proxy(on_sockets: OnSockets, target: bytes) -> None:
+    async def work(server: Server, connect: Connect) -> None:
+        reader, writer = await connect()
+        writer.write(b"CONNECT %s HTTP/1.1\r\nhost: a\r\n\r\n" % target)
+        assert (await answer(reader))[0] == 400
+        assert await reader.read() == b""
+        writer.close()
+
+    on_sockets(work)
