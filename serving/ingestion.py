@@ -9,8 +9,9 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from itertools import islice
-from typing import TYPE_CHECKING, Any
+from itertools import islice, takewhile
+from threading import Event
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -28,13 +29,14 @@ if TYPE_CHECKING:
     from serving.library import Library
     from serving.service import Service
 
+T = TypeVar("T")
 BLOCK_DOCUMENTS, BLOCK_CHARACTERS = 256, 100_000
 """Of one commit."""
 IN_FLIGHT = 6
 """Blocks at a time: some are embedded while others are read and committed. They take turns in the engine, and so end
 nearly together: the first progress is told when so many are done."""
 LOOKED_AT = 2000
-"""Rows that are checked at a time, by a thread that then looks whether it is to stop."""
+"""Rows that are checked by a thread at a time."""
 
 
 async def ingest(service: Service, job: Running) -> dict[str, Any]:
@@ -69,18 +71,25 @@ def check_fits(chunking: Chunking | None, embedder: Embedder) -> None:
 class _Upload:
     options: Options
     read: Callable[[], Generator[Checked]]
-    """All rows, from the first."""
+    """All rows, from the first, until `left` is set."""
+    left: Event
+    """Whoever waited for rows does so no more: a million that are only passed over take a quarter of a minute."""
 
     @classmethod
     def of(cls, job: Running, settings: Settings) -> _Upload:
-        options, spool = Options.model_validate(job.options), job.spool
+        options, spool, left = Options.model_validate(job.options), job.spool, Event()
         assert spool is not None, "an upload has a spool until its job ends"
 
         def read() -> Generator[Checked]:
             with spool.open("rb") as file:
-                yield from checked(rows(file, options, settings), settings, names_within(uuid.UUID(job.id)))
+                every = checked(rows(file, options, settings), settings, names_within(uuid.UUID(job.id)))
+                yield from takewhile(lambda _: not left.is_set(), every)
 
-        return cls(options, read)
+        return cls(options, read, left)
+
+    async def taken(self, take: Callable[[], list[T]]) -> list[T]:
+        """What a thread takes of rows that are read; whoever is cancelled leaves them."""
+        return await in_thread(take, leave=self.left.set)
 
 
 async def _examine(job: Running, upload: _Upload) -> frozenset[int]:
@@ -98,7 +107,7 @@ async def _examine(job: Running, upload: _Upload) -> frozenset[int]:
             job.error(row.place, row.error.message)
 
     with closing(upload.read()) as every:
-        while block := await in_thread(lambda: [_looked_at(row) for row in islice(every, LOOKED_AT)]):
+        while block := await upload.taken(lambda: [_looked_at(row) for row in islice(every, LOOKED_AT)]):
             for row, named in block:
                 reject(row)
                 if named is not None:
@@ -109,7 +118,7 @@ async def _examine(job: Running, upload: _Upload) -> frozenset[int]:
     if suspects:
         with closing(upload.read()) as every:
             again = unrepeated(row for row in every if row.document and hash(row.document.id) in suspects)
-            while block := await in_thread(lambda: [_looked_at(row) for row in islice(again, LOOKED_AT)]):
+            while block := await upload.taken(lambda: [_looked_at(row) for row in islice(again, LOOKED_AT)]):
                 for row, _ in block:
                     reject(row)
                     if row.error:
@@ -166,7 +175,7 @@ async def _store(library: Library, job: Running, upload: _Upload, left_out: froz
     try:
         with closing(upload.read()) as every:
             good = (row for row in every if row.document and row.number >= begin and row.number not in left_out)
-            while block := await in_thread(lambda: _block(good)):
+            while block := await upload.taken(lambda: _block(good)):
                 if len(flying) == IN_FLIGHT:
                     await land()
                 flying.append(_Flying(library, job, block, upload.options.chunking))

@@ -6,15 +6,18 @@ import asyncio
 import json
 import resource
 import sys
-from collections.abc import Callable, Coroutine, Sequence
+import threading
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from serving import ingestion
 from serving.errors import Backend, NotFound, Overloaded, Unhealthy
-from serving.ingest import Options
+from serving.ingest import Checked, Options, checked
 from serving.ingestion import BLOCK_DOCUMENTS, IN_FLIGHT, ingest
 from serving.jobs import Job, Jobs, Running
 from serving.library import Added
@@ -262,6 +265,47 @@ def test_cancelling_keeps_what_was_stored(tmp_path: Path) -> None:
         blocks = library.blocks
         await asyncio.sleep(0.02)
         assert library.blocks == blocks
+        await jobs.stop()
+        jobs.close()
+
+    run(work)
+
+
+@pytest.mark.parametrize(("on_error", "reading"), [("skip", 2), ("fail", 3)], ids=["those alike", "those stored"])
+def test_rows_that_are_passed_over_are_left_when_it_is_cancelled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_error: str, reading: int
+) -> None:
+    """Where one id is there twice all rows are read once more, and where the job goes on after a restart, too."""
+    readings, read, under_way, cancelled = count(1), 0, threading.Event(), threading.Event()
+
+    def halting(*given: Any) -> Iterator[Checked]:
+        nonlocal read
+        this_one = next(readings) == reading
+        for number, row in enumerate(checked(*given), 1):
+            if this_one:
+                read = number
+                under_way.set()
+                cancelled.wait(60)
+            yield row
+
+    monkeypatch.setattr(ingestion, "checked", halting)
+
+    async def work() -> None:
+        jobs = jobs_around(tmp_path, Library())
+        jobs.start()
+        job = await submitted(jobs, lines(20_000) + lines(1) * (on_error == "skip"), on_error=on_error)
+        if on_error == "fail":
+            await state(jobs, job.id, lambda job: job.done >= 5000)
+            await jobs.stop()
+            jobs.close()
+            jobs = jobs_around(tmp_path, Library())
+            jobs.start()
+        assert await asyncio.to_thread(under_way.wait, 60)
+        cancelling = asyncio.create_task(jobs.cancel(job.id))
+        await asyncio.sleep(0.05)
+        cancelled.set()
+        assert (await cancelling).state == "cancelled"
+        assert read < 10
         await jobs.stop()
         jobs.close()
 
