@@ -90,9 +90,11 @@ class Embedder:
             ).embed
 
     async def embed(
-        self, inputs: Inputs, options: EmbedOptions, field: str = "inputs", at: At | None = None
+        self, inputs: Inputs, options: EmbedOptions, field: str = "inputs", at: At | None = None, beside: int = 0
     ) -> Embeddings:
         """Vectors of texts, or of token ids as they are; errors call them `field`, and each of them `at` its number.
+
+        `beside` of them are not counted among those of the request: a query beside its texts.
 
         Raises:
             Empty, TooLarge, Invalid, ForeignTokens: the request is at fault.
@@ -101,7 +103,7 @@ class Embedder:
         with self._metrics.request(len(inputs)):
             began = perf_counter()
             at = at or (lambda i: f"{field}.{i}")
-            self._check(inputs, options, field)
+            self._check(inputs, options, field, beside)
             tokens = await self._tokens(inputs, options, at)
             truncated = self._check_tokens(tokens, options, field, at)
             total = sum(map(len, tokens))
@@ -202,9 +204,9 @@ class Embedder:
             raise Backend("the engine gave numbers that are not finite")
         return embedded
 
-    def _check(self, inputs: Inputs, options: EmbedOptions, field: str) -> None:
+    def _check(self, inputs: Inputs, options: EmbedOptions, field: str, beside: int = 0) -> None:
         check_some(inputs, field)
-        check_count(len(inputs), self._settings.max_request_texts, field)
+        check_count(len(inputs) - beside, self._settings.max_request_texts, field)
         native = self.manifest.dim
         if options.dimensions is not None and not 1 <= options.dimensions <= native:
             raise Invalid(f"must be between 1 and {native}", field=options.dimensions_field)

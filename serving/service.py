@@ -257,7 +257,9 @@ class Service:
                 texts, cut = await _beginnings(embedder, texts, max_tokens, field)
             asked = embedder.prompts.asked(query, texts, options)
             prompted = replace(options, prompt="", prompt_name=None)
-            embeddings = await embedder.embed(asked, prompted, field, lambda i: f"{field}.{i - 1}" if i else "query")
+            embeddings = await embedder.embed(
+                asked, prompted, field, at=lambda i: f"{field}.{i - 1}" if i else "query", beside=1
+            )
             embeddings = replace(embeddings, truncated=min(embeddings.truncated + cut, len(asked)))
         cosines = rounded(np.vecdot(embeddings.vectors[1:], embeddings.vectors[0]))
         return np.clip(cosines, -1, 1), embeddings

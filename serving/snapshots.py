@@ -37,7 +37,9 @@ SUFFIX = ".tar.zst"
 CONTENT = "corpus.sqlite"
 MAX_MANIFEST = 65_536
 MAX_RATIO = 200
-"""A corpus packs to a third or so: vectors hardly, texts well. What packs better than this was made to."""
+"""A corpus packs to a third or so: vectors hardly, texts well. What is sent and packs better than this was made to."""
+ANY_RATIO = 1 << 30
+"""Bytes up to which it does not matter: one text a thousand times over packs as well as what was made to."""
 LEVEL = 3
 PIECE = 1 << 20
 _ID = re.compile(r"[0-9]{8}T[0-9]{6}Z-[0-9a-f]{8}\Z")
@@ -136,11 +138,12 @@ class Snapshots:
 
         Raises:
             Invalid: it is not a whole snapshot; nothing has changed.
-            TooLarge: it unpacks to far more than a snapshot of its size would.
+            TooLarge: it was sent, and unpacks to far more than a snapshot of its size would.
             InsufficientStorage, Unhealthy: the disk is full, or fails.
         """
+        most = sys.maxsize if self._folder in file.parents else max(ANY_RATIO, MAX_RATIO * file.stat().st_size)
         with self._beside(name) as unpacked:
-            unpacked_bytes = _unpack(file, unpacked, progress)
+            unpacked_bytes = _unpack(file, unpacked, most, progress)
             reach("snapshots.before-restore")
             try:
                 self._corpora.adopt(name, unpacked)
@@ -222,12 +225,12 @@ def _read(file: Path) -> Snapshot:
     return Snapshot(id=file.name.removesuffix(SUFFIX), bytes=file.stat().st_size, **described)
 
 
-def _unpack(file: Path, to: Path, progress: Progress) -> int:
+def _unpack(file: Path, to: Path, most: int, progress: Progress) -> int:
     """Two files of known names, as many bytes as the first of them says, with the hash that it says; how many."""
     with _opened(file) as packed, to.open("wb") as out:
         described = read_manifest(b"".join(_content(packed, MANIFEST, MAX_MANIFEST)))
         expected = described["content"]
-        if expected["bytes"] > MAX_RATIO * file.stat().st_size:
+        if expected["bytes"] > most:
             raise TooLarge(f"unpacks to more than {MAX_RATIO} times its size", field="snapshot")
         digest = hashlib.sha256()
         progress.expect(described["documents"], 2 * expected["bytes"])

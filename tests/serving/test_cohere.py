@@ -176,7 +176,7 @@ def test_rerank_gives_all_and_no_documents_unless_asked(client: TestClient) -> N
         (422, "documents.0: ", "/v2/rerank", {"query": "a", "documents": [{"text": 1}]}),
         (422, "top_n: ", "/v2/rerank", {"query": "a", "documents": ["a"], "top_n": 0}),
         (422, "max_tokens_per_doc: ", "/v2/rerank", {"query": "a", "documents": ["a"], "max_tokens_per_doc": 0}),
-        (413, "documents: 2049 texts", "/v2/rerank", {"query": "a", "documents": ["a"] * 2048}),
+        (413, "documents: 2049 texts", "/v2/rerank", {"query": "a", "documents": ["a"] * 2049}),
         (404, "/v2/nowhere", "/v2/nowhere", {}),
     ],
 )
@@ -185,6 +185,12 @@ def test_errors_under_v2_are_a_message(client: TestClient, status: int, says: st
     assert (answer.status_code, set(answer.json())) == (status, {"message"}), answer.text
     assert says in answer.json()["message"]
     assert answer.headers["x-request-id"]
+
+
+def test_as_many_documents_as_the_server_says_beside_their_query(client: TestClient) -> None:
+    most = client.get("/info").json()["max_client_batch_size"]
+    answer = client.post("/v2/rerank", json={"query": "a", "documents": ["a"] * most})
+    assert (answer.status_code, len(answer.json()["results"])) == (200, most)
 
 
 def test_errors_of_rerank_under_v1_are_openais(client: TestClient) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import io
+import shutil
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -66,6 +67,22 @@ def test_there_and_back(corpora: Corpora, snapshots: Snapshots) -> None:
     assert hits(corpora, 0) == ["a"]
     assert corpora.corpus("c")[0].description == "kept"
     assert not corpora.verify("c")
+
+
+def test_one_that_packs_well_comes_back(
+    corpora: Corpora, snapshots: Snapshots, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server's own whatever it packs to; one that is sent if it isn't large."""
+    monkeypatch.setattr(of_snapshots, "MAX_RATIO", 1)
+    own = snapshots.path("c", snapshots.create("c", Progress()).id)
+    sent = shutil.copy(own, tmp_path / "sent")
+    for name, file in (("again", own), ("elsewhere", sent)):
+        snapshots.restore(name, file, Progress())
+        assert ids(corpora, name) == ["a", "b", "c"]
+    monkeypatch.setattr(of_snapshots, "ANY_RATIO", 1000)
+    snapshots.restore("c", own, Progress())
+    with pytest.raises(TooLarge, match="unpacks to more than 1 times"):
+        snapshots.restore("c", sent, Progress())
 
 
 def test_into_another_name_and_after_the_corpus_is_gone(corpora: Corpora, snapshots: Snapshots) -> None:
@@ -197,8 +214,14 @@ def test_what_is_one_by_another_s_hand_is_restored(
 
 @pytest.mark.parametrize("name", BAD)
 def test_what_is_no_snapshot_changes_nothing(
-    corpora: Corpora, snapshots: Snapshots, tmp_path: Path, body: bytes, name: str
+    corpora: Corpora,
+    snapshots: Snapshots,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    body: bytes,
+    name: str,
 ) -> None:
+    monkeypatch.setattr(of_snapshots, "ANY_RATIO", len(BOMB) // 2)
     make, says = BAD[name]
     file = tmp_path / "given"
     file.write_bytes(make(body))
