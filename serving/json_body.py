@@ -6,6 +6,7 @@ import gc
 import json
 import math
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -99,11 +100,19 @@ def _read_fast(body: bytes) -> Any:
 
 def _read(body: bytes) -> Any:
     try:
-        return json.loads(body.decode("utf-8-sig", "surrogatepass"))  # bytes it would take in UTF-16, too
+        text = body.decode("utf-8-sig", "surrogatepass")  # bytes it would take in UTF-16, too
+        return json.loads(text, parse_int=_integer)
     except RecursionError:
         raise Malformed("not JSON that can be read: nested too deeply") from None
     except ValueError as error:
         raise Malformed(f"not JSON: {error}") from None
+
+
+def _integer(digits: str) -> int:
+    """One that Python does not read, for its length, is as any other that does not fit."""
+    if len(digits) < sys.int_info.str_digits_check_threshold:
+        return int(digits)
+    return LEAST - 1 if digits.startswith("-") else MOST + 1
 
 
 def unwritable(value: Any) -> str | None:

@@ -57,8 +57,7 @@ _PARAMETERS: dict[str, dict[str, Any]] = {
 _HEADERS: dict[str, dict[str, Any]] = {
     REQUEST_ID: {"description": "the caller's own, or a new one", "required": True, "schema": {"type": "string"}},
     "retry-after": {
-        "description": "seconds to wait before the next try",
-        "required": True,
+        "description": "seconds to wait before the next try; not of a 503 that waiting does not mend (disk, damage)",
         "schema": {"type": "integer", "minimum": 0},
     },
     "www-authenticate": {"required": True, "schema": {"type": "string", "enum": ["Bearer"]}},

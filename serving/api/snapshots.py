@@ -18,6 +18,7 @@ from serving.api.jobs import ACCEPTED, JobAnswer, submitted
 from serving.api.request_body import BoundedRequest
 from serving.api.route import Route, StreamedRoute, is_json, media_type, parsed, while_connected
 from serving.api.schemas import AskedModel, ClosedBody
+from serving.encoding import content_coding
 from serving.errors import UnsupportedMedia
 from serving.jobs.spool import IN_MEMORY
 from serving.json_body import parse_exact
@@ -145,14 +146,14 @@ async def restore(name: CorpusName, request: Request, service: ServiceDep) -> Re
     async with service.jobs.spool() as spool:
         if is_json(media):
             async with service.receiving():
-                await request.arrive(spool.write, service.settings.max_body_bytes, IN_MEMORY)
-            with spool.open() as file:
-                asked = parsed(RestoreRequest, parse_exact(file.read()))
+                asked = parsed(RestoreRequest, parse_exact(await request.body()))
             of = check_corpus_allowed(check_corpus_name(asked.of or name, "of"), request)
             await service.library.on(lambda _: service.snapshots.path(of, asked.snapshot), of=name)
             return await submitted(service.jobs, RESTORE, name, {"of": of, "snapshot": asked.snapshot})
         if media not in PACKED:
             raise UnsupportedMedia(f"{_NEITHER}, not {media[:80]}", field="content-type")
+        if content_coding(request.headers.get("content-encoding", "")) == "gzip":  # zstd is what a snapshot is in
+            raise UnsupportedMedia("a snapshot is sent as it is", field="content-encoding")
         async with service.receiving():
             await request.arrive(spool.write, service.settings.max_upload_bytes, IN_MEMORY)
         return await while_connected(request, submitted(service.jobs, RESTORE, name, {}, spool=spool))

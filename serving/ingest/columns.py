@@ -46,7 +46,8 @@ class Columns(NamedTuple):
             raise Invalid(f"there is no column {text!r}, only {there}", field="text_column")
         if id_column is not None and id not in names:
             raise Invalid(f"there is no column {id!r}, only {there}", field="id_column")
-        text_at, id_at = names.index(text), names.index(id) if id in names and id != text else None
+        text_at = names.index(text)
+        id_at = names.index(id) if id in names and (id_column or id != text) else None
         others = [(i, name, read) for i, (name, read) in enumerate(columns) if i not in (text_at, id_at)]
         return cls(len(header), text_at, id_at, others)
 

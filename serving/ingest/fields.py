@@ -17,7 +17,7 @@ def read_fields(row: Row, text_field: str | None, id_field: str | None) -> Row:
     Args:
         row: an object; anything else is given back.
         text_field: that is the text, `text` by default; where one is named an object must have it.
-        id_field: the same for the id.
+        id_field: the same for the id; the text is the id only where it is named as both.
     """
     if not isinstance(row.value, dict):
         return row
@@ -30,7 +30,8 @@ def read_fields(row: Row, text_field: str | None, id_field: str | None) -> Row:
         metadata = _together(others.pop("metadata", {}), others)
     except Invalid as error:
         return row._replace(value=error)
-    value = {"text": row.value.get(text), "id": row.value.get(id), "metadata": metadata}
+    name = row.value.get(id) if id_field or id != text else None
+    value = {"text": row.value.get(text), "id": name, "metadata": metadata}
     return Row(row.place, value, text_field=text, id_field=id)
 
 

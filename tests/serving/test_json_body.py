@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from serving import json_body
 from serving.errors import Malformed, TooLarge
-from serving.json_body import LARGE, MAX_CONTAINERS, check_containers, parse_exact, parse_json
+from serving.json_body import LARGE, LEAST, MAX_CONTAINERS, MOST, check_containers, parse_exact, parse_json
 
 READERS = [parse_json, parse_exact]
 Read = Callable[[bytes], Any]
@@ -51,6 +51,14 @@ def test_lists_and_objects_are_counted_and_brackets_in_texts_are_not(value: Any,
 def test_a_large_body_is_read_as_a_small_one(read: Read, value: Any) -> None:
     body = json.dumps(value).encode()
     assert read(body) == read(b" " * LARGE + body) == value
+
+
+@pytest.mark.parametrize("read", READERS)
+@pytest.mark.parametrize("digits", [20, 639, 640, 5000])
+def test_an_integer_however_long_is_one_that_does_not_fit(read: Read, digits: int) -> None:
+    for sign, compare in (("", int.__gt__), ("-", int.__lt__)):
+        value = read(f"[NaN, {sign}{'9' * digits}]".encode())[1]
+        assert compare(value, MOST if not sign else LEAST)
 
 
 @pytest.mark.parametrize("read", READERS)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
+import json
 import threading
 import time
 from collections.abc import Callable
@@ -66,6 +68,9 @@ def test_a_snapshot_there_and_back(filled: TestClient) -> None:
     elsewhere = filled.put("/corpora/d/restore", content=file.content, headers={"content-type": "application/zstd"})
     assert ended(filled, elsewhere)["state"] == "succeeded"
     assert (ids(filled, "d"), best(filled, "b is a text", "d")["id"]) == (list("abcdef"), "b")
+    named = gzip.compress(json.dumps({"snapshot": made["id"]}).encode())
+    packed = {"content-type": "application/json", "content-encoding": "gzip"}
+    assert ended(filled, filled.put("/corpora/c/restore", content=named, headers=packed))["state"] == "succeeded"
     assert filled.delete(f"/corpora/c/snapshots/{made['id']}").status_code == 204
     assert filled.get("/corpora/c/snapshots").json() == {"snapshots": []}
 
@@ -191,6 +196,15 @@ def test_a_snapshot_without_a_content_type_is_told_what_is_missing(
     says = "content-type: must be application/zstd"
     for body in (b"\x28\xb5\x2f\xfd", b'{"snapshot": "x"}'):
         refuses((415, "Validation", says), "PUT", "/corpora/c/restore", content=body)
+
+
+@pytest.mark.parametrize(("coding", "says"), [("gzip", "a snapshot is sent as it is"), ("br", "'br' is not read")])
+def test_a_snapshot_in_another_coding_is_refused(
+    filled: TestClient, refuses: Callable[..., None], coding: str, says: str
+) -> None:
+    headers = {"content-type": "application/zstd", "content-encoding": coding}
+    told = (415, "Validation", f"content-encoding: {says}")
+    refuses(told, "PUT", "/corpora/c/restore", content=b"x", headers=headers)
 
 
 def test_what_is_no_snapshot_fails_the_job_and_leaves_the_corpus(

@@ -43,7 +43,8 @@ def corpora(tmp_path: Path) -> Corpora:
 
 
 @pytest.fixture
-def snapshots(corpora: Corpora, tmp_path: Path) -> Snapshots:
+def snapshots(corpora: Corpora, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Snapshots:
+    monkeypatch.setattr(of_snapshots, "ANY_RATIO", 1 << 20)  # so that a bomb need not be one of a gigabyte
     return Snapshots(corpora, tmp_path / "snapshots")
 
 
@@ -214,14 +215,8 @@ def test_what_is_one_by_another_s_hand_is_restored(
 
 @pytest.mark.parametrize("name", BAD)
 def test_what_is_no_snapshot_changes_nothing(
-    corpora: Corpora,
-    snapshots: Snapshots,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    body: bytes,
-    name: str,
+    corpora: Corpora, snapshots: Snapshots, tmp_path: Path, body: bytes, name: str
 ) -> None:
-    monkeypatch.setattr(of_snapshots, "ANY_RATIO", len(BOMB) // 2)
     make, says = BAD[name]
     file = tmp_path / "given"
     file.write_bytes(make(body))

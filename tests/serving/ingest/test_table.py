@@ -44,6 +44,13 @@ def test_columns_that_are_named() -> None:
     assert values(read(body, "csv", text_column="title")) == [{"id": "x", "text": "A", "metadata": {"key": "1"}}]
 
 
+@pytest.mark.parametrize(("format", "body"), [("csv", b"id,text\na,b\n"), ("ndjson", b'{"id": "a", "text": "b"}\n')])
+def test_a_text_is_the_id_where_it_is_named_as_both(format: Any, body: bytes) -> None:
+    found = {"text": "a", "metadata": {"text": "b"}}
+    assert values(read(body, format, text_column="id")) == [found | {"id": None}]
+    assert values(read(body, format, text_column="id", id_column="id")) == [found | {"id": "a"}]
+
+
 @pytest.mark.parametrize(
     ("body", "columns", "says"),
     [
