@@ -43,7 +43,8 @@ def make_folder(folder: Path) -> None:
 
 @contextmanager
 def replacing(file: Path) -> Iterator[Path]:
-    """A path beside `file` to write to; what is there when the block ends well takes the place of `file`.
+    """A path beside `file` to write to; what is there when the block ends well takes the place of `file`, or of the
+    file that it links to.
 
     A reader, also one after a kill or power loss at any moment, finds the old file or the new, never a part. Each of
     several writers has a path of its own; what a killed one left is swept by the next.
@@ -52,6 +53,7 @@ def replacing(file: Path) -> Iterator[Path]:
         OSError: it can't be written; names `file`.
     """
     with naming(file):
+        file = Path(os.path.realpath(file))
         _sweep(file)
         beside, descriptor = _part(file)
         try:

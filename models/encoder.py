@@ -86,6 +86,10 @@ class Encoder(nn.Module):
             hub_tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
             if said.get("lower") and _tells_case(hub_tokenizer):
                 raise SourceError(f"{folder}: do_lower_case with a tokenizer that tells case is not known")
+            if not hub_tokenizer.num_special_tokens_to_add():
+                raise SourceError(
+                    f"{folder}: its tokenizer puts no [CLS] or the like around a text: an empty one is none"
+                )
             transform = transforms.load(folder, fitted) if fitted else None
         except SourceError:
             raise

@@ -39,6 +39,8 @@ log = logging.getLogger(__name__)
 
 PARITY = 1e-4
 """Largest allowed difference of any coordinate of a unit vector, ONNX against torch."""
+SHORTEST = 1e-12
+"""Length that a vector is divided by at least: zero stays zero."""
 AGAIN = 0.9999
 """Least cosine to its golden vectors at which an encoder is the same still."""
 
@@ -76,7 +78,7 @@ class UnitVector(nn.Module):
         """See the class."""
         pooled = self.encoder(input_ids, attention_mask)
         norm = pooled.norm(dim=-1)
-        return pooled / norm.clamp_min(1e-12).unsqueeze(-1), norm
+        return pooled / norm.clamp_min(SHORTEST).unsqueeze(-1), norm
 
 
 def export(
@@ -247,7 +249,7 @@ def _parity_batches(encoder: Encoder) -> dict[str, list[Tokens]]:
 
 def _unit_vectors(encoder: Encoder, texts: Sequence[str]) -> NDArray[np.float32]:
     vectors = encoder.encode(texts)
-    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True).clip(SHORTEST)
     return vectors
 
 

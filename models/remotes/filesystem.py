@@ -59,14 +59,15 @@ class Filesystem:
                 return None
 
     def fetch(self, path: str, folder: Path) -> None:
-        """Refuses a link of this machine, for it may lead out of the folder."""
+        """Not by a link of this machine."""
         with self._told():
-            self._refuse_link(path, *map(str, PurePosixPath(path).parents[:-1]))
+            self._refuse_link(path)
             self._fs.get_file(self._at(path), str(folder / path))
 
     def holds(self, path: str, file: Path) -> bool:
         """Reads the whole file back, if its size is right: fsspec knows no hash that all of them have."""
         with self._told():
+            self._refuse_link(path)
             if self._fs.info(self._at(path))["size"] != file.stat().st_size:
                 return False
             with self._fs.open(self._at(path), "rb") as stream:
@@ -94,10 +95,12 @@ class Filesystem:
                 self._fs.put_file(str(folder / path), self._at(path))
             self._fs.invalidate_cache()
 
-    def _refuse_link(self, *paths: str) -> None:
-        for path in paths if isinstance(self._fs, LocalFileSystem) else ():
-            if Path(self._root, path).is_symlink():
-                raise RemoteError(f"{self}: {path or self._root}: a link; a bundle is a folder of plain files")
+    def _refuse_link(self, path: str) -> None:
+        """For it may lead out of the folder, and so may one above it."""
+        if isinstance(self._fs, LocalFileSystem):
+            for part in (path, *map(str, PurePosixPath(path).parents[:-1])):
+                if Path(self._root, part).is_symlink():
+                    raise RemoteError(f"{self}: {part or self._root}: a link; a bundle is a folder of plain files")
 
     def _at(self, path: str) -> str:
         return f"{self._root}/{path}"

@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory
 from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
 from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
 from huggingface_hub.hf_api import RepoFile
+from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]  # documented, but not re-exported
 
 from models.bundle import sha256
 from models.remotes.base import RemoteError, told
@@ -25,7 +26,12 @@ class Hub:
     def __init__(
         self, repository: str, *, revision: str | None = None, private: bool = False, message: str | None = None
     ):
-        """Asks the hub nothing yet; `private` is for a repository that has to be made, `message` for the commit."""
+        """Asks the hub nothing yet; `private` is for a repository that has to be made, `message` for the commit.
+
+        Raises:
+            ValueError: no repository has such a name.
+        """
+        validate_repo_id(repository)
         self._repository, self._revision = repository, revision
         self._private, self._message = private, message
         self._api = HfApi()

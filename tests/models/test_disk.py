@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from models.disk import make_folder, replacing, verdict
+from models.disk import make_folder, replacing, verdict, write_whole
 
 
 def test_what_was_written_beside_takes_the_place(tmp_path: Path) -> None:
@@ -18,6 +18,15 @@ def test_what_was_written_beside_takes_the_place(tmp_path: Path) -> None:
             assert not file.exists() or file.read_text() == "new"
         assert file.read_text() == text
     assert list(tmp_path.iterdir()) == [file]
+
+
+def test_a_link_goes_on_leading_to_what_was_replaced(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    file, link = tmp_path / "elsewhere" / "file", tmp_path / "link"
+    link.symlink_to(file)
+    for text in ("new", "newer"):
+        write_whole(link, text)
+        assert (link.is_symlink(), file.read_text()) == (True, text)
 
 
 def test_of_two_writers_at_once_neither_has_a_part_of_the_other_s(tmp_path: Path) -> None:

@@ -147,6 +147,14 @@ def test_a_file_that_is_no_json_is_named(described: Path, name: str) -> None:
         Encoder.load(described)
 
 
+def test_a_tokenizer_without_tokens_of_its_own_is_refused(described: Path) -> None:
+    tokenizer = json.loads((described / "tokenizer.json").read_text())
+    (described / "tokenizer.json").write_text(json.dumps(tokenizer | {"post_processor": None}))
+    (described / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
+    with pytest.raises(SourceError, match=r"puts no \[CLS\]"):
+        Encoder.load(described)
+
+
 def test_texts_that_would_be_lowered_first_are_refused_where_the_tokenizer_tells_case(described: Path) -> None:
     (described / "sentence_bert_config.json").write_text('{"max_seq_length": 16, "do_lower_case": true}')
     assert Encoder.load(described).max_length == 16, "this tokenizer lowers them itself"

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from models import sources
-from models.__main__ import _origin
+from models.__main__ import _origin, main
 from models.bundle import load
 from models.encoder import Encoder
 from models.sources import SourceError, hub_id, local_bundle, resolve
@@ -94,6 +94,14 @@ def test_a_part_of_a_download_is_not_taken_for_the_whole(
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     with pytest.raises(SourceError, match="someone/tiny"):
         resolve("someone/tiny")
+
+
+@pytest.mark.parametrize("name", ["a b/c", "hf://x/.."])
+def test_a_name_that_no_repository_has_is_refused(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["pull", name, "--out", str(tmp_path / "out")]) == 2
+    assert "Repo id must" in capsys.readouterr().err
 
 
 def test_a_mistyped_artifact_is_not_looked_for_on_the_hub() -> None:

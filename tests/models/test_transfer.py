@@ -269,6 +269,8 @@ def test_a_link_at_the_remote_is_refused(tiny_bundle: Path, tmp_path: Path, link
     with pytest.raises(RemoteError, match=f"{link}: a link"):
         _pulled(shelf.as_uri(), tmp_path / "pulled")
     assert not (tmp_path / "pulled").exists()
+    with pytest.raises((RemoteError, TransferError), match=f"{link}: a link|holds {link}, which is of no bundle"):
+        _published(tiny_bundle, str(shelf))
 
 
 def test_replacing_a_folder_here_leaves_what_shares_its_files_and_what_a_link_leads_to(

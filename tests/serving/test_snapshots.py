@@ -76,7 +76,7 @@ def test_one_that_packs_well_comes_back(
     """The server's own whatever it packs to; one that is sent if it isn't large."""
     monkeypatch.setattr(of_snapshots, "MAX_RATIO", 1)
     own = snapshots.path("c", snapshots.create("c", Progress()).id)
-    sent = shutil.copy(own, tmp_path / "sent")
+    sent = Path(shutil.copy(own, tmp_path / "sent"))
     for name, file in (("again", own), ("elsewhere", sent)):
         snapshots.restore(name, file, Progress())
         assert ids(corpora, name) == ["a", "b", "c"]

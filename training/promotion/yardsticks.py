@@ -13,6 +13,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from models.errors import Refused
 from training.corpus import Corpus, CorpusError, open_corpus
 from training.evaluation import beir, bootstrap, retrieval, self_retrieval, sts
 from training.evaluation.bootstrap import Comparison, Resampled
@@ -183,7 +184,10 @@ def pick(data: Path | None, corpus: Sequence[str], collection: str | None = None
 
     Raises:
         DataError, CorpusError: the one or the other is missing or broken, or a collection is named without data.
+        Refused: both are named, of which one would be ignored.
     """
+    if data is not None and corpus:
+        raise Refused(f"--corpus {corpus[0]}: --data says by what is compared; leave one of them out")
     if collection is not None:
         if data is None:
             raise DataError(f"--retrieval {collection}: name the folder that has retrieval/{collection} by --data")

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from models import bundle
+from models.errors import Refused
 from models.graph import Graph
 from tests.conftest import WORDS
 from tests.training.promotion.conftest import Command
@@ -83,6 +84,11 @@ def test_a_collection_needs_its_data(zoo: Path) -> None:
         pick(None, [], "zoo")
     with pytest.raises(DataError, match="no collection 'farm' in BEIR's layout; there is zoo"):
         pick(zoo, [], "farm")
+
+
+def test_two_yardsticks_are_one_too_many(zoo: Path) -> None:
+    with pytest.raises(Refused, match=r"--corpus a\.txt: --data says by what is compared"):
+        pick(zoo, ["a.txt", "b.txt"])
 
 
 def test_what_finds_less_in_the_domain_is_refused(artifacts: Path, zoo: Path, command: Command) -> None:
