@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from fastapi.testclient import TestClient
 
 from serving import finding
 from serving.corpora import Corpora
@@ -223,96 +221,6 @@ def test_min_score_cuts_the_end_off(corpora: Corpora) -> None:
         whole = find(corpora, mode=mode, k=50)
         kept = find(corpora, mode=mode, k=50, min_score=whole[20].score)
         assert names(kept) == names([hit for hit in whole if hit.score >= whole[20].score])
-
-
-BOOKS = [
-    {"id": "moby", "text": "a captain hunts a white whale", "metadata": {"year": 1851}},
-    {"id": "ulysses", "text": "a man walks through a city for a day", "metadata": {"year": 1922}},
-]
-
-
-@pytest.fixture
-def books(client: TestClient) -> TestClient:
-    client.put("/corpora/books")
-    client.post("/corpora/books/documents", json={"documents": BOOKS})
-    return client
-
-
-def ask(client: TestClient, **body: Any) -> dict[str, Any]:
-    answer = client.post("/corpora/books/search", json=body)
-    assert answer.status_code == 200, answer.text
-    found: dict[str, Any] = answer.json()
-    return found
-
-
-def test_words_and_both_over_http(books: TestClient) -> None:
-    words = ask(books, query="WHALE", mode="Lexical")
-    assert ([hit["id"] for hit in words["hits"]], words["mode"], words["cursor"]) == (["moby"], "lexical", None)
-    both = ask(books, query="city", mode="hybrid", fusion="RRF", k=2)
-    assert both["hits"][0]["id"] == "ulysses"
-    assert both["hits"][0]["lexical"] > 0 and both["hits"][1]["lexical"] is None
-    assert ask(books, queries=["whale", "city"], mode="lexical")["results"] == [
-        {"hits": ask(books, query=word, mode="lexical")["hits"], "cursor": None} for word in ("whale", "city")
-    ]
-
-
-@pytest.mark.parametrize("query", ['"', "AND", "a OR", "NEAR(", "text:a", "whale*", "-whale", "^a", "(", "\x00", "🐋"])
-@pytest.mark.parametrize("mode", ["lexical", "hybrid"])
-def test_no_query_is_an_error_of_syntax(books: TestClient, query: str, mode: str) -> None:
-    ask(books, query=query, mode=mode)
-
-
-def test_cursors_over_http(books: TestClient, refuses: Callable[..., None]) -> None:
-    first = ask(books, query="a", k=1)
-    second = ask(books, query="a", k=1, cursor=first["cursor"])
-    assert {first["hits"][0]["id"], second["hits"][0]["id"]} == {"moby", "ulysses"}
-    assert ask(books, query="a", k=1, cursor=second["cursor"])["hits"] == []
-    for body, says in [
-        ({"query": "b", "cursor": first["cursor"]}, "another search"),
-        ({"query": "a", "filter": {"year": 1}, "cursor": first["cursor"]}, "another search"),
-        ({"query": "a", "mode": "lexical", "cursor": first["cursor"]}, "another search"),
-        ({"query": "a", "mode": "hybrid", "cursor": first["cursor"]}, "another search"),
-        ({"query": "a", "cursor": "nonsense"}, "not a cursor"),
-        ({"query": "a", "cursor": "é"}, "not a cursor"),
-        ({"queries": ["a"], "cursor": first["cursor"]}, "one query"),
-        ({"vector": [1.0], "mode": "hybrid"}, "looks for words"),
-    ]:
-        refuses((422, "Validation", says), "POST", "/corpora/books/search", json=body)
-
-
-@pytest.mark.parametrize("others", ["", ', "cursor": "WyJ4IiwxLDEuMCwxXQ"'])
-def test_a_filter_nested_too_deep_is_named(books: TestClient, refuses: Callable[..., None], others: str) -> None:
-    body = f'{{"query": "a", "filter": {{"year": {"[" * 950}{"]" * 950}}}{others}}}'
-    sent = {"content": body, "headers": {"content-type": "application/json"}}
-    refuses((422, "Validation", "filter.year.$eq: nested"), "POST", "/corpora/books/search", **sent)
-
-
-@pytest.mark.parametrize(
-    ("body", "others"),
-    [
-        ({"query": "a", "mode": "hybrid", "fusion": "weighted", "alpha": 0.25}, [{"fusion": "rrf"}, {"alpha": 0.75}]),
-        ({"vector": [1.0] * 64}, [{"vector": [1.0] * 63 + [-1.0]}]),
-    ],
-)
-def test_a_cursor_is_of_one_ranking(
-    books: TestClient, refuses: Callable[..., None], body: dict[str, Any], others: list[dict[str, Any]]
-) -> None:
-    next_page = {**body, "k": 1, "cursor": ask(books, **body, k=1)["cursor"]}
-    assert ask(books, **next_page)["hits"]
-    for other in others:
-        refuses((422, "Validation", "another search"), "POST", "/corpora/books/search", json=next_page | other)
-
-
-def test_a_cursor_is_of_one_corpus(books: TestClient, refuses: Callable[..., None]) -> None:
-    """Its key would hide hits of another one."""
-    books.put("/corpora/others")
-    books.post("/corpora/others/documents", json={"documents": BOOKS})
-    body = {"query": "a", "k": 1, "cursor": ask(books, query="a", k=1)["cursor"]}
-    of_another = (422, "Validation", "of another search")
-    refuses(of_another, "POST", "/corpora/others/search", json=body)
-    refuses(of_another, "POST", "/search", json=body | {"corpus": "others"})
-    named = books.post("/search", json=body | {"corpus": "books"}).json()
-    assert named["hits"] == ask(books, **body)["hits"]
 
 
 def test_a_search_by_vector_reads_the_store_once(corpora: Corpora, monkeypatch: pytest.MonkeyPatch) -> None:
