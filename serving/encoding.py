@@ -144,7 +144,7 @@ def _checked(packed: BinaryIO, size: int, coding: str, limit: int) -> Iterator[b
 def _pieces(source: BinaryIO, coding: str) -> Iterator[bytes]:
     parts = unpacked = 0
     while packed := source.read(PIECE):
-        while packed:
+        while packed := packed.lstrip(b"\0") if parts else packed:  # gzip(1) passes over zeros behind a member, too
             if parts >= MAX_PARTS and unpacked < parts * PART_BYTES:
                 raise TooLarge(f"the body has more than {MAX_PARTS} members or frames of {coding}")
             part, parts = CODINGS[coding](), parts + 1

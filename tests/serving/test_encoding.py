@@ -66,6 +66,8 @@ def test_parts_longer_than_a_piece_are_whole(coding: str, seed: int, sizes: list
     """Of bytes that do not pack, so that a part ends anywhere in what is read."""
     bodies = [random.Random(seed).randbytes(size) for size in sizes]
     assert inflated(b"".join(map(PACK[coding], bodies)), coding, LIMIT) == b"".join(bodies)
+    padded = b"".join(PACK[coding](body) + bytes(seed * PIECE // 64) for body in bodies)
+    assert inflated(padded, coding, LIMIT) == b"".join(bodies)
 
 
 @pytest.mark.parametrize("coding", CODINGS)
