@@ -25,7 +25,6 @@ from serving.filters import Filter, compile_filter
 from serving.finding import Hit, Mode, Wanted
 from serving.indexes.saved import damage
 from serving.ingest import Options
-from serving.ingest.chunking import asked_chunking
 from serving.ingestion import check_fits
 from serving.jobs import Duplicate, Job
 from serving.names import check_corpus_name
@@ -83,30 +82,26 @@ async def _ingest(settings: Settings, given: argparse.Namespace) -> int:
         chunk_tokens=given.chunk_tokens,
         chunk_overlap=given.chunk_overlap,
     )
-    chunking = asked_chunking(given.chunk_tokens, given.chunk_overlap)
+    chunking = options.chunking
     with given.file.open("rb") as file:
         async with _service(settings) as service:
             created = await service.library.on(
                 lambda corpora: corpora.create(given.corpus, stemming=given.stemming), of=given.corpus
             )
+
+            async def nothing_came() -> None:
+                if created:
+                    await service.library.on(lambda corpora: corpora.drop(given.corpus), of=given.corpus)
+
             try:
                 async with service.library.encoder_of(given.corpus) as embedder:
                     check_fits(chunking, embedder)
-            except ServiceError:
-                if created:
-                    await service.library.on(lambda corpora: corpora.drop(given.corpus), of=given.corpus)
+                job = await _followed(service, await _submitted(service, given.corpus, options, file))
+            except (ServiceError, OSError):
+                await nothing_came()
                 raise
-            spool = service.jobs.spool()
-            while piece := await asyncio.to_thread(file.read, PIECE):
-                await spool.write(piece)
-            try:
-                job = await service.jobs.submit(UPLOAD, given.corpus, options.model_dump(), spool=spool)
-            except Duplicate as duplicate:
-                print(f"serving ingest: goes on with {duplicate.job}, which reads the same file", file=sys.stderr)
-                job = await service.jobs.job(duplicate.job)
-            job = await _followed(service, job)
-            if created and job.state != "succeeded" and not job.done:
-                await service.library.on(lambda corpora: corpora.drop(given.corpus), of=given.corpus)
+            if job.state != "succeeded" and not job.done:
+                await nothing_came()
     for error in job.errors:
         print(f"{given.file}: {error['error']}", file=sys.stderr)
     if job.state != "succeeded":
@@ -115,6 +110,17 @@ async def _ingest(settings: Settings, given: argparse.Namespace) -> int:
     cut = f", {truncated} cut to what the encoder reads" if (truncated := job.result.get("truncated")) else ""
     print(f"{given.corpus}: {job.done} documents{cut}", file=sys.stderr)
     return 0
+
+
+async def _submitted(service: Service, corpus: str, options: Options, file: BinaryIO) -> Job:
+    async with service.jobs.spool() as spool:
+        while piece := await asyncio.to_thread(file.read, PIECE):
+            await spool.write(piece)
+        try:
+            return await service.jobs.submit(UPLOAD, corpus, options.model_dump(), spool=spool)
+        except Duplicate as duplicate:
+            print(f"serving ingest: goes on with {duplicate.job}, which reads the same file", file=sys.stderr)
+            return await service.jobs.job(duplicate.job)
 
 
 async def _followed(service: Service, job: Job) -> Job:
@@ -162,7 +168,7 @@ def _written(out: Path | None) -> Iterator[BinaryIO]:
         with out.open("wb") as pipe:
             yield pipe
     else:
-        with replacing(out.resolve()) as beside, beside.open("wb") as file:
+        with replacing(out) as beside, beside.open("wb") as file:
             yield file
 
 

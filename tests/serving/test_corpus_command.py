@@ -15,6 +15,8 @@ import numpy as np
 import pytest
 
 from serving.corpus_command import run
+from serving.errors import InsufficientStorage
+from serving.jobs.spool import Spool
 from serving.ports import Content, Corpus, Document
 from serving.stores import STORES
 from tests.serving.conftest import ROOT
@@ -135,6 +137,19 @@ def test_a_folder_without_corpora_is_said_so_and_not_made(
 def test_a_file_that_is_not_there_makes_no_corpus(command: Command, file: Path, tmp_path: Path) -> None:
     assert command("ingest", str(file), "--corpus", "c") == 0
     assert command("ingest", str(tmp_path / "nope.csv"), "--corpus", "d") == 2
+    assert command("export", "--corpus", "d") == 2
+
+
+def test_an_upload_that_can_not_be_kept_makes_no_corpus(
+    command: Command, file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def full(*_: object) -> None:
+        raise InsufficientStorage("spool: no space left on device")
+
+    assert command("ingest", str(file), "--corpus", "c") == 0
+    monkeypatch.setattr(Spool, "write", full)
+    assert command("ingest", str(file), "--corpus", "d") == 2
+    assert "no space left" in capsys.readouterr().err
     assert command("export", "--corpus", "d") == 2
 
 
