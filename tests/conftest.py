@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
+from _pytest.mark import ParameterSet
 from hypothesis import settings
+
+T = TypeVar("T")
 
 settings.register_profile("thorough", deadline=None)  # no test asserts a wall time
 settings.register_profile("brief", settings.get_profile("thorough"), max_examples=30)
@@ -26,6 +30,13 @@ WORDS = (
     "night morning evening time hour minute red green blue white black big small long short fast slow hot cold new "
     "old good bad run walk sing play read write eat drink sleep see hear say speak think know find give take make"
 ).split()
+
+
+def soon(values: Iterable[T], *names: str, called: Callable[[T], str] = str) -> list[ParameterSet]:
+    """Parameters of which those called by these `names` come in every run, and the others with the slow tests."""
+    return [
+        pytest.param(one, id=called(one), marks=[] if called(one) in names else [pytest.mark.slow]) for one in values
+    ]
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -39,6 +39,7 @@ def test_vectors_lie_in_clusters_and_parts_differ() -> None:
     assert next(mixture(BLOCK + 1, 2, clusters=2)).shape == (BLOCK, 2)
 
 
+@pytest.mark.slow
 def test_ours_and_faiss_search_the_same_index(ours: Ours) -> None:
     report = ours.build()
     assert report["kind"] == "hnsw"

@@ -178,6 +178,7 @@ def test_a_broken_card_is_told_and_says_nothing(tmp_path: Path, caplog: pytest.L
     assert "licence and languages are taken as unknown" in caplog.text
 
 
+@pytest.mark.slow
 def test_scores_of_another_pooling_are_not_claimed(tiny_backbone: Path, tmp_path: Path) -> None:
     export(Encoder.load(tiny_backbone, pooling="mean"), tmp_path / "mean", name="t", backbone="b", scores={"STS12": 50})
     for pooling, kept in (("mean", True), ("cls", False)):

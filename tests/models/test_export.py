@@ -25,6 +25,7 @@ from models.runtimes import available, cache, choice, measurement
 from models.runtimes.base import Options
 from models.runtimes.measurement import Measured
 from models.verify import golden_cosine
+from tests.conftest import soon
 
 TEXTS = ["The man plays the guitar.", "a", "", "The river runs to the sea. " * 20]
 
@@ -38,7 +39,7 @@ def _embed(folder: Path, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
     return vectors, norms
 
 
-@pytest.fixture(scope="module", params=POOLINGS)
+@pytest.fixture(scope="module", params=soon(POOLINGS, "mean", "first_last_1"))
 def pooled_bundle(
     request: pytest.FixtureRequest, tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
@@ -143,6 +144,7 @@ def test_a_bundle_exported_again_keeps_its_history_and_fingerprint(tiny_backbone
     assert again.fingerprint == first.fingerprint
 
 
+@pytest.mark.slow
 def test_a_bundle_exported_again_keeps_what_another_transformers_wrote(tiny_backbone: Path, tmp_path: Path) -> None:
     made = export.export(Encoder.load(tiny_backbone, pooling="mean"), tmp_path / "made", name="t", backbone="tiny")
     config = made.folder / "config.json"
@@ -175,6 +177,7 @@ def test_optimum_is_refused_at_once_where_it_does_not_fit(tiny_backbone: Path, t
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_the_engines_of_this_machine_are_measured_into_the_bundle(
     tiny_backbone: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

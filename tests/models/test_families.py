@@ -18,6 +18,7 @@ from transformers import PreTrainedTokenizerFast
 from models.encoder import Encoder, dropout_off
 from models.export import PARITY, check_parity, write_onnx
 from models.pooling import POOLINGS
+from tests.conftest import soon
 
 TEXTS = ["The man plays the guitar.", "a", "", "The river runs to the sea and the sun is hot in the morning."]
 
@@ -86,13 +87,11 @@ FAMILIES = [
         dropout=("attention_dropout", "mlp_dropout", "embedding_dropout"),
     ),
 ]
-A_FEW_POOLINGS = [
-    pytest.param(name, marks=[pytest.mark.slow] if name in ("first_last", "last2") else []) for name in POOLINGS
-]
-"""Two of one layer and one of two; with the slow tests all."""
+A_FEW_POOLINGS = soon(POOLINGS, "mean", "first_last_1")
+"""One of one layer and one of two."""
 
 
-@pytest.fixture(scope="module", params=FAMILIES, ids=lambda family: family.name)
+@pytest.fixture(scope="module", params=soon(FAMILIES, "Bert", "ModernBert", called=lambda family: family.name))
 def backbone(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("family")
     request.param.write(folder)

@@ -23,19 +23,16 @@ from models.runtimes import Pair, available
 from models.runtimes.base import Options
 from models.runtimes.session import CPU, Session
 from models.transform import Affine
+from tests.conftest import soon
 from tests.models.test_families import A_FEW_POOLINGS, FAMILIES, TEXTS, Family
 
 FUSED = {"Bert", "Roberta", "XLMRoberta", "DistilBert", "Electra"}
 """Families whose attention ONNX Runtime's optimiser knows."""
 
 
-SOON = {"Bert", "MPNet"}
-"""One of those and one of the others; with the slow tests all."""
-
-
 @pytest.fixture(
     scope="module",
-    params=[pytest.param(one, id=one.name, marks=[] if one.name in SOON else [pytest.mark.slow]) for one in FAMILIES],
+    params=soon(FAMILIES, "Bert", "MPNet", called=lambda family: family.name),  # of `FUSED` one, and of the others
 )
 def family(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Family, Path]:
     folder = tmp_path_factory.mktemp("family")

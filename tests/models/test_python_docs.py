@@ -40,6 +40,7 @@ def assert_prose(found: list[Section]) -> None:
     assert ":class:" not in text
 
 
+@pytest.mark.slow
 def test_the_beginning_of_it_is_prose_in_a_fixed_order_and_nothing_twice() -> None:
     once, again = (list(islice(sections(), 300)) for _ in range(2))
     assert once == again

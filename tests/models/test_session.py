@@ -34,6 +34,7 @@ def batch_of(draw: np.random.Generator, longest: int) -> tuple[NDArray[np.int64]
     return draw.integers(5, 90, (rows, length)) * mask, mask
 
 
+@pytest.mark.slow
 def test_200_random_shapes_give_what_a_plain_run_gives_row_by_row(
     bound: Session, plain: onnxruntime.InferenceSession, opened: Bundle
 ) -> None:

@@ -24,6 +24,7 @@ COLLECTION = Collection(
 )
 
 
+@pytest.mark.slow
 def test_a_server_is_judged_as_its_bundle_is(launch: Callable[..., Any], tiny_bundle: Path) -> None:
     running = launch("--bundle", str(tiny_bundle), engine="onnxruntime")
     graph = Graph(load(tiny_bundle))

@@ -111,6 +111,7 @@ LISTS = b"[]," * (MAX_CONTAINERS + 1) + b"[]"
     ],
     ids=["texts", "documents", "lines"],
 )
+@pytest.mark.slow
 def test_a_body_of_lists_is_a_413(
     refuses: Callable[..., None], client: TestClient, path: str, body: bytes, media: str
 ) -> None:

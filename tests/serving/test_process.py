@@ -64,6 +64,7 @@ def test_others_are_let_in_with_keys_or_on_purpose(launch: Launcher, tmp_path: P
     launch("--host", "0.0.0.0", "--insecure", "--data", str(tmp_path / "open")).client.get("/info").raise_for_status()
 
 
+@pytest.mark.slow
 def test_no_bundle(tmp_path: Path) -> None:
     assert str(tmp_path / "manifest.json") in refused("--bundle", str(tmp_path), "--data", str(tmp_path))
 

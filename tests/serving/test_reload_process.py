@@ -118,6 +118,7 @@ def test_a_bad_bundle_leaves_the_old_one_serving(launch: Launcher, artifacts: Ar
     assert (answer.status_code, answer.json()) == (200, {"old": fingerprint, "new": fingerprint})
 
 
+@pytest.mark.slow
 def test_told_while_it_starts(launch: Launcher) -> None:
     server = launch(ready=False)
     status, blocked = Path(f"/proc/{server.process.pid}/status"), 0

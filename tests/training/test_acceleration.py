@@ -14,6 +14,7 @@ from transformers import AutoConfig, AutoModel, AutoTokenizer
 from models.bundle import load
 from models.encoder import Encoder, dropout_off
 from models.export import export
+from tests.conftest import soon
 from training.acceleration import swift
 from training.attention import SWIFT
 from training.dropout import Dropout
@@ -42,7 +43,7 @@ SENTENCES = [
 Pair = tuple[Encoder, Encoder]
 
 
-@pytest.fixture(params=FAMILIES)
+@pytest.fixture(params=soon(FAMILIES, "bert", "modernbert"))
 def pair(request: pytest.FixtureRequest, tiny_backbone: Path) -> Pair:
     """An encoder as it was loaded, and the same one made swift."""
     tokenizer = AutoTokenizer.from_pretrained(tiny_backbone)

@@ -91,6 +91,7 @@ def test_tasks_are_redrawn_independently() -> None:
     assert np.std(both.means) / np.std(alone.means) == pytest.approx(0.5**0.5, abs=0.05)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("statistic", ["interval", "difference"])
 def test_intervals_cover_what_all_pairs_would_say(statistic: str) -> None:
     """200 test sets of one population; 95 % of the intervals should hold its value, within chance (p = 1e-4)."""

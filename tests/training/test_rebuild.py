@@ -70,6 +70,7 @@ def never(*_: object, **__: object) -> None:
     raise AssertionError("there is nothing to train")
 
 
+@pytest.mark.slow
 def test_an_encoder_is_rebuilt_and_held_against_what_is_expected(
     described: Callable[..., Path], rebuilt: Call, corpus_file: Path, tiny_backbone: Path, capsys: Capture
 ) -> None:

@@ -47,6 +47,7 @@ GIVEN = Material(
 PAIRS_ALONE = Material(sts=GIVEN.sts)
 
 
+@pytest.mark.slow
 def test_a_bundle_is_judged_by_its_graph_on_everything(tiny_bundle: Path) -> None:
     judged = subject(str(tiny_bundle), key=None)
     found = judge(judged, GIVEN, command="the command")

@@ -100,6 +100,7 @@ def test_train_alone_is_folded_within_folds(monkeypatch: pytest.MonkeyPatch) -> 
     assert score.f1 is None
 
 
+@pytest.mark.slow
 def test_several_classes_and_a_test_part_fold_train_over_the_wider_grid() -> None:
     task = Labelled(examples(0, 150, classes=3), test=examples(500, 90, classes=3))
     score = transfer.evaluate(encode, {"TREC": task})["TREC"]
@@ -135,6 +136,7 @@ def test_a_dev_part_chooses_c() -> None:
     assert score.folds == (transfer.Fold(c, max(accuracies), acc, 90, 70, digest(texts)),)
 
 
+@pytest.mark.slow
 def test_predictions_are_those_of_the_scores_and_their_order_that_of_the_task(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transfer, "FOLDS", 4)
     tasks = {"CR": Labelled(examples(0, 110)), "SST2": Labelled(examples(0, 90), examples(300, 60), examples(500, 70))}

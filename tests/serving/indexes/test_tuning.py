@@ -53,6 +53,7 @@ def main(name: str) -> Main:
     return Main(keys(range(1, COUNT + 1)), vectors, built, Tuning(0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["hnsw", "ivf-flat"])
 def test_the_effort_reaches_the_target_on_fresh_queries_at_every_share(name: str) -> None:
     built = main(name)

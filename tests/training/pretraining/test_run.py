@@ -89,6 +89,7 @@ def test_a_run_that_was_interrupted_ends_as_one_that_was_not(
     assert all(torch.equal(weight, cut[name]) for name, weight in whole.items())
 
 
+@pytest.mark.slow
 def test_what_a_neighbour_determines_is_learnt(tiny_backbone: Path, tmp_path: Path) -> None:
     """Sentences of pairs: after "red" always comes "house". Without the neighbour, one of 8 is a guess."""
     draw = random.Random(0)
