@@ -76,12 +76,11 @@ class Caller:
             )
         self._take(self._requests, 1, "requests")
         self._running += 1
-        token = _CALLER.set(self)
         try:
-            yield
+            with paid_by(self):
+                yield
         finally:
             self._running -= 1
-            _CALLER.reset(token)
 
     def charge(self, tokens: int) -> None:
         """Take tokens from the key's rate.
@@ -102,6 +101,21 @@ class Caller:
 
 
 _CALLER: ContextVar[Caller | None] = ContextVar("caller", default=None)
+
+
+def payer() -> Caller | None:
+    """Whose request is being answered."""
+    return _CALLER.get()
+
+
+@contextmanager
+def paid_by(caller: Caller | None) -> Iterator[None]:
+    """Around work for a request that may have been answered."""
+    token = _CALLER.set(caller)
+    try:
+        yield
+    finally:
+        _CALLER.reset(token)
 
 
 def charge(tokens: int) -> None:

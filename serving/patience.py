@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from itertools import count
 from typing import TypeVar
 
-from serving.errors import Backend, Damaged, Overloaded, Unhealthy
+from serving.errors import Backend, Damaged, InsufficientStorage, Overloaded, Unhealthy
 from serving.priority import bulk_work
 
 T = TypeVar("T")
@@ -16,7 +16,8 @@ TRIES = 6
 
 
 async def patiently(work: Callable[[], Awaitable[T]]) -> T:
-    """Do it in the lane of bulk work, and again while the server is busy or going or its engine fails for a while.
+    """Do it in the lane of bulk work, and again while the server is busy or going, its disk is full or its engine fails
+    for a while.
 
     Raises:
         ServiceError: another one; also what is damaged on disk, which no waiting mends.
@@ -30,7 +31,7 @@ async def patiently(work: Callable[[], Awaitable[T]]) -> T:
             await asyncio.sleep(error.retry_after or 1)
         except Damaged:
             raise
-        except Unhealthy:
+        except (Unhealthy, InsufficientStorage):
             await asyncio.sleep(1)
         except Backend:
             if (failed := next(failures)) == TRIES:

@@ -8,29 +8,29 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
+from contextvars import Context
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from models.disk import make_folder
-from serving.errors import Conflict, NotFound, Overloaded, ServiceError, going
+from serving.errors import NotFound, ServiceError, going
 from serving.failpoints import reach
 from serving.jobs.changes import Changes, set_within
-from serving.jobs.idempotency import Answer, Keyed, Requests, note
-from serving.jobs.job import MAX_ERRORS, Duplicate, Job, State, digest_of
-from serving.jobs.ledger import Ledger, insert
+from serving.jobs.idempotency import Requests
+from serving.jobs.intake import Answered, Intake, Note
+from serving.jobs.job import MAX_ERRORS, Job, State, digest_of
+from serving.jobs.ledger import Ledger
 from serving.jobs.running import Running
 from serving.jobs.spool import Spool, check_kept
 from serving.jobs.threads import whole
+from serving.limits import Caller, paid_by, payer
 from serving.ports import StoreError
 
 log = logging.getLogger(__name__)
 Work = Callable[[Running], Awaitable[dict[str, Any] | None]]
 """What a kind of job does. What it answers is added to the job's result; a `ServiceError` fails the job."""
-Answered = tuple[Keyed, Callable[[Job], Answer]]
-Note = Callable[[Job], None]
-RETRY_SECONDS = 10
 
 
 class Jobs:
@@ -57,7 +57,7 @@ class Jobs:
         kept: int = 1000,
     ) -> None:
         self._kinds, self._beside = kinds, frozenset(beside)
-        self._accepting, self._ended = accepting, ended
+        self._ended = ended
         self._at_once, self._waiting, self._kept = at_once, waiting, kept
         self._spools = folder / "spool"
         try:
@@ -81,8 +81,11 @@ class Jobs:
         self._kept_before = frozenset(self._unended)
         """Uploads of these were on disk while nobody looked."""
         self._changes = Changes()
-        self._submitting = asyncio.Lock()
-        self._leaving: list[str] = []
+        self._payers: dict[str, Caller] = {}
+        """Whose key the tokens of a job are charged to; nobody's, if another server took it."""
+        self._intake = Intake(
+            self._ledger, self._spools, self._unended, accepting=accepting, dropped=ended, most=waiting
+        )
         self._started = self._stopped = False
         self._sweep()
 
@@ -94,7 +97,7 @@ class Jobs:
 
     async def stop(self) -> None:
         """Leave what is running to the next server."""
-        self._stopped = True
+        self._stopped = self._intake.closed = True
         for task in self._tasks.values():
             task.cancel()
         while self._tasks:
@@ -129,37 +132,15 @@ class Jobs:
             Unhealthy: the server is shutting down.
         """
         digest = digest_of(kind, corpus, options, spool.digest if spool else "")
-        async with self._submitting:
-            if self._stopped:
-                raise going()
-            if corpus in self._leaving:
-                raise Conflict(f"corpus {corpus!r} is being deleted: ask again when it is gone")
-            if same := next((job for job in self._unended.values() if job.digest == digest), None):
-                raise Duplicate(same.id)
-            if len(self._unended) >= self._waiting:
-                raise Overloaded(f"{len(self._unended)} jobs are waiting or running", retry_after=RETRY_SECONDS)
-            now, id = time.time(), uuid.uuid4().hex
-            job = Job(id=id, kind=kind, corpus=corpus, options=options, digest=digest, created=now)
-            await whole(self._queue(job, spool, answered))
+        now, id = time.time(), uuid.uuid4().hex
+        job = Job(id=id, kind=kind, corpus=corpus, options=options, digest=digest, created=now)
+        await self._intake.take(job, spool, answered, self._taken)
         return job
 
-    async def _queue(self, job: Job, spool: Spool | None, answered: Answered | None) -> None:
-        def keep() -> None:
-            try:
-                self._accepting(job)
-                if spool:
-                    spool.keep(self._spools / job.id)
-                with self._ledger.transaction() as connection:
-                    insert(connection, job)
-                    if answered:
-                        note(connection, answered[0], answered[1](job))
-            except BaseException:  # nobody was told of it
-                (self._spools / job.id).unlink(missing_ok=True)
-                self._ended(job)
-                raise
-
-        await asyncio.to_thread(keep)
+    def _taken(self, job: Job) -> None:
         self._unended[job.id] = job
+        if caller := payer():
+            self._payers[job.id] = caller
         self._schedule()
 
     def unended(self, kind: str, corpus: str) -> list[str]:
@@ -203,16 +184,12 @@ class Jobs:
         Raises:
             Unhealthy: the server is shutting down, and the next one would go on with them.
         """
-        async with self._submitting:  # what is being queued at this moment is stopped, too
-            self._leaving.append(corpus)
-        try:
+        async with self._intake.leaving(corpus):
             for job in reversed(list(self._unended.values())):  # what waits, before what it waits for
                 begun = job.kind in self._beside and job.id in self._tasks
                 if job.corpus == corpus and not begun:
                     await whole(self._cancel(job))
             yield
-        finally:
-            self._leaving.remove(corpus)
 
     async def _cancel(self, job: Job) -> None:
         running = self._running.get(job.id)
@@ -249,7 +226,8 @@ class Jobs:
             if not (alone and job.corpus in self._busy.values()):
                 if alone:
                     self._busy[job.id] = job.corpus
-                self._tasks[job.id] = task = asyncio.create_task(self._run(job))
+                # Not in the context of whoever begins it: the request of another, or one that was answered.
+                self._tasks[job.id] = task = asyncio.create_task(self._run(job), context=Context())
                 task.add_done_callback(partial(self._left, job.id))
 
     def _left(self, id: str, task: asyncio.Task[None]) -> None:
@@ -278,7 +256,8 @@ class Jobs:
         try:
             if running.id in self._kept_before:
                 await check_kept(running.job, self._spools / running.id)
-            running.result |= await work(running) or {}
+            with paid_by(self._payers.get(running.id)):
+                running.result |= await work(running) or {}
         except ServiceError as error:
             return "failed", (error.field or running.job.kind, error.message)
         except Exception as error:
@@ -303,6 +282,7 @@ class Jobs:
             await asyncio.to_thread(finish)
             self._unended.pop(job.id, None)
             self._running.pop(job.id, None)
+            self._payers.pop(job.id, None)
             if job.id in self._stalled:
                 self._stalled.discard(job.id)
                 self._busy.pop(job.id, None)

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from serving.errors import Backend, Damaged, Invalid, Overloaded, ServiceError, Unhealthy
+from serving.errors import Backend, Damaged, InsufficientStorage, Invalid, Overloaded, ServiceError, Unhealthy
 from serving.patience import TRIES, patiently
 
 
@@ -33,8 +33,9 @@ def after(*errors: ServiceError) -> str:
 
 
 def test_it_waits_as_long_as_it_is_told(slept: list[float]) -> None:
-    assert after(Overloaded("busy", retry_after=7), Unhealthy("going"), *[Backend("failed")] * (TRIES - 1)) == "done"
-    assert slept == [7, 1, 0.5, 1, 2, 4, 8]
+    others = Unhealthy("going"), InsufficientStorage("full"), *[Backend("failed")] * (TRIES - 1)
+    assert after(Overloaded("busy", retry_after=7), *others) == "done"
+    assert slept == [7, 1, 1, 0.5, 1, 2, 4, 8]
 
 
 def test_it_gives_up_on_an_engine_that_keeps_failing() -> None:

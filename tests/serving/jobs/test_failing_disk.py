@@ -68,7 +68,7 @@ def test_what_was_not_accepted_leaves_nothing(tmp_path: Path, monkeypatch: pytes
         async with jobs.spool() as spool:
             await spool.write(b"an upload")
             with monkeypatch.context() as patch:
-                patch.setattr("serving.jobs.jobs.insert", full)
+                patch.setattr("serving.jobs.intake.insert", full)
                 with pytest.raises(InsufficientStorage):
                     await jobs.submit("take", "c", {}, spool=spool)
         assert not list((tmp_path / "spool").iterdir()) and not jobs.unended("take", "c")

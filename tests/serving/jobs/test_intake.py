@@ -1,0 +1,77 @@
+"""How jobs come in: each corpus by itself, and paid by whoever asked."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any
+
+from serving.jobs import Job, Jobs, Running
+from serving.keys import Key, digest
+from serving.limits import Caller, Limits, paid_by, payer
+from tests.conftest import PATIENCE
+from tests.serving.jobs.counting import KINDS, ended, run
+
+
+def test_what_keeps_one_corpus_waiting_keeps_no_other(tmp_path: Path) -> None:
+    """A commit of the corpus that is long under way, say."""
+    waits, go_on = threading.Event(), threading.Event()
+
+    def accepting(job: Job) -> None:
+        if job.corpus == "busy":
+            waits.set()
+            assert go_on.wait(PATIENCE)
+
+    async def work() -> None:
+        jobs = Jobs(tmp_path, KINDS, accepting=accepting, waiting=2)
+        jobs.start()
+        submitting = asyncio.create_task(jobs.submit("count", "busy", {}))
+        assert await asyncio.to_thread(waits.wait, PATIENCE)
+        other = await jobs.submit("count", "c", {})
+        assert (await ended(jobs, other.id)).state == "succeeded"
+        async with jobs.leaving("c"):
+            assert not submitting.done()
+        go_on.set()
+        assert (await ended(jobs, (await submitting).id)).state == "succeeded"
+        await jobs.stop()
+        jobs.close()
+
+    run(work)
+
+
+def test_a_job_is_paid_by_its_key_and_has_nothing_else_of_a_request(tmp_path: Path) -> None:
+    """Whoever's job ends before it, and whoever's begins it."""
+    request: ContextVar[str] = ContextVar("request", default="none")
+    keys = [Key(name=name, sha256=digest(name), scopes=("write",)) for name in ("a", "b")]
+    callers = {key.name: Caller(key, Limits()) for key in keys}
+    seen: list[tuple[Any, str]] = []
+
+    async def looking(_: Running) -> None:
+        seen.append((payer(), request.get()))
+
+    async def work() -> None:
+        jobs = Jobs(tmp_path, {"look": looking})
+        queued = []
+        for name, caller in callers.items():
+            request.set(name)
+            with paid_by(caller):
+                queued.append(await jobs.submit("look", "c", {"of": name}))
+        jobs.start()
+        for job in queued:
+            await ended(jobs, job.id)
+        await jobs.stop()
+        jobs.close()
+        jobs = Jobs(tmp_path, {})
+        with paid_by(callers["a"]):
+            left = await jobs.submit("look", "c", {"of": "a server that went"})
+        jobs.close()
+        jobs = Jobs(tmp_path, {"look": looking})
+        jobs.start()
+        await ended(jobs, left.id)
+        await jobs.stop()
+        jobs.close()
+
+    run(work)
+    assert seen == [(callers["a"], "none"), (callers["b"], "none"), (None, "none")]
