@@ -36,6 +36,7 @@ from serving.stores.facets import facets
 from serving.stores.matched import Matched
 from serving.stores.matching import matching
 from serving.stores.migrations import check_ours, mark, migrate
+from serving.stores.shape import check_shape
 from serving.stores.vectors import Table
 from serving.stores.verification import verify
 from serving.stores.writing import attempt, create, promise, stem
@@ -45,15 +46,15 @@ _GIVEN_BACK = 1024
 
 
 class CorpusFile:
-    """An open file that holds a corpus, or is to: one that is `new` gets it from `create`. What its other methods do,
-    `Store` says.
+    """An open file that holds a corpus, or is to: one that is `new` gets it from `create`; one that is `foreign` is
+    looked at before it is read. What its other methods do, `Store` says.
 
     Raises:
         StoreError: the file is not ours, or of a later version.
         ServiceError: it holds no corpus, or can't be read or written, see `Connections.naming`.
     """
 
-    def __init__(self, path: Path, synchronous: str = "FULL", *, new: bool = False) -> None:
+    def __init__(self, path: Path, synchronous: str = "FULL", *, new: bool = False, foreign: bool = False) -> None:
         self.path = path
         self._connections = Connections(path, synchronous)
         self._matched = Matched()
@@ -63,6 +64,8 @@ class CorpusFile:
                     mark(path)
                 else:
                     check_ours(path)
+                    if foreign:
+                        check_shape(path)
             with self._connections.writing() as writer:
                 migrate(writer, path)
                 if not new:

@@ -108,7 +108,7 @@ def prepare(name: str, file: Path) -> None:
     if not file.is_file():
         raise StoreError(f"{file}: there is no such file")
     with refusing(file):
-        opened = CorpusFile(file)
+        opened = CorpusFile(file, foreign=True)
         try:
             if wrong := opened.verify():
                 raise StoreError(f"{file}: damaged: {wrong[0]}")

@@ -1,0 +1,57 @@
+"""That a file from elsewhere has the tables of a corpus and nothing beside them.
+
+A view, a trigger or an expression in a table runs whenever the table is read or written: without an end, if its maker
+wants that.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from contextlib import closing
+from functools import cache
+from pathlib import Path
+from typing import get_args
+
+from serving.ports import Stemming, StoreError
+from serving.stores import words
+from serving.stores.migrations import MIGRATIONS
+
+_RENAMED = re.compile(r'^(CREATE TABLE )"(\w+)"')
+"""SQLite quotes the name of a table that had another: a re-embedding lets two of them change names."""
+Shape = frozenset[tuple[str, str, str, str | None]]
+"""What SQLite knows of tables and indexes: type, name, table and statement."""
+
+
+def check_shape(path: Path) -> None:
+    """Look at nothing but what SQLite has been told to make; of a later version its `migrate` says it.
+
+    Raises:
+        StoreError: it is not what the format of the file makes.
+    """
+    with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as reader:
+        (format,), found = reader.execute("PRAGMA user_version").fetchone(), _shape(reader)
+    if format <= len(MIGRATIONS) and found not in (shapes := _shapes(format)):
+        first = min(found.symmetric_difference(shapes[0]), key=lambda one: one[1])
+        raise StoreError(
+            f"{path}: not a corpus of this server: {first[0]} {first[1]!r} is not what format {format} has"
+        )
+
+
+@cache
+def _shapes(format: int) -> list[Shape]:
+    """Of a format, with each kind of words."""
+    found = []
+    for stemming in get_args(Stemming):
+        with closing(sqlite3.connect(":memory:", isolation_level=None)) as made:
+            for step in MIGRATIONS[:format]:
+                step(made)
+            if any(name == "words" for _, name, *_ in _shape(made)):
+                words.create(made, stemming)
+            found.append(_shape(made))
+    return found
+
+
+def _shape(reader: sqlite3.Connection) -> Shape:
+    rows = reader.execute("SELECT type, name, tbl_name, sql FROM sqlite_schema")
+    return frozenset((kind, name, table, sql and _RENAMED.sub(r"\1\2", sql)) for kind, name, table, sql in rows)
