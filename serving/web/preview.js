@@ -22,20 +22,18 @@ export class Unreadable extends Error {}
 
 // `columns`: { name, role: "id" | "text" | "metadata", type? }; of CSV `roles` gives them anew for a choice.
 // `rows`: the first ones, a cell a column. `count` of the rows, if it can be told: `exact` or by their mean length.
-// `problems`: [{ place, error }…] of the rows looked at. `body` is what is to be sent, as `media`.
+// `problems`: [{ place, error }…] of the rows looked at. The file is to be sent as `media`.
 export async function preview(file, format) {
 	const { text, whole, packed, share } = await beginning(file);
 	const read = format ?? guessed(file.name, text);
 	const found = { csv, ndjson, json, text: lines }[read](text, whole);
 	const count = whole ? found.rows.length : packed ? null : Math.round(found.rows.length / share) || null;
 	if (whole && !found.rows.length && !found.problems.length) throw new Unreadable(`${file.name} holds no documents.`);
-	if (found.bare && packed) throw new Unreadable(`${file.name} is a packed list. Unpack it, or put it into {"documents": …}.`);
 	if (text.includes("\ufffd")) found.problems.push({ place: file.name, error: "not all of it is UTF-8. Save it as UTF-8" });
 	return {
 		...found,
 		format: read,
 		media: MEDIA[read],
-		body: found.bare ? new Blob(['{"documents":', file, "}"]) : file,
 		rows: found.rows.slice(0, SHOWN),
 		count,
 		exact: whole,
@@ -98,11 +96,10 @@ function ndjson(text, whole) {
 }
 
 function json(text) {
-	const bare = text.trimStart().startsWith("[");
-	const at = bare ? 0 : text.search(/"documents"\s*:\s*\[/);
+	const at = text.trimStart().startsWith("[") ? 0 : text.search(/"documents"\s*:\s*\[/);
 	if (at < 0) throw new Unreadable('A JSON file holds {"documents": [{"text": …}, …]}, or such a list alone.');
 	const entries = elements(text, text.indexOf("[", at) + 1).map((entry, i) => ({ place: `documents.${i}`, entry }));
-	return { ...objects(entries), bare };
+	return objects(entries);
 }
 
 // The objects of a list of JSON, as they are written, from `at` to its end or that of the text.

@@ -53,8 +53,7 @@ export function review(file, found, { corpora, models, aim, readAs, send, cancel
 			...(skip.checked && { on_error: "skip" }),
 			...(cut.checked && { chunk_tokens: size.value, chunk_overlap: Math.floor(size.value / 5) }),
 		};
-		const { media, body } = found;
-		send(new Upload({ corpus: corpus.value, name: file.name, body, media, query, model: encoder.hidden ? null : model.value }));
+		send(new Upload({ corpus: corpus.value, file, media: found.media, query, model: encoder.hidden ? null : model.value }));
 	}
 
 	draw();

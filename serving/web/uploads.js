@@ -14,15 +14,15 @@ export const uploads = () => [...under];
 
 // What is sent, where to, and how far it is.
 export class Upload {
-	constructor({ corpus, name, body, media, query, model, method = "POST", path }) {
-		Object.assign(this, { corpus, name, body, media, model, method });
+	constructor({ corpus, file, media, query, model, method = "POST", path }) {
+		Object.assign(this, { corpus, file, media, model, method });
 		this.path = path ?? `corpora/${corpus}/documents?${new URLSearchParams({ async: true, ...query })}`;
 		this.once = [...crypto.getRandomValues(new Uint8Array(16))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
 	}
 
 	// Sent again after an error, it is the same request to the server: nothing is there twice.
 	async start() {
-		Object.assign(this, { sent: 0, total: this.body.size, error: null, began: performance.now(), leaving: new AbortController() });
+		Object.assign(this, { sent: 0, total: this.file.size, error: null, began: performance.now(), leaving: new AbortController() });
 		under.add(this);
 		told();
 		try {
@@ -59,7 +59,7 @@ export class Upload {
 				Object.assign(this, { sent, total });
 				told();
 			};
-			return await upload(this.path, this.body, { method: this.method, headers, signal, progress });
+			return await upload(this.path, this.file, { method: this.method, headers, signal, progress });
 		} catch (error) {
 			if (!error.answer?.job) throw error;
 			return await call(`jobs/${error.answer.job}`, { signal }); // the same is being done already
@@ -69,10 +69,10 @@ export class Upload {
 
 // One of them in a list.
 export function uploadRow(upload) {
-	const [bar, line, actions] = [el("progress", { "aria-label": `Sending ${upload.name}` }), el("p"), div("actions")];
+	const [bar, line, actions] = [el("progress", { "aria-label": `Sending ${upload.file.name}` }), el("p"), div("actions")];
 	const element = el(
 		"li.card.work",
-		el("p", "Sending ", el("strong.clip", upload.name), " to ", el("strong.clip", upload.corpus)),
+		el("p", "Sending ", el("strong.clip", upload.file.name), " to ", el("strong.clip", upload.corpus)),
 		bar,
 		div("heading", line, actions),
 	);

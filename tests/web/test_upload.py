@@ -79,6 +79,8 @@ def test_a_large_csv_to_a_hit_a_filter_a_map(server: Running, page: Page, tmp_pa
         ("b.jsonl", b'{"text": "The ferry is late."}\n{"text": "The harbour is full.", "metadata": {"a": 1}}\n'),
         ("c.json", b'[{"text": "The ferry is late."}, {"text": "The harbour is full."}]'),
         ("d.csv.gz", gzip.compress(b"text;port\nThe ferry is late.;1\nThe harbour is full.;2\n", mtime=0)),
+        ("f.json", b'\xef\xbb\xbf[{"text": "The ferry is late."}, {"text": "The harbour is full."}]'),
+        ("g.json.gz", gzip.compress(b'[{"text": "The ferry is late."}, {"text": "The harbour is full."}]', mtime=0)),
         ("e.tsv", b"body\tport\nThe ferry is late.\t1\nThe harbour is full.\t2\n"),
     ],
 )

@@ -55,7 +55,7 @@ export async function show(place, state) {
 	await refresh();
 
 	function start(upload) {
-		tried.show({ method: upload.method, path: upload.path, type: upload.media, body: { file: upload.name } });
+		tried.show({ method: upload.method, path: upload.path, type: upload.media, body: { file: upload.file.name } });
 		upload.start();
 		sending.scrollIntoView({ block: "nearest" });
 	}
@@ -171,7 +171,7 @@ export async function show(place, state) {
 		const into = await askWhere({ title: "Restore from a file", text, name: there ? `${name}-restored` : name, corpora: () => shown.corpora });
 		if (!into) return;
 		const path = `corpora/${into}/restore`;
-		start(new Upload({ corpus: into, name: file.name, body: file, media: "application/zstd", method: "PUT", path }));
+		start(new Upload({ corpus: into, file, media: "application/zstd", method: "PUT", path }));
 	}
 }
 
