@@ -4,6 +4,9 @@ import { el, fill } from "./dom.js";
 
 const NAME = "[A-Za-z0-9][A-Za-z0-9._\\-]{0,63}";
 
+// A part of a view, with its name.
+export const card = (name, ...inside) => el("section.card", { "aria-label": name }, el("h2", name), inside);
+
 // A line that is read out when it changes.
 export const status = (text) => el("p.muted", { role: "status" }, text);
 

@@ -2,7 +2,7 @@
 
 import { button, div, labelled, nameField, scrolled, select, status, table } from "./controls.js";
 import { el, fill } from "./dom.js";
-import { bytes, count } from "./format.js";
+import { bytes, count, counted } from "./format.js";
 import { FORMATS, SUFFIX } from "./preview.js";
 import { Upload } from "./uploads.js";
 
@@ -83,7 +83,7 @@ const called = (name) =>
 	name.replace(SUFFIX, "").replace(/[^\w.-]+/g, "-").replace(/^[^A-Za-z0-9]+|-+$/g, "").slice(0, 64) || "corpus";
 
 function rowsTold({ count: rows, exact }) {
-	if (exact) return `${count(rows)} ${rows === 1 ? "row" : "rows"}`;
+	if (exact) return counted(rows, "row");
 	return rows ? `about ${count(Number(rows.toPrecision(2)))} rows` : null;
 }
 

@@ -1,7 +1,7 @@
 // Sentences against each other.
 
 import { call } from "../api.js";
-import { button, choice, div, labelled, scrolled, status } from "../controls.js";
+import { button, card, choice, div, labelled, scrolled, status } from "../controls.js";
 import { el, fill } from "../dom.js";
 import { copied, tryIt } from "../snippets.js";
 import { empty, failure, left, loading } from "../states.js";
@@ -167,12 +167,7 @@ class Compare {
 				el("span.clip", columns[j]),
 			),
 		);
-		return el(
-			"section.card",
-			{ "aria-label": "Nearest pairs" },
-			el("h2", "Nearest pairs"),
-			el("ol.pairs", lines),
-		);
+		return card("Nearest pairs", el("ol.pairs", lines));
 	}
 }
 

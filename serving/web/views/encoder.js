@@ -2,7 +2,7 @@
 
 import { call } from "../api.js";
 import { chart, figure } from "../chart.js";
-import { div, facts, labelled, scrolled, select } from "../controls.js";
+import { card, div, facts, labelled, scrolled, select } from "../controls.js";
 import { el, fill } from "../dom.js";
 import { count } from "../format.js";
 import { keysMatter } from "../key.js";
@@ -52,7 +52,6 @@ export async function show(place, state) {
 }
 
 const fixed = (number, digits = 2) => (Number.isFinite(number) ? number.toFixed(digits).replace("-", "−") : "–");
-const card = (name, ...inside) => el("section.card", { "aria-label": name }, el("h2", name), inside);
 const cells = (values, tag, attributes) => values.map((value) => el(`${tag}.number`, { ...attributes }, value));
 // head: first column, then numbers; rows: { name, values, own }
 function table(name, head, rows) {

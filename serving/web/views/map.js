@@ -2,7 +2,7 @@
 
 import { call } from "../api.js";
 import { link } from "../app.js";
-import { chooser, corpora, noCorpora, noDocuments, wanted } from "../chooser.js";
+import { chooser, noDocuments, wanted } from "../chooser.js";
 import { button, choice, div, labelled, scrolled, select, status, table } from "../controls.js";
 import { el, fill } from "../dom.js";
 import { count, counted } from "../format.js";
@@ -21,14 +21,11 @@ const KEYS = "Map. Arrow keys move, plus and minus zoom, 0 shows all, Enter list
 const NONE = "-"; // in the address: no field, where leaving it out means the one that suits best
 
 export async function show(place, state) {
-	fill(place, loading());
-	const listed = await corpora(state.signal);
-	const named = state.address.get("corpus");
-	const corpus = wanted(listed, named);
-	if (!corpus) return fill(place, noCorpora(named));
+	const { listed, corpus } = await wanted(place, state);
+	if (!corpus) return;
 	const path = `corpora/${encodeURIComponent(corpus.name)}`;
 	const { fields } = await call(`${path}/fields?values=${FREQUENT}`, { signal: state.signal });
-	return new Chart(place, state, listed, corpus, path, fields).start();
+	await new Chart(place, state, listed, corpus, path, fields).start();
 }
 
 class Chart {

@@ -2,7 +2,7 @@
 
 import { call } from "../api.js";
 import { link } from "../app.js";
-import { chooser, corpora, noCorpora, noDocuments, wanted } from "../chooser.js";
+import { chooser, noDocuments, wanted } from "../chooser.js";
 import { button, choice, div, status, typing } from "../controls.js";
 import { el, fill } from "../dom.js";
 import { chip, filters, isEmpty, parsed } from "../filters.js";
@@ -10,7 +10,7 @@ import { counted } from "../format.js";
 import { hit } from "../hits.js";
 import { cut } from "../passages.js";
 import { tryIt } from "../snippets.js";
-import { empty, failure, left, loading } from "../states.js";
+import { empty, failure, left } from "../states.js";
 
 export const title = "Search";
 
@@ -23,12 +23,8 @@ const MOST_LIKE = 2000; // characters of a document that others are to be like
 const MODES = { dense: "Meaning", lexical: "Words", hybrid: "Both" };
 
 export async function show(place, state) {
-	fill(place, loading());
-	const listed = await corpora(state.signal);
-	const named = state.address.get("corpus");
-	const corpus = wanted(listed, named);
-	if (!corpus) return fill(place, noCorpora(named));
-	return new Search(place, state, listed, corpus).start();
+	const { listed, corpus } = await wanted(place, state);
+	if (corpus) await new Search(place, state, listed, corpus).start();
 }
 
 class Search {
