@@ -22,7 +22,7 @@ export async function wanted(place, { address, signal }) {
 
 // A labelled select; `chosen(corpus)` is called when another one is chosen.
 export function chooser(listed, current, chosen) {
-	const options = listed.map(({ name, documents }) => [name, `${name} (${count(documents)})`]);
+	const options = listed.map(({ name, documents, state }) => [name, `${name} (${state === "damaged" ? state : count(documents)})`]);
 	return labelled("Corpus", select(options, current.name, (chosenName) => chosen(listed.find(({ name }) => name === chosenName))));
 }
 

@@ -7,6 +7,12 @@ import { button, div, facts, labelled, select } from "./controls.js";
 import { el, fill } from "./dom.js";
 import { bytes, count, counted, date, duration } from "./format.js";
 import { snapshots } from "./snapshots.js";
+import { left } from "./states.js";
+
+const STATES = {
+	stale: ["warn", "embedded by another encoder: embed it again to search it"],
+	damaged: ["wrong", "damaged"],
+};
 
 // `models`: { name, fingerprint } of each encoder served. `begin(request)` starts a job, `deleted()` is called
 // when the corpus is gone, `failed(error)` when something went wrong, `opened(open)` when its details are opened, and
@@ -35,8 +41,10 @@ export function corpusCard(name, { models, corpora, begin, add, deleted, failed,
 	const element = el("li.card.corpus", heading, about, told, details);
 	let corpus = null;
 
+	const damaged = () => corpus.state === "damaged";
+
 	function doors() {
-		if (!corpus.documents) return [button("Add documents", add), button("Delete …", remove, { class: "danger" })];
+		if (!corpus.documents) return [!damaged() && button("Add documents", add), button("Delete …", remove, { class: "danger" })];
 		return Object.entries({ search: "Search", map: "Map" }).map(([view, title]) =>
 			el("a.button", { href: link(view, { corpus: name }), "aria-label": `${title} ${name}` }, title),
 		);
@@ -48,17 +56,11 @@ export function corpusCard(name, { models, corpora, begin, add, deleted, failed,
 	}
 
 	function show(now) {
-		const other = !corpus || Boolean(corpus.documents) !== Boolean(now.documents);
+		const other = corpus?.state !== now.state || Boolean(corpus.documents) !== Boolean(now.documents);
 		corpus = now;
 		if (other) fill(actions, doors());
-		const stale = now.state === "stale";
-		const building = now.index_details?.state === "building";
-		badge.className = stale ? "warn" : "muted";
-		badge.textContent = [
-			stale && "embedded by another encoder: embed it again to search it",
-			building && "index under construction, search is exact until then",
-			!now.documents && "empty",
-		].find(Boolean) || "";
+		const building = now.index_details?.state === "building" && "index under construction, search is exact until then";
+		[badge.className, badge.textContent] = STATES[now.state] ?? ["muted", building || (now.documents ? "" : "empty")];
 		about.hidden = !now.description;
 		about.textContent = now.description;
 		const encoder = models().find(({ fingerprint }) => fingerprint === now.fingerprint)?.name ?? now.fingerprint?.slice(0, 12);
@@ -71,8 +73,18 @@ export function corpusCard(name, { models, corpora, begin, add, deleted, failed,
 			"Recall@10": now.index === "exact" ? "1 (exact)" : now.recall.toFixed(3),
 			Created: date(now.created),
 		};
-		fill(told, now.documents > 0 && facts(Object.entries(known)));
-		fill(more, indexFacts(now));
+		fill(more, !damaged() && indexFacts(now));
+		if (!damaged()) fill(told, now.documents > 0 && facts(Object.entries(known)));
+		else if (other) why();
+	}
+
+	// The list does not tell.
+	async function why() {
+		try {
+			show(await call(path, { signal }));
+		} catch (error) {
+			if (damaged() && !left(error)) fill(told, el("p.wrong.clip", error.message));
+		}
 	}
 
 	async function reembed() {
@@ -89,15 +101,14 @@ export function corpusCard(name, { models, corpora, begin, add, deleted, failed,
 
 	async function remove() {
 		const typed = el("input", { name: "typed", autocomplete: "off", spellcheck: "false" });
+		const held = damaged() ? "A damaged file is kept, under another name." : corpus.documents > 0 && `Its ${counted(corpus.documents, "document")} will be gone.`;
 		const given = await ask({
 			title: `Delete ${name}?`,
-			text: corpus.documents
-				? `Its ${counted(corpus.documents, "document")} will be gone. Snapshots stay, for a corpus of that name.`
-				: "It is empty. Snapshots stay, for a corpus of that name.",
-			fields: corpus.documents ? [labelled("Type the name of the corpus to delete it", typed)] : [],
+			text: `${held || "It is empty."} Snapshots stay, for a corpus of that name.`,
+			fields: held ? [labelled("Type the name of the corpus to delete it", typed)] : [],
 			action: "Delete it",
 			danger: true,
-			ready: (form) => !corpus.documents || form.get("typed") === name,
+			ready: (form) => !held || form.get("typed") === name,
 		});
 		if (!given) return;
 		try {

@@ -20,6 +20,7 @@ SECRET = "iso_only-for-this-test"
 REFUSED = "status of 401 "
 TOO_SOON = r"status of 429 .*/corpora/houses/search\)$"
 TOO_LARGE = r"status of 413 .*/corpora/large/documents\?"
+DAMAGED = r"status of 503 .*/corpora/(houses|sheds)\b"
 GONE = "net::ERR_(CONNECTION_(REFUSED|RESET)|EMPTY_RESPONSE|SOCKET_NOT_CONNECTED)"
 """What Chromium itself writes to the console of a request that went wrong. Nothing else is excused."""
 MB = 1_000_000
@@ -144,3 +145,42 @@ def test_a_server_that_went_away_says_so_and_comes_back(launch_once: Launcher, v
     restart(launch_once, server, *data)
     page.get_by_role("button", name="Try again").click()
     expect(page.get_by_role("main")).to_contain_text("The boiler of house 0 was repaired.")
+
+
+def test_a_damaged_corpus_says_so_and_what_to_do(launch_once: Launcher, visit: Visit, tmp_path: Path) -> None:
+    data = ("--data", str(tmp_path / "data"))
+    server = launch_once(*data)
+    fill(server.client, "houses", rows(5))
+    fill(server.client, "sheds", rows(5))
+    job = server.client.post("/corpora/houses/snapshots").json()["id"]
+    assert '"succeeded"' in server.client.get(f"/jobs/{job}/events").text
+    server.kill()
+    for name in ("houses", "sheds"):
+        (tmp_path / "data" / "corpora" / f"{name}.sqlite").write_bytes(b"")
+    server = launch_once(*data)
+    page = visit(server.address, "?view=corpora&corpus=houses", expected=[DAMAGED])
+    card = page.get_by_role("listitem").filter(has=page.get_by_role("heading", level=2, name="houses"))
+    expect(card.get_by_role("status").first).to_have_text("damaged")
+    expect(card).to_contain_text("Houses.sqlite: holds no corpus")
+    expect(card).to_contain_text("restore a snapshot over it or delete it")
+    card.get_by_role("button", name="Restore …").click()
+    page.get_by_role("dialog").get_by_label("Into the corpus").fill("houses")
+    page.get_by_role("dialog").get_by_role("button", name="Restore").click()
+    expect(card).to_contain_text("Documents5")
+    expect(card).not_to_contain_text("damaged")
+    card = page.get_by_role("listitem").filter(has=page.get_by_role("heading", level=2, name="sheds"))
+    card.get_by_role("button", name="Delete …").first.click()
+    expect(page.get_by_role("dialog")).to_contain_text("A damaged file is kept")
+    page.get_by_role("dialog").get_by_role("textbox").fill("sheds")
+    page.get_by_role("dialog").get_by_role("button", name="Delete it").click()
+    expect(card).to_have_count(0)
+
+
+def test_a_damaged_corpus_is_no_empty_one_where_it_is_chosen(
+    launch_once: Launcher, visit: Visit, tmp_path: Path
+) -> None:
+    (tmp_path / "data" / "corpora").mkdir(parents=True)
+    (tmp_path / "data" / "corpora" / "houses.sqlite").touch()
+    page = visit(launch_once("--data", str(tmp_path / "data")).address, "?view=search", expected=[DAMAGED])
+    expect(page.get_by_role("combobox", name="Corpus")).to_contain_text("houses (damaged)")
+    expect(page.get_by_role("alert").first).to_contain_text("restore a snapshot over it or delete it")
