@@ -13,23 +13,30 @@ export class ApiError extends Error {
 }
 
 // The answer's JSON; null where there is none. `body`: an object is sent as JSON, anything else as it is.
-export async function call(path, options) {
-	return parsed(await connected((await send(path, options)).text()));
-}
+export const call = async (path, options) => parsed(await connected((await send(path, options)).text()));
 
 // The answer itself, for its headers or its stream.
-export async function send(path, { method, body, signal, headers } = {}) {
+export function send(path, { method, body, signal, headers } = {}) {
 	const plain = body && Object.getPrototypeOf(body) === Object.prototype;
-	for (;;) {
-		const asked = {
+	return answered(() =>
+		fetch(path, {
 			method: method ?? (body ? "POST" : "GET"),
 			body: plain ? JSON.stringify(body) : body,
 			headers: { ...(plain && { "content-type": "application/json" }), ...authorization(), ...headers },
 			signal,
-		};
-		const answer = await connected(fetch(path, asked));
+		}),
+	);
+}
+
+// As `call`, but tells how many bytes are on their way: progress(sent, total).
+export const upload = async (path, body, options) => parsed(await (await answered(() => uploaded(path, body, options))).text());
+
+// What request() is answered, asked again where the server wants a key.
+async function answered(request) {
+	for (;;) {
+		const answer = await connected(request());
 		if (answer.ok) return answer;
-		if (answer.status !== 401 || !(await askForKey())) throw refused(answer.status, answer.headers.get("retry-after"), await connected(answer.text()));
+		if (answer.status !== 401 || !(await askForKey())) throw refused(answer, await connected(answer.text()));
 	}
 }
 
@@ -38,34 +45,29 @@ const connected = (promise) =>
 		throw error.name === "AbortError" ? error : lost();
 	});
 
-// As `send`, but tells how many bytes are on their way: progress(sent, total). Gives the answer's JSON.
-export async function upload(path, body, { method = "POST", headers, signal, progress } = {}) {
-	for (;;) {
-		const request = await uploaded(method, path, body, { ...authorization(), ...headers }, signal, progress);
-		if (request.status >= 200 && request.status < 300) return parsed(request.responseText);
-		if (request.status !== 401 || !(await askForKey())) throw refused(request.status, request.getResponseHeader("retry-after"), request.responseText);
-	}
-}
-
-function uploaded(method, path, body, headers, signal, progress) {
+function uploaded(path, body, { method, headers, signal, progress }) {
 	return new Promise((resolve, reject) => {
 		const request = new XMLHttpRequest();
 		const stop = () => request.abort();
 		request.open(method, path);
-		Object.entries(headers).forEach(([name, value]) => request.setRequestHeader(name, value));
-		request.upload.onprogress = (event) => progress?.(event.loaded, event.total);
-		request.onload = () => resolve(request);
-		request.onerror = () => reject(lost());
+		Object.entries({ ...authorization(), ...headers }).forEach(([name, value]) => request.setRequestHeader(name, value));
+		request.upload.onprogress = (event) => progress(event.loaded, event.total);
+		request.onload = () => {
+			const { status, responseText } = request;
+			resolve(new Response(responseText || null, { status, headers: { "retry-after": request.getResponseHeader("retry-after") ?? "" } }));
+		};
+		request.onerror = reject;
 		request.onabort = () => reject(new DOMException("The upload was stopped.", "AbortError"));
-		request.onloadend = () => signal?.removeEventListener("abort", stop);
-		signal?.addEventListener("abort", stop);
-		if (signal?.aborted) return request.onabort();
+		request.onloadend = () => signal.removeEventListener("abort", stop);
+		signal.addEventListener("abort", stop);
+		if (signal.aborted) return request.onabort();
 		request.send(body);
 	});
 }
 
-function refused(status, after, text) {
+function refused({ status, headers }, text) {
 	const answer = parsed(text);
+	const after = headers.get("retry-after");
 	const retryAfter = after && Number.isFinite(Number(after)) ? Number(after) : null;
 	if (status === 401) return new ApiError(status, "This server answers only who has a key: give one with “API key” above.", { answer });
 	const said = answer?.error?.message ?? answer?.error ?? answer?.message ?? `the server answered ${status}`;

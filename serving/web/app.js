@@ -5,7 +5,7 @@ import { el, fill } from "./dom.js";
 import { changeKey, forgetRefusal, keysMatter } from "./key.js";
 import { failure, left, loading } from "./states.js";
 
-// Each in views/<name>.js, which exports `title` and `show(place, state)`.
+// Each in views/<name>.js, which exports `show(place, state)`.
 const VIEWS = {
 	search: "Search",
 	corpora: "Corpora",
@@ -84,8 +84,8 @@ async function show({ moved = false } = {}) {
 		const [view] = await Promise.all([import(`./views/${name}.js`), ready(signal)]);
 		signal.throwIfAborted();
 		const place = el(`div.view.${name}`);
-		const heading = el("h1", { tabindex: "-1" }, view.title);
-		document.title = `${view.title} · Isosphere`;
+		const heading = el("h1", { tabindex: "-1" }, VIEWS[name]);
+		document.title = `${VIEWS[name]} · Isosphere`;
 		fill(main, heading, place);
 		if (moved) {
 			window.scrollTo(0, 0);

@@ -2,7 +2,7 @@
 
 import { button, div, labelled } from "./controls.js";
 import { el, fill } from "./dom.js";
-import { count } from "./format.js";
+import { count, written } from "./format.js";
 
 const SHOWN = 8; // values of a field
 const FEW = 12; // numbers that are offered one by one, and not as a range
@@ -85,10 +85,7 @@ function optionsOf(condition) {
 	return only(condition, ["$in"]) && Array.isArray(condition.$in) ? condition.$in : null;
 }
 
-function shown(value) {
-	if (value === "") return "(empty)";
-	return typeof value === "string" ? value : JSON.stringify(value);
-}
+const shown = (value) => (value === "" ? "(empty)" : written(value));
 
 // The values or the range of one field.
 function control(field, open, filter, set) {

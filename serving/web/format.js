@@ -1,8 +1,10 @@
-// Numbers as people read them.
+// Numbers and other values as people read them.
 
 export const count = (number) => number.toLocaleString("en");
 
 export const counted = (number, one, many = `${one}s`) => `${count(number)} ${number === 1 ? one : many}`;
+
+export const written = (value) => (typeof value === "string" ? value : JSON.stringify(value));
 
 export function bytes(number) {
 	const units = ["B", "kB", "MB", "GB", "TB"];

@@ -4,7 +4,7 @@ import { call } from "./api.js";
 import { link } from "./app.js";
 import { button, div, facts, status } from "./controls.js";
 import { el, fill } from "./dom.js";
-import { count } from "./format.js";
+import { count, written } from "./format.js";
 import { marked } from "./passages.js";
 import { copier } from "./snippets.js";
 import { failure, left } from "./states.js";
@@ -20,7 +20,7 @@ export function hit(found, { corpus, mode, best, signal, opened, toggled }) {
 	const key = `${span?.start ?? ""} ${id}`;
 	const words = el("p.text.clip", marked(text, highlights));
 	const more = el("div.opened", { hidden: true });
-	const opens = el("button.opens.clip", { type: "button", onclick: toggle }, title);
+	const opens = el("button.opens", { type: "button", onclick: toggle }, title);
 
 	function toggle() {
 		if (!opened.delete(key)) opened.add(key);
@@ -56,8 +56,7 @@ export function hit(found, { corpus, mode, best, signal, opened, toggled }) {
 	async function document(event) {
 		const pressed = event.currentTarget;
 		try {
-			const path = `corpora/${encodeURIComponent(corpus)}/documents/${encodeURIComponent(id)}`;
-			const whole = await call(path, { signal });
+			const whole = await call(`corpora/${corpus}/documents/${encodeURIComponent(id)}`, { signal });
 			fill(words, marked(whole.text, [span]));
 			opens.focus();
 			pressed.remove();
@@ -91,6 +90,5 @@ function score(found, mode, best) {
 // What the metadata say, one after the other.
 function saying(metadata, title) {
 	const told = Object.entries(metadata).filter(([field, value]) => value !== "" && !(field === "title" && value === title));
-	const written = (value) => (typeof value === "string" ? value : JSON.stringify(value));
 	return told.length > 0 && facts(told.map(([field, value]) => [field, written(value)]));
 }

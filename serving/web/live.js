@@ -53,7 +53,7 @@ export function live(signal) {
 }
 
 // What the text for Prometheus says of requests.
-export function measured(text) {
+function measured(text) {
 	const sample = /^(\w+)(?:\{(.*)\})? (\S+)/gm;
 	const found = { time: performance.now() / 1000, texts: 0, waiting: 0, buckets: [] };
 	for (const [, name, labels, value] of text.matchAll(sample)) {

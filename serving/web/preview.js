@@ -1,5 +1,7 @@
 // What a file of documents holds, before anything of it is sent: its first rows, and what each column becomes.
 
+import { written } from "./format.js";
+
 const LOOKED_AT = 256 * 1024; // bytes, unpacked
 const SHOWN = 5;
 const MEDIA = { csv: "text/csv", ndjson: "application/x-ndjson", json: "application/json", text: "text/plain" };
@@ -134,7 +136,7 @@ function objects(entries) {
 	return { columns, rows: given.map((value) => columns.map(({ cell }) => shown(cell(value)))), problems };
 }
 
-const shown = (value) => (value === undefined || value === null ? "" : typeof value === "string" ? value : JSON.stringify(value));
+const shown = (value) => (value === undefined || value === null ? "" : written(value));
 
 function parsed(text) {
 	try {

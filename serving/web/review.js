@@ -9,10 +9,8 @@ import { Upload } from "./uploads.js";
 // `found`: what preview() tells of the file; `corpora` are there, `models` the names of the encoders served; `aim`: the corpus
 // that it is meant for, if any. readAs(format) looks at the file anew, send(upload) sends it.
 export function review(file, found, { corpora, models, aim, readAs, send, cancel }) {
-	const picked = {
-		text: found.columns.find(({ role }) => role === "text")?.name,
-		id: found.columns.find(({ role }) => role === "id")?.name ?? "",
-	};
+	const column = (role) => found.columns.find((one) => one.role === role)?.name;
+	const picked = { text: column("text"), id: column("id") ?? "" };
 	const first = scrolled("First rows");
 	const hint = status();
 	const names = el("datalist", { id: "corpus-names" }, corpora.map(({ name }) => el("option", { value: name })));

@@ -6,8 +6,6 @@ import { el, fill } from "../dom.js";
 import { copied, tryIt } from "../snippets.js";
 import { empty, failure, left, loading } from "../states.js";
 
-export const title = "Compare";
-
 const PAUSE_MS = 300; // after a key
 const SLOW_MS = 300; // a comparison that takes longer is seen to run
 const SHOWN = 100; // rows and columns of the heat map
@@ -27,13 +25,13 @@ export async function show(place, state) {
 }
 
 // The matrix as a table of numbers for other programs (RFC 4180).
-export const csv = (rows, columns, matrix) =>
+const csv = (rows, columns, matrix) =>
 	[["", ...columns], ...rows.map((text, i) => [text, ...matrix[i].map((cosine) => cosine.toFixed(6))])]
 		.map((line) => line.map((cell) => (/[",\n\r]/.test(cell) ? `"${cell.replaceAll('"', '""')}"` : cell)).join(","))
 		.join("\r\n");
 
 // The pairs with the greatest cosines, best first; of one list each pair once.
-export function nearest(matrix, two) {
+function nearest(matrix, two) {
 	const pairs = matrix.flatMap((line, i) => line.map((cosine, j) => ({ i, j, cosine })));
 	return pairs
 		.filter(({ i, j }) => two || i < j)

@@ -13,8 +13,6 @@ import { tryIt } from "../snippets.js";
 import { failure, left, loading } from "../states.js";
 import { Upload, changes, uploadRow, uploads } from "../uploads.js";
 
-export const title = "Corpora";
-
 const FOLLOWED = 3; // streams at a time: a browser opens six connections to one server
 const ENDED = 3; // jobs that ended, shown until all are asked for
 const BUILDING_MS = 3000;

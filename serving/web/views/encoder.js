@@ -10,8 +10,6 @@ import { live } from "../live.js";
 import { tryIt } from "../snippets.js";
 import { failure, left, loading } from "../states.js";
 
-export const title = "Encoder";
-
 const NAMES = { STSB: "STS-B", SICKR: "SICK-R", SST2: "SST-2" };
 const SCORES = {
 	sts: { name: "Semantic textual similarity", unit: "Spearman × 100", score: (task) => task.spearman?.all },

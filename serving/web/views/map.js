@@ -11,8 +11,6 @@ import { Plot } from "../plot.js";
 import { tryIt } from "../snippets.js";
 import { failure, left, loading } from "../states.js";
 
-export const title = "Map";
-
 const LISTED = 100; // passages of a page
 const NOTED_MS = 200;
 const FREQUENT = 8; // values of a field that are looked at
@@ -23,7 +21,7 @@ const NONE = "-"; // in the address: no field, where leaving it out means the on
 export async function show(place, state) {
 	const { listed, corpus } = await wanted(place, state);
 	if (!corpus) return;
-	const path = `corpora/${encodeURIComponent(corpus.name)}`;
+	const path = `corpora/${corpus.name}`;
 	const { fields } = await call(`${path}/fields?values=${FREQUENT}`, { signal: state.signal });
 	await new Chart(place, state, listed, corpus, path, fields).start();
 }
@@ -98,27 +96,22 @@ class Chart {
 		try {
 			const { points, passages, explained } = await call(request.path, { signal: this.state.signal });
 			if (field !== this.field) return; // another one was chosen meanwhile
-			fill(this.failed);
+			fill(this.failed, !points.length && noDocuments(this.corpus));
 			this.tried.show(request);
-			if (!points.length) return this.nothing();
+			this.plane.hidden = this.table.hidden = !points.length;
+			if (!points.length) return;
 			const { groups, of } = grouped(points.map(({ value }) => value), field);
 			this.groups = groups;
 			this.points = points.map((point) => ({ ...point, group: of(point.value) }));
 			const all = points.length === passages ? `All ${counted(passages, "passage")}` : `A random ${count(points.length)} of ${counted(passages, "passage")}`;
 			const [across, up] = explained.map((share) => `${(100 * share).toFixed(1)} %`);
 			this.about.textContent = `${all}. The two axes (principal components) show ${across} and ${up} of what varies: what is close here need not be.`;
-			this.plane.hidden = this.table.hidden = false;
 			this.choose(new Set());
 			this.paint();
 			this.tabulate(0);
 		} catch (error) {
 			if (!left(error)) fill(this.failed, failure(error, () => this.load()));
 		}
-	}
-
-	nothing() {
-		this.plane.hidden = this.table.hidden = true;
-		fill(this.failed, noDocuments(this.corpus));
 	}
 
 	// The legend has the colours as CSS; the canvas takes them from it.

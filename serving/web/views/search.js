@@ -12,8 +12,6 @@ import { cut } from "../passages.js";
 import { tryIt } from "../snippets.js";
 import { empty, failure, left } from "../states.js";
 
-export const title = "Search";
-
 const PAGE = 10;
 const MOST = 1000; // hits of a request
 const SAMPLE = 5; // documents that are shown before anything is asked
@@ -155,7 +153,7 @@ class Search {
 	}
 
 	get path() {
-		return `corpora/${encodeURIComponent(this.corpus.name)}`;
+		return `corpora/${this.corpus.name}`;
 	}
 
 	// Ask anew for `k` hits, or for the page after `cursor`.
