@@ -19,6 +19,12 @@ pytestmark = pytest.mark.slow
 def _corpora(server: Running) -> None:
     fill(server.client, "houses", rows(400))
     fill(server.client, "few", rows(20))
+    texts = {"one": "boiler", "two": "boiler", "long": "boiler " * 400, "faces": "a" + "😀" * 2000}
+    for corpus, text in texts.items():
+        documents = [{"id": "a", "text": text}, {"id": "b", "text": "chimney"}][: 1 if corpus == "one" else 2]
+        server.client.put(f"/corpora/{corpus}", json={}).raise_for_status()
+        path = f"/corpora/{corpus}/documents?chunk_tokens=16" if corpus == "long" else f"/corpora/{corpus}/documents"
+        server.client.post(path, json={"documents": documents}).raise_for_status()
 
 
 @pytest.fixture
@@ -125,6 +131,40 @@ def test_more_like_this(page: Page) -> None:
     expect(page.get_by_role("button", name=like, exact=True)).to_have_count(0)
     page.go_back()
     expect(page.get_by_role("searchbox")).to_have_value("orchestra")
+
+
+@pytest.mark.parametrize(
+    ("corpus", "mode", "says"),
+    [
+        ("one", "dense", "There is no other document"),
+        ("one", "hybrid", "There is no other document"),
+        ("two", "lexical", "No other document has any of its words"),
+    ],
+)
+def test_what_nothing_else_is_like_says_so(server: Running, visit: Visit, corpus: str, mode: str, says: str) -> None:
+    page = visit(server.address, f"?corpus={corpus}&like=a&mode={mode}")
+    expect(page.get_by_role("heading", name=says)).to_be_visible()
+    expect(hits(page)).to_have_count(0)
+
+
+def test_a_long_document_is_like_others_than_its_own_passages(server: Running, visit: Visit) -> None:
+    page = visit(server.address, "?corpus=long&like=a")
+    expect(hits(page)).to_have_count(1)
+    expect(hits(page)).to_contain_text("chimney")
+
+
+def test_a_document_is_not_cut_within_a_character(server: Running, visit: Visit) -> None:
+    page = visit(server.address, "?corpus=faces&like=a")
+    expect(hits(page)).to_contain_text("chimney")
+
+
+def test_a_corpus_that_was_emptied_meanwhile_lacks_no_words(server: Running, visit: Visit) -> None:
+    fill(server.client, "emptied", rows(1))
+    page = visit(server.address, "?corpus=emptied")
+    expect(hits(page)).to_have_count(1)
+    server.client.delete("/corpora/emptied/documents/r0").raise_for_status()
+    ask(page, "boiler")
+    expect(page.get_by_role("heading", name="This corpus is empty")).to_be_visible()
 
 
 def test_more_hits_go_on_where_the_first_ended(page: Page) -> None:

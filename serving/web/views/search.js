@@ -170,9 +170,9 @@ class Search {
 			const body = this.body(query, cursor, k);
 			const answer = await call(`${this.path}/search`, { body, signal });
 			this.tried.show({ method: "POST", path: `${this.path}/search`, body });
-			this.answered(answer, cursor, performance.now() - began);
 			this.k = Math.min(MOST, cursor ? this.k + k : k);
 			this.state.remember({ k: this.k });
+			await this.answered(answer, cursor, performance.now() - began);
 		} catch (error) {
 			if (!left(error)) this.failed(error, cursor);
 		} finally {
@@ -186,8 +186,8 @@ class Search {
 		const id = this.state.address.get("like");
 		if (!id) return this.query.value.trim();
 		const { text } = await call(`${this.path}/documents/${encodeURIComponent(id)}`, { signal });
-		const [start, end] = (this.state.address.get("span") ?? "0-").split("-").map((number) => (number === "" ? undefined : Number(number)));
-		return cut(text, { start, end }).slice(0, MOST_LIKE);
+		const [start, end] = (this.state.address.get("span") ?? "").split("-").map(Number);
+		return cut(text, { start, end: Math.min(end || text.length, start + MOST_LIKE) });
 	}
 
 	body(query, cursor, k) {
@@ -216,8 +216,9 @@ class Search {
 		}
 		const shown = this.shown(others);
 		this.hits.append(...shown);
-		if (after !== null) shown[0]?.querySelector("button").focus(); // the one that was pressed is gone
+		if (this.found) shown[0]?.querySelector("button").focus(); // the one that was pressed is gone
 		this.found += others.length;
+		if (!this.found && cursor) return this.search(cursor, 10 * PAGE); // all of them are the document's own passages
 		const how = this.mode === "lexical" ? "" : ` · ${index === "exact" ? "exact search" : `index ${index}`}`;
 		const times = `${Math.round(took)} ms on the server, ${Math.round(waited)} ms in all`;
 		this.status.textContent = this.found ? `${cursor ? "The first " : ""}${counted(this.found, "hit")} · ${times}${how}` : "";
@@ -232,11 +233,14 @@ class Search {
 	}
 
 	nothing() {
+		const like = this.state.address.has("like");
 		if (!this.corpus.documents) return noDocuments(this.corpus);
 		if (!isEmpty(this.filter)) {
 			return empty("Nothing fits query and filters", "Take a filter away, or ask for something else.", button("Clear the filters", () => this.state.go({ filter: null })));
 		}
+		if (this.mode !== "lexical") return like ? empty("There is no other document", "This one is all that the corpus holds.") : noDocuments(this.corpus);
 		const byMeaning = button("Search by meaning", () => this.state.go({ mode: null }));
+		if (like) return empty("No other document has any of its words", "Others may still mean the same.", byMeaning);
 		return empty("No document has any of these words", "Write them in another way, or go by what they mean.", byMeaning);
 	}
 
