@@ -3,11 +3,9 @@
 import { askForKey, authorization } from "./key.js";
 
 export class ApiError extends Error {
-	constructor(status, message, { retryAfter = null, answer = null } = {}) {
+	constructor(status, message, answer = null) {
 		super(message);
-		this.name = "ApiError";
 		this.status = status; // 0: no answer came
-		this.retryAfter = retryAfter; // seconds, if the server said
 		this.answer = answer; // the body, where it was JSON
 	}
 }
@@ -42,7 +40,8 @@ async function answered(request) {
 
 const connected = (promise) =>
 	promise.catch((error) => {
-		throw error.name === "AbortError" ? error : lost();
+		if (error.name === "AbortError") throw error;
+		throw new ApiError(0, "The connection to the server was lost. See whether it still runs, then try again.");
 	});
 
 function uploaded(path, body, { method, headers, signal, progress }) {
@@ -67,16 +66,11 @@ function uploaded(path, body, { method, headers, signal, progress }) {
 
 function refused({ status, headers }, text) {
 	const answer = parsed(text);
-	const after = headers.get("retry-after");
-	const retryAfter = after && Number.isFinite(Number(after)) ? Number(after) : null;
-	if (status === 401) return new ApiError(status, "This server answers only who has a key: give one with “API key” above.", { answer });
+	if (status === 401) return new ApiError(status, "This server answers only who has a key: give one with “API key” above.", answer);
 	const said = answer?.error?.message ?? answer?.error ?? answer?.message ?? `the server answered ${status}`;
-	const when = retryAfter === null ? "" : ` Try again in ${retryAfter} s.`;
-	return new ApiError(status, `${sentence(said)}${when}`, { retryAfter, answer });
+	const after = Number(headers.get("retry-after")); // seconds; 0 or NaN where it says none
+	return new ApiError(status, sentence(said) + (after ? ` Try again in ${after} s.` : ""), answer);
 }
-
-const lost = () =>
-	new ApiError(0, "The connection to the server was lost. See whether it still runs, then try again.");
 
 function sentence(text) {
 	const whole = String(text).trim();

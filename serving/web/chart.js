@@ -31,4 +31,4 @@ export function chart(label, lines, { written = String, zero = false, marked = n
 
 // A chart with its name and what is to be read off it.
 export const figure = (name, told, drawn) =>
-	el("figure.figure", el("figcaption", el("span.muted", name), el("strong", told)), drawn);
+	el("figure.figure", el("figcaption.row", el("span.muted", name), el("strong", told)), drawn);

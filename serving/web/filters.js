@@ -49,8 +49,7 @@ export function filters(fields, chosen, changed) {
 
 	show();
 	const summary = el("summary", "Filters");
-	const wide = matchMedia("(min-width: 50rem)").matches;
-	const panel = el("details.filters", { open: wide || null }, summary, controls.map(({ element }) => element));
+	const panel = el("details.filters", { open: matchMedia("(min-width: 50rem)").matches }, summary, controls.map(({ element }) => element));
 	return { panel: controls.length ? panel : null, chips };
 }
 

@@ -98,7 +98,7 @@ function ndjson(text, whole) {
 }
 
 function json(text) {
-	const at = text.trimStart().startsWith("[") ? 0 : text.search(/"documents"\s*:\s*\[/);
+	const at = text.search(/^\s*\[|"documents"\s*:\s*\[/);
 	if (at < 0) throw new Unreadable('A JSON file holds {"documents": [{"text": …}, …]}, or such a list alone.');
 	const entries = elements(text, text.indexOf("[", at) + 1).map((entry, i) => ({ place: `documents.${i}`, entry }));
 	return objects(entries);

@@ -17,7 +17,7 @@ export class Upload {
 	constructor({ corpus, file, media, query, model, method = "POST", path }) {
 		Object.assign(this, { corpus, file, media, model, method });
 		this.path = path ?? `corpora/${corpus}/documents?${new URLSearchParams({ async: true, ...query })}`;
-		this.once = [...crypto.getRandomValues(new Uint8Array(16))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
+		this.once = crypto.getRandomValues(new Uint32Array(4)).join("-");
 	}
 
 	// Sent again after an error, it is the same request to the server: nothing is there twice.

@@ -178,5 +178,5 @@ function copier(text) {
 		byHand.value = text;
 		byHand.select();
 	};
-	return div("copier", said, button("Copy as CSV", copy), byHand);
+	return div("actions", said, button("Copy as CSV", copy), byHand);
 }
