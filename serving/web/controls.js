@@ -2,8 +2,6 @@
 
 import { el, fill } from "./dom.js";
 
-const NAME = "[A-Za-z0-9][A-Za-z0-9._\\-]{0,63}";
-
 // A part of a view, with its name.
 export const card = (name, ...inside) => el("section.card", { "aria-label": name }, el("h2", name), inside);
 
@@ -25,10 +23,6 @@ export function select(options, value, chosen, attributes) {
 		entries.map(([one, name]) => el("option", { value: one }, name)),
 	);
 }
-
-// A field for the name of a corpus.
-export const nameField = (value, attributes) =>
-	el("input", { required: true, pattern: NAME, autocomplete: "off", spellcheck: "false", value, ...attributes });
 
 // Whether an event is meant for a field.
 export const typing = ({ target }) => target.closest?.("input, textarea, select, dialog");

@@ -17,11 +17,11 @@ const STATES = {
 // `models`: { name, fingerprint } of each encoder served. `begin(request)` starts a job, `deleted()` is called
 // when the corpus is gone, `failed(error)` when something went wrong, `opened(open)` when its details are opened, and
 // `add()` when more is to be put into it.
-export function corpusCard(name, { models, corpora, begin, add, deleted, failed, opened, signal, open = false }) {
+export function corpusCard(name, { models, where, begin, add, deleted, failed, opened, signal, open = false }) {
 	const path = `corpora/${name}`;
 	const badge = el("span", { role: "status" });
 	const [about, told, more] = [el("p.muted.clip"), el("div"), el("div")];
-	const kept = snapshots(name, { begin, corpora, signal });
+	const kept = snapshots(name, { begin, where, signal });
 	const details = el(
 		"details",
 		{ open, ontoggle: toggled },

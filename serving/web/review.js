@@ -1,8 +1,9 @@
 // What a file holds and what becomes of it: the form before it is sent.
 
-import { button, div, labelled, nameField, scrolled, select, status, table } from "./controls.js";
+import { button, div, labelled, scrolled, select, status, table } from "./controls.js";
 import { el, fill } from "./dom.js";
 import { bytes, count, counted } from "./format.js";
+import { like, nameField, told } from "./names.js";
 import { FORMATS, SUFFIX } from "./preview.js";
 import { Upload } from "./uploads.js";
 
@@ -14,13 +15,12 @@ export function review(file, found, { corpora, models, aim, readAs, send, cancel
 	const first = scrolled("First rows");
 	const hint = status();
 	const names = el("datalist", { id: "corpus-names" }, corpora.map(({ name }) => el("option", { value: name })));
-	const corpus = nameField(aim ?? called(file.name), { list: "corpus-names", oninput: where });
+	const corpus = nameField(aim ?? like(file.name.replace(SUFFIX, "")), { list: "corpus-names", oninput: where });
 	const model = select(models, models[0]);
 	const encoder = labelled("Encoder", model);
 	const skip = el("input", { type: "checkbox", checked: found.problems.some(({ place }) => place !== file.name) });
 	const cut = el("input", { type: "checkbox", onchange: () => (size.disabled = !cut.checked) });
-	const tokens = { type: "number", min: 16, max: 100000, value: 200, required: true };
-	const size = el("input", { ...tokens, disabled: true, "aria-label": "Tokens of a passage" });
+	const size = el("input", { type: "number", min: 16, max: 100000, value: 200, required: true, disabled: true, "aria-label": "Tokens of a passage" });
 	const columns = found.columns.map(({ name }) => name);
 	const ids = columns.includes("id") ? columns : [["", "(made for each row)"], ...columns];
 	const choices = found.roles && [
@@ -40,8 +40,7 @@ export function review(file, found, { corpora, models, aim, readAs, send, cancel
 	function where() {
 		const there = corpora.find(({ name }) => name === corpus.value);
 		encoder.hidden = Boolean(there) || models.length < 2;
-		const fits = corpus.validity.valid ? "A new corpus." : "A name is letters, digits, dots, dashes and underscores.";
-		hint.textContent = there ? `Adds to the ${count(there.documents)} documents of ${there.name}. A row with the id of one takes its place.` : fits;
+		hint.textContent = there ? `Adds to the ${count(there.documents)} documents of ${there.name}. A row with the id of one takes its place.` : told(corpus);
 	}
 
 	function submit(event) {
@@ -75,10 +74,6 @@ export function review(file, found, { corpora, models, aim, readAs, send, cancel
 	where();
 	return form;
 }
-
-// What a corpus of this file is called.
-const called = (name) =>
-	name.replace(SUFFIX, "").replace(/[^\w.-]+/g, "-").replace(/^[^A-Za-z0-9]+|-+$/g, "").slice(0, 64) || "corpus";
 
 function rowsTold({ count: rows, exact }) {
 	if (exact) return counted(rows, "row");

@@ -2,16 +2,17 @@
 
 import { call, send } from "./api.js";
 import { ask } from "./ask.js";
-import { button, div, labelled, nameField, status } from "./controls.js";
+import { button, div, labelled, status } from "./controls.js";
 import { el, fill } from "./dom.js";
 import { bytes, counted, date } from "./format.js";
 import { hasKey } from "./key.js";
+import { free, nameField, told } from "./names.js";
 import { failure, left, loading } from "./states.js";
 
 const SAVED_MS = 60_000;
 
-// `begin({ path, method, body })` starts a job; `corpora()` gives those that are there.
-export function snapshots(corpus, { begin, corpora, signal }) {
+// `begin({ path, method, body })` starts a job; `where` is `askWhere` that knows what is there.
+export function snapshots(corpus, { begin, where, signal }) {
 	const list = div("works");
 	const path = `corpora/${corpus}/snapshots`;
 	const at = (id) => `${path}/${id}`;
@@ -32,13 +33,12 @@ export function snapshots(corpus, { begin, corpora, signal }) {
 	}
 
 	function row(one) {
-		const name = `${corpus}-${one.id}.tar.zst`;
 		return el(
 			"li.heading",
 			el("span", date(one.created), " · ", counted(one.documents, "document"), " · ", bytes(one.bytes)),
 			div(
 				"actions",
-				el("a.button", { href: at(one.id), download: name, onclick: (event) => withKey(event, one) }, "Download"),
+				el("a.button", { href: at(one.id), download: `${corpus}-${one.id}.tar.zst`, onclick: (event) => withKey(event, one) }, "Download"),
 				button("Restore …", () => restore(one)),
 				button("Delete …", () => remove(one)),
 			),
@@ -59,11 +59,10 @@ export function snapshots(corpus, { begin, corpora, signal }) {
 	}
 
 	async function restore(one) {
-		const given = await askWhere({
+		const given = await where({
 			title: "Restore a snapshot",
 			text: `Of ${corpus}, made ${date(one.created)}: ${counted(one.documents, "document")}. It is checked before it serves.`,
-			name: `${corpus}-restored`.slice(0, 64),
-			corpora,
+			name: corpus,
 		});
 		if (given) begin({ path: `corpora/${given}/restore`, method: "PUT", body: { snapshot: one.id, of: corpus } });
 	}
@@ -82,14 +81,15 @@ export function snapshots(corpus, { begin, corpora, signal }) {
 	return { element: list, load };
 }
 
-// The name of the corpus to be restored, null for none. What is there is replaced only by who types its name.
-export async function askWhere({ title, text, name, corpora }) {
+// The name of the corpus to be restored, null for none. What is there is replaced only by who types its name: `name` is offered
+// if it is not among those `taken`, else one like it.
+export async function askWhere({ title, text, name, corpora, taken }) {
 	const said = status();
-	const into = nameField(name, { name: "into" });
+	const into = nameField(free(name, taken), { name: "into" });
 	const ready = (given) => {
 		const there = corpora().find((one) => one.name === given.get("into"));
 		said.className = there ? "warn" : "muted";
-		said.textContent = there ? `Replaces the ${counted(there.documents, "document")} that ${there.name} holds now.` : "A new corpus.";
+		said.textContent = there ? `Replaces ${there.name}, which ${there.state === "damaged" ? "is damaged" : `holds ${counted(there.documents, "document")} now`}.` : told(into);
 		return into.validity.valid;
 	};
 	return (await ask({ title, text, fields: [labelled("Into the corpus", into), said], action: "Restore", ready }))?.get("into") ?? null;

@@ -165,6 +165,7 @@ def test_a_damaged_corpus_says_so_and_what_to_do(launch_once: Launcher, visit: V
     expect(card).to_contain_text("restore a snapshot over it or delete it")
     card.get_by_role("button", name="Restore …").click()
     page.get_by_role("dialog").get_by_label("Into the corpus").fill("houses")
+    expect(page.get_by_role("dialog").get_by_role("status")).to_have_text("Replaces houses, which is damaged.")
     page.get_by_role("dialog").get_by_role("button", name="Restore").click()
     expect(card).to_contain_text("Documents5")
     expect(card).not_to_contain_text("damaged")

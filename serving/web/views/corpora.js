@@ -8,6 +8,7 @@ import { corpusCard } from "../corpus.js";
 import { el, fill } from "../dom.js";
 import { bytes } from "../format.js";
 import { active, follow, jobRow } from "../jobs.js";
+import { like } from "../names.js";
 import { askWhere } from "../snapshots.js";
 import { tryIt } from "../snippets.js";
 import { failure, left, loading } from "../states.js";
@@ -147,7 +148,7 @@ export async function show(place, state) {
 	function card({ name }) {
 		return corpusCard(name, {
 			models: () => shown.models,
-			corpora: () => shown.corpora,
+			where,
 			begin,
 			add: () => form.into(name),
 			deleted: () => {
@@ -162,11 +163,16 @@ export async function show(place, state) {
 		});
 	}
 
+	// Taken is also what uploads and jobs are about to make.
+	function where(asked) {
+		const making = [...uploads(), ...[...shown.jobs.values()].filter(active)].map(({ corpus }) => corpus);
+		return askWhere({ ...asked, corpora: () => shown.corpora, taken: [...shown.corpora.map(({ name }) => name), ...making] });
+	}
+
 	async function restoreFile(file) {
 		const text = `${file.name}, ${bytes(file.size)}. It is checked before it serves.`;
-		const name = file.name.replace(/-\d{8}T.*$|\..*$/, "").slice(0, 64);
-		const there = shown.corpora.some((one) => one.name === name);
-		const into = await askWhere({ title: "Restore from a file", text, name: there ? `${name}-restored` : name, corpora: () => shown.corpora });
+		const name = like(file.name.replace(/-\d{8}T\d{6}Z-[\da-f]{8}.*$|(\.tar)?\.zst$/i, ""));
+		const into = await where({ title: "Restore from a file", text, name });
 		if (!into) return;
 		const path = `corpora/${into}/restore`;
 		start(new Upload({ corpus: into, file, media: "application/zstd", method: "PUT", path }));
