@@ -3,14 +3,14 @@
 import { askForKey, authorization } from "./key.js";
 
 export class ApiError extends Error {
-	constructor(status, message, answer = null) {
+	constructor(status, message, answer) {
 		super(message);
 		this.status = status; // 0: no answer came
 		this.answer = answer; // the body, where it was JSON
 	}
 }
 
-// The answer's JSON; null where there is none. `body`: an object is sent as JSON, anything else as it is.
+// The answer's JSON; undefined where there is none. `body`: an object is sent as JSON, anything else as it is.
 export const call = async (path, options) => parsed(await connected((await send(path, options)).text()));
 
 // The answer itself, for its headers or its stream.
@@ -77,10 +77,11 @@ function sentence(text) {
 	return whole.charAt(0).toUpperCase() + whole.slice(1) + (/[.!?]$/.test(whole) ? "" : ".");
 }
 
-function parsed(text) {
+// The value of JSON; undefined where it is none, as a proxy's own page.
+export function parsed(text) {
 	try {
 		return JSON.parse(text);
 	} catch {
-		return null; // nothing, or a proxy's own page
+		return undefined;
 	}
 }

@@ -95,7 +95,7 @@ async function show({ moved = false } = {}) {
 		if (!signal.aborted && !scrollY) window.scrollTo(0, remembered.scroll ?? 0);
 	} catch (error) {
 		if (left(error) || signal.aborted) return;
-		fill(main, error instanceof ApiError ? failure(error, () => show()) : failure(error, () => location.reload()));
+		fill(main, failure(error, () => (error instanceof ApiError ? show() : location.reload())));
 	}
 }
 

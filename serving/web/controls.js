@@ -29,7 +29,7 @@ export const typing = ({ target }) => target.closest?.("input, textarea, select,
 
 // A button that opens the browser's choice of a file.
 export function filePicker(name, accept, chosen, kind = "plain") {
-	const input = el("input.unseen", { type: "file", accept, onchange: () => take() });
+	const input = el("input.unseen", { type: "file", accept, onchange: take });
 	function take() {
 		const [file] = input.files;
 		input.value = "";

@@ -1,5 +1,6 @@
 // Filters, offered from what the metadata hold. A filter is the API's own: { field: { $in: […] } or { $gte, $lte } }.
 
+import { parsed } from "./api.js";
 import { button, div, labelled } from "./controls.js";
 import { el, fill } from "./dom.js";
 import { count, written } from "./format.js";
@@ -12,13 +13,9 @@ const OPEN = 2; // fields whose values are seen at once
 export const chip = (text, off) => button([text, el("span", { "aria-hidden": "true" }, "×")], off, { class: "chip", title: "Take this away" });
 
 // What the address says; nothing where it is no filter.
-export function parsed(text) {
-	try {
-		const filter = JSON.parse(text ?? "{}");
-		return filter && typeof filter === "object" && !Array.isArray(filter) ? filter : {};
-	} catch {
-		return {};
-	}
+export function filterOf(text) {
+	const filter = parsed(text);
+	return isObject(filter) && !Array.isArray(filter) ? filter : {};
 }
 
 export const isEmpty = (filter) => Object.keys(filter).length === 0;
@@ -75,7 +72,7 @@ function parts(field, condition) {
 	return [{ field, text: `${field} ${said}`, rest: null }];
 }
 
-const isObject = (value) => value !== null && typeof value === "object";
+const isObject = (value) => value && typeof value === "object";
 const only = (condition, names) => isObject(condition) && Object.keys(condition).every((name) => names.includes(name));
 const rangeOf = (condition) => (only(condition, ["$gte", "$lte"]) ? condition : null);
 
@@ -115,17 +112,12 @@ function range({ field, least, greatest }, set) {
 function choice({ field, kinds, values, complete }, set) {
 	const telling = complete || values.some(({ documents }) => documents !== 1);
 	const boxes = (telling ? values : []).map(({ value, documents }) => {
+		const change = () => choose(box.checked ? [...current, value] : current.filter((one) => one !== value));
 		const box = el("input", { type: "checkbox", onchange: change });
 		const many = documents !== null && el("span.muted", count(documents));
 		return { value, box, element: el("label.option", box, el("span.clip", shown(value)), many) };
 	});
 	let current = [];
-
-	function change({ target }) {
-		const { value } = boxes.find(({ box }) => box === target);
-		const others = current.filter((one) => one !== value);
-		choose(target.checked ? [...current, value] : others);
-	}
 
 	const choose = (options) => set(field, options.length ? { $in: options } : null);
 

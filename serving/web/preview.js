@@ -1,5 +1,6 @@
 // What a file of documents holds, before anything of it is sent: its first rows, and what each column becomes.
 
+import { parsed } from "./api.js";
 import { written } from "./format.js";
 
 const LOOKED_AT = 256 * 1024; // bytes, unpacked
@@ -137,14 +138,6 @@ function objects(entries) {
 }
 
 const shown = (value) => (value === undefined || value === null ? "" : written(value));
-
-function parsed(text) {
-	try {
-		return JSON.parse(text);
-	} catch {
-		return undefined;
-	}
-}
 
 function csv(text, whole) {
 	const first = text.split("\n", 1)[0].replace(/"[^"]*"?/g, "");

@@ -18,7 +18,7 @@ const EXAMPLES = [
 	"Whisk the butter and eggs together.",
 	"Interest rates rose again in March.",
 	"The central bank made borrowing more expensive.",
-];
+].join("\n");
 
 export async function show(place, state) {
 	return new Compare(place, state).start();
@@ -52,7 +52,7 @@ class Compare {
 
 	start() {
 		const { address, remembered, signal } = this.state;
-		this.first = this.list(remembered.a ?? address.get("a") ?? EXAMPLES.join("\n"));
+		this.first = this.list(remembered.a ?? address.get("a") ?? EXAMPLES);
 		this.second = this.list(remembered.b ?? address.get("b") ?? "");
 		this.firstField = labelled("", this.first);
 		this.secondField = labelled("List B, one sentence a line", this.second);
@@ -93,7 +93,7 @@ class Compare {
 	}
 
 	keep() {
-		const a = this.first.value === EXAMPLES.join("\n") ? "" : this.first.value;
+		const a = this.first.value === EXAMPLES ? "" : this.first.value;
 		const b = this.two ? this.second.value : "";
 		const fits = a.length + b.length <= LONGEST;
 		this.note.textContent = fits ? "" : "Too much text for a link: the address does not carry it.";

@@ -21,7 +21,7 @@ const RENEWED_MS = 2000; // what is there, while a job goes on: at most so often
 
 export async function show(place, state) {
 	const { address, signal } = state;
-	const [said, earlier, none] = [el("div"), el("div"), el("p.muted", "There is no corpus yet: the first file makes one.")];
+	const [said, earlier, none] = [el("div"), el("div"), el("p.muted", { hidden: true }, "There is no corpus yet: the first file makes one.")];
 	const [sending, work, list] = [0, 1, 2].map(() => el("ul.works"));
 	const tried = tryIt();
 	const shown = { corpora: [], models: [], jobs: new Map(), all: false, renewed: 0 };
@@ -30,12 +30,15 @@ export async function show(place, state) {
 	const cards = rowsOf(list, ({ name }) => name, card);
 	const following = new Set();
 	fill(place, loading());
-	[shown.corpora, shown.models] = await Promise.all([listCorpora(signal), encoders(signal)]);
+	shown.models = await encoders(signal);
 	const form = adding({
 		known: () => ({ corpora: shown.corpora, models: shown.models.map(({ name }) => name) }),
 		signal,
 		started: start,
 	});
+	changes.addEventListener("change", onUpload, { signal });
+	uploading.show(uploads());
+	await refresh();
 	fill(
 		place,
 		form.element,
@@ -48,10 +51,6 @@ export async function show(place, state) {
 		list,
 		tried.element,
 	);
-	changes.addEventListener("change", onUpload, { signal });
-	uploading.show(uploads());
-	drawCards();
-	await refresh();
 
 	function start(upload) {
 		tried.show({ method: upload.method, path: upload.path, type: upload.media, body: { file: upload.file.name } });

@@ -69,8 +69,7 @@ function about(info) {
 		"Exported graph differs by": info.parity !== null && `${info.parity.toExponential(1)} at most`,
 		Fingerprint: info.fingerprint.slice(0, 12),
 	};
-	const known = Object.entries(told).filter(([, value]) => value);
-	return card(info.served_model_name, facts(known));
+	return card(info.served_model_name, facts(Object.entries(told).filter(([, value]) => value)));
 }
 
 function engines({ engines: measured, engine, precision }) {

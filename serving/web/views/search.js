@@ -5,7 +5,7 @@ import { link } from "../app.js";
 import { chooser, noDocuments, wanted } from "../chooser.js";
 import { button, choice, div, status, typing } from "../controls.js";
 import { el, fill } from "../dom.js";
-import { chip, filters, isEmpty, parsed } from "../filters.js";
+import { chip, filterOf, filters, isEmpty } from "../filters.js";
 import { counted } from "../format.js";
 import { hit } from "../hits.js";
 import { cut } from "../passages.js";
@@ -27,10 +27,10 @@ export async function show(place, state) {
 
 class Search {
 	constructor(place, state, listed, corpus) {
-		Object.assign(this, { place, state, listed, corpus, found: 0 });
+		Object.assign(this, { place, state, listed, corpus, path: `corpora/${corpus.name}`, found: 0 });
 		this.opened = new Set(state.remembered.opened);
 		this.mode = Object.hasOwn(MODES, state.address.get("mode") ?? "") ? state.address.get("mode") : "dense";
-		this.filter = parsed(state.address.get("filter"));
+		this.filter = filterOf(state.address.get("filter"));
 		this.asked = new AbortController(); // by the next search: no answer comes out of order
 		this.settled = state.address.has("q"); // the back button leads to whole queries, not to every letter
 	}
@@ -115,14 +115,13 @@ class Search {
 			this.query.focus();
 			this.query.select();
 		}
-		const titles = [...this.hits.querySelectorAll(".opens")];
-		const at = event.target === this.query ? -1 : titles.indexOf(event.target);
-		if (event.target !== this.query && at < 0) return;
-		if (event.key === "Escape" && at >= 0) this.query.focus();
-		const to = { ArrowDown: at + 1, ArrowUp: at - 1 }[event.key];
-		if (to === undefined || (at < 0 && to < 0) || to >= titles.length) return;
+		const stops = [this.query, ...this.hits.querySelectorAll(".opens")];
+		const at = stops.indexOf(event.target);
+		if (at < 0) return;
+		if (event.key === "Escape") this.query.focus();
+		const next = stops[at + { ArrowDown: 1, ArrowUp: -1 }[event.key]];
+		if (!next) return;
 		event.preventDefault();
-		const next = to < 0 ? this.query : titles[to];
 		next.focus({ preventScroll: true });
 		next.scrollIntoView({ block: "nearest" });
 	}
@@ -152,22 +151,28 @@ class Search {
 		fill(this.chosen, id && div("chips", chip(`like ${id}`, () => this.state.go({ like: null, span: null }))), this.chips);
 	}
 
-	get path() {
-		return `corpora/${this.corpus.name}`;
-	}
-
 	// Ask anew for `k` hits, or for the page after `cursor`.
 	async search(cursor = null, k = PAGE) {
 		this.asked.abort();
 		this.asked = new AbortController();
 		const { signal } = this.asked;
 		this.showChosen();
-		const slow = setTimeout(() => this.wait(), SLOW_MS);
+		const slow = setTimeout(() => {
+			this.place.classList.add("busy");
+			this.status.textContent = "Searching …";
+		}, SLOW_MS);
 		const began = performance.now();
 		try {
 			const query = await this.wanted(signal);
 			if (!query) return await this.idle(signal);
-			const body = this.body(query, cursor, k);
+			const body = {
+				query,
+				k,
+				...(this.mode !== "dense" && { mode: this.mode }),
+				...(!isEmpty(this.filter) && { filter: this.filter }),
+				...(cursor && { cursor }),
+				...(!this.state.address.has("like") && { highlight: true }),
+			};
 			const answer = await call(`${this.path}/search`, { body, signal });
 			this.tried.show({ method: "POST", path: `${this.path}/search`, body });
 			this.k = Math.min(MOST, cursor ? this.k + k : k);
@@ -188,22 +193,6 @@ class Search {
 		const { text } = await call(`${this.path}/documents/${encodeURIComponent(id)}`, { signal });
 		const [start, end] = (this.state.address.get("span") ?? "").split("-").map(Number);
 		return cut(text, { start, end: Math.min(end || text.length, start + MOST_LIKE) });
-	}
-
-	body(query, cursor, k) {
-		return {
-			query,
-			k,
-			...(this.mode !== "dense" && { mode: this.mode }),
-			...(!isEmpty(this.filter) && { filter: this.filter }),
-			...(cursor && { cursor }),
-			...(!this.state.address.has("like") && { highlight: true }),
-		};
-	}
-
-	wait() {
-		this.place.classList.add("busy");
-		this.status.textContent = "Searching …";
 	}
 
 	answered({ hits, cursor, took_ms: took, index }, after, waited) {
