@@ -34,7 +34,7 @@ export async function follow(id, { signal, seen, lost }) {
 			if (error.status && ![429, 503].includes(error.status)) throw error;
 			lost();
 		}
-		await new Promise((resolve) => setTimeout(resolve, PAUSE_MS[Math.min(tries, PAUSE_MS.length - 1)]));
+		await new Promise((resolve) => setTimeout(resolve, PAUSE_MS[tries] ?? PAUSE_MS.at(-1)));
 		if (signal.aborted) return;
 	}
 }

@@ -29,8 +29,7 @@ export function live(signal) {
 			if (left(error)) return;
 			return fill(charts, failure(error, watch));
 		}
-		const timer = setTimeout(watch, EVERY_MS);
-		signal.addEventListener("abort", () => clearTimeout(timer), { once: true });
+		setTimeout(() => signal.aborted || watch(), EVERY_MS);
 	}
 
 	async function load() {

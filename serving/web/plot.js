@@ -11,7 +11,7 @@ const AROUND = 200; // pixels beyond each side that are painted: so far panning 
 
 export class Plot {
 	// told: { hover(point or null, x, y), chosen(indices), moved() }, x and y in pixels of the canvas. Points have x, y and group.
-	constructor(canvas, signal, told) {
+	constructor(canvas, told) {
 		this.canvas = canvas;
 		this.context = canvas.getContext("2d");
 		this.told = told;
@@ -20,9 +20,7 @@ export class Plot {
 		this.lasso = null; // corners, in pixels
 		this.lassoing = false; // what dragging does
 		this.pointers = new Map();
-		const sized = new ResizeObserver(() => this.resize());
-		sized.observe(canvas);
-		signal.addEventListener("abort", () => sized.disconnect());
+		new ResizeObserver(() => this.resize()).observe(canvas);
 		for (const name of ["pointerdown", "pointermove", "pointerup", "pointercancel", "pointerleave", "wheel", "dblclick", "keydown"]) {
 			canvas.addEventListener(name, (event) => this[name](event), { passive: false });
 		}

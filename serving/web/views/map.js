@@ -50,7 +50,7 @@ class Chart {
 		this.list = el("section.card", { "aria-label": "Chosen passages", hidden: true });
 		this.table = el("details.try", { ontoggle: () => this.tabulate(0) }, el("summary", "As a table"), el("div"));
 		this.tried = tryIt();
-		this.plot = new Plot(this.canvas, state.signal, {
+		this.plot = new Plot(this.canvas, {
 			hover: (point, x, y) => this.point(point, x, y),
 			chosen: (chosen) => this.choose(chosen),
 			moved: () => this.moved(),
@@ -68,7 +68,7 @@ class Chart {
 			this.state.keep({ field: field || NONE }, { push: true });
 			this.load();
 		};
-		const names = new Set([...this.fields.map(({ field }) => field), ...(this.field ? [this.field] : [])]);
+		const names = new Set([...this.fields.map(({ field }) => field), this.field].filter(Boolean));
 		return [
 			chooser(this.listed, this.corpus, ({ name }) => this.state.go({ corpus: name, field: null })),
 			labelled("Colour by", select([["", "nothing"], ...names], this.field, colour)),
