@@ -14,10 +14,12 @@ from functools import cached_property
 from typing import Any
 
 from serving.errors import Invalid
-from serving.json_body import MAX_DEPTH, TOO_DEEP, is_too_deep, is_unicode
+from serving.json_body import MAX_DEPTH, TOO_DEEP, is_unicode, levels
 
 MAX_CONDITIONS = 1000
-"""Of a filter; each is a lookup, and an $in of any length is one."""
+"""Of a filter; each is a lookup, and an $in is one."""
+MAX_VALUES = 100_000
+"""Of a filter, within all its lists and objects: each is looked at before anything else is answered."""
 ORDER: dict[str, Callable[[Any, Any], bool]] = {
     "$gt": operator.gt,
     "$gte": operator.ge,
@@ -123,75 +125,82 @@ def compile_filter(condition: Any, field: str = "filter") -> Filter:
     Raises:
         Invalid: it is not a filter; the message names the path of what is wrong.
     """
-    where = _filter(condition, field, 0)
-    if _conditions(where) > MAX_CONDITIONS:
-        raise Invalid(f"more than {MAX_CONDITIONS} conditions; many values of a field are one $in", field=field)
-    return where
+    return _Compiler(field).filter(condition, field, 0)
 
 
-def _conditions(where: Filter) -> int:
-    match where:
-        case All(parts) | AnyOf(parts):
-            return sum(map(_conditions, parts))
-        case Not(part):
-            return _conditions(part)
-        case _:
-            return 1
+class _Compiler:
+    """Counts as it goes: what is too large is refused at once, not when all of it is compiled."""
 
+    def __init__(self, field: str) -> None:
+        self._field = field
+        self._conditions = self._values = 0
 
-def _filter(condition: Any, field: str, depth: int) -> Filter:
-    if depth > MAX_DEPTH:
-        raise Invalid(TOO_DEEP, field=field)
-    if not isinstance(condition, dict):
-        raise Invalid("must be an object", field=field)
-    if not condition and depth:
-        raise Invalid("must name a field: it would match everything", field=field)
-    return _all(_clause(key, value, f"{field}.{key}", depth + 1) for key, value in condition.items())
+    def filter(self, condition: Any, field: str, depth: int) -> Filter:
+        if depth > MAX_DEPTH:
+            raise Invalid(TOO_DEEP, field=field)
+        if not isinstance(condition, dict):
+            raise Invalid("must be an object", field=field)
+        if not condition and depth:
+            raise Invalid("must name a field: it would match everything", field=field)
+        return _all(self._clause(key, value, f"{field}.{key}", depth + 1) for key, value in condition.items())
 
+    def _clause(self, key: str, value: Any, field: str, depth: int) -> Filter:
+        if key in ("$and", "$or"):
+            if not isinstance(value, list) or not value:
+                raise Invalid("must be a list of at least one filter", field=field)
+            parts = [self.filter(part, f"{field}.{i}", depth) for i, part in enumerate(value)]
+            return _all(parts) if key == "$and" else AnyOf(tuple(parts))
+        if key == "$not":
+            return Not(self.filter(value, field, depth))
+        if key.startswith("$"):
+            raise Invalid("unknown operator; here stand $and, $or, $not or the name of a field", field=field)
+        if not is_unicode(key):
+            raise Invalid("not valid Unicode: a lone surrogate", field=field)
+        return self._test(tuple(key.split(".")), value, field, depth)
 
-def _clause(key: str, value: Any, field: str, depth: int) -> Filter:
-    if key in ("$and", "$or"):
-        if not isinstance(value, list) or not value:
-            raise Invalid("must be a list of at least one filter", field=field)
-        parts = [_filter(part, f"{field}.{i}", depth) for i, part in enumerate(value)]
-        return _all(parts) if key == "$and" else AnyOf(tuple(parts))
-    if key == "$not":
-        return Not(_filter(value, field, depth))
-    if key.startswith("$"):
-        raise Invalid("unknown operator; here stand $and, $or, $not or the name of a field", field=field)
-    if not is_unicode(key):
-        raise Invalid("not valid Unicode: a lone surrogate", field=field)
-    return _test(tuple(key.split(".")), value, field, depth)
+    def _test(self, path: _Path, value: Any, field: str, depth: int) -> Filter:
+        if not (isinstance(value, dict) and any(key.startswith("$") for key in value)):
+            return self._operator(path, "$eq", value, f"{field}.$eq", depth)
+        return _all(self._operator(path, key, operand, f"{field}.{key}", depth) for key, operand in value.items())
 
+    def _operator(self, path: _Path, name: str, operand: Any, field: str, depth: int) -> Filter:
+        if depth > MAX_DEPTH:
+            raise Invalid(TOO_DEEP, field=field)
+        if name in ("$ne", "$nin"):
+            return Not(self._operator(path, "$eq" if name == "$ne" else "$in", operand, field, depth))
+        if name == "$not":
+            return Not(self._test(path, operand, field, depth + 1))
+        self._count(operand, field)
+        if name == "$eq":
+            return In(path, (operand,))
+        if name == "$in":
+            if not isinstance(operand, list):
+                raise Invalid("must be a list", field=field)
+            return In(path, tuple(operand))
+        if name == "$exists":
+            if not isinstance(operand, bool):
+                raise Invalid("must be true or false", field=field)
+            return Exists(path) if operand else Not(Exists(path))
+        if name in ORDER:
+            if not is_number(operand) and not _is_string(operand):
+                raise Invalid("must be a number or a string", field=field)
+            return Compares(path, name, operand)
+        raise Invalid(
+            "unknown operator; known are $eq $ne $gt $gte $lt $lte $in $nin $exists $not, $and $or", field=field
+        )
 
-def _test(path: _Path, value: Any, field: str, depth: int) -> Filter:
-    if not (isinstance(value, dict) and any(key.startswith("$") for key in value)):
-        return _operator(path, "$eq", value, f"{field}.$eq", depth)
-    return _all(_operator(path, key, operand, f"{field}.{key}", depth) for key, operand in value.items())
-
-
-def _operator(path: _Path, name: str, operand: Any, field: str, depth: int) -> Filter:
-    if depth > MAX_DEPTH or (name in ("$eq", "$in") and is_too_deep(operand)):
-        raise Invalid(TOO_DEEP, field=field)
-    if name in ("$ne", "$nin"):
-        return Not(_operator(path, "$eq" if name == "$ne" else "$in", operand, field, depth))
-    if name == "$not":
-        return Not(_test(path, operand, field, depth + 1))
-    if name == "$eq":
-        return In(path, (operand,))
-    if name == "$in":
-        if not isinstance(operand, list):
-            raise Invalid("must be a list", field=field)
-        return In(path, tuple(operand))
-    if name == "$exists":
-        if not isinstance(operand, bool):
-            raise Invalid("must be true or false", field=field)
-        return Exists(path) if operand else Not(Exists(path))
-    if name in ORDER:
-        if not is_number(operand) and not _is_string(operand):
-            raise Invalid("must be a number or a string", field=field)
-        return Compares(path, name, operand)
-    raise Invalid("unknown operator; known are $eq $ne $gt $gte $lt $lte $in $nin $exists $not, $and $or", field=field)
+    def _count(self, operand: Any, field: str) -> None:
+        self._conditions += 1
+        if self._conditions > MAX_CONDITIONS:
+            raise Invalid(
+                f"more than {MAX_CONDITIONS} conditions; many values of a field are one $in", field=self._field
+            )
+        for depth, level in enumerate(levels(operand)):
+            if depth == MAX_DEPTH:
+                raise Invalid(TOO_DEEP, field=field)
+            self._values += len(level) if depth else 0  # the operand itself is the condition
+            if self._values > MAX_VALUES:
+                raise Invalid(f"more than {MAX_VALUES} values within lists and objects", field=self._field)
 
 
 def _all(parts: Iterable[Filter]) -> Filter:

@@ -117,7 +117,7 @@ def _integer(digits: str) -> int:
 
 def unwritable(value: Any) -> str | None:
     """Why `value` can't be stored and given back as the same JSON, or None."""
-    for depth, level in enumerate(_levels(value)):
+    for depth, level in enumerate(levels(value)):
         if depth == MAX_DEPTH:
             return TOO_DEEP
         if any(isinstance(one, float) and not math.isfinite(one) for one in level):
@@ -129,13 +129,8 @@ def unwritable(value: Any) -> str | None:
     return None
 
 
-def is_too_deep(value: Any) -> bool:
-    """Whether `value` is nested deeper than `MAX_DEPTH`: what calls itself for each level would fail somewhere."""
-    return any(depth == MAX_DEPTH for depth, _ in enumerate(_levels(value)))
-
-
-def _levels(value: Any) -> Iterator[list[Any]]:
-    """The value, what it holds, what that holds, and so on."""
+def levels(value: Any) -> Iterator[list[Any]]:
+    """The value, what it holds, what that holds, and so on: what calls itself for each level would fail somewhere."""
     level = [value]
     while level:
         yield level

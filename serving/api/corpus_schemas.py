@@ -7,11 +7,20 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, FiniteFloat
 
 from serving.api.schemas import AskedModel, ClosedBody, Strings, lower
+from serving.filters import MAX_CONDITIONS, MAX_VALUES
 from serving.names import CORPUS_NAME
 from serving.ports import Stemming
 
 MAX_VECTOR = 65_536
 """Numbers in a vector: more than any encoder has dimensions."""
+Conditions = Annotated[
+    dict[str, Any],
+    Field(
+        max_length=MAX_CONDITIONS,
+        description=f"at most {MAX_CONDITIONS} conditions, and {MAX_VALUES} values within their lists and objects",
+    ),
+]
+"""Each name has a condition at least."""
 
 
 class CorpusRequest(ClosedBody):
@@ -127,7 +136,7 @@ class UploadAnswer(BaseModel):
 class DeleteRequest(ClosedBody):
     """Which documents to delete."""
 
-    filter: dict[str, Any] = Field(examples=[{"module": "asyncio.tasks"}], json_schema_extra={"minProperties": 1})
+    filter: Conditions = Field(examples=[{"module": "asyncio.tasks"}], json_schema_extra={"minProperties": 1})
 
 
 class DeleteAnswer(BaseModel):
@@ -158,7 +167,7 @@ class SearchRequest(ClosedBody):
         default="rrf", description="how `hybrid` makes one score of two: by ranks, or as a weighted sum"
     )
     alpha: float = Field(default=0.5, ge=0, le=1, description="share of meaning in a weighted sum")
-    filter: dict[str, Any] | None = None
+    filter: Conditions | None = None
     cursor: str | None = Field(default=None, max_length=200, description="of the page before; `offset` counts from it")
     exact: bool = Field(default=False, description="compare with every vector, whatever the index")
     min_score: FiniteFloat | None = None

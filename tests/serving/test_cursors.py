@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
+from serving.filters import MAX_CONDITIONS
+
 BOOKS = [
     {"id": "moby", "text": "a captain hunts a white whale", "metadata": {"year": 1851}},
     {"id": "ulysses", "text": "a man walks through a city for a day", "metadata": {"year": 1922}},
@@ -68,6 +70,14 @@ def test_a_filter_nested_too_deep_is_named(books: TestClient, refuses: Callable[
     body = f'{{"query": "a", "filter": {{"year": {"[" * 950}{"]" * 950}}}{others}}}'
     sent = {"content": body, "headers": {"content-type": "application/json"}}
     refuses((422, "Validation", "filter.year.$eq: nested"), "POST", "/corpora/books/search", **sent)
+
+
+@pytest.mark.parametrize(("method", "path"), [("POST", "search"), ("DELETE", "documents")])
+def test_a_filter_of_too_many_fields_is_none(
+    books: TestClient, refuses: Callable[..., None], method: str, path: str
+) -> None:
+    body = {"filter": {f"f{i}": 1 for i in range(MAX_CONDITIONS + 1)}} | ({"query": "a"} if path == "search" else {})
+    refuses((422, "Validation", "at most 1000 items"), method, f"/corpora/books/{path}", json=body)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.errors import Invalid
-from serving.filters import MAX_CONDITIONS, compile_filter
+from serving.filters import MAX_CONDITIONS, MAX_VALUES, compile_filter
 from serving.json_body import MAX_DEPTH
 
 BOOK = {
@@ -126,13 +127,42 @@ def test_no_value_is_nested_deeper_than_metadata_are(test: str) -> None:
             compile_filter({"b": {"$not": {test: deeper}}})
 
 
-def test_conditions_are_bounded_and_options_are_not() -> None:
+def test_conditions_are_bounded() -> None:
     many = [{"a": i} for i in range(MAX_CONDITIONS)]
     assert compile_filter({"$or": many}).matches({"a": MAX_CONDITIONS - 1})
     for more in ({"$or": [*many, {"b": 1}]}, {"$not": {"$and": many}, "b": 1}, {"$or": many, "b": {"$gt": 1}}):
         with pytest.raises(Invalid, match="filter: more than 1000 conditions"):
             compile_filter(more)
-    assert compile_filter({"a": {"$in": list(range(100_000))}}).matches({"a": 99_999})
+
+
+def test_what_is_too_large_is_left_at_the_first_condition_too_many() -> None:
+    read = []
+
+    class Parts(list[Any]):
+        def __iter__(self) -> Iterator[Any]:
+            for part in super().__iter__():
+                read.append(part)
+                yield part
+
+    with pytest.raises(Invalid, match="filter: more than 1000 conditions"):
+        compile_filter({"$or": Parts([{"a": 1}] * 3 * MAX_CONDITIONS)})
+    assert len(read) == MAX_CONDITIONS + 1
+
+
+def test_values_are_bounded_wherever_they_stand() -> None:
+    most = list(range(MAX_VALUES))
+    half = most[: MAX_VALUES // 2]
+    assert compile_filter({"a": {"$in": most}, "b": 1}).matches({"a": most[-1], "b": 1})
+    assert compile_filter({"a": {"$in": half}, "b": {"$not": {"$nin": half}}}).matches({"a": 1, "b": 2})
+    for more in (
+        {"a": {"$in": [*most, -1]}},
+        {"a": {"$nin": [*most, -1]}},
+        {"a": {"$in": half}, "$not": {"b": [half]}},
+        {"a": {"b": {"c": most}}},
+        {"a": {str(i): i for i in most}},
+    ):
+        with pytest.raises(Invalid, match="filter: more than 100000 values within lists"):
+            compile_filter(more)
 
 
 json = st.recursive(
