@@ -54,10 +54,11 @@ async def _search(service: Service, name: str, body: SearchRequest) -> Response:
     started = time.perf_counter()
     queries = _queries(body, service.settings.max_text_bytes)
     where = compile_filter(body.filter) if body.filter else None
+    orders = _orders(name, body)
     wanted = Wanted(
         k=body.k,
         offset=body.offset,
-        after=_after(name, body),
+        after=_after(orders, body),
         mode=body.mode,
         fusion=body.fusion,
         alpha=body.alpha,
@@ -76,7 +77,7 @@ async def _search(service: Service, name: str, body: SearchRequest) -> Response:
             field="k",
         )
     found = await service.library.search(name, queries, wanted)
-    results = [_result(name, hits, body) for hits in found.hits]
+    results = [_result(hits, order, body) for hits, order in zip(found.hits, orders, strict=True)]
     answer: dict[str, Any] = {"results": results} if body.queries is not None else results[0]
     took = round(1000 * (time.perf_counter() - started), 3)
     facts = {"took_ms": took, "mode": body.mode, "index": found.index}
@@ -114,10 +115,10 @@ def _unit(numbers: list[float]) -> Floats:
     return scaled
 
 
-def _result(name: str, hits: Sequence[Hit], body: SearchRequest) -> dict[str, Any]:
+def _result(hits: Sequence[Hit], order: str, body: SearchRequest) -> dict[str, Any]:
     """A full page names what leads to the next one."""
     more = len(hits) == body.k
-    cursor = _cursor(name, hits[-1].place, body) if more else None
+    cursor = _cursor(order, hits[-1].place) if more else None
     return {"hits": [_hit(hit, body) for hit in hits], "cursor": cursor}
 
 
@@ -143,29 +144,37 @@ def _rounded(score: float | None) -> float | None:
     return None if score is None else round(score, 6)
 
 
-def _cursor(name: str, place: Place, body: SearchRequest) -> str:
-    return base64.urlsafe_b64encode(orjson.dumps([_digest(name, body), *place])).decode().rstrip("=")
+def _cursor(order: str, place: Place) -> str:
+    return base64.urlsafe_b64encode(orjson.dumps([order, *place])).decode().rstrip("=")
 
 
-def _after(name: str, body: SearchRequest) -> Place | None:
+def _after(orders: Sequence[str], body: SearchRequest) -> Place | None:
     if body.cursor is None:
         return None
     if body.queries is not None:
         raise Invalid("belongs to one query: give it with query or vector", field="cursor")
     try:
         sent = body.cursor.encode("ascii")
-        digest, seen, score, key = orjson.loads(base64.urlsafe_b64decode(sent + b"=" * (-len(sent) % 4)))
+        order, seen, score, key = orjson.loads(base64.urlsafe_b64decode(sent + b"=" * (-len(sent) % 4)))
         place = Place(int(seen), float(score), int(key))
         if not (0 < place.seen <= DEEPEST and 0 < place.key < 2**63):
             raise ValueError(place)
     except (ValueError, TypeError) as error:  # binascii.Error and orjson.JSONDecodeError are ValueErrors
         raise Invalid("not a cursor of this server", field="cursor") from error
-    if digest != _digest(name, body):
+    if [order] != orders:
         raise Invalid("of another search: what is looked for, and where, must stay the same", field="cursor")
     return place
 
 
-def _digest(name: str, body: SearchRequest) -> str:
-    """Of all that decides about the order of hits: keys are those of one corpus."""
-    asked = body.model_dump(include={"query", "vector", "mode", "fusion", "alpha", "filter"})
-    return hashlib.blake2b(json.dumps([name, asked], sort_keys=True).encode(), digest_size=8).hexdigest()
+def _orders(name: str, body: SearchRequest) -> list[str]:
+    """Of each query a digest of all that decides about the order of its hits: keys are those of one corpus. One of
+    several queries has the order that it has alone.
+    """
+    asked = body.model_dump(include={"mode", "fusion", "alpha", "filter"})
+    alike = _digest([name, asked])
+    sought: list[Any] = body.queries or [body.query if body.query is not None else body.vector]
+    return [_digest([alike, one]) for one in sought]
+
+
+def _digest(value: Any) -> str:
+    return hashlib.blake2b(json.dumps(value, sort_keys=True).encode(), digest_size=8).hexdigest()

@@ -65,6 +65,18 @@ def test_cursors_over_http(books: TestClient, refuses: Callable[..., None]) -> N
         refuses((422, "Validation", says), "POST", "/corpora/books/search", json=body)
 
 
+@pytest.mark.parametrize("mode", ["dense", "lexical", "hybrid"])
+def test_each_of_several_queries_has_the_pages_that_it_has_alone(books: TestClient, mode: str) -> None:
+    how = {"mode": mode, "k": 1, "filter": {"year": {"$gt": 1800}}}
+    words = ["a whale", "a city"]
+    together = ask(books, queries=words, **how)["results"]
+    for word, first in zip(words, together, strict=True):
+        alone = ask(books, query=word, **how)
+        assert (first["hits"], first["cursor"]) == (alone["hits"], alone["cursor"])
+        assert ask(books, query=word, cursor=first["cursor"], **how)["hits"]
+    assert together[0]["cursor"] != together[1]["cursor"]
+
+
 @pytest.mark.parametrize("others", ["", ', "cursor": "WyJ4IiwxLDEuMCwxXQ"'])
 def test_a_filter_nested_too_deep_is_named(books: TestClient, refuses: Callable[..., None], others: str) -> None:
     body = f'{{"query": "a", "filter": {{"year": {"[" * 950}{"]" * 950}}}{others}}}'
