@@ -31,6 +31,8 @@ LONGEST_TIMEOUT = 999_999_999
 WATCHED_AFTER = 0.05
 """Seconds from which on a caller is watched; one who leaves sooner is noticed then. Most answers are out by then, and
 a task for each of them would be a tenth of what the server does beside the model."""
+LONGEST_TYPE = 1000
+"""Characters of a content type: how long it takes to parse grows with their square."""
 CLIENT_LEFT = 499
 """nginx's status for it; nobody reads the answer, but logs and metrics do."""
 
@@ -56,6 +58,8 @@ def charset(request: Request) -> str | None:
 
 @lru_cache(maxsize=64)
 def _parsed_type(content_type: str) -> Message:
+    if len(content_type) > LONGEST_TYPE:
+        raise UnsupportedMedia(f"is longer than {LONGEST_TYPE} characters", field="content-type")
     message = Message()
     message["content-type"] = content_type
     return message

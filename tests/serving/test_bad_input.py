@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from serving.api.corpus_schemas import SearchRequest
 from serving.api.openai_schemas import OpenAIEmbeddingsRequest
+from serving.api.route import LONGEST_TYPE
 from serving.api.schemas import Body, EmbedRequest, SimilarityRequest
 
 JSON = {"content-type": "application/json"}
@@ -263,6 +264,20 @@ def test_json_that_is_not_called_so_is_told_what_is_missing(refuses: Refuses, me
     refuses(
         (415, "Validation", "content-type: is missing: this route reads application/json"), method, path, content=b"{}"
     )
+
+
+@pytest.mark.parametrize(
+    ("path", "sent"), [("/embed", {"inputs": "a"}), ("/corpora/c/documents", {"documents": [{"text": "a"}]})]
+)
+def test_a_content_type_is_not_longer_than_can_be_parsed(
+    refuses: Refuses, client: TestClient, path: str, sent: dict[str, Any]
+) -> None:
+    client.put("/corpora/c")
+    most = "application/json".ljust(LONGEST_TYPE, ";")
+    says = "content-type: is longer than 1000 characters"
+    refuses((415, "Validation", says), "POST", path, json=sent, headers={"content-type": f"{most};"})
+    answer = client.post(path, json=sent, headers={"content-type": most})
+    assert answer.status_code == 200, answer.text
 
 
 def test_a_bug_is_json_too(refuses: Refuses, monkeypatch: pytest.MonkeyPatch) -> None:
