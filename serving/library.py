@@ -90,7 +90,7 @@ class Library:
                 return Added(0, 0)
             fingerprint = embedder.manifest.fingerprint
             texts = [document.text for document in documents]
-            known = await self.lanes.run(corpus, lambda: self.corpora.embedded(corpus, texts, chunking, fingerprint))
+            known = await self.lanes.read(corpus, lambda: self.corpora.embedded(corpus, texts, chunking, fingerprint))
             fresh = [i for i, held in enumerate(known) if held is None]
             spans, vectors, truncated = await _embedded(embedder, texts, fresh, chunking)
             if chunking is None:
@@ -141,6 +141,11 @@ class Library:
         with self._admitted():
             return await self.lanes.run(of, lambda: work(self.corpora))
 
+    async def read(self, work: Callable[[Corpora], T], of: str = "") -> T:
+        """`on` of what changes nothing: a caller whose time is up goes at once."""
+        with self._admitted():
+            return await self.lanes.read(of, lambda: work(self.corpora))
+
     @asynccontextmanager
     async def encoder_of(self, corpus: str) -> AsyncIterator[Embedder]:
         """Around a request: the encoder that embeds the texts of the corpus. All are held until it is known which."""
@@ -148,7 +153,7 @@ class Library:
             served: dict[str, Embedder] = {}
             for embedder in self._encoders.loaded:
                 served.setdefault(embedder.manifest.fingerprint, holding.enter_context(embedder.held()))
-            fingerprint = await self.lanes.run(corpus, lambda: self.corpora.encoder(corpus, list(served)))
+            fingerprint = await self.lanes.read(corpus, lambda: self.corpora.encoder(corpus, list(served)))
             with served[fingerprint].held() as embedder:
                 holding.close()
                 yield embedder

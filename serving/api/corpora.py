@@ -63,14 +63,14 @@ async def create(
 async def listing(service: ServiceDep, request: Request) -> CorporaAnswer:
     """By name; those that the key may touch."""
     key = key_of(request)
-    found = await service.library.on(lambda corpora: corpora.descriptions())
+    found = await service.library.read(lambda corpora: corpora.descriptions())
     return CorporaAnswer(corpora=[_answer(one, service) for one in found if key is None or key.sees(one.corpus.name)])
 
 
 @router.get("/corpora/{name}", summary="Describe a corpus")
 async def describe(name: CorpusName, service: ServiceDep) -> CorpusAnswer:
     """What it holds and how it is searched."""
-    return _answer(await service.library.on(lambda corpora: corpora.description(name), of=name), service)
+    return _answer(await service.library.read(lambda corpora: corpora.description(name), of=name), service)
 
 
 @router.get("/corpora/{name}/fields", summary="List the fields of the metadata")
@@ -80,7 +80,7 @@ async def fields(
     values: Annotated[int, Query(ge=1, le=1000, description="of each field, at most")] = 20,
 ) -> FieldsAnswer:
     """What a filter can ask for: each field with the kinds of its values and the most frequent of them."""
-    found = await service.library.on(lambda corpora: corpora.facets(name, values), of=name)
+    found = await service.library.read(lambda corpora: corpora.facets(name, values), of=name)
     return FieldsAnswer(
         fields=[
             FieldAnswer(**one._asdict() | {"values": [value._asdict() for value in one.values]}) for one in found.fields
@@ -93,7 +93,7 @@ async def fields(
 async def delete(name: CorpusName, service: ServiceDep) -> None:
     """With every document in it; its jobs are cancelled. A damaged file is kept, under another name."""
     with suppress(Damaged):
-        await service.library.on(lambda corpora: corpora.corpus(name), of=name)
+        await service.library.read(lambda corpora: corpora.corpus(name), of=name)
     async with service.jobs.leaving(name):
         await service.library.on(lambda corpora: corpora.drop(name), of=name)
 

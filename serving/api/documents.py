@@ -29,7 +29,7 @@ async def listing(
     """Oldest first; a replaced document counts as new. A page of large documents ends before `limit`; while there is
     a `cursor` there are more."""
     after = _cursor(cursor)
-    documents, following = await service.library.on(lambda corpora: corpora.page(name, after, limit), of=name)
+    documents, following = await service.library.read(lambda corpora: corpora.page(name, after, limit), of=name)
     return DocumentsAnswer(
         documents=[_answer(document) for document in documents],
         cursor=None if following is None else str(following),
@@ -50,7 +50,7 @@ async def delete_where(name: CorpusName, body: DeleteRequest, service: ServiceDe
 @router.get("/{id:any}", summary="Get a document")
 async def get(name: CorpusName, id: DocumentId, service: ServiceDep) -> DocumentAnswer:
     """By its id."""
-    return _answer(await service.library.on(lambda corpora: corpora.document(name, id), of=name))
+    return _answer(await service.library.read(lambda corpora: corpora.document(name, id), of=name))
 
 
 @router.delete("/{id:any}", status_code=204, summary="Delete a document")

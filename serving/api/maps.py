@@ -60,7 +60,7 @@ async def mapped(
 ) -> Response:
     """Its passages, or a sample of them, on the two axes along which their vectors vary most (PCA)."""
     started = time.perf_counter()
-    found, (places, explained) = await service.library.on(lambda corpora: _map(corpora, name, sample, field), of=name)
+    found, (places, explained) = await service.library.read(lambda corpora: _map(corpora, name, sample, field), of=name)
     points = [
         {"id": one.document, "text": one.excerpt, "x": x, "y": y, "value": _scalar(one.value)}
         for one, (x, y) in zip(found.passages, places.tolist(), strict=True)

@@ -85,21 +85,21 @@ async def reembed(name: CorpusName, service: ServiceDep, body: ReembedRequest | 
     """With the encoder `model`, by default the first, beside the vectors that serve: a job, which swaps when whole."""
     model = body.model if body else None
     slot = service.encoders.asked_for(model)
-    await service.library.on(lambda corpora: corpora.corpus(name), of=name)
+    await service.library.read(lambda corpora: corpora.corpus(name), of=name)
     return await submitted(service.jobs, "reembed", name, {"model": slot.name})
 
 
 @router.post("/snapshots", summary="Make a snapshot", **_JOB)
 async def create(name: CorpusName, service: ServiceDep) -> Response:
     """Of one moment, while others read and write: a job, whose `result` is the snapshot."""
-    await service.library.on(lambda corpora: corpora.corpus(name), of=name)
+    await service.library.read(lambda corpora: corpora.corpus(name), of=name)
     return await submitted(service.jobs, "snapshot", name, {})
 
 
 @router.get("/snapshots", summary="List snapshots")
 async def listing(name: CorpusName, service: ServiceDep) -> SnapshotsAnswer:
     """Also of a corpus that was deleted."""
-    found = await service.library.on(lambda _: service.snapshots.listing(name), of=name)
+    found = await service.library.read(lambda _: service.snapshots.listing(name), of=name)
     return SnapshotsAnswer(snapshots=[SnapshotAnswer(**asdict(one)) for one in found])
 
 
@@ -148,7 +148,7 @@ async def restore(name: CorpusName, request: Request, service: ServiceDep) -> Re
             async with service.receiving():
                 asked = parsed(RestoreRequest, parse_exact(await request.body()))
             of = check_corpus_allowed(check_corpus_name(asked.of or name, "of"), request)
-            await service.library.on(lambda _: service.snapshots.path(of, asked.snapshot), of=name)
+            await service.library.read(lambda _: service.snapshots.path(of, asked.snapshot), of=name)
             return await submitted(service.jobs, RESTORE, name, {"of": of, "snapshot": asked.snapshot})
         if media not in PACKED:
             raise UnsupportedMedia(f"{_NEITHER}, not {media[:80]}", field="content-type")
