@@ -161,7 +161,7 @@ class SearchRequest(ClosedBody):
     queries: Strings | None = None
     vector: list[FiniteFloat] | None = Field(default=None, max_length=MAX_VECTOR, fail_fast=True)
     k: int = Field(default=10, ge=1, le=1000)
-    offset: int = Field(default=0, ge=0, le=10_000)
+    offset: int = Field(default=0, ge=0, description="with `k` no more than --max-search-hits")
     mode: Annotated[Literal["dense", "lexical", "hybrid"], BeforeValidator(lower)] = "dense"
     fusion: Annotated[Literal["rrf", "weighted"], BeforeValidator(lower)] = Field(
         default="rrf", description="how `hybrid` makes one score of two: by ranks, or as a weighted sum"

@@ -160,6 +160,7 @@ SEARCHES = [
     ((422, "Validation", "k: "), {"query": "a", "k": "3"}),
     ((422, "Validation", "offset: "), {"query": "a", "offset": -1}),
     ((413, "Validation", "queries: 3000 texts"), {"queries": [1] * 3000}),
+    ((413, "Validation", "k: 10011 hits"), {"query": "a", "offset": 10_001}),
     ((413, "Validation", "k: 12000 hits"), {"queries": ["a"] * 100, "k": 100, "offset": 20}),
     ((422, "Validation", "mode: "), {"query": "a", "mode": "psychic"}),
     ((422, "Validation", "filter: "), {"query": "a", "filter": [1]}),

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
+from serving.app import create_app
 from serving.filters import MAX_CONDITIONS
+from serving.service import Service
 
 BOOKS = [
     {"id": "moby", "text": "a captain hunts a white whale", "metadata": {"year": 1851}},
@@ -106,6 +108,18 @@ def test_a_cursor_is_of_one_ranking(
     assert ask(books, **next_page)["hits"]
     for other in others:
         refuses((422, "Validation", "another search"), "POST", "/corpora/books/search", json=next_page | other)
+
+
+def test_an_offset_reaches_as_far_as_the_server_lets_a_search_reach(
+    make_service: Callable[..., Service], wait_until_ready: Callable[[TestClient], None]
+) -> None:
+    with TestClient(create_app(make_service(max_search_hits=20_000))) as client:
+        wait_until_ready(client)
+        client.put("/corpora/books")
+        client.post("/corpora/books/documents", json={"documents": BOOKS})
+        assert ask(client, query="a", offset=19_990)["hits"] == []
+        beyond = client.post("/corpora/books/search", json={"query": "a", "offset": 19_991})
+        assert beyond.status_code == 413, beyond.text
 
 
 def test_a_cursor_is_of_one_corpus(books: TestClient, refuses: Callable[..., None]) -> None:
