@@ -16,7 +16,7 @@ from models.tokenizer import Piece, Tokens
 from serving.batcher import Batcher
 from serving.bounds import check_count, check_some, check_text
 from serving.embeddings import AS_THEY_ARE, Embeddings, EmbedOptions, Inputs, Timing, finished
-from serving.errors import Backend, ForeignTokens, Invalid, Overloaded, TooLarge
+from serving.errors import Backend, ForeignTokens, Invalid, TooLarge
 from serving.limits import charge
 from serving.metrics import Metrics
 from serving.ports import Embedded, Engine, Model
@@ -63,8 +63,9 @@ class Embedder:
         self._free.set()
         self._settings = settings
         self._metrics = metrics
-        self._tokenizing = Tokenizing(engine.tokenize, settings.cache_bytes // TOKENS_SHARE)
-        self._tokenizing_characters = 0
+        self._tokenizing = Tokenizing(
+            engine.tokenize, settings.cache_bytes // TOKENS_SHARE, settings.max_tokenizing_characters
+        )
         self._tokenizing_tokens = 0
         """About as many as the texts with the tokenizer will have, which then ask for room in the queue."""
         self._vocabulary = Vocabulary(engine, self._tokenizing)
@@ -90,11 +91,19 @@ class Embedder:
             ).embed
 
     async def embed(
-        self, inputs: Inputs, options: EmbedOptions, field: str = "inputs", at: At | None = None, beside: int = 0
+        self,
+        inputs: Inputs,
+        options: EmbedOptions,
+        field: str = "inputs",
+        at: At | None = None,
+        *,
+        beside: int = 0,
+        begun: bool = False,
     ) -> Embeddings:
         """Vectors of texts, or of token ids as they are; errors call them `field`, and each of them `at` its number.
 
-        `beside` of them are not counted among those of the request: a query beside its texts.
+        `beside` of them are not counted among those of the request: a query beside its texts. They are more of what
+        has `begun` where a part of it was embedded before.
 
         Raises:
             Empty, TooLarge, Invalid, ForeignTokens: the request is at fault.
@@ -107,7 +116,7 @@ class Embedder:
             tokens = await self._tokens(inputs, options, at)
             truncated = self._check_tokens(tokens, options, field, at)
             total = sum(map(len, tokens))
-            charge(total)
+            charge(total, begun=begun)
             tokenized = perf_counter()
             record("tokenise", began, tokenized, texts=len(inputs), tokens=total)
             answer = await self._embedded(tokens, bulk=is_bulk())
@@ -151,7 +160,7 @@ class Embedder:
         self._check(texts, options, field)
         prompted = self._prompted(texts, options, lambda i: f"{field}.{i}")
         limit = self._settings.max_request_tokens
-        with self._admitted(sum(map(len, prompted))):
+        with self._tokenizing.admitted(sum(map(len, prompted))):
             return await self._vocabulary.pieces(prompted, special_tokens=special_tokens, at_most=limit, field=field)
 
     async def decoded(
@@ -246,27 +255,13 @@ class Embedder:
             self.batcher.check_room(self._tokenizing_tokens + about)
         self._tokenizing_tokens += about
         try:
-            with self._admitted(sum(map(len, kept))):
+            with self._tokenizing.admitted(sum(map(len, kept))):
                 tokens = await self._tokenizing.tokens(kept, options.direction)
         finally:
             self._tokenizing_tokens -= about
         for i in long:  # what is left of it may well fit the model
             tokens[i] = replace(tokens[i], length=max(tokens[i].length, len(tokens[i]) + 1))
         return tokens
-
-    @contextmanager
-    def _admitted(self, characters: int) -> Iterator[None]:
-        """While they wait for the tokenizer; one request alone is always admitted."""
-        waiting, limit = self._tokenizing_characters, self._settings.max_tokenizing_characters
-        if waiting and waiting + characters > limit:
-            raise Overloaded(
-                f"{waiting} characters wait for the tokenizer and {characters} more would exceed {limit}", retry_after=1
-            )
-        self._tokenizing_characters += characters
-        try:
-            yield
-        finally:
-            self._tokenizing_characters -= characters
 
     def _given(self, inputs: Sequence[Sequence[int]], options: EmbedOptions, at: At) -> list[Tokens]:
         if self._settings.token_arrays == "reject":

@@ -169,11 +169,15 @@ class Library:
 
 
 async def embed_passages(embedder: Embedder, texts: Sequence[str], names: Callable[[int], str]) -> tuple[Floats, int]:
-    """(P, D) vectors of any number of passages, and how many were cut; an error calls the i-th text `names(i)`."""
+    """(P, D) vectors of any number of passages, and how many were cut; an error calls the i-th text `names(i)`.
+
+    Only the first slice asks the key's rate, as a request does: were a later one refused, all would begin again.
+    """
     vectors, truncated = [np.empty((0, embedder.manifest.dim), np.float32)], 0
     for part in _slices(texts):
         first = part.start
-        made = await embedder.embed(texts[part], AS_THEY_ARE, "documents", partial(_behind, names, first))
+        at = partial(_behind, names, first)
+        made = await embedder.embed(texts[part], AS_THEY_ARE, "documents", at, begun=first > 0)
         vectors.append(made.vectors)
         truncated += made.truncated
     return np.concatenate(vectors), truncated

@@ -82,18 +82,18 @@ class Caller:
         finally:
             self._running -= 1
 
-    def charge(self, tokens: int) -> None:
-        """Take tokens from the key's rate.
+    def charge(self, tokens: int, *, begun: bool = False) -> None:
+        """Take tokens from the key's rate; for more of what has `begun` it owes, however much it owes already.
 
         Raises:
             Overloaded: it still owes for others; nothing is taken.
         """
-        self._take(self._tokens, tokens, "tokens")
+        self._take(self._tokens, tokens, "tokens", begun=begun)
 
-    def _take(self, limit: tuple[float, Bucket] | None, amount: int, what: str) -> None:
+    def _take(self, limit: tuple[float, Bucket] | None, amount: int, what: str, *, begun: bool = False) -> None:
         if limit:
             rate, bucket = limit
-            if wait := bucket.wait():
+            if not begun and (wait := bucket.wait()):
                 raise Overloaded(
                     f"the key {self.key.name!r} has used up its {rate:g} {what} a second", retry_after=wait / SECOND
                 )
@@ -118,11 +118,11 @@ def paid_by(caller: Caller | None) -> Iterator[None]:
         _CALLER.reset(token)
 
 
-def charge(tokens: int) -> None:
+def charge(tokens: int, *, begun: bool = False) -> None:
     """Charge tokens to the key of the request that is being answered; without one (no keys, a warm-up) nobody pays.
 
     Raises:
         Overloaded: see `Caller.charge`.
     """
     if caller := _CALLER.get():
-        caller.charge(tokens)
+        caller.charge(tokens, begun=begun)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from typing import TypeVar
 
 from models.tokenizer import Direction, Tokens
-from serving.errors import Backend, going
+from serving.errors import Backend, Overloaded, going
 from serving.lru import Lru
 
 TOKENIZED_AT_ONCE = 10_000
@@ -35,13 +37,35 @@ class _Turn:
 class Tokenizing:
     """Requests take turns, oldest first, each with about `TOKENIZED_AT_ONCE` characters; those that fit go together."""
 
-    def __init__(self, tokenize: Tokenize, cache_bytes: int = 0) -> None:
+    def __init__(self, tokenize: Tokenize, cache_bytes: int = 0, max_characters: float = math.inf) -> None:
         self._tokenize = tokenize
+        self._characters = 0
+        """Of the requests that are admitted."""
+        self._max_characters = max_characters
         self._kept: Lru[tuple[str, Direction], Tokens] = Lru(cache_bytes)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="tokenizer")
         self._waiting: deque[_Turn] = deque()
         self._busy = False
         self._closed = False
+
+    @contextmanager
+    def admitted(self, characters: int) -> Iterator[None]:
+        """Around a request's wait for the tokenizer; one alone is always admitted.
+
+        Raises:
+            Overloaded: so many characters wait already.
+        """
+        if self._characters and self._characters + characters > self._max_characters:
+            raise Overloaded(
+                f"{self._characters} characters wait for the tokenizer and {characters} more would exceed "
+                f"{self._max_characters}",
+                retry_after=1,
+            )
+        self._characters += characters
+        try:
+            yield
+        finally:
+            self._characters -= characters
 
     async def tokens(self, texts: Sequence[str], direction: Direction) -> list[Tokens]:
         """Tokens of each text, in their order; cancel it and what waits is never tokenised.

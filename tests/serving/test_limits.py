@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from serving.app import create_app
 from serving.errors import Overloaded
 from serving.keys import Key, changed_keys, digest
+from serving.library import SLICE_TEXTS
 from serving.limits import SECOND, Bucket, Caller, Limits, charge
 from serving.service import Service
 from tests.serving.engines import Gate, model
@@ -33,7 +34,7 @@ class Clock:
 
 
 def key(**options: Any) -> Key:
-    return Key(name="a", sha256=digest("secret"), scopes=("read",), **options)
+    return Key(name="a", sha256=digest("secret"), scopes=("read", "write"), **options)
 
 
 rates = st.floats(0.01, 100_000)
@@ -168,6 +169,23 @@ def test_tokens_a_second_over_http(limited: Limited, wait_until_ready: Wait) -> 
         assert client.get("/info").status_code == 200
         clock.now += int(refused.headers["retry-after"]) * SECOND
         assert client.post("/embed", json=body).status_code == 200
+
+
+def test_an_upload_asks_once_and_what_its_later_slices_take_is_owed(limited: Limited, wait_until_ready: Wait) -> None:
+    """One text becomes more passages than are embedded together; were a later slice refused, all would begin again."""
+    client, clock = limited(key_tokens_per_second=100)
+    long, path = " ".join(f"w{i}" for i in range(20 * SLICE_TEXTS)), "/corpora/c/documents"
+    with client:
+        wait_until_ready(client)
+        client.put("/corpora/c").raise_for_status()
+        answer = client.post(path, params={"chunk_tokens": 16}, json={"documents": [{"id": "a", "text": long}]})
+        assert answer.status_code == 200, answer.text
+        assert client.get("/corpora/c").json()["passages"] > SLICE_TEXTS
+        refused = client.post(path, json={"documents": [{"id": "b", "text": "b"}]})
+        assert refused.status_code == 429
+        assert int(refused.headers["retry-after"]) > 20 * SLICE_TEXTS / 100, "all of them are owed"
+        clock.now += (int(refused.headers["retry-after"]) + 1) * SECOND
+        assert client.post(path, json={"documents": [{"id": "b", "text": "b"}]}).status_code == 200
 
 
 def test_requests_at_once_over_http(limited: Limited, wait_until_ready: Wait) -> None:
