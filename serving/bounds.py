@@ -17,14 +17,14 @@ def check_some(given: Sized, field: str, of: str = "text") -> None:
         raise Empty(f"must hold at least one {of}", field=field)
 
 
-def check_count(texts: int, limit: int, field: str) -> None:
-    """Refuse more texts than one request takes.
+def check_count(given: int, limit: int, field: str, of: str = "texts") -> None:
+    """Refuse more than one request takes.
 
     Raises:
         TooLarge: more than `limit`.
     """
-    if texts > limit:
-        raise TooLarge(f"{texts} texts are more than the {limit} of one request", field=field)
+    if given > limit:
+        raise TooLarge(f"{given} {of} are more than the {limit} of one request", field=field)
 
 
 def check_text(text: str, limit: int, field: str) -> None:

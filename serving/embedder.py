@@ -98,12 +98,12 @@ class Embedder:
         at: At | None = None,
         *,
         beside: int = 0,
-        begun: bool = False,
+        part: int | None = None,
     ) -> Embeddings:
         """Vectors of texts, or of token ids as they are; errors call them `field`, and each of them `at` its number.
 
-        `beside` of them are not counted among those of the request: a query beside its texts. They are more of what
-        has `begun` where a part of it was embedded before.
+        `beside` of them are not counted among those of the request: a query beside its texts. A `part` of something
+        larger is no request: its caller bounds it, and only the first one, 0, may be refused for the rate of the key.
 
         Raises:
             Empty, TooLarge, Invalid, ForeignTokens: the request is at fault.
@@ -112,11 +112,16 @@ class Embedder:
         with self._metrics.request(len(inputs)):
             began = perf_counter()
             at = at or (lambda i: f"{field}.{i}")
-            self._check(inputs, options, field, beside)
+            if part is None:
+                check_count(len(inputs) - beside, self._settings.max_request_texts, field)
+            self._check(inputs, options, field)
             tokens = await self._tokens(inputs, options, at)
-            truncated = self._check_tokens(tokens, options, field, at)
+            truncated = self._check_cut(tokens, options, at)
             total = sum(map(len, tokens))
-            charge(total, begun=begun)
+            if part is None:
+                check_count(total, self._settings.max_request_tokens, field, "tokens")
+            self._metrics.lengths([one.length for one in tokens], truncated=truncated)
+            charge(total, begun=bool(part))
             tokenized = perf_counter()
             record("tokenise", began, tokenized, texts=len(inputs), tokens=total)
             answer = await self._embedded(tokens, bulk=is_bulk())
@@ -157,6 +162,7 @@ class Embedder:
             Empty, TooLarge, Invalid: the request is at fault.
             Overloaded: the server is.
         """
+        check_count(len(texts), self._settings.max_request_texts, field)
         self._check(texts, options, field)
         prompted = self._prompted(texts, options, lambda i: f"{field}.{i}")
         limit = self._settings.max_request_tokens
@@ -213,9 +219,8 @@ class Embedder:
             raise Backend("the engine gave numbers that are not finite")
         return embedded
 
-    def _check(self, inputs: Inputs, options: EmbedOptions, field: str, beside: int = 0) -> None:
+    def _check(self, inputs: Inputs, options: EmbedOptions, field: str) -> None:
         check_some(inputs, field)
-        check_count(len(inputs) - beside, self._settings.max_request_texts, field)
         native = self.manifest.dim
         if options.dimensions is not None and not 1 <= options.dimensions <= native:
             raise Invalid(f"must be between 1 and {native}", field=options.dimensions_field)
@@ -278,7 +283,8 @@ class Embedder:
         kept = slice(limit) if options.direction == "right" else slice(-limit, None)
         return [Tokens(np.array(ids[kept], dtype=np.int64), len(ids)) for ids in inputs]
 
-    def _check_tokens(self, tokens: Sequence[Tokens], options: EmbedOptions, field: str, at: At) -> int:
+    def _check_cut(self, tokens: Sequence[Tokens], options: EmbedOptions, at: At) -> int:
+        """How many are cut."""
         cut = [i for i, one in enumerate(tokens) if one.truncated]
         if cut and not options.truncate:
             raise TooLarge(
@@ -286,12 +292,6 @@ class Embedder:
                 "and truncate is false",
                 field=at(cut[0]),
             )
-        total = sum(map(len, tokens))
-        if total > self._settings.max_request_tokens:
-            raise TooLarge(
-                f"{total} tokens are more than the {self._settings.max_request_tokens} of one request", field=field
-            )
-        self._metrics.lengths([one.length for one in tokens], truncated=len(cut))
         return len(cut)
 
 

@@ -26,7 +26,7 @@ from serving.tracing import recorded
 
 T = TypeVar("T")
 SLICE_TEXTS, SLICE_CHARACTERS = 512, 250_000
-"""Of the passages embedded at a time: what one request may hold, whatever they are."""
+"""Of the passages embedded at a time."""
 
 
 class Added(NamedTuple):
@@ -109,8 +109,9 @@ class Library:
     async def embedded(self, documents: Sequence[Document]) -> Content:
         """Documents with their vectors, by the default encoder; usable while loading."""
         with self._encoders.default.at_work.held() as embedder:
-            made = await embedder.embed([document.text for document in documents], AS_THEY_ARE, "documents")
-            return Content(documents, made.vectors, made.manifest.fingerprint)
+            texts = [document.text for document in documents]
+            vectors, _ = await embed_passages(embedder, texts, lambda i: f"documents.{i}.text")
+            return Content(documents, vectors, embedder.manifest.fingerprint)
 
     async def search(self, corpus: str, queries: Sequence[str] | Floats, wanted: Wanted) -> Found:
         """The best passages for each query, given as text or as rows of a matrix.
@@ -174,10 +175,9 @@ async def embed_passages(embedder: Embedder, texts: Sequence[str], names: Callab
     Only the first slice asks the key's rate, as a request does: were a later one refused, all would begin again.
     """
     vectors, truncated = [np.empty((0, embedder.manifest.dim), np.float32)], 0
-    for part in _slices(texts):
-        first = part.start
-        at = partial(_behind, names, first)
-        made = await embedder.embed(texts[part], AS_THEY_ARE, "documents", at, begun=first > 0)
+    for part, rows in enumerate(_slices(texts)):
+        at = partial(_behind, names, rows.start)
+        made = await embedder.embed(texts[rows], AS_THEY_ARE, "documents", at, part=part)
         vectors.append(made.vectors)
         truncated += made.truncated
     return np.concatenate(vectors), truncated

@@ -102,7 +102,7 @@ class Settings(BaseSettings):
     cache_bytes: NonNegativeInt = Field(
         default=0, description="bytes of vectors and token ids kept for texts that come again; 0: none"
     )
-    max_request_texts: PositiveInt = Field(default=2048, description="texts in one request")
+    max_request_texts: PositiveInt = Field(default=2048, description="texts in one request; not documents")
     max_request_tokens: PositiveInt = Field(
         default=300_000, description="tokens in one request: of texts after truncation, of token ids before"
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from serving.bounds import check_count
-from serving.errors import TooLarge
 from serving.settings import Settings
 
 _TEXTS, _TEXTS_OR_IDS = ("queries", "texts"), ("inputs", "input", "ids")
@@ -36,5 +35,4 @@ def _check_texts_or_ids(inputs: list[Any], settings: Settings, field: str) -> No
     else:
         check_count(len(inputs), settings.max_request_texts, field)
         ids = sum(len(one) for one in inputs if isinstance(one, list))
-    if ids > settings.max_request_tokens:
-        raise TooLarge(f"{ids} token ids are more than the {settings.max_request_tokens} of one request", field=field)
+    check_count(ids, settings.max_request_tokens, field, "token ids")

@@ -12,12 +12,15 @@ from fastapi.testclient import TestClient
 
 from serving import demo
 from serving.app import create_app
+from serving.embeddings import EmbedOptions
 from serving.engines import ENGINES
+from serving.errors import TooLarge
 from serving.finding import Wanted
 from serving.ports import Document, Model
 from serving.service import Service
 from tests.serving.jobs.counting import ended
 
+DONE = "succeeded"
 MakeService = Callable[..., Service]
 Run = Callable[[Service, Callable[[], Coroutine[Any, Any, None]]], None]
 
@@ -136,6 +139,30 @@ def test_the_demo_corpus_follows_the_encoder_and_keeps_what_others_put_into_it(
     served(fake, documents=20, own=True)
     served(other, documents=21)
     served(other, documents=21)
+
+
+def test_what_one_request_may_hold_does_not_bound_documents(
+    make_service: MakeService, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the demo, an upload and a corpus that is embedded again."""
+    monkeypatch.setattr(demo, "MAX_DOCUMENTS", 20)
+    fake = ENGINES["fake"](tmp_path)
+    for model in (fake, replace(fake, manifest=replace(fake.manifest, fingerprint="fake-2"))):
+        service = make_service(model, max_request_texts=1, max_request_tokens=5)
+        service._prepare = demo.prepare
+
+        async def work(service: Service = service) -> None:
+            await service.loaded.wait()
+            assert service.health.state == "ready", service.health.reason
+            assert [(await ended(service.jobs, job.id)).state for job in await service.jobs.listing()] in ([], [DONE])
+            await service.library.add(demo.NAME, [Document(id, f"one two three {id}", {}) for id in "ab"])
+            corpus, size = service.library.corpora.corpus(demo.NAME)
+            assert (corpus.fingerprint, size.documents) == (service.manifest.fingerprint, 22)
+            for texts, says in ((["a", "b"], "2 texts are more than the 1"), (["a b c d e"], "tokens are more than")):
+                with pytest.raises(TooLarge, match=says):
+                    await service.embed(texts, EmbedOptions())
+
+        run(service, work)
 
 
 def test_a_corpus_of_ones_own_with_the_demos_name_is_not_replaced(
