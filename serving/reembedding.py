@@ -21,29 +21,42 @@ async def reembed(library: Library, encoders: Encoders, job: Running) -> dict[st
     """Embed what is stored with the encoder `model` of the job's options, beside what serves; swap when whole.
 
     Documents that are written meanwhile are embedded as well before the swap. After a restart it goes on with what is
-    missing: the store knows.
+    missing: the store knows. If another bundle takes the encoder's place meanwhile it begins anew, with that one.
     """
-    name = job.corpus
-    with encoders.asked_for(job.options.get("model")).at_work.held() as embedder:
-        fingerprint = embedder.manifest.fingerprint
-        _, size = await library.on(lambda corpora: corpora.corpus(name), of=name)
-        job.total = size.passages
-        truncated = await _embedded(library, job, embedder)
-        beside = await library.on(lambda corpora: corpora.read_fresh(name), of=name)
-        try:
-            while not await library.on(lambda corpora: corpora.swap(name, fingerprint, beside), of=name):
-                truncated += await _embedded(library, job, embedder)  # of what was written meanwhile
-        finally:
-            if beside:
-                await asyncio.to_thread(beside.discard)
-        await job.checkpoint(0, job.total)  # also where there was nothing to do, or less by now
-        return {"fingerprint": fingerprint, "model": embedder.manifest.name, "truncated": truncated}
+    while True:
+        with encoders.asked_for(job.options.get("model")).at_work.held() as embedder:
+            fingerprint = embedder.manifest.fingerprint
+            truncated = await _moved(library, encoders, job, embedder)
+            if truncated is not None and fingerprint in encoders.fingerprints:
+                await job.checkpoint(0, job.total or 0)  # also where there was nothing to do, or less by now
+                return {"fingerprint": fingerprint, "model": embedder.manifest.name, "truncated": truncated}
+        await job.checkpoint(0, 0)
 
 
-async def _embedded(library: Library, job: Running, embedder: Embedder) -> int:
+async def _moved(library: Library, encoders: Encoders, job: Running, embedder: Embedder) -> int | None:
+    """How many passages were cut to the model's length; None when the encoder is not served any more, and no swap."""
+    name, fingerprint = job.corpus, embedder.manifest.fingerprint
+    _, size = await library.on(lambda corpora: corpora.corpus(name), of=name)
+    job.total = size.passages
+    truncated = await _embedded(library, encoders, job, embedder)
+    beside = await library.on(lambda corpora: corpora.read_fresh(name), of=name)
+    try:
+        while fingerprint in encoders.fingerprints:
+            if await library.on(lambda corpora: corpora.swap(name, fingerprint, beside), of=name):
+                return truncated
+            truncated += await _embedded(library, encoders, job, embedder)  # of what was written meanwhile
+    finally:
+        if beside:
+            await asyncio.to_thread(beside.discard)
+    return None
+
+
+async def _embedded(library: Library, encoders: Encoders, job: Running, embedder: Embedder) -> int:
     """All that has no vector of the new encoder; how many were cut to the model's length."""
     name, fingerprint, truncated = job.corpus, embedder.manifest.fingerprint, 0
-    while rows := await library.on(lambda corpora: corpora.stale(name, fingerprint, BLOCK), of=name):
+    while fingerprint in encoders.fingerprints:
+        if not (rows := await library.on(lambda corpora: corpora.stale(name, fingerprint, BLOCK), of=name)):
+            break
         truncated += await patiently(partial(_refresh, library, name, embedder, rows))
         await job.checkpoint(0, min(job.done + len(rows), job.total or 0))
     return truncated

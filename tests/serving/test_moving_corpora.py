@@ -21,7 +21,7 @@ from benchmarks.durability.inside import serving
 from serving.corpora import Corpora
 from serving.stores.sqlite import SqliteStore
 from tests.conftest import PATIENCE
-from tests.serving.shelf import embedded
+from tests.serving.shelf import Shelf, embedded
 
 DOCUMENTS = [{"id": name, "text": f"{name} is a text", "metadata": {"n": i}} for i, name in enumerate("abcdef")]
 
@@ -260,6 +260,47 @@ def test_a_corpus_moves_to_another_encoder(pair: TestClient) -> None:
     again = ended(pair, pair.post("/corpora/c/reembed", json={"model": "turned"}))
     assert (again["state"], again["done"], again["total"]) == ("succeeded", 6, 6)
     assert pair.post("/corpora/c/reembed", json={"model": "nope"}).status_code == 404
+
+
+@pytest.mark.parametrize("before", ["read_fresh", "swap"])
+def test_a_reload_while_a_corpus_moves_moves_it_to_the_encoder_that_serves(
+    pair: TestClient, shelf: Shelf, monkeypatch: pytest.MonkeyPatch, before: str
+) -> None:
+    """Also where it comes too late to be seen before the swap."""
+    pair.put("/corpora/c", json={"model": "fake"})
+    pair.post("/corpora/c/documents", json={"documents": DOCUMENTS}).raise_for_status()
+    step, reloaded = getattr(Corpora, before), list[int]()
+
+    def reloading(self: Corpora, *asked: Any) -> Any:
+        if not reloaded:
+            shelf.holds["turned"] = shelf.named("turned", "fake-3")
+            reloaded.append(pair.post("/admin/reload", params={"model": "turned"}).status_code)
+        return step(self, *asked)
+
+    monkeypatch.setattr(Corpora, before, reloading)
+    job = ended(pair, pair.post("/corpora/c/reembed", json={"model": "turned"}))
+    assert reloaded == [200]
+    assert (job["state"], job["done"], job["total"]) == ("succeeded", 6, 6)
+    assert job["result"] == {"fingerprint": "fake-3", "model": "turned", "truncated": 0}
+    assert (pair.get("/corpora/c").json()["fingerprint"], best(pair, "b is a text")["id"]) == ("fake-3", "b")
+
+
+def test_a_corpus_whose_new_encoder_is_taken_away_keeps_the_old_one(
+    pair: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair.put("/corpora/c", json={"model": "fake"})
+    pair.post("/corpora/c/documents", json={"documents": DOCUMENTS}).raise_for_status()
+    read_fresh = Corpora.read_fresh
+
+    def removing(self: Corpora, name: str) -> Any:
+        assert pair.delete("/admin/models/turned").status_code == 204
+        return read_fresh(self, name)
+
+    monkeypatch.setattr(Corpora, "read_fresh", removing)
+    job = ended(pair, pair.post("/corpora/c/reembed", json={"model": "turned"}))
+    assert job["state"] == "failed"
+    assert "there is no model 'turned'" in job["errors"][0]["error"]
+    assert (pair.get("/corpora/c").json()["fingerprint"], best(pair, "b is a text")["id"]) == ("fake-1", "b")
 
 
 @pytest.mark.parametrize("documents", [[], DOCUMENTS])
