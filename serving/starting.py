@@ -6,6 +6,7 @@ import logging
 import os
 from collections.abc import Awaitable, Callable, Sequence
 
+from serving import descriptors
 from serving.engines import ENGINES
 from serving.ports import Model, Store
 from serving.service import Service
@@ -35,6 +36,7 @@ def opened_store(settings: Settings) -> Store:
     Raises:
         StoreError: somebody has, or the folder can't be used.
     """
+    descriptors.raise_limit()
     return STORES[settings.store](settings.data / "corpora")
 
 

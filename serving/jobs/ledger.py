@@ -15,7 +15,7 @@ from serving.failpoints import reach
 from serving.jobs.job import Job, State
 from serving.ports import StoreError
 from serving.stores import files
-from serving.stores.failures import DamageError, naming
+from serving.stores.failures import DamageError, is_damage, naming
 
 FORMAT = 1
 _SCHEMA = """
@@ -79,7 +79,8 @@ class Ledger:
             (format,) = self._connection.execute("PRAGMA user_version").fetchone()
             (wrong,) = self._connection.execute("PRAGMA quick_check(1)").fetchone()
         except (sqlite3.Error, OSError) as error:
-            raise StoreError(f"{path}: {error}; move it away to start without the jobs it knows") from None
+            advice = "; move it away to start without the jobs it knows" if is_damage(error) else ""
+            raise StoreError(f"{path}: {error}{advice}") from None
         if not format:
             raise StoreError(f"{path}: holds no jobs and no room for them; move it away to start with a new one")
         if wrong != "ok":

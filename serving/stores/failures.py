@@ -43,7 +43,7 @@ def naming(path: Path) -> Iterator[None]:
         raise
     except (OSError, DamageError, *UNREADABLE) as error:
         log.error("%s: %s", path, error)
-        told = InsufficientStorage if _is_full(error) else Damaged if _is_damage(error) else Unhealthy
+        told = InsufficientStorage if _is_full(error) else Damaged if is_damage(error) else Unhealthy
         raise told(f"{path.name}: {error}") from error
 
 
@@ -53,8 +53,11 @@ def _is_full(error: Exception) -> bool:
     return getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
 
 
-def _is_damage(error: Exception) -> bool:
-    """Of SQLite's codes the lowest byte says what is wrong, those above it how it was noticed."""
+def is_damage(error: Exception) -> bool:
+    """Whether bytes have changed.
+
+    Of SQLite's codes the lowest byte says what is wrong, those above it how it was noticed.
+    """
     if isinstance(error, sqlite3.Error):
         return getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
     return not isinstance(error, OSError)
