@@ -33,6 +33,9 @@ def keys(arguments: Sequence[str]) -> int:
 
 
 def _add(path: Path, given: argparse.Namespace) -> None:
+    corpora = None if given.corpora is None else [pattern.strip() for pattern in given.corpora.split(",")]
+    if corpora and not all(corpora):
+        raise KeysError("corpora: an empty pattern is no corpus; without --corpora the key may touch all")
     secret = new_secret()
     try:
         key = Key.model_validate(
@@ -40,7 +43,7 @@ def _add(path: Path, given: argparse.Namespace) -> None:
                 "name": given.name,
                 "sha256": digest(secret),
                 "scopes": given.scopes.split(","),
-                "corpora": given.corpora.split(",") if given.corpora else None,
+                "corpora": corpora,
                 "requests_per_second": given.requests_per_second,
                 "tokens_per_second": given.tokens_per_second,
                 "concurrency": given.concurrency,

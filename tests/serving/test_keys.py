@@ -46,6 +46,13 @@ def test_a_key_is_shown_once_and_only_its_hash_is_kept(file: Path, capsys: pytes
     assert secret not in listed and key.sha256 not in listed
 
 
+def test_blanks_around_a_pattern_are_none_of_it(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    add(file, capsys, "search", "--corpora", " docs-*, faq ")
+    (key,) = read_keys(file)
+    assert key.corpora == ("docs-*", "faq")
+    assert key.sees("faq")
+
+
 def test_secrets_differ() -> None:
     assert len({new_secret() for _ in range(100)}) == 100
 
@@ -66,6 +73,8 @@ def test_revoked_is_gone_and_others_stay(file: Path, capsys: pytest.CaptureFixtu
         (["add", "b", "--concurrency", "0"], "concurrency: "),
         (["add", "b", "--tokens-per-second", "nan"], "tokens-per-second: "),
         (["add", "../b"], "name: "),
+        (["add", "b", "--corpora", ""], "corpora: "),
+        (["add", "b", "--corpora", "docs-*, ,faq"], "corpora: "),
         (["revoke", "b"], "no key 'b'"),
     ],
 )
