@@ -23,7 +23,11 @@ MEND = "restore a snapshot over it or delete it"
 
 
 class DamageError(Exception):
-    """A row is not what was written; the message says which."""
+    """A row is not what was written; the message says which, `logged` without an id of a document."""
+
+    def __init__(self, message: str, logged: str | None = None) -> None:
+        super().__init__(message)
+        self.logged = logged or message
 
 
 @contextmanager
@@ -42,9 +46,14 @@ def naming(path: Path) -> Iterator[None]:
     except sqlite3.ProgrammingError:
         raise
     except (OSError, DamageError, *UNREADABLE) as error:
-        log.error("%s: %s", path, error)
+        log.error("%s: %s", path, _logged(error))
         told = InsufficientStorage if _is_full(error) else Damaged if is_damage(error) else Unhealthy
         raise told(f"{path.name}: {error}") from error
+
+
+def _logged(error: Exception) -> str:
+    """Without what is of documents: sqlite3 quotes a text that it can't decode."""
+    return str(getattr(error, "logged", error)).partition(" with text ")[0]
 
 
 def _is_full(error: Exception) -> bool:

@@ -57,7 +57,7 @@ def document_in(row: tuple[int, str, str, str, bytes, int]) -> Document:
     except _OTHER_TYPES:
         intact = False
     if not intact:
-        raise DamageError(f"document {name!r} is damaged")
+        raise DamageError(f"document {name!r} is damaged", logged=f"a document (row {number}) is damaged")
     return Document(name, text, orjson.loads(metadata))
 
 

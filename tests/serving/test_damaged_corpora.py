@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -57,6 +59,28 @@ def spoil_a_vector(file: Path) -> None:
     whole = file.read_bytes()
     place = whole.index(content("one", "two").vectors[1].tobytes())
     file.write_bytes(whole[:place] + b"?" + whole[place + 1 :])
+
+
+@pytest.mark.parametrize(
+    ("change", "logged"),
+    [
+        ("metadata = '[]'", "a document (row 1) is damaged"),
+        ("text = CAST(x'61FF' AS TEXT)", "Could not decode to UTF-8"),
+    ],
+)
+def test_the_log_says_of_no_document_which(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, change: str, logged: str
+) -> None:
+    store = SqliteStore(tmp_path)
+    store.create(Corpus("c"), Content([Document("secret", "a text", {})], np.eye(1, DIM, dtype=np.float32), "f"))
+    with closing(sqlite3.connect(tmp_path / "c.sqlite")) as connection, connection:
+        connection.execute(f"UPDATE documents SET {change}")
+    with pytest.raises(Unhealthy) as told:
+        store.document("c", "secret")
+    assert ("document 'secret' is damaged" in told.value.message) == change.startswith("metadata")
+    assert f"c.sqlite: {logged}" in caplog.text
+    assert "secret" not in caplog.text and "a\ufffd" not in caplog.text
+    store.close()
 
 
 def test_a_damaged_corpus_keeps_no_other_from_being_served(tmp_path: Path) -> None:
