@@ -21,7 +21,21 @@ from serving.indexes.report import Report
 from serving.open_corpora import OpenCorpora
 from serving.open_corpus import OpenCorpus
 from serving.opening import Indexes
-from serving.ports import Chunking, Content, Corpus, Document, Facets, Held, IndexSize, Removal, Size, Stemming, Store
+from serving.ports import (
+    Chunking,
+    Content,
+    Corpus,
+    Document,
+    Facets,
+    Held,
+    IndexSize,
+    Removal,
+    Size,
+    Stemming,
+    Stop,
+    Store,
+    never,
+)
 from serving.sampling import Sample, sampled
 from serving.stores.blocks import blocks
 
@@ -265,14 +279,14 @@ class Corpora:
         self._store.give_back(name)
         return True
 
-    def copy(self, name: str, to: Path) -> tuple[Corpus, Size]:
+    def copy(self, name: str, to: Path, stop: Stop = never) -> tuple[Corpus, Size]:
         """See `Store.copy`."""
         with self._open.named(name).copying:
-            return self._store.copy(name, to)
+            return self._store.copy(name, to, stop)
 
-    def adopt(self, name: str, file: Path) -> None:
+    def adopt(self, name: str, file: Path, stop: Stop = never) -> None:
         """Serve the copy of a corpus in `file`, in place of what was called so; see `Store.adopt`."""
-        self._open.adopt(name, file)
+        self._open.adopt(name, file, stop)
 
     def verify(self, name: str) -> list[str]:
         """See `Store.verify`."""

@@ -133,6 +133,10 @@ class Unhealthy(ServiceError):
     kind = "Unhealthy"
 
 
+class Stopped(Unhealthy):
+    """Whoever asked for it has gone: nothing came of it, and nobody is told."""
+
+
 class Damaged(Unhealthy):
     """What is on disk is not what was written; waiting does not mend it."""
 

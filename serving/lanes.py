@@ -24,9 +24,9 @@ class Lanes:
         self._left: set[asyncio.Task[Any]] = set()
         """Reads whose callers have gone: a task that nobody holds could vanish."""
 
-    async def run(self, name: str, work: Callable[[], T]) -> T:
-        """Do `work` in the lane of `name`. A caller who is cancelled leaves the lane when the thread does, which
-        can't be stopped; work that has no thread yet is dropped.
+    async def run(self, name: str, work: Callable[[], T], leave: Callable[[], None] = lambda: None) -> T:
+        """Do `work` in the lane of `name`. A caller who is cancelled calls `leave`, and leaves the lane when the thread
+        does, which stops by itself alone; work that has no thread yet is dropped.
         """
         lane = self._lanes.setdefault(name, asyncio.Semaphore(LANE))
         async with lane:
@@ -36,6 +36,7 @@ class Lanes:
                 return await asyncio.shield(done)
             except asyncio.CancelledError:
                 job.cancel()
+                leave()
                 await ended(done)
                 raise
 

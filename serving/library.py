@@ -137,10 +137,12 @@ class Library:
             found = await self._found(corpus, asked, wanted, made.manifest.fingerprint)
             return replace(found, truncated=made.truncated)
 
-    async def on(self, work: Callable[[Corpora], T], of: str = "") -> T:
-        """Run blocking work on the corpora in a thread, once ready; `of` names the corpus if it is about one."""
+    async def on(self, work: Callable[[Corpora], T], of: str = "", leave: Callable[[], None] = lambda: None) -> T:
+        """Run blocking work on the corpora in a thread, once ready; `of` names the corpus if it is about one. `leave`
+        tells the work that its caller was cancelled, who waits for its end.
+        """
         with self._admitted():
-            return await self.lanes.run(of, lambda: work(self.corpora))
+            return await self.lanes.run(of, lambda: work(self.corpora), leave)
 
     async def read(self, work: Callable[[Corpora], T], of: str = "") -> T:
         """`on` of what changes nothing: a caller whose time is up goes at once."""

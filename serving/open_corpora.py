@@ -10,10 +10,10 @@ from functools import partial
 from pathlib import Path
 
 from models.bundle import Manifest
-from serving.errors import Conflict, NotFound
+from serving.errors import Conflict, NotFound, Stopped
 from serving.open_corpus import OpenCorpus
 from serving.opening import Indexes
-from serving.ports import Blocks, Content, Corpus, IndexSize, Store
+from serving.ports import Blocks, Content, Corpus, IndexSize, Stop, Store, never
 
 
 class OpenCorpora:
@@ -75,9 +75,9 @@ class OpenCorpora:
                     corpus.close(gone=True)
                     del self._open[name]
 
-    def adopt(self, name: str, file: Path) -> None:
+    def adopt(self, name: str, file: Path, stop: Stop = never) -> None:
         """Serve the copy of a corpus in `file`, in place of what was called so; see `Store.adopt`."""
-        self._store.adopt(name, file, partial(self._replaced, name))
+        self._store.adopt(name, file, partial(self._replaced, name, stop), stop)
 
     def close(self) -> None:
         """Let the indexes go."""
@@ -85,7 +85,7 @@ class OpenCorpora:
             corpus.close()
 
     @contextmanager
-    def _replaced(self, name: str, vectors: Blocks) -> Iterator[None]:
+    def _replaced(self, name: str, stop: Stop, vectors: Blocks) -> Iterator[None]:
         """Around the step from one file to another, whose `vectors` are read before it: who writes or searches waits
         for the step, and goes on with what is there then.
 
@@ -98,6 +98,8 @@ class OpenCorpora:
                 held.enter_context(before.copying)
                 held.enter_context(before.locked())
             held.enter_context(self._naming)
+            if stop():
+                raise Stopped(f"corpus {name!r} stays as it was")
             if self._open.get(name) is not before:
                 raise Conflict(f"corpus {name!r} was created while it was being restored: restore it again")
             if before:

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
+from serving.errors import Stopped
 from serving.jobs import Running
 
 SECONDS = 1.0
@@ -22,6 +23,15 @@ class Progress:
         self._bytes = 0
         self._done = 0
         self._growing: Path | None = None
+        self._left = False
+
+    def leave(self) -> None:
+        """Nobody wants it any more: what it tells next ends it."""
+        self._left = True
+
+    def left(self) -> bool:
+        """Whether it is so."""
+        return self._left
 
     @property
     def done(self) -> int:
@@ -35,7 +45,13 @@ class Progress:
         self.documents, self._bytes = documents, bytes
 
     def add(self, bytes: int) -> None:
-        """So many more are done."""
+        """So many more are done.
+
+        Raises:
+            Stopped: nobody wants it any more.
+        """
+        if self._left:
+            raise Stopped("stopped")
         self._done += bytes
 
     @contextmanager

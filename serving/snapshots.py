@@ -78,7 +78,7 @@ class Snapshots:
             _, about = self._corpora.corpus(name)
             progress.expect(about.documents, 3 * about.bytes)
             with progress.growing(copy):
-                corpus, size = self._corpora.copy(name, copy)
+                corpus, size = self._corpora.copy(name, copy, progress.left)
             length = copy.stat().st_size
             progress.expect(size.documents, 3 * length)
             digest, created = _digest(copy, progress), time.time()
@@ -146,7 +146,7 @@ class Snapshots:
             unpacked_bytes = _unpack(file, unpacked, most, progress)
             reach("snapshots.before-restore")
             try:
-                self._corpora.adopt(name, unpacked)
+                self._corpora.adopt(name, unpacked, progress.left)
                 progress.add(unpacked_bytes)
             except StoreError as error:
                 said = str(error).replace(str(unpacked), CONTENT)

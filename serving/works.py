@@ -42,7 +42,9 @@ async def _upload(service: Service, job: Running) -> dict[str, Any]:
 
 async def _snapshot(service: Service, job: Running) -> dict[str, Any]:
     async with told(job) as progress:
-        made = await service.library.on(lambda _: service.snapshots.create(job.corpus, progress), of=job.corpus)
+        made = await service.library.on(
+            lambda _: service.snapshots.create(job.corpus, progress), of=job.corpus, leave=progress.leave
+        )
     return asdict(made)
 
 
@@ -52,7 +54,9 @@ async def _restore(service: Service, job: Running) -> dict[str, Any]:
     file = job.spool or service.snapshots.path(job.options["of"], job.options["snapshot"])
     with nullcontext() if job.spool else _naming(file):
         async with told(job) as progress:
-            await service.library.on(lambda _: service.snapshots.restore(name, file, progress), of=name)
+            await service.library.on(
+                lambda _: service.snapshots.restore(name, file, progress), of=name, leave=progress.leave
+            )
     corpus, size = await service.library.on(lambda corpora: corpora.corpus(name), of=name)
     return {"documents": size.documents, "passages": size.passages, "fingerprint": corpus.fingerprint}
 

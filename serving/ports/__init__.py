@@ -24,7 +24,7 @@ from serving.ports.corpus import (
 )
 from serving.ports.engine import Embedded, Engine, EngineError, EngineOptions, Model
 from serving.ports.index import Blocks, Floats, Index, IndexSize, Keys, Ranking
-from serving.ports.store import Replacing, Store, StoreError
+from serving.ports.store import Replacing, Stop, Store, StoreError, never
 
 __all__ = [
     "RECALL_TARGET",
@@ -56,7 +56,9 @@ __all__ = [
     "Size",
     "Span",
     "Stemming",
+    "Stop",
     "Store",
     "StoreError",
     "Write",
+    "never",
 ]

@@ -25,6 +25,13 @@ from serving.ports.corpus import (
 from serving.ports.index import Blocks, Floats, Keys, Ranking
 
 Replacing = Callable[[Blocks], AbstractContextManager[None]]
+Stop = Callable[[], bool]
+"""Whether whoever asked for long work has gone; it ends by `Stopped` then, and nothing has changed."""
+
+
+def never() -> bool:
+    """A `Stop` of work that is wanted whole."""
+    return False
 
 
 class StoreError(RuntimeError):
@@ -132,10 +139,10 @@ class Store(Protocol):
     def give_back(self, name: str) -> None:
         """Give the room that nothing takes any more, of old vectors mostly, back to the disk; others write between."""
 
-    def copy(self, name: str, to: Path) -> tuple[Corpus, Size]:
+    def copy(self, name: str, to: Path, stop: Stop = never) -> tuple[Corpus, Size]:
         """A consistent copy in a file of its own, of one moment, while others write; what the copy is and holds."""
 
-    def adopt(self, name: str, file: Path, replacing: Replacing | None = None) -> None:
+    def adopt(self, name: str, file: Path, replacing: Replacing | None = None, stop: Stop = never) -> None:
         """Serve what `copy` once wrote to `file`, under `name`, in place of what was there, if anything.
 
         `file` is moved. It is checked first, which takes long; `replacing` is entered for the step that follows, with

@@ -11,12 +11,15 @@ from pathlib import Path
 
 from serving.errors import Damaged, NotFound
 from serving.failpoints import reach
+from serving.ports import Stop
 from serving.stores.failures import MEND, naming
 
 log = logging.getLogger(__name__)
 
 PATIENCE = 60.0
 """Seconds to wait for a lock. Nobody holds one for long: it stands between a bug and a caller."""
+STEPS = 100_000
+"""Of SQLite's machine between two looks whether to stop: some milliseconds."""
 LOG_BYTES = 64 << 20
 """Of the write-ahead log, beyond which it is folded into the file even if readers must be waited for."""
 _LOG_PATIENCE_MS = 500
@@ -30,9 +33,10 @@ class Connections:
     Closed, while others want to use it, it is a corpus that is not there: `NotFound`.
     """
 
-    def __init__(self, path: Path, synchronous: str = "FULL") -> None:
+    def __init__(self, path: Path, synchronous: str = "FULL", stop: Stop | None = None) -> None:
         self.path = path
         self._synchronous = synchronous
+        self._stop = stop
         self._writing = threading.RLock()
         self._turn = threading.Condition()
         """Around what follows."""
@@ -141,7 +145,7 @@ class Connections:
     def _opened_writer(self) -> sqlite3.Connection:
         self._check_open()
         if self._writer is None:
-            writer = _connect(self.path)
+            writer = self._connect()
             try:
                 writer.execute("PRAGMA journal_mode = WAL")
                 writer.execute(f"PRAGMA synchronous = {self._synchronous}")
@@ -183,7 +187,7 @@ class Connections:
             if self._idle:
                 return self._idle.pop()
         try:
-            return _connect(self.path)
+            return self._connect()
         except BaseException:
             with self._turn:
                 self._reading -= 1
@@ -208,7 +212,18 @@ class Connections:
         if self._closed:
             raise NotFound(f"there is no corpus {self.path.stem!r}")
 
+    def _connect(self) -> sqlite3.Connection:
+        existing = f"{self.path.absolute().as_uri()}?mode=rw"  # never made by opening: of a file that is gone, an error
+        made = sqlite3.connect(existing, uri=True, timeout=PATIENCE, isolation_level=None, check_same_thread=False)
+        made.set_progress_handler(self._stop, STEPS)
+        return made
 
-def _connect(path: Path) -> sqlite3.Connection:
-    existing = f"{path.absolute().as_uri()}?mode=rw"  # never made by opening: of a file that is gone, an error
-    return sqlite3.connect(existing, uri=True, timeout=PATIENCE, isolation_level=None, check_same_thread=False)
+
+@contextmanager
+def stopping(connection: sqlite3.Connection, stop: Stop) -> Iterator[None]:
+    """Around statements that end by `stop`."""
+    connection.set_progress_handler(stop, STEPS)
+    try:
+        yield
+    finally:
+        connection.set_progress_handler(None, STEPS)

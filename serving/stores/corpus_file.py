@@ -27,11 +27,13 @@ from serving.ports import (
     Passage,
     Ranking,
     Size,
+    Stop,
     Write,
+    never,
 )
 from serving.stores import fields, overtaken, reading, records, refreshing, tombstones, vectors, words
 from serving.stores.blocks import BLOCK, blocks
-from serving.stores.connections import Connections
+from serving.stores.connections import Connections, stopping
 from serving.stores.facets import facets
 from serving.stores.matched import Matched
 from serving.stores.matching import matching
@@ -47,16 +49,24 @@ _GIVEN_BACK = 1024
 
 class CorpusFile:
     """An open file that holds a corpus, or is to: one that is `new` gets it from `create`; one that is `foreign` is
-    looked at before it is read. What its other methods do, `Store` says.
+    looked at before it is read; whatever is done ends by `stop`. What its other methods do, `Store` says.
 
     Raises:
         StoreError: the file is not ours, or of a later version.
         ServiceError: it holds no corpus, or can't be read or written, see `Connections.naming`.
     """
 
-    def __init__(self, path: Path, synchronous: str = "FULL", *, new: bool = False, foreign: bool = False) -> None:
+    def __init__(
+        self,
+        path: Path,
+        synchronous: str = "FULL",
+        *,
+        new: bool = False,
+        foreign: bool = False,
+        stop: Stop | None = None,
+    ) -> None:
         self.path = path
-        self._connections = Connections(path, synchronous)
+        self._connections = Connections(path, synchronous, stop)
         self._matched = Matched()
         try:
             with self._connections.naming():
@@ -255,10 +265,10 @@ class CorpusFile:
         reach("store.after-swap")
         return swapped
 
-    def copy(self, to: Path) -> tuple[Corpus, Size]:
+    def copy(self, to: Path, stop: Stop = never) -> tuple[Corpus, Size]:
         """See `Store`."""
         try:
-            with self._connections.reading() as reader:
+            with self._connections.reading() as reader, stopping(reader, stop):
                 reach("store.before-copy")
                 reader.rollback()  # VACUUM begins a transaction of its own
                 reader.execute("VACUUM INTO ?", (str(to),))

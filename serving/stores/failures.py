@@ -11,7 +11,7 @@ from pathlib import Path
 
 import orjson
 
-from serving.errors import Damaged, InsufficientStorage, Unhealthy
+from serving.errors import Damaged, InsufficientStorage, Stopped, Unhealthy
 
 log = logging.getLogger(__name__)
 
@@ -40,12 +40,15 @@ def naming(path: Path) -> Iterator[None]:
         InsufficientStorage: there is no room.
         Damaged: it holds something else than was written.
         Unhealthy: it can't be read or written.
+        Stopped: whoever asked for it has gone.
     """
     try:
         yield
     except sqlite3.ProgrammingError:
         raise
     except (OSError, DamageError, *UNREADABLE) as error:
+        if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_INTERRUPT:
+            raise Stopped(f"{path.name}: stopped") from error
         log.error("%s: %s", path, _logged(error))
         told = InsufficientStorage if _is_full(error) else Damaged if is_damage(error) else Unhealthy
         raise told(f"{path.name}: {error}") from error

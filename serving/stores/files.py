@@ -13,7 +13,7 @@ from pathlib import Path
 from models.disk import fsync
 from serving.errors import Damaged, ServiceError
 from serving.failpoints import reach
-from serving.ports import Blocks, Content, Corpus, StoreError
+from serving.ports import Blocks, Content, Corpus, Stop, StoreError, never
 from serving.stores.corpus_file import CorpusFile
 from serving.stores.failures import naming
 
@@ -99,16 +99,16 @@ def keep(path: Path) -> None:
     log.warning("%s is damaged: kept as %s", path, kept.name)
 
 
-def prepare(name: str, file: Path) -> None:
+def prepare(name: str, file: Path, stop: Stop = never) -> None:
     """Make `file` a whole corpus of this name and of today's format, in one piece.
 
     Raises:
-        StoreError: it is none.
+        StoreError: it is none, or was not looked through because of `stop`.
     """
     if not file.is_file():
         raise StoreError(f"{file}: there is no such file")
     with refusing(file):
-        opened = CorpusFile(file, foreign=True)
+        opened = CorpusFile(file, foreign=True, stop=stop)
         try:
             if wrong := opened.verify():
                 raise StoreError(f"{file}: damaged: {wrong[0]}")
@@ -119,9 +119,9 @@ def prepare(name: str, file: Path) -> None:
             opened.close()
 
 
-def vectors(file: Path) -> Blocks:
+def vectors(file: Path, stop: Stop = never) -> Blocks:
     """All of a whole corpus; it is in one piece again when the last of them is taken."""
-    with closing(CorpusFile(file)) as opened:
+    with closing(CorpusFile(file, stop=stop)) as opened:
         yield from opened.vectors(None, 0)
 
 

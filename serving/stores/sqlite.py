@@ -30,8 +30,10 @@ from serving.ports import (
     Ranking,
     Replacing,
     Size,
+    Stop,
     StoreError,
     Write,
+    never,
 )
 from serving.stores import files
 from serving.stores.corpus_file import CorpusFile
@@ -214,14 +216,14 @@ class SqliteStore:
         """See `Store`."""
         self._file(name).give_back()
 
-    def copy(self, name: str, to: Path) -> tuple[Corpus, Size]:
+    def copy(self, name: str, to: Path, stop: Stop = never) -> tuple[Corpus, Size]:
         """See `Store`."""
-        return self._file(name).copy(to)
+        return self._file(name).copy(to, stop)
 
-    def adopt(self, name: str, file: Path, replacing: Replacing | None = None) -> None:
+    def adopt(self, name: str, file: Path, replacing: Replacing | None = None, stop: Stop = never) -> None:
         """See `Store`. Reads and writes wait while the files change places."""
-        files.prepare(name, file)
-        with replacing(files.vectors(file)) if replacing else nullcontext(), self._lock:
+        files.prepare(name, file, stop)
+        with replacing(files.vectors(file, stop)) if replacing else nullcontext(), self._lock:
             if held := self._files.get(name):
                 with held.set_aside(folded=not held.damaged):
                     if held.damaged:

@@ -19,6 +19,7 @@ from starlette.types import Receive, Scope, Send
 
 from benchmarks.durability.inside import serving
 from serving.corpora import Corpora
+from serving.progress import Progress
 from serving.stores.sqlite import SqliteStore
 from tests.conftest import PATIENCE
 from tests.serving.shelf import Shelf, embedded
@@ -131,6 +132,31 @@ def test_what_had_begun_before_a_restore_is_not_lost_with_it(
     filled.delete(f"/corpora/c/snapshots/{snapshot}").raise_for_status()
 
 
+def test_a_restore_that_is_cancelled_leaves_the_corpus(filled: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = ended(filled, filled.post("/corpora/c/snapshots"))["result"]
+    filled.post("/corpora/c/documents", json={"documents": [{"id": "new", "text": "new"}]}).raise_for_status()
+    unpacked, cancelled = threading.Event(), threading.Event()
+    leave = Progress.leave
+
+    def reach(place: str) -> None:
+        if place == "snapshots.before-restore":
+            unpacked.set()
+            assert cancelled.wait(PATIENCE)
+
+    def leaving(progress: Progress) -> None:
+        leave(progress)
+        cancelled.set()
+
+    monkeypatch.setattr("serving.snapshots.reach", reach)
+    monkeypatch.setattr(Progress, "leave", leaving)
+    job = filled.put("/corpora/c/restore", json={"snapshot": made["id"]}).headers["location"]
+    assert unpacked.wait(PATIENCE)
+    assert filled.delete(job).json()["state"] == "cancelled"
+    assert ids(filled) == [*"abcdef", "new"]
+    filled.post("/corpora/c/documents", json={"documents": [{"id": "newer", "text": "newer"}]}).raise_for_status()
+    filled.delete(f"/corpora/c/snapshots/{made['id']}")
+
+
 def test_a_snapshot_tells_how_far_it_is(filled: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     """Copied, hashed, packed: a third of the documents each."""
     packing, go_on = threading.Event(), threading.Event()
@@ -155,7 +181,7 @@ def test_a_snapshot_tells_how_far_it_is(filled: TestClient, monkeypatch: pytest.
     monkeypatch.setattr("serving.snapshots.reach", wait)
     monkeypatch.setattr("serving.progress.SECONDS", 0.01)
     halted(filled.post("/corpora/c/snapshots"), len(DOCUMENTS) * 2 // 3)
-    (snapshot,) = filled.get("/corpora/c/snapshots").json()["snapshots"]
+    snapshot, *_ = filled.get("/corpora/c/snapshots").json()["snapshots"]
     halted(filled.put("/corpora/c/restore", json={"snapshot": snapshot["id"]}), len(DOCUMENTS) // 2)
 
 

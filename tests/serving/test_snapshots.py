@@ -17,7 +17,7 @@ from backports import zstd
 
 from serving import snapshots as of_snapshots
 from serving.corpora import Corpora
-from serving.errors import InsufficientStorage, Invalid, NotFound, TooLarge
+from serving.errors import InsufficientStorage, Invalid, NotFound, ServiceError, TooLarge
 from serving.finding import Query, Wanted
 from serving.opening import Indexes
 from serving.ports import Content, Document
@@ -84,6 +84,51 @@ def test_one_that_packs_well_comes_back(
     snapshots.restore("c", own, Progress())
     with pytest.raises(TooLarge, match="unpacks to more than 1 times"):
         snapshots.restore("c", sent, Progress())
+
+
+@pytest.mark.parametrize("left_at", ["snapshots.before-restore", "store.before-adopt"])
+def test_what_nobody_wants_any_more_changes_nothing(
+    corpora: Corpora, snapshots: Snapshots, monkeypatch: pytest.MonkeyPatch, left_at: str
+) -> None:
+    """Behind the last look it is too late."""
+    made = snapshots.create("c", Progress())
+    corpora.put("c", content("d"))
+    progress = Progress()
+
+    def reach(place: str) -> None:
+        if place == left_at:
+            progress.leave()
+
+    for module in ("serving.snapshots", "serving.stores.files"):
+        monkeypatch.setattr(f"{module}.reach", reach)
+    with pytest.raises(ServiceError, match=r"stopped|stays as it was"):
+        snapshots.restore("c", snapshots.path("c", made.id), progress)
+    too_late = left_at == "store.before-adopt"
+    assert ids(corpora) == (["a", "b", "c"] if too_late else ["a", "b", "c", "d"])
+    assert hits(corpora, 2) == ["c"]
+    assert not corpora.verify("c")
+    assert [one.id for one in snapshots.listing("c")] == [made.id]
+
+
+@pytest.mark.parametrize("work", ["create", "restore"])
+def test_it_stops_in_the_middle_of_a_statement(
+    corpora: Corpora, snapshots: Snapshots, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, work: str
+) -> None:
+    """Which takes minutes of a large corpus."""
+    made = snapshots.create("c", Progress())
+    monkeypatch.setattr("serving.stores.connections.STEPS", 1)
+    progress = Progress()
+    looks = iter(range(5))
+    monkeypatch.setattr(progress, "left", lambda: next(looks, None) is None)
+    with pytest.raises(ServiceError, match=r"stopped|interrupted"):
+        if work == "create":
+            snapshots.create("c", progress)
+        else:
+            snapshots.restore("c", snapshots.path("c", made.id), progress)
+    assert [one.id for one in snapshots.listing("c")] == [made.id]
+    assert list((tmp_path / "snapshots" / "c").iterdir()) == [snapshots.path("c", made.id)]
+    corpora.put("c", content("d"))
+    assert ids(corpora) == ["a", "b", "c", "d"] and not corpora.verify("c")
 
 
 def test_into_another_name_and_after_the_corpus_is_gone(corpora: Corpora, snapshots: Snapshots) -> None:
