@@ -9,6 +9,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from serving.acceptance import check_stays
 from serving.api.auth import key_of
 from serving.api.corpus_schemas import (
     CorporaAnswer,
@@ -35,13 +36,16 @@ async def create(
     """201 when it is new, else 200; what is given replaces the description and recall target it had. Another stemming
     is a 409 once it holds documents.
 
-    Texts and queries are embedded by `model`, if nothing has embedded them yet. 409 where it is another one's, and
-    where it is deleted at the same moment.
+    Texts and queries are embedded by `model`, if nothing has embedded them yet. 409 where it is another one's, where
+    it is deleted at the same moment, and where it is being restored and anything is given, which would be lost.
     """
     wanted = body or CorpusRequest()
+    given = wanted.model_dump(exclude_none=True)
     encoder = service.encoders.asked_for(wanted.model).model.manifest if wanted.model is not None else None
 
     def made(corpora: Corpora) -> tuple[bool, Description]:
+        if given:
+            check_stays(service.jobs, name)
         created = corpora.create(
             name,
             description=wanted.description,

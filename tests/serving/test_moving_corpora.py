@@ -87,6 +87,9 @@ def test_nothing_is_taken_that_a_restore_would_lose(
     refuses(says, "POST", "/corpora/c/documents", json={"documents": [{"id": "a", "text": "newer"}]})
     refuses(says, "DELETE", "/corpora/c/documents/a")
     refuses(says, "DELETE", "/corpora/c/documents", json={"filter": {"n": 1}})
+    refuses(says, "PUT", "/corpora/c", json={"description": "newer"})
+    refuses(says, "PUT", "/corpora/c", json={"recall_target": 0.9})
+    assert filled.put("/corpora/c").status_code == 200, "where nothing is given nothing is lost"
     assert best(filled, "a is a text")["id"] == "a", "it is searched meanwhile"
     upload = filled.post("/corpora/c/documents?async=true", json={"documents": [{"id": "a", "text": "newer"}]})
     go_on.set()
