@@ -37,6 +37,7 @@ ERRORS: dict[int | str, dict[str, Any]] = {
     429: {"description": "the queue is full, or the key's limit is reached"},
     503: {"description": "loading, failing, draining or failed"},
     504: {"description": "not done within x-timeout-ms"},
+    507: {"description": "the disk is full"},
 }
 """What a route may answer instead of a result."""
 _BODIES: dict[Family, type[BaseModel]] = {
@@ -108,6 +109,8 @@ def _may_answer(status: int | str, method: str, path: str) -> bool:
             return path.startswith(("/corpora", "/search", "/admin/"))
         case 424:
             return method == "post"
+        case 507:
+            return method != "get" and path.startswith(("/corpora/", "/jobs/")) and not path.endswith("/search")
     return True
 
 

@@ -22,7 +22,7 @@ OPERATIONS = [
     (method, path, operation) for path, methods in DOCUMENT["paths"].items() for method, operation in methods.items()
 ]
 EVERYWHERE = {"400", "401", "403", "408", "413", "415", "422", "429", "503", "504"}
-ERRORS = EVERYWHERE | {"404", "409", "424"}
+ERRORS = EVERYWHERE | {"404", "409", "424", "507"}
 SAYS_WHAT_IT_IS = {"type", "anyOf", "oneOf", "$ref", "enum", "const"}
 
 
@@ -65,6 +65,23 @@ def test_every_operation_says_what_it_answers(method: str, path: str, operation:
         else:
             assert ("content" in answer) == (status != "204")
             assert all(content["schema"] for content in answer.get("content", {}).values())
+
+
+def test_whatever_writes_may_find_the_disk_full() -> None:
+    full = {f"{method} {path}" for method, path, operation in OPERATIONS if "507" in operation["responses"]}
+    corpus = "/corpora/{name}"
+    assert full == {
+        f"put {corpus}",
+        f"delete {corpus}",
+        f"post {corpus}/documents",
+        f"delete {corpus}/documents",
+        f"delete {corpus}/documents/{{id}}",
+        f"post {corpus}/reembed",
+        f"post {corpus}/snapshots",
+        f"delete {corpus}/snapshots/{{id}}",
+        f"put {corpus}/restore",
+        "delete /jobs/{id}",
+    }
 
 
 def _is_openai(path: str) -> bool:
