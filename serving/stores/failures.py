@@ -68,8 +68,10 @@ def _is_full(error: Exception) -> bool:
 def is_damage(error: Exception) -> bool:
     """Whether bytes have changed.
 
-    Of SQLite's codes the lowest byte says what is wrong, those above it how it was noticed.
+    Of SQLite's codes the lowest byte says what is wrong, those above it how it was noticed. Python's own error, of a
+    text that is not UTF-8, has none.
     """
     if isinstance(error, sqlite3.Error):
-        return getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT)
+        return code & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
     return not isinstance(error, OSError)

@@ -75,7 +75,7 @@ def test_the_log_says_of_no_document_which(
     store.create(Corpus("c"), Content([Document("secret", "a text", {})], np.eye(1, DIM, dtype=np.float32), "f"))
     with closing(sqlite3.connect(tmp_path / "c.sqlite")) as connection, connection:
         connection.execute(f"UPDATE documents SET {change}")
-    with pytest.raises(Unhealthy) as told:
+    with pytest.raises(Damaged) as told:
         store.document("c", "secret")
     assert ("document 'secret' is damaged" in told.value.message) == change.startswith("metadata")
     assert f"c.sqlite: {logged}" in caplog.text
