@@ -100,15 +100,20 @@ class Snapshots:
             return _read(file)
 
     def listing(self, name: str) -> list[Snapshot]:
-        """Those of a corpus that are whole, newest first; also of one that was dropped since."""
+        """Those of a corpus that are whole, newest first; also of one that was dropped since.
+
+        Raises:
+            Unhealthy: the disk fails, here and in what follows.
+        """
         found = []
-        for file in sorted((self._folder / name).glob(f"*{SUFFIX}"), reverse=True):
-            try:
-                found += [_read(file)] if _ID.match(file.name.removesuffix(SUFFIX)) else []
-            except FileNotFoundError:  # deleted since
-                continue
-            except Invalid as error:
-                log.error("%s: %s", file, error)
+        with naming(self._folder / name):
+            for file in sorted((self._folder / name).glob(f"*{SUFFIX}"), reverse=True):
+                try:
+                    found += [_read(file)] if _ID.match(file.name.removesuffix(SUFFIX)) else []
+                except FileNotFoundError:  # deleted since
+                    continue
+                except Invalid as error:
+                    log.error("%s: %s", file, error)
         return found
 
     def path(self, name: str, id: str) -> Path:
@@ -156,12 +161,13 @@ class Snapshots:
     @contextmanager
     def _there(self, name: str, id: str) -> Iterator[Path]:
         """The file of one, and `NotFound` where whoever uses it finds that it is gone."""
-        try:
-            if not _ID.match(id):
-                raise FileNotFoundError
-            yield self._folder / name / f"{id}{SUFFIX}"
-        except FileNotFoundError:
-            raise NotFound(f"corpus {name!r} has no snapshot {id[:80]!r}") from None
+        with naming(self._folder / name):
+            try:
+                if not _ID.match(id):
+                    raise FileNotFoundError
+                yield self._folder / name / f"{id}{SUFFIX}"
+            except FileNotFoundError:
+                raise NotFound(f"corpus {name!r} has no snapshot {id[:80]!r}") from None
 
     @contextmanager
     def _beside(self, name: str) -> Iterator[Path]:

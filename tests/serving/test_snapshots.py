@@ -17,7 +17,7 @@ from backports import zstd
 
 from serving import snapshots as of_snapshots
 from serving.corpora import Corpora
-from serving.errors import InsufficientStorage, Invalid, NotFound, ServiceError, TooLarge
+from serving.errors import InsufficientStorage, Invalid, NotFound, ServiceError, TooLarge, Unhealthy
 from serving.finding import Query, Wanted
 from serving.opening import Indexes
 from serving.ports import Content, Document
@@ -160,6 +160,20 @@ def test_one_that_goes_at_this_very_moment_is_not_there(snapshots: Snapshots, mo
     for work in (snapshots.path, snapshots.opened, snapshots.delete):
         with pytest.raises(NotFound, match="has no snapshot"):
             work("c", made.id)
+
+
+@pytest.mark.parametrize("work", ["listing", "path", "opened", "delete"])
+def test_a_disk_that_fails_is_said(snapshots: Snapshots, monkeypatch: pytest.MonkeyPatch, work: str) -> None:
+    made = snapshots.create("c", Progress())
+
+    def fails(*_: object, **__: object) -> None:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    for name in ("stat", "open", "unlink"):
+        monkeypatch.setattr(Path, name, fails)
+    monkeypatch.setattr("serving.snapshots.zstd.open", fails)
+    with pytest.raises(Unhealthy, match="too many open files"):
+        getattr(snapshots, work)(*(("c",) if work == "listing" else ("c", made.id)))
 
 
 def archive(*members: tuple[str, bytes] | tarfile.TarInfo) -> bytes:
