@@ -11,21 +11,26 @@ const ACCEPT = ".csv,.tsv,.jsonl,.ndjson,.json,.txt,.gz,text/plain,text/csv";
 // `known()` gives the corpora and the names of the encoders served; started(upload) is called for each upload.
 export function adding({ known, signal, started }) {
 	let aim = null; // the corpus that the person wants to add to
-	const stage = div("stage");
-	const element = el("section.card.adding", { "aria-label": "Add documents" }, stage);
+	const [stage, said] = [div("stage"), el("p.wrong.clip", { role: "alert" })];
+	const element = el("section.card.adding", { "aria-label": "Add documents" }, stage, said);
 	let looking = 0; // a later file takes the place of one that is still being looked at
+	let settled; // what the stage shows, and shows again if the next file can't be read
 
-	function choose(said = null) {
+	function settle(...shown) {
 		looking++;
-		fill(
-			stage,
+		settled = shown;
+		fill(said);
+		fill(stage, shown);
+	}
+
+	function choose() {
+		settle(
 			div(
 				"drop",
 				el("p.clip", el("strong", "Drop a file here"), aim ? ` to add it to ${aim}` : " to make it searchable"),
 				div("actions", filePicker("Choose a file", ACCEPT, look, "primary"), button("Paste text", paste)),
 				el("p.muted", "CSV, JSON lines, JSON or plain text, also packed as .gz. You see what it holds before anything is sent."),
 			),
-			said && el("p.wrong.clip", { role: "alert" }, said),
 		);
 	}
 
@@ -40,23 +45,25 @@ export function adding({ known, signal, started }) {
 	function paste() {
 		const text = el("textarea", { rows: 8, placeholder: "A text a line; or CSV with a header; or a JSON object a line" });
 		const use = () => text.value.trim() && look(new File([text.value], "pasted"));
-		fill(stage, labelled("Texts", text), div("actions", button("Look at it", use, { class: "primary" }), button("Cancel", () => again())));
+		settle(labelled("Texts", text), div("actions", button("Look at it", use, { class: "primary" }), button("Cancel", () => again())));
 		text.focus();
 	}
 
-	async function look(file, format) {
+	async function look(file, format, name = aim) {
 		if (!file) return;
 		const mine = ++looking;
 		fill(stage, loading(`Looking into ${file.name} …`));
 		try {
 			const found = await preview(file, format);
 			if (mine !== looking) return;
-			fill(stage, review(file, found, { ...known(), aim, readAs: (other) => look(file, other), send, cancel: () => again() }));
+			settle(review(file, found, { ...known(), aim: name, readAs: (...other) => look(file, ...other), send, cancel: () => again() }));
 			stage.querySelector("h2").focus({ preventScroll: true });
 			element.scrollIntoView({ block: "nearest" });
 		} catch (error) {
 			if (!(error instanceof Unreadable)) throw error;
-			if (mine === looking) choose(error.message);
+			if (mine !== looking) return;
+			fill(stage, settled);
+			fill(said, error.message);
 		}
 	}
 
@@ -74,7 +81,7 @@ export function adding({ known, signal, started }) {
 		event.preventDefault();
 		element.classList.remove("over");
 		const { files } = event.dataTransfer;
-		if (files.length > 1) choose("One file at a time, please.");
+		if (files.length > 1) fill(said, "One file at a time, please.");
 		else look(files[0]);
 	}
 

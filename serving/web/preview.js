@@ -86,7 +86,7 @@ function guessed(name, text) {
 }
 
 // Without the last one where it may be cut.
-const linesOf = (text, whole) => (whole ? text : text.slice(0, text.lastIndexOf("\n"))).split(/\r?\n/);
+const linesOf = (text, whole) => (whole ? text : text.slice(0, text.lastIndexOf("\n") + 1)).split(/\r?\n/);
 
 function lines(text, whole) {
 	const rows = linesOf(text, whole).filter((line) => WRITTEN.test(line));

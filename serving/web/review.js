@@ -8,7 +8,7 @@ import { FORMATS, SUFFIX } from "./preview.js";
 import { Upload } from "./uploads.js";
 
 // `found`: what preview() tells of the file; `corpora` are there, `models` the names of the encoders served; `aim`: the corpus
-// that it is meant for, if any. readAs(format) looks at the file anew, send(upload) sends it.
+// that it is meant for, if any. readAs(format, corpus) looks at the file anew, send(upload) sends it.
 export function review(file, found, { corpora, models, aim, readAs, send, cancel }) {
 	const column = (role) => found.columns.find((one) => one.role === role)?.name;
 	const picked = { text: column("text"), id: column("id") ?? "" };
@@ -21,6 +21,10 @@ export function review(file, found, { corpora, models, aim, readAs, send, cancel
 	const skip = el("input", { type: "checkbox", checked: found.problems.some(({ place }) => place !== file.name) });
 	const cut = el("input", { type: "checkbox", onchange: () => (size.disabled = !cut.checked) });
 	const size = el("input", { type: "number", min: 16, max: 100000, value: 200, required: true, disabled: true, "aria-label": "Tokens of a passage" });
+	const formats = select(Object.entries(FORMATS), found.format, (other) => {
+		formats.value = found.format; // until it is read otherwise, which may fail
+		readAs(other, corpus.value);
+	});
 	const columns = found.columns.map(({ name }) => name);
 	const ids = columns.includes("id") ? columns : [["", "(made for each row)"], ...columns];
 	const choices = found.roles && [
@@ -62,7 +66,7 @@ export function review(file, found, { corpora, models, aim, readAs, send, cancel
 			el("h2.clip", { tabindex: "-1" }, file.name),
 			el("span.muted", [bytes(file.size), rowsTold(found)].filter(Boolean).join(" · ")),
 		),
-		div("row", labelled("Read as", select(Object.entries(FORMATS), found.format, readAs)), choices),
+		div("row", labelled("Read as", formats), choices),
 		first,
 		found.problems.length > 0 && problemsTold(found.problems),
 		div("row", labelled("Corpus", corpus), encoder, names),

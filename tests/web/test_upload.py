@@ -186,6 +186,51 @@ def test_a_name_that_no_corpus_can_have_is_not_sent(page: Page, tmp_path: Path) 
     expect(page.get_by_role("region", name="First rows")).to_be_visible()
 
 
+def test_a_line_longer_than_what_is_looked_at_is_not_taken_for_a_wrong_one(page: Page, tmp_path: Path) -> None:
+    (tmp_path / "long.jsonl").write_text('{"text": "' + "The ferry is late. " * 400_000 + '"}\n')
+    choose(page, tmp_path / "long.jsonl")
+    expect(page.get_by_role("heading", level=2, name="long.jsonl")).to_be_visible()
+    expect(page.get_by_text("Rows that are wrong, as far")).to_have_count(0)
+    expect(page.get_by_label(re.compile("Leave out rows that are wrong"))).not_to_be_checked()
+
+
+def test_a_file_that_is_read_otherwise_keeps_its_corpus(page: Page, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("text,port\nThe ferry is late.,1\n")
+    choose(page, tmp_path / "a.csv")
+    corpus, formats = page.get_by_label("Corpus", exact=True), page.get_by_label("Read as")
+    corpus.fill("mine")
+    formats.select_option("json")
+    expect(page.get_by_role("alert")).to_contain_text("A JSON file holds")
+    expect(formats).to_have_value("csv")
+    expect(corpus).to_have_value("mine")
+    formats.select_option("text")
+    expect(page.get_by_role("region", name="First rows")).to_contain_text("The ferry is late.,1")
+    expect(corpus).to_have_value("mine")
+    expect(page.get_by_role("alert")).to_have_count(0)
+
+
+def test_a_pasted_text_that_cannot_be_read_stays(page: Page) -> None:
+    page.get_by_role("button", name="Paste text").click()
+    text = '{\n  "docs": [{"text": "The ferry is late."}]\n}'
+    page.get_by_label("Texts").fill(text)
+    page.get_by_role("button", name="Look at it").click()
+    expect(page.get_by_role("alert")).to_contain_text("A JSON file holds")
+    expect(page.get_by_label("Texts")).to_have_value(text)
+
+
+def test_two_files_at_once_leave_the_one_that_is_looked_at(page: Page, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("The ferry is late.")
+    choose(page, tmp_path / "a.txt")
+    page.get_by_label("Corpus", exact=True).fill("mine")
+    dropped = page.evaluate_handle(
+        "() => { const data = new DataTransfer();"
+        " for (const name of ['b', 'c']) data.items.add(new File(['x'], name)); return data; }"
+    )
+    page.locator("main").dispatch_event("drop", {"dataTransfer": dropped})
+    expect(page.get_by_role("alert")).to_have_text("One file at a time, please.")
+    expect(page.get_by_label("Corpus", exact=True)).to_have_value("mine")
+
+
 def test_a_dropped_file(page: Page) -> None:
     expect(page.get_by_label("Choose a file")).to_be_attached()
     dropped = page.evaluate_handle(
