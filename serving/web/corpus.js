@@ -14,10 +14,9 @@ const STATES = {
 	damaged: ["wrong", "damaged"],
 };
 
-// `models`: { name, fingerprint } of each encoder served. `begin(request)` starts a job, `deleted()` is called
-// when the corpus is gone, `failed(error)` when something went wrong, `opened(open)` when its details are opened, and
-// `add()` when more is to be put into it.
-export function corpusCard(name, { models, where, begin, add, deleted, failed, opened, signal, open = false }) {
+// `models`: { name, fingerprint } of each encoder served. `begin(request)` starts a job, `drop()` deletes the corpus,
+// `opened(open)` is called when its details are opened, and `add()` when more is to be put into it.
+export function corpusCard(name, { models, where, begin, add, drop, opened, signal, open = false }) {
 	const path = `corpora/${name}`;
 	const badge = el("span", { role: "status" });
 	const [about, told, more] = [el("p.muted.clip"), el("div"), el("div")];
@@ -110,13 +109,7 @@ export function corpusCard(name, { models, where, begin, add, deleted, failed, o
 			danger: true,
 			ready: (form) => !held || form.get("typed") === name,
 		});
-		if (!given) return;
-		try {
-			await call(path, { method: "DELETE", signal });
-			deleted();
-		} catch (error) {
-			failed(error);
-		}
+		if (given) drop();
 	}
 
 	return { element, show, reload: () => details.open && kept.load() };

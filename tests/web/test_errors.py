@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from serving.keys import digest
 from tests.serving.conftest import Launcher, Running
@@ -20,6 +20,7 @@ SECRET = "iso_only-for-this-test"
 REFUSED = "status of 401 "
 TOO_SOON = r"status of 429 .*/corpora/houses/search\)$"
 TOO_LARGE = r"status of 413 .*/corpora/large/documents\?"
+NOT_NOW = r"status of 503 .*/corpora/houses"
 DAMAGED = r"status of 503 .*/corpora/(houses|sheds)\b"
 GONE = "net::ERR_(CONNECTION_(REFUSED|RESET)|EMPTY_RESPONSE|SOCKET_NOT_CONNECTED)"
 """What Chromium itself writes to the console of a request that went wrong. Nothing else is excused."""
@@ -185,3 +186,41 @@ def test_a_damaged_corpus_is_no_empty_one_where_it_is_chosen(
     page = visit(launch_once("--data", str(tmp_path / "data")).address, "?view=search", expected=[DAMAGED])
     expect(page.get_by_role("combobox", name="Corpus")).to_contain_text("houses (damaged)")
     expect(page.get_by_role("alert").first).to_contain_text("restore a snapshot over it or delete it")
+
+
+def test_what_failed_is_seen_and_tried_again(launch_once: Launcher, visit: Visit, tmp_path: Path) -> None:
+    server = launch_once("--data", str(tmp_path / "data"))
+    for name in ("a", "houses"):
+        fill(server.client, name, rows(5))
+    page = visit(
+        server.address, "?view=corpora&corpus=houses", expected=[NOT_NOW], viewport={"width": 800, "height": 400}
+    )
+    card = page.get_by_role("listitem").filter(has=page.get_by_role("heading", level=2, name="houses"))
+    refuse_once(page, "**/houses/snapshots", "POST")
+    card.get_by_role("button", name="Make a snapshot").click()
+    alert = page.get_by_role("alert").filter(has_text="Not now")
+    expect(alert).to_be_in_viewport()
+    alert.get_by_role("button", name="Try again").click()
+    expect(card.get_by_role("link", name="Download")).to_be_visible()
+    expect(alert).to_have_count(0)
+    refuse_once(page, "**/corpora/houses", "DELETE")
+    card.get_by_role("button", name="Delete …").last.click()
+    page.get_by_role("dialog").get_by_role("textbox").fill("houses")
+    page.get_by_role("dialog").get_by_role("button", name="Delete it").click()
+    alert.get_by_role("button", name="Try again").click()
+    expect(card).to_have_count(0)
+
+
+def refuse_once(page: Page, path: str, method: str) -> None:
+    """The next request of this method there is answered with a 503."""
+
+    refused: list[Route] = []
+
+    def refuse(route: Route) -> None:
+        if refused or route.request.method != method:
+            route.fallback()
+        else:
+            refused.append(route)
+            route.fulfill(status=503, json={"error": "not now"})
+
+    page.route(path, refuse)

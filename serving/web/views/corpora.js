@@ -60,24 +60,30 @@ export async function show(place, state) {
 
 	// A request that starts a job.
 	async function begin(request) {
+		fill(said);
 		tried.show(request);
 		try {
 			seen(await call(request.path, { ...request, signal }));
 		} catch (error) {
 			if (error.answer?.job) return refresh();
-			failed(error);
+			failed(error, () => begin(request));
 		}
 		followSome();
 	}
 
-	function failed(error) {
-		if (!left(error)) fill(said, failure(error, () => (fill(said), refresh())));
+	// again(): what the person asked for, and is to see that it failed.
+	function failed(error, again) {
+		if (left(error)) return;
+		fill(said, failure(error, () => (fill(said), (again ?? refresh)())));
+		if (again) said.scrollIntoView({ block: "nearest" });
 	}
 
 	async function refresh() {
-		shown.renewed = performance.now();
+		const began = (shown.renewed = performance.now());
 		try {
 			const [listed, answer] = await Promise.all([listCorpora(signal), call("jobs", { signal })]);
+			if (began < shown.began) return; // a later one was quicker
+			shown.began = began;
 			shown.corpora = listed;
 			shown.jobs = new Map(answer.jobs.map((job) => [job.id, job]));
 			drawCards();
@@ -150,16 +156,24 @@ export async function show(place, state) {
 			where,
 			begin,
 			add: () => form.into(name),
-			deleted: () => {
-				tried.show({ method: "DELETE", path: `corpora/${name}` });
-				if (address.get("corpus") === name) state.keep({ corpus: null });
-				refresh();
-			},
-			failed,
+			drop: () => drop(name),
 			opened: (open) => (open ? state.keep({ corpus: name }) : address.get("corpus") === name && state.keep({ corpus: null })),
 			signal,
 			open: address.get("corpus") === name,
 		});
+	}
+
+	async function drop(name) {
+		fill(said);
+		const request = { method: "DELETE", path: `corpora/${name}` };
+		try {
+			await call(request.path, { ...request, signal });
+		} catch (error) {
+			return failed(error, () => drop(name));
+		}
+		tried.show(request);
+		if (address.get("corpus") === name) state.keep({ corpus: null });
+		refresh();
 	}
 
 	// Taken is also what uploads and jobs are about to make.
