@@ -32,6 +32,7 @@ export function ask({ title, text, fields = [], action, danger = false, ready = 
 		}
 
 		look();
+		window.addEventListener("popstate", () => box.close(), { once: true }); // what it asks about is left
 		document.body.append(box);
 		box.showModal();
 		form.querySelector("input, select")?.focus();

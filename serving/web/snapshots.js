@@ -15,14 +15,16 @@ const SAVED_MS = 60_000;
 export function snapshots(corpus, { begin, where, signal }) {
 	const list = div("works");
 	const path = `corpora/${corpus}/snapshots`;
+	let asked = 0;
 	const at = (id) => `${path}/${id}`;
 
 	async function load() {
+		const mine = ++asked;
 		if (!list.hasChildNodes()) fill(list, loading("Looking for snapshots …"));
 		try {
 			const found = (await call(path, { signal })).snapshots;
 			const none = el("p.muted", "There is none yet. A snapshot is the whole corpus as it is at one moment, in one file.");
-			fill(list, found.length ? el("ul.works", found.map(row)) : none);
+			if (mine === asked) fill(list, found.length ? el("ul.works", found.map(row)) : none);
 		} catch (error) {
 			failed(error);
 		}

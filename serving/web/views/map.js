@@ -110,7 +110,7 @@ class Chart {
 			this.paint();
 			this.tabulate(0);
 		} catch (error) {
-			if (!left(error)) fill(this.failed, failure(error, () => this.load()));
+			if (!left(error) && field === this.field) fill(this.failed, failure(error, () => this.load()));
 		}
 	}
 
