@@ -47,7 +47,7 @@ export function hit(found, { corpus, mode, best, signal, opened, toggled }) {
 				"actions",
 				el("a.button", { href: link("search", like) }, "More like this"),
 				span && button("The whole document", document),
-				copier("Copy the text", () => text, said),
+				copier("Copy the text", () => words.textContent, said),
 				said,
 			),
 		];

@@ -153,6 +153,16 @@ def test_a_long_document_is_like_others_than_its_own_passages(server: Running, v
     expect(hits(page)).to_contain_text("chimney")
 
 
+def test_the_whole_document_is_what_is_copied_of_it(server: Running, visit: Visit) -> None:
+    page = visit(server.address, "?corpus=long&q=boiler", permissions=["clipboard-read", "clipboard-write"])
+    hits(page).first.get_by_role("button").first.click()
+    hits(page).first.get_by_role("button", name="The whole document").click()
+    expect(hits(page).first.get_by_role("button", name="The whole document")).to_have_count(0)
+    hits(page).first.get_by_role("button", name="Copy the text").click()
+    expect(page.get_by_text("Copied.")).to_be_visible()
+    assert page.evaluate("() => navigator.clipboard.readText()") == "boiler " * 400
+
+
 def test_a_document_is_not_cut_within_a_character(server: Running, visit: Visit) -> None:
     page = visit(server.address, "?corpus=faces&like=a")
     expect(hits(page)).to_contain_text("chimney")
