@@ -72,9 +72,10 @@ function refused({ status, headers }, text) {
 	return new ApiError(status, sentence(said) + (after ? ` Try again in ${after} s.` : ""), answer);
 }
 
+// Names that it begins with, of files and fields, stay as they are.
 function sentence(text) {
 	const whole = String(text).trim();
-	return whole.charAt(0).toUpperCase() + whole.slice(1) + (/[.!?]$/.test(whole) ? "" : ".");
+	return whole.replace(/^[a-z](?=[a-z]* )/, (first) => first.toUpperCase()) + (/[.!?]$/.test(whole) ? "" : ".");
 }
 
 // The value of JSON; undefined where it is none, as a proxy's own page.

@@ -72,7 +72,7 @@ export function corpusCard(name, { models, where, begin, add, drop, opened, sign
 			"Recall@10": now.index === "exact" ? "1 (exact)" : now.recall.toFixed(3),
 			Created: date(now.created),
 		};
-		fill(more, !damaged() && indexFacts(now));
+		fill(more, damaged() ? "Not known." : indexFacts(now));
 		if (!damaged()) fill(told, now.documents > 0 && facts(Object.entries(known)));
 		else if (other) why();
 	}

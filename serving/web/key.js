@@ -16,9 +16,7 @@ export const keysMatter = () => hasKey() || wanted;
 
 export const authorization = () => (hasKey() ? { authorization: `Bearer ${sessionStorage.getItem(PLACE)}` } : {});
 
-export const forgetRefusal = () => {
-	refused = false;
-};
+export const forgetRefusal = () => (refused = false);
 
 // Whether there is a key to try now.
 export async function askForKey() {

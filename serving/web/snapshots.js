@@ -16,6 +16,7 @@ export function snapshots(corpus, { begin, where, signal }) {
 	const list = div("works");
 	const path = `corpora/${corpus}/snapshots`;
 	let asked = 0;
+	const about = (one) => `Of ${corpus}, made ${date(one.created)}`;
 	const at = (id) => `${path}/${id}`;
 
 	async function load() {
@@ -26,7 +27,7 @@ export function snapshots(corpus, { begin, where, signal }) {
 			const none = el("p.muted", "There is none yet. A snapshot is the whole corpus as it is at one moment, in one file.");
 			if (mine === asked) fill(list, found.length ? el("ul.works", found.map(row)) : none);
 		} catch (error) {
-			failed(error);
+			if (mine === asked) failed(error);
 		}
 	}
 
@@ -63,14 +64,14 @@ export function snapshots(corpus, { begin, where, signal }) {
 	async function restore(one) {
 		const given = await where({
 			title: "Restore a snapshot",
-			text: `Of ${corpus}, made ${date(one.created)}: ${counted(one.documents, "document")}. It is checked before it serves.`,
+			text: `${about(one)}: ${counted(one.documents, "document")}. It is checked before it serves.`,
 			name: corpus,
 		});
 		if (given) begin({ path: `corpora/${given}/restore`, method: "PUT", body: { snapshot: one.id, of: corpus } });
 	}
 
 	async function remove(one) {
-		const text = `Of ${corpus}, made ${date(one.created)}. The file is gone then; the corpus stays.`;
+		const text = `${about(one)}. The file is gone then; the corpus stays.`;
 		if (!(await ask({ title: "Delete this snapshot?", text, action: "Delete it", danger: true }))) return;
 		try {
 			await call(at(one.id), { method: "DELETE", signal });

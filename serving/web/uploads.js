@@ -85,13 +85,9 @@ export function uploadRow(upload) {
 		else bar.removeAttribute("value");
 		line.className = error ? "wrong" : "muted";
 		line.setAttribute("role", error ? "alert" : "none");
-		line.textContent = error
-			? error.message
-			: sent < total
-				? [`${bytes(sent)} of ${bytes(total)}`, sent && `${bytes(rate)}/s · ${duration((total - sent) / rate)} left`]
-						.filter(Boolean)
-						.join(" · ")
-				: `All ${bytes(total)} sent; the server is putting it away.`;
+		const pace = sent ? ` · ${bytes(rate)}/s · ${duration((total - sent) / rate)} left` : "";
+		const far = sent < total ? `${bytes(sent)} of ${bytes(total)}${pace}` : `All ${bytes(total)} sent; the server is putting it away.`;
+		line.textContent = error ? error.message : far;
 		if (failedBefore === Boolean(error)) return;
 		failedBefore = Boolean(error);
 		fill(

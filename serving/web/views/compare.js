@@ -98,7 +98,7 @@ class Compare {
 		const fits = a.length + b.length <= LONGEST;
 		this.note.textContent = fits ? "" : "Too much text for a link: the address does not carry it.";
 		this.state.remember({ a: this.first.value, b: this.second.value, two: this.two });
-		this.state.keep(fits ? { a, b } : { a: null, b: null });
+		this.state.keep(fits ? { a, b } : { a: "", b: "" });
 	}
 
 	async compare() {

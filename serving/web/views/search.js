@@ -196,8 +196,7 @@ class Search {
 	}
 
 	answered({ hits, cursor, took_ms: took, index }, after, waited) {
-		const like = this.state.address.get("like");
-		const others = hits.filter(({ id }) => id !== like);
+		const others = hits.filter(({ id }) => id !== this.state.address.get("like"));
 		if (after === null) {
 			this.best = hits[0]?.score;
 			this.found = 0;
