@@ -109,6 +109,8 @@ def _export(arguments: argparse.Namespace) -> None:
     quieten()
     print(f"loading {arguments.source} …", flush=True)
     encoder = Encoder.load(arguments.source, pooling=arguments.pooling, max_length=arguments.max_length)
+    if arguments.max_length and encoder.max_length < arguments.max_length:
+        print(f"note: the encoder reads {encoder.max_length} tokens, not {arguments.max_length}", file=sys.stderr)
     print("exporting to ONNX and comparing with torch …", flush=True)
     options = None if arguments.no_measure else Options(threads=cpus.available())
     chosen: list[Choice] = []

@@ -184,8 +184,11 @@ def refuse_foreign(folder: Path) -> None:
     """Only what a manifest lists may be replaced, for replacing deletes it.
 
     Raises:
-        BundleError: `folder` holds something else, or is a link to a promoted bundle; it is left alone.
+        BundleError: `folder` holds something else, or is a link to a promoted bundle; it is left alone. Or it is
+            called by where it is, not by its name.
     """
+    if folder.name in ("", ".."):
+        raise BundleError(f"{folder}: is replaced as a whole: call it by its name, from the folder above")
     if folder.is_symlink():
         raise BundleError(f"{folder}: a link to {folder.readlink()}; promote a bundle, or roll back, to change it")
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):

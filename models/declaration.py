@@ -24,12 +24,21 @@ def declared(folder: Path) -> dict[str, Any]:
     found: dict[str, Any] = {}
     if modes := _json(file := folder / "1_Pooling" / "config.json"):
         found["pooling"] = _only_mode(file, modes)
-    read = _json(folder / "sentence_bert_config.json")
-    if length := read.get("max_seq_length"):
+    read = _json(file := folder / "sentence_bert_config.json")
+    if (length := read.get("max_seq_length")) is not None:
+        if type(length) is not int or length < 1:
+            raise SourceError(f"{file}: max_seq_length must be a whole number above 0, not {length!r}")
         found["max_length"] = length
     found["lower"] = read.get("do_lower_case")
-    found["prompts"] = _json(folder / "config_sentence_transformers.json").get("prompts")
+    found["prompts"] = _prompts(folder / "config_sentence_transformers.json")
     return found
+
+
+def _prompts(file: Path) -> dict[str, str] | None:
+    prompts = _json(file).get("prompts")
+    if prompts is None or (isinstance(prompts, dict) and all(isinstance(one, str) for one in prompts.values())):
+        return prompts
+    raise SourceError(f"{file}: prompts must be an object of names and texts")
 
 
 def _check_modules(file: Path) -> None:

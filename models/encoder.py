@@ -102,7 +102,7 @@ class Encoder(nn.Module):
             hub_tokenizer,
             pooling=pooling or said.get("pooling", "cls"),
             max_length=min(
-                max_length or said.get("max_length", LONGEST),
+                said.get("max_length", LONGEST) if max_length is None else max_length,
                 hub_tokenizer.model_max_length,
                 _positions(backbone),
             ),

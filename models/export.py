@@ -109,7 +109,7 @@ def export(
         ExportError: ONNX Runtime's vectors differ from torch's by more than `PARITY`, or torch's from those of `again`,
             or the float16 graph's by more than an engine's may.
         ExporterUnavailable: `exporter` is not to be had here, or not for this backbone.
-        bundle.BundleError: `folder` holds something that is not a bundle.
+        bundle.BundleError: `folder` holds something that is not a bundle, or what is made here is none: its name.
         OSError: the bundle can't be written; names `folder`.
     """
     with naming(folder), bundle.writing(folder) as draft:
@@ -146,6 +146,7 @@ def export(
                 _write_engines(draft / bundle.ENGINES, {"host": cache.host(measured), "measured": table})
         (draft / bundle.CARD).write_text(card.text(manifest, encoder.origin, citations), encoding="utf-8")
         bundle.write_manifest(draft, **facts)
+        bundle.load(draft)  # what is none takes no other's place
     return bundle.load(folder)
 
 
@@ -213,7 +214,9 @@ def check_parity(encoder: Encoder, file: Path) -> float:
     """
     worst = 0.0
     for case, torchs, got in _both(encoder, file):
-        difference = max(_largest(got.vectors - torchs.vectors), _largest(got.norms / torchs.norms - 1))
+        with np.errstate(invalid="ignore"):  # of what is not finite, which is told below
+            vectors, norms = _largest(got.vectors - torchs.vectors), _largest(got.norms / torchs.norms - 1)
+        difference = float(np.max([vectors, norms]))  # unlike `max` it keeps a NaN
         if not difference <= PARITY:  # also when it is NaN
             raise ExportError(f"{case}: ONNX Runtime differs from torch by {difference:.2e}, more than {PARITY:.0e}")
         worst = max(worst, difference)

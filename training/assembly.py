@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from models.encoder import Encoder
+from models.sources import local_bundle
 from training.acceleration import swift
 from training.checkpoint import State
 from training.config import ConfigError, RunConfig
@@ -81,5 +82,6 @@ def meter_of(state: State, teacher: Encoder | None, devices: Devices, autocast: 
 
 
 def loaded(source: str, devices: Devices) -> Encoder:
-    """A frozen encoder, on the device of this process."""
+    """A frozen encoder, on the device of this process; the files of a bundle are those of its manifest."""
+    local_bundle(source)
     return swift(Encoder.load(source).to(devices.device)).requires_grad_(False)

@@ -9,17 +9,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from itertools import combinations
-from pathlib import Path
 from typing import Any, Self
 
 import torch
 from torch import Tensor
 
-from models import bundle
-from models.bundle import MANIFEST, VOLATILE_CONFIG, Manifest
+from models.bundle import VOLATILE_CONFIG, Manifest
 from models.encoder import Encoder
 from models.errors import Refused
-from models.sources import hub_id
+from models.sources import hub_id, local_bundle
 
 LEAST_LIKENESS = 0.5
 """Of encoders that began alike. After 60 steps `minilm` is at 0.999998 of itself; two models that were pre-trained
@@ -50,9 +48,11 @@ class Ingredient:
         Raises:
             SourceError, BundleError: there is none, or its files are not those of its manifest.
         """
-        made = bundle.load(Path(source)).manifest if (Path(source) / MANIFEST).is_file() else None
+        found = local_bundle(source)
         pooling, max_length = (like.pooling, like.max_length) if like else (None, None)
-        return cls(source, Encoder.load(source, pooling=pooling, max_length=max_length), made)
+        return cls(
+            source, Encoder.load(source, pooling=pooling, max_length=max_length), found.manifest if found else None
+        )
 
     @cached_property
     def digest(self) -> str:

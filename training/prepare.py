@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from models.encoder import Encoder
+from models.sources import local_bundle
 from training.acceleration import swift
 from training.config import ConfigError, RunConfig
 
@@ -17,7 +18,9 @@ def prepared(config: RunConfig, device: torch.device) -> Encoder:
 
     Raises:
         SourceError: there is no such backbone.
+        BundleError: it is a bundle, and a file of it is not what its manifest says.
     """
+    local_bundle(config.backbone)
     encoder = Encoder.load(config.backbone, pooling=config.pooling)
     if config.dropout is not None:
         set_dropout(encoder, config.dropout)

@@ -147,6 +147,27 @@ def test_a_file_that_is_no_json_is_named(described: Path, name: str) -> None:
         Encoder.load(described)
 
 
+@pytest.mark.parametrize(
+    ("name", "said", "named"),
+    [
+        ("sentence_bert_config.json", {"max_seq_length": "16"}, "max_seq_length must be a whole number above 0"),
+        ("sentence_bert_config.json", {"max_seq_length": 16.0}, "max_seq_length must be a whole number above 0"),
+        ("sentence_bert_config.json", {"max_seq_length": 0}, "max_seq_length must be a whole number above 0"),
+        ("config_sentence_transformers.json", {"prompts": ["a"]}, "prompts must be an object of names and texts"),
+        ("config_sentence_transformers.json", {"prompts": {"query": None}}, "prompts must be an object"),
+    ],
+)
+def test_a_setting_of_another_type_is_named(described: Path, name: str, said: dict[str, object], named: str) -> None:
+    (described / name).write_text(json.dumps(said))
+    with pytest.raises(SourceError, match=f"{name}: {named}"):
+        Encoder.load(described)
+
+
+def test_no_length_is_no_default_one(described: Path) -> None:
+    with pytest.raises(ValueError, match="max_length 0 leaves no room"):
+        Encoder.load(described, max_length=0)
+
+
 def test_a_tokenizer_without_tokens_of_its_own_is_refused(described: Path) -> None:
     tokenizer = json.loads((described / "tokenizer.json").read_text())
     (described / "tokenizer.json").write_text(json.dumps(tokenizer | {"post_processor": None}))

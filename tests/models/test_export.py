@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -18,12 +19,14 @@ from transformers import PreTrainedModel
 
 from models import bundle, cpus, export
 from models.__main__ import main
+from models.bundle import BundleError
 from models.encoder import Encoder
 from models.export import GOLDEN_SENTENCES, ExportError, check_parity, write_onnx
 from models.pooling import POOLINGS
 from models.runtimes import available, cache, choice, measurement
 from models.runtimes.base import Options
 from models.runtimes.measurement import Measured
+from models.transform import Affine
 from models.verify import golden_cosine
 from tests.conftest import soon
 
@@ -175,6 +178,25 @@ def test_optimum_is_refused_at_once_where_it_does_not_fit(tiny_backbone: Path, t
     assert (ended.returncode, ended.stdout, ended.stderr.count("\n")) == (2, "", 1)
     assert ended.stderr.startswith("error: ") and "`make optimum`" in ended.stderr
     assert not (tmp_path / "out").exists()
+
+
+def test_what_is_no_bundle_takes_the_place_of_none(tiny_backbone: Path, tiny_bundle: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(tiny_bundle, tmp_path / "made"))
+    encoder = Encoder.load(tiny_backbone, pooling="mean")
+    with pytest.raises(BundleError, match="name"):
+        export.export(encoder, folder, name="a\nb", backbone="tiny")
+    encoder.attach(Affine.of(torch.zeros(32), torch.full((32, 32), 1e30)))
+    with pytest.raises(export.ExportError, match=r"ONNX Runtime differs from torch by (nan|inf)"):
+        export.export(encoder, folder, name="a", backbone="tiny")
+    assert bundle.load(folder) == bundle.Bundle(folder, bundle.load(tiny_bundle).manifest)
+
+
+def test_a_folder_is_called_by_its_name(tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in (".", ".."):
+        ended = _run("export", str(tiny_backbone), "--out", name)
+        assert (ended.returncode, ended.stderr.count("\n")) == (2, 1)
+        assert ended.stderr.startswith(f"error: {name}: is replaced as a whole")
 
 
 @pytest.mark.slow

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -10,12 +12,33 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from models.bundle import BundleError
 from models.transform import TRANSFORMS
 from tests.training.shaken import shaken
+from training.assembly import loaded
+from training.config import RunConfig
+from training.devices import Devices
 from training.ingredients import Ingredient, Shares, SoupError, averaged
+from training.prepare import prepared
 from training.soup import Mixing
 
 weights = st.lists(st.floats(0, 10, width=32), min_size=3, max_size=3).filter(lambda them: sum(them) > 0)
+
+
+def test_a_bundle_whose_files_were_altered_is_no_encoder_to_begin_with(
+    tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_config: Callable[..., RunConfig]
+) -> None:
+    altered = Path(shutil.copytree(tiny_bundle, tmp_path / "altered"))
+    whole = bytearray((altered / "model.safetensors").read_bytes())
+    whole[-1] ^= 1
+    (altered / "model.safetensors").write_bytes(whole)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with pytest.raises(BundleError, match=r"model\.safetensors: altered"):
+        Ingredient.load("~/altered")
+    with pytest.raises(BundleError, match=r"model\.safetensors: altered"):
+        prepared(make_config(backbone=str(altered)), torch.device("cpu"))
+    with pytest.raises(BundleError, match=r"model\.safetensors: altered"):
+        loaded(str(altered), Devices("cpu"))
 
 
 @given(weights=weights, order=st.permutations(range(3)))

@@ -28,6 +28,8 @@ def check(folder: Path) -> None:
         raise RunError(f"--out {folder}: a link to {folder.readlink()}; name the folder itself")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         _refuse_foreign(folder)
+    if folder.name in ("", ".."):
+        raise RunError(f"--out {folder}: is replaced as a whole: call it by its name, from the folder above")
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         TemporaryDirectory(dir=folder.parent).cleanup()
