@@ -105,19 +105,20 @@ function json(text) {
 	return objects(entries);
 }
 
-// The objects of a list of JSON, as they are written, from `at` to its end or that of the text.
+// The values of a list of JSON, as they are written, from `at` to its end or that of the text.
 function elements(text, at) {
-	const found = [];
-	let [depth, begin, quoted] = [0, at, false];
-	for (let i = at; i < text.length && depth >= 0; i++) {
-		const character = text[i];
-		if (quoted && character === "\\") i++;
-		else if (character === '"') quoted = !quoted;
-		else if (quoted) continue;
-		else if ("{[".includes(character) && depth++ === 0) begin = i;
-		else if ("}]".includes(character) && --depth === 0) found.push(text.slice(begin, i + 1));
+	const [found, list] = [[], text.slice(at)];
+	let [depth, begin] = [0, 0];
+	for (const { 0: mark, index } of list.matchAll(/"(?:[^"\\]+|\\.)*"?|[[\]{},]/gs)) {
+		if ("{[".includes(mark)) depth++;
+		else if ("}]".includes(mark)) depth--;
+		if (depth < 0 || (mark === "," && !depth)) {
+			found.push(list.slice(begin, index));
+			begin = index + 1;
+		}
+		if (depth < 0) break;
 	}
-	return found;
+	return found.filter((one) => one.trim());
 }
 
 function objects(entries) {

@@ -64,7 +64,7 @@ export function snapshots(corpus, { begin, where, signal }) {
 	async function restore(one) {
 		const given = await where({
 			title: "Restore a snapshot",
-			text: `${about(one)}: ${counted(one.documents, "document")}. It is checked before it serves.`,
+			text: `${about(one)}: ${counted(one.documents, "document")}.`,
 			name: corpus,
 		});
 		if (given) begin({ path: `corpora/${given}/restore`, method: "PUT", body: { snapshot: one.id, of: corpus } });
@@ -95,5 +95,5 @@ export async function askWhere({ title, text, name, corpora, taken }) {
 		said.textContent = there ? `Replaces ${there.name}, which ${there.state === "damaged" ? "is damaged" : `holds ${counted(there.documents, "document")} now`}.` : told(into);
 		return into.validity.valid;
 	};
-	return (await ask({ title, text, fields: [labelled("Into the corpus", into), said], action: "Restore", ready }))?.get("into") ?? null;
+	return (await ask({ title, text: `${text} It is checked before it serves.`, fields: [labelled("Into the corpus", into), said], action: "Restore", ready }))?.get("into") ?? null;
 }

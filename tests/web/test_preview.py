@@ -33,7 +33,7 @@ LOOK = """async ([name, text]) => {
 }"""
 FIELDS = st.text(st.characters(codec="utf-8", exclude_characters="\x00\r\ufffd"), max_size=12)
 ROWS = st.lists(st.lists(FIELDS, min_size=1, max_size=4), min_size=1, max_size=6)
-FORMATS = {"a.csv": "csv", "a.jsonl": "ndjson", "a.txt": "text"}
+FORMATS = {"a.csv": "csv", "a.jsonl": "ndjson", "a.txt": "text", "a.json": "json"}
 
 
 @pytest.fixture
@@ -102,6 +102,16 @@ def test_json_lines(preview: Preview, rows: list[dict[str, Any]], junk: str) -> 
     rows = [{**row, "id": row.get("id") or None} for row in rows]
     text = junk + "\n".join(json.dumps(row) for row in rows)
     agree(preview("a.jsonl", text), "a.jsonl", text)
+
+
+@pytest.mark.parametrize(
+    "text", ['["a", {"text": "b"}, 5, {"no": ","}, [1, 2]]', '{"documents": ["a", "b, c"], "x": [1]}', "[]"]
+)
+def test_json_names_each_wrong_row(preview: Preview, text: str) -> None:
+    found = preview("a.json", text)
+    good, bad = of_the_server("a.json", text)
+    assert [one["place"] for one in found.get("problems", [])] == bad
+    assert [document["text"] for document in documents(found)] == [one["text"] for one in good]
 
 
 def test_types_that_a_header_names(preview: Preview) -> None:

@@ -183,7 +183,7 @@ export async function show(place, state) {
 	}
 
 	async function restoreFile(file) {
-		const text = `${file.name}, ${bytes(file.size)}. It is checked before it serves.`;
+		const text = `${file.name}, ${bytes(file.size)}.`;
 		const name = like(file.name.replace(/-\d{8}T\d{6}Z-[\da-f]{8}.*$|(\.tar)?\.zst$/i, ""));
 		const into = await where({ title: "Restore from a file", text, name });
 		if (!into) return;
