@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
 from models.disk import replacing
+from training import strict_json
 from training.corpus import OPENERS, CorpusError, lines
 from training.sentences import WORDS, split
 
@@ -71,9 +71,9 @@ def _documents(file: Path) -> Iterator[str]:
     for number, line in enumerate(lines([file]), start=1):
         where = f"{file}:{number}"
         try:
-            row = json.loads(line)
+            row = strict_json.loads(line)
         except ValueError as error:
-            raise CorpusError(f"{where}: not JSON: {error}") from error
+            raise CorpusError(f"{where}: {error}") from error
         if not isinstance(row, dict):
             raise CorpusError(f"{where}: expected a JSON object")
         title, text = row.get("title"), row.get("text")

@@ -59,6 +59,8 @@ def test_json_and_text_give_the_same_sentences(
     ("line", "message"),
     [
         ("{", r"a\.jsonl:2: not JSON"),
+        ("[" * 100_000, r"a\.jsonl:2: nested too deeply$"),
+        (r'{"text": "hello \ud83d there"}', r"a\.jsonl:2: holds half a surrogate pair"),
         ("[]", r"a\.jsonl:2: expected a JSON object"),
         ('{"title": "x"}', r"a\.jsonl:2: title or text is missing or no string"),
         ('{"title": "x", "text": null}', r"a\.jsonl:2: title or text is missing or no string"),

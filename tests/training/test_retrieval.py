@@ -43,6 +43,12 @@ def test_a_document_is_title_and_text_and_only_judged_queries_are_asked(tmp_path
     ("broken", "message"),
     [
         ({"corpus": '{"_id": "d1", "text": "x"}\n{"_id":\n'}, r"corpus\.jsonl:2: not JSON: .* in column"),
+        ({"corpus": r'{"_id": "d1", "text": "hello \ud83d there"}'}, r"corpus\.jsonl:1: holds half a surrogate pair"),
+        ({"queries": "[" * 100_000}, r"queries\.jsonl:1: nested too deeply$"),
+        (
+            {"corpus": f'{{"_id": "d1", "text": "x", "n": {"1" * 5000}}}'},
+            r"corpus\.jsonl:1: a number has too many digits",
+        ),
         ({"corpus": "[1]\n"}, r"corpus\.jsonl:1: expected a JSON object"),
         ({"corpus": '{"text": "x"}\n'}, r"corpus\.jsonl:1: _id is missing or no string"),
         ({"corpus": '{"_id": "", "text": "x"}\n'}, r"corpus\.jsonl:1: an empty _id"),

@@ -11,6 +11,7 @@ from typing import Any
 
 from models.bundle import sha256
 from models.disk import naming, write_whole
+from training import strict_json
 from training.evaluation.pairs import DataError
 
 CHECKSUMS = "checksums.json"
@@ -73,7 +74,7 @@ def read(folder: Path) -> dict[str, Entry]:
                 tuple(map(dict, entry["sources"])),
                 {path: Sum(**values) for path, values in entry["files"].items()},
             )
-            for name, entry in json.loads(file.read_text(encoding="utf-8")).items()
+            for name, entry in strict_json.loads(file.read_text(encoding="utf-8")).items()
         }
     except OSError as error:
         raise DataError(f"{file}: {error.strerror}") from error

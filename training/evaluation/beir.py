@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from models.disk import replacing
+from training import strict_json
 from training.evaluation.pairs import DataError, lines
 
 FOLDER = "retrieval"
@@ -107,9 +108,9 @@ def _rows(file: Path) -> Iterator[tuple[str, dict[str, Any], str]]:
     for number, line in enumerate(lines(file), start=1):
         where = f"{file}:{number}"
         try:
-            row = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise DataError(f"{where}: not JSON: {error.msg} in column {error.colno}") from error
+            row = strict_json.loads(line)
+        except ValueError as error:
+            raise DataError(f"{where}: {error}") from error
         if not isinstance(row, dict):
             raise DataError(f"{where}: expected a JSON object")
         identity = _string(row, "_id", where)

@@ -206,7 +206,9 @@ def test_a_record_of_several_datasets_keeps_them_apart(dataset: Dataset, hub: Hu
     assert list(json.loads((folder / "checksums.json").read_text())) == ["first", "second"]
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"small": {"time": "now"}}', '{"small": {"files": 3}}', "3"])
+@pytest.mark.parametrize(
+    "text", ["{", "[" * 100_000, "[]", '{"small": {"time": "now"}}', '{"small": {"files": 3}}', "3"]
+)
 def test_a_broken_record_is_named(bring: Bring, hub: Hub, folder: Path, text: str) -> None:
     folder.mkdir()
     (folder / "checksums.json").write_text(text)
