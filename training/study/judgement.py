@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection as Several
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,13 +14,15 @@ from numpy.typing import NDArray
 from models.encoder import Encoder
 from training.evaluation import geometry, retrieval, sts
 from training.evaluation.beir import Collection
-from training.evaluation.pairs import Subsets
+from training.evaluation.labelled import TRANSFER_TASKS
+from training.evaluation.pairs import STS_TASKS, Subsets
 from training.evaluation.retrieval import MEASURES
 from training.evaluation.suite import Material
 from training.evaluation.transfer import classify
 from training.evaluation.vectors import Encode, remembered
 from training.progress import encode_visibly
-from training.study.arrays import Arrays, keep
+from training.study.arrays import Arrays, keep, kept
+from training.study.trial import StudyError
 
 DEV = "STSB-dev"
 
@@ -64,6 +67,26 @@ class Judgement:
                 keep(folder / file, kinds)
 
 
+def check_kept(folder: Path, tasks: Several[str]) -> None:
+    """Whether a folder has all that `Judgement.keep` writes of tasks that were scored.
+
+    Raises:
+        StudyError: a file is missing or damaged, or lacks a task.
+    """
+    for file, kinds, scored in (
+        (COSINES_FILE, (COSINES, GOLDS), {*STS_TASKS, DEV}.intersection(tasks)),
+        (TRANSFER_FILE, (PREDICTED, LABELS), set(TRANSFER_TASKS).intersection(tasks)),
+        (RETRIEVAL_FILE, (FOUND, RELEVANT), {task for task in tasks if task.endswith(_MEASURED)}),
+    ):
+        if not scored:
+            continue
+        if not (folder / file).exists():
+            raise StudyError(f"{folder / file}: missing")
+        for kind, arrays in zip(kinds, kept(folder / file, *kinds), strict=True):
+            if lacking := sorted(scored - arrays.keys()):
+                raise StudyError(f"{folder / file}: no {kind} of {lacking[0]}, which has a score")
+
+
 def judge(encoder: Encoder, given: Material, stream: TextIO) -> Judgement:
     """The encoder on every task that has its data; its geometry is that of STS-B's dev part, scored as a task, too.
 
@@ -100,6 +123,9 @@ def judge(encoder: Encoder, given: Material, stream: TextIO) -> Judgement:
 def task_of(collection: str, measure: str) -> str:
     """As scores and arrays call a measure of a collection."""
     return f"{collection} {measure}"
+
+
+_MEASURED = tuple(task_of("", measure) for measure in MEASURES)
 
 
 def _found(encode: Encode, name: str, collection: Collection) -> dict[str, NDArray[np.float64]]:

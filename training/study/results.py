@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from models.disk import write_whole
+from training.study.judgement import check_kept
 from training.study.trial import StudyError, Trial, label_of
 
 RUNS, TRIAL, RESULT, LOG = "runs", "trial.json", "result.json", "log.txt"
@@ -91,7 +92,7 @@ def measured(folder: Path) -> dict[str, Any] | None:
     """What the run in a folder came to; None if that is not known yet.
 
     Raises:
-        StudyError: the result is damaged.
+        StudyError: the result is damaged, or what it keeps of the tasks that it has scores of.
     """
     file = folder / RESULT
     try:
@@ -103,6 +104,7 @@ def measured(folder: Path) -> dict[str, Any] | None:
         return None
     except ValueError as error:
         raise StudyError(f"{file}: {error}") from error
+    check_kept(folder, values["scores"])
     return values
 
 
