@@ -13,7 +13,7 @@ from training.study.page import page
 from training.study.plan import FOLDER, PLAN, Plan, folder_named, state
 from training.study.results import RESULTS, collect, read
 from training.study.schedule import STOPPED, carry_out_all
-from training.study.summary import RESAMPLES, summaries
+from training.study.summary import RESAMPLES, left_out, summaries
 from training.study.table import table
 
 
@@ -72,10 +72,14 @@ def report(options: argparse.Namespace) -> int:
     """Prints the tables, writes the page."""
     folder = folder_named(options.source, options.out)
     about = Plan.kept(folder) if (folder / PLAN).exists() else Plan(folder.resolve().name, "", ())
-    found = summaries(read(folder), folder, against=options.against, resamples=options.resamples)
+    results = read(folder)
+    found = summaries(results, folder, against=options.against, resamples=options.resamples)
+    unsaid = left_out(results)
     print(table(*found))
+    if unsaid:
+        print("", *unsaid, sep="\n")
     if options.html:
-        write_whole(options.html, page(about.name, about.about, *found))
+        write_whole(options.html, page(about.name, " ".join([about.about, *unsaid]).strip(), *found))
     return 0
 
 

@@ -115,21 +115,32 @@ class Summary:
 def summaries(
     results: Sequence[Result], study: Path, *, against: str | None = None, resamples: int = RESAMPLES
 ) -> list[Summary]:
-    """By each metric those that were judged by it, against their first if `against` was not.
+    """By each metric those that were judged by it, against their first if `against` was not; see `left_out`.
 
     Raises:
-        StudyError: no label is `against`, the results have no task, or see `summarise`.
+        StudyError: no label is `against`, no metric has a task in common, or see `summarise`.
         EvaluationError: see `summarise`.
     """
     _check_known(against, {result.label: None for result in results})
     found = []
     for metric in metrics(results):
-        judged = [result for result in results if metric.shared([result])]
+        judged = _judged(results, metric)
+        if not metric.shared(judged):
+            continue
         there = against if against in {result.label for result in judged} else None
         found.append(summarise(judged, study, metric=metric, against=there, resamples=resamples))
     if not found:
         raise StudyError(NOTHING_SHARED)
     return found
+
+
+def left_out(results: Sequence[Result]) -> list[str]:
+    """A line for each metric of which `summaries` has none: those that were judged by it have no task in common."""
+    return [
+        f"{metric.title}: left out, the runs that were judged by it share no task."
+        for metric in metrics(results)
+        if not metric.shared(_judged(results, metric))
+    ]
 
 
 def summarise(
@@ -179,6 +190,10 @@ def summarise(
             )
         )
     return Summary(metric, tuple(rows), against, tasks)
+
+
+def _judged(results: Sequence[Result], metric: Metric) -> list[Result]:
+    return [result for result in results if metric.shared([result])]
 
 
 def _check_known(against: str | None, labels: Mapping[str, object]) -> None:

@@ -181,6 +181,23 @@ def test_other_judgements_are_named(tmp_path: Path) -> None:
         summaries(read(tmp_path), tmp_path)
 
 
+def test_a_measure_without_a_task_in_common_is_left_out_by_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scores = [{f"{name} {measure}": 50.0 for measure in MEASURES} for name in ("one", "two")]
+    write(tmp_path, *(line(arm, 0, 70.0, scores={DEV: 70.0, **of}) for arm, of in zip("ab", scores, strict=True)))
+    assert [summary.metric.name for summary in summaries(read(tmp_path), tmp_path, resamples=10)] == ["sts"]
+    html = tmp_path / "page.html"
+    assert call("report", str(tmp_path), "--html", str(html)) == 0
+    out = capsys.readouterr().out
+    for measure in MEASURES:
+        said = f"Retrieval, {measure}: left out, the runs that were judged by it share no task."
+        assert said in out.splitlines() and said in html.read_text()
+    write(tmp_path, *(line(arm, 0, 0.0, scores=of) for arm, of in zip("ab", scores, strict=True)))
+    with pytest.raises(StudyError, match="share no task"):
+        summaries(read(tmp_path), tmp_path)
+
+
 def test_results_without_any_task_are_named(tmp_path: Path) -> None:
     write(tmp_path, line("a", 0, 0.0, scores={}))
     with pytest.raises(StudyError, match="share no task"):
