@@ -137,7 +137,7 @@ def lines(paths: Iterable[Path]) -> Iterator[str]:
     """
     for path in paths:
         try:
-            with OPENERS.get(path.suffix, _open_plain)(path) as file:
+            with OPENERS.get(path.suffix.lower(), _open_plain)(path) as file:
                 for number, line in enumerate(file, start=1):
                     yield _decoded(line, path, number)
         except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:

@@ -59,7 +59,7 @@ def texts(files: Iterable[Path]) -> Iterator[str]:
         CorpusError: a file can't be read or is of another format, or a line of JSON has no text.
     """
     for file in files:
-        kind = file.with_suffix("").suffix if file.suffix in OPENERS else file.suffix
+        kind = (file.with_suffix("") if file.suffix.lower() in OPENERS else file).suffix.lower()
         if kind in UNREAD:
             raise CorpusError(
                 f"{file}: {kind} is not read here: make it .jsonl, an object with title and text a line, or text"

@@ -103,13 +103,15 @@ def test_batches_have_the_size_and_the_last_one_is_kept() -> None:
     assert [len(batch) for batch in islice(corpus.batches(4, seed=0), 3)] == [4, 4, 1]
 
 
-def test_plain_gz_and_xz_files_are_one_corpus(tmp_path: Path) -> None:
+@pytest.mark.parametrize("names", [("a.txt", "b.txt.gz", "c.xz"), ("A.TXT", "B.TXT.GZ", "C.XZ")])
+def test_plain_gz_and_xz_files_are_one_corpus(names: tuple[str, str, str], tmp_path: Path) -> None:
+    plain, gz, xz = names
     parts = [LINES[:20], LINES[20:35], LINES[35:]]
     texts = ["\n".join(part).encode() for part in parts]
-    (tmp_path / "a.txt").write_bytes(b"\xef\xbb\xbf" + texts[0].replace(b"\n", b"\r\n"))
-    (tmp_path / "b.txt.gz").write_bytes(gzip.compress(texts[1]))
-    (tmp_path / "c.xz").write_bytes(lzma.compress(texts[2] + b"\n\n"))
-    corpus = open_corpus([str(tmp_path / name) for name in ("a.txt", "b.txt.gz", "c.xz")], held_out=0)
+    (tmp_path / plain).write_bytes(b"\xef\xbb\xbf" + texts[0].replace(b"\n", b"\r\n"))
+    (tmp_path / gz).write_bytes(gzip.compress(texts[1]))
+    (tmp_path / xz).write_bytes(lzma.compress(texts[2] + b"\n\n"))
+    corpus = open_corpus([str(tmp_path / name) for name in names], held_out=0)
     [order] = epochs(corpus, 8, 1)
     assert sorted(order) == sorted(LINES)
     assert corpus.census.blank == 1

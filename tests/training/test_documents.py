@@ -43,6 +43,13 @@ def test_paragraphs_of_text_hold_whole_sentences(tmp_path: Path) -> None:
     assert first.replace(" ", "") == SENTENCES[0].replace(" ", "") and second == SENTENCES[1]
 
 
+@pytest.mark.parametrize("name", ["corpus.JSONL", "CORPUS.NDJSON.GZ"])
+def test_a_format_is_known_in_upper_case_too(name: str, tmp_path: Path) -> None:
+    text = json.dumps({"title": SENTENCES[0], "text": SENTENCES[1]}).encode()
+    (tmp_path / name).write_bytes(gzip.compress(text) if name.endswith("GZ") else text)
+    assert list(texts([tmp_path / name])) == [f"{SENTENCES[0]}\n\n{SENTENCES[1]}"]
+
+
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.lists(st.sampled_from((*SENTENCES, "too short.")), min_size=1), min_size=1))
 def test_json_and_text_give_the_same_sentences(
@@ -76,7 +83,7 @@ def test_a_broken_line_is_named_and_nothing_is_written(line: str, message: str, 
     assert corpus.read_text() == "as it was\n" and len(list(tmp_path.iterdir())) == 2
 
 
-@pytest.mark.parametrize("name", ["a.csv", "a.tsv", "a.json", "a.csv.gz"])
+@pytest.mark.parametrize("name", ["a.csv", "a.tsv", "a.json", "a.csv.gz", "A.CSV", "A.CSV.GZ"])
 def test_a_format_whose_lines_are_no_paragraphs_is_refused(name: str, tmp_path: Path) -> None:
     file, corpus = tmp_path / name, tmp_path / "out.txt"
     file.write_text('id,text\n1,"The committee has met on every Monday of the year."\n')
