@@ -15,6 +15,10 @@ from training.study.results import RESULTS, collect, read
 from training.study.schedule import STOPPED, carry_out_all
 from training.study.summary import RESAMPLES, left_out, summaries
 from training.study.table import table
+from training.study.trial import StudyError
+
+OPTION = {"eval_data": "--data", "corpus": "--corpus"}
+"""What sets a key besides `--set`."""
 
 
 def add(command: argparse.ArgumentParser) -> None:
@@ -49,7 +53,10 @@ def run(options: argparse.Namespace) -> int:
     study = Study.read(options.file)
     named = {"eval_data": options.data, "corpus": options.corpus}
     given = {key: value for key, value in named.items() if value is not None}
-    plan = Plan.of(study.override({**settings(options.set), **given}))
+    put = settings(options.set)
+    if twice := sorted(put.keys() & given.keys()):
+        raise StudyError(f"--set {twice[0]}: {OPTION[twice[0]]} is given, too, and sets the same")
+    plan = Plan.of(study.override({**put, **given}))
     plan.check_files()
     folder = options.out or FOLDER / study.name
     with locked(folder):

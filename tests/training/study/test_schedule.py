@@ -140,6 +140,16 @@ def test_a_failed_run_is_reported_and_the_others_go_on(
     assert Counter(path.name for path in out.rglob("result.json")) == {"result.json": 1}
 
 
+@pytest.mark.parametrize(("option", "put"), [("--corpus", 'corpus=["other.txt"]'), ("--data", "eval_data=other")])
+def test_what_is_set_and_has_an_option_that_is_given_is_refused(
+    option: str, put: str, make_study: MakeStudy, tmp_path: Path, capsys: Capture
+) -> None:
+    given = ["--set", put, option, "one"]
+    assert main(["study", "run", str(make_study("")), "--out", str(tmp_path / "out"), *given]) == 2
+    assert f"--set {put.partition('=')[0]}: {option} is given, too" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
 def test_what_would_stop_every_run_stops_the_study_first(
     make_study: MakeStudy, stsb_data: Path, tmp_path: Path
 ) -> None:
