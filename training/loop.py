@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
@@ -100,7 +101,7 @@ def _read(unread: Unread, state: State, setting: Setting, record: Write, progres
             file = diverged.save(state, taken, setting.folder, setting.devices)
             raise DivergedError(
                 f"step {taken.step}: {diverged.listed(values)}; {file} has the weights and the batch: look into it "
-                f"with python -m training replay {setting.folder}"
+                f"with python -m training replay {shlex.quote(str(setting.folder))}"
             )
         rate = learning_rate(setting.config.learning_rate, taken.step - 1, setting.total_steps)
         record("train", taken.step, {**values, "learning_rate": rate, **speed})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -84,6 +85,12 @@ def test_sentences_whose_views_are_no_numbers_are_named(broken: RunConfig, monke
     monkeypatch.setattr(Encoder, "pooled", spoiled)
     _, _, odd = replay(broken, file)
     assert 1 <= len(odd) < broken.batch_size, "one in each pass"
+
+
+def test_a_folder_with_a_blank_is_quoted_in_the_command_that_replays_it(broken: RunConfig, fitted: Fit) -> None:
+    config = replace(broken, run=f"{broken.run} again")
+    with pytest.raises(DivergedError, match=f"training replay '{re.escape(config.run)}'$"):
+        fitted(config)
 
 
 def test_a_run_that_diverges_again_keeps_the_last_time_alone(broken: RunConfig, fitted: Fit) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ def pretrain(options: argparse.Namespace) -> int:
     """Trains and leaves the folder."""
     config = resolve(options)
     fit(config, sys.stderr, resume=options.resume)
-    print(f"{config.out}: python -m training train simcse --backbone {config.out}")
+    print(f"{config.out}: python -m training train simcse --backbone {shlex.quote(config.out)}")
     return 0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -51,7 +52,8 @@ def provide(name: str, dataset: Dataset, folder: Path, stream: TextIO, *, downlo
         if source in brought:
             continue
         if download is None:
-            raise DataError(f"{lack}; `python -m training data get {name} --to {folder}` fetches it")
+            place = shlex.quote(str(folder))
+            raise DataError(f"{lack}; `python -m training data get {name} --to {place}` fetches it")
         print(f"{name}: {source.file} of {source.repo}, {source.megabytes:g} MB", file=stream, flush=True)
         try:
             fetched[source] = download(source)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Collection
 from pathlib import Path
 
@@ -54,4 +55,4 @@ def instructions(name: str, dataset: Dataset, folder: Path, brought: Collection[
         f"and put it into {folder / DOWNLOADS / repo}"
         for (repo, commit), files in wanted.items()
     )
-    return f"{steps}; then: python -m training data verify {name} --to {folder}"
+    return f"{steps}; then: python -m training data verify {name} --to {shlex.quote(str(folder))}"

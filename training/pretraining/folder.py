@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -101,7 +102,7 @@ Corpus: {census.sentences} sentences of {corpus}.
 
 {_judged(config, census, curve)}`{RECORD}` has the configuration, the machine and the curve.
 
-It is no sentence encoder yet: `python -m training train simcse --backbone {config.out}` makes one.
+It is no sentence encoder yet: `python -m training train simcse --backbone {shlex.quote(config.out)}` makes one.
 """
 
 

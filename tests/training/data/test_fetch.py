@@ -134,6 +134,17 @@ def test_a_kill_between_two_files_is_made_good(
     assert (folder / "checksums.json").exists()
 
 
+def test_a_folder_with_a_blank_is_quoted_in_the_commands_that_take_it(
+    dataset: Dataset, hub: Hub, tmp_path: Path
+) -> None:
+    folder = tmp_path / "my data"
+    hub.failing = {"archive.tar": HubError("no network")}
+    for download, command in ((hub, "data verify small"), (None, "data get small")):
+        with pytest.raises(DataError) as caught:
+            provide("small", dataset, folder, io.StringIO(), download=download)
+        assert f"python -m training {command} --to '{folder}'" in str(caught.value)
+
+
 def test_offline_says_which_files_go_where_and_verify_takes_them_from_there(
     bring: Bring, hub: Hub, folder: Path
 ) -> None:

@@ -111,6 +111,13 @@ def test_what_a_neighbour_determines_is_learnt(tiny_backbone: Path, tmp_path: Pa
     assert sum(losses[-20:]) < 0.4 * sum(losses[:20])
 
 
+def test_a_folder_with_a_blank_is_quoted_in_the_command_that_takes_it(small: list[str], capsys: Capture) -> None:
+    assert call(*small, "--out", "artifacts/p e") == 0
+    command = "python -m training train simcse --backbone 'artifacts/p e'"
+    assert capsys.readouterr().out == f"artifacts/p e: {command}\n"
+    assert f"`{command}`" in Path("artifacts/p e/README.md").read_text()
+
+
 def test_a_loss_that_is_no_number_stops_the_run(
     small: list[str], capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
