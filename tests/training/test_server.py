@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -10,8 +11,11 @@ import httpx
 import numpy as np
 import pytest
 
+from training.cli import parsed
+from training.commands.evaluate import _command
 from training.evaluation.beir import Collection
 from training.evaluation.server import Server
+from training.evaluation.subjects import SubjectError, _served, subject
 from training.evaluation.vectors import EvaluationError
 
 COLLECTION = Collection({"d": "a cat", "e": "a dog"}, {"q": "the cat"}, {"q": {"d": 1}})
@@ -30,6 +34,37 @@ def test_a_server_of_another_make_answers_in_numbers() -> None:
 
     texts = ["a" * n for n in range(1, 80)]
     np.testing.assert_array_equal(server(answer).encode(texts), [[len(text), 0.5] for text in texts])
+
+
+@pytest.mark.parametrize("url", ["http://eve:s3cret@encoder/", "http://eve:s3cret@encoder:8080"])
+def test_the_password_of_a_url_is_sent_and_neither_kept_nor_printed(url: str) -> None:
+    asked: list[str] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked.append(request.headers["authorization"])
+        if request.url.path == "/info":
+            return httpx.Response(200, json={"model_id": "other"})
+        if request.url.path == "/embed":
+            raise httpx.ConnectError("no eve:s3cret@encoder")
+        return httpx.Response(401, text="s3cret is wrong")
+
+    named = Server(url, transport=httpx.MockTransport(answer))
+    judged = _served(named)
+    for fails in (lambda: judged.encode(["a"]), lambda: named.rankings(COLLECTION)):
+        with pytest.raises(EvaluationError, match=r"^http://encoder") as raised:
+            fails()
+        assert not re.search("s3cret|eve", str(raised.value))
+    assert set(asked) == {"Basic ZXZlOnMzY3JldA=="}
+    assert judged.facts["source"] == url.replace("eve:s3cret@", "").rstrip("/")
+    command = _command(parsed(["evaluate", url, "--data", "data"]))
+    assert "http://encoder" in command and not re.search("s3cret|eve", command)
+
+
+@pytest.mark.parametrize("options", [{}, {"by_torch": True}])
+def test_the_password_of_a_url_that_is_none_is_not_printed(options: dict[str, Any]) -> None:
+    with pytest.raises((EvaluationError, SubjectError), match=r"^http://encoder") as raised:
+        subject("http://eve:s3cr/et@encoder", key=None, **options)
+    assert not re.search("s3cr|et@|eve", str(raised.value))
 
 
 def test_a_busy_server_is_asked_again() -> None:

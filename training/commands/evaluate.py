@@ -14,6 +14,7 @@ from typing import Any
 
 from models.disk import write_whole
 from models.pooling import POOLINGS
+from models.remotes.credentials import without_user
 from models.runtimes import RUNTIMES
 from training.evaluation.pairs import DataError
 from training.evaluation.subjects import subject
@@ -71,8 +72,8 @@ def evaluate(options: argparse.Namespace) -> int:
 
 
 def _command(options: argparse.Namespace) -> str:
-    """As it may be typed again; a key is nobody's business."""
-    words = ["python", "-m", "training", "evaluate", options.source, "--data", str(options.data)]
+    """As it may be typed again; a key, and a password in a URL, is nobody's business."""
+    words = ["python", "-m", "training", "evaluate", without_user(options.source), "--data", str(options.data)]
     words += ["--tasks", ",".join(options.tasks)]
     words += ["--torch"] if options.torch else []
     words += ["--pooling", options.pooling] if options.pooling else []

@@ -17,6 +17,7 @@ import httpx
 import numpy as np
 from numpy.typing import NDArray
 
+from models.remotes.credentials import hidden, secrets, without_user
 from training.evaluation.beir import Collection
 from training.evaluation.retrieval import DEPTH
 from training.evaluation.vectors import EvaluationError
@@ -48,19 +49,20 @@ KINDS = {str: "text", int: "a whole number", dict: "an object"}
 
 
 class Server:
-    """What a URL answers.
+    """What a URL answers; a user and password in it are sent, and neither kept nor printed.
 
     Raises:
         EvaluationError: nobody answers there, or not as such a server does; the message names URL and route.
     """
 
     def __init__(self, url: str, *, key: str | None = None, transport: httpx.BaseTransport | None = None) -> None:
-        self.url = url.rstrip("/")
+        self.url = without_user(url).rstrip("/")
+        self._secrets = secrets(url)
         headers = {"authorization": f"Bearer {key}"} if key else {}
         try:
-            self._client = httpx.Client(base_url=self.url, headers=headers, timeout=PATIENCE, transport=transport)
+            self._client = httpx.Client(base_url=url, headers=headers, timeout=PATIENCE, transport=transport)
         except httpx.InvalidURL as error:
-            raise EvaluationError(f"{self.url}/info: {error}") from error
+            raise EvaluationError(f"{self.url}/info: {hidden(str(error), self._secrets)}") from error
         try:
             self.info = self._described(self._ask("GET", "/info"))
         except EvaluationError:
@@ -147,7 +149,8 @@ class Server:
             try:
                 answer = self._client.request(method, route, json=body)
             except (httpx.HTTPError, httpx.InvalidURL) as error:
-                raise EvaluationError(f"{self.url}{route}: {error or type(error).__name__}") from error
+                said = hidden(str(error), self._secrets) or type(error).__name__
+                raise EvaluationError(f"{self.url}{route}: {said}") from error
             if answer.status_code not in BUSY:
                 break
             try:
@@ -158,7 +161,7 @@ class Server:
                 break
             time.sleep(pause)
         if not answer.is_success:
-            raise EvaluationError(f"{self.url}{route}: {answer.status_code} {answer.text[:200]}")
+            raise EvaluationError(f"{self.url}{route}: {answer.status_code} {hidden(answer.text, self._secrets)[:200]}")
         try:
             return answer.json() if answer.content else None
         except ValueError as error:

@@ -15,6 +15,7 @@ from models.bundle import FP32, MANIFEST, Bundle
 from models.encoder import Encoder
 from models.errors import Refused
 from models.graph import Graph
+from models.remotes.credentials import without_user
 from models.runtimes import REFERENCE, Pair, available
 from models.runtimes.base import Options, RuntimeUnavailable, first_line
 from models.runtimes.choice import candidates
@@ -80,7 +81,7 @@ def subject(
     """
     if source.startswith(("http://", "https://")):
         if pooling or by_torch or engine or precision:
-            raise SubjectError(f"{source}: a server has its own pooling, engine and precision")
+            raise SubjectError(f"{without_user(source)}: a server has its own pooling, engine and precision")
         return _served(Server(source, key=key))
     if not (by_torch or pooling) and (opened := local_bundle(source)):
         return _exported(opened, engine, precision)
