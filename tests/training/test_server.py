@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +12,7 @@ import httpx
 import numpy as np
 import pytest
 
-from training.cli import parsed
+from training.cli import main, parsed
 from training.commands.evaluate import _command
 from training.evaluation.beir import Collection
 from training.evaluation.server import Server
@@ -58,6 +59,23 @@ def test_the_password_of_a_url_is_sent_and_neither_kept_nor_printed(url: str) ->
     assert judged.facts["source"] == url.replace("eve:s3cret@", "").rstrip("/")
     command = _command(parsed(["evaluate", url, "--data", "data"]))
     assert "http://encoder" in command and not re.search("s3cret|eve", command)
+
+
+@pytest.mark.parametrize("key", ["s3cret\n", "s3cr\u00e9t", "s3cret ", "s3c\x00ret"])
+@pytest.mark.parametrize("by_option", [True, False])
+def test_a_key_that_no_header_takes_is_refused_and_not_printed(
+    key: str, by_option: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = ["evaluate", "http://encoder", "--data", "data"]
+    if by_option:
+        arguments += ["--key", key]
+    else:
+        monkeypatch.setattr(os, "environ", {**os.environ, "ISOSPHERE_API_KEY": key})
+    with pytest.raises(SystemExit, match=r"^2$"):
+        main(arguments)
+    said = capsys.readouterr().err
+    assert "argument --key: expected printable ASCII" in said and said.count("\n") == 1
+    assert "s3c" not in said
 
 
 @pytest.mark.parametrize("options", [{}, {"by_torch": True}])

@@ -38,7 +38,9 @@ def add(command: argparse.ArgumentParser) -> None:
     command.add_argument("--json", type=Path, metavar="FILE", help="write every number there")
     command.add_argument("--html", type=Path, metavar="FILE", help="write a report to look at")
     command.add_argument("--beside", type=Path, nargs="+", default=[], metavar="JSON", help="others in the report")
-    command.add_argument("--key", default=os.environ.get("ISOSPHERE_API_KEY"), help="of a server that wants one")
+    command.add_argument(
+        "--key", type=_key, default=os.environ.get("ISOSPHERE_API_KEY"), help="of a server that wants one"
+    )
     command.set_defaults(command=evaluate)
 
 
@@ -112,6 +114,13 @@ def _check_writable(file: Path) -> None:
         raise DataError(f"{file}: a folder, expected a file to write")
     if not os.access(file.parent, os.W_OK | os.X_OK):
         raise DataError(f"{file}: {file.parent} may not be written to")
+
+
+def _key(text: str) -> str:
+    """Checked before a header of it is refused in words that repeat it."""
+    if text.isascii() and text.isprintable() and text == text.strip():
+        return text
+    raise argparse.ArgumentTypeError("expected printable ASCII without blanks around it (or ISOSPHERE_API_KEY is not)")
 
 
 def _tasks(text: str) -> list[str]:
