@@ -211,6 +211,17 @@ def from_preset(objective: str, *, backbone: str = "minilm", preset: str | None 
     )
 
 
+def check_folders(config: Any) -> None:
+    """Of a run that leaves something; a study describes its runs without them.
+
+    Raises:
+        ConfigError: one is empty, which would be the working directory.
+    """
+    for name in ("out", "run"):
+        if not getattr(config, name):
+            raise ConfigError(f"{name}: is empty, expected a folder")
+
+
 def place(name: str, values: Mapping[str, Any]) -> Any:
     """The value of a field; for a path, or each of several, where it leads."""
     value = values.get(name)

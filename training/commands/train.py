@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from training import record, run
-from training.config import ConfigError, RunConfig, from_preset
+from training.config import ConfigError, RunConfig, check_folders, from_preset
 from training.evaluation import sts
 from training.objectives import OBJECTIVES
 from training.publish import publish, sts_scores
@@ -67,6 +67,7 @@ def resolve(options: argparse.Namespace) -> RunConfig:
         given["run"] = str(Path("runs") / Path(options.out).resolve().name)
     given |= base.parse(options.set)
     wanted = base.override(given)
+    check_folders(wanted)
     if options.resume:
         if options.config and "run" not in given:
             raise ConfigError("--resume: name the run that --config began, by --out or --set run=FOLDER")

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from training.config import LEAST_LENGTH, ConfigError, checked, place
+from training.config import LEAST_LENGTH, ConfigError, check_folders, checked, place
 from training.fields import check_finite, kinds, settings
 
 POSITIVE = (
@@ -66,6 +66,7 @@ class PretrainConfig:
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise ConfigError(f"{name}: {value} is not above 0")
+        check_folders(self)
         for name in ("seed", "weight_decay"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name}: {getattr(self, name)} is below 0")
