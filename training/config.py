@@ -104,13 +104,11 @@ class RunConfig:
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise ConfigError(f"{name}: {value} is not above 0")
-        for name in ("seed", "weight_decay"):
-            if getattr(self, name) < 0:
-                raise ConfigError(f"{name}: {getattr(self, name)} is below 0")
+        if self.weight_decay < 0:
+            raise ConfigError(f"weight_decay: {self.weight_decay} is below 0")
         if self.dropout is not None and not 0 <= self.dropout < 1:
             raise ConfigError(f"dropout: {self.dropout} is not a share of at least 0 and below 1")
-        if self.seed >= 1 << 63:
-            raise ConfigError(f"seed: {self.seed} has more than 63 bits")
+        check_seed(self.seed)
         if self.max_length < LEAST_LENGTH:
             raise ConfigError(f"max_length: {self.max_length} leaves no room between the special tokens")
         try:
@@ -209,6 +207,18 @@ def from_preset(objective: str, *, backbone: str = "minilm", preset: str | None 
         out=f"artifacts/{objective}",
         run=f"runs/{objective}",
     )
+
+
+def check_seed(seed: int) -> None:
+    """Of all generators: numpy takes none below 0, torch none of 64 bits.
+
+    Raises:
+        ConfigError: one of them does not take it.
+    """
+    if seed < 0:
+        raise ConfigError(f"seed: {seed} is below 0")
+    if seed >= 1 << 63:
+        raise ConfigError(f"seed: {seed} has more than 63 bits")
 
 
 def check_folders(config: Any) -> None:

@@ -25,7 +25,7 @@ def pick_device(name: str) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
-        torch.empty(0, device=device)
+        torch.ones(1, device=device).item()  # `meta` has tensors, but no numbers in them
     except (RuntimeError, AssertionError) as error:
         raise HardwareError(f"device {name!r}: {str(error).splitlines()[0]}") from error
     return device

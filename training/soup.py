@@ -86,6 +86,8 @@ class Mixing:
                 raise SoupError("weights: greedy chooses them; leave one of the two out")
             if not all(math.isfinite(weight) and weight >= 0 for weight in self.weights) or not sum(self.weights):
                 raise SoupError(f"weights: {_listed(self.weights)} are not 0 or more each and above 0 together")
+            if math.isinf(sum(self.weights)):
+                raise SoupError(f"weights: {_listed(self.weights)} are too large to be added")
         if self.share is not None:
             if self.towards is None:
                 raise SoupError("share: of which encoder? name it by towards")

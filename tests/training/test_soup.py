@@ -116,6 +116,7 @@ def test_greedy_comes_before_the_start() -> None:
         (["--weights", "1,2"], "weights: 1, 2 are 2, for 3 encoders"),
         (["--weights", "1,-2,3"], "weights: 1, -2, 3 are not 0 or more each and above 0 together"),
         (["--weights", "0,0,0"], "weights: 0, 0, 0 are not 0 or more"),
+        (["--weights", "1e308,1e308,0"], "weights: 1e+308, 1e+308, 0 are too large to be added"),
         (["--weights", "1,nan,1"], "weights: 1, nan, 1 are not 0 or more"),
         (["--weights", "1,1,1", "--greedy"], "weights: greedy chooses them"),
         (["--share", "0.5"], "share: of which encoder? name it by towards"),

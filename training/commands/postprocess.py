@@ -14,7 +14,7 @@ from models.encoder import Encoder
 from models.export import export
 from models.pooling import POOLINGS
 from models.sources import local_bundle
-from training.config import LEAST_LENGTH, ConfigError
+from training.config import LEAST_LENGTH, ConfigError, check_seed
 from training.corpus import Corpus, open_corpus
 from training.environment import environment
 from training.evaluation import sts
@@ -45,6 +45,7 @@ def postprocess(options: argparse.Namespace) -> int:
     bundle.refuse_foreign(options.out)
     if options.max_length is not None and options.max_length < LEAST_LENGTH:
         raise ConfigError(f"--max-length {options.max_length} leaves no room between the special tokens")
+    check_seed(options.seed)
     chosen = POSTPROCESSES[options.name]
     params = _overridden(chosen.params, options.set)
     tasks = _tasks(options.eval_data) if options.eval_data else {}

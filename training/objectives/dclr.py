@@ -13,7 +13,7 @@ from models.precision import full_precision
 from training.objectives.base import Needs, Preset, Recipe, Views
 from training.objectives.contrastive import cosine_logits, info_nce
 from training.objectives.heads import MLP
-from training.objectives.noise import ascended, gaussian_negatives
+from training.objectives.noise import ascended, check_ratio, gaussian_negatives
 from training.objectives.weighting import binary_cross_entropy, distillation, instance_weights
 
 
@@ -47,7 +47,8 @@ class DCLRParams:
         for name in ("temperature", "ascent_temperature"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} {getattr(self, name)} is not above 0")
-        for name in ("noise_ratio", "ascent_steps", "ascent_rate", "distillation"):
+        check_ratio(self.noise_ratio)
+        for name in ("ascent_steps", "ascent_rate", "distillation"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise ValueError(f"{name} {getattr(self, name)} is not a number of at least 0")
         if not -1 <= self.threshold <= 1:

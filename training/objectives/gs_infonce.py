@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from training.objectives.base import Needs, Preset, Recipe, Views
 from training.objectives.contrastive import cosine_logits, info_nce
 from training.objectives.heads import MLP
-from training.objectives.noise import gaussian_negatives
+from training.objectives.noise import check_ratio, gaussian_negatives
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,8 +30,7 @@ class GSInfoNCEParams:
         for name in ("temperature", "noise_weight"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} {getattr(self, name)} is not above 0")
-        if not 0 <= self.noise_ratio < math.inf:
-            raise ValueError(f"noise_ratio {self.noise_ratio} is not a number of at least 0")
+        check_ratio(self.noise_ratio)
 
 
 def smoothed_logits(

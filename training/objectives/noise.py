@@ -9,6 +9,15 @@ from torch.nn import functional as F
 from models.precision import full_precision
 from training.objectives.contrastive import cosine_logits
 
+MOST = 1000
+"""Draws beside each sentence: far more than is of use, and no more than memory may hold."""
+
+
+def check_ratio(ratio: float) -> None:
+    """Raises `ValueError` if so many draws a sentence can't be taken."""
+    if not 0 <= ratio <= MOST:
+        raise ValueError(f"noise_ratio {ratio} is not from 0 to {MOST}")
+
 
 def gaussian(*shape: int, like: Tensor, rng: torch.Generator) -> Tensor:
     """N(0, 1) on the device of `like`, in its type if that is float32 or wider; the same numbers in every type."""

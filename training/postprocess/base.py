@@ -13,6 +13,9 @@ from models.errors import Refused
 from models.transform import Transform
 from training.corpus import Corpus
 
+MOST_RATE = 1e30
+"""A learning rate: the first step of Adam is ten times that, and must be a float32."""
+
 
 class PostprocessError(Refused):
     """No transform can be fitted, in one line that says what would change that."""
@@ -62,6 +65,13 @@ class Postprocess(Generic[P]):
         fitted = self.fit(encoder, corpus, params, seed=seed, stream=stream)
         encoder.attach(fitted.transform)
         return fitted
+
+
+def check_learning_rate(params: Any) -> None:
+    """Raises `ValueError` if it is not above 0, or if no step of it could be taken."""
+    check_above_zero(params, "learning_rate")
+    if params.learning_rate > MOST_RATE:
+        raise ValueError(f"learning_rate: {params.learning_rate} is above {MOST_RATE:g}")
 
 
 def check_above_zero(params: Any, *names: str) -> None:

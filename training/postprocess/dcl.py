@@ -22,7 +22,7 @@ from training.fields import check_finite
 from training.objectives.base import Needs
 from training.objectives.decorrelation import dimension_contrast
 from training.objectives.imsimcse import CITATION
-from training.postprocess.base import Fitted, Postprocess, PostprocessError, check_above_zero
+from training.postprocess.base import Fitted, Postprocess, PostprocessError, check_above_zero, check_learning_rate
 from training.postprocess.vectors import sentence_batches
 from training.prepare import has_dropout
 from training.views import ViewEncoder, in_passes
@@ -44,7 +44,8 @@ class DCLParams:
 
     def __post_init__(self) -> None:
         check_finite(self)
-        check_above_zero(self, "temperature", "epochs", "learning_rate")
+        check_above_zero(self, "temperature", "epochs")
+        check_learning_rate(self)
         if self.batch_size < 2:
             raise ValueError(f"batch_size: {self.batch_size} sentence does not vary")
 

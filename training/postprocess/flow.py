@@ -21,7 +21,7 @@ from models.encoder import Encoder
 from models.flow import LOG_SCALE_FACTOR, ActNorm, AdditiveCoupling, Flow
 from training.corpus import Corpus
 from training.fields import check_finite
-from training.postprocess.base import Fitted, Postprocess, PostprocessError, check_above_zero
+from training.postprocess.base import Fitted, Postprocess, PostprocessError, check_above_zero, check_learning_rate
 from training.postprocess.vectors import pooled_batches
 
 NOISE = 1e-3
@@ -48,7 +48,8 @@ class FlowParams:
 
     def __post_init__(self) -> None:
         check_finite(self)
-        check_above_zero(self, "levels", "depth", "hidden", "epochs", "learning_rate", "clip_norm")
+        check_above_zero(self, "levels", "depth", "hidden", "epochs", "clip_norm")
+        check_learning_rate(self)
         if self.batch_size < 2:
             raise ValueError(f"batch_size: {self.batch_size} sentence has no variance to begin with")
         if self.weight_decay < 0:

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from training.config import LEAST_LENGTH, ConfigError, check_folders, checked, place
+from training.config import LEAST_LENGTH, ConfigError, check_folders, check_seed, checked, place
 from training.fields import check_finite, kinds, settings
 
 POSITIVE = (
@@ -67,16 +67,14 @@ class PretrainConfig:
             if value is not None and not value > 0:
                 raise ConfigError(f"{name}: {value} is not above 0")
         check_folders(self)
-        for name in ("seed", "weight_decay"):
-            if getattr(self, name) < 0:
-                raise ConfigError(f"{name}: {getattr(self, name)} is below 0")
+        if self.weight_decay < 0:
+            raise ConfigError(f"weight_decay: {self.weight_decay} is below 0")
         for name in ("dropout", "warmup"):
             if not 0 <= getattr(self, name) < 1:
                 raise ConfigError(f"{name}: {getattr(self, name)} is not a share of at least 0 and below 1")
         if not 0 < self.share < 1:
             raise ConfigError(f"share: {self.share} is not a share above 0 and below 1")
-        if self.seed >= 1 << 63:
-            raise ConfigError(f"seed: {self.seed} has more than 63 bits")
+        check_seed(self.seed)
         if self.width % self.heads:
             raise ConfigError(f"heads: a width of {self.width} is not to be divided among {self.heads}")
         if self.max_length < LEAST_LENGTH:

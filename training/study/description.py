@@ -161,8 +161,8 @@ def contents(file: Path) -> dict[str, Any]:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise StudyError(f"{file}: {error.strerror}") from error
-    except ValueError as error:  # TOMLDecodeError says the line; or not UTF-8
-        raise StudyError(f"{file}: {error}") from error
+    except (ValueError, RecursionError) as error:  # TOMLDecodeError says the line; or not UTF-8
+        raise StudyError(f"{file}: {_unreadable(error)}") from error
 
 
 def settings(texts: Sequence[str]) -> dict[str, Any]:
@@ -180,7 +180,13 @@ def settings(texts: Sequence[str]) -> dict[str, Any]:
             values[key] = tomllib.loads(f"value = {written}")["value"]
         except tomllib.TOMLDecodeError:
             values[key] = written
+        except (ValueError, RecursionError) as error:  # a number of thousands of digits; thousands of brackets
+            raise StudyError(f"--set {key}: {_unreadable(error)}") from error
     return values
+
+
+def _unreadable(error: Exception) -> str:
+    return "nested too deep" if isinstance(error, RecursionError) else str(error)
 
 
 def _taken(settings: dict[str, Any], key: str, kind: Any, default: Any) -> Any:

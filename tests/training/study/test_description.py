@@ -182,12 +182,16 @@ def test_settings_replace_axes_and_bases_but_no_arm(file: Path) -> None:
     for broken in ("seed", "=5"):
         with pytest.raises(StudyError, match=f"--set {broken}: expected KEY=VALUE"):
             settings([broken])
+    for broken, message in (("9" * 5000, "Exceeds the limit"), ("[" * 5000, "nested too deep")):
+        with pytest.raises(StudyError, match=f"^--set seed: {message}"):
+            settings([f"seed={broken}"])
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("[base\n", r"s\.toml: .*line 1"),
+        ("name = " + "[" * 5000, r"s\.toml: nested too deep"),
         ("steps = 3\n", r"s\.toml: steps: unknown; a study has name, about, base, grid, arm"),
         ("grid = 3\n", r"s\.toml: grid: expected dict, got 3"),
         ('name = "../up"\n', r"s\.toml: name: '\.\./up' is no name of a folder"),
