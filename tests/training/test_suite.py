@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -229,16 +230,29 @@ def test_the_command_writes_what_it_measured(
 
 
 @pytest.mark.parametrize("option", ["--json", "--html"])
-@pytest.mark.parametrize("place", ["nowhere/e", "file/e", "folder"])
+@pytest.mark.parametrize("place", ["nowhere/e", "file/e", "folder", "pipe", "/dev/null"])
 def test_a_file_that_cannot_be_written_is_refused_before_anything_is_read(
     option: str, place: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "file").write_text("")
     (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "pipe")
     target = tmp_path / place
     assert main(["evaluate", "no-such-encoder", "--data", str(tmp_path / "none"), option, str(target)]) == 2
     said = capsys.readouterr().err
     assert str(target) in said and said.count("\n") == 1
+
+
+@pytest.mark.parametrize("other", ["e", "folder/../e", "link"])
+def test_one_file_for_numbers_and_page_is_refused_before_anything_is_read(
+    other: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "link").symlink_to("e")
+    files = ["--json", str(tmp_path / "e"), "--html", str(tmp_path / other)]
+    assert main(["evaluate", "no-such-encoder", "--data", str(tmp_path / "none"), *files]) == 2
+    said = capsys.readouterr().err
+    assert f"{tmp_path / 'e'}: given for --json and for --html" in said and said.count("\n") == 1
 
 
 @pytest.mark.parametrize(

@@ -50,8 +50,7 @@ def evaluate(options: argparse.Namespace) -> int:
     Raises:
         DataError: the data, an evaluation beside or a place to write to is not as it must be; nothing was judged.
     """
-    for file in filter(None, (options.json, options.html)):
-        _check_writable(file)
+    _check_writable(*filter(None, (options.json, options.html)))
     beside = [_evaluation(file) for file in options.beside]
     given = material(options.data, options.tasks)
     judged = subject(
@@ -102,18 +101,23 @@ def _evaluation(file: Path) -> dict[str, Any]:
     return evaluation
 
 
-def _check_writable(file: Path) -> None:
+def _check_writable(*files: Path) -> None:
     """Before minutes are spent on what could then not be kept.
 
     Raises:
-        DataError: there is no folder for the file, or it may not be written to.
+        DataError: there is no folder for a file, it may not be written to, or what is there is not to be replaced.
     """
-    if not file.parent.is_dir():
-        raise DataError(f"{file}: {file.parent} is no folder")
-    if file.is_dir():
-        raise DataError(f"{file}: a folder, expected a file to write")
-    if not os.access(file.parent, os.W_OK | os.X_OK):
-        raise DataError(f"{file}: {file.parent} may not be written to")
+    for file in files:
+        if not file.parent.is_dir():
+            raise DataError(f"{file}: {file.parent} is no folder")
+        if file.is_dir():
+            raise DataError(f"{file}: a folder, expected a file to write")
+        if file.exists() and not file.is_file():
+            raise DataError(f"{file}: a pipe or a device, expected a file to write")
+        if not os.access(file.parent, os.W_OK | os.X_OK):
+            raise DataError(f"{file}: {file.parent} may not be written to")
+    if len({os.path.realpath(file) for file in files}) < len(files):
+        raise DataError(f"{files[0]}: given for --json and for --html, expected two files to write")
 
 
 def _key(text: str) -> str:
