@@ -78,10 +78,11 @@ def test_a_key_that_no_header_takes_is_refused_and_not_printed(
     assert "s3c" not in said
 
 
+@pytest.mark.parametrize("scheme", ["http", "HTTP"])
 @pytest.mark.parametrize("options", [{}, {"by_torch": True}])
-def test_the_password_of_a_url_that_is_none_is_not_printed(options: dict[str, Any]) -> None:
-    with pytest.raises((EvaluationError, SubjectError), match=r"^http://encoder") as raised:
-        subject("http://eve:s3cr/et@encoder", key=None, **options)
+def test_the_password_of_a_url_that_is_none_is_not_printed(scheme: str, options: dict[str, Any]) -> None:
+    with pytest.raises((EvaluationError, SubjectError), match=f"^{scheme}://encoder") as raised:
+        subject(f"{scheme}://eve:s3cr/et@encoder", key=None, **options)
     assert not re.search("s3cr|et@|eve", str(raised.value))
 
 

@@ -79,7 +79,7 @@ def subject(
         SubjectError: the options don't go together, or this machine can't run the bundle so.
         SourceError, BundleError, EvaluationError: there is no such encoder, bundle or server.
     """
-    if source.startswith(("http://", "https://")):
+    if source.lower().startswith(("http://", "https://")):
         if pooling or by_torch or engine or precision:
             raise SubjectError(f"{without_user(source)}: a server has its own pooling, engine and precision")
         return _served(Server(source, key=key))
