@@ -7,120 +7,20 @@ import json
 import resource
 import sys
 import threading
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from serving import ingestion
 from serving.errors import Backend, NotFound, Overloaded, Unhealthy
 from serving.ingest import Checked, Options, checked
-from serving.ingestion import BLOCK_DOCUMENTS, IN_FLIGHT, ingest
-from serving.jobs import Job, Jobs, Running
-from serving.library import Added
+from serving.ingestion import BLOCK_DOCUMENTS, IN_FLIGHT
+from serving.jobs import Job, Running
 from serving.ports import Chunking, Document
-from serving.priority import is_bulk
-from serving.service import Service
-from serving.settings import Settings
-
-
-class Library:
-    """Takes documents; `fails` may raise before the block of that number is kept."""
-
-    def __init__(
-        self, fails: Callable[[int], None] = lambda _: None, *, keeps: bool = True, seconds: float = 0.001
-    ) -> None:
-        self.documents: dict[str, Document] = {}
-        self.blocks = self.at_once = self.most = self.count = 0
-        self.chunkings: set[Chunking | None] = set()
-        self._fails, self._keeps, self._seconds = fails, keeps, seconds
-
-    async def add(
-        self,
-        corpus: str,
-        documents: Sequence[Document],
-        chunking: Chunking | None = None,
-        *,
-        job: str,
-        stored: Callable[[], None],
-    ) -> Added:
-        """Cancelled, every other block is kept all the same: too late."""
-        assert is_bulk() and job
-        self.at_once += 1
-        self.most = max(self.most, self.at_once)
-        self.chunkings.add(chunking)
-        number, self.blocks = self.blocks, self.blocks + 1
-        try:
-            await asyncio.sleep(self._seconds)
-            self._fails(number)
-        except asyncio.CancelledError:
-            if number % 2:
-                self._keep(documents, stored)
-            raise
-        finally:
-            self.at_once -= 1
-        self._keep(documents, stored)
-        return Added(1, len(documents))
-
-    def _keep(self, documents: Sequence[Document], stored: Callable[[], None]) -> None:
-        self.count += len(documents)
-        if self._keeps:
-            self.documents |= {document.id: document for document in documents}
-        stored()
-
-
-def jobs_around(folder: Path, library: Library) -> Jobs:
-    service = cast("Service", SimpleNamespace(settings=Settings(data=folder), library=library))
-
-    async def work(job: Running) -> dict[str, Any]:
-        return await ingest(service, job)
-
-    return Jobs(folder, {"ingest": work})
-
-
-def run(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    async def main() -> None:
-        async with asyncio.timeout(300):
-            await work()
-
-    asyncio.run(main())
-
-
-async def submitted(jobs: Jobs, body: bytes, **options: Any) -> Job:
-    chosen = Options.model_validate({"format": "ndjson", **options})
-    async with jobs.spool() as spool:
-        await spool.write(body)
-        return await jobs.submit("ingest", "c", chosen.model_dump(), spool=spool)
-
-
-async def state(jobs: Jobs, id: str, wanted: Callable[[Job], object]) -> Job:
-    while not wanted(job := await jobs.job(id)):
-        await asyncio.sleep(0.002)
-    return job
-
-
-def ingested(folder: Path, library: Library, body: bytes, **options: Any) -> Job:
-    found: list[Job] = []
-
-    async def work() -> None:
-        jobs = jobs_around(folder, library)
-        jobs.start()
-        job = await submitted(jobs, body, **options)
-        found.append(await state(jobs, job.id, lambda job: job.ended))
-        await jobs.stop()
-        jobs.close()
-
-    run(work)
-    return found[0]
-
-
-def lines(count: int, start: int = 0) -> bytes:
-    return b"".join(
-        json.dumps({"id": f"d{i}", "text": f"text {i}"}).encode() + b"\n" for i in range(start, start + count)
-    )
+from tests.serving.ingest.remembering import Library, ingested, jobs_around, lines, run, state, submitted
 
 
 def test_everything_is_stored_in_blocks_side_by_side(tmp_path: Path) -> None:

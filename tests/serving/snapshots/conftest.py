@@ -1,0 +1,28 @@
+"""Corpora on disk, one of three documents among them, and their snapshots."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from serving import snapshots as of_snapshots
+from serving.corpora import Corpora
+from serving.opening import Indexes
+from serving.snapshots import Snapshots
+from serving.stores import STORES
+from tests.serving.snapshots.kept import content
+
+
+@pytest.fixture
+def corpora(tmp_path: Path) -> Corpora:
+    opened = Corpora(STORES["sqlite"](tmp_path / "corpora"), Indexes(tmp_path / "indexes"))
+    opened.create("c", description="kept")
+    opened.put("c", content("a", "b", "c"))
+    return opened
+
+
+@pytest.fixture
+def snapshots(corpora: Corpora, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Snapshots:
+    monkeypatch.setattr(of_snapshots, "ANY_RATIO", 1 << 20)  # so that a bomb need not be one of a gigabyte
+    return Snapshots(corpora, tmp_path / "snapshots")
