@@ -31,6 +31,7 @@ def check_shape(path: Path) -> None:
     """
     with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as reader:
         (format,), found = reader.execute("PRAGMA user_version").fetchone(), _shape(reader)
+    format = max(format, 0)  # there is none below
     if format <= len(MIGRATIONS) and found not in (shapes := _shapes(format)):
         first = min(found.symmetric_difference(shapes[0]), key=lambda one: one[1])
         raise StoreError(

@@ -51,6 +51,7 @@ def test_one_of_every_format_has_it_before_and_after_it_is_brought_to_that_of_to
         (["CREATE INDEX i ON documents (length(text))"], "index 'i'"),
         (["CREATE TABLE t (a CHECK (a > 1))"], "table 't'"),
         (["DROP TABLE tombstones"], "table 'tombstones'"),
+        (["ALTER TABLE corpora DROP COLUMN stemming", "PRAGMA user_version = -1"], "format 0"),
         (["ALTER TABLE documents ADD COLUMN a INTEGER AS (length(text))"], "table 'documents'"),
     ],
 )
