@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 
+from serving.context import holding
 from serving.errors import Overloaded
 from serving.keys import Key
 
@@ -108,14 +109,9 @@ def payer() -> Caller | None:
     return _CALLER.get()
 
 
-@contextmanager
-def paid_by(caller: Caller | None) -> Iterator[None]:
+def paid_by(caller: Caller | None) -> AbstractContextManager[None]:
     """Around work for a request that may have been answered."""
-    token = _CALLER.set(caller)
-    try:
-        yield
-    finally:
-        _CALLER.reset(token)
+    return holding(_CALLER, caller)
 
 
 def charge(tokens: int, *, begun: bool = False) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 
+from serving.context import holding
 from serving.errors import Invalid
 
 HEADER = "x-priority"
@@ -17,14 +17,9 @@ def is_bulk() -> bool:
     return _bulk.get()
 
 
-@contextmanager
-def bulk_work(bulk: bool = True) -> Iterator[None]:
+def bulk_work(bulk: bool = True) -> AbstractContextManager[None]:
     """Around work that is."""
-    token = _bulk.set(bulk)
-    try:
-        yield
-    finally:
-        _bulk.reset(token)
+    return holding(_bulk, bulk)
 
 
 def asked_for(header: str | None) -> bool:

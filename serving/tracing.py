@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from time import perf_counter
 from typing import TYPE_CHECKING
 
 from pydantic import HttpUrl
+
+from serving.context import holding
 
 if TYPE_CHECKING:
     from serving.otlp import Collector
@@ -39,14 +41,9 @@ def recorded(name: str) -> Iterator[None]:
     record(name, began, perf_counter())
 
 
-@contextmanager
-def recording(write: Record | None) -> Iterator[None]:
+def recording(write: Record | None) -> AbstractContextManager[None]:
     """Around a request: `write` hears of its parts; None: it is not traced."""
-    token = _RECORD.set(write)
-    try:
-        yield
-    finally:
-        _RECORD.reset(token)
+    return holding(_RECORD, write)
 
 
 def collector(endpoint: HttpUrl | None) -> Collector | None:
