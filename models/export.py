@@ -12,12 +12,11 @@ import shutil
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
 
 from models import bundle, card, codes, cpus, fp16, sentence_transformers_format, transform
 from models.bundle import Bundle, Golden
@@ -30,17 +29,13 @@ from models.runtimes.base import Embedded, Options
 from models.runtimes.choice import Choice
 from models.runtimes.session import CPU, Session
 from models.tokenizer import Tokens
+from models.unit_vector import SHORTEST, UnitVector
 from models.verify import golden_cosine_of
-
-if TYPE_CHECKING:
-    from transformers import PretrainedConfig
 
 log = logging.getLogger(__name__)
 
 PARITY = 1e-4
 """Largest allowed difference of any coordinate of a unit vector, ONNX against torch."""
-SHORTEST = 1e-12
-"""Length that a vector is divided by at least: zero stays zero."""
 AGAIN = 0.9999
 """Least cosine to its golden vectors at which an encoder is the same still."""
 
@@ -60,25 +55,6 @@ GOLDEN_SENTENCES = (
 
 class ExportError(Failed):
     """The exported graph does not compute what the encoder computes."""
-
-
-class UnitVector(nn.Module):
-    """What is exported: token ids and mask (N, L) to unit vectors (N, D) and the norms (N,) they were divided by."""
-
-    def __init__(self, encoder: Encoder) -> None:
-        super().__init__()
-        self.encoder = encoder
-
-    @property
-    def config(self) -> PretrainedConfig:
-        """The backbone's: optimum asks the module that it exports for it."""
-        return self.encoder.backbone.config
-
-    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, Tensor]:
-        """See the class."""
-        pooled = self.encoder(input_ids, attention_mask)
-        norm = pooled.norm(dim=-1)
-        return pooled / norm.clamp_min(SHORTEST).unsqueeze(-1), norm
 
 
 def export(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from models.errors import Refused
 
 if TYPE_CHECKING:
-    from models.export import UnitVector
+    from models.unit_vector import UnitVector
 
 OPSET = 17
 INPUTS = {"input_ids": {0: "batch", 1: "length"}, "attention_mask": {0: "batch", 1: "length"}}
