@@ -21,10 +21,10 @@ from serving.api.methods import Head
 from serving.api.request_id import RequestId
 from serving.api.shortcut import Shortcut
 from serving.arriving import Arriving
+from serving.collector import collector
 from serving.keyring import Keyring
 from serving.limits import Clock
 from serving.service import Service
-from serving.tracing import collector
 
 
 def create_app(service: Service, clock: Clock = time.monotonic_ns) -> FastAPI:

@@ -12,6 +12,7 @@ import uvloop
 
 from models.bundle import BundleError
 from serving import demo, logs
+from serving.collector import TracingError
 from serving.corpora import is_stale
 from serving.keys import KeysError
 from serving.ports import EngineError, StoreError
@@ -19,7 +20,6 @@ from serving.server import BindError, Server, bind
 from serving.service import Service
 from serving.settings import Settings, SettingsError, read_settings
 from serving.starting import opened_models, opened_service
-from serving.tracing import TracingError
 
 log = logging.getLogger("serving")
 

@@ -2,29 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from time import perf_counter
-from typing import TYPE_CHECKING
-
-from pydantic import HttpUrl
 
 from serving.context import holding
 
-if TYPE_CHECKING:
-    from serving.otlp import Collector
-
-ENVIRONMENT = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
-"""Either names a collector too."""
-
 Record = Callable[[str, float, float, Mapping[str, int]], None]
 _RECORD: ContextVar[Record | None] = ContextVar("record", default=None)
-
-
-class TracingError(RuntimeError):
-    """Traces are asked for and can't be made; the message says what to do."""
 
 
 def record(name: str, began: float, ended: float, **counts: int) -> None:
@@ -44,18 +30,3 @@ def recorded(name: str) -> Iterator[None]:
 def recording(write: Record | None) -> AbstractContextManager[None]:
     """Around a request: `write` hears of its parts; None: it is not traced."""
     return holding(_RECORD, write)
-
-
-def collector(endpoint: HttpUrl | None) -> Collector | None:
-    """That at `endpoint`, or that OpenTelemetry's environment names; None where neither does.
-
-    Raises:
-        TracingError: the packages are missing.
-    """
-    if endpoint is None and not any(os.environ.get(name) for name in ENVIRONMENT):
-        return None
-    try:
-        from serving.otlp import Collector
-    except ImportError as error:
-        raise TracingError(f"traces need the extra `otel`: pip install 'isosphere[otel]' ({error})") from error
-    return Collector(endpoint)
