@@ -27,7 +27,6 @@ from serving.settings import Settings
 if TYPE_CHECKING:
     from serving.embedder import Embedder
     from serving.library import Library
-    from serving.service import Service
 
 T = TypeVar("T")
 BLOCK_DOCUMENTS, BLOCK_CHARACTERS = 256, 100_000
@@ -39,19 +38,19 @@ LOOKED_AT = 2000
 """Rows that are checked by a thread at a time."""
 
 
-async def ingest(service: Service, job: Running) -> dict[str, Any]:
+async def ingest(library: Library, settings: Settings, job: Running) -> dict[str, Any]:
     """Store what was uploaded; see `Options` for what becomes of rows that are none.
 
     With `on_error=fail` a bad row fails the job before anything is stored. Ids that rows lack come from the job, so
     what is done twice, after a restart, is there once.
     """
-    upload = _Upload.of(job, service.settings)
+    upload = _Upload.of(job, settings)
     left_out = frozenset[int]()
     if job.position is None or upload.options.on_error == "skip":
         left_out = await _examine(job, upload)
     if job.position is None:
         await job.checkpoint(0, 0)
-    await _store(service.library, job, upload, left_out)
+    await _store(library, job, upload, left_out)
     return {"count": job.done}
 
 

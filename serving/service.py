@@ -29,7 +29,7 @@ from serving.opening import Indexes
 from serving.ports import EngineError, Floats, Model, Store, StoreError
 from serving.settings import Settings
 from serving.snapshots import Snapshots
-from serving.works import CHANGE_NOTHING, works
+from serving.works import CHANGE_NOTHING, Works
 
 log = logging.getLogger(__name__)
 Compared = tuple[Floats, Embeddings]
@@ -68,9 +68,10 @@ class Service:
         self.library = Library(Corpora(store, indexes), self.encoders, self.metrics, self.admitted)
         self.snapshots = Snapshots(self.library.corpora, settings.data / "snapshots")
         self.acceptance = Acceptance(store)
+        works = Works(settings, self.encoders, self.library, self.snapshots, self.acceptance)
         self.jobs = Jobs(
             settings.data / "jobs",
-            works(self),
+            works.by_kind(),
             beside=CHANGE_NOTHING,
             accepting=self.acceptance.accept,
             ended=self.acceptance.release,

@@ -4,61 +4,69 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from serving.acceptance import RESTORE, UPLOAD
+from serving.acceptance import RESTORE, UPLOAD, Acceptance
+from serving.encoders import Encoders
 from serving.errors import Invalid, TooLarge
 from serving.ingestion import ingest
 from serving.jobs import Running, Work
+from serving.library import Library
 from serving.patience import patiently
 from serving.progress import told
 from serving.reembedding import reembed
-
-if TYPE_CHECKING:
-    from serving.service import Service
+from serving.settings import Settings
+from serving.snapshots import Snapshots
 
 CHANGE_NOTHING = ("snapshot",)
 """Kinds that run beside other jobs of their corpus."""
 
 
-def works(service: Service) -> Mapping[str, Work]:
-    """Every kind of job that a service does."""
-    return {
-        UPLOAD: partial(_upload, service),
-        "reembed": partial(reembed, service.library, service.encoders),
-        "snapshot": partial(_snapshot, service),
-        RESTORE: partial(_restore, service),
-    }
+@dataclass(frozen=True)
+class Works:
+    """What a server's jobs are done with, and every kind of them."""
 
+    settings: Settings
+    encoders: Encoders
+    library: Library
+    snapshots: Snapshots
+    acceptance: Acceptance
 
-async def _upload(service: Service, job: Running) -> dict[str, Any]:
-    """Its corpus may not have known of it: it could not be opened at the start, or was damaged and restored since."""
-    await patiently(lambda: service.library.on(lambda _: service.acceptance.accept(job.job), of=job.corpus))
-    return await ingest(service, job)
+    def by_kind(self) -> Mapping[str, Work]:
+        """A kind's work, to which a job is given."""
+        return {
+            UPLOAD: self._upload,
+            "reembed": partial(reembed, self.library, self.encoders),
+            "snapshot": self._snapshot,
+            RESTORE: self._restore,
+        }
 
+    async def _upload(self, job: Running) -> dict[str, Any]:
+        """Its corpus may not have known of it: not opened at the start, or damaged and restored since."""
+        await patiently(lambda: self.library.on(lambda _: self.acceptance.accept(job.job), of=job.corpus))
+        return await ingest(self.library, self.settings, job)
 
-async def _snapshot(service: Service, job: Running) -> dict[str, Any]:
-    async with told(job) as progress:
-        made = await service.library.on(
-            lambda _: service.snapshots.create(job.corpus, progress), of=job.corpus, leave=progress.leave
-        )
-    return asdict(made)
-
-
-async def _restore(service: Service, job: Running) -> dict[str, Any]:
-    """From what was uploaded, or from one of the server's own snapshots."""
-    name = job.corpus
-    file = job.spool or service.snapshots.path(job.options["of"], job.options["snapshot"])
-    with nullcontext() if job.spool else _naming(file):
+    async def _snapshot(self, job: Running) -> dict[str, Any]:
         async with told(job) as progress:
-            await service.library.on(
-                lambda _: service.snapshots.restore(name, file, progress), of=name, leave=progress.leave
+            made = await self.library.on(
+                lambda _: self.snapshots.create(job.corpus, progress), of=job.corpus, leave=progress.leave
             )
-    corpus, size = await service.library.on(lambda corpora: corpora.corpus(name), of=name)
-    return {"documents": size.documents, "passages": size.passages, "fingerprint": corpus.fingerprint}
+        return asdict(made)
+
+    async def _restore(self, job: Running) -> dict[str, Any]:
+        """From what was uploaded, or from one of the server's own snapshots."""
+        name = job.corpus
+        file = job.spool or self.snapshots.path(job.options["of"], job.options["snapshot"])
+        with nullcontext() if job.spool else _naming(file):
+            async with told(job) as progress:
+                await self.library.on(
+                    lambda _: self.snapshots.restore(name, file, progress), of=name, leave=progress.leave
+                )
+        corpus, size = await self.library.on(lambda corpora: corpora.corpus(name), of=name)
+        return {"documents": size.documents, "passages": size.passages, "fingerprint": corpus.fingerprint}
 
 
 @contextmanager

@@ -5,17 +5,17 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 from serving.ingest import Options
 from serving.ingestion import ingest
-from serving.jobs import Job, Jobs, Running
+from serving.jobs import Job, Jobs
 from serving.library import Added
+from serving.library import Library as Served
 from serving.ports import Chunking, Document
 from serving.priority import is_bulk
-from serving.service import Service
 from serving.settings import Settings
 
 
@@ -65,12 +65,7 @@ class Library:
 
 
 def jobs_around(folder: Path, library: Library) -> Jobs:
-    service = cast("Service", SimpleNamespace(settings=Settings(data=folder), library=library))
-
-    async def work(job: Running) -> dict[str, Any]:
-        return await ingest(service, job)
-
-    return Jobs(folder, {"ingest": work})
+    return Jobs(folder, {"ingest": partial(ingest, cast("Served", library), Settings(data=folder))})
 
 
 def run(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
