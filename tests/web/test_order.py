@@ -19,17 +19,20 @@ SETTLED_MS = 300
 
 def late(page: Page, path: str | re.Pattern[str]) -> Callable[[], None]:
     """Hold back what is answered to the next request there; gives what lets it arrive."""
-    held: list[tuple[Route, APIResponse]] = []
+    held: list[Route] = []
+    answered: list[APIResponse] = []
 
     def hold(route: Route) -> None:
         if held:
             route.continue_()
-        else:
-            held.append((route, route.fetch()))
+            return
+        held.append(route)  # before the fetch, in which the next request may come
+        answered.append(route.fetch())
 
     def arrive() -> None:
-        route, answer = held[0]
-        route.fulfill(response=answer)
+        while not answered:
+            page.wait_for_timeout(SETTLED_MS)
+        held[0].fulfill(response=answered[0])
         page.wait_for_timeout(SETTLED_MS)
 
     page.route(path, hold)
