@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models import bundle, codes, cpus
-from models.graph import Graph
 from models.runtimes import REFERENCE
+from models.runtimes.graph import Graph
 from training.evaluation import sts
 from training.evaluation.pairs import Subsets, texts
 from training.evaluation.suite import material

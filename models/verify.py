@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.bundle import FP32, Bundle
-from models.graph import Graph
+from models.runtimes.graph import Graph
 from models.runtimes.onnxruntime import OnnxRuntime
 
 

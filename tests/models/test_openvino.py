@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.bundle import Bundle
-from models.graph import Graph
 from models.runtimes import REFERENCE, RUNTIMES, Pair, available, openvino
 from models.runtimes.base import Options, RuntimeUnavailable
 from models.runtimes.choice import Choice, choose
+from models.runtimes.graph import Graph
 from tests.conftest import PATIENCE
 from tests.models.runner import Runner
 
@@ -91,7 +91,7 @@ SIGNALLED = """
 import os, signal, sys
 from pathlib import Path
 from models.bundle import load
-from models.graph import Graph
+from models.runtimes.graph import Graph
 graphs = [Graph(load(Path(sys.argv[1])), runtime="openvino", threads=1) for _ in range(2)]
 while graphs:
     graphs.pop(0).encode(["a text"])

@@ -15,8 +15,8 @@ from models.bundle import Bundle
 from models.encoder import Encoder
 from models.export import GOLDEN_SENTENCES, export
 from models.flow import Flow
-from models.graph import Graph
 from models.pooling import POOLINGS
+from models.runtimes.graph import Graph
 from models.transform import Affine, Transform
 from tests.models.test_families import FAMILIES, Family
 

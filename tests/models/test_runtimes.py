@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from models import bundle
 from models.bundle import Bundle, BundleError
-from models.graph import Graph
 from models.runtimes import REFERENCE, RUNTIMES, available
 from models.runtimes.base import Options, RuntimeUnavailable
+from models.runtimes.graph import Graph
 from models.verify import golden_cosine_of
 from tests.conftest import WORDS
 from tests.models.runner import ALIKE, TEXTS, Runner
@@ -123,7 +123,7 @@ WITHOUT_AMX = """
 import sys
 from pathlib import Path
 from models.bundle import load
-from models.graph import Graph
+from models.runtimes.graph import Graph
 from models.runtimes import REFERENCE
 from models.runtimes.base import Options
 from models.runtimes.choice import choose

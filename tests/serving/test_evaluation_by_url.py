@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from models.bundle import load
-from models.graph import Graph
+from models.runtimes.graph import Graph
 from training.cli import main
 from training.evaluation import retrieval
 from training.evaluation.beir import Collection

@@ -17,7 +17,7 @@ import pytest
 
 from models import bundle
 from models.bundle import ONNX
-from models.graph import Graph
+from models.runtimes.graph import Graph
 from tests.conftest import PATIENCE, WORDS
 from tests.serving.conftest import Launcher, Running
 from tests.serving.processes import python

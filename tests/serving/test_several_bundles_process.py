@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from models import bundle
-from models.graph import Graph
+from models.runtimes.graph import Graph
 from tests.conftest import PATIENCE, WORDS
 from tests.serving.conftest import Launcher
 from tests.serving.processes import refused

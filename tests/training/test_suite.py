@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 from models.bundle import FP32, BundleError, load
 from models.encoder import Encoder
-from models.graph import Graph
 from models.runtimes import REFERENCE, available
 from models.runtimes import Pair as Engines
 from models.runtimes.base import Options
+from models.runtimes.graph import Graph
 from models.sources import SourceError
 from training.cli import main
 from training.evaluation import subjects

@@ -10,7 +10,7 @@ from typing import Any
 
 from models import bundle
 from models.bundle import FP32, MANIFEST, Bundle, BundleError
-from models.graph import Graph
+from models.runtimes.graph import Graph
 from models.verify import golden_cosine
 from training.evaluation.vectors import Encode
 from training.promotion.evaluations import Evaluation, missing, present

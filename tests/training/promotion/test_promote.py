@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from models import bundle
 from models.bundle import Bundle, BundleError
-from models.graph import Graph
+from models.runtimes.graph import Graph
 from training.cli import main
 from training.commands.promote import DEFAULT
 from training.evaluation import sts

@@ -9,7 +9,7 @@ import pytest
 
 from models import bundle
 from models.errors import Refused
-from models.graph import Graph
+from models.runtimes.graph import Graph
 from tests.conftest import WORDS
 from tests.training.promotion.conftest import Command
 from training.corpus import open_corpus
