@@ -1,4 +1,4 @@
-"""`python -m serving`: see `serving.command`; its verbs: see files named after them, and `serving.corpus_command`."""
+"""`python -m serving`: see `serving.commands`."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ def main() -> int:
 
 def _run() -> int:
     if sys.argv[1:2] == ["keys"]:
-        from serving.keys_command import keys
+        from serving.commands.keys import keys
 
         return keys(sys.argv[2:])
     if sys.argv[1:2] == ["openapi"]:
-        from serving.openapi_command import openapi
+        from serving.commands.openapi import openapi
 
         return openapi(sys.argv[2:])
     if sys.argv[1:2] and sys.argv[1] in ("ingest", "search", "export", "verify"):
-        from serving.corpus_command import run
+        from serving.commands.corpus import run
         from serving.ending import ended
 
         return ended(run(sys.argv[1], sys.argv[2:]))
-    from serving.command import serve  # not before: a clash may break the import itself
+    from serving.commands.serve import serve  # not before: a clash may break the import itself
     from serving.ending import ended
 
     return ended(serve(sys.argv[1:]))

@@ -16,15 +16,15 @@ from starlette.types import Lifespan
 
 from serving.api import ROUTERS, corpora, cors, description, errors
 from serving.api.access_log import AccessLog
+from serving.api.arriving import Arriving
 from serving.api.auth import Authentication
 from serving.api.methods import Head
 from serving.api.request_id import RequestId
 from serving.api.shortcut import Shortcut
-from serving.arriving import Arriving
-from serving.collector import collector
-from serving.keyring import Keyring
-from serving.limits import Clock
+from serving.keys.keyring import Keyring
+from serving.keys.limits import Clock
 from serving.service import Service
+from serving.telemetry.collector import collector
 
 
 def create_app(service: Service, clock: Clock = time.monotonic_ns) -> FastAPI:

@@ -7,8 +7,8 @@ import os
 import sys
 import threading
 
+from serving.encoders.loading import THREAD as LOADS
 from serving.indexes.building import THREAD as BUILDS
-from serving.loading import THREAD as LOADS
 
 
 def ended(status: int) -> int:

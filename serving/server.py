@@ -16,7 +16,7 @@ from types import FrameType
 
 import uvicorn
 
-from serving.addresses import is_loopback
+from serving.api.addresses import is_loopback
 from serving.app import create_app
 from serving.connections import Connection
 from serving.errors import ServiceError

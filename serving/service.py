@@ -13,23 +13,23 @@ import numpy as np
 
 from models import cpus
 from models.bundle import Manifest
-from serving.acceptance import UPLOAD, Acceptance
 from serving.bounds import check_some
-from serving.corpora import Corpora
-from serving.embedder import CHARACTERS_PER_TOKEN, At, Embedder
+from serving.corpora.corpora import Corpora
+from serving.corpora.library import Library
+from serving.corpora.opening import Indexes
+from serving.corpora.snapshots import Snapshots
 from serving.embeddings import AS_THEY_ARE, Embeddings, EmbedOptions, Inputs
-from serving.encoders import Encoders, Reloaded
+from serving.encoders.embedder import CHARACTERS_PER_TOKEN, At, Embedder
+from serving.encoders.encoders import Encoders, Reloaded
 from serving.errors import Unhealthy
 from serving.health import Health
 from serving.indexes.ranking import rounded
 from serving.jobs import Jobs
-from serving.library import Library
-from serving.metrics import Metrics
-from serving.opening import Indexes
+from serving.jobs.acceptance import UPLOAD, Acceptance
 from serving.ports import EngineError, Floats, Model, Store, StoreError
 from serving.settings import Settings
-from serving.snapshots import Snapshots
-from serving.works import CHANGE_NOTHING, Works
+from serving.telemetry.metrics import Metrics
+from serving.works.works import CHANGE_NOTHING, Works
 
 log = logging.getLogger(__name__)
 Compared = tuple[Floats, Embeddings]

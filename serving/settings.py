@@ -27,12 +27,12 @@ from models import cpus
 from models.runtimes.base import Device
 from serving.engines import ENGINES
 from serving.indexes.plan import Plan
-from serving.keys import Rate
-from serving.limits import Limits
-from serving.logs import LogFormat
-from serving.metrics import NAMED_CORPORA
+from serving.keys.keys import Rate
+from serving.keys.limits import Limits
 from serving.ports import EngineOptions
 from serving.stores import STORES
+from serving.telemetry.logs import LogFormat
+from serving.telemetry.metrics import NAMED_CORPORA
 
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/?#@\s,]+")
 

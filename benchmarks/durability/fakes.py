@@ -15,7 +15,7 @@ import numpy as np
 
 from models.tokenizer import Tokens
 from serving import failpoints
-from serving.command import serve
+from serving.commands.serve import serve
 from serving.engines import ENGINES, fake
 from serving.ports import Embedded, Floats, Model
 

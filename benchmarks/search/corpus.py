@@ -15,9 +15,9 @@ import numpy as np
 
 from benchmarks.search.mixture import Vectors
 from models import cpus
-from serving.corpora import Corpora
-from serving.finding import Query, Wanted
-from serving.opening import Indexes
+from serving.corpora.corpora import Corpora
+from serving.corpora.finding import Query, Wanted
+from serving.corpora.opening import Indexes
 from serving.ports import Content, Document
 from serving.stores.sqlite import SqliteStore
 

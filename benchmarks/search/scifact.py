@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.encodings import BUNDLE, DATA
-from serving.finding import Mode, Wanted
-from serving.fusion import Fusion
+from serving.corpora.finding import Mode, Wanted
+from serving.corpora.fusion import Fusion
 from serving.ports import Document, Stemming
 from serving.priority import bulk_work
 from serving.service import Service

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Depends, Query, Request
 from fastapi import Path as PathParameter
 from pydantic import BaseModel, Field
 
-from serving.addresses import is_loopback
+from serving.api.addresses import is_loopback
 from serving.api.auth import key_of
 from serving.api.deps import CLOSED, ServiceDep
 from serving.api.route import Route

@@ -9,9 +9,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from serving.api import errors
 from serving.errors import Forbidden, ServiceError, Unauthenticated
-from serving.keyring import Keyring
-from serving.keys import Key
-from serving.keys import Scope as KeyScope
+from serving.keys.keyring import Keyring
+from serving.keys.keys import Key
+from serving.keys.keys import Scope as KeyScope
 
 SAFE = ("GET", "HEAD")
 PUBLIC = {"/", "/health", "/livez", "/readyz", "/ping", "/metrics", "/docs", "/openapi.json"}

@@ -9,7 +9,6 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from serving.acceptance import check_stays
 from serving.api.auth import key_of
 from serving.api.corpus_schemas import (
     CorporaAnswer,
@@ -21,8 +20,9 @@ from serving.api.corpus_schemas import (
 )
 from serving.api.deps import CLOSED, CorpusName, ServiceDep
 from serving.api.route import Route
-from serving.corpora import Corpora, Description, is_stale
+from serving.corpora.corpora import Corpora, Description, is_stale
 from serving.errors import Conflict, Damaged, NotFound
+from serving.jobs.acceptance import check_stays
 from serving.names import check_corpus_name
 from serving.service import Service
 

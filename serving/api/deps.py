@@ -7,8 +7,8 @@ from typing import Annotated
 from fastapi import Depends, Path, Request
 from fastapi.dependencies.models import Dependant
 
+from serving.api.arriving import Arriving
 from serving.api.auth import check_corpus_allowed
-from serving.arriving import Arriving
 from serving.errors import Invalid
 from serving.names import CORPUS_NAME, MAX_ID_BYTES, check_corpus_name, check_document_id
 from serving.service import Service

@@ -7,13 +7,13 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from serving.acceptance import check_stays
 from serving.api.corpus_schemas import DeleteAnswer, DeleteRequest, DocumentAnswer, DocumentsAnswer
 from serving.api.deps import CLOSED, CorpusName, DocumentId, ServiceDep
 from serving.api.route import Route
-from serving.corpora import Corpora
+from serving.corpora.corpora import Corpora
 from serving.errors import Invalid
 from serving.filters import compile_filter
+from serving.jobs.acceptance import check_stays
 from serving.ports import Document
 
 router = APIRouter(prefix="/corpora/{name}/documents", tags=["documents"], route_class=Route, dependencies=CLOSED)

@@ -11,10 +11,10 @@ from pydantic import BaseModel, Field
 from serving.api.answers import json_response
 from serving.api.deps import CLOSED, CorpusName, ServiceDep
 from serving.api.route import Route
-from serving.corpora import Corpora
+from serving.corpora.corpora import Corpora
+from serving.corpora.projection import Projection, project
+from serving.corpora.sampling import Sample
 from serving.ports import Scalar
-from serving.projection import Projection, project
-from serving.sampling import Sample
 
 router = APIRouter(tags=["corpora"], route_class=Route, dependencies=CLOSED)
 

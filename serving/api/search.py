@@ -19,9 +19,9 @@ from serving.api.corpus_schemas import CorpusSearchRequest, SearchAnswer, Search
 from serving.api.deps import CLOSED, CorpusName, ServiceDep
 from serving.api.route import Route
 from serving.bounds import check_text
+from serving.corpora.finding import Hit, Place, Wanted
 from serving.errors import Empty, Invalid, TooLarge
 from serving.filters import compile_filter
-from serving.finding import Hit, Place, Wanted
 from serving.names import check_corpus_name
 from serving.ports import Floats
 from serving.service import Service

@@ -11,19 +11,19 @@ from fastapi.responses import FileResponse
 from pydantic import BaseModel, Field
 from starlette.types import Receive, Scope, Send
 
-from serving.acceptance import RESTORE
 from serving.api.auth import check_corpus_allowed
 from serving.api.deps import CLOSED, CorpusName, ServiceDep
 from serving.api.jobs import ACCEPTED, JobAnswer, submitted
 from serving.api.request_body import BoundedRequest
 from serving.api.route import Route, StreamedRoute, is_json, media_type, parsed, while_connected
 from serving.api.schemas import AskedModel, ClosedBody
+from serving.corpora.snapshots import SUFFIX
 from serving.encoding import content_coding
 from serving.errors import UnsupportedMedia
+from serving.jobs.acceptance import RESTORE
 from serving.jobs.spool import IN_MEMORY
 from serving.json_body import parse_exact
 from serving.names import CORPUS_NAME, check_corpus_name
-from serving.snapshots import SUFFIX
 
 router = APIRouter(prefix="/corpora/{name}", tags=["snapshots"], route_class=Route, dependencies=CLOSED)
 streamed = APIRouter(prefix="/corpora/{name}", tags=["snapshots"], route_class=StreamedRoute, dependencies=CLOSED)

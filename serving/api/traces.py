@@ -7,7 +7,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from serving.api.answer_start import PROBES, hearing
 from serving.api.request_id import HEADER, id_of
-from serving.otlp import Collector
+from serving.telemetry.otlp import Collector
 
 _CONTEXT = {b"traceparent", b"tracestate"}
 

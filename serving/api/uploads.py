@@ -9,7 +9,6 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from pydantic import BeforeValidator
 
-from serving.acceptance import UPLOAD, check_stays
 from serving.api.answers import JSON, json_response, truncation_header
 from serving.api.auth import key_of
 from serving.api.corpus_schemas import UploadAnswer
@@ -24,14 +23,15 @@ from serving.ingest import Options, Upload, names_within, read_upload, rows
 from serving.ingest.chunking import MIN_TOKENS, asked_chunking
 from serving.ingest.documents import random_names
 from serving.ingest.multipart import FilePart
-from serving.ingestion import check_fits
 from serving.jobs import Answer, Keyed, Spool
+from serving.jobs.acceptance import UPLOAD, check_stays
 from serving.jobs.idempotency import check_key
 from serving.jobs.job import digest_of
 from serving.jobs.spool import IN_MEMORY
 from serving.jobs.threads import in_thread
 from serving.names import MAX_ID_BYTES
 from serving.service import Service
+from serving.works.ingestion import check_fits
 
 router = APIRouter(
     prefix="/corpora/{name}/documents", tags=["documents"], route_class=StreamedRoute, dependencies=CLOSED

@@ -25,7 +25,7 @@ from serving.jobs.ledger import Ledger
 from serving.jobs.running import Running
 from serving.jobs.spool import Spool, check_kept
 from serving.jobs.threads import whole
-from serving.limits import Caller, paid_by, payer
+from serving.keys.limits import Caller, paid_by, payer
 from serving.ports import StoreError
 
 log = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from models.tokenizer import Tokens
-from serving.batcher import Batcher
+from serving.encoders.batcher import Batcher
 from serving.ports import Embedded
 from tests.conftest import PATIENCE
 

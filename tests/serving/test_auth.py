@@ -17,7 +17,7 @@ from starlette.requests import Request
 from serving.api.auth import scope_for
 from serving.app import create_app
 from serving.engines import ENGINES
-from serving.keys import Key, changed_keys, digest
+from serving.keys.keys import Key, changed_keys, digest
 from serving.service import Service
 from serving.settings import Settings
 from serving.stores import STORES

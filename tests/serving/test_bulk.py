@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving import batcher as module
-from serving.batcher import BULK_PART, BULK_TURN, Batcher
+from serving.encoders import batcher as module
+from serving.encoders.batcher import BULK_PART, BULK_TURN, Batcher
 from tests.conftest import PATIENCE
 from tests.serving.queues import BUDGET, Engine, Stepping, batcher, begun, lengths, tokens
 

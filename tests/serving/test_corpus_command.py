@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from serving.corpus_command import run
+from serving.commands.corpus import run
 from serving.errors import InsufficientStorage
 from serving.jobs.spool import Spool
 from serving.ports import Content, Corpus, Document

@@ -12,11 +12,11 @@ import pytest
 from fastapi.testclient import TestClient
 
 from serving.app import create_app
-from serving.corpora import Corpora
+from serving.corpora.corpora import Corpora
+from serving.corpora.finding import Query, Wanted
+from serving.corpora.opening import Indexes
 from serving.errors import Damaged, InsufficientStorage, NotFound, ServiceError, Unhealthy
 from serving.filters import compile_filter
-from serving.finding import Query, Wanted
-from serving.opening import Indexes
 from serving.ports import Content, Corpus, Document
 from serving.service import Service
 from serving.stores.sqlite import SqliteStore

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from serving.corpora import Corpora
+from serving.corpora.corpora import Corpora
 
 SOON = {"x-timeout-ms": "50"}
 
@@ -24,19 +24,19 @@ def books(client: TestClient) -> TestClient:
 @pytest.mark.parametrize(
     ("method", "path", "waits"),
     [
-        ("GET", "/corpora", "corpora.Corpora.descriptions"),
-        ("GET", "/corpora/books", "corpora.Corpora.description"),
-        ("GET", "/corpora/books/fields", "corpora.Corpora.facets"),
-        ("GET", "/corpora/books/map", "corpora.Corpora.sample"),
-        ("GET", "/corpora/books/documents", "corpora.Corpora.page"),
-        ("GET", "/corpora/books/documents/moby", "corpora.Corpora.document"),
-        ("GET", "/corpora/books/snapshots", "snapshots.Snapshots.listing"),
-        ("POST", "/corpora/books/snapshots", "corpora.Corpora.corpus"),
-        ("POST", "/corpora/books/reembed", "corpora.Corpora.corpus"),
-        ("PUT", "/corpora/books/restore", "snapshots.Snapshots.path"),
-        ("POST", "/corpora/books/search", "corpora.Corpora.encoder"),
-        ("POST", "/corpora/books/search", "corpora.Corpora.search"),
-        ("POST", "/corpora/books/documents", "corpora.Corpora.embedded"),
+        ("GET", "/corpora", "corpora.corpora.Corpora.descriptions"),
+        ("GET", "/corpora/books", "corpora.corpora.Corpora.description"),
+        ("GET", "/corpora/books/fields", "corpora.corpora.Corpora.facets"),
+        ("GET", "/corpora/books/map", "corpora.corpora.Corpora.sample"),
+        ("GET", "/corpora/books/documents", "corpora.corpora.Corpora.page"),
+        ("GET", "/corpora/books/documents/moby", "corpora.corpora.Corpora.document"),
+        ("GET", "/corpora/books/snapshots", "corpora.snapshots.Snapshots.listing"),
+        ("POST", "/corpora/books/snapshots", "corpora.corpora.Corpora.corpus"),
+        ("POST", "/corpora/books/reembed", "corpora.corpora.Corpora.corpus"),
+        ("PUT", "/corpora/books/restore", "corpora.snapshots.Snapshots.path"),
+        ("POST", "/corpora/books/search", "corpora.corpora.Corpora.encoder"),
+        ("POST", "/corpora/books/search", "corpora.corpora.Corpora.search"),
+        ("POST", "/corpora/books/documents", "corpora.corpora.Corpora.embedded"),
     ],
 )
 def test_a_deadline_does_not_wait_for_what_reads(

@@ -18,11 +18,11 @@ from fastapi.testclient import TestClient
 
 from serving import server
 from serving.app import create_app
-from serving.keys import changed_keys, read_keys
-from serving.keys_command import keys as keys_command
-from serving.metrics import Metrics
+from serving.commands.keys import keys as keys_command
+from serving.keys.keys import changed_keys, read_keys
 from serving.service import Service
 from serving.settings import Settings, read_settings
+from serving.telemetry.metrics import Metrics
 from tests.conftest import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[2]

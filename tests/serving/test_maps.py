@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from fastapi.testclient import TestClient
 
-from serving import sampling
+from serving.corpora import sampling
+from serving.corpora.sampling import sampled
 from serving.ports import Content, Corpus, Document
-from serving.sampling import sampled
 from serving.stores import STORES
 
 

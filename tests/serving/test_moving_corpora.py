@@ -18,8 +18,8 @@ from fastapi.testclient import TestClient
 from starlette.types import Receive, Scope, Send
 
 from benchmarks.durability.inside import serving
-from serving.corpora import Corpora
-from serving.progress import Progress
+from serving.corpora.corpora import Corpora
+from serving.jobs.progress import Progress
 from serving.stores.sqlite import SqliteStore
 from tests.conftest import PATIENCE
 
@@ -80,7 +80,7 @@ def test_nothing_is_taken_that_a_restore_would_lose(
 ) -> None:
     snapshot = ended(filled, filled.post("/corpora/c/snapshots"))["result"]["id"]
     go_on = threading.Event()
-    monkeypatch.setattr("serving.snapshots.reach", lambda _: go_on.wait(PATIENCE))
+    monkeypatch.setattr("serving.corpora.snapshots.reach", lambda _: go_on.wait(PATIENCE))
     restored = filled.put("/corpora/c/restore", json={"snapshot": snapshot})
     says = (409, "Conflict", f"corpus 'c' is being restored by job {restored.json()['id']}")
     refuses(says, "POST", "/corpora/c/documents", json={"documents": [{"id": "a", "text": "newer"}]})
@@ -117,7 +117,7 @@ def test_what_had_begun_before_a_restore_is_not_lost_with_it(
     snapshot = ended(filled, filled.post("/corpora/c/snapshots"))["result"]["id"]
     held = filled.get("/corpora/c/documents").json()
     go_on, restored = threading.Event(), list[Any]()
-    monkeypatch.setattr("serving.snapshots.reach", lambda _: go_on.wait(PATIENCE))
+    monkeypatch.setattr("serving.corpora.snapshots.reach", lambda _: go_on.wait(PATIENCE))
     done = getattr(*place)
 
     def meanwhile(*given: Any, **named: Any) -> Any:
@@ -149,7 +149,7 @@ def test_a_restore_that_is_cancelled_leaves_the_corpus(filled: TestClient, monke
         leave(progress)
         cancelled.set()
 
-    monkeypatch.setattr("serving.snapshots.reach", reach)
+    monkeypatch.setattr("serving.corpora.snapshots.reach", reach)
     monkeypatch.setattr(Progress, "leave", leaving)
     job = filled.put("/corpora/c/restore", json={"snapshot": made["id"]}).headers["location"]
     assert unpacked.wait(PATIENCE)
@@ -180,8 +180,8 @@ def test_a_snapshot_tells_how_far_it_is(filled: TestClient, monkeypatch: pytest.
         packing.clear()
         go_on.clear()
 
-    monkeypatch.setattr("serving.snapshots.reach", wait)
-    monkeypatch.setattr("serving.progress.SECONDS", 0.01)
+    monkeypatch.setattr("serving.corpora.snapshots.reach", wait)
+    monkeypatch.setattr("serving.jobs.progress.SECONDS", 0.01)
     halted(filled.post("/corpora/c/snapshots"), len(DOCUMENTS) * 2 // 3)
     snapshot, *_ = filled.get("/corpora/c/snapshots").json()["snapshots"]
     halted(filled.put("/corpora/c/restore", json={"snapshot": snapshot["id"]}), len(DOCUMENTS) // 2)

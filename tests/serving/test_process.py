@@ -17,7 +17,7 @@ import numpy as np
 import openai
 import pytest
 
-from serving.command import serve
+from serving.commands.serve import serve
 from serving.engines.fake import FakeEngine
 from tests.conftest import PATIENCE
 from tests.serving.conftest import Launcher
@@ -192,7 +192,7 @@ def test_openai_client(launch: Launcher) -> None:
 SLOW = """
 import atexit, sys, time
 from dataclasses import replace
-from serving.command import serve
+from serving.commands.serve import serve
 from serving.ending import ended
 from serving.engines import ENGINES
 fake = ENGINES["fake"]

@@ -16,10 +16,10 @@ from fastapi.testclient import TestClient
 
 from models.bundle import BundleError
 from serving.app import create_app
+from serving.corpora.finding import Wanted
 from serving.embeddings import EmbedOptions
 from serving.engines.fake import FakeEngine
 from serving.errors import Conflict, Unhealthy
-from serving.finding import Wanted
 from serving.ports import Document, EngineError, Model
 from serving.server import Server, bind
 from serving.service import Service

@@ -10,15 +10,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from serving import corpora as rooms
-from serving import opening
-from serving.corpora import Corpora
+from serving.corpora import corpora as rooms
+from serving.corpora import opening
+from serving.corpora.corpora import Corpora
+from serving.corpora.finding import Query, Wanted
+from serving.corpora.opening import Indexes
 from serving.errors import Conflict, NotFound, Unhealthy
 from serving.filters import compile_filter
-from serving.finding import Query, Wanted
 from serving.indexes import opened, reading
 from serving.indexes.live import LiveIndex
-from serving.opening import Indexes
 from serving.ports import Content, Document, Floats, Keys, Ranking, Size
 from serving.stores import files
 from serving.stores.sqlite import SqliteStore

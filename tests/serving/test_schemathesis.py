@@ -19,7 +19,7 @@ import requests
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from serving.openapi_command import document
+from serving.commands.openapi import document
 from tests.conftest import soon
 from tests.serving.conftest import Launcher
 

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from fastapi.testclient import TestClient
 
-from serving import finding
 from serving.app import create_app
-from serving.open_corpora import OpenCorpora
+from serving.corpora import finding
+from serving.corpora.open_corpora import OpenCorpora
 from serving.service import Service
 from serving.stores import records
 

@@ -12,8 +12,8 @@ import pytest
 from fastapi.testclient import TestClient
 
 from models.tokenizer import Tokens
+from serving.api.arriving import Arriving
 from serving.app import create_app
-from serving.arriving import Arriving
 from serving.embeddings import EmbedOptions
 from serving.engines.fake import FakeEngine
 from serving.errors import Overloaded, Unhealthy

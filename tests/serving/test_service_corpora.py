@@ -12,10 +12,10 @@ from fastapi.testclient import TestClient
 
 from serving import demo
 from serving.app import create_app
+from serving.corpora.finding import Wanted
 from serving.embeddings import EmbedOptions
 from serving.engines import ENGINES
 from serving.errors import TooLarge
-from serving.finding import Wanted
 from serving.ports import Document, Model
 from serving.service import Service
 from tests.serving.jobs.counting import ended

@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.tokenizer import Tokens
-from serving.batcher import Batcher
+from serving.encoders.batcher import Batcher
+from serving.encoders.streams import Streams
 from serving.ports import Embedded
-from serving.streams import Streams
 from tests.conftest import PATIENCE
 from tests.serving.queues import BUDGET, Engine, tokens
 

@@ -15,8 +15,8 @@ import pytest
 from fastapi.testclient import TestClient
 
 from serving.app import create_app
+from serving.corpora.open_corpora import OpenCorpora
 from serving.jobs import Requests
-from serving.open_corpora import OpenCorpora
 from serving.service import Service
 from serving.stores.failures import naming
 from serving.stores.sqlite import SqliteStore

@@ -30,7 +30,7 @@ def traced(*arguments, **options):
     return connection
 
 sqlite3.connect = traced
-from serving.command import serve
+from serving.commands.serve import serve
 sys.exit(serve(sys.argv[1:]))
 """
 """A server that kills itself before the statement whose number it is given."""

@@ -10,12 +10,12 @@ import faiss
 import numpy as np
 import pytest
 
+from serving.corpora.opening import Indexes
 from serving.indexes import gpu
 from serving.indexes.flat import Flat
 from serving.indexes.gpu import MOST_CANDIDATES, NAMES, OnGpu
 from serving.indexes.ivf import Ivf
 from serving.indexes.kind import Candidates
-from serving.opening import Indexes
 from serving.ports import Floats, StoreError
 
 DIM = 8

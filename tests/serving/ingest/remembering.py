@@ -9,14 +9,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
+from serving.corpora.library import Added
+from serving.corpora.library import Library as Served
 from serving.ingest import Options
-from serving.ingestion import ingest
 from serving.jobs import Job, Jobs
-from serving.library import Added
-from serving.library import Library as Served
 from serving.ports import Chunking, Document
 from serving.priority import is_bulk
 from serving.settings import Settings
+from serving.works.ingestion import ingest
 
 
 class Library:

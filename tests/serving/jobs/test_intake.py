@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from serving.jobs import Job, Jobs, Running
-from serving.keys import Key, digest
-from serving.limits import Caller, Limits, paid_by, payer
+from serving.keys.keys import Key, digest
+from serving.keys.limits import Caller, Limits, paid_by, payer
 from tests.conftest import PATIENCE
 from tests.serving.jobs.counting import KINDS, ended, run
 

@@ -9,7 +9,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from serving.app import create_app
-from serving.keys import Key, changed_keys, digest
+from serving.keys.keys import Key, changed_keys, digest
 from serving.service import Service
 
 BODY = b'{"text": "a"}\n' * 300

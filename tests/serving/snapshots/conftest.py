@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from serving import snapshots as of_snapshots
-from serving.corpora import Corpora
-from serving.opening import Indexes
-from serving.snapshots import Snapshots
+from serving.corpora import snapshots as of_snapshots
+from serving.corpora.corpora import Corpora
+from serving.corpora.opening import Indexes
+from serving.corpora.snapshots import Snapshots
 from serving.stores import STORES
 from tests.serving.snapshots.kept import content
 

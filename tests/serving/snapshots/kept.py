@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from serving.corpora import Corpora
-from serving.finding import Query, Wanted
+from serving.corpora.corpora import Corpora
+from serving.corpora.finding import Query, Wanted
 from serving.ports import Content, Document
 
 DIM = 4

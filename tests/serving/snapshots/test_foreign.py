@@ -12,11 +12,11 @@ import orjson
 import pytest
 from backports import zstd
 
-from serving.corpora import Corpora
+from serving.corpora.corpora import Corpora
+from serving.corpora.snapshot_manifest import MANIFEST
+from serving.corpora.snapshots import CONTENT, PIECE, Snapshots
 from serving.errors import Invalid, TooLarge
-from serving.progress import Progress
-from serving.snapshot_manifest import MANIFEST
-from serving.snapshots import CONTENT, PIECE, Snapshots
+from serving.jobs.progress import Progress
 from tests.serving.snapshots.kept import content, hits, ids
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from serving import snapshots as of_snapshots
-from serving.corpora import Corpora
+from serving.corpora import snapshots as of_snapshots
+from serving.corpora.corpora import Corpora
+from serving.corpora.snapshots import SUFFIX, Snapshots
 from serving.errors import InsufficientStorage, NotFound, ServiceError, TooLarge, Unhealthy
-from serving.progress import Progress
-from serving.snapshots import SUFFIX, Snapshots
+from serving.jobs.progress import Progress
 from tests.serving.snapshots.kept import content, hits, ids
 
 
@@ -58,7 +58,7 @@ def test_what_nobody_wants_any_more_changes_nothing(
         if place == left_at:
             progress.leave()
 
-    for module in ("serving.snapshots", "serving.stores.files"):
+    for module in ("serving.corpora.snapshots", "serving.stores.files"):
         monkeypatch.setattr(f"{module}.reach", reach)
     with pytest.raises(ServiceError, match=r"stopped|stays as it was"):
         snapshots.restore("c", snapshots.path("c", made.id), progress)
@@ -130,7 +130,7 @@ def test_a_disk_that_fails_is_said(snapshots: Snapshots, monkeypatch: pytest.Mon
 
     for name in ("stat", "open", "unlink"):
         monkeypatch.setattr(Path, name, fails)
-    monkeypatch.setattr("serving.snapshots.zstd.open", fails)
+    monkeypatch.setattr("serving.corpora.snapshots.zstd.open", fails)
     with pytest.raises(Unhealthy, match="too many open files"):
         getattr(snapshots, work)(*(("c",) if work == "listing" else ("c", made.id)))
 

@@ -1,0 +1,267 @@
+"""`python -m serving ingest|search|export|verify`: what the server does with corpora in its data folder, without it."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import sys
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO, get_args
+
+import orjson
+import uvloop
+from tqdm import tqdm
+
+from models import reader
+from models.bundle import BundleError
+from models.disk import replacing
+from serving.corpora.finding import Hit, Mode, Wanted
+from serving.errors import Invalid, ServiceError
+from serving.filters import Filter, compile_filter
+from serving.indexes.saved import damage
+from serving.ingest import Options
+from serving.jobs import Duplicate, Job
+from serving.jobs.acceptance import UPLOAD
+from serving.names import check_corpus_name
+from serving.ports import EngineError, Stemming, Store, StoreError
+from serving.service import Service
+from serving.settings import Settings, SettingsError, read_settings
+from serving.starting import opened_models, opened_service, opened_store
+from serving.telemetry import logs
+from serving.works.ingestion import check_fits
+
+PIECE = 1 << 20
+PAGE = 1000
+MAX_HITS = 1000
+_REST = "Options of the server (--data, --bundle, --engine …) are taken as well: `python -m serving --help`."
+
+
+class _Failed(Exception):
+    """In one line why."""
+
+
+def run(verb: str, arguments: Sequence[str]) -> int:
+    """The exit status: 1 where the work failed, 2, after one line, for what the user has to mend."""
+    try:
+        given, rest = _parser(verb).parse_known_args(arguments)
+        settings = read_settings(rest)
+        logs.configure(settings.log_format)
+        for package in ("serving", "models"):
+            logging.getLogger(package).setLevel(logging.WARNING)
+        if verb != "ingest" and not (settings.data / "corpora").is_dir():
+            raise SettingsError(f"--data: there is no corpus in {settings.data}")
+        if verb in ("export", "verify"):
+            status = {"export": _export, "verify": _verify}[verb](settings, given)
+        else:
+            status = uvloop.run({"ingest": _ingest, "search": _search}[verb](settings, given))
+        reader.flush()
+    except (SettingsError, BundleError, EngineError, StoreError, ServiceError, OSError) as error:
+        if isinstance(error, OSError) and reader.has_gone(error):
+            return reader.GONE
+        print(f"serving {verb}: {error}", file=sys.stderr)
+        return 2
+    except _Failed as error:
+        print(f"serving {verb}: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print(f"serving {verb}: stopped; what was committed is kept, and the same command goes on", file=sys.stderr)
+        return 130
+    return status
+
+
+async def _ingest(settings: Settings, given: argparse.Namespace) -> int:
+    """As an upload to the server that became a job: killed, it goes on with the next server or command."""
+    options = Options.of_file(
+        given.file,
+        text_column=given.text_column,
+        id_column=given.id_column,
+        on_error=given.on_error,
+        chunk_tokens=given.chunk_tokens,
+        chunk_overlap=given.chunk_overlap,
+    )
+    chunking = options.chunking
+    with given.file.open("rb") as file:
+        async with _service(settings) as service:
+            created = await service.library.on(
+                lambda corpora: corpora.create(given.corpus, stemming=given.stemming), of=given.corpus
+            )
+
+            async def nothing_came() -> None:
+                if created:
+                    await service.library.on(lambda corpora: corpora.drop(given.corpus), of=given.corpus)
+
+            try:
+                async with service.library.encoder_of(given.corpus) as embedder:
+                    check_fits(chunking, embedder)
+                job = await _followed(service, await _submitted(service, given.corpus, options, file))
+            except (ServiceError, OSError):
+                await nothing_came()
+                raise
+            if job.state != "succeeded" and not job.done:
+                await nothing_came()
+    for error in job.errors:
+        print(f"{given.file}: {error['error']}", file=sys.stderr)
+    if job.state != "succeeded":
+        of_all = "" if job.total is None else f" of {job.total}"
+        raise _Failed(f"{job.state} after {job.done}{of_all} documents")
+    cut = f", {truncated} cut to what the encoder reads" if (truncated := job.result.get("truncated")) else ""
+    print(f"{given.corpus}: {job.done} documents{cut}", file=sys.stderr)
+    return 0
+
+
+async def _submitted(service: Service, corpus: str, options: Options, file: BinaryIO) -> Job:
+    async with service.jobs.spool() as spool:
+        while piece := await asyncio.to_thread(file.read, PIECE):
+            await spool.write(piece)
+        try:
+            return await service.jobs.submit(UPLOAD, corpus, options.model_dump(), spool=spool)
+        except Duplicate as duplicate:
+            print(f"serving ingest: goes on with {duplicate.job}, which reads the same file", file=sys.stderr)
+            return await service.jobs.job(duplicate.job)
+
+
+async def _followed(service: Service, job: Job) -> Job:
+    with tqdm(unit="doc", disable=not sys.stderr.isatty()) as bar:
+        async for event in service.jobs.events(job.id):
+            if event is not None:
+                job, bar.total = event, event.total
+                bar.update(event.done - bar.n)
+    return job
+
+
+async def _search(settings: Settings, given: argparse.Namespace) -> int:
+    wanted = Wanted(k=given.k, mode=given.mode, exact=given.exact, where=given.filter)
+    async with _service(settings) as service:
+        found = await service.library.search(given.corpus, [given.query], wanted)
+    for hit in found.hits[0]:
+        print(_json(hit, given.mode) if given.json else f"{hit.score:.4f}  {_name(hit)}  {_line(hit.text)}")
+    return 0
+
+
+def _export(settings: Settings, given: argparse.Namespace) -> int:
+    """A document a line, as `ingest` reads them."""
+    store = opened_store(settings)
+    try:
+        with _written(given.out) as out:
+            after = 0
+            while rows := store.page(given.corpus, after, PAGE).rows:
+                after = rows[-1][0]
+                out.writelines(
+                    orjson.dumps({"id": one.id, "text": one.text, "metadata": dict(one.metadata)}) + b"\n"
+                    for _, one in rows
+                )
+            out.flush()
+    finally:
+        store.close()
+    return 0
+
+
+@contextmanager
+def _written(out: Path | None) -> Iterator[BinaryIO]:
+    """Standard output, a pipe, or a file that is replaced when all of it is there: it may be the backup of before."""
+    if out is None:
+        yield sys.stdout.buffer
+    elif out.exists() and not out.is_file():
+        with out.open("wb") as pipe:
+            yield pipe
+    else:
+        with replacing(out) as beside, beside.open("wb") as file:
+            yield file
+
+
+def _verify(settings: Settings, given: argparse.Namespace) -> int:
+    """Every corpus, or those named; a line each of what is wrong."""
+    store = opened_store(settings)
+    try:
+        names = given.corpus or store.names()
+        wrong = 0
+        for name in names:
+            problems = [*store.verify(name), *damage(settings.data / "indexes" / name)]
+            wrong += len(problems)
+            print(f"{name}: {'; '.join(problems) or _whole(store, name)}")
+    finally:
+        store.close()
+    return 1 if wrong else 0
+
+
+def _whole(store: Store, name: str) -> str:
+    size = store.size(name)
+    return f"whole, {size.documents} documents, {size.passages} vectors"
+
+
+@asynccontextmanager
+async def _service(settings: Settings) -> AsyncIterator[Service]:
+    service = opened_service(settings, opened_models(settings))
+    async with service.running():
+        await service.loaded.wait()
+        if service.health.state != "ready":
+            raise _Failed(service.health.reason)
+        yield service
+
+
+def _json(hit: Hit, mode: Mode) -> str:
+    document, span = hit.passage
+    parts = {"dense": hit.dense, "lexical": hit.lexical} if mode == "hybrid" else {}
+    where = {} if span is None else {"span": span._asdict()}
+    what = {"text": hit.text, "metadata": dict(document.metadata)}
+    return orjson.dumps({"id": document.id, "score": hit.score, **parts, **where, **what}).decode()
+
+
+def _name(hit: Hit) -> str:
+    document, span = hit.passage
+    return document.id if span is None else f"{document.id}[{span.start}:{span.end}]"
+
+
+def _filter(given: str) -> Filter:
+    try:
+        return compile_filter(orjson.loads(given), "--filter")
+    except orjson.JSONDecodeError as error:
+        raise Invalid(f"not JSON: {error}", field="--filter") from None
+
+
+def _hits(given: str) -> int:
+    if not (given.isascii() and given.isdecimal() and 1 <= int(given[:5]) <= MAX_HITS):
+        raise Invalid(f"must be 1 to {MAX_HITS}", field="-k")
+    return int(given)
+
+
+def _line(text: str, width: int = 100) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= width else line[: width - 1] + "…"
+
+
+def _parser(verb: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog=f"python -m serving {verb}", epilog=_REST, allow_abbrev=False)
+    name: dict[str, Any] = {"type": check_corpus_name, "metavar": "NAME"}
+    if verb == "ingest":
+        parser.description = "Add the documents of a file to a corpus, which is made if there is none."
+        parser.add_argument("file", type=Path, help="ndjson, csv, json or txt (a document a line); also .gz, .zst")
+        parser.add_argument("--corpus", required=True, **name)
+        parser.add_argument("--text-column", help="column of csv, or field of json, with the text; default: text")
+        parser.add_argument("--id-column", help="the same with the id; default: id, if there is one")
+        parser.add_argument("--on-error", choices=("fail", "skip"), default="fail", help="skip keeps the good rows")
+        parser.add_argument("--chunk-tokens", type=int, help="cut longer texts into passages of so many tokens")
+        parser.add_argument("--chunk-overlap", type=int, help="tokens that a passage shares with the one before")
+        parser.add_argument(
+            "--stemming", choices=get_args(Stemming), help="of a new corpus: porter finds English words by their stems"
+        )
+    elif verb == "search":
+        parser.description = "Search a corpus."
+        parser.add_argument("query")
+        parser.add_argument("--corpus", required=True, **name)
+        parser.add_argument("-k", type=_hits, default=10, help="hits; default: 10")
+        parser.add_argument("--mode", choices=("dense", "lexical", "hybrid"), default="dense")
+        parser.add_argument("--filter", type=_filter, help="as JSON")
+        parser.add_argument("--exact", action="store_true", help="compare with every vector")
+        parser.add_argument("--json", action="store_true", help="a hit a line, as JSON")
+    elif verb == "export":
+        parser.description = "Write the documents of a corpus, a line of JSON each."
+        parser.add_argument("--corpus", required=True, **name)
+        parser.add_argument("--out", type=Path, help="default: the standard output")
+    else:
+        parser.description = "Read every byte of the corpora and say what is wrong."
+        parser.add_argument("--corpus", action="append", **name)
+    return parser

@@ -1,0 +1,101 @@
+"""`python -m serving keys`: add, list, revoke."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import get_args
+
+from pydantic import ValidationError
+
+from serving.keys.keys import Key, KeysError, Scope, changed_keys, digest, new_secret, read_keys
+
+VARIABLE = "ISOSPHERE_API_KEYS_FILE"
+
+
+def keys(arguments: Sequence[str]) -> int:
+    """The exit status; 2, after one line, for what the user has to mend."""
+    given = _parser().parse_args(arguments)
+    path: Path | None = given.api_keys_file
+    if path is None:
+        print(f"serving keys: name the file: --api-keys-file FILE, or {VARIABLE}", file=sys.stderr)
+        return 2
+    try:
+        {"add": _add, "list": _list, "revoke": _revoke}[given.verb](path, given)
+    except KeysError as error:
+        print(f"serving keys: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _add(path: Path, given: argparse.Namespace) -> None:
+    corpora = None if given.corpora is None else [pattern.strip() for pattern in given.corpora.split(",")]
+    if corpora and not all(corpora):
+        raise KeysError("corpora: an empty pattern is no corpus; without --corpora the key may touch all")
+    secret = new_secret()
+    try:
+        key = Key.model_validate(
+            {
+                "name": given.name,
+                "sha256": digest(secret),
+                "scopes": given.scopes.split(","),
+                "corpora": corpora,
+                "requests_per_second": given.requests_per_second,
+                "tokens_per_second": given.tokens_per_second,
+                "concurrency": given.concurrency,
+                "created": datetime.now(UTC).isoformat(timespec="seconds"),
+            }
+        )
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise KeysError(f"{str(first['loc'][0]).replace('_', '-')}: {first['msg']}") from None
+    with changed_keys(path) as keys:
+        if any(one.name == key.name for one in keys):
+            raise KeysError(f"{path} has a key {key.name!r}; revoke it first, or take another name")
+        keys.append(key)
+    print(f"The key {key.name!r}, shown this once; {path} holds its hash:", file=sys.stderr, flush=True)
+    print(secret)
+
+
+def _list(path: Path, given: argparse.Namespace) -> None:  # noqa: ARG001 - as the other verbs
+    for key in read_keys(path):
+        limits = {
+            "requests/s": key.requests_per_second,
+            "tokens/s": key.tokens_per_second,
+            "at once": key.concurrency,
+        }
+        said = [f"{value:g} {what}" for what, value in limits.items() if value]
+        print(key.name, ",".join(key.scopes), ",".join(key.corpora or ("*",)), ", ".join(said) or "-", key.created)
+
+
+def _revoke(path: Path, given: argparse.Namespace) -> None:
+    with changed_keys(path) as keys:
+        kept = [key for key in keys if key.name != given.name]
+        if len(kept) == len(keys):
+            raise KeysError(f"{path} has no key {given.name!r}")
+        keys[:] = kept
+
+
+def _parser() -> argparse.ArgumentParser:
+    variable = os.environ.get(VARIABLE)
+    file = argparse.ArgumentParser(add_help=False)
+    file.add_argument(
+        "--api-keys-file", type=Path, default=Path(variable) if variable else None, help=f"default: {VARIABLE}"
+    )
+    parser = argparse.ArgumentParser(prog="python -m serving keys", description="Manage the file of API keys.")
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    add = verbs.add_parser("add", parents=[file], help="make a key and print it, this once")
+    add.add_argument("name", help="what logs and errors call it")
+    add.add_argument("--scopes", default="read", help=f"of {','.join(get_args(Scope))}, with commas; default: read")
+    add.add_argument("--corpora", help="patterns of the corpora it may touch, with commas: 'docs-*,faq'; default: all")
+    add.add_argument("--requests-per-second", type=float, help="default: what the server gives every key")
+    add.add_argument("--tokens-per-second", type=float)
+    add.add_argument("--concurrency", type=int, help="requests at a time")
+    verbs.add_parser("list", parents=[file], help="names, scopes, corpora, limits; never the keys")
+    revoke = verbs.add_parser("revoke", parents=[file], help="a running server refuses it within a second")
+    revoke.add_argument("name")
+    return parser

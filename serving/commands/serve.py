@@ -1,0 +1,89 @@
+"""What `python -m serving` does: check, bind, load, announce, serve."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import sys
+from collections.abc import Sequence
+
+import uvloop
+
+from models.bundle import BundleError
+from serving import demo
+from serving.corpora.corpora import is_stale
+from serving.keys.keys import KeysError
+from serving.ports import EngineError, StoreError
+from serving.server import BindError, Server, bind
+from serving.service import Service
+from serving.settings import Settings, SettingsError, read_settings
+from serving.starting import opened_models, opened_service
+from serving.telemetry import logs
+from serving.telemetry.collector import TracingError
+
+log = logging.getLogger("serving")
+
+THINGS_TO_TRY = """\
+Isosphere is ready on {address}   (page: {address}/  API: {address}/docs)  Try:
+
+curl -s {address}/embed -H 'content-type: application/json' -d '{{"inputs": "A sentence to embed."}}'
+curl -s {address}/similarity -H 'content-type: application/json' -d \
+'{{"inputs": {{"source_sentence": "A cat sits outside.", "sentences": ["A feline is outdoors.", "Taxes rose."]}}}}'"""
+SEARCH_TO_TRY = """\
+curl -s {address}/corpora/{corpus}/search -H 'content-type: application/json' -d \
+'{{"query": "run a coroutine with a time limit", "k": 3}}'"""
+
+
+def serve(arguments: Sequence[str]) -> int:
+    """Serve until told to stop.
+
+    The exit status: 2, after one line, for a bad option, a bad bundle, bad keys or an address that can't be had.
+    """
+    try:
+        settings = read_settings(arguments)
+        logs.configure(settings.log_format)
+        models = opened_models(settings)
+        listening = bind(settings)
+        service = opened_service(settings, models, None if settings.no_demo else demo.prepare)
+        server = Server(service)
+    except (SettingsError, BundleError, EngineError, BindError, KeysError, StoreError, TracingError) as error:
+        print(f"serving: {error}", file=sys.stderr)
+        return 2
+    uvloop.run(_serve(server, service, listening, settings))
+    return 0
+
+
+async def _serve(server: Server, service: Service, listening: socket.socket, settings: Settings) -> None:
+    address = f"http://{_reachable(settings.host)}:{listening.getsockname()[1]}"
+    names = " and ".join(slot.name for slot in service.encoders.slots)
+    log.info("listening on %s, loading %s (engine %s)", address, names, settings.engine)
+    asyncio.get_running_loop().set_exception_handler(logs.loop_failed)
+    announcing = asyncio.create_task(_announce(service, address))
+    await server.serve(sockets=[listening])
+    announcing.cancel()
+    log.info("stopped")
+
+
+def _reachable(host: str) -> str:
+    """The host as a URL names it; this machine's own name for it where it means every address."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    return f"[{host}]" if ":" in host else host
+
+
+async def _announce(service: Service, address: str) -> None:
+    await service.loaded.wait()
+    if service.health.state != "ready":
+        return
+    print(THINGS_TO_TRY.format(address=address), flush=True)
+    names = []
+    for corpus, size in service.library.corpora.listing():
+        if is_stale(corpus, size, service.encoders.fingerprints):
+            log.warning(
+                "corpus %s was embedded by an encoder that is not served: it can't be searched by another", corpus.name
+            )
+        else:
+            names.append(corpus.name)
+    if names:
+        name = demo.NAME if demo.NAME in names else names[0]
+        print(SEARCH_TO_TRY.format(address=address, corpus=name), flush=True)

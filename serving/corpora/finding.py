@@ -1,0 +1,262 @@
+"""How a query becomes hits: by meaning, by words, or by both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from serving.corpora.fusion import Fusion, continued, fuse
+from serving.errors import TooLarge
+from serving.filters import Filter
+from serving.indexes.live import LiveIndex
+from serving.indexes.ranking import DECIMALS
+from serving.ports import Floats, Passage, Ranking, Span, Stemming, Store
+from serving.stores.words import MAX_MARKED, highlights
+
+Mode = Literal["dense", "lexical", "hybrid"]
+DEEP = 2048
+"""Hits beyond which a page is looked for exactly: approximate indexes are made for the first ones."""
+READ_TOGETHER = 1000
+"""Hits."""
+CANDIDATES = 1000
+"""Passages of each ranking that a hybrid search fuses, however few are asked for: pages must be of one ranking."""
+
+
+MARKED_TOGETHER = 1_000_000
+"""Characters in which one search highlights: two seconds, at the worst."""
+
+
+class Query(NamedTuple):
+    """What is looked for: words, a direction, or both."""
+
+    text: str | None
+    vector: Floats | None
+    """(D,), of any length but zero."""
+
+
+class Place(NamedTuple):
+    """Where a page of hits ended: the next one begins behind it."""
+
+    seen: int
+    """Hits on this page and those before it."""
+    score: float
+    key: int
+
+
+class Hit(NamedTuple):
+    """A passage found, with the scores that it was found by and, where asked for, its vector."""
+
+    passage: Passage
+    key: int
+    seen: int
+    """Hits up to this one, on its page and those before it."""
+    score: float
+    """Cosine of `dense`, BM25 of `lexical`, else the sum of fusion."""
+    dense: float | None = None
+    """Its cosine, of a hybrid search."""
+    lexical: float | None = None
+    """Its BM25, of a hybrid search that has it among the best by words."""
+    vector: Floats | None = None
+    highlights: Sequence[Span] = ()
+    """Where words of the query stand in `text`, where asked for."""
+
+    @property
+    def place(self) -> Place:
+        """Where a page ends whose last hit it is."""
+        return Place(self.seen, self.score, self.key)
+
+    @property
+    def text(self) -> str:
+        """Of the passage."""
+        text, span = self.passage.document.text, self.passage.span
+        return text if span is None else text[span.start : span.end]
+
+
+@dataclass(frozen=True)
+class Found:
+    """The answer to a search."""
+
+    hits: list[list[Hit]]
+    """Of each query, best first."""
+    index: str | None
+    """What found them by meaning, if anything did."""
+    truncated: int = 0
+    """Queries that were cut to the model's length."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """Which hits of a query to return, and how to look for them."""
+
+    k: int = 10
+    offset: int = 0
+    after: Place | None = None
+    """The page before ended there; then `offset` counts from it."""
+    mode: Mode = "dense"
+    fusion: Fusion = "rrf"
+    alpha: float = 0.5
+    exact: bool = False
+    where: Filter | None = None
+    min_score: float | None = None
+    with_vector: bool = False
+    highlight: bool = False
+    max_characters: int | None = None
+    """In the texts of all hits of one search: each is read whole."""
+
+
+class _Ranked(NamedTuple):
+    """A ranking, and the parts that its scores were made of, where there are two."""
+
+    ranking: Ranking
+    dense: dict[int, float]
+    lexical: dict[int, float]
+
+
+def find(store: Store, name: str, index: LiveIndex | None, queries: Sequence[Query], wanted: Wanted) -> list[list[Hit]]:
+    """The hits of each query in the corpus `name`, whose `index` is None as long as it never held a vector.
+
+    Raises:
+        TooLarge: their texts are more than `wanted.max_characters`.
+    """
+    if index is None:
+        return [[] for _ in queries]
+    search = _Search(store, name, index, wanted)
+    found: list[list[Hit]] = []
+    characters = 0
+    for together in _together(search.ranked(queries)):
+        for hits in search.hits(together):
+            found.append(hits)
+            characters += sum(len(hit.passage.document.text) for hit in hits)
+        if wanted.max_characters is not None and characters > wanted.max_characters:
+            raise TooLarge(f"the texts found are more than {wanted.max_characters} characters: ask for fewer hits")
+    if not wanted.highlight:
+        return found
+    looked_at = sum(min(len(hit.text), MAX_MARKED) for hits in found for hit in hits)
+    if looked_at > MARKED_TOGETHER:
+        raise TooLarge(
+            f"the texts found have {looked_at} characters to look at, more than {MARKED_TOGETHER}: ask for fewer hits",
+            field="highlight",
+        )
+    stemming = store.corpus(name).wanted_stemming
+    return [_highlighted(hits, query.text or "", stemming) for hits, query in zip(found, queries, strict=True)]
+
+
+def _highlighted(hits: Sequence[Hit], query: str, stemming: Stemming) -> list[Hit]:
+    marked = highlights([hit.text for hit in hits], query, stemming=stemming)
+    return [hit._replace(highlights=spans) for hit, spans in zip(hits, marked, strict=True)]
+
+
+def _together(rankings: Sequence[_Ranked]) -> Iterator[list[_Ranked]]:
+    """Rankings whose hits are read in one step."""
+    together: list[_Ranked] = []
+    hits = 0
+    for ranked in rankings:
+        together.append(ranked)
+        hits += len(ranked.ranking.keys)
+        if hits >= READ_TOGETHER:
+            yield together
+            together, hits = [], 0
+    if together:
+        yield together
+
+
+class _Search:
+    def __init__(self, store: Store, name: str, index: LiveIndex, wanted: Wanted) -> None:
+        self._store = store
+        self._name = name
+        self._index = index
+        self._wanted = wanted
+        dense = wanted.mode != "lexical"
+        self._allowed = store.matching(name, wanted.where) if wanted.where and dense else None
+
+    def ranked(self, queries: Sequence[Query]) -> list[_Ranked]:
+        """The page of each query; deeper, where writes since the page before moved what it begins behind."""
+        depth = self._wanted.k + self._wanted.offset + (self._wanted.after.seen if self._wanted.after else 0)
+        found = self._rankings(queries, depth)
+        return [self._page([query], ranked, depth) for query, ranked in zip(queries, found, strict=True)]
+
+    def hits(self, rankings: Sequence[_Ranked]) -> list[list[Hit]]:
+        keys = sorted({key for ranked in rankings for key in ranked.ranking.keys.tolist()})
+        passages = self._store.passages(self._name, keys)
+        vectors = self._vectors(keys) if self._wanted.with_vector else {}
+        return [self._hits(ranked, passages, vectors) for ranked in rankings]
+
+    def _hits(self, ranked: _Ranked, passages: dict[int, Passage], vectors: dict[int, Floats]) -> list[Hit]:
+        keys, scores = ranked.ranking
+        before = self._wanted.offset + (self._wanted.after.seen if self._wanted.after else 0)
+        return [
+            Hit(passage, key, seen, score, ranked.dense.get(key), ranked.lexical.get(key), vectors.get(key))
+            for seen, (key, score) in enumerate(zip(keys.tolist(), scores.tolist(), strict=True), start=before + 1)
+            if (passage := passages.get(key))
+        ]
+
+    def _page(self, query: Sequence[Query], ranked: _Ranked, depth: int) -> _Ranked:
+        wanted = self._wanted
+        while True:
+            keys, scores = ranked.ranking
+            whole = len(keys) < depth
+            if wanted.mode == "hybrid" and wanted.after:  # a write changes its scores: by rank
+                keys, scores = keys[wanted.after.seen :], scores[wanted.after.seen :]
+            elif wanted.after:
+                score = wanted.after.score
+                behind = (scores < score) | ((scores == score) & (keys > wanted.after.key))
+                keys, scores = keys[behind], scores[behind]
+            keys, scores = keys[wanted.offset :], scores[wanted.offset :]
+            if len(keys) >= wanted.k or whole:
+                keep = slice(0, wanted.k)
+                if wanted.min_score is not None:
+                    good = scores >= wanted.min_score
+                    keys, scores = keys[good], scores[good]
+                return ranked._replace(ranking=Ranking(keys[keep], scores[keep]))
+            depth *= 2
+            (ranked,) = self._rankings(query, depth)
+
+    def _rankings(self, queries: Sequence[Query], depth: int) -> list[_Ranked]:
+        mode = self._wanted.mode
+        if mode == "dense":
+            return [_Ranked(ranking, {}, {}) for ranking in self._dense(queries, depth)]
+        if mode == "lexical":
+            return [_Ranked(self._lexical(query, depth), {}, {}) for query in queries]
+        dense = self._dense(queries, CANDIDATES)
+        return [self._fused(query, ranking, depth) for query, ranking in zip(queries, dense, strict=True)]
+
+    def _fused(self, query: Query, dense: Ranking, depth: int) -> _Ranked:
+        """Every hit has its cosine, also one that only words found. Behind the best of both come all others."""
+        lexical = self._lexical(query, CANDIDATES)
+        ranking = fuse(dense, lexical, depth, self._wanted.fusion, self._wanted.alpha)
+        cosines = dict(zip(dense.keys.tolist(), dense.scores.tolist(), strict=True))
+        if len(ranking.keys) < depth and len(dense.keys) == CANDIDATES:
+            (others,) = self._index.search(_units([query]), depth, self._allowed, exact=True)
+            ranking = continued(ranking, others, depth)
+            cosines |= zip(others.keys.tolist(), others.scores.tolist(), strict=True)
+        missing = [key for key in ranking.keys.tolist() if key not in cosines]
+        unit = _units([query])[0]
+        for key, vector in self._vectors(missing).items():
+            cosines[key] = round(float(vector @ unit), DECIMALS)
+        return _Ranked(ranking, cosines, dict(zip(lexical.keys.tolist(), lexical.scores.tolist(), strict=True)))
+
+    def _dense(self, queries: Sequence[Query], depth: int) -> list[Ranking]:
+        exact = self._wanted.exact or depth > DEEP
+        return self._index.search(_units(queries), depth, self._allowed, exact=exact)
+
+    def _lexical(self, query: Query, depth: int) -> Ranking:
+        assert query.text is not None, "words are looked for only where the query has some"
+        return self._store.words(self._name, query.text, depth, self._wanted.where)
+
+    def _vectors(self, keys: Sequence[int]) -> dict[int, Floats]:
+        found: dict[int, Floats] = {}
+        for block, rows in self._store.vectors(self._name, keys) if keys else ():
+            found.update(zip(block.tolist(), rows, strict=True))
+        return found
+
+
+def _units(queries: Sequence[Query]) -> Floats:
+    """(Q, D)."""
+    given = np.array([query.vector for query in queries if query.vector is not None], dtype=np.float64)
+    lengths = np.sqrt(np.vecdot(given, given))[:, None]
+    lengths[lengths == 0] = 1
+    unit: Floats = (given / lengths).astype(np.float32)
+    return unit

@@ -1,0 +1,241 @@
+"""Corpora together with the encoders that embed their texts and queries."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, asynccontextmanager
+from dataclasses import replace
+from functools import partial
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+
+from models.tokenizer import Piece
+from serving.corpora.corpora import Corpora
+from serving.corpora.finding import Found, Query, Wanted
+from serving.corpora.lanes import Lanes
+from serving.embeddings import AS_THEY_ARE
+from serving.encoders.embedder import Embedder
+from serving.encoders.encoders import Encoders
+from serving.errors import Conflict
+from serving.ingest.chunking import cut
+from serving.ports import Chunking, Content, Document, Floats, Held, Span
+from serving.telemetry.metrics import Metrics
+from serving.telemetry.tracing import recorded
+
+T = TypeVar("T")
+SLICE_TEXTS, SLICE_CHARACTERS = 512, 250_000
+"""Of the passages embedded at a time."""
+
+
+class Added(NamedTuple):
+    """What became of an upload."""
+
+    truncated: int
+    """Passages that were cut to the model's length: stored whole, embedded in part."""
+    embedded: int
+    """Passages that were embedded; the rest were known."""
+
+
+class Library:
+    """Blocking work on corpora runs in their lanes, encoding in the queues of the encoders."""
+
+    def __init__(
+        self,
+        corpora: Corpora,
+        encoders: Encoders,
+        metrics: Metrics,
+        admitted: Callable[[], AbstractContextManager[None]],
+    ) -> None:
+        self.corpora = corpora
+        self.lanes = Lanes()
+        self._encoders = encoders
+        self._metrics = metrics
+        self._admitted = admitted
+
+    async def add(
+        self,
+        corpus: str,
+        documents: Sequence[Document],
+        chunking: Chunking | None = None,
+        *,
+        job: str | None = None,
+        stored: Callable[[], None] = lambda: None,
+        still: Callable[[], None] = lambda: None,
+    ) -> Added:
+        """Embed and store, all or none; on return they survive power loss and are found by every later search.
+
+        A text that the corpus holds already is not embedded again. Of a `job` only those are stored that nobody else
+        wrote or removed since it was accepted. `stored` is called when all is done, in whatever thread, also for a
+        caller who was cancelled too late to stop it. `still` is called before the commit, and may refuse it.
+        """
+        try:
+            return await self._add(corpus, documents, chunking, job=job, stored=stored, still=still)
+        except Conflict:  # if it has moved to another encoder in between
+            return await self._add(corpus, documents, chunking, job=job, stored=stored, still=still)
+
+    async def _add(
+        self,
+        corpus: str,
+        documents: Sequence[Document],
+        chunking: Chunking | None,
+        *,
+        job: str | None,
+        stored: Callable[[], None],
+        still: Callable[[], None],
+    ) -> Added:
+        async with self.encoder_of(corpus) as embedder:
+            if not documents:
+                return Added(0, 0)
+            fingerprint = embedder.manifest.fingerprint
+            texts = [document.text for document in documents]
+            known = await self.lanes.read(corpus, lambda: self.corpora.embedded(corpus, texts, chunking, fingerprint))
+            fresh = [i for i, held in enumerate(known) if held is None]
+            spans, vectors, truncated = await _embedded(embedder, texts, fresh, chunking)
+            if chunking is None:
+                truncated += await _cut_before(embedder, [texts[i] for i, one in enumerate(known) if one is not None])
+            held = dict(zip(fresh, map(Held, spans, vectors), strict=True))
+            content = _content(documents, [held.get(i) or one for i, one in enumerate(known)], chunking, embedder)
+
+            def put() -> None:
+                still()
+                self.corpora.put(corpus, replace(content, job=job))
+                stored()
+
+            await self.lanes.run(corpus, put)
+            return Added(truncated, sum(map(len, vectors)))
+
+    async def embedded(self, documents: Sequence[Document]) -> Content:
+        """Documents with their vectors, by the default encoder; usable while loading."""
+        with self._encoders.default.at_work.held() as embedder:
+            texts = [document.text for document in documents]
+            vectors, _ = await embed_passages(embedder, texts, lambda i: f"documents.{i}.text")
+            return Content(documents, vectors, embedder.manifest.fingerprint)
+
+    async def search(self, corpus: str, queries: Sequence[str] | Floats, wanted: Wanted) -> Found:
+        """The best passages for each query, given as text or as rows of a matrix.
+
+        Raises:
+            Conflict: the corpus was embedded by another bundle than the one that embeds the query.
+        """
+        if isinstance(queries, np.ndarray):
+            with self._admitted():
+                return await self._found(corpus, [Query(None, row) for row in queries], wanted)
+        if wanted.mode == "lexical":
+            with self._admitted():
+                return await self._found(corpus, [Query(text, None) for text in queries], wanted)
+        try:
+            return await self._searched(corpus, queries, wanted)
+        except Conflict:  # if it has moved to another encoder in between
+            return await self._searched(corpus, queries, wanted)
+
+    async def _searched(self, corpus: str, queries: Sequence[str], wanted: Wanted) -> Found:
+        async with self.encoder_of(corpus) as embedder:
+            made = await embedder.embed(queries, AS_THEY_ARE, "queries")
+            asked = [Query(text, row) for text, row in zip(queries, made.vectors, strict=True)]
+            found = await self._found(corpus, asked, wanted, made.manifest.fingerprint)
+            return replace(found, truncated=made.truncated)
+
+    async def on(self, work: Callable[[Corpora], T], of: str = "", leave: Callable[[], None] = lambda: None) -> T:
+        """Run blocking work on the corpora in a thread, once ready; `of` names the corpus if it is about one. `leave`
+        tells the work that its caller was cancelled, who waits for its end.
+        """
+        with self._admitted():
+            return await self.lanes.run(of, lambda: work(self.corpora), leave)
+
+    async def read(self, work: Callable[[Corpora], T], of: str = "") -> T:
+        """`on` of what changes nothing: a caller whose time is up goes at once."""
+        with self._admitted():
+            return await self.lanes.read(of, lambda: work(self.corpora))
+
+    @asynccontextmanager
+    async def encoder_of(self, corpus: str) -> AsyncIterator[Embedder]:
+        """Around a request: the encoder that embeds the texts of the corpus. All are held until it is known which."""
+        with self._admitted(), ExitStack() as holding:
+            served: dict[str, Embedder] = {}
+            for embedder in self._encoders.loaded:
+                served.setdefault(embedder.manifest.fingerprint, holding.enter_context(embedder.held()))
+            fingerprint = await self.lanes.read(corpus, lambda: self.corpora.encoder(corpus, list(served)))
+            with served[fingerprint].held() as embedder:
+                holding.close()
+                yield embedder
+
+    async def _found(self, corpus: str, queries: Sequence[Query], wanted: Wanted, made_by: str | None = None) -> Found:
+        with self._metrics.search(corpus), recorded("search"):
+            return await self.lanes.read(corpus, lambda: self.corpora.search(corpus, queries, wanted, made_by))
+
+    def close(self) -> None:
+        """Wait for what runs, then close the corpora."""
+        self.lanes.close()
+        self.corpora.close()
+
+
+async def embed_passages(embedder: Embedder, texts: Sequence[str], names: Callable[[int], str]) -> tuple[Floats, int]:
+    """(P, D) vectors of any number of passages, and how many were cut; an error calls the i-th text `names(i)`.
+
+    Only the first slice asks the key's rate, as a request does: were a later one refused, all would begin again.
+    """
+    vectors, truncated = [np.empty((0, embedder.manifest.dim), np.float32)], 0
+    for part, rows in enumerate(_slices(texts)):
+        at = partial(_behind, names, rows.start)
+        made = await embedder.embed(texts[rows], AS_THEY_ARE, "documents", at, part=part)
+        vectors.append(made.vectors)
+        truncated += made.truncated
+    return np.concatenate(vectors), truncated
+
+
+async def _cut_before(embedder: Embedder, texts: Sequence[str]) -> int:
+    """How many of the `texts` that a corpus knows were cut when they came first: nothing of it was kept."""
+    return sum([await embedder.cut(texts[part]) for part in _slices(texts)])
+
+
+def _behind(names: Callable[[int], str], first: int, i: int) -> str:
+    return names(first + i)
+
+
+async def _embedded(
+    embedder: Embedder, texts: Sequence[str], fresh: Sequence[int], chunking: Chunking | None
+) -> tuple[list[Sequence[Span] | None], list[Floats], int]:
+    """Of each of the `fresh` texts its spans and vectors; how many passages were cut to the model's length."""
+    spans: list[Sequence[Span] | None] = [None] * len(fresh)
+    if chunking:
+        cuts = await asyncio.to_thread(_cut, embedder, [texts[i] for i in fresh], chunking)
+        spans = [found if len(found) > 1 else None for found in cuts]
+    passages, owners = [], []
+    for i, found in zip(fresh, spans, strict=True):
+        parts = [texts[i]] if found is None else [texts[i][span.start : span.end] for span in found]
+        passages += parts
+        owners += [i] * len(parts)
+    vectors, truncated = await embed_passages(embedder, passages, lambda row: f"documents.{owners[row]}.text")
+    ends = np.cumsum([len(found) if found else 1 for found in spans])
+    return spans, np.split(vectors, ends[:-1]) if fresh else [], truncated
+
+
+def _cut(embedder: Embedder, texts: Sequence[str], chunking: Chunking) -> list[list[Span]]:
+    def pieces(some: Sequence[str]) -> list[list[Piece]]:
+        return embedder.engine.pieces(some, False)
+
+    return [spans for part in _slices(texts) for spans in cut(texts[part], chunking, pieces)]
+
+
+def _content(
+    documents: Sequence[Document], held: Sequence[Held | None], chunking: Chunking | None, embedder: Embedder
+) -> Content:
+    whole = [one for one in held if one is not None]
+    assert len(whole) == len(documents), "what was not known was embedded"
+    spans = [one.spans or [Span(0, len(document.text))] for one, document in zip(whole, documents, strict=True)]
+    vectors = np.concatenate([one.vectors for one in whole])
+    fingerprint = embedder.manifest.fingerprint
+    return Content(documents, vectors, fingerprint, spans if chunking else None, chunking)
+
+
+def _slices(texts: Sequence[str]) -> Iterator[slice]:
+    start = characters = 0
+    for i, text in enumerate(texts):
+        if i > start and (i - start == SLICE_TEXTS or characters + len(text) > SLICE_CHARACTERS):
+            yield slice(start, i)
+            start, characters = i, 0
+        characters += len(text)
+    if start < len(texts):
+        yield slice(start, len(texts))

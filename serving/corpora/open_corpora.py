@@ -1,0 +1,121 @@
+"""The corpora in use, by name: how they come, are replaced and go while others use them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from models.bundle import Manifest
+from serving.corpora.open_corpus import OpenCorpus
+from serving.corpora.opening import Indexes
+from serving.errors import Conflict, NotFound, Stopped
+from serving.ports import Blocks, Content, Corpus, IndexSize, Stop, Store, never
+
+
+class OpenCorpora:
+    """Those of a store, each with its index."""
+
+    def __init__(self, store: Store, indexes: Indexes) -> None:
+        self._store = store
+        self._indexes = indexes
+        self._open = {name: self._opened(name) for name in store.names()}
+        self._naming = threading.Lock()
+        """Around every change of `_open`."""
+
+    def named(self, name: str) -> OpenCorpus:
+        """That one.
+
+        Raises:
+            NotFound: there is none.
+        """
+        if corpus := self._open.get(name):
+            return corpus
+        raise NotFound(f"there is no corpus {name!r}")
+
+    @contextmanager
+    def locked(self, name: str) -> Iterator[OpenCorpus]:
+        """See `OpenCorpus.locked`."""
+        corpus = self.named(name)
+        with corpus.locked():
+            yield corpus
+
+    def index_sizes(self) -> dict[str, IndexSize]:
+        """Of every corpus, how large its index is; nothing is read from the store for it."""
+        open_now = {name: corpus.live for name, corpus in list(self._open.items())}
+        return {
+            name: IndexSize(0, 0) if live is None else IndexSize(len(live), live.nbytes)
+            for name, live in open_now.items()
+        }
+
+    def create(self, corpus: Corpus, encoder: Manifest | None = None, content: Content | None = None) -> bool:
+        """See `Corpora.create`."""
+        name = corpus.name
+        if encoder:
+            corpus = replace(corpus, fingerprint=encoder.fingerprint, dim=encoder.dim)
+        with self._naming:
+            created = self._store.create(corpus, content)
+            if created:
+                self._open[name] = self._opened(name)
+        return created
+
+    def drop(self, name: str) -> None:
+        """Remove a corpus and everything in it."""
+        corpus = self.named(name)
+        with corpus.copying, corpus.locked(), self._naming:
+            corpus.close(erase=True)  # first: no index may be left beside another corpus of that name
+            self._indexes.erase(name)
+            try:
+                self._store.drop(name)
+            finally:
+                if name not in self._store.names():
+                    corpus.close(gone=True)
+                    del self._open[name]
+
+    def adopt(self, name: str, file: Path, stop: Stop = never) -> None:
+        """Serve the copy of a corpus in `file`, in place of what was called so; see `Store.adopt`."""
+        self._store.adopt(name, file, partial(self._replaced, name, stop), stop)
+
+    def close(self) -> None:
+        """Let the indexes go."""
+        for corpus in self._open.values():
+            corpus.close()
+
+    @contextmanager
+    def _replaced(self, name: str, stop: Stop, vectors: Blocks) -> Iterator[None]:
+        """Around the step from one file to another, whose `vectors` are read before it: who writes or searches waits
+        for the step, and goes on with what is there then.
+
+        Raises:
+            Conflict, NotFound: it came, or went, at this very moment.
+        """
+        with self._indexes.reading(vectors) as beside, ExitStack() as held:
+            before = self._open.get(name)
+            if before:
+                held.enter_context(before.copying)
+                held.enter_context(before.locked())
+            held.enter_context(self._naming)
+            if stop():
+                raise Stopped(f"corpus {name!r} stays as it was")
+            if self._open.get(name) is not before:
+                raise Conflict(f"corpus {name!r} was created while it was being restored: restore it again")
+            if before:
+                before.close(erase=True)  # first: no index may be left beside another history
+                self._indexes.erase(name)
+            yield
+            if before:
+                before.damage = None
+            else:
+                self._open[name] = self._opened(name)
+            self._open[name].index(beside)
+
+    def _opened(self, name: str) -> OpenCorpus:
+        def target() -> float:
+            return self._store.corpus(name).wanted_recall
+
+        return OpenCorpus(
+            self._store, name, lambda corpus, beside: self._indexes.open(self._store, corpus, target, beside)
+        )

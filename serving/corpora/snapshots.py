@@ -1,0 +1,287 @@
+"""Snapshots: a corpus as it was at one moment, in one file: `tar` in `zstd`, all of it checked on the way back."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import logging
+import os
+import re
+import sys
+import tarfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, BinaryIO, cast
+
+import orjson
+
+from models.disk import fsync, make_folder, replacing
+from serving.corpora.corpora import Corpora
+from serving.corpora.snapshot_manifest import FORMAT, MANIFEST, read_manifest
+from serving.errors import Invalid, NotFound, TooLarge
+from serving.failpoints import reach
+from serving.jobs.progress import Progress
+from serving.ports import StoreError
+from serving.stores.failures import naming
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
+
+log = logging.getLogger(__name__)
+SUFFIX = ".tar.zst"
+CONTENT = "corpus.sqlite"
+MAX_MANIFEST = 65_536
+MAX_RATIO = 200
+"""A corpus packs to a third or so: vectors hardly, texts well. What is sent and packs better than this was made to."""
+ANY_RATIO = 1 << 30
+"""Bytes up to which it does not matter: one text a thousand times over packs as well as what was made to."""
+LEVEL = 3
+PIECE = 1 << 20
+_ID = re.compile(r"[0-9]{8}T[0-9]{6}Z-[0-9a-f]{8}\Z")
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What is known of one."""
+
+    id: str
+    corpus: str
+    created: float
+    """Seconds since the epoch."""
+    documents: int
+    passages: int
+    fingerprint: str | None
+    bytes: int
+    """Of the file."""
+
+
+class Snapshots:
+    """Those of every corpus, in a folder each. Blocking."""
+
+    def __init__(self, corpora: Corpora, folder: Path) -> None:
+        self._corpora = corpora
+        self._folder = folder
+
+    def create(self, name: str, progress: Progress) -> Snapshot:
+        """Write one of the corpus as it is now; others read and write it meanwhile. Each of its bytes is copied,
+        hashed and packed.
+
+        Raises:
+            InsufficientStorage, Unhealthy: the disk is full, or fails.
+        """
+        with self._beside(name) as copy:
+            _, about = self._corpora.corpus(name)
+            progress.expect(about.documents, 3 * about.bytes)
+            with progress.growing(copy):
+                corpus, size = self._corpora.copy(name, copy, progress.left)
+            length = copy.stat().st_size
+            progress.expect(size.documents, 3 * length)
+            digest, created = _digest(copy, progress), time.time()
+            stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(created))
+            file = copy.with_name(f"{stamp}-{digest[:8]}{SUFFIX}")
+            described = {
+                "format": FORMAT,
+                "corpus": name,
+                "created": created,
+                "documents": size.documents,
+                "passages": size.passages,
+                "fingerprint": corpus.fingerprint,
+                "content": {"bytes": length, "sha256": digest},
+            }
+            reach("snapshots.before-pack")
+            with replacing(file) as part:
+                _pack(part, orjson.dumps(described), copy, progress)
+            reach("snapshots.after-pack")
+            return _read(file)
+
+    def listing(self, name: str) -> list[Snapshot]:
+        """Those of a corpus that are whole, newest first; also of one that was dropped since.
+
+        Raises:
+            Unhealthy: the disk fails, here and in what follows.
+        """
+        found = []
+        with naming(self._folder / name):
+            for file in sorted((self._folder / name).glob(f"*{SUFFIX}"), reverse=True):
+                try:
+                    found += [_read(file)] if _ID.match(file.name.removesuffix(SUFFIX)) else []
+                except FileNotFoundError:  # deleted since
+                    continue
+                except Invalid as error:
+                    log.error("%s: %s", file, error)
+        return found
+
+    def path(self, name: str, id: str) -> Path:
+        """The file of one.
+
+        Raises:
+            NotFound: there is none.
+        """
+        with self._there(name, id) as file:
+            file.stat()
+            return file
+
+    def opened(self, name: str, id: str) -> BinaryIO:
+        """The bytes of one, whole even if it is deleted while they are read; `NotFound` as of `path`."""
+        with self._there(name, id) as file:
+            return file.open("rb")
+
+    def delete(self, name: str, id: str) -> None:
+        """Remove one; `NotFound` as of `path`."""
+        with self._there(name, id) as file:
+            file.unlink()
+            fsync(file.parent)
+
+    def restore(self, name: str, file: Path, progress: Progress) -> None:
+        """Serve what the snapshot in `file` holds under `name`; what was there serves until the new one is whole.
+        Each byte is unpacked, and then checked.
+
+        Raises:
+            Invalid: it is not a whole snapshot; nothing has changed.
+            TooLarge: it was sent, and unpacks to far more than a snapshot of its size would.
+            InsufficientStorage, Unhealthy: the disk is full, or fails.
+        """
+        most = sys.maxsize if self._folder in file.parents else max(ANY_RATIO, MAX_RATIO * file.stat().st_size)
+        with self._beside(name) as unpacked:
+            unpacked_bytes = _unpack(file, unpacked, most, progress)
+            reach("snapshots.before-restore")
+            try:
+                self._corpora.adopt(name, unpacked, progress.left)
+                progress.add(unpacked_bytes)
+            except StoreError as error:
+                said = str(error).replace(str(unpacked), CONTENT)
+                raise Invalid(said, field="snapshot") from error
+            reach("snapshots.after-restore")
+
+    @contextmanager
+    def _there(self, name: str, id: str) -> Iterator[Path]:
+        """The file of one, and `NotFound` where whoever uses it finds that it is gone."""
+        with naming(self._folder / name):
+            try:
+                if not _ID.match(id):
+                    raise FileNotFoundError
+                yield self._folder / name / f"{id}{SUFFIX}"
+            except FileNotFoundError:
+                raise NotFound(f"corpus {name!r} has no snapshot {id[:80]!r}") from None
+
+    @contextmanager
+    def _beside(self, name: str) -> Iterator[Path]:
+        """A name for a corpus on its way, in the folder of its snapshots."""
+        folder = self._folder / name
+        file = folder / f".{os.getpid()}-{time.monotonic_ns()}.sqlite"
+        with naming(folder):
+            make_folder(folder)
+            try:
+                yield file
+            finally:
+                file.unlink(missing_ok=True)
+
+    def sweep(self) -> None:
+        """Remove what a kill left half-way."""
+        for left in [*self._folder.glob("*/.*.sqlite*"), *self._folder.glob(f"*/*{SUFFIX}.part")]:
+            left.unlink(missing_ok=True)
+
+
+class _Counted:
+    """A file that is read while `progress` counts."""
+
+    def __init__(self, file: IO[bytes], progress: Progress) -> None:
+        self._file, self._progress = file, progress
+
+    def read(self, size: int) -> bytes:
+        piece = self._file.read(size)
+        self._progress.add(len(piece))
+        return piece
+
+
+def _digest(file: Path, progress: Progress) -> str:
+    digest = hashlib.sha256()
+    with file.open("rb") as opened:
+        counted = _Counted(opened, progress)
+        while piece := counted.read(PIECE):
+            digest.update(piece)
+    return digest.hexdigest()
+
+
+def _pack(to: Path, manifest: bytes, content: Path, progress: Progress) -> None:
+    with (
+        zstd.open(to, "wb", level=LEVEL) as packed,
+        tarfile.open(fileobj=packed, mode="w|", format=tarfile.GNU_FORMAT) as tar,
+        content.open("rb") as opened,
+    ):
+        tar.addfile(_member(MANIFEST, len(manifest)), io.BytesIO(manifest))
+        tar.addfile(_member(CONTENT, content.stat().st_size), cast("IO[bytes]", _Counted(opened, progress)))
+
+
+def _member(name: str, size: int) -> tarfile.TarInfo:
+    member = tarfile.TarInfo(name)
+    member.size, member.mode = size, 0o600
+    return member
+
+
+def _read(file: Path) -> Snapshot:
+    with _opened(file) as packed:
+        described = read_manifest(b"".join(_content(packed, MANIFEST, MAX_MANIFEST)))
+    described.pop("content")
+    return Snapshot(id=file.name.removesuffix(SUFFIX), bytes=file.stat().st_size, **described)
+
+
+def _unpack(file: Path, to: Path, most: int, progress: Progress) -> int:
+    """Two files of known names, as many bytes as the first of them says, with the hash that it says; how many."""
+    with _opened(file) as packed, to.open("wb") as out:
+        described = read_manifest(b"".join(_content(packed, MANIFEST, MAX_MANIFEST)))
+        expected = described["content"]
+        if expected["bytes"] > most:
+            raise TooLarge(f"unpacks to more than {MAX_RATIO} times its size", field="snapshot")
+        digest = hashlib.sha256()
+        progress.expect(described["documents"], 2 * expected["bytes"])
+        for piece in _content(packed, CONTENT, expected["bytes"]):
+            digest.update(piece)
+            progress.add(out.write(piece))
+        if digest.hexdigest() != expected["sha256"]:
+            raise Invalid("its content is not what its manifest says: damaged", field="snapshot")
+        rest = packed.read(PIECE)
+        if rest.strip(b"\0") or len(rest) == PIECE:
+            raise Invalid(f"holds more than {MANIFEST} and {CONTENT}", field="snapshot")
+        out.flush()
+        os.fsync(out.fileno())
+        return int(expected["bytes"])
+
+
+@contextmanager
+def _opened(file: Path) -> Iterator[IO[bytes]]:
+    try:
+        with zstd.open(file, "rb") as packed:
+            yield cast("IO[bytes]", packed)
+    except (tarfile.HeaderError, zstd.ZstdError, EOFError, UnicodeDecodeError) as error:
+        raise Invalid(f"no snapshot, or cut short: {error}", field="snapshot") from error
+
+
+def _content(packed: IO[bytes], name: str, most: int) -> Iterator[bytes]:
+    """The next file of the archive, piece by piece. Of `tarfile` it takes the reading of one header only: as a whole it
+    follows links, and long names and extensions of whatever size.
+    """
+    member = tarfile.TarInfo.frombuf(_exactly(packed, tarfile.BLOCKSIZE), "utf-8", "strict")
+    if member.name != name or member.type != tarfile.REGTYPE or not 0 <= member.size <= most:
+        raise Invalid(f"its next part must be the file {name} of up to {most} bytes", field="snapshot")
+    left = member.size
+    while left:
+        piece = _exactly(packed, min(left, PIECE))
+        left -= len(piece)
+        yield piece
+    _exactly(packed, -member.size % tarfile.BLOCKSIZE)
+
+
+def _exactly(packed: IO[bytes], size: int) -> bytes:
+    read = b""
+    while len(read) < size:
+        piece = packed.read(size - len(read))
+        if not piece:
+            raise EOFError("it is cut short")
+        read += piece
+    return read

@@ -1,0 +1,124 @@
+"""How much one key may ask for: requests and tokens a second, requests at a time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+from serving.context import holding
+from serving.errors import Overloaded
+from serving.keys.keys import Key
+
+Clock = Callable[[], int]
+"""Nanoseconds that never go back."""
+SECOND = 1_000_000_000
+RETRY_SECONDS = 1
+"""When a request of the key may have ended: a guess, where the rates know."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """None is no limit."""
+
+    requests_per_second: float | None = None
+    tokens_per_second: float | None = None
+    concurrency: int | None = None
+
+
+class Bucket:
+    """A token bucket that may be overdrawn: who owes nothing takes any amount, then waits until it is paid back.
+
+    So a request larger than a second's worth passes like any other. What is saved is one second's worth at most. The
+    state is one moment, as in the generic cell rate algorithm (ITU-T I.371), in whole nanoseconds: no rounding makes
+    a caller who waited as told wait again.
+    """
+
+    def __init__(self, rate: float, clock: Clock) -> None:
+        self._unit = SECOND / rate
+        self._saved = max(0, SECOND - int(self._unit))
+        self._clock = clock
+        self._paid = clock() - self._saved
+
+    def wait(self) -> int:
+        """Nanoseconds until something may be taken."""
+        return max(0, self._paid - self._clock())
+
+    def take(self, amount: int) -> None:
+        """Take it, however much it is."""
+        self._paid = max(self._paid, self._clock() - self._saved) + int(amount * self._unit)
+
+
+class Caller:
+    """A key at work: what it has taken of its limits, which are `defaults` where it has none of its own."""
+
+    def __init__(self, key: Key, defaults: Limits, clock: Clock = time.monotonic_ns) -> None:
+        self.key = key
+        self._concurrency = key.concurrency or defaults.concurrency
+        self._running = 0
+        requests = key.requests_per_second or defaults.requests_per_second
+        tokens = key.tokens_per_second or defaults.tokens_per_second
+        self._requests = (requests, Bucket(requests, clock)) if requests else None
+        self._tokens = (tokens, Bucket(tokens, clock)) if tokens else None
+
+    @contextmanager
+    def admitted(self) -> Iterator[None]:
+        """Around a request: its tokens are charged to this key until it ends.
+
+        Raises:
+            Overloaded: too many at once, or too soon after the last ones.
+        """
+        if self._concurrency and self._running >= self._concurrency:
+            raise Overloaded(
+                f"{self._running} requests of the key {self.key.name!r} are running, its limit is {self._concurrency}",
+                retry_after=RETRY_SECONDS,
+            )
+        self._take(self._requests, 1, "requests")
+        self._running += 1
+        try:
+            with paid_by(self):
+                yield
+        finally:
+            self._running -= 1
+
+    def charge(self, tokens: int, *, begun: bool = False) -> None:
+        """Take tokens from the key's rate; for more of what has `begun` it owes, however much it owes already.
+
+        Raises:
+            Overloaded: it still owes for others; nothing is taken.
+        """
+        self._take(self._tokens, tokens, "tokens", begun=begun)
+
+    def _take(self, limit: tuple[float, Bucket] | None, amount: int, what: str, *, begun: bool = False) -> None:
+        if limit:
+            rate, bucket = limit
+            if not begun and (wait := bucket.wait()):
+                raise Overloaded(
+                    f"the key {self.key.name!r} has used up its {rate:g} {what} a second", retry_after=wait / SECOND
+                )
+            bucket.take(amount)
+
+
+_CALLER: ContextVar[Caller | None] = ContextVar("caller", default=None)
+
+
+def payer() -> Caller | None:
+    """Whose request is being answered."""
+    return _CALLER.get()
+
+
+def paid_by(caller: Caller | None) -> AbstractContextManager[None]:
+    """Around work for a request that may have been answered."""
+    return holding(_CALLER, caller)
+
+
+def charge(tokens: int, *, begun: bool = False) -> None:
+    """Charge tokens to the key of the request that is being answered; without one (no keys, a warm-up) nobody pays.
+
+    Raises:
+        Overloaded: see `Caller.charge`.
+    """
+    if caller := _CALLER.get():
+        caller.charge(tokens, begun=begun)

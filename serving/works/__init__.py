@@ -1,0 +1,1 @@
+"""What the kinds of jobs do."""

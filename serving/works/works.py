@@ -1,0 +1,78 @@
+"""What jobs do, by kind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from serving.corpora.library import Library
+from serving.corpora.snapshots import Snapshots
+from serving.encoders.encoders import Encoders
+from serving.errors import Invalid, TooLarge
+from serving.jobs import Running, Work
+from serving.jobs.acceptance import RESTORE, UPLOAD, Acceptance
+from serving.jobs.progress import told
+from serving.settings import Settings
+from serving.works.ingestion import ingest
+from serving.works.patience import patiently
+from serving.works.reembedding import reembed
+
+CHANGE_NOTHING = ("snapshot",)
+"""Kinds that run beside other jobs of their corpus."""
+
+
+@dataclass(frozen=True)
+class Works:
+    """What a server's jobs are done with, and every kind of them."""
+
+    settings: Settings
+    encoders: Encoders
+    library: Library
+    snapshots: Snapshots
+    acceptance: Acceptance
+
+    def by_kind(self) -> Mapping[str, Work]:
+        """A kind's work, to which a job is given."""
+        return {
+            UPLOAD: self._upload,
+            "reembed": partial(reembed, self.library, self.encoders),
+            "snapshot": self._snapshot,
+            RESTORE: self._restore,
+        }
+
+    async def _upload(self, job: Running) -> dict[str, Any]:
+        """Its corpus may not have known of it: not opened at the start, or damaged and restored since."""
+        await patiently(lambda: self.library.on(lambda _: self.acceptance.accept(job.job), of=job.corpus))
+        return await ingest(self.library, self.settings, job)
+
+    async def _snapshot(self, job: Running) -> dict[str, Any]:
+        async with told(job) as progress:
+            made = await self.library.on(
+                lambda _: self.snapshots.create(job.corpus, progress), of=job.corpus, leave=progress.leave
+            )
+        return asdict(made)
+
+    async def _restore(self, job: Running) -> dict[str, Any]:
+        """From what was uploaded, or from one of the server's own snapshots."""
+        name = job.corpus
+        file = job.spool or self.snapshots.path(job.options["of"], job.options["snapshot"])
+        with nullcontext() if job.spool else _naming(file):
+            async with told(job) as progress:
+                await self.library.on(
+                    lambda _: self.snapshots.restore(name, file, progress), of=name, leave=progress.leave
+                )
+        corpus, size = await self.library.on(lambda corpora: corpora.corpus(name), of=name)
+        return {"documents": size.documents, "passages": size.passages, "fingerprint": corpus.fingerprint}
+
+
+@contextmanager
+def _naming(snapshot: Path) -> Iterator[None]:
+    """What is wrong with one of the server's own is said with its name."""
+    try:
+        yield
+    except (Invalid, TooLarge) as error:
+        raise type(error)(f"{snapshot.name}: {error.message.removeprefix('snapshot: ')}", field="snapshot") from error

@@ -1,0 +1,207 @@
+"""Store and index move together: under concurrent writers a search sees every write that returned before it."""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from itertools import count
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from serving.corpora.corpora import Corpora
+from serving.corpora.finding import Hit, Query, Wanted
+from serving.corpora.opening import Indexes
+from serving.errors import NotFound
+from serving.filters import compile_filter
+from serving.indexes.live import LiveIndex
+from serving.ports import Content, Document, Floats, Keys, Ranking, Size, Store
+from serving.stores import STORES, reading
+from serving.stores.memory import MemoryStore
+from tests.conftest import PATIENCE
+
+DIM = 16
+
+
+def vector(seed: int) -> Floats:
+    drawn = np.random.default_rng(seed).standard_normal((1, DIM)).astype(np.float32)
+    unit: Floats = drawn / np.linalg.norm(drawn)
+    return unit
+
+
+def content(name: str, seed: int) -> Content:
+    return Content([Document(name, f"text {seed}", {"seed": seed})], vector(seed), "f")
+
+
+def opened(store: Store, folder: Path) -> Corpora:
+    return Corpora(store, Indexes(folder / "indexes"))
+
+
+def find(corpora: Corpora, name: str, vector: Floats, wanted: Wanted) -> list[Hit]:
+    (hits,) = corpora.search(name, [Query(None, row) for row in vector], wanted).hits
+    return hits
+
+
+def test_of_two_first_uploads_none_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other one is committed while this one looks what embeds the corpus."""
+
+    def written_first(reader: sqlite3.Connection) -> Size:
+        corpora.put("c", content("other", 1))
+        return size(reader)
+
+    corpora = opened(MemoryStore(), tmp_path)
+    corpora.create("c")
+    size = reading.size
+    monkeypatch.setattr(reading, "size", written_first)
+    assert corpora.encoder("c", ["g", "f"]) == "g", "as if nothing were there yet"
+    monkeypatch.undo()
+    assert corpora.encoder("c", ["g", "f"]) == "f"
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_concurrent_writers(tmp_path: Path, store: str) -> None:
+    kept = STORES[store](tmp_path)
+    corpora = opened(kept, tmp_path)
+    corpora.create("c")
+
+    def write(worker: int) -> None:
+        rng = random.Random(worker)
+        for step in range(15):
+            seed = 1000 * worker + step
+            corpora.put("c", content(f"shared {rng.randrange(5)}", seed + 500))
+            corpora.put("c", content(f"own {worker} {step % 4}", seed))
+            found = find(corpora, "c", vector(seed), Wanted(k=1))
+            assert found[0].text == f"text {seed}"
+            assert found[0].score == pytest.approx(1, abs=1e-5)
+            if step % 5 == 4:
+                corpora.delete("c", f"own {worker} {step % 4}")
+                found = find(corpora, "c", vector(seed), Wanted(k=1))
+                assert found[0].text != f"text {seed}"
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(write, range(1, 5)))
+    live = find(corpora, "c", vector(0), Wanted(k=100, with_vector=True))
+    rebuilt = find(opened(kept, tmp_path / "again"), "c", vector(0), Wanted(k=100, with_vector=True))
+    assert [(hit.passage, hit.score) for hit in live] == [(hit.passage, hit.score) for hit in rebuilt]
+    for hit in live:
+        assert hit.vector is not None
+        assert np.array_equal(hit.vector, vector(hit.passage.document.metadata["seed"])[0])
+    assert corpora.delete_where("c", compile_filter({"seed": {"$gte": 0}})) == len(live)
+    assert find(corpora, "c", vector(0), Wanted()) == []
+    corpora.close()
+
+
+def test_a_missing_corpus(tmp_path: Path) -> None:
+    corpora = opened(STORES["memory"](tmp_path), tmp_path)
+    with pytest.raises(NotFound):
+        find(corpora, "nope", vector(0), Wanted())
+    corpora.create("c")
+    corpora.drop("c")
+    assert corpora.index_sizes() == {}
+    corpora.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("store", STORES)
+def test_corpora_come_and_go_while_others_use_them(tmp_path: Path, store: str) -> None:
+    """Every answer is right or `NotFound`: nothing is read from, or written to, a file that is going."""
+    corpora = opened(STORES[store](tmp_path), tmp_path)
+    corpora.create("stays", content=content("a", 1))
+    done = threading.Event()
+
+    def come_and_go() -> None:
+        for seed in range(100):
+            assert corpora.create("goes", content=content("first", seed))
+            corpora.drop("goes")
+
+    def upload(seed: int) -> None:
+        corpora.put("goes", content(f"{seed % 7}", seed))
+
+    def look(seed: int) -> None:
+        found = {corpus.name for corpus, _ in corpora.listing()}
+        assert found in ({"stays"}, {"stays", "goes"})
+
+    def search(seed: int) -> None:
+        for hit in find(corpora, "goes", vector(seed), Wanted(k=5, with_vector=True)):
+            assert hit.vector is not None
+
+    steps: list[Callable[[int], object]] = [
+        upload,
+        look,
+        look,
+        search,
+        search,
+        lambda _: corpora.page("goes", 0, 5),
+        lambda _: corpora.encoder("goes", ["f"]),
+        lambda _: corpora.document("goes", "3"),
+        lambda _: corpora.delete_where("goes", compile_filter({"seed": {"$gte": 50}})),
+    ]
+
+    def repeat(step: Callable[[int], object]) -> None:
+        for seed in count():
+            with suppress(NotFound):
+                step(seed)
+            if done.wait(0.001):
+                return
+
+    with ThreadPoolExecutor(1 + len(steps)) as pool:
+        changing = pool.submit(come_and_go)
+        changing.add_done_callback(lambda _: done.set())
+        list(pool.map(repeat, steps))
+        changing.result()
+    assert corpora.document("stays", "a").text == "text 1"
+    corpora.close()
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_a_document_that_is_being_replaced_is_always_found(tmp_path: Path, store: str) -> None:
+    corpora = opened(STORES[store](tmp_path), tmp_path)
+    corpora.create("c", content=content("a", 1))
+    everything, replaced = Wanted(where=compile_filter({"seed": {"$gte": 0}})), threading.Event()
+
+    def replace() -> None:
+        for _ in range(100):
+            corpora.put("c", content("a", 1))
+        replaced.set()
+
+    with ThreadPoolExecutor(1) as pool:
+        replacing = pool.submit(replace)
+        while not replaced.is_set():
+            for wanted in (everything, Wanted()):
+                assert [hit.passage.document.id for hit in find(corpora, "c", vector(1), wanted)] == ["a"]
+            assert corpora.document("c", "a").text == "text 1"
+        replacing.result()
+    corpora.close()
+
+
+def test_others_do_not_wait_for_a_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While one search computes, its own corpus is written, read and searched; and it answers as of after that."""
+    corpora = opened(STORES["sqlite"](tmp_path), tmp_path)
+    corpora.create("c", content=content("a", 1))
+    started, finish, compute = threading.Event(), threading.Event(), LiveIndex.search
+
+    def slow(
+        self: LiveIndex, queries: Floats, k: int, allowed: Keys | None = None, *, exact: bool = False
+    ) -> list[Ranking]:
+        found = compute(self, queries, k, allowed, exact=exact)
+        if not started.is_set():
+            started.set()
+            assert finish.wait(PATIENCE)
+        return found
+
+    monkeypatch.setattr(LiveIndex, "search", slow)
+    with ThreadPoolExecutor(1) as pool:
+        busy = pool.submit(find, corpora, "c", vector(1), Wanted())
+        assert started.wait(PATIENCE)
+        corpora.put("c", content("b", 2))
+        corpora.delete("c", "a")
+        assert [hit.passage.document.id for hit in find(corpora, "c", vector(2), Wanted())] == ["b"]
+        assert corpora.listing()[0][1].documents == 1
+        finish.set()
+        assert [hit.passage.document.id for hit in busy.result()] == ["b"]
+    corpora.close()

@@ -1,0 +1,125 @@
+"""A busy corpus keeps only itself waiting; a caller who left makes room no sooner than the thread does."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any
+
+import pytest
+
+from serving.corpora.lanes import LANE, THREADS, Lanes
+from serving.errors import Conflict
+from serving.jobs.threads import in_thread
+from tests.conftest import PATIENCE
+
+
+def with_lanes(work: Callable[[Lanes], Coroutine[Any, Any, None]]) -> None:
+    async def main() -> None:
+        lanes = Lanes()
+        try:
+            async with asyncio.timeout(PATIENCE):
+                await work(lanes)
+        finally:
+            lanes.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("leave", [False, True])
+def test_one_name_never_takes_all_threads(leave: bool) -> None:
+    finish, started = threading.Event(), list[int]()
+
+    def busy(i: int) -> int:
+        started.append(i)
+        assert finish.wait(PATIENCE)
+        return i
+
+    async def work(lanes: Lanes) -> None:
+        calls = [asyncio.create_task(lanes.run("busy", partial(busy, i))) for i in range(2 * THREADS)]
+        while len(started) < LANE:
+            await asyncio.sleep(0)
+        if leave:
+            for call in calls:
+                call.cancel()
+        assert await lanes.run("other", lambda: "served") == "served"
+        assert len(started) == LANE
+        finish.set()
+        answers = await asyncio.gather(*calls, return_exceptions=True)
+        if leave:
+            assert all(isinstance(answer, asyncio.CancelledError) for answer in answers)
+            assert len(started) == LANE, "work that nobody waits for was begun"
+        else:
+            assert answers == list(range(2 * THREADS))
+            assert not lanes._lanes, "a lane outlived its work"
+
+    with_lanes(work)
+
+
+def test_whose_caller_has_gone_a_read_keeps_its_lane_and_not_the_caller() -> None:
+    finish, started = threading.Event(), list[int]()
+
+    def slow(i: int) -> None:
+        started.append(i)
+        assert finish.wait(PATIENCE)
+
+    async def work(lanes: Lanes) -> None:
+        readers = [asyncio.create_task(lanes.read("busy", partial(slow, i))) for i in range(LANE + 2)]
+        while len(started) < LANE:
+            await asyncio.sleep(0)
+        for reader in readers:
+            reader.cancel()
+        answers = await asyncio.gather(*readers, return_exceptions=True)
+        assert all(isinstance(answer, asyncio.CancelledError) for answer in answers)
+        waiting = asyncio.create_task(lanes.read("busy", lambda: "served"))
+        assert await lanes.run("other", lambda: "served") == "served"
+        gc.collect()
+        assert len(started) == LANE and not waiting.done(), "threads are at work for the lane"
+        finish.set()
+        assert await waiting == "served"
+        assert len(started) == LANE, "work that nobody waits for was begun"
+        while lanes._left:
+            await asyncio.sleep(0)
+
+    with_lanes(work)
+
+
+@pytest.mark.parametrize(
+    ("error", "says"), [(Conflict("it came meanwhile"), ""), (ZeroDivisionError("a bug"), "ZeroDivisionError: a bug")]
+)
+@pytest.mark.parametrize("way", ["lanes", "whole"])
+def test_what_a_cancelled_caller_would_have_been_told_is_told_nobody_and_a_bug_the_log(
+    caplog: pytest.LogCaptureFixture, way: str, error: Exception, says: str
+) -> None:
+    begun, finish = threading.Event(), threading.Event()
+
+    def fail() -> None:
+        begun.set()
+        assert finish.wait(PATIENCE)
+        raise type(error)(*error.args)
+
+    async def work(lanes: Lanes) -> None:
+        caller = asyncio.create_task(lanes.run("a", fail) if way == "lanes" else in_thread(fail))
+        assert await asyncio.to_thread(begun.wait, PATIENCE)
+        caller.cancel()
+        await asyncio.sleep(0)
+        finish.set()
+        with pytest.raises(asyncio.CancelledError):
+            await caller
+
+    with_lanes(work)
+    gc.collect(1)
+    assert says in caplog.text
+    assert "never retrieved" not in caplog.text
+    assert bool(says) == bool(caplog.text)
+
+
+def test_an_error_reaches_its_caller() -> None:
+    async def work(lanes: Lanes) -> None:
+        with pytest.raises(ZeroDivisionError):
+            await lanes.run("a", lambda: 1 / 0)
+
+    with_lanes(work)

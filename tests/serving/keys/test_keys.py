@@ -1,0 +1,270 @@
+"""The file of keys, the command that writes it, and the ring that reads it again."""
+
+from __future__ import annotations
+
+import errno
+import json
+import stat
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from serving.commands.keys import keys
+from serving.errors import Overloaded
+from serving.keys.keyring import LOOK_AGAIN, Keyring
+from serving.keys.keys import Key, KeysError, changed_keys, digest, new_secret, read_keys
+from serving.keys.limits import Limits
+from serving.settings import SettingsError, read_settings
+from tests.serving.conftest import ROOT
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "keys.json"
+
+
+def add(file: Path, capsys: pytest.CaptureFixture[str], name: str, *options: str) -> str:
+    assert keys(["add", name, "--api-keys-file", str(file), *options]) == 0
+    return capsys.readouterr().out.strip()
+
+
+def test_a_key_is_shown_once_and_only_its_hash_is_kept(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    secret = add(file, capsys, "search", "--scopes", "read,write", "--corpora", "docs-*,faq", "--concurrency", "4")
+    assert len(secret) >= 43, "256 bits"
+    assert secret not in file.read_text()
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    (key,) = read_keys(file)
+    assert (key.sha256, key.scopes, key.corpora) == (digest(secret), ("read", "write"), ("docs-*", "faq"))
+    assert keys(["list", "--api-keys-file", str(file)]) == 0
+    listed = capsys.readouterr().out
+    assert "search read,write docs-*,faq 4 at once" in listed
+    assert secret not in listed and key.sha256 not in listed
+
+
+def test_blanks_around_a_pattern_are_none_of_it(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    add(file, capsys, "search", "--corpora", " docs-*, faq ")
+    (key,) = read_keys(file)
+    assert key.corpora == ("docs-*", "faq")
+    assert key.sees("faq")
+
+
+def test_secrets_differ() -> None:
+    assert len({new_secret() for _ in range(100)}) == 100
+
+
+def test_revoked_is_gone_and_others_stay(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    add(file, capsys, "a")
+    add(file, capsys, "b")
+    assert keys(["revoke", "a", "--api-keys-file", str(file)]) == 0
+    assert [key.name for key in read_keys(file)] == ["b"]
+    assert list(file.parent.iterdir()) == [file], "nothing is left behind"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["add", "a"], "has a key 'a'"),
+        (["add", "b", "--scopes", "root"], "scopes: "),
+        (["add", "b", "--concurrency", "0"], "concurrency: "),
+        (["add", "b", "--tokens-per-second", "nan"], "tokens-per-second: "),
+        (["add", "../b"], "name: "),
+        (["add", "b", "--corpora", ""], "corpora: "),
+        (["add", "b", "--corpora", "docs-*, ,faq"], "corpora: "),
+        (["revoke", "b"], "no key 'b'"),
+    ],
+)
+def test_what_is_refused_leaves_the_file_alone(
+    file: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], says: str
+) -> None:
+    add(file, capsys, "a")
+    before = file.read_bytes()
+    assert keys([*arguments, "--api-keys-file", str(file)]) == 2
+    refused = capsys.readouterr()
+    assert says in refused.err and refused.err.count("\n") == 1 and refused.out == ""
+    assert file.read_bytes() == before
+
+
+def test_the_file_must_be_named(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ISOSPHERE_API_KEYS_FILE", raising=False)
+    assert keys(["list"]) == 2
+    assert "ISOSPHERE_API_KEYS_FILE" in capsys.readouterr().err
+
+
+def test_the_command_is_there(file: Path) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-m", "serving", "keys", "add", "a"],
+        cwd=ROOT,
+        env={"ISOSPHERE_API_KEYS_FILE": str(file)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert [key.sha256 for key in read_keys(file)] == [digest(ran.stdout.strip())]
+
+
+def test_writers_at_once_lose_nothing(file: Path) -> None:
+    def one(i: int) -> None:
+        with changed_keys(file) as kept:
+            kept.append(Key(name=f"key-{i}", sha256=digest(str(i)), scopes=("read",)))
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(one, range(40)))
+    assert {key.name for key in read_keys(file)} == {f"key-{i}" for i in range(40)}
+
+
+def test_a_failed_change_changes_nothing(file: Path) -> None:
+    with changed_keys(file) as kept:
+        kept.append(Key(name="a", sha256=digest("a"), scopes=("read",)))
+    with pytest.raises(RuntimeError), changed_keys(file) as kept:
+        kept.clear()
+        raise RuntimeError
+    assert [key.name for key in read_keys(file)] == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("", "the file: "),
+        ("[]", "the file: "),
+        ('{"format": 2, "keys": []}', "format: "),
+        ('{"format": 1, "keys": [{"name": "a", "sha256": "00", "scopes": ["read"]}]}', "keys.0.sha256: "),
+        ('{"format": 1, "keys": [{"name": "a", "sha256": "%s", "scopes": []}]}' % ("0" * 64), "keys.0.scopes: "),
+        ('{"format": 1, "keys": [{"name": "a", "sha256": "%s", "scope": "read"}]}' % ("0" * 64), "keys.0.scope"),
+    ],
+)
+def test_a_bad_file_is_named_with_the_field(file: Path, content: str, says: str) -> None:
+    file.write_text(content)
+    with pytest.raises(KeysError) as refused:
+        read_keys(file)
+    assert str(refused.value).startswith(f"{file}: {says}")
+
+
+def test_a_name_is_given_once(file: Path) -> None:
+    key = {"name": "a", "sha256": "0" * 64, "scopes": ["read"]}
+    file.write_text(json.dumps({"format": 1, "keys": [key, key | {"sha256": "1" * 64}]}))
+    with pytest.raises(KeysError, match="two keys are called 'a'"):
+        read_keys(file)
+
+
+def test_a_hash_is_given_once(file: Path) -> None:
+    """Or the scopes of one entry would be had by whoever was given the other."""
+    key = {"name": "a", "sha256": "0" * 64, "scopes": ["read"]}
+    file.write_text(json.dumps({"format": 1, "keys": [key, key | {"name": "b", "scopes": ["admin"]}]}))
+    with pytest.raises(KeysError, match="'a' and 'b' are the same key"):
+        read_keys(file)
+
+
+@pytest.mark.parametrize("rate", ["requests_per_second", "tokens_per_second"])
+@pytest.mark.parametrize("value", [0, -1, 1e-320, 9e-7])
+def test_a_rate_that_no_clock_can_count_is_refused(file: Path, rate: str, value: float) -> None:
+    key = {"name": "a", "sha256": "0" * 64, "scopes": ["read"], rate: value}
+    file.write_text(json.dumps({"format": 1, "keys": [key]}))
+    with pytest.raises(KeysError, match=f"keys.0.{rate}: "):
+        read_keys(file)
+    with pytest.raises(SettingsError, match="greater than or equal"):
+        read_settings([f"--key-{rate.replace('_', '-')}", str(value)])
+
+
+def test_the_smallest_rate_works(file: Path) -> None:
+    write(file, "a", requests_per_second=1e-6, tokens_per_second=1e-6)
+    caller = Keyring(file, Limits()).find("a")
+    assert caller
+    with caller.admitted():
+        caller.charge(300_000)
+    with pytest.raises(Overloaded, match="1e-06 requests a second"), caller.admitted():
+        pass
+
+
+def test_the_owner_stays_when_another_user_changes_the_file(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Root revokes a key: the server's user has to be able to read what is left."""
+    write(file, "a", "b")
+    owner, given = file.stat(), list[tuple[int, int]]()
+    monkeypatch.setattr("serving.keys.keys.os.fchown", lambda _, user, group: given.append((user, group)))
+    write(file, "a", "b")
+    assert given == [], "who owns it need not be allowed to give anything away"
+    monkeypatch.setattr("serving.keys.keys.os.geteuid", lambda: owner.st_uid + 1)
+    write(file, "a")
+    assert given == [(owner.st_uid, owner.st_gid)]
+    assert [key.name for key in read_keys(file)] == ["a"]
+
+
+@pytest.mark.parametrize("step", ["fsync", "fchown", "replace"])
+def test_a_failed_write_leaves_the_file_and_nothing_else(
+    file: Path, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(file, "a")
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("serving.keys.keys.os.geteuid", lambda: file.stat().st_uid + (step == "fchown"))
+    monkeypatch.setattr(f"serving.keys.keys.{'Path' if step == 'replace' else 'os'}.{step}", full)
+    with pytest.raises(KeysError, match="No space left"):
+        write(file, "b")
+    assert list(file.parent.iterdir()) == [file]
+    assert [key.name for key in read_keys(file)] == ["a"]
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0
+
+    def __call__(self) -> int:
+        return self.now
+
+
+def write(file: Path, *secrets: str, **limits: Any) -> None:
+    with changed_keys(file) as kept:
+        kept[:] = [Key(name=one, sha256=digest(one), scopes=("read",), **limits) for one in secrets]
+
+
+def test_the_ring_reads_the_file_again_when_it_changed(file: Path) -> None:
+    clock = Clock()
+    write(file, "old")
+    ring = Keyring(file, Limits(), clock)
+    assert ring.find("old") and not ring.find("new") and not ring.find("")
+    write(file, "new")
+    clock.now += LOOK_AGAIN - 1
+    assert ring.find("old"), "it does not look at the disk for every request"
+    clock.now += 1
+    assert ring.find("new") and not ring.find("old")
+
+
+@pytest.mark.parametrize("broken", ["", "gone"])
+def test_a_file_that_broke_leaves_the_keys_and_is_logged(
+    file: Path, broken: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = Clock()
+    write(file, "a")
+    ring = Keyring(file, Limits(), clock)
+    if broken == "gone":
+        file.unlink()
+    else:
+        file.write_text(broken)
+    for _ in range(3):
+        clock.now += LOOK_AGAIN
+        assert ring.find("a") and not ring.find("b")
+    assert [record.getMessage().startswith("the keys stay as they were: ") for record in caplog.records] == [True]
+    file.unlink(missing_ok=True)
+    write(file, "b")
+    clock.now += LOOK_AGAIN
+    assert ring.find("b") and not ring.find("a")
+
+
+def test_a_ring_needs_its_file(file: Path) -> None:
+    with pytest.raises(KeysError, match="No such file"):
+        Keyring(file, Limits())
+
+
+def test_a_key_that_did_not_change_keeps_what_it_took(file: Path) -> None:
+    clock = Clock()
+    write(file, "a", concurrency=1)
+    ring = Keyring(file, Limits(), clock)
+    caller = ring.find("a")
+    write(file, "a", "b", concurrency=1)
+    clock.now += LOOK_AGAIN
+    assert ring.find("a") is caller
