@@ -24,13 +24,13 @@ from torch import Tensor
 from benchmarks.__main__ import RESULTS, surroundings
 from models.encoder import Encoder
 from models.transform import Affine
-from training.corpus import CorpusError, open_corpus
+from training.corpus.corpus import CorpusError, open_corpus
 from training.evaluation import beir, retrieval
 from training.evaluation.beir import Collection
 from training.evaluation.bootstrap import resample_means
 from training.evaluation.pairs import DataError
 from training.evaluation.vectors import Encode, remembered
-from training.hardware import autocast_dtype
+from training.machine.hardware import autocast_dtype
 from training.postprocess.whitening import Moments, whitening_matrix
 from training.views import autocast
 

@@ -24,7 +24,7 @@ from benchmarks.processes import Machine, cpu_seconds, memory_mb
 from models import bundle
 from models.encoder import Encoder
 from models.tokenizer import Tokenizer
-from training.hardware import autocast_dtype
+from training.machine.hardware import autocast_dtype
 from training.speed import Work, matmul_peak
 
 MINUTES = 14.0

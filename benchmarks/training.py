@@ -21,12 +21,12 @@ from benchmarks.interleave import interleaved, rates
 from models.encoder import Encoder
 from models.sources import resolve
 from training.assembly import initial, loaded, step_of
-from training.batches import Batch, tokeniser
 from training.config import RunConfig, from_preset
-from training.corpus import open_corpus
-from training.devices import Devices
-from training.hardware import autocast_dtype
-from training.memory import keep_pages
+from training.corpus.batches import Batch, tokeniser
+from training.corpus.corpus import open_corpus
+from training.machine.devices import Devices
+from training.machine.hardware import autocast_dtype
+from training.machine.memory import keep_pages
 from training.objectives.base import Needs
 from training.objectives.heads import MLP
 from training.speed import Work, matmul_peak

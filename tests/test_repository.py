@@ -21,7 +21,7 @@ from serving.engines import ENGINES
 from serving.service import Service
 from serving.settings import Settings
 from serving.stores import STORES
-from training import memory
+from training.machine import memory
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())

@@ -3,7 +3,7 @@
 import sys
 
 from training.cli import main
-from training.memory import keep_pages
+from training.machine.memory import keep_pages
 
 keep_pages()
 sys.exit(main())

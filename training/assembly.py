@@ -7,11 +7,11 @@ from torch import nn
 
 from models.encoder import Encoder
 from models.sources import local_bundle
-from training.acceleration import swift
 from training.checkpoint import State
 from training.config import ConfigError, RunConfig
-from training.devices import Devices
+from training.machine.devices import Devices
 from training.objectives import OBJECTIVES
+from training.passes.acceleration import swift
 from training.prepare import check_augmentation, check_views_differ, prepared
 from training.speed import Meter, Work, matmul_peak
 from training.step import Step, adamw

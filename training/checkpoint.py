@@ -19,7 +19,7 @@ from torch import Tensor
 
 from models.encoder import Encoder
 from models.errors import Refused
-from training.devices import Devices
+from training.machine.devices import Devices
 from training.objectives.base import Objective
 from training.random_state import RandomState
 from training.state_file import (

@@ -12,7 +12,7 @@ from models.errors import Refused
 from models.pooling import POOLINGS
 from training.augment import Augmentation
 from training.fields import check, check_finite, kinds, settings
-from training.hardware import Precision
+from training.machine.hardware import Precision
 from training.objectives import OBJECTIVES
 
 FALLBACK_PRESET = "bert-base-uncased"

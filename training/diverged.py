@@ -11,7 +11,7 @@ from torch.amp.grad_scaler import GradScaler
 from models.errors import Failed
 from training import checkpoint
 from training.checkpoint import CheckpointError, State
-from training.devices import Devices
+from training.machine.devices import Devices
 from training.unread import Taken
 
 

@@ -11,13 +11,13 @@ from pathlib import Path
 
 from models.encoder import Encoder
 from training import checkpoint, diverged
-from training.batches import Batch, ahead
 from training.checkpoint import Best, Moment, State
 from training.config import RunConfig
-from training.corpus import Corpus
-from training.devices import Devices
+from training.corpus.batches import Batch, ahead
+from training.corpus.corpus import Corpus
 from training.diverged import DivergedError
 from training.interrupt import InterruptedRun
+from training.machine.devices import Devices
 from training.objectives.base import Reports
 from training.progress import Progress
 from training.record import Write

@@ -9,8 +9,8 @@ from torch import nn
 
 from models.encoder import Encoder
 from models.sources import local_bundle
-from training.acceleration import swift
 from training.config import ConfigError, RunConfig
+from training.passes.acceleration import swift
 
 
 def prepared(config: RunConfig, device: torch.device) -> Encoder:

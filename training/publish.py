@@ -13,11 +13,11 @@ from models.export import export
 from training import record
 from training.checkpoint import Best
 from training.config import RunConfig
-from training.corpus import Census
-from training.environment import environment
+from training.corpus.corpus import Census
 from training.evaluation import sts
 from training.evaluation.pairs import STS_TASKS, Subsets
 from training.evaluation.sts import TaskScore
+from training.machine.environment import environment
 from training.objectives import OBJECTIVES
 from training.progress import encode_visibly
 

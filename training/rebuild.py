@@ -14,11 +14,11 @@ from training.config import PATHS, ConfigError, RunConfig
 from training.evaluation import sts
 from training.evaluation.pairs import STS_TASKS, DataError, sts_tasks
 from training.fields import check, kinds
-from training.ingredients import SoupError
 from training.lock import locked
 from training.publish import STS_MEAN, publish, sts_scores
 from training.selection import by_stsb_dev
-from training.soup import Mixing, cook
+from training.soups.ingredients import SoupError
+from training.soups.soup import Mixing, cook
 from training.study.description import PARTS, Study, contents
 from training.study.teachers import drop_checkpoints, with_teacher
 from training.study.trial import StudyError, Trial

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from training import checkpoint
 from training.assembly import initial, loaded, step_of
-from training.batches import tokeniser
 from training.config import RunConfig
-from training.devices import Devices
-from training.hardware import autocast_dtype
+from training.corpus.batches import tokeniser
+from training.machine.devices import Devices
+from training.machine.hardware import autocast_dtype
 from training.teacher import plan
 
 

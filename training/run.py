@@ -16,17 +16,17 @@ from models.bundle import BundleError
 from models.encoder import Encoder
 from training import checkpoint, record
 from training.assembly import initial, loaded, meter_of, step_of
-from training.batches import tokeniser
 from training.checkpoint import State
 from training.config import ConfigError, RunConfig
-from training.corpus import HELD_OUT, Corpus, open_corpus
-from training.devices import Devices
-from training.environment import environment
+from training.corpus.batches import tokeniser
+from training.corpus.corpus import HELD_OUT, Corpus, open_corpus
 from training.evaluation.pairs import STS_TASKS, Subsets, sts_tasks
-from training.hardware import autocast_dtype, named
 from training.interrupt import interruptible
 from training.lock import locked
 from training.loop import Setting, train
+from training.machine.devices import Devices
+from training.machine.environment import environment
+from training.machine.hardware import autocast_dtype, named
 from training.progress import Progress
 from training.publish import Outcome, counts, publish
 from training.record import Record, RunError

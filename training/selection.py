@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from training.corpus import Corpus, CorpusError
+from training.corpus.corpus import Corpus, CorpusError
 from training.evaluation import geometry, self_retrieval, sts
 from training.evaluation.pairs import STSB_DEV
 from training.evaluation.vectors import Encode, remembered, unit_vectors

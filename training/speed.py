@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from models.encoder import Encoder
-from training.batches import Batch
+from training.corpus.batches import Batch
 from training.objectives.base import Needs
 
 FIGURES = ("sentences_per_s", "tokens_per_s", "flops_per_s", "utilisation")

@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from models.disk import replacing
-from training.devices import Devices
+from training.machine.devices import Devices
 from training.random_state import RandomState
 
 

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 
-from training.batches import Batch
-from training.caching import encode_twice
 from training.checkpoint import State
-from training.devices import Devices
+from training.corpus.batches import Batch
+from training.machine.devices import Devices
+from training.passes.caching import encode_twice
 from training.views import Augmentation, Teacher, ViewEncoder, in_order, in_passes
 
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from training.batches import Batch
 from training.checkpoint import Moment
+from training.corpus.batches import Batch
 
 
 @dataclass(frozen=True)

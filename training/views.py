@@ -14,8 +14,8 @@ from models.encoder import Encoder, dropout_off
 from models.precision import full_precision
 from models.tokenizer import Tokens
 from training.objectives.base import Needs, Views
-from training.packing import Pass, encoded
-from training.passes import by_length
+from training.passes.packing import Pass, encoded
+from training.passes.passes import by_length
 
 Augmentation = Callable[[Encoder, Tensor, Tensor], Tensor]
 """An encoder, token ids and mask (n, L) to pooled vectors (n, D) of sentences that were changed on the way."""

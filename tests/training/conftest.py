@@ -18,8 +18,8 @@ import torch
 from tests.training.shaken import shaken
 from training import run
 from training.config import RunConfig, from_preset
-from training.ingredients import Ingredient
 from training.publish import Outcome
+from training.soups.ingredients import Ingredient
 
 SUBJECTS = ["the man", "a woman", "the old dog", "a small cat", "the teacher", "a student", "the bird", "a writer"]
 VERBS = ["can see", "will read", "did find", "could hear", "does make", "would take", "may write about"]

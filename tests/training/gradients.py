@@ -10,9 +10,9 @@ from safetensors.torch import save_file
 from torch import nn
 
 from training.assembly import initial, loaded, step_of
-from training.batches import tokeniser
 from training.config import RunConfig
-from training.devices import Devices
+from training.corpus.batches import tokeniser
+from training.machine.devices import Devices
 
 
 def compute(files: Iterable[Path]) -> None:

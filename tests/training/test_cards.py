@@ -18,7 +18,7 @@ from models.encoder import Encoder
 from models.origin import Origin
 from training.checkpoint import Best
 from training.config import RunConfig, from_preset
-from training.corpus import Census
+from training.corpus.corpus import Census
 from training.evaluation import self_retrieval, sts
 from training.evaluation.labelled import TRANSFER_TASKS
 from training.evaluation.pairs import STS_TASKS, sts_tasks

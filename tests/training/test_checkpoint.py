@@ -24,8 +24,8 @@ from tests.training.conftest import Ended
 from training import assembly
 from training.checkpoint import CheckpointError
 from training.config import RunConfig
-from training.hardware import autocast_dtype
 from training.interrupt import InterruptedRun
+from training.machine.hardware import autocast_dtype
 from training.publish import Outcome
 from training.record import Record, RunError
 from training.speed import FIGURES

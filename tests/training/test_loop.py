@@ -16,7 +16,7 @@ from tensorboard.backend.event_processing.event_accumulator import (  # type: ig
 from tests.training.conftest import Ended
 from training import run
 from training.config import RunConfig
-from training.corpus import CorpusError, open_corpus
+from training.corpus.corpus import CorpusError, open_corpus
 from training.diverged import DivergedError
 from training.evaluation.pairs import DataError
 from training.objectives import OBJECTIVES

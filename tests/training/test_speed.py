@@ -7,8 +7,8 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from models.encoder import Encoder
-from training.batches import tokeniser
-from training.devices import Devices
+from training.corpus.batches import tokeniser
+from training.machine.devices import Devices
 from training.objectives.base import Needs
 from training.speed import FIGURES, Meter, Work, matmul_peak
 

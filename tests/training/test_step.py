@@ -14,11 +14,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.conftest import soon
 from training.assembly import initial, loaded, step_of
-from training.batches import Batch, tokeniser
 from training.checkpoint import State
 from training.config import ConfigError, RunConfig
-from training.devices import Devices
-from training.hardware import autocast_dtype
+from training.corpus.batches import Batch, tokeniser
+from training.machine.devices import Devices
+from training.machine.hardware import autocast_dtype
 from training.objectives import OBJECTIVES
 from training.objectives.base import Needs, Views
 from training.step import Step

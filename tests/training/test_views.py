@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from models.encoder import Encoder
-from training.acceleration import swift
 from training.augment import Augmentation
 from training.objectives.base import Needs, Views
+from training.passes.acceleration import swift
 from training.views import Teacher, ViewEncoder, in_order, in_passes
 
 SENTENCES = ["The man can see the river .", "A dog .", "The teacher will read a long book in the morning ."]

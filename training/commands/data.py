@@ -6,11 +6,11 @@ import argparse
 import sys
 from pathlib import Path
 
+from training.corpus.documents import write
 from training.data import checksums, documentation
 from training.data.catalogue import CATALOGUE
 from training.data.fetch import default_folder, provide
 from training.data.hub import by_hand, from_hub
-from training.documents import write
 from training.evaluation import beir
 from training.evaluation.pairs import DataError
 

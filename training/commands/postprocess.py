@@ -15,12 +15,12 @@ from models.export import export
 from models.pooling import POOLINGS
 from models.sources import local_bundle
 from training.config import LEAST_LENGTH, ConfigError, check_seed
-from training.corpus import Corpus, open_corpus
-from training.environment import environment
+from training.corpus.corpus import Corpus, open_corpus
 from training.evaluation import sts
 from training.evaluation.pairs import STS_TASKS, DataError, Subsets, sts_tasks
 from training.fields import kinds, settings
-from training.hardware import pick_device
+from training.machine.environment import environment
+from training.machine.hardware import pick_device
 from training.postprocess import POSTPROCESSES
 from training.postprocess.base import Fitted
 from training.publish import counts, spearman, sts_scores

@@ -11,7 +11,7 @@ from training.evaluation import sts
 from training.evaluation.pairs import sts_tasks
 from training.publish import sts_scores
 from training.selection import by_stsb_dev
-from training.soup import GRID, Mixing, cook
+from training.soups.soup import GRID, Mixing, cook
 
 
 def add(command: argparse.ArgumentParser) -> None:

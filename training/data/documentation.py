@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable
 
 from models.python_docs import Section, sections
+from training.corpus.sentences import cut, is_clean
 from training.evaluation.beir import Collection
-from training.sentences import cut, is_clean
 
 NAME = "python-docs"
 LEAST_WORDS = 10

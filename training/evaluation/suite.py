@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 
 from models.bundle import FP32
-from training.environment import environment
 from training.evaluation import beir, geometry, retrieval, sts, transfer
 from training.evaluation.beir import Collection
 from training.evaluation.labelled import TRANSFER_TASKS, Labelled
 from training.evaluation.pairs import STS_TASKS, STSB_DEV, DataError, Subsets, data_root, texts
 from training.evaluation.subjects import OtherGraph, Subject
 from training.evaluation.vectors import Encode, remembered
+from training.machine.environment import environment
 
 FORMAT = 1
 TASKS = ("sts", "transfer", "retrieval", "geometry")

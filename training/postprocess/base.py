@@ -11,7 +11,7 @@ import torch
 from models.encoder import Encoder
 from models.errors import Refused
 from models.transform import Transform
-from training.corpus import Corpus
+from training.corpus.corpus import Corpus
 
 MOST_RATE = 1e30
 """A learning rate: the first step of Adam is ten times that, and must be a float32."""

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from models.encoder import Encoder
 from models.transform import Affine
-from training.corpus import Corpus
+from training.corpus.corpus import Corpus
 from training.fields import check_finite
 from training.objectives.base import Needs
 from training.objectives.decorrelation import dimension_contrast

@@ -19,7 +19,7 @@ from torch.nn.utils import clip_grad_norm_
 
 from models.encoder import Encoder
 from models.flow import LOG_SCALE_FACTOR, ActNorm, AdditiveCoupling, Flow
-from training.corpus import Corpus
+from training.corpus.corpus import Corpus
 from training.fields import check_finite
 from training.postprocess.base import Fitted, Postprocess, PostprocessError, check_above_zero, check_learning_rate
 from training.postprocess.vectors import pooled_batches

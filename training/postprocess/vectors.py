@@ -12,7 +12,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from models.encoder import Encoder
-from training.corpus import Corpus
+from training.corpus.corpus import Corpus
 from training.progress import LINE_EVERY
 
 ENCODED_AT_ONCE = 1024

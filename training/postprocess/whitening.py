@@ -14,7 +14,7 @@ from torch import Tensor
 
 from models.encoder import Encoder
 from models.transform import Affine
-from training.corpus import Corpus
+from training.corpus.corpus import Corpus
 from training.postprocess.base import Fitted, Postprocess, PostprocessError, check_above_zero
 from training.postprocess.vectors import pooled_batches
 

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 
 from models.tokenizer import Tokens
-from training.corpus import Corpus
-from training.devices import Devices
+from training.corpus.corpus import Corpus
+from training.machine.devices import Devices
 from training.pretraining.config import PretrainConfig
 from training.pretraining.masking import Masked, masked
 from training.pretraining.model import MaskedLM, Questions

@@ -14,7 +14,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from training.checkpoint import CHECKPOINT, CheckpointError, check_origin
-from training.devices import Devices
+from training.machine.devices import Devices
 from training.pretraining.model import MaskedLM
 from training.pretraining.sequences import START, Position
 from training.random_state import RandomState

@@ -13,8 +13,8 @@ from models.disk import write_whole
 from models.draft import replacing, restore
 from models.encoder import save_tokenizer
 from training import record
-from training.corpus import Census
-from training.environment import environment
+from training.corpus.corpus import Census
+from training.machine.environment import environment
 from training.pretraining.config import PretrainConfig
 from training.pretraining.model import MaskedLM
 from training.publish import counts

@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 
 from models.disk import fsync, naming
-from training.batches import ahead
-from training.devices import Devices
+from training.corpus.batches import ahead
 from training.diverged import DivergedError, listed
 from training.interrupt import InterruptedRun
 from training.loop import READ_EVERY
+from training.machine.devices import Devices
 from training.pretraining import checkpoint
 from training.pretraining.batches import Batch, Batches
 from training.pretraining.checkpoint import State

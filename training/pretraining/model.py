@@ -11,8 +11,8 @@ from torch.nn import functional as F
 from models.encoder import Encoder
 from models.precision import full_precision
 from models.sources import resolve
-from training.acceleration import swift
 from training.config import ConfigError
+from training.passes.acceleration import swift
 from training.pretraining.config import PretrainConfig
 from training.pretraining.masking import Vocabulary
 from training.speed import Work

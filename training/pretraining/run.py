@@ -11,11 +11,11 @@ import torch
 
 from training import record
 from training.config import ConfigError
-from training.corpus import Corpus, open_corpus
-from training.devices import Devices
-from training.hardware import autocast_dtype, named
+from training.corpus.corpus import Corpus, open_corpus
 from training.interrupt import interruptible
 from training.lock import locked
+from training.machine.devices import Devices
+from training.machine.hardware import autocast_dtype, named
 from training.pretraining import checkpoint, folder
 from training.pretraining.batches import Batches
 from training.pretraining.checkpoint import State

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.tokenizer import Tokens
-from training.corpus import Corpus
+from training.corpus.corpus import Corpus
 
 BLOCK = 1024
 """Sentences tokenised at once."""

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 
 from models.encoder import dropout_off
-from training.devices import Devices
+from training.machine.devices import Devices
 from training.pretraining.batches import Batch
 from training.pretraining.checkpoint import State
 from training.pretraining.model import MaskedLM, Questions

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.errors import Refused
-from training.corpus import Corpus, CorpusError, open_corpus
+from training.corpus.corpus import Corpus, CorpusError, open_corpus
 from training.evaluation import beir, bootstrap, retrieval, self_retrieval, sts
 from training.evaluation.bootstrap import Comparison, Resampled
 from training.evaluation.pairs import STS_TASKS, STSB_DEV, DataError, Pair, Subsets

@@ -8,7 +8,7 @@ from pathlib import Path
 from models.quiet import quieten
 from training.interrupt import InterruptedRun
 from training.lock import LockError
-from training.memory import keep_pages
+from training.machine.memory import keep_pages
 from training.study.schedule import ELSEWHERE, STOPPED
 from training.study.stopping import follow
 from training.study.work import carry_out

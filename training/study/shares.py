@@ -9,7 +9,7 @@ from itertools import chain, islice
 from pathlib import Path
 
 from models.disk import write_whole
-from training.corpus import open_corpus
+from training.corpus.corpus import open_corpus
 from training.lock import locked
 
 SHUFFLE = b"isosphere-share-0"

@@ -10,7 +10,7 @@ from typing import TextIO
 from models.encoder import Encoder
 from training import record, run
 from training.config import ConfigError, RunConfig
-from training.corpus import open_corpus
+from training.corpus.corpus import open_corpus
 from training.lock import locked
 from training.objectives import OBJECTIVES
 from training.publish import publish

@@ -12,8 +12,8 @@ from models.disk import write_whole
 from models.encoder import Encoder
 from training import record, run
 from training.config import RunConfig
-from training.devices import Devices
-from training.environment import environment
+from training.machine.devices import Devices
+from training.machine.environment import environment
 from training.publish import Outcome, counts
 from training.study.judgement import judge
 from training.study.material import material

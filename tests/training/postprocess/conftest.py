@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from models.encoder import Encoder
-from training.corpus import Corpus
+from training.corpus.corpus import Corpus
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from models.encoder import Encoder
 from models.transform import Affine
-from training.corpus import Corpus
+from training.corpus.corpus import Corpus
 from training.objectives.decorrelation import cross_correlation, dimension_contrast
 from training.postprocess.base import PostprocessError
 from training.postprocess.dcl import DCLParams, dropout_views, fit, train

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from models.encoder import Encoder
 from models.flow import Flow
-from training.corpus import Corpus
+from training.corpus.corpus import Corpus
 from training.postprocess.base import PostprocessError
 from training.postprocess.flow import FlowParams, bits_per_dim, fit, initialise, train
 

@@ -19,7 +19,7 @@ from models.transform import TRANSFORMS, Transform
 from serving.engines import ENGINES
 from serving.ports import EngineOptions
 from training import cli
-from training.corpus import Corpus
+from training.corpus.corpus import Corpus
 from training.postprocess import POSTPROCESSES
 from training.postprocess.base import PostprocessError
 

@@ -13,7 +13,7 @@ from torch.nn.functional import normalize
 
 from models.encoder import Encoder
 from models.transform import Affine
-from training.corpus import Corpus
+from training.corpus.corpus import Corpus
 from training.postprocess.base import PostprocessError
 from training.postprocess.whitening import Moments, WhiteningParams, fit, whitening_matrix
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tests.training.pretraining.runs import Capture, call, metrics
-from training.corpus import open_corpus
+from training.corpus.corpus import open_corpus
 from training.lock import locked
 from training.pretraining.config import PretrainConfig
 from training.pretraining.folder import RECORD, publish

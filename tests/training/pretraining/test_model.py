@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 from transformers import DataCollatorForLanguageModeling
 
-from training.corpus import open_corpus
-from training.devices import Devices
-from training.dropout import Dropout
+from training.corpus.corpus import open_corpus
+from training.machine.devices import Devices
+from training.passes.dropout import Dropout
 from training.pretraining.batches import Batch, Batches
 from training.pretraining.checkpoint import State
 from training.pretraining.config import PretrainConfig

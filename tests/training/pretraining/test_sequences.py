@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.tokenizer import Tokens
-from training.corpus import open_corpus
+from training.corpus.corpus import open_corpus
 from training.pretraining.sequences import BLOCK, START, Position, cut, parts, sequences
 
 LENGTHS = st.lists(st.integers(0, 12), max_size=6)

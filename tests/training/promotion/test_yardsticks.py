@@ -12,7 +12,7 @@ from models.errors import Refused
 from models.runtimes.graph import Graph
 from tests.conftest import WORDS
 from tests.training.promotion.conftest import Command
-from training.corpus import open_corpus
+from training.corpus.corpus import open_corpus
 from training.evaluation import beir, retrieval
 from training.evaluation.pairs import DataError
 from training.evaluation.self_retrieval import halves, mrr10, reciprocal_ranks

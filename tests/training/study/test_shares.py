@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from training.corpus import CorpusError
+from training.corpus.corpus import CorpusError
 from training.study.shares import share
 
 

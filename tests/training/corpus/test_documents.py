@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from training import cli
-from training.corpus import CorpusError, open_corpus
-from training.documents import Written, texts, write
-from training.sentences import split
+from training.corpus.corpus import CorpusError, open_corpus
+from training.corpus.documents import Written, texts, write
+from training.corpus.sentences import split
 
 SENTENCES = (
     "The kidney filters about a hundred litres a day.",

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from models import python_docs
 from models.errors import Refused
-from training.sentences import split
+from training.corpus.sentences import split
 
 HELD_OUT = 512
 """At most, and never more than a twentieth of the corpus."""

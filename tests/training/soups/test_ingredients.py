@@ -17,10 +17,10 @@ from models.transform import TRANSFORMS
 from tests.training.shaken import shaken
 from training.assembly import loaded
 from training.config import RunConfig
-from training.devices import Devices
-from training.ingredients import Ingredient, Shares, SoupError, averaged
+from training.machine.devices import Devices
 from training.prepare import prepared
-from training.soup import Mixing
+from training.soups.ingredients import Ingredient, Shares, SoupError, averaged
+from training.soups.soup import Mixing
 
 weights = st.lists(st.floats(0, 10, width=32), min_size=3, max_size=3).filter(lambda them: sum(them) > 0)
 

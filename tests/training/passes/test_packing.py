@@ -11,9 +11,9 @@ from transformers import AutoConfig
 
 from models.encoder import Encoder, dropout_off
 from models.pooling import POOLINGS
-from training.acceleration import swift
-from training.attention import PACKED
-from training.packing import GRANULE, encoded
+from training.passes.acceleration import swift
+from training.passes.attention import PACKED
+from training.passes.packing import GRANULE, encoded
 from training.prepare import set_dropout
 from training.views import in_order, in_passes
 

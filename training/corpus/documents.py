@@ -9,8 +9,8 @@ from pathlib import Path
 
 from models.disk import replacing
 from training import strict_json
-from training.corpus import OPENERS, CorpusError, lines
-from training.sentences import WORDS, split
+from training.corpus.corpus import OPENERS, CorpusError, lines
+from training.corpus.sentences import WORDS, split
 
 JSON_LINES = (".jsonl", ".ndjson")
 UNREAD = (".csv", ".tsv", ".json")

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from models.encoder import Encoder
-from training import attention
-from training.attention import FAMILIES
-from training.dropout import Dropout
+from training.passes import attention
+from training.passes.attention import FAMILIES
+from training.passes.dropout import Dropout
 
 
 def swift(encoder: Encoder) -> Encoder:

@@ -9,8 +9,8 @@ import pytest
 
 from models.encoder import Encoder
 from tests.conftest import PATIENCE
-from training.batches import ahead, tokeniser
-from training.devices import Devices
+from training.corpus.batches import ahead, tokeniser
+from training.machine.devices import Devices
 
 
 def test_items_come_in_their_order_and_all_of_them() -> None:

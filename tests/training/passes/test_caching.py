@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from models.encoder import Encoder
-from training.caching import encode_twice
 from training.objectives import OBJECTIVES
 from training.objectives.base import Needs
+from training.passes.caching import encode_twice
 from training.views import ViewEncoder, in_order, in_passes
 
 CPU = torch.device("cpu")

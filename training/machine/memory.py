@@ -12,7 +12,7 @@ import sys
 
 KERNELS = 256
 """Matrix products for which oneDNN keeps what it compiled: those of the numbers of tokens that steps are filled up to
-(`training.packing.GRANULE`). It would keep 1024; those of attention seldom come again, and memory would only grow."""
+(`training.passes.packing.GRANULE`). It would keep 1024; those of attention seldom recur: memory would only grow."""
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3
 """Parameters of glibc's mallopt(3)."""
 

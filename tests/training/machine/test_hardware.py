@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from training.hardware import HardwareError, autocast_dtype, pick_device
+from training.machine.hardware import HardwareError, autocast_dtype, pick_device
 
 CPU = torch.device("cpu")
 

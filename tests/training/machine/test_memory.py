@@ -14,7 +14,7 @@ import torch
 
 from tests.conftest import PATIENCE
 from tests.training.forks import SERVER, forked
-from training.memory import keep_pages
+from training.machine.memory import keep_pages
 
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 PAGES = 16_384

@@ -17,7 +17,7 @@ from accelerate import Accelerator  # type: ignore[import-untyped]
 from accelerate.utils import DistributedDataParallelKwargs  # type: ignore[import-untyped]
 from torch import Tensor, nn
 
-from training.hardware import HardwareError, pick_device
+from training.machine.hardware import HardwareError, pick_device
 from training.random_state import RandomState
 
 

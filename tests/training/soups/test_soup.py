@@ -18,9 +18,9 @@ from safetensors.torch import load_file, save_file
 from models import bundle
 from models.encoder import Encoder
 from training import cli
-from training.ingredients import Ingredient, Shares, averaged
 from training.selection import by_stsb_dev
-from training.soup import GRID, Mixing, Pot, cook, greedy, with_start
+from training.soups.ingredients import Ingredient, Shares, averaged
+from training.soups.soup import GRID, Mixing, Pot, cook, greedy, with_start
 
 Capture = pytest.CaptureFixture[str]
 

@@ -22,7 +22,7 @@ from tests.training.forks import forked
 from tests.training.gradients import compute
 from training.assembly import initial
 from training.config import ConfigError, RunConfig, from_preset
-from training.devices import Devices
+from training.machine.devices import Devices
 from training.objectives import OBJECTIVES
 from training.record import METRICS
 from training.speed import FIGURES

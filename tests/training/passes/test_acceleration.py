@@ -15,9 +15,9 @@ from models.bundle import load
 from models.encoder import Encoder, dropout_off
 from models.export import export
 from tests.conftest import soon
-from training.acceleration import swift
-from training.attention import SWIFT
-from training.dropout import Dropout
+from training.passes.acceleration import swift
+from training.passes.attention import SWIFT
+from training.passes.dropout import Dropout
 from training.prepare import set_dropout
 
 SHAPE = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}

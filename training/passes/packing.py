@@ -18,8 +18,8 @@ from torch.nn import functional as F
 
 from models.encoder import Encoder, dropout_off, position_embeddings
 from models.precision import full_precision
-from training.attention import Packed, packs
-from training.dropout import Dropout, sparing
+from training.passes.attention import Packed, packs
+from training.passes.dropout import Dropout, sparing
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

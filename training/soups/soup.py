@@ -19,12 +19,12 @@ from models.bundle import Bundle
 from models.encoder import Encoder
 from models.export import export
 from models.origin import merged
-from training.environment import environment
 from training.evaluation.sts import TaskScore
-from training.hardware import pick_device
-from training.ingredients import Ingredient, Shares, SoupError, averaged, check_one_start
+from training.machine.environment import environment
+from training.machine.hardware import pick_device
 from training.publish import spearman
 from training.selection import Selection
+from training.soups.ingredients import Ingredient, Shares, SoupError, averaged, check_one_start
 
 SOUPS = """\
 @inproceedings{wortsman2022soups,

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models import python_docs
-from training.corpus import Corpus, CorpusError, open_corpus
+from training.corpus.corpus import Corpus, CorpusError, open_corpus
 
 LINES = [f"sentence number {i}" for i in range(50)]
 

@@ -1,0 +1,1 @@
+"""Averages of encoders, and what may go into them."""
