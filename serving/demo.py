@@ -14,7 +14,7 @@ import numpy as np
 from tqdm import tqdm
 
 from models.python_docs import Section, sections
-from serving.corpora.corpora import is_stale
+from serving.corpora.description import is_stale
 from serving.errors import Overloaded
 from serving.jobs import Duplicate
 from serving.ports import Content, Corpus, Document, Size

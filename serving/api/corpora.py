@@ -20,7 +20,8 @@ from serving.api.corpus_schemas import (
 )
 from serving.api.deps import CLOSED, CorpusName, ServiceDep
 from serving.api.route import Route
-from serving.corpora.corpora import Corpora, Description, is_stale
+from serving.corpora.corpora import Corpora
+from serving.corpora.description import Description, is_stale
 from serving.errors import Conflict, Damaged, NotFound
 from serving.jobs.acceptance import check_stays
 from serving.names import check_corpus_name

@@ -11,6 +11,7 @@ from serving.api.corpus_schemas import DeleteAnswer, DeleteRequest, DocumentAnsw
 from serving.api.deps import CLOSED, CorpusName, DocumentId, ServiceDep
 from serving.api.route import Route
 from serving.corpora.corpora import Corpora
+from serving.corpora.pages import Seen
 from serving.errors import Invalid
 from serving.filters import compile_filter
 from serving.jobs.acceptance import check_stays
@@ -28,11 +29,11 @@ async def listing(
 ) -> DocumentsAnswer:
     """Oldest first; a replaced document counts as new. A page of large documents ends before `limit`; while there is
     a `cursor` there are more."""
-    after = _cursor(cursor)
+    after = None if cursor is None else _after(cursor)
     documents, following = await service.library.read(lambda corpora: corpora.page(name, after, limit), of=name)
     return DocumentsAnswer(
         documents=[_answer(document) for document in documents],
-        cursor=None if following is None else str(following),
+        cursor=None if following is None else f"{following.generation}.{following.key}",
     )
 
 
@@ -64,12 +65,11 @@ async def delete(name: CorpusName, id: DocumentId, service: ServiceDep) -> None:
     await service.library.on(removed, of=name)
 
 
-def _cursor(cursor: str | None) -> int:
-    if cursor is None:
-        return 0
-    if not (cursor.isascii() and cursor.isdecimal() and len(cursor) <= 18):
+def _after(cursor: str) -> Seen:
+    generation, _, key = cursor.rpartition(".")
+    if not (key.isascii() and key.isdecimal() and len(key) <= 18):
         raise Invalid("not a cursor of this server", field="cursor")
-    return int(cursor)
+    return Seen(generation, int(key))
 
 
 def _answer(document: Document) -> DocumentAnswer:

@@ -19,7 +19,7 @@ from serving.api.corpus_schemas import CorpusSearchRequest, SearchAnswer, Search
 from serving.api.deps import CLOSED, CorpusName, ServiceDep
 from serving.api.route import Route
 from serving.bounds import check_text
-from serving.corpora.finding import Hit, Place, Wanted
+from serving.corpora.finding import Found, Hit, Place, Wanted
 from serving.errors import Empty, Invalid, TooLarge
 from serving.filters import compile_filter
 from serving.names import check_corpus_name
@@ -77,7 +77,7 @@ async def _search(service: Service, name: str, body: SearchRequest) -> Response:
             field="k",
         )
     found = await service.library.search(name, queries, wanted)
-    results = [_result(hits, order, body) for hits, order in zip(found.hits, orders, strict=True)]
+    results = [_result(found, hits, order, body) for hits, order in zip(found.hits, orders, strict=True)]
     answer: dict[str, Any] = {"results": results} if body.queries is not None else results[0]
     took = round(1000 * (time.perf_counter() - started), 3)
     facts = {"took_ms": took, "mode": body.mode, "index": found.index}
@@ -115,10 +115,10 @@ def _unit(numbers: list[float]) -> Floats:
     return scaled
 
 
-def _result(hits: Sequence[Hit], order: str, body: SearchRequest) -> dict[str, Any]:
+def _result(found: Found, hits: Sequence[Hit], order: str, body: SearchRequest) -> dict[str, Any]:
     """A full page names what leads to the next one."""
     more = len(hits) == body.k
-    cursor = _cursor(order, hits[-1].place) if more else None
+    cursor = _cursor(order, found.behind(hits[-1])) if more else None
     return {"hits": [_hit(hit, body) for hit in hits], "cursor": cursor}
 
 
@@ -155,8 +155,8 @@ def _after(orders: Sequence[str], body: SearchRequest) -> Place | None:
         raise Invalid("belongs to one query: give it with query or vector", field="cursor")
     try:
         sent = body.cursor.encode("ascii")
-        order, seen, score, key = orjson.loads(base64.urlsafe_b64decode(sent + b"=" * (-len(sent) % 4)))
-        place = Place(int(seen), float(score), int(key))
+        order, generation, seen, score, key = orjson.loads(base64.urlsafe_b64decode(sent + b"=" * (-len(sent) % 4)))
+        place = Place(str(generation), int(seen), float(score), int(key))
         if not (0 < place.seen <= DEEPEST and 0 < place.key < 2**63):
             raise ValueError(place)
     except (ValueError, TypeError) as error:  # binascii.Error and orjson.JSONDecodeError are ValueErrors

@@ -12,7 +12,7 @@ import uvloop
 
 from models.bundle import BundleError
 from serving import demo
-from serving.corpora.corpora import is_stale
+from serving.corpora.description import is_stale
 from serving.keys.keys import KeysError
 from serving.ports import EngineError, StoreError
 from serving.server import BindError, Server, bind

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from models.bundle import Manifest
-from serving.corpora.finding import Found, Query, Wanted, find
+from serving.corpora.description import Description, encoder
+from serving.corpora.finding import Found, Query, Wanted
 from serving.corpora.open_corpora import OpenCorpora
-from serving.corpora.open_corpus import OpenCorpus
 from serving.corpora.opening import Indexes
+from serving.corpora.pages import Seen, check_generation
 from serving.corpora.sampling import Sample, sampled
-from serving.errors import Conflict, Invalid, NotFound, ServiceError
+from serving.corpora.searching import search
+from serving.errors import NotFound, ServiceError
 from serving.filters import Filter
-from serving.indexes.live import LiveIndex
 from serving.indexes.reading import Read
 from serving.indexes.report import Report
 from serving.ports import (
@@ -42,23 +42,6 @@ from serving.stores.blocks import blocks
 log = logging.getLogger(__name__)
 REMOVED_TOGETHER = 500
 """Documents of one commit, between which others read and write."""
-
-
-def is_stale(corpus: Corpus, size: Size, served: Collection[str]) -> bool:
-    """Whether none of the bundles of the fingerprints `served` embedded what the corpus holds."""
-    return size.documents > 0 and corpus.fingerprint not in served
-
-
-@dataclass(frozen=True)
-class Description:
-    """All that is told of a corpus."""
-
-    corpus: Corpus
-    size: Size
-    index: Report | None
-    """None before the first document."""
-    damage: str | None = None
-    """Why it can't be served, if it can't."""
 
 
 class Corpora:
@@ -202,10 +185,17 @@ class Corpora:
         """One document by its id."""
         return self._store.document(name, document)
 
-    def page(self, name: str, after: int, limit: int) -> tuple[list[Document], int | None]:
-        """See `Store.page`; and the next cursor if there are more."""
-        rows, more = self._store.page(name, after, limit)
-        return [document for _, document in rows], rows[-1][0] if more else None
+    def page(self, name: str, after: Seen | None, limit: int) -> tuple[list[Document], Seen | None]:
+        """See `Store.page`; and where the next one begins, if there are more.
+
+        Raises:
+            Invalid: what was seen is of another generation.
+        """
+        generation = self._store.corpus(name).generation
+        if after:
+            check_generation(after.generation, generation)
+        rows, more = self._store.page(name, after.key if after else 0, limit)
+        return [document for _, document in rows], Seen(generation, rows[-1][0]) if more else None
 
     def facets(self, name: str, values: int) -> Facets:
         """See `Store.facets`."""
@@ -216,44 +206,12 @@ class Corpora:
         return sampled(self._store, name, size, field)
 
     def search(self, name: str, queries: Sequence[Query], wanted: Wanted, fingerprint: str | None = None) -> Found:
-        """The best passages for each query.
-
-        Raises:
-            Conflict: another bundle than that of `fingerprint`, which made the vectors, embedded the corpus.
-        """
-        with self._open.locked(name) as corpus:
-            index, removals = self._searched(name, corpus, queries, fingerprint), corpus.removals
-        failure = None
-        try:
-            found = find(self._store, name, index, queries, wanted)
-        except Exception as error:  # maybe of what changed: vectors of another width, an index that went
-            failure = error
-        with self._open.locked(name) as now:
-            if now is not corpus or now.removals != removals:
-                # A document replaced meanwhile was there all the time, and may yet have been missed: again, alone.
-                index = self._searched(name, now, queries, fingerprint)
-                found = find(self._store, name, index, queries, wanted)
-            elif failure:
-                raise failure
-        if wanted.mode == "lexical":
-            return Found(found, None)
-        return Found(found, "exact" if index is None or wanted.exact else index.kind)
+        """See `searching.search`."""
+        return search(self._store, self._open, name, queries, wanted, fingerprint=fingerprint)
 
     def encoder(self, name: str, served: Sequence[str]) -> str:
-        """The fingerprint, among those `served`, of what embeds the texts and queries of the corpus.
-
-        The one that it was made with; where that is gone and the corpus is empty, the first.
-
-        Raises:
-            Conflict: the corpus was embedded by another bundle: vectors of different encoders are not compared.
-        """
-        corpus, size = self.corpus(name)
-        if is_stale(corpus, size, served):
-            raise Conflict(
-                f"corpus {name!r} was embedded by the bundle {corpus.fingerprint}, not by {', '.join(served)}: "
-                f"serve that one, or have a server embed the corpus again (POST /corpora/{name}/reembed)"
-            )
-        return next((one for one in served if one == corpus.fingerprint), served[0])
+        """See `description.encoder`."""
+        return encoder(*self.corpus(name), served)
 
     def stale(self, name: str, fingerprint: str, limit: int) -> list[tuple[int, str]]:
         """See `Store.stale`."""
@@ -303,16 +261,3 @@ class Corpora:
         with self._open.locked(name) as corpus:
             if (live := corpus.index()) is not None:
                 live.reconsider()
-
-    def _searched(
-        self, name: str, corpus: OpenCorpus, queries: Sequence[Query], fingerprint: str | None
-    ) -> LiveIndex | None:
-        index = corpus.index()
-        if index is None or (fingerprint is not None and index.fingerprint != fingerprint):
-            if fingerprint is not None:
-                self.encoder(name, [fingerprint])
-            return None  # it holds nothing
-        wrong = next((q.vector for q in queries if q.vector is not None and len(q.vector) != index.dim), None)
-        if wrong is not None:
-            raise Invalid(f"{len(wrong)} numbers, but corpus {name!r} has {index.dim} dimensions", field="vector")
-        return index

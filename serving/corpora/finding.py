@@ -40,6 +40,8 @@ class Query(NamedTuple):
 class Place(NamedTuple):
     """Where a page of hits ended: the next one begins behind it."""
 
+    generation: str
+    """Of the corpus that the key is one of."""
     seen: int
     """Hits on this page and those before it."""
     score: float
@@ -64,11 +66,6 @@ class Hit(NamedTuple):
     """Where words of the query stand in `text`, where asked for."""
 
     @property
-    def place(self) -> Place:
-        """Where a page ends whose last hit it is."""
-        return Place(self.seen, self.score, self.key)
-
-    @property
     def text(self) -> str:
         """Of the passage."""
         text, span = self.passage.document.text, self.passage.span
@@ -81,10 +78,16 @@ class Found:
 
     hits: list[list[Hit]]
     """Of each query, best first."""
+    generation: str
+    """Of the corpus that they were found in."""
     index: str | None
     """What found them by meaning, if anything did."""
     truncated: int = 0
     """Queries that were cut to the model's length."""
+
+    def behind(self, hit: Hit) -> Place:
+        """Where a page ends whose last hit it is."""
+        return Place(self.generation, hit.seen, hit.score, hit.key)
 
 
 @dataclass(frozen=True, kw_only=True)

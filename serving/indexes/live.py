@@ -55,7 +55,9 @@ class LiveIndex:
             threads: that one search may use.
             beside: what was read of these vectors before they served.
         """
-        self._source, self._identity, self._builder = source, identity, builder
+        self._source, self._builder = source, builder
+        self.identity = identity
+        """Of its vectors, as long as it lives."""
         self._temporary = TemporaryDirectory(ignore_cleanup_errors=True) if folder is None else None
         self._folder = Path(self._temporary.name) if self._temporary else folder or Path()
         self._generations = Generations(self._folder)
@@ -80,12 +82,12 @@ class LiveIndex:
     @property
     def fingerprint(self) -> str:
         """Of the encoder that made the vectors."""
-        return self._identity.fingerprint
+        return self.identity.fingerprint
 
     @property
     def dim(self) -> int:
         """Of the vectors."""
-        return self._identity.dim
+        return self.identity.dim
 
     @property
     def kind(self) -> str:
@@ -112,7 +114,7 @@ class LiveIndex:
 
     def remove(self, keys: Keys) -> None:
         """Remove those of `keys` that it holds."""
-        self.change(keys, np.empty(0, np.int64), np.empty((0, self._identity.dim), np.float32))
+        self.change(keys, np.empty(0, np.int64), np.empty((0, self.identity.dim), np.float32))
 
     def change(self, removed: Keys, added: Keys, vectors: Floats) -> None:
         """Both in one step: a search sees all of it or nothing."""
@@ -256,13 +258,13 @@ class LiveIndex:
         reach("index.compaction")
         count, target = seen.held, self._target()
         held = held_out(count if count >= self._plan.least else 0)
-        keys, vectors = saved.write_vectors(generation, self._identity.dim, seen.copy(held))
+        keys, vectors = saved.write_vectors(generation, self.identity.dim, seen.copy(held))
         main = build(Material(generation, keys, vectors, len(held)), target, self._plan, self._kinds, step)
         described = saved.describe(generation, main)
         main = replace(main, bytes=saved.size(described))
         with self._changing:
             self._check_open()
-            saved.save(generation, saved.vouched(described, self._identity, covered))
+            saved.save(generation, saved.vouched(described, self.identity, covered))
             self._tail = self._seen.after(covered)
             rebuilt = self._seen.rebuilt(main, covered, self._tail.held)
             self._seen = rebuilt.changed(np.concatenate(removed), self._tail.held)

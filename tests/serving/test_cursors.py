@@ -132,3 +132,28 @@ def test_a_cursor_is_of_one_corpus(books: TestClient, refuses: Callable[..., Non
     refuses(of_another, "POST", "/search", json=body | {"corpus": "others"})
     named = books.post("/search", json=body | {"corpus": "books"}).json()
     assert named["hits"] == ask(books, **body)["hits"]
+
+
+def _made_anew(client: TestClient) -> None:
+    client.delete("/corpora/books").raise_for_status()
+    client.put("/corpora/books")
+    client.post("/corpora/books/documents", json={"documents": BOOKS})
+
+
+@pytest.mark.parametrize("mode", ["dense", "lexical", "hybrid"])
+def test_a_cursor_ends_with_its_corpus(books: TestClient, refuses: Callable[..., None], mode: str) -> None:
+    """Keys begin anew in one that takes its name: hits would be passed over."""
+    body = {"query": "a", "mode": mode, "k": 1}
+    body["cursor"] = ask(books, **body)["cursor"]
+    listed = books.get("/corpora/books/documents?limit=1").json()["cursor"]
+    _made_anew(books)
+    ended = (422, "Validation", "cursor: of the corpus as it was")
+    refuses(ended, "POST", "/corpora/books/search", json=body)
+    refuses(ended, "GET", f"/corpora/books/documents?limit=1&cursor={listed}")
+
+
+def test_a_cursor_of_a_corpus_that_is_empty_now(books: TestClient, refuses: Callable[..., None]) -> None:
+    body = {"query": "a", "k": 1, "cursor": ask(books, query="a", k=1)["cursor"]}
+    books.delete("/corpora/books").raise_for_status()
+    books.put("/corpora/books")
+    refuses((422, "Validation", "cursor: of the corpus as it was"), "POST", "/corpora/books/search", json=body)

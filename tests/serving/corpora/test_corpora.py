@@ -136,7 +136,7 @@ def test_corpora_come_and_go_while_others_use_them(tmp_path: Path, store: str) -
         look,
         search,
         search,
-        lambda _: corpora.page("goes", 0, 5),
+        lambda _: corpora.page("goes", None, 5),
         lambda _: corpora.encoder("goes", ["f"]),
         lambda _: corpora.document("goes", "3"),
         lambda _: corpora.delete_where("goes", compile_filter({"seed": {"$gte": 50}})),

@@ -12,7 +12,7 @@ import pytest
 
 from serving.corpora import finding
 from serving.corpora.corpora import Corpora
-from serving.corpora.finding import Hit, Mode, Query, Wanted
+from serving.corpora.finding import Found, Hit, Mode, Place, Query, Wanted
 from serving.corpora.opening import Indexes
 from serving.filters import compile_filter
 from serving.indexes.live import LiveIndex
@@ -56,6 +56,10 @@ def find(corpora: Corpora, query: Query = QUERY, **wanted: Any) -> list[Hit]:
     return hits
 
 
+def behind(corpora: Corpora, hit: Hit) -> Place:
+    return Found([], corpora.corpus("c")[0].generation, None).behind(hit)
+
+
 def names(hits: list[Hit]) -> list[str]:
     return [hit.passage.document.id for hit in hits]
 
@@ -72,7 +76,7 @@ def test_pages_by_cursor_are_the_ranking_cut(corpora: Corpora, mode: Mode, size:
     page = find(corpora, mode=mode, k=size)
     while page and len(read) < 150:
         read += names(page)
-        page = find(corpora, mode=mode, k=size, after=page[-1].place)
+        page = find(corpora, mode=mode, k=size, after=behind(corpora, page[-1]))
     assert read == whole[: len(read)]
     offsets = [name for at in range(0, len(read), size) for name in names(find(corpora, mode=mode, k=size, offset=at))]
     assert offsets == read
@@ -94,7 +98,9 @@ def test_pages_by_words_are_the_ranking_cut_where_scores_differ_by_less_than_flo
     assert hits == sorted(hits, key=lambda hit: (-hit.score, hit.key))
     read: list[str] = []
     while len(read) < 100:
-        read += names(find(corpora, query, mode="lexical", k=size, after=hits[len(read) - 1].place if read else None))
+        read += names(
+            find(corpora, query, mode="lexical", k=size, after=behind(corpora, hits[len(read) - 1]) if read else None)
+        )
     assert read == names(hits)[: len(read)]
 
 
@@ -109,7 +115,7 @@ def test_a_cursor_neither_repeats_nor_skips_while_others_write(corpora: Corpora)
         better = Content([Document(f"new{turn}", "x", {})], QUERY.vector[None] if QUERY.vector is not None else [], "f")  # type: ignore[arg-type]
         corpora.put("c", better)  # ahead of every page
         corpora.delete("c", read[turn])  # of a page that was read
-        page = find(corpora, k=20, after=page[-1].place)
+        page = find(corpora, k=20, after=behind(corpora, page[-1]))
     assert read == whole
 
 
@@ -134,7 +140,7 @@ def test_pages_of_an_index_that_misses_some_repeat_none_and_exact_ones_hold_all(
     def read(*, exact: bool) -> list[str]:
         pages = [find(corpora, k=20, exact=exact)]
         while len(pages[-1]) == 20:
-            pages.append(find(corpora, k=20, exact=exact, after=pages[-1][-1].place))
+            pages.append(find(corpora, k=20, exact=exact, after=behind(corpora, pages[-1][-1])))
         return [name for page in pages for name in names(page)]
 
     found = read(exact=False)
@@ -150,7 +156,7 @@ def test_what_lies_deep_is_looked_for_exactly(corpora: Corpora, monkeypatch: pyt
     assert names(find(corpora, k=100)) != whole[:100]
     assert names(find(corpora, k=101)) == whole[:101]
     assert names(find(corpora, k=1, offset=100)) == whole[100:101]
-    place = find(corpora, k=100, exact=True)[-1].place
+    place = behind(corpora, find(corpora, k=100, exact=True)[-1])
     assert names(find(corpora, k=50, after=place)) == whole[100:150]
 
 
@@ -167,11 +173,11 @@ def test_hybrid_pages_lead_to_the_end_behind_what_is_fused(
     read, page = list[Hit](), find(corpora, k=size, **wanted)
     while page:
         read += page
-        page = find(corpora, k=size, after=page[-1].place, **wanted)
+        page = find(corpora, k=size, after=behind(corpora, page[-1]), **wanted)
     assert sorted(names(read)) == sorted(f"d{n}" for n in range(30 if where else 0, 300))
     assert names(read[: len(fused)]) == names(fused)
-    behind = [hit.dense for hit in read[len(fused) :]]
-    assert None not in behind and behind == sorted(behind, key=lambda cosine: -(cosine or 0.0))
+    cosines = [hit.dense for hit in read[len(fused) :]]
+    assert None not in cosines and cosines == sorted(cosines, key=lambda cosine: -(cosine or 0.0))
     assert {hit.score for hit in read[len(fused) :]} == {0.0}
     assert names(find(corpora, k=10, offset=200, **wanted)) == names(read[200:210])
 
@@ -198,7 +204,7 @@ def test_filters_hold_and_never_leave_an_answer_short(corpora: Corpora, mode: Mo
     found = find(corpora, mode=mode, k=1000, where=where)
     expected = [hit for hit in find(corpora, mode=mode, k=1000) if where.matches(hit.passage.document.metadata)]
     if mode != "hybrid":  # there ranks, and so scores, are those among what matches
-        assert [(hit.place.key, hit.score) for hit in found] == [(hit.place.key, hit.score) for hit in expected]
+        assert [(hit.key, hit.score) for hit in found] == [(hit.key, hit.score) for hit in expected]
     assert set(names(found)) >= set(names(expected))
     assert all(where.matches(hit.passage.document.metadata) for hit in found)
 

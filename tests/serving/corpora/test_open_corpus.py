@@ -85,7 +85,7 @@ def test_what_comes_during_a_commit_shares_the_next_one(store: Slow, corpora: Co
 def test_one_that_does_not_fit_harms_no_other(store: Slow, corpora: Corpora) -> None:
     outcomes = together(store, corpora, [one("a"), one("b"), one("c", "another encoder"), one("d")])
     assert [type(outcome) for outcome in outcomes] == [type(None), type(None), Conflict, type(None)]
-    assert {document.id for document in corpora.page("c", 0, 10)[0]} == {"first", "a", "b", "d"}
+    assert {document.id for document in corpora.page("c", None, 10)[0]} == {"first", "a", "b", "d"}
 
 
 def test_all_hear_of_a_commit_that_failed_and_nothing_is_kept(store: Slow, corpora: Corpora) -> None:
@@ -93,7 +93,7 @@ def test_all_hear_of_a_commit_that_failed_and_nothing_is_kept(store: Slow, corpo
     assert all(isinstance(said, InsufficientStorage) for said in together(store, corpora, [one("a"), one("b")]))
     store.full = False
     corpora.put("c", one("z"))
-    assert {document.id for document in corpora.page("c", 0, 10)[0]} == {"first", "z"}
+    assert {document.id for document in corpora.page("c", None, 10)[0]} == {"first", "z"}
 
 
 def test_who_waits_while_the_corpus_goes_hears_so(store: Slow, corpora: Corpora) -> None:
@@ -155,5 +155,5 @@ def test_a_page_is_of_one_moment(corpora: Corpora, store: Slow, monkeypatch: pyt
         return page
 
     monkeypatch.setattr(store, "page", then_replaced)
-    documents, cursor = corpora.page("c", 0, 10)
+    documents, cursor = corpora.page("c", None, 10)
     assert ([document.id for document in documents], cursor) == (["first"], None)

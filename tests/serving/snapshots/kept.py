@@ -17,7 +17,7 @@ def content(*names: str) -> Content:
 
 
 def ids(corpora: Corpora, name: str = "c") -> list[str]:
-    return [document.id for document in corpora.page(name, 0, 100)[0]]
+    return [document.id for document in corpora.page(name, None, 100)[0]]
 
 
 def hits(corpora: Corpora, row: int, name: str = "c") -> list[str]:

@@ -1,0 +1,73 @@
+"""A search while others write: of one moment, or, where that can't be, once more and alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from serving.corpora.description import encoder
+from serving.corpora.finding import Found, Query, Wanted, find
+from serving.corpora.open_corpora import OpenCorpora
+from serving.corpora.open_corpus import OpenCorpus
+from serving.corpora.pages import check_generation
+from serving.errors import Invalid
+from serving.indexes.live import LiveIndex
+from serving.ports import Store
+
+
+def search(
+    store: Store,
+    corpora: OpenCorpora,
+    name: str,
+    queries: Sequence[Query],
+    wanted: Wanted,
+    *,
+    fingerprint: str | None,
+) -> Found:
+    """The best passages for each query.
+
+    Raises:
+        Conflict: another bundle than that of `fingerprint`, which made the vectors, embedded the corpus.
+        Invalid: the vectors have another width, or the page before is of another generation.
+    """
+    with corpora.locked(name) as corpus:
+        index, removals = _index(store, name, corpus, queries, fingerprint), corpus.removals
+        generation = _generation(store, name, index, wanted)
+    failure = None
+    try:
+        found = find(store, name, index, queries, wanted)
+    except Exception as error:  # maybe of what changed: vectors of another width, an index that went
+        failure = error
+    with corpora.locked(name) as now:
+        if now is not corpus or now.removals != removals:
+            # A document replaced meanwhile was there all the time, and may yet have been missed: again, alone.
+            index = _index(store, name, now, queries, fingerprint)
+            generation = _generation(store, name, index, wanted)
+            found = find(store, name, index, queries, wanted)
+        elif failure:
+            raise failure
+    if wanted.mode == "lexical":
+        return Found(found, generation, None)
+    return Found(found, generation, "exact" if index is None or wanted.exact else index.kind)
+
+
+def _index(
+    store: Store, name: str, corpus: OpenCorpus, queries: Sequence[Query], fingerprint: str | None
+) -> LiveIndex | None:
+    """None where it holds nothing."""
+    index = corpus.index()
+    if index is None or (fingerprint is not None and index.fingerprint != fingerprint):
+        if fingerprint is not None:
+            encoder(*store.described(name), [fingerprint])
+        return None
+    wrong = next((q.vector for q in queries if q.vector is not None and len(q.vector) != index.dim), None)
+    if wrong is not None:
+        raise Invalid(f"{len(wrong)} numbers, but corpus {name!r} has {index.dim} dimensions", field="vector")
+    return index
+
+
+def _generation(store: Store, name: str, index: LiveIndex | None, wanted: Wanted) -> str:
+    """Of what is searched; the place that the hits are to come after must belong to it."""
+    generation = index.identity.generation if index else store.corpus(name).generation
+    if wanted.after:
+        check_generation(wanted.after.generation, generation)
+    return generation
