@@ -19,8 +19,9 @@ from serving.corpora.library import Library
 from serving.corpora.opening import Indexes
 from serving.corpora.snapshots import Snapshots
 from serving.embeddings import AS_THEY_ARE, Embeddings, EmbedOptions, Inputs
-from serving.encoders.embedder import CHARACTERS_PER_TOKEN, At, Embedder
+from serving.encoders.embedder import Embedder
 from serving.encoders.encoders import Encoders, Reloaded
+from serving.encoders.reading import CHARACTERS_PER_TOKEN, At
 from serving.errors import Unhealthy
 from serving.health import Health
 from serving.indexes.ranking import rounded
@@ -289,7 +290,7 @@ async def _beginnings(embedder: Embedder, texts: Sequence[str], tokens: int, fie
     """Each text up to the end of so many tokens, and how many were longer; what the model does not read anyway is
     left to it.
     """
-    if tokens >= embedder.reads:
+    if tokens >= embedder.reading.length:
         return texts, 0
     begun = [text[: tokens * CHARACTERS_PER_TOKEN] for text in texts]
     pieces = await embedder.pieces(begun, special_tokens=False, options=AS_THEY_ARE, field=field)

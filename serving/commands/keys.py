@@ -69,7 +69,8 @@ def _list(path: Path, given: argparse.Namespace) -> None:  # noqa: ARG001 - as t
             "at once": key.concurrency,
         }
         said = [f"{value:g} {what}" for what, value in limits.items() if value]
-        print(key.name, ",".join(key.scopes), ",".join(key.corpora or ("*",)), ", ".join(said) or "-", key.created)
+        corpora = "*" if key.corpora is None else ",".join(key.corpora) or "-"
+        print(key.name, ",".join(key.scopes), corpora, ", ".join(said) or "-", key.created)
 
 
 def _revoke(path: Path, given: argparse.Namespace) -> None:

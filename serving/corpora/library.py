@@ -15,10 +15,11 @@ from models.tokenizer import Piece
 from serving.corpora.corpora import Corpora
 from serving.corpora.finding import Found, Query, Wanted
 from serving.corpora.lanes import Lanes
-from serving.embeddings import AS_THEY_ARE
+from serving.embeddings import AS_THEY_ARE, Embeddings
 from serving.encoders.embedder import Embedder
 from serving.encoders.encoders import Encoders
-from serving.errors import Conflict
+from serving.encoders.reading import At
+from serving.errors import Conflict, Overloaded
 from serving.ingest.chunking import cut
 from serving.ports import Chunking, Content, Document, Floats, Held, Span
 from serving.telemetry.metrics import Metrics
@@ -174,20 +175,31 @@ class Library:
 async def embed_passages(embedder: Embedder, texts: Sequence[str], names: Callable[[int], str]) -> tuple[Floats, int]:
     """(P, D) vectors of any number of passages, and how many were cut; an error calls the i-th text `names(i)`.
 
-    Only the first slice asks the key's rate, as a request does: were a later one refused, all would begin again.
+    Only the first slice asks the key's rate and the queue, as a request does: were a later one refused, all would begin
+    again. It is offered until the queue takes it.
     """
     vectors, truncated = [np.empty((0, embedder.manifest.dim), np.float32)], 0
     for part, rows in enumerate(_slices(texts)):
         at = partial(_behind, names, rows.start)
-        made = await embedder.embed(texts[rows], AS_THEY_ARE, "documents", at, part=part)
+        made = await _embedded_part(embedder, texts[rows], at, part)
         vectors.append(made.vectors)
         truncated += made.truncated
     return np.concatenate(vectors), truncated
 
 
+async def _embedded_part(embedder: Embedder, texts: Sequence[str], at: At, part: int) -> Embeddings:
+    while True:
+        try:
+            return await embedder.embed(texts, AS_THEY_ARE, "documents", at, part=part)
+        except Overloaded as error:
+            if not part:
+                raise
+            await asyncio.sleep(error.retry_after or 1)
+
+
 async def _cut_before(embedder: Embedder, texts: Sequence[str]) -> int:
     """How many of the `texts` that a corpus knows were cut when they came first: nothing of it was kept."""
-    return sum([await embedder.cut(texts[part]) for part in _slices(texts)])
+    return sum([await embedder.reading.cut(texts[part]) for part in _slices(texts)])
 
 
 def _behind(names: Callable[[int], str], first: int, i: int) -> str:

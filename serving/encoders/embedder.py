@@ -3,43 +3,35 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from time import perf_counter
-from typing import TypeGuard
 
 import numpy as np
 
 from models.tokenizer import Piece, Tokens
-from serving.bounds import check_count, check_some, check_text
-from serving.embeddings import AS_THEY_ARE, Embeddings, EmbedOptions, Inputs, Timing, finished
+from serving.bounds import check_count, check_some
+from serving.embeddings import Embeddings, EmbedOptions, Inputs, Timing, finished
 from serving.encoders.batcher import Batcher
 from serving.encoders.prompts import Prompts
+from serving.encoders.reading import At, Reading
 from serving.encoders.streams import Streams
 from serving.encoders.tokenizing import Tokenizing
 from serving.encoders.vector_cache import VectorCache
 from serving.encoders.vocabulary import Vocabulary
-from serving.errors import Backend, ForeignTokens, Invalid, TooLarge
-from serving.keys.limits import charge
+from serving.errors import Backend, Invalid, Overloaded
+from serving.keys.limits import charge, refund
 from serving.ports import Embedded, Engine, Model
 from serving.priority import is_bulk
 from serving.settings import Settings
 from serving.telemetry.metrics import Metrics
 from serving.telemetry.tracing import record
 
-At = Callable[[int], str]
-"""What errors call the text of that number."""
-
 NOT_MATRYOSHKA = "not-matryoshka"
 """The warning of whoever asks for fewer dimensions of an encoder that was not trained to be cut."""
 TOKENS_SHARE = 8
 """The part of the cache in which token ids of texts are kept; vectors have the rest."""
-CHARACTERS_EACH = 5
-"""Of a token in prose: what is known of a text's tokens before they are counted."""
-CHARACTERS_PER_TOKEN = 250
-"""A text is first cut to this many for each token the model reads, as text-embeddings-inference does."""
 
 
 class Embedder:
@@ -66,8 +58,6 @@ class Embedder:
         self._tokenizing = Tokenizing(
             engine.tokenize, settings.cache_bytes // TOKENS_SHARE, settings.max_tokenizing_characters
         )
-        self._tokenizing_tokens = 0
-        """About as many as the texts with the tokenizer will have, which then ask for room in the queue."""
         self._vocabulary = Vocabulary(engine, self._tokenizing)
         max_batch_tokens = settings.max_batch_tokens or engine.batch_tokens
         self.batcher = Batcher(
@@ -83,6 +73,15 @@ class Embedder:
                 max_length=model.manifest.max_length,
                 max_tokens=max_batch_tokens,
             ),
+        )
+        self.reading = Reading(
+            engine,
+            self.manifest,
+            settings,
+            self.prompts,
+            tokenizing=self._tokenizing,
+            vocabulary=self._vocabulary,
+            batcher=self.batcher,
         )
         self._embedded = self.batcher.submit
         if settings.cache_bytes:
@@ -115,8 +114,8 @@ class Embedder:
             if part is None:
                 check_count(len(inputs) - beside, self._settings.max_request_texts, field)
             self._check(inputs, options, field)
-            tokens = await self._tokens(inputs, options, at)
-            truncated = self._check_cut(tokens, options, at)
+            tokens = await self.reading.tokens(inputs, options, at)
+            truncated = self.reading.check_cut(tokens, options, at)
             total = sum(map(len, tokens))
             if part is None:
                 check_count(total, self._settings.max_request_tokens, field, "tokens")
@@ -124,7 +123,11 @@ class Embedder:
             charge(total, begun=bool(part))
             tokenized = perf_counter()
             record("tokenise", began, tokenized, texts=len(inputs), tokens=total)
-            answer = await self._embedded(tokens, bulk=is_bulk())
+            try:
+                answer = await self._embedded(tokens, bulk=is_bulk())
+            except Overloaded:  # nothing of it was done
+                refund(total)
+                raise
             done = perf_counter()
             timing = Timing.between(began, tokenized, answer.begun, done)
             self._metrics.timing(timing, len(inputs))
@@ -143,16 +146,6 @@ class Embedder:
                 manifest=self.manifest,
             )
 
-    async def cut(self, texts: Sequence[str]) -> int:
-        """How many of `texts` the model would read in part."""
-        doubtful = [text for text in texts if len(text.encode()) > self.reads]  # no token is less than a byte
-        return sum(tokens.truncated for tokens in await self._tokens(doubtful, AS_THEY_ARE, str)) if doubtful else 0
-
-    @property
-    def reads(self) -> int:
-        """Tokens of a text that the model reads: those that the tokenizer puts around it are none."""
-        return self.manifest.max_length - len(self.engine.pieces([""], special_tokens=True)[0])
-
     async def pieces(
         self, texts: Sequence[str], *, special_tokens: bool, options: EmbedOptions, field: str = "inputs"
     ) -> list[list[Piece]]:
@@ -164,7 +157,7 @@ class Embedder:
         """
         check_count(len(texts), self._settings.max_request_texts, field)
         self._check(texts, options, field)
-        prompted = self._prompted(texts, options, lambda i: f"{field}.{i}")
+        prompted = self.reading.prompted(texts, options, lambda i: f"{field}.{i}")
         limit = self._settings.max_request_tokens
         with self._tokenizing.admitted(sum(map(len, prompted))):
             return await self._vocabulary.pieces(prompted, special_tokens=special_tokens, at_most=limit, field=field)
@@ -233,71 +226,3 @@ class Embedder:
     def _warning(self, options: EmbedOptions) -> str | None:
         whole = options.dimensions in (None, self.manifest.dim)
         return None if whole or options.dimensions in self.model.matryoshka else NOT_MATRYOSHKA
-
-    def _prompted(self, texts: Sequence[str], options: EmbedOptions, at: At) -> Sequence[str]:
-        for i, text in enumerate(texts):
-            check_text(text, self._settings.max_text_bytes, at(i))
-        prompt = self.prompts.before(options)
-        return [prompt + text for text in texts] if prompt else texts
-
-    async def _tokens(self, inputs: Inputs, options: EmbedOptions, at: At) -> list[Tokens]:
-        if _is_ids(inputs):
-            return self._given(inputs, options, at)
-        assert _is_text(inputs)
-        texts = self._prompted(inputs, options, at)
-        limit = self.manifest.max_length * CHARACTERS_PER_TOKEN
-        long = [i for i, text in enumerate(texts) if len(text) > limit]
-        if long and not options.truncate:
-            raise TooLarge(
-                f"{len(texts[long[0]])} characters are more than the {limit} that are read for the model's "
-                f"{self.manifest.max_length} tokens, and truncate is false",
-                field=at(long[0]),
-            )
-        kept = [text[:limit] if options.direction == "right" else text[-limit:] for text in texts]
-        about = sum(min(len(text) // CHARACTERS_EACH, self.manifest.max_length) for text in kept)
-        # under a flood the tokenizer's time is for those who will be admitted; a cache may have the vectors
-        if self.batcher.queued_tokens and not self._settings.cache_bytes:
-            self.batcher.check_room(self._tokenizing_tokens + about)
-        self._tokenizing_tokens += about
-        try:
-            with self._tokenizing.admitted(sum(map(len, kept))):
-                tokens = await self._tokenizing.tokens(kept, options.direction)
-        finally:
-            self._tokenizing_tokens -= about
-        for i in long:  # what is left of it may well fit the model
-            tokens[i] = replace(tokens[i], length=max(tokens[i].length, len(tokens[i]) + 1))
-        return tokens
-
-    def _given(self, inputs: Sequence[Sequence[int]], options: EmbedOptions, at: At) -> list[Tokens]:
-        if self._settings.token_arrays == "reject":
-            raise ForeignTokens(
-                "this server takes text, no token ids; with LangChain's OpenAIEmbeddings set "
-                "check_embedding_ctx_length=False so that it sends text",
-                field=at(0),
-            )
-        if options.prompt or options.prompt_name:
-            raise Invalid("can't be put before token ids", field="prompt" if options.prompt else "prompt_name")
-        for i, ids in enumerate(inputs):
-            self._vocabulary.check(ids, at(i))
-        limit = self.manifest.max_length
-        kept = slice(limit) if options.direction == "right" else slice(-limit, None)
-        return [Tokens(np.array(ids[kept], dtype=np.int64), len(ids)) for ids in inputs]
-
-    def _check_cut(self, tokens: Sequence[Tokens], options: EmbedOptions, at: At) -> int:
-        """How many are cut."""
-        cut = [i for i, one in enumerate(tokens) if one.truncated]
-        if cut and not options.truncate:
-            raise TooLarge(
-                f"{tokens[cut[0]].length} tokens are more than the model's {self.manifest.max_length}, "
-                "and truncate is false",
-                field=at(cut[0]),
-            )
-        return len(cut)
-
-
-def _is_ids(inputs: Inputs) -> TypeGuard[Sequence[Sequence[int]]]:
-    return not isinstance(inputs[0], str)
-
-
-def _is_text(inputs: Inputs) -> TypeGuard[Sequence[str]]:
-    return isinstance(inputs[0], str)

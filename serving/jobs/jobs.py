@@ -206,15 +206,22 @@ class Jobs:
             self._cancelled.discard(job.id)
 
     async def events(self, id: str, *, quiet: float = 15.0) -> AsyncIterator[Job | None]:
-        """The job now, and whenever it changes, up to its end or that of the server; None after `quiet` seconds."""
+        """The job now, and whenever it changes, up to its end or that of the server; None after `quiet` seconds.
+
+        Whoever looks so late that the job has ended and been forgotten meanwhile is told no more.
+        """
+        job = await self.job(id)
         while True:
-            job = await self.job(id)
             changed = asyncio.Event() if job.ended else self._changes.next(id)
             yield job
             if job.ended or self._stopped:
                 return
             while not await set_within(changed, quiet):
                 yield None
+            try:
+                job = await self.job(id)
+            except NotFound:
+                return
 
     def _schedule(self) -> None:
         for job in list(self._unended.values()):

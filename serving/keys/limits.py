@@ -47,7 +47,7 @@ class Bucket:
         return max(0, self._paid - self._clock())
 
     def take(self, amount: int) -> None:
-        """Take it, however much it is."""
+        """Take it, however much it is; what is below zero is given back."""
         self._paid = max(self._paid, self._clock() - self._saved) + int(amount * self._unit)
 
 
@@ -91,6 +91,11 @@ class Caller:
         """
         self._take(self._tokens, tokens, "tokens", begun=begun)
 
+    def refund(self, tokens: int) -> None:
+        """Give back what was charged for work that was not done."""
+        if self._tokens:
+            self._tokens[1].take(-tokens)
+
     def _take(self, limit: tuple[float, Bucket] | None, amount: int, what: str, *, begun: bool = False) -> None:
         if limit:
             rate, bucket = limit
@@ -122,3 +127,9 @@ def charge(tokens: int, *, begun: bool = False) -> None:
     """
     if caller := _CALLER.get():
         caller.charge(tokens, begun=begun)
+
+
+def refund(tokens: int) -> None:
+    """Give back what `charge` took for work that was not done."""
+    if caller := _CALLER.get():
+        caller.refund(tokens)

@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import unicodedata
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from models.tokenizer import Direction, Tokens
+from serving.corpora import library
 from serving.embeddings import EmbedOptions
 from serving.encoders import tokenizing
-from serving.encoders.embedder import CHARACTERS_PER_TOKEN, Embedder
+from serving.encoders.embedder import Embedder
+from serving.encoders.reading import CHARACTERS_PER_TOKEN
 from serving.encoders.tokenizing import TOKENIZED_AT_ONCE
 from serving.engines import ENGINES
 from serving.engines.fake import MAX_LENGTH, FakeEngine
 from serving.errors import Overloaded, ServiceError, TooLarge, Unhealthy
+from serving.keys.keys import Key
+from serving.keys.limits import Caller, Limits, paid_by
 from serving.ports import Embedded
 from serving.settings import Settings
 from serving.telemetry.metrics import Metrics
@@ -211,3 +217,68 @@ def test_those_with_the_tokenizer_count_as_if_they_were_queued() -> None:
         await embedder.embed([text], EmbedOptions())
 
     embedding(engine, work, max_queued_tokens=300, max_request_tokens=300)
+
+
+def test_the_queue_s_refusal_costs_a_key_nothing() -> None:
+    engine = Busy()
+    engine.open.set()
+    caller = Caller(Key(name="a", sha256="0" * 64, scopes=("read",), tokens_per_second=1), Limits(), lambda: 0)
+
+    async def work(embedder: Embedder) -> None:
+        waiting = [asyncio.create_task(embedder.embed(["word " * 90], EmbedOptions())) for _ in range(3)]
+        while embedder.batcher.queued_tokens < 3 * 92:
+            await asyncio.sleep(0.001)
+        with paid_by(caller), pytest.raises(Overloaded, match="276 tokens are queued and 62 more"):
+            await embedder.embed(["a " * 60], EmbedOptions())  # fewer than that, as long as they are guessed
+        caller.charge(1)
+        engine.embeds.set()
+        await asyncio.gather(*waiting)
+
+    embedding(engine, work, max_queued_tokens=300, max_request_tokens=300)
+
+
+def test_a_later_slice_is_offered_until_the_queue_takes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Were it refused, the whole upload would begin again."""
+    monkeypatch.setattr(library, "SLICE_TEXTS", 1)
+    engine = Recording()
+    engine.open.set()
+
+    async def work(embedder: Embedder) -> None:
+        submitted, refused = embedder.batcher.submit, [1, 1, 0]
+
+        async def submit(texts: Sequence[Tokens], *, bulk: bool = False) -> Any:
+            if refused and refused.pop():
+                raise Overloaded("full", retry_after=0.001)
+            return await submitted(texts, bulk=bulk)
+
+        embedder._embedded = submit
+        vectors, _ = await library.embed_passages(embedder, ["one", "two"], str)
+        assert not refused
+        alone = [await embedder.embed([text], EmbedOptions()) for text in ("one", "two")]
+        assert np.array_equal(vectors, np.concatenate([one.vectors for one in alone]))
+        refused.append(1)
+        with pytest.raises(Overloaded):
+            await library.embed_passages(embedder, ["one", "two"], str)
+
+    embedding(engine, work)
+
+
+class Spelling(Recording):
+    """A token a character, behind one for a space that is put first; what is one character may be written out."""
+
+    def tokenize(self, texts: Sequence[str], direction: Direction) -> list[Tokens]:
+        lengths = [len(unicodedata.normalize("NFKC", text)) + 3 for text in texts]
+        return [Tokens(np.full(min(length, MAX_LENGTH), 7), length) for length in lengths]
+
+
+@pytest.mark.parametrize(
+    ("text", "cut"), [("a" * (MAX_LENGTH - 3), 0), ("a" * (MAX_LENGTH - 2), 1), ("\ufdfa" * 8, 1), ("é" * 9, 0)]
+)
+def test_what_would_be_cut_is_known_of_every_tokenizer(text: str, cut: int) -> None:
+    engine = Spelling()
+    engine.open.set()
+
+    async def work(embedder: Embedder) -> None:
+        assert await embedder.reading.cut([text, "short"]) == cut
+
+    embedding(engine, work)

@@ -55,3 +55,20 @@ def test_events_of_a_quiet_job_and_of_a_server_that_goes(tmp_path: Path) -> None
         jobs.close()
 
     run(work)
+
+
+def test_events_of_a_job_that_is_forgotten_meanwhile(tmp_path: Path) -> None:
+    async def work() -> None:
+        jobs = Jobs(tmp_path, KINDS, kept=0)
+        job = await jobs.submit("count", "c", {})
+        events = jobs.events(job.id)
+        first = await anext(events)
+        assert first and first.state == "queued"
+        jobs.start()
+        with pytest.raises(NotFound):
+            await state(jobs, job.id, lambda _: False)
+        assert [event async for event in events if event] == []
+        await jobs.stop()
+        jobs.close()
+
+    run(work)

@@ -45,6 +45,16 @@ def test_a_key_is_shown_once_and_only_its_hash_is_kept(file: Path, capsys: pytes
     assert secret not in listed and key.sha256 not in listed
 
 
+@pytest.mark.parametrize(("corpora", "says"), [(None, "*"), ((), "-")])
+def test_every_corpus_and_none_are_listed_apart(
+    file: Path, capsys: pytest.CaptureFixture[str], corpora: tuple[str, ...] | None, says: str
+) -> None:
+    key = Key(name="a", sha256="0" * 64, scopes=("read",), corpora=corpora)
+    file.write_text(json.dumps({"format": 1, "keys": [key.model_dump(exclude_none=True)]}))
+    assert keys(["list", "--api-keys-file", str(file)]) == 0
+    assert capsys.readouterr().out.split() == ["a", "read", says, "-"]
+
+
 def test_blanks_around_a_pattern_are_none_of_it(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     add(file, capsys, "search", "--corpora", " docs-*, faq ")
     (key,) = read_keys(file)

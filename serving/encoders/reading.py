@@ -1,0 +1,149 @@
+"""What a model reads of what it is given: texts behind their prompts, cut to its length, or token ids as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import TypeGuard
+
+import numpy as np
+
+from models.bundle import Manifest
+from models.tokenizer import Tokens
+from serving.bounds import check_text
+from serving.embeddings import AS_THEY_ARE, EmbedOptions, Inputs
+from serving.encoders.batcher import Batcher
+from serving.encoders.prompts import Prompts
+from serving.encoders.tokenizing import Tokenizing
+from serving.encoders.vocabulary import Vocabulary
+from serving.errors import ForeignTokens, Invalid, TooLarge
+from serving.ports import Engine
+from serving.settings import Settings
+
+At = Callable[[int], str]
+"""What errors call the text of that number."""
+
+CHARACTERS_EACH = 5
+"""Of a token in prose: what is known of a text's tokens before they are counted."""
+CHARACTERS_PER_TOKEN = 250
+"""A text is first cut to this many for each token the model reads, as text-embeddings-inference does."""
+
+
+class Reading:
+    """By one encoder, whose queue, in `batcher`, is asked for room before texts are tokenised for it."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        manifest: Manifest,
+        settings: Settings,
+        prompts: Prompts,
+        *,
+        tokenizing: Tokenizing,
+        vocabulary: Vocabulary,
+        batcher: Batcher,
+    ) -> None:
+        self._engine = engine
+        self._manifest = manifest
+        self._settings = settings
+        self._prompts = prompts
+        self._tokenizing = tokenizing
+        self._vocabulary = vocabulary
+        self._batcher = batcher
+        self._coming = 0
+        """About as many tokens as the texts with the tokenizer will have, which then ask for room in the queue."""
+
+    @cached_property
+    def length(self) -> int:
+        """Tokens of a text that the model reads: those that the tokenizer puts around it are none."""
+        return self._manifest.max_length - len(self._engine.pieces([""], special_tokens=True)[0])
+
+    async def cut(self, texts: Sequence[str]) -> int:
+        """How many of `texts` the model would read in part."""
+        # A character of ASCII is one token at most, beside a space that is put first; of others one may become many.
+        doubtful = [text for text in texts if len(text) >= self.length or not text.isascii()]
+        return sum(tokens.truncated for tokens in await self.tokens(doubtful, AS_THEY_ARE, str)) if doubtful else 0
+
+    def prompted(self, texts: Sequence[str], options: EmbedOptions, at: At) -> Sequence[str]:
+        """Each behind the prompt of the request.
+
+        Raises:
+            Empty, TooLarge, Invalid: one of them is no text for the model.
+        """
+        for i, text in enumerate(texts):
+            check_text(text, self._settings.max_text_bytes, at(i))
+        prompt = self._prompts.before(options)
+        return [prompt + text for text in texts] if prompt else texts
+
+    async def tokens(self, inputs: Inputs, options: EmbedOptions, at: At) -> list[Tokens]:
+        """Of each text behind its prompt, or what is given as ids, as far as the model reads them.
+
+        Raises:
+            Empty, TooLarge, Invalid, ForeignTokens: the request is at fault.
+            Overloaded: the tokenizer, or the queue behind it, has no room.
+        """
+        if _is_ids(inputs):
+            return self._given(inputs, options, at)
+        assert _is_text(inputs)
+        texts = self.prompted(inputs, options, at)
+        limit = self._manifest.max_length * CHARACTERS_PER_TOKEN
+        long = [i for i, text in enumerate(texts) if len(text) > limit]
+        if long and not options.truncate:
+            raise TooLarge(
+                f"{len(texts[long[0]])} characters are more than the {limit} that are read for the model's "
+                f"{self._manifest.max_length} tokens, and truncate is false",
+                field=at(long[0]),
+            )
+        kept = [text[:limit] if options.direction == "right" else text[-limit:] for text in texts]
+        about = sum(min(len(text) // CHARACTERS_EACH, self._manifest.max_length) for text in kept)
+        # under a flood the tokenizer's time is for those who will be admitted; a cache may have the vectors
+        if self._batcher.queued_tokens and not self._settings.cache_bytes:
+            self._batcher.check_room(self._coming + about)
+        self._coming += about
+        try:
+            with self._tokenizing.admitted(sum(map(len, kept))):
+                tokens = await self._tokenizing.tokens(kept, options.direction)
+        finally:
+            self._coming -= about
+        for i in long:  # what is left of it may well fit the model
+            tokens[i] = replace(tokens[i], length=max(tokens[i].length, len(tokens[i]) + 1))
+        return tokens
+
+    def check_cut(self, tokens: Sequence[Tokens], options: EmbedOptions, at: At) -> int:
+        """How many are cut.
+
+        Raises:
+            TooLarge: one is, which the request does not want.
+        """
+        cut = [i for i, one in enumerate(tokens) if one.truncated]
+        if cut and not options.truncate:
+            raise TooLarge(
+                f"{tokens[cut[0]].length} tokens are more than the model's {self._manifest.max_length}, "
+                "and truncate is false",
+                field=at(cut[0]),
+            )
+        return len(cut)
+
+    def _given(self, inputs: Sequence[Sequence[int]], options: EmbedOptions, at: At) -> list[Tokens]:
+        if self._settings.token_arrays == "reject":
+            raise ForeignTokens(
+                "this server takes text, no token ids; with LangChain's OpenAIEmbeddings set "
+                "check_embedding_ctx_length=False so that it sends text",
+                field=at(0),
+            )
+        if options.prompt or options.prompt_name:
+            raise Invalid("can't be put before token ids", field="prompt" if options.prompt else "prompt_name")
+        for i, ids in enumerate(inputs):
+            self._vocabulary.check(ids, at(i))
+        limit = self._manifest.max_length
+        kept = slice(limit) if options.direction == "right" else slice(-limit, None)
+        return [Tokens(np.array(ids[kept], dtype=np.int64), len(ids)) for ids in inputs]
+
+
+def _is_ids(inputs: Inputs) -> TypeGuard[Sequence[Sequence[int]]]:
+    return not isinstance(inputs[0], str)
+
+
+def _is_text(inputs: Inputs) -> TypeGuard[Sequence[str]]:
+    return isinstance(inputs[0], str)
