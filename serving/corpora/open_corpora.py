@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -56,6 +56,10 @@ class OpenCorpora:
         name = corpus.name
         if encoder:
             corpus = replace(corpus, fingerprint=encoder.fingerprint, dim=encoder.dim)
+        if name in self._open:
+            with suppress(NotFound):  # dropped meanwhile
+                self._store.describe(corpus)
+                return False
         with self._naming:
             created = self._store.create(corpus, content)
             if created:

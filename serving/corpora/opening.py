@@ -14,7 +14,7 @@ from serving.indexes import gpu as gpus
 from serving.indexes.building import Builder
 from serving.indexes.live import LiveIndex
 from serving.indexes.opened import Generations
-from serving.indexes.plan import Plan
+from serving.indexes.plan import FEWEST, Plan
 from serving.indexes.reading import Read, read
 from serving.indexes.saved import Identity
 from serving.ports import Blocks, Corpus, Keys, Store, StoreError
@@ -48,7 +48,8 @@ class _Source:
 
 
 class Indexes:
-    """Opens indexes, whose files lie in a folder each under `folder`; `approximate` ones from `least` passages on.
+    """Opens indexes, whose files lie in a folder each under `folder`; `approximate` ones from `least` passages on, but
+    not below `FEWEST`.
 
     Raises:
         StoreError: they are to be on a `gpu`, and FAISS finds none.
@@ -65,7 +66,7 @@ class Indexes:
     ) -> None:
         self._folder, self._beside = folder, folder / ".beside"
         shutil.rmtree(self._beside, ignore_errors=True)  # a server that was killed left it
-        self._plan = Plan(least) if approximate else Plan(kinds=())
+        self._plan = Plan(max(least, FEWEST)) if approximate else Plan(kinds=())
         if gpu:
             if not gpus.devices():
                 raise StoreError("--index gpu: FAISS finds no CUDA device; it needs faiss-gpu in place of faiss-cpu")

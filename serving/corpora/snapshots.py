@@ -107,14 +107,14 @@ class Snapshots:
         """
         found = []
         with naming(self._folder / name):
-            for file in sorted((self._folder / name).glob(f"*{SUFFIX}"), reverse=True):
+            for file in (self._folder / name).glob(f"*{SUFFIX}"):
                 try:
                     found += [_read(file)] if _ID.match(file.name.removesuffix(SUFFIX)) else []
                 except FileNotFoundError:  # deleted since
                     continue
                 except Invalid as error:
                     log.error("%s: %s", file, error)
-        return found
+        return sorted(found, key=lambda snapshot: (snapshot.created, snapshot.id), reverse=True)
 
     def path(self, name: str, id: str) -> Path:
         """The file of one.

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from models.disk import make_folder
+from serving.errors import ServiceError
 from serving.indexes import saved
 from serving.indexes.exact import ExactIndex
 from serving.indexes.kind import Kind
@@ -122,6 +123,8 @@ class Opening:
         return Opened(seen, tail)
 
     def _anew(self) -> Opened:
+        with suppress(ServiceError):  # of a disk that fails or is full: they are forgotten another time
+            self.source.bury(self.source.tombstones(self.source.last_key()))  # no index is kept that holds them
         found = read(self.generations.following(), self.identity.dim, self.source.vectors(0))
         seen = Seen((Part(found.main, Marks(len(found.main.keys))),), found.tail.held)
         if found.folder is None:

@@ -9,6 +9,8 @@ from pathlib import Path
 from serving.indexes.kind import Kind
 
 GROUP = Path("/sys/fs/cgroup")
+FEWEST = 10
+"""Vectors that an index is built of: with fewer there is no recall@10 to be measured."""
 CERTAIN = 1.0
 """A recall target that only exact search reaches: who misses nothing of some queries may miss something of others."""
 

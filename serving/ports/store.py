@@ -49,9 +49,12 @@ class Store(Protocol):
         """Every corpus, sorted."""
 
     def create(self, corpus: Corpus, content: Content | None = None) -> bool:
-        """Create with all of `content` or not at all. An existing corpus only takes over the description, recall
-        target and stemming that are not None, and the fingerprint if it has none, all or none, and False is returned:
-        `Conflict` if it has another one, or holds documents whose words are compared otherwise.
+        """Create with all of `content` or not at all. An existing corpus is only described, and False is returned."""
+
+    def describe(self, corpus: Corpus) -> None:
+        """An existing corpus takes over the description, recall target and stemming that are not None, and the
+        fingerprint if it has none, all or none: `Conflict` if it has another one, or holds documents whose words are
+        compared otherwise.
         """
 
     def corpus(self, name: str) -> Corpus:

@@ -112,7 +112,7 @@ class CorpusFile:
             writer.execute("UPDATE corpora SET name = ?, generation = ?", (name, secrets.token_hex(8)))
 
     def describe(self, wanted: Corpus) -> None:
-        """Take over what is not None, see `Store.create`."""
+        """See `Store`."""
         if (wanted.description, wanted.recall_target, wanted.stemming, wanted.fingerprint) == (None, None, None, None):
             return
         with self._connections.writing() as writer:

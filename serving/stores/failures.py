@@ -8,10 +8,12 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import orjson
 
-from serving.errors import Damaged, InsufficientStorage, Stopped, Unhealthy
+from serving.errors import Damaged, InsufficientStorage, ServiceError, Stopped, Unhealthy
+from serving.ports import StoreError
 
 log = logging.getLogger(__name__)
 
@@ -20,6 +22,27 @@ UNREADABLE = (sqlite3.DatabaseError, UnicodeDecodeError, orjson.JSONDecodeError)
 """What reading raises where bytes have changed."""
 MEND = "restore a snapshot over it or delete it"
 """What its owner can do about a corpus of which bytes have changed."""
+
+
+class Refused(NamedTuple):
+    """Why a file that was there at the start can't be served."""
+
+    why: str
+    """And what to do about it."""
+    damaged: bool
+    """Else it is as somebody wrote it, or can't be read for now: its name is not for another."""
+
+    @classmethod
+    def of(cls, path: Path, error: ServiceError | StoreError) -> Refused:
+        """What `error` says of the file `path`."""
+        why, damaged = str(error).replace(str(path), path.name), isinstance(error, Damaged)
+        if isinstance(error, ServiceError) and not damaged:
+            why = f"{why}; mend that and start again"
+        return cls(why, damaged)
+
+    def told(self) -> Unhealthy:
+        """What a caller is answered with."""
+        return (Damaged if self.damaged else Unhealthy)(self.why)
 
 
 class DamageError(Exception):

@@ -8,10 +8,9 @@ import threading
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import NamedTuple
 
 from models.disk import fsync, make_folder
-from serving.errors import Conflict, Damaged, NotFound, ServiceError, Unhealthy
+from serving.errors import Conflict, Damaged, NotFound, ServiceError
 from serving.failpoints import reach
 from serving.filters import Filter
 from serving.ports import (
@@ -37,19 +36,10 @@ from serving.ports import (
 )
 from serving.stores import files
 from serving.stores.corpus_file import CorpusFile
-from serving.stores.failures import MEND, naming
+from serving.stores.failures import MEND, Refused, naming
 from serving.stores.files import SUFFIX
 
 log = logging.getLogger(__name__)
-
-
-class _Refused(NamedTuple):
-    """A file that was there at the start, and can't be served."""
-
-    why: str
-    """And what to do about it."""
-    damaged: bool
-    """Else it is as somebody wrote it, or can't be read for now: its name is not for another."""
 
 
 class SqliteStore:
@@ -68,7 +58,7 @@ class SqliteStore:
         self._synchronous = synchronous
         self._lock = threading.Lock()
         self._files: dict[str, CorpusFile] = {}
-        self._refused: dict[str, _Refused] = {}
+        self._refused: dict[str, Refused] = {}
         try:
             make_folder(folder)
             self._held = files.hold(folder)
@@ -91,11 +81,15 @@ class SqliteStore:
         """See `Store`."""
         with self._lock:
             self._check_served(corpus.name)
-            if file := self._files.get(corpus.name):
-                file.describe(corpus)
-                return False
-            self._files[corpus.name] = files.make(self._place(corpus.name), corpus, content, self._synchronous)
-            return True
+            if corpus.name not in self._files:
+                self._files[corpus.name] = files.make(self._place(corpus.name), corpus, content, self._synchronous)
+                return True
+        self.describe(corpus)
+        return False
+
+    def describe(self, corpus: Corpus) -> None:
+        """See `Store`. It waits for who writes into it, and keeps nobody from the others."""
+        self._file(corpus.name).describe(corpus)
 
     def corpus(self, name: str) -> Corpus:
         """See `Store`."""
@@ -264,7 +258,7 @@ class SqliteStore:
 
     def _check_served(self, name: str) -> None:
         if refused := self._refused.get(name):
-            raise (Damaged if refused.damaged else Unhealthy)(refused.why)
+            raise refused.told()
 
     def _place(self, name: str) -> Path:
         """For the file of a corpus that is not served: nobody's, or that of a damaged one, which is kept beside.
@@ -291,11 +285,7 @@ class SqliteStore:
                 raise StoreError(f"{path}: holds the corpus {held!r}; give the file its name back and start again")
             self._files[name] = file
         except (StoreError, ServiceError) as error:
-            why = str(error).replace(str(path), path.name)
-            damaged = isinstance(error, Damaged)
-            if isinstance(error, ServiceError) and not damaged:
-                why = f"{why}; mend that and start again"
-            log.error("not served: %s", why)
-            self._refused[name] = _Refused(why, damaged)
+            self._refused[name] = refused = Refused.of(path, error)
+            log.error("not served: %s", refused.why)
             if file:
                 file.close()

@@ -20,8 +20,9 @@ from serving.corpora.opening import Indexes
 from serving.errors import NotFound
 from serving.filters import compile_filter
 from serving.indexes.live import LiveIndex
-from serving.ports import Content, Document, Floats, Keys, Ranking, Size, Store
+from serving.ports import Content, Corpus, Document, Floats, Keys, Ranking, Size, Store
 from serving.stores import STORES, reading
+from serving.stores.corpus_file import CorpusFile
 from serving.stores.memory import MemoryStore
 from tests.conftest import PATIENCE
 
@@ -204,4 +205,52 @@ def test_others_do_not_wait_for_a_search(tmp_path: Path, monkeypatch: pytest.Mon
         assert corpora.listing()[0][1].documents == 1
         finish.set()
         assert [hit.passage.document.id for hit in busy.result()] == ["b"]
+    corpora.close()
+
+
+def test_others_do_not_wait_for_who_is_described(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A description waits for what writes into the same corpus, which may take minutes."""
+    corpora = opened(STORES["sqlite"](tmp_path), tmp_path)
+    corpora.create("c", content=content("a", 1))
+    started, finish, describe = threading.Event(), threading.Event(), CorpusFile.describe
+
+    def slow(self: CorpusFile, wanted: Corpus) -> None:
+        started.set()
+        assert finish.wait(PATIENCE)
+        describe(self, wanted)
+
+    monkeypatch.setattr(CorpusFile, "describe", slow)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(corpora.create, "c", description="of one document")
+        assert started.wait(PATIENCE)
+        assert corpora.create("other")
+        corpora.drop("other")
+        assert [corpus.description for corpus, _ in corpora.listing()] == [None]
+        finish.set()
+        assert waiting.result() is False
+    assert corpora.corpus("c")[0].description == "of one document"
+    corpora.close()
+
+
+def test_what_was_removed_before_there_was_an_index_is_forgotten(tmp_path: Path) -> None:
+    store = STORES["sqlite"](tmp_path)
+    corpora = opened(store, tmp_path)
+    corpora.create("c", content=content("a", 1))
+    for seed in range(5):
+        corpora.put("c", content("a", seed))
+    corpora.warm()
+    removed = store.tombstones("c", store.last_key("c")).tolist()
+    corpora.close()
+    assert removed == []
+
+
+def test_an_index_is_built_of_ten_vectors_at_least(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """With fewer there is nothing to measure its recall by."""
+    corpora = Corpora(MemoryStore(), Indexes(tmp_path / "indexes", least=1))
+    corpora.create("c")
+    for seed in range(1, 12):
+        corpora.put("c", content(f"d{seed}", seed))
+        report = corpora.build_now("c")
+        assert report and report.kind == ("exact" if seed < 10 else "hnsw")
+    assert not caplog.records
     corpora.close()

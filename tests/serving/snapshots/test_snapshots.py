@@ -29,6 +29,15 @@ def test_there_and_back(corpora: Corpora, snapshots: Snapshots) -> None:
     assert not corpora.verify("c")
 
 
+def test_they_are_listed_as_they_were_made(corpora: Corpora, snapshots: Snapshots) -> None:
+    """Also those of one second, of which the names say nothing."""
+    made = []
+    for name in "defghi":
+        corpora.put("c", content(name))
+        made.append(snapshots.create("c", Progress()))
+    assert snapshots.listing("c") == made[::-1]
+
+
 def test_one_that_packs_well_comes_back(
     corpora: Corpora, snapshots: Snapshots, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
