@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from models import bundle, cpus, reader, remotes, sources, transfer
+from models import bundle, cpus, destination, reader, remotes, sources, transfer
 from models.bundle import BundleError
 from models.disk import verdict
 from models.errors import Failed
@@ -97,7 +97,7 @@ def _export(arguments: argparse.Namespace) -> None:
         bundle.load(arguments.out)
         print(f"{arguments.out}: already there, hashes verified")
         return
-    bundle.refuse_foreign(arguments.out)
+    destination.refuse_foreign(arguments.out)
     if arguments.exporter == "optimum":
         require_optimum()
     sources.resolve(arguments.source)  # before torch is loaded: a wrong name is answered at once

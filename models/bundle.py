@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from models import codes, draft
+from models import codes
 from models import manifest as manifests
 from models.errors import Refused
 
@@ -150,8 +149,8 @@ def load(folder: Path) -> Bundle:
     """
     if folder.is_symlink():
         folder = folder.parent / folder.readlink()
-    manifest = _read_manifest(folder / MANIFEST)
-    listed, present = set(manifest.files), _files(folder)
+    manifest = read_manifest(folder / MANIFEST)
+    listed, present = set(manifest.files), files_of(folder)
     if missing := sorted(listed - present):
         raise BundleError(f"{folder / missing[0]}: missing, though the manifest lists it")
     if foreign := sorted(present - listed):
@@ -164,46 +163,9 @@ def load(folder: Path) -> Bundle:
     return Bundle(folder, manifest)
 
 
-@contextmanager
-def writing(folder: Path) -> Iterator[Path]:
-    """A new folder beside `folder` that takes its place when the block ends well, and vanishes when it doesn't.
-
-    Whoever opens `folder` never sees a part of a bundle (`models.draft` has what a crash leaves).
-
-    Raises:
-        BundleError: `folder` holds something that no bundle holds; it is left alone.
-    """
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    draft.restore(folder)
-    refuse_foreign(folder)
-    with draft.replacing(folder) as written:
-        yield written
-
-
-def refuse_foreign(folder: Path) -> None:
-    """Only what a manifest lists may be replaced, for replacing deletes it.
-
-    Raises:
-        BundleError: `folder` holds something else, or is a link to a promoted bundle; it is left alone. Or it is
-            called by where it is, not by its name.
-    """
-    if folder.name in ("", ".."):
-        raise BundleError(f"{folder}: is replaced as a whole: call it by its name, from the folder above")
-    if folder.is_symlink():
-        raise BundleError(f"{folder}: a link to {folder.readlink()}; promote a bundle, or roll back, to change it")
-    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
-        return
-    try:
-        foreign = sorted(_files(folder) - set(_read_manifest(folder / MANIFEST).files))
-    except BundleError:
-        raise BundleError(f"{folder}: exists and is not a bundle; it is left alone") from None
-    if foreign:
-        raise BundleError(f"{folder / foreign[0]}: not part of the bundle there, which is therefore left alone")
-
-
 def write_manifest(folder: Path, **facts: Any) -> Manifest:
     """Hash everything in `folder` and write its manifest from `facts`, the fields that can't be computed."""
-    files = {path: sha256(folder / path) for path in sorted(_files(folder))}
+    files = {path: sha256(folder / path) for path in sorted(files_of(folder))}
     unsigned = Manifest(files=files, fingerprint="", **facts)
     manifest = replace(unsigned, fingerprint=fingerprint(folder, unsigned))
     text = json.dumps(asdict(manifest), ensure_ascii=False, indent=1, allow_nan=False)
@@ -248,7 +210,12 @@ def sha256(file: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def _read_manifest(file: Path) -> Manifest:
+def read_manifest(file: Path) -> Manifest:
+    """What `file` says; no file of the bundle is looked at.
+
+    Raises:
+        BundleError: it is not there, or `parse_manifest` refuses it.
+    """
     try:
         content = file.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
@@ -298,8 +265,12 @@ def _check(manifest: Manifest) -> None:
         raise BundleError(f"golden vectors must be there and have {manifest.dim} numbers")
 
 
-def _files(folder: Path) -> set[str]:
-    """Relative paths of every file but the manifest; a link is refused, for it may lead out of the folder."""
+def files_of(folder: Path) -> set[str]:
+    """Relative paths of every file but the manifest.
+
+    Raises:
+        BundleError: one is a link, which may lead out of the folder.
+    """
     found = set()
     for path in folder.rglob("*"):
         if path.is_symlink():

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from models import bundle, card, codes, cpus, fp16, sentence_transformers_format, transform
+from models import bundle, card, codes, cpus, destination, fp16, sentence_transformers_format, transform
 from models.bundle import Bundle, Golden
 from models.disk import naming
 from models.encoder import Encoder, dropout_off
@@ -88,7 +88,7 @@ def export(
         bundle.BundleError: `folder` holds something that is not a bundle, or what is made here is none: its name.
         OSError: the bundle can't be written; names `folder`.
     """
-    with naming(folder), bundle.writing(folder) as draft:
+    with naming(folder), destination.writing(folder) as draft:
         encoder.save(draft)
         if again:
             check_again(encoder, again)

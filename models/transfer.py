@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from models import bundle
+from models import bundle, destination
 from models.bundle import MANIFEST, Bundle, BundleError, Manifest
 from models.disk import naming
 from models.errors import Refused
@@ -70,9 +70,9 @@ def pull(remote: Remote, folder: Path, *, replace: bool = False) -> tuple[Bundle
     if present := _present(folder, content):
         return present, 0
     if folder.is_dir() and any(folder.iterdir()) and not replace:
-        bundle.refuse_foreign(folder)
+        destination.refuse_foreign(folder)
         raise TransferError(f"{folder}: holds another bundle, or a damaged one; --replace puts this one in its place")
-    with naming(folder), bundle.writing(folder) as draft:
+    with naming(folder), destination.writing(folder) as draft:
         (draft / MANIFEST).write_bytes(content)
         _fetch(remote, manifest, draft)
         bundle.load(draft)

@@ -83,7 +83,7 @@ class Settings(BaseSettings):
         default="auto",
         description="what searches vectors: auto builds an index where a corpus is large, gpu one on a CUDA device",
     )
-    exact_below: PositiveInt = Field(default=Plan.least, description="passages that a corpus needs to be large, 10 or more")
+    exact_below: PositiveInt = Field(default=Plan.least, description="passages that make a corpus large, 10 or more")
     device: Device = Field(default="auto", description="where the model runs")
     threads: PositiveInt | None = Field(default=None, description="threads of the engine; default: the CPU quota")
     default_prompt: str | None = Field(

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, TextIO
 
-from models.bundle import Bundle, BundleError, load, refuse_foreign
+from models.bundle import Bundle, BundleError, load
+from models.destination import refuse_foreign
 from training import record, run
 from training.config import PATHS, ConfigError, RunConfig
 from training.evaluation import sts

@@ -11,7 +11,7 @@ from typing import Any, TextIO
 
 import torch
 
-from models import bundle
+from models import destination
 from models.bundle import BundleError
 from models.encoder import Encoder
 from training import checkpoint, record
@@ -183,7 +183,7 @@ def _check_folders(config: RunConfig, resume: bool) -> None:
     """A folder that would stop the run at its end stops it before it begins."""
     out = Path(config.out)
     try:
-        bundle.refuse_foreign(out)
+        destination.refuse_foreign(out)
     except BundleError as error:
         raise RunError(f"--out {error}") from error
     if Path(config.run).resolve().is_relative_to(out.resolve()):

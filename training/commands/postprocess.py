@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from models import bundle
+from models import destination
 from models.encoder import Encoder
 from models.export import export
 from models.pooling import POOLINGS
@@ -42,7 +42,7 @@ def add(command: argparse.ArgumentParser) -> None:
 
 def postprocess(options: argparse.Namespace) -> int:
     """Fits, judges if there is data to judge by, exports."""
-    bundle.refuse_foreign(options.out)
+    destination.refuse_foreign(options.out)
     if options.max_length is not None and options.max_length < LEAST_LENGTH:
         raise ConfigError(f"--max-length {options.max_length} leaves no room between the special tokens")
     check_seed(options.seed)

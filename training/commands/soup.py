@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from models import bundle
+from models import destination
 from training.evaluation import sts
 from training.evaluation.pairs import sts_tasks
 from training.publish import sts_scores
@@ -31,7 +31,7 @@ def add(command: argparse.ArgumentParser) -> None:
 def soup(options: argparse.Namespace) -> int:
     """Averages, judges if there is data to judge by, exports."""
     mixing = Mixing(weights=options.weights, greedy=options.greedy, towards=options.towards, share=options.share)
-    bundle.refuse_foreign(options.out)
+    destination.refuse_foreign(options.out)
     data = options.eval_data
     selection, tasks = (by_stsb_dev(data), sts_tasks(data)) if data else (None, {})
     cooked = cook(options.sources, mixing, selection, sys.stderr)

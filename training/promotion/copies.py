@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import fields
 from pathlib import Path
 
-from models import bundle
+from models import bundle, destination
 from models.bundle import Bundle, BundleError, Manifest
 
 COMPUTED = {"format_version", "files", "fingerprint"}
@@ -31,7 +31,7 @@ def copy(
         OSError: it can't be written.
     """
     kept = [path for path in source.manifest.files if path not in dropped and path not in added]
-    with bundle.writing(folder) as draft:
+    with destination.writing(folder) as draft:
         for path in kept:
             _link(source.folder / path, draft / path)
         for path, content in added.items():

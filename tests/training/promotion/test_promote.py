@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from models import bundle
+from models import bundle, destination
 from models.bundle import Bundle, BundleError
 from models.runtimes.graph import Graph
 from training.cli import main
@@ -74,7 +74,7 @@ def test_the_first_is_promoted_as_a_copy_behind_a_link(artifacts: Path, command:
 def test_training_it_again_does_not_change_what_is_served(artifacts: Path, command: Command) -> None:
     assert command("promote", "tiny") == 0
     before = tree(artifacts / "promoted")
-    with bundle.writing(artifacts / "tiny") as draft:
+    with destination.writing(artifacts / "tiny") as draft:
         shutil.copytree(artifacts / "other", draft, dirs_exist_ok=True)
     assert tree(artifacts / "promoted") == before
     assert served(artifacts) == "tiny"
@@ -211,7 +211,7 @@ def test_a_dangling_link_is_replaced(artifacts: Path, command: Command) -> None:
 def test_an_export_does_not_write_through_the_link(artifacts: Path, command: Command) -> None:
     assert command("promote", "tiny") == 0
     before = tree(artifacts)
-    with pytest.raises(BundleError, match="a link to promoted/"), bundle.writing(artifacts / "default"):
+    with pytest.raises(BundleError, match="a link to promoted/"), destination.writing(artifacts / "default"):
         pass
     assert tree(artifacts) == before
 

@@ -11,7 +11,7 @@ from threading import Barrier
 
 import pytest
 
-from models import bundle, draft
+from models import bundle, destination, draft
 from models.bundle import BundleError
 from models.disk import exchanged
 
@@ -30,7 +30,7 @@ def _names_exchange(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 def test_a_failed_write_leaves_the_old_bundle_and_no_debris(copy: Path) -> None:
     before = bundle.load(copy).manifest
-    with pytest.raises(RuntimeError), bundle.writing(copy) as draft:
+    with pytest.raises(RuntimeError), destination.writing(copy) as draft:
         (draft / "half").write_text("written")
         raise RuntimeError
     assert bundle.load(copy).manifest == before
@@ -39,8 +39,8 @@ def test_a_failed_write_leaves_the_old_bundle_and_no_debris(copy: Path) -> None:
 
 def _killed_while_writing(folder: Path) -> None:
     script = (
-        "import os, sys; from pathlib import Path; from models import bundle\n"
-        "with bundle.writing(Path(sys.argv[1])) as draft:\n"
+        "import os, sys; from pathlib import Path; from models import destination\n"
+        "with destination.writing(Path(sys.argv[1])) as draft:\n"
         "    (draft / 'half').write_text('written'); os.kill(os.getpid(), 9)\n"
     )
     assert subprocess.run([sys.executable, "-c", script, str(folder)], check=False).returncode == -9
@@ -51,14 +51,14 @@ def test_a_process_killed_while_writing_leaves_the_old_bundle_and_its_draft_is_s
     _killed_while_writing(copy)
     assert bundle.load(copy).manifest == before
     assert len(list(copy.parent.iterdir())) == 2
-    with pytest.raises(RuntimeError), bundle.writing(copy):
+    with pytest.raises(RuntimeError), destination.writing(copy):
         raise RuntimeError
     assert [p.name for p in copy.parent.iterdir()] == ["bundle"]
 
 
 def test_two_writers_at_once_do_not_sweep_each_other(copy: Path) -> None:
-    with pytest.raises(RuntimeError), bundle.writing(copy) as first:
-        with pytest.raises(KeyError), bundle.writing(copy) as second:
+    with pytest.raises(RuntimeError), destination.writing(copy) as first:
+        with pytest.raises(KeyError), destination.writing(copy) as second:
             assert first.is_dir() and second.is_dir()
             raise KeyError
         assert first.is_dir()
@@ -70,7 +70,7 @@ def test_the_new_bundle_takes_the_old_one_s_place_in_one_step(
     copy: Path, other_bundle: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Path, "rename", lambda *_: pytest.fail("there is a moment without the folder"))
-    with bundle.writing(copy) as draft:
+    with destination.writing(copy) as draft:
         shutil.copytree(other_bundle, draft, dirs_exist_ok=True)
     assert bundle.load(copy).manifest == bundle.load(other_bundle).manifest
     assert [p.name for p in copy.parent.iterdir()] == ["bundle"]
@@ -89,11 +89,11 @@ def test_a_swap_cut_in_two_is_mended_by_the_next_write(
         return rename(self, target)
 
     monkeypatch.setattr(Path, "rename", power_fails)
-    with pytest.raises(OSError, match="power"), bundle.writing(copy) as draft:
+    with pytest.raises(OSError, match="power"), destination.writing(copy) as draft:
         shutil.copytree(tiny_bundle, draft, dirs_exist_ok=True)
     assert not copy.exists()
     monkeypatch.undo()
-    with pytest.raises(RuntimeError), bundle.writing(copy):
+    with pytest.raises(RuntimeError), destination.writing(copy):
         raise RuntimeError
     assert bundle.load(copy).manifest == bundle.load(tiny_bundle).manifest
 
@@ -105,14 +105,14 @@ def test_a_folder_that_is_not_a_bundle_is_left_alone(tmp_path: Path, manifest: s
     (precious / "chapter1.tex").write_text("years of work")
     if manifest:
         (precious / "manifest.json").write_text(manifest)
-    with pytest.raises(BundleError, match="not a bundle"), bundle.writing(precious):
+    with pytest.raises(BundleError, match="not a bundle"), destination.writing(precious):
         pass
     assert (precious / "chapter1.tex").read_text() == "years of work"
 
 
 def test_a_file_of_ones_own_inside_a_bundle_is_not_deleted(copy: Path) -> None:
     (copy / "notes.txt").write_text("mine")
-    with pytest.raises(BundleError, match=r"notes\.txt: not part of the bundle"), bundle.writing(copy):
+    with pytest.raises(BundleError, match=r"notes\.txt: not part of the bundle"), destination.writing(copy):
         pass
     assert (copy / "notes.txt").read_text() == "mine"
 
@@ -121,7 +121,7 @@ def test_a_neighbour_with_a_likely_name_is_left_alone(copy: Path, tiny_bundle: P
     neighbour = copy.with_name("bundle.old")
     neighbour.mkdir()
     (neighbour / "mine").write_text("kept")
-    with bundle.writing(copy) as draft:
+    with destination.writing(copy) as draft:
         shutil.copytree(tiny_bundle, draft, dirs_exist_ok=True)
     assert (neighbour / "mine").read_text() == "kept"
     bundle.load(copy)
@@ -129,7 +129,7 @@ def test_a_neighbour_with_a_likely_name_is_left_alone(copy: Path, tiny_bundle: P
 
 def test_a_file_in_the_place_of_the_folder_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "bundle").write_text("a file")
-    with pytest.raises(BundleError, match="not a bundle"), bundle.writing(tmp_path / "bundle"):
+    with pytest.raises(BundleError, match="not a bundle"), destination.writing(tmp_path / "bundle"):
         pass
     assert (tmp_path / "bundle").read_text() == "a file"
 
