@@ -108,6 +108,8 @@ class RunConfig:
             raise ConfigError(f"weight_decay: {self.weight_decay} is below 0")
         if self.dropout is not None and not 0 <= self.dropout < 1:
             raise ConfigError(f"dropout: {self.dropout} is not a share of at least 0 and below 1")
+        if self.augmentation == "none" and self.augmentation_rate is not None:
+            raise ConfigError(f"augmentation_rate: {self.augmentation_rate} of no augmentation: set that, too")
         check_seed(self.seed)
         if self.max_length < LEAST_LENGTH:
             raise ConfigError(f"max_length: {self.max_length} leaves no room between the special tokens")

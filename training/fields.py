@@ -67,6 +67,8 @@ def check(value: Any, kind: Any) -> Any:
         return value
     if kind is float and isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
         return float(value)
+    if kind is int and type(value) is int and not -(1 << 63) <= value < 1 << 63:
+        raise ValueError(f"expected {described(kind)} of 63 bits, got one of {value.bit_length()}")
     if kind in (bool, int, str) and type(value) is kind:
         return value
     raise ValueError(f"expected {described(kind)}, got {value!r}")

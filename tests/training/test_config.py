@@ -105,6 +105,7 @@ def test_settings_are_typed() -> None:
         ("objective=x", "'objective' is none of"),
         ("batch_size=three", "expected a whole number, got 'three'"),
         ("batch_size=1.5", "expected a whole number"),
+        ("max_steps=99999999999999999999", "max_steps=9+: expected a whole number of 63 bits, got one of 67"),
         ("learning_rate=nan", "expected a number"),
         ("head=maybe", "expected true or false"),
         ("max_steps=x", "expected a whole number"),
@@ -131,6 +132,7 @@ def test_a_number_that_is_not_finite_is_refused_by_its_name(objective: str, valu
     [
         ({"batch_size": 0}, "batch_size: 0 is not above 0"),
         ({"max_steps": -1}, "max_steps: -1"),
+        ({"augmentation_rate": 0.3}, "augmentation_rate: 0.3 of no augmentation: set that, too"),
         ({"seed": -1}, "seed: -1 is below 0"),
         ({"seed": 2**63}, "seed: 9223372036854775808 has more than 63 bits"),
         ({"max_length": 2}, "max_length: 2 leaves no room"),

@@ -59,6 +59,7 @@ def test_a_document_is_title_and_text_and_only_judged_queries_are_asked(tmp_path
         ({"judged": "q1\td1\t1\nq9\td1\t1\n"}, r"test\.tsv:3: no query has the id 'q9'"),
         ({"judged": "q1\td9\t1\n"}, r"test\.tsv:2: no document has the id 'd9'"),
         ({"judged": "q1\td1\tgood\n"}, r"test\.tsv:2: 'good' is not a score, expected a whole number"),
+        ({"judged": f"q1\td1\t1{'0' * 400}\n"}, r"test\.tsv:2: a score of 401 digits, expected 9 at most"),
         ({"judged": "q1\td1\n"}, r"test\.tsv:2: 2 columns with tabs between, expected 3"),
         ({"judged": "q1\td1\t1\nq1\td1\t2\n"}, r"test\.tsv:3: document 'd1' is judged twice for query 'q1'"),
         ({"judged": ""}, r"test\.tsv: no judgements below the header"),

@@ -28,6 +28,8 @@ OPENERS: dict[str, Callable[[Path], AbstractContextManager[Iterable[bytes]]]] = 
     ".gz": gzip.GzipFile,
     ".xz": lzma.LZMAFile,
 }
+UNREAD = {".bz2", ".zst", ".lz4", ".7z", ".rar", ".zip", ".tar", ".tgz", ".txz"}
+"""Of files that are packed in another way; read as text they would be whatever their bytes happen to be."""
 
 
 class CorpusError(Refused):
@@ -133,9 +135,12 @@ def lines(paths: Iterable[Path]) -> Iterator[str]:
     """Every line of text files (plain, .gz or .xz), with the newline that ends it.
 
     Raises:
-        CorpusError: a file is missing, damaged or not UTF-8.
+        CorpusError: a file is missing, damaged, not UTF-8, or packed otherwise.
     """
     for path in paths:
+        inner = path.with_suffix("") if path.suffix.lower() in OPENERS else path
+        if (packed := inner.suffix.lower()) in UNREAD:
+            raise CorpusError(f"{path}: {packed} is not read: unpack it, or pack the text alone as .gz or .xz")
         try:
             with OPENERS.get(path.suffix.lower(), _open_plain)(path) as file:
                 for number, line in enumerate(file, start=1):

@@ -18,6 +18,8 @@ TEST = "test"
 """The part of a collection that its name alone means."""
 
 HEADER = "query-id\tcorpus-id\tscore"
+LONGEST_GRADE = 9
+"""Digits of a judgement: sums of what has more are no numbers any more."""
 
 
 @dataclass(frozen=True)
@@ -147,6 +149,9 @@ def _judgements(file: Path) -> Iterator[tuple[str, str, int, str]]:
             raise DataError(f"{where}: {len(columns)} columns with tabs between, expected 3")
         query, document, grade = columns
         try:
-            yield query, document, int(grade), where
+            score = int(grade[:LONGEST_GRADE])
         except ValueError:
-            raise DataError(f"{where}: {grade!r} is not a score, expected a whole number") from None
+            raise DataError(f"{where}: {grade[:20]!r} is not a score, expected a whole number") from None
+        if len(grade) > LONGEST_GRADE:
+            raise DataError(f"{where}: a score of {len(grade)} digits, expected {LONGEST_GRADE} at most")
+        yield query, document, score, where
