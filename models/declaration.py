@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from models.sources import SourceError
+
+log = logging.getLogger(__name__)
 
 
 def declared(folder: Path) -> dict[str, Any]:
@@ -35,7 +38,10 @@ def declared(folder: Path) -> dict[str, Any]:
 
 
 def _prompts(file: Path) -> dict[str, str] | None:
-    prompts = _json(file).get("prompts")
+    said = _json(file)
+    prompts, default = said.get("prompts"), said.get("default_prompt_name")
+    if default is not None:
+        log.warning("%s: default_prompt_name %r is left out; serve with --default-prompt-name for it", file, default)
     if prompts is None or (isinstance(prompts, dict) and all(isinstance(one, str) for one in prompts.values())):
         return prompts
     raise SourceError(f"{file}: prompts must be an object of names and texts")

@@ -19,14 +19,18 @@ from training.random_state import RandomState
 
 
 def write(file: Path, tensors: dict[str, Tensor], facts: Mapping[str, object]) -> None:
-    """Replaces `file` whole.
+    """Replaces `file` whole, in a folder in which nobody else writes.
 
     Raises:
         OSError: it can't be written.
     """
+    for left in file.parent.glob(".tmp??????"):  # safetensors' own, which a kill has left: nobody else writes here
+        left.unlink(missing_ok=True)
     with replacing(file) as beside:
+        mode = beside.stat().st_mode
         try:
             save_file(tensors, beside, metadata={"state": json.dumps(facts)})
+            beside.chmod(mode)  # it puts another file there, which its owner alone may read
         except SafetensorError as error:  # all that it says of a full disk
             raise OSError(errno.EIO, str(error)) from error
 

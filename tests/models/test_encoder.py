@@ -163,6 +163,14 @@ def test_a_setting_of_another_type_is_named(described: Path, name: str, said: di
         Encoder.load(described)
 
 
+def test_a_prompt_before_every_text_is_told_to_be_left_out(described: Path, caplog: pytest.LogCaptureFixture) -> None:
+    said = {"prompts": {"query": "query: "}, "default_prompt_name": "query"}
+    (described / "config_sentence_transformers.json").write_text(json.dumps(said))
+    assert Encoder.load(described).prompts == {"query": "query: "}
+    (record,) = caplog.records
+    assert "default_prompt_name 'query' is left out; serve with --default-prompt-name" in record.getMessage()
+
+
 def test_no_length_is_no_default_one(described: Path) -> None:
     with pytest.raises(ValueError, match="max_length 0 leaves no room"):
         Encoder.load(described, max_length=0)

@@ -78,6 +78,11 @@ def test_a_key_that_no_header_takes_is_refused_and_not_printed(
     assert "s3c" not in said
 
 
+def test_a_user_and_a_key_can_t_both_be_sent() -> None:
+    with pytest.raises(SubjectError, match=r"^http://encoder: a user in the URL and a key"):
+        subject("http://eve:pass@encoder", key="iso_key")
+
+
 @pytest.mark.parametrize("scheme", ["http", "HTTP"])
 @pytest.mark.parametrize("options", [{}, {"by_torch": True}])
 def test_the_password_of_a_url_that_is_none_is_not_printed(scheme: str, options: dict[str, Any]) -> None:

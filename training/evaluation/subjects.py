@@ -82,6 +82,8 @@ def subject(
     if source.lower().startswith(("http://", "https://")):
         if pooling or by_torch or engine or precision:
             raise SubjectError(f"{without_user(source)}: a server has its own pooling, engine and precision")
+        if key and without_user(source) != source:
+            raise SubjectError(f"{without_user(source)}: a user in the URL and a key can't both be sent: give one")
         return _served(Server(source, key=key))
     if not (by_torch or pooling) and (opened := local_bundle(source)):
         return _exported(opened, engine, precision)
