@@ -94,6 +94,7 @@ def carry_out_all(trials: Sequence[Trial], study: Path, stream: TextIO, *, jobs:
 
     Raises:
         KeyboardInterrupt: after Ctrl-C or SIGTERM, when the runs under way have saved themselves.
+        OSError: the study's folder can't be written; after the same.
     """
     due = _due(trials, study, stream)
     different = len({trial.id for trial in trials})
@@ -108,7 +109,7 @@ def carry_out_all(trials: Sequence[Trial], study: Path, stream: TextIO, *, jobs:
                 if failure:
                     failures.append(failure)
                 print(f"{number}/{len(due)} {failure or f'{trial.title}: done ({trial.id})'}", file=stream, flush=True)
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, OSError):
             processes.stop()
             raise
     return failures

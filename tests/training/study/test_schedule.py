@@ -25,13 +25,11 @@ from training.evaluation.pairs import DataError
 from training.interrupt import InterruptedRun
 from training.lock import LockError, locked
 from training.record import METRICS
-from training.study.arrays import keep, kept
 from training.study.description import Study
-from training.study.judgement import COSINES, COSINES_FILE, GOLDS
 from training.study.occupied import occupied
 from training.study.plan import Plan
 from training.study.results import LOG, RESULT, RESULTS, TRIAL, finished, folder_of
-from training.study.schedule import ELSEWHERE, Processes
+from training.study.schedule import ELSEWHERE
 from training.study.trial import StudyError, Trial
 from training.study.work import RECORD, carry_out
 
@@ -273,57 +271,3 @@ def test_a_run_is_at_work_while_its_lock_is_held(make_study: MakeStudy, tmp_path
         assert ": at work\n" in capsys.readouterr().out
     assert call("status", str(tmp_path)) == 0
     assert ": stopped after step 0, " in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("damage", ["truncated", "missing", "without a task"])
-def test_a_run_whose_arrays_are_damaged_is_the_one_that_is_carried_out_again(
-    damage: str, make_study: MakeStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
-) -> None:
-    file, out = make_study('[grid]\npooling = ["cls", "mean"]\n', untrained=True), tmp_path / "out"
-    broken, whole = Study.read(file).trials()
-    for trial in (broken, whole):
-        done(trial, out)
-    cosines = folder_of(broken, out) / COSINES_FILE
-    before, array = kept(cosines, COSINES, GOLDS), cosines.read_bytes()
-    if damage == "truncated":
-        cosines.write_bytes(array[: len(array) // 2])
-    elif damage == "missing":
-        cosines.unlink()
-    else:
-        keep(cosines, {COSINES: {}, GOLDS: before[1]})
-    again = []
-
-    def here(_processes: object, trial: Trial, study: Path) -> None:
-        again.append(trial.id)
-        carry_out(folder_of(trial, study), io.StringIO())
-
-    monkeypatch.setattr(Processes, "__call__", here)
-    assert call("run", str(file), "--out", str(out)) == 0 and again == [broken.id]
-    err = capsys.readouterr().err
-    assert f"{cosines}: " in err and f"damaged, so {broken.title} is carried out again\n2 runs, 1 of them" in err
-    for arrays, expected in zip(kept(cosines, COSINES, GOLDS), before, strict=True):
-        assert arrays.keys() == expected.keys()
-    assert call("report", str(out), "--resamples", "10") == 0
-
-
-@pytest.mark.parametrize("damaged", ["", '{"scores": ', "null", "[1]", "{}", "\xff"])
-def test_a_damaged_result_is_none(
-    damaged: str, make_study: MakeStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
-) -> None:
-    file, out = make_study("", untrained=True), tmp_path / "out"
-    (trial,) = Study.read(file).trials()
-    result = done(trial, out)
-    whole = result.read_text()
-    result.write_bytes(damaged.encode("latin-1"))
-    Plan.of(Study.read(file)).keep(out)
-    assert call("status", str(out)) == 0 and "0 of 1 runs are finished" in capsys.readouterr().out
-
-    def here(_processes: object, trial: Trial, study: Path) -> None:
-        carry_out(folder_of(trial, study), io.StringIO())
-
-    monkeypatch.setattr(Processes, "__call__", here)
-    assert call("run", str(file), "--out", str(out)) == 0
-    err = capsys.readouterr().err
-    assert f"{result}: " in err and f"damaged, so {trial.title} is carried out again\n1 runs, 0 of them" in err
-    assert json.loads(result.read_text())["scores"] == json.loads(whole)["scores"]
-    assert len((out / RESULTS).read_text().splitlines()) == 1

@@ -1,0 +1,113 @@
+"""What a disk does to a study: it fills up, or gives back other bytes than it was given."""
+
+from __future__ import annotations
+
+import errno
+import io
+import json
+import os
+import subprocess
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from models.disk import write_whole
+from tests.conftest import PATIENCE
+from tests.training.study.conftest import call
+from tests.training.study.test_schedule import Capture, MakeStudy, done
+from training.study import schedule
+from training.study.arrays import keep, kept
+from training.study.description import Study
+from training.study.judgement import COSINES, COSINES_FILE, GOLDS
+from training.study.plan import Plan
+from training.study.results import RESULTS, finished, folder_of
+from training.study.schedule import Processes
+from training.study.trial import Trial
+from training.study.work import carry_out
+
+
+def test_a_full_disk_stops_the_other_runs_too(
+    make_study: MakeStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They would go on for hours before anybody was told."""
+    begun, run = threading.Event(), tmp_path / "run"
+    run.write_text("#!/bin/sh\nexec sleep 600\n")
+    run.chmod(0o755)
+    write, first, second = write_whole, *Study.read(make_study()).trials()
+
+    def full(file: Path, text: str) -> None:
+        if file.parent == folder_of(second, tmp_path):
+            assert begun.wait(PATIENCE)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(file))
+        write(file, text)
+
+    popen = subprocess.Popen
+
+    def began(*arguments: Any, **how: Any) -> Any:
+        process = popen(*arguments, **how)
+        begun.set()
+        return process
+
+    monkeypatch.setattr(schedule, "write_whole", full)
+    monkeypatch.setattr(subprocess, "Popen", began)
+    monkeypatch.setattr(schedule, "sys", SimpleNamespace(executable=str(run)))
+    with pytest.raises(OSError, match="No space left"):
+        schedule.carry_out_all([first, second], tmp_path, io.StringIO(), jobs=2)
+    assert not finished(folder_of(first, tmp_path))
+
+
+@pytest.mark.parametrize("damage", ["truncated", "missing", "without a task"])
+def test_a_run_whose_arrays_are_damaged_is_the_one_that_is_carried_out_again(
+    damage: str, make_study: MakeStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    file, out = make_study('[grid]\npooling = ["cls", "mean"]\n', untrained=True), tmp_path / "out"
+    broken, whole = Study.read(file).trials()
+    for trial in (broken, whole):
+        done(trial, out)
+    cosines = folder_of(broken, out) / COSINES_FILE
+    before, array = kept(cosines, COSINES, GOLDS), cosines.read_bytes()
+    if damage == "truncated":
+        cosines.write_bytes(array[: len(array) // 2])
+    elif damage == "missing":
+        cosines.unlink()
+    else:
+        keep(cosines, {COSINES: {}, GOLDS: before[1]})
+    again = []
+
+    def here(_processes: object, trial: Trial, study: Path) -> None:
+        again.append(trial.id)
+        carry_out(folder_of(trial, study), io.StringIO())
+
+    monkeypatch.setattr(Processes, "__call__", here)
+    assert call("run", str(file), "--out", str(out)) == 0 and again == [broken.id]
+    err = capsys.readouterr().err
+    assert f"{cosines}: " in err and f"damaged, so {broken.title} is carried out again\n2 runs, 1 of them" in err
+    for arrays, expected in zip(kept(cosines, COSINES, GOLDS), before, strict=True):
+        assert arrays.keys() == expected.keys()
+    assert call("report", str(out), "--resamples", "10") == 0
+
+
+@pytest.mark.parametrize("damaged", ["", '{"scores": ', "null", "[1]", "{}", "\xff"])
+def test_a_damaged_result_is_none(
+    damaged: str, make_study: MakeStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    file, out = make_study("", untrained=True), tmp_path / "out"
+    (trial,) = Study.read(file).trials()
+    result = done(trial, out)
+    whole = result.read_text()
+    result.write_bytes(damaged.encode("latin-1"))
+    Plan.of(Study.read(file)).keep(out)
+    assert call("status", str(out)) == 0 and "0 of 1 runs are finished" in capsys.readouterr().out
+
+    def here(_processes: object, trial: Trial, study: Path) -> None:
+        carry_out(folder_of(trial, study), io.StringIO())
+
+    monkeypatch.setattr(Processes, "__call__", here)
+    assert call("run", str(file), "--out", str(out)) == 0
+    err = capsys.readouterr().err
+    assert f"{result}: " in err and f"damaged, so {trial.title} is carried out again\n1 runs, 0 of them" in err
+    assert json.loads(result.read_text())["scores"] == json.loads(whole)["scores"]
+    assert len((out / RESULTS).read_text().splitlines()) == 1
