@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import platform
@@ -16,6 +15,7 @@ from benchmarks import encodings, ingest, opening, serving, training
 from benchmarks.search import measure as search
 from benchmarks.search import scifact
 from models import cpus
+from models.command_line import Parser
 from models.runtimes import cache
 
 BENCHMARKS: dict[str, Callable[[], dict[str, Any]]] = {
@@ -35,7 +35,7 @@ PACKAGES = ("torch", "transformers", "onnxruntime", "openvino", "sentence-transf
 
 def main() -> int:
     """Run the benchmarks named, or all of them."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser = Parser(prog="python -m benchmarks", description=__doc__)
     default = f"default: all; {' and '.join(JUDGED)} where {encodings.DATA} names the data"
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"{', '.join(BENCHMARKS)} ({default})")
     whole = serving.Choice()

@@ -16,6 +16,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from benchmarks.__main__ import RESULTS, surroundings
+from models.command_line import Parser
 from training import run
 from training.config import from_preset
 from training.objectives import OBJECTIVES
@@ -54,7 +55,7 @@ def _keep(curves: dict[str, Curve], options: argparse.Namespace) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.curves", description=__doc__)
+    parser = Parser(prog="python -m benchmarks.curves", description=__doc__)
     parser.add_argument("--data", required=True, help="SentEval's folder")
     parser.add_argument("--corpus", required=True, help="sentences, one a line")
     parser.add_argument("--description", default="", help="what the corpus is, for the result")

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from benchmarks.__main__ import RESULTS, surroundings
+from models.command_line import Parser
 from models.encoder import Encoder
 from models.transform import Affine
 from training.corpus.corpus import CorpusError, open_corpus
@@ -72,7 +73,7 @@ def main() -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.domains", description=__doc__)
+    parser = Parser(prog="python -m benchmarks.domains", description=__doc__)
     parser.add_argument("names", nargs="+", metavar="NAME", help="collections, or parts of them as scifact:train")
     parser.add_argument("--data", type=Path, required=True, metavar="DIR", help="folder with retrieval/NAME")
     parser.add_argument("--corpus", required=True, metavar="FILE", help="the domain's sentences, one a line")

@@ -19,6 +19,7 @@ from typing import Any
 import faiss
 import numpy as np
 
+from models.command_line import Parser
 from serving.indexes import KINDS
 from serving.indexes.exact import nearest
 from serving.indexes.kind import BuildError, Kind
@@ -119,7 +120,7 @@ def rate(call: Callable[[], object], queries: int) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--vectors", type=int, default=100_000)
     parser.add_argument("--dim", type=int, default=384)
     parser.add_argument("--kinds", nargs="*", default=[*KINDS], choices=KINDS)

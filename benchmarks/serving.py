@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import statistics
 import time
@@ -40,7 +41,7 @@ class Choice:
     """What is measured, and for how long.
 
     Raises:
-        ValueError: a load or contestant that does not exist.
+        ValueError: a load or contestant that does not exist; no round or no time.
     """
 
     loads: Sequence[str] = ()
@@ -52,6 +53,8 @@ class Choice:
     """Of a contestant's turn; twice as long for an open loop. What is under way then is still waited for."""
 
     def __post_init__(self) -> None:
+        if self.rounds < 1 or not 0 < self.seconds < math.inf:
+            raise ValueError(f"{self.rounds} rounds of {self.seconds:g} seconds measure nothing")
         selected(self.loads)
         if self.contestants:
             _chosen(self.contestants)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from models import bundle, cpus, destination, reader, remotes, sources, transfer
 from models.bundle import BundleError
+from models.command_line import Parser
 from models.disk import verdict
 from models.errors import Failed
 from models.exporters import require_optimum
@@ -53,7 +54,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m models", description=__doc__)
+    parser = Parser(prog="python -m models", description=__doc__)
     verbs = parser.add_subparsers(dest="verb", required=True)
     export = verbs.add_parser("export", help="write an encoder as a bundle: weights, tokenizer, ONNX, manifest")
     export.add_argument("source", help="minilm, a folder, a bundle or a hub id")

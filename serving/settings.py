@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Literal, Self
 
+import pydantic_settings
 from pydantic import (
     Field,
     HttpUrl,
@@ -24,6 +24,7 @@ from pydantic import (
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from models import cpus
+from models.command_line import Parser
 from models.runtimes.base import Device
 from serving.engines import ENGINES
 from serving.indexes.plan import Plan
@@ -54,6 +55,7 @@ class Settings(BaseSettings):
         cli_implicit_flags="toggle",
         cli_hide_none_type=True,
         cli_avoid_json=True,
+        cli_exit_on_error=False,
     )
 
     bundle: str = Field(
@@ -217,8 +219,8 @@ def read_settings(arguments: Sequence[str]) -> Settings:
     """Flags before environment before defaults.
 
     Raises:
-        SettingsError: a value is not legal; the message names the option.
-        SystemExit: `--help` (0), or a flag that does not exist (2, after one line on stderr).
+        SettingsError: there is no such option, or a value is not legal; the message names the option.
+        SystemExit: after `--help`, with 0.
     """
     try:
         return Settings(_cli_parse_args=_with_one_bundle(arguments))  # type: ignore[call-arg]
@@ -226,11 +228,13 @@ def read_settings(arguments: Sequence[str]) -> Settings:
         first = error.errors()[0]
         option = "--" + str(first["loc"][0]).replace("_", "-") + ": " if first["loc"] else ""
         raise SettingsError(f"{option}{first['msg'].removeprefix('Value error, ')}") from None
+    except pydantic_settings.SettingsError as error:
+        raise SettingsError(str(error).removeprefix("error parsing CLI: ")) from None
 
 
 def _with_one_bundle(arguments: Sequence[str]) -> list[str]:
     """Every `--bundle` in one: of an option that is given twice pydantic-settings reads the last."""
-    parser = argparse.ArgumentParser("python -m serving", add_help=False, allow_abbrev=False)
+    parser = Parser("serving", add_help=False, allow_abbrev=False)
     parser.add_argument("--bundle", action="append", default=[])
     given, others = parser.parse_known_args(arguments)
     return [*others, *(["--bundle", os.pathsep.join(given.bundle)] if given.bundle else [])]

@@ -6,9 +6,9 @@ import argparse
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import NoReturn
 
 from models import reader
+from models.command_line import Parser
 from models.disk import verdict
 from models.errors import Failed, Refused
 from models.quiet import quieten
@@ -29,14 +29,6 @@ COMMANDS = {
     "replay": "take the step at which a run diverged once more",
 }
 """Each has a module of its name in `training.commands`, which is loaded for that command alone: torch takes seconds."""
-
-
-class Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line."""
-
-    def error(self, message: str) -> NoReturn:
-        """Exit code 2, without the usage text."""
-        self.exit(2, f"{self.prog}: {message}\n")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

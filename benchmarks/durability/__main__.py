@@ -6,7 +6,6 @@ and whether it holds. Its exit status is the number of those that failed. At ful
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from datetime import UTC, datetime
@@ -16,13 +15,14 @@ from typing import Any
 
 from benchmarks.__main__ import surroundings
 from benchmarks.durability.trials import TRIALS
+from models.command_line import Parser
 
 RESULTS = Path(__file__).parents[1] / "results" / "durability.json"
 
 
 def main() -> int:
     """Run the trials named, or all."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.durability", description=__doc__)
+    parser = Parser(prog="python -m benchmarks.durability", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(TRIALS))
     parser.add_argument("--trials", type=int, metavar="N", help="how many, or seconds, or operations; default: in full")
     parser.add_argument(

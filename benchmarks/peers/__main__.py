@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import subprocess
 import sys
 import venv
 from pathlib import Path
 
 from benchmarks.peers import ENVIRONMENTS, EXPORTED, environment, python
+from models.command_line import Parser
 from models.sources import resolve
 
 HERE = Path(__file__).parent
@@ -16,7 +16,7 @@ HERE = Path(__file__).parent
 
 def main() -> int:
     """Make the environments named, or all; the exit status of what failed."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.peers", description=__doc__)
+    parser = Parser(prog="python -m benchmarks.peers", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"{', '.join(ENVIRONMENTS)} (default: all)")
     names = parser.parse_args().names or ENVIRONMENTS
     if unknown := set(names) - set(ENVIRONMENTS):

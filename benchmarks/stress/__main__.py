@@ -6,7 +6,6 @@ asked for, what was measured, and whether it holds. Its exit status is the numbe
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Sequence
@@ -20,13 +19,14 @@ from benchmarks.contestants import BUNDLE
 from benchmarks.stress.server import started
 from benchmarks.stress.trial import Bound, Texts
 from benchmarks.stress.trials import APART, TRIALS
+from models.command_line import Parser
 
 RESULTS = Path(__file__).parents[1] / "results" / "stress.json"
 
 
 def main() -> int:
     """Run the trials named, or all; the figures of each that ran at full length replace its last ones."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.stress", description=__doc__)
+    parser = Parser(prog="python -m benchmarks.stress", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(TRIALS))
     parser.add_argument("--seconds", type=float, help="of each trial, instead of its full length")
     parser.add_argument("--bundle", type=Path, default=BUNDLE, help="default: %(default)s")

@@ -17,6 +17,7 @@ from tqdm import tqdm
 
 from models import reader
 from models.bundle import BundleError
+from models.command_line import Parser
 from models.disk import replacing
 from serving.corpora.finding import Hit, Mode, Wanted
 from serving.errors import Invalid, ServiceError
@@ -234,7 +235,7 @@ def _line(text: str, width: int = 100) -> str:
 
 
 def _parser(verb: str) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog=f"python -m serving {verb}", epilog=_REST, allow_abbrev=False)
+    parser = Parser(prog=f"python -m serving {verb}", epilog=_REST, allow_abbrev=False)
     name: dict[str, Any] = {"type": check_corpus_name, "metavar": "NAME"}
     if verb == "ingest":
         parser.description = "Add the documents of a file to a corpus, which is made if there is none."

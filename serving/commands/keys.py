@@ -12,6 +12,7 @@ from typing import get_args
 
 from pydantic import ValidationError
 
+from models.command_line import Parser
 from serving.keys.keys import Key, KeysError, Scope, changed_keys, digest, new_secret, read_keys
 
 VARIABLE = "ISOSPHERE_API_KEYS_FILE"
@@ -83,11 +84,11 @@ def _revoke(path: Path, given: argparse.Namespace) -> None:
 
 def _parser() -> argparse.ArgumentParser:
     variable = os.environ.get(VARIABLE)
-    file = argparse.ArgumentParser(add_help=False)
+    file = Parser(add_help=False)
     file.add_argument(
         "--api-keys-file", type=Path, default=Path(variable) if variable else None, help=f"default: {VARIABLE}"
     )
-    parser = argparse.ArgumentParser(prog="python -m serving keys", description="Manage the file of API keys.")
+    parser = Parser(prog="python -m serving keys", description="Manage the file of API keys.")
     verbs = parser.add_subparsers(dest="verb", required=True)
     add = verbs.add_parser("add", parents=[file], help="make a key and print it, this once")
     add.add_argument("name", help="what logs and errors call it")

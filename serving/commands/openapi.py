@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Sequence
 
+from models.command_line import Parser
 from serving.app import routes
 
 
 def openapi(arguments: Sequence[str]) -> int:
     """The exit status; the document goes to stdout."""
-    argparse.ArgumentParser(prog="python -m serving openapi", description=__doc__).parse_args(arguments)
+    Parser(prog="python -m serving openapi", description=__doc__).parse_args(arguments)
     sys.stdout.write(document())
     return 0
 

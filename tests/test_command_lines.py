@@ -1,0 +1,53 @@
+"""What is wrong with a command line is said in one line, by whatever command."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from models.__main__ import main as models
+from serving.commands.corpus import run
+from serving.commands.keys import keys
+from serving.commands.openapi import openapi
+from serving.settings import SettingsError, read_settings
+from training.cli import main as training
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments", "says"),
+    [
+        (models, ["export"], "python -m models export: the following arguments are required: source, --out"),
+        (models, ["inspect", "x", "--frob"], "python -m models: unrecognized arguments: --frob"),
+        (training, ["list", "--frob"], "python -m training: unrecognized arguments: --frob"),
+        (keys, ["frob"], "python -m serving keys: argument verb: invalid choice: 'frob'"),
+        (openapi, ["x"], "python -m serving openapi: unrecognized arguments: x"),
+        (lambda given: run("search", given), ["-k", "3"], "python -m serving search: the following arguments"),
+        (read_settings, ["--bundle"], "serving: argument --bundle: expected one argument"),
+    ],
+)
+def test_one_line_and_no_usage(
+    command: Callable[[Sequence[str]], object],
+    arguments: Sequence[str],
+    says: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit, match=r"^2$"):
+        command(arguments)
+    said = capsys.readouterr().err
+    assert said.startswith(says) and said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--frob"], "unrecognized arguments: --frob"),
+        (["frob"], "unrecognized arguments: frob"),
+        (["--port"], "argument --port: expected one argument"),
+        (["--port", "x"], "--port: Input should be a valid integer"),
+    ],
+)
+def test_options_of_the_server(arguments: Sequence[str], says: str) -> None:
+    with pytest.raises(SettingsError) as raised:
+        read_settings(arguments)
+    assert str(raised.value).startswith(says)
