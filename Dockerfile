@@ -13,7 +13,7 @@ ARG PIP_EXTRA_INDEX_URL=""
 ARG BACKBONE=minilm
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 WORKDIR /src
-COPY pyproject.toml constraints.txt README.md ./
+COPY pyproject.toml constraints.txt README.md LICENSE ./
 COPY models models
 COPY training training
 COPY serving serving

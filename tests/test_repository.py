@@ -119,3 +119,12 @@ def test_every_image_that_serves_keeps_what_it_measures_in_its_volume() -> None:
     for stage in serving:
         assert re.findall(r"XDG_CACHE_HOME=(\S+)", stage) == ["/data/.cache"] and "VOLUME /data" in stage
     assert all("--no-measure" in line for line in dockerfile.splitlines() if "models export" in line)
+
+
+def test_what_goes_into_an_image_is_let_into_its_context() -> None:
+    """LICENSE, too: the wheel is to carry it."""
+    let_in = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
+    lines = [line.split()[1:-1] for line in (ROOT / "Dockerfile").read_text().splitlines() if line.startswith("COPY ")]
+    copied = {name for names in lines if not names[0].startswith("--from") for name in names}
+    assert copied == let_in and "LICENSE" in copied
+    assert all((ROOT / name).exists() for name in copied)
