@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
-from sentence_transformers.util.quantization import quantize_embeddings
 
 from models import codes
 
@@ -47,6 +46,8 @@ def test_codes_have_the_cosines_of_their_vectors() -> None:
 
 @pytest.mark.parametrize("dim", [16, 20])
 def test_bits_are_sentence_transformers(dim: int) -> None:
+    from sentence_transformers.util.quantization import quantize_embeddings  # takes seconds
+
     vectors = unit(5, dim)
     assert np.array_equal(codes.ubinary(vectors), quantize_embeddings(vectors, precision="ubinary"))
     assert np.array_equal(codes.binary(vectors), quantize_embeddings(vectors, precision="binary"))

@@ -100,6 +100,7 @@ os.kill(os.getpid(), signal.SIGTERM)
 """
 
 
+@pytest.mark.slow
 def test_a_signal_after_two_models_that_overlapped_is_heard(opened: Bundle, run: Runner) -> None:
     command = [sys.executable, "-c", SIGNALLED, str(opened.folder)]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=PATIENCE, check=False)

@@ -164,6 +164,7 @@ def test_an_export_that_fails_leaves_what_was_there(command: Command, file: Path
     assert Path("/dev/null").is_char_device()
 
 
+@pytest.mark.slow
 def test_who_reads_the_beginning_of_an_export_hears_no_complaint(command: Command, file: Path, tmp_path: Path) -> None:
     assert command("ingest", str(file), "--corpus", "c") == 0
     export = f"{sys.executable} -m serving export --corpus c --data {tmp_path / 'var'} --engine fake"

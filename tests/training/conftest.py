@@ -37,7 +37,7 @@ def _one_thread() -> None:
 @pytest.fixture(autouse=True)
 def _seeded() -> Iterator[None]:
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
+        torch.default_generator.manual_seed(0)  # `torch.manual_seed` asks every kind of device, a millisecond a test
         yield
 
 

@@ -197,6 +197,7 @@ def test_options_become_the_run() -> None:
     assert config.params.temperature == 0.1
 
 
+@pytest.mark.slow
 def test_a_config_is_the_run_once_more_bit_for_bit(tiny_backbone: Path, corpus_file: Path, capsys: Capture) -> None:
     assert call(*small(tiny_backbone, corpus_file), "--set", "augmentation=token-cutoff") == 0
     assert call("train", "--config", "runs/simcse/config.json") == 0

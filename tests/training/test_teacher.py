@@ -125,6 +125,7 @@ def test_a_run_stopped_while_its_teacher_trained_is_taken_up_there(
     assert outcome.best.step >= 0 and Path(plan(config).out).exists()
 
 
+@pytest.mark.slow
 def test_the_result_is_the_same_whether_the_teacher_was_kept_or_trained(make_taught: MakeConfig, fitted: Fit) -> None:
     config = make_taught()
     first, _ = fitted(config)

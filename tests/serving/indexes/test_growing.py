@@ -33,6 +33,7 @@ def followed(index: LiveIndex, source: DictSource, builder: Turns, rounds: int) 
     return tails
 
 
+@pytest.mark.slow
 def test_the_exact_tail_is_bounded_however_long_a_build_takes(
     builder: Turns, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -113,6 +113,7 @@ def test_strange_texts_take_time_in_proportion_to_their_length(unit: str) -> Non
     assert long < 16 * max(short, 0.02), "squared it would be 16 times as much, and far more"
 
 
+@pytest.mark.slow
 def test_the_passages_of_all_texts_are_bounded() -> None:
     """Sentences of one more token than half a passage would let the next begin a token later, again and again."""
     text = " ".join("a." for _ in range(20_000))

@@ -32,6 +32,7 @@ chunkings = st.none() | st.builds(Chunking, st.integers(1, 3), st.just(0))
 jobs = st.sampled_from(["j", "k"])
 stemmings: st.SearchStrategy[Stemming | None] = st.sampled_from([None, "none", "porter"])
 conditions = st.dictionaries(st.sampled_from("xyz"), st.none() | st.booleans() | st.integers(-3, 3), max_size=2)
+from tests.conftest import soon
 
 
 class Entry(NamedTuple):
@@ -275,7 +276,7 @@ class AsADictionary(RuleBasedStateMachine):
         self.folder.cleanup()
 
 
-@pytest.mark.parametrize("name", STORES)
+@pytest.mark.parametrize("name", soon(STORES, "sqlite"))
 def test_store_is_a_dictionary(name: str) -> None:
     run(name, examples=25, steps=15)
 

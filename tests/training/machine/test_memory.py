@@ -49,6 +49,7 @@ def told_of(keep: bool) -> tuple[list[int], int]:
     return cast(tuple[list[int], int], found.recv())
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     not HUGE_PAGES.exists() or "[madvise]" not in HUGE_PAGES.read_text(),
     reason="this system gives huge pages to everybody or to nobody",

@@ -156,6 +156,7 @@ def test_what_is_saved_is_the_same(pair: Pair, tmp_path: Path) -> None:
         assert file.read_bytes() == (tmp_path / "quick" / file.name).read_bytes(), file.name
 
 
+@pytest.mark.slow
 def test_it_exports_to_the_same_graph(tiny_backbone: Path, tmp_path: Path) -> None:
     plain = Encoder.load(tiny_backbone, pooling="mean")
     quick = swift(Encoder.load(tiny_backbone, pooling="mean")).train()

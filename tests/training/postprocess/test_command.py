@@ -43,6 +43,7 @@ def test_it_leaves_a_bundle_and_says_what_was_fitted(
     assert bundle.load(tmp_path / "again").manifest.fingerprint == manifest.fingerprint
 
 
+@pytest.mark.slow
 def test_a_bundle_keeps_its_backbone_and_objective_and_is_not_post_processed_twice(
     tiny_bundle: Path, corpus_file: Path, tmp_path: Path
 ) -> None:

@@ -80,6 +80,7 @@ def test_whatever_stands_in_its_place_is_a_page_or_is_refused(junk: Any) -> None
         render([junk])
 
 
+@pytest.mark.slow
 def test_every_part_that_the_page_reads_is_checked() -> None:
     """A list in place of a value, and a text in place of a list or object, is none of the shapes."""
     for place in PLACES:

@@ -269,6 +269,7 @@ def test_test_sets_choose_nothing(tuned: list[str], stsb_data: Path, tmp_path: P
     assert chosen(stsb_data) == chosen(tmp_path / "turned")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_elsewhere")
 def test_the_card_cites_what_was_done(tiny_bundle: Path, other_bundle: Path, tiny_backbone: Path) -> None:
     assert soup(str(tiny_bundle), str(other_bundle), "--out", "uniform") == 0

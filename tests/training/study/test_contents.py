@@ -14,6 +14,7 @@ from models.export import export
 from training.study.contents import encoder_digest
 
 
+@pytest.mark.slow
 def test_a_bundle_is_known_by_all_that_decides_its_vectors(tiny_backbone: Path, tmp_path: Path) -> None:
     for pooling in ("mean", "cls", "first_last", "first_last_1", "last2"):
         export(Encoder.load(tiny_backbone, pooling=pooling), tmp_path / pooling, name=pooling, backbone="tiny")

@@ -80,6 +80,7 @@ def test_a_tasks_kept_cosines_and_golds_are_of_the_same_pairs_in_all_its_subsets
     assert found.scores["STS12"] == pytest.approx(score, abs=1e-3)
 
 
+@pytest.mark.slow
 def test_a_run_that_was_trained_but_not_judged_is_only_judged(
     make_study: MakeStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
