@@ -19,6 +19,7 @@ from serving.errors import Conflict, Invalid
 from serving.filters import compile_filter
 from serving.ports import Change, Chunking, Content, Corpus, Document, Removal, Span, Stemming, Store, Write
 from serving.stores import STORES
+from tests.conftest import soon
 from tests.serving.stores.contents import DIMS, Row, content, cut, vector, vectors
 
 WORDS = ["river", "rivers", "bank", "Zürich", "of", "2024"]
@@ -32,7 +33,6 @@ chunkings = st.none() | st.builds(Chunking, st.integers(1, 3), st.just(0))
 jobs = st.sampled_from(["j", "k"])
 stemmings: st.SearchStrategy[Stemming | None] = st.sampled_from([None, "none", "porter"])
 conditions = st.dictionaries(st.sampled_from("xyz"), st.none() | st.booleans() | st.integers(-3, 3), max_size=2)
-from tests.conftest import soon
 
 
 class Entry(NamedTuple):
