@@ -167,8 +167,8 @@ def test_a_prompt_before_every_text_is_told_to_be_left_out(described: Path, capl
     said = {"prompts": {"query": "query: "}, "default_prompt_name": "query"}
     (described / "config_sentence_transformers.json").write_text(json.dumps(said))
     assert Encoder.load(described).prompts == {"query": "query: "}
-    (record,) = caplog.records
-    assert "default_prompt_name 'query' is left out; serve with --default-prompt-name" in record.getMessage()
+    (told,) = (record.getMessage() for record in caplog.records if record.name == "models.declaration")
+    assert "default_prompt_name 'query' is left out; serve with --default-prompt-name" in told
 
 
 def test_no_length_is_no_default_one(described: Path) -> None:
