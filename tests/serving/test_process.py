@@ -10,7 +10,9 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import httpx
 import numpy as np
@@ -19,8 +21,9 @@ import pytest
 
 from serving.commands.serve import serve
 from serving.engines.fake import FakeEngine
+from serving.failpoints import VARIABLE
 from tests.conftest import PATIENCE
-from tests.serving.conftest import Launcher
+from tests.serving.conftest import Launcher, Running
 from tests.serving.processes import refused
 
 
@@ -216,3 +219,45 @@ def test_a_load_that_runs_does_not_hold_the_end(launch: Launcher) -> None:
     server.process.communicate(timeout=PATIENCE)
     assert server.process.returncode == 0, server.log.read_text()
     assert "Python ends" not in server.log.read_text(), "under a thread in native code"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", ["store.before-copy", "snapshots.before-pack", "snapshots.before-restore"])
+def test_what_copies_a_corpus_is_left_to_the_next_server(
+    launch: Launcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    """Of a large one it takes minutes, which nobody who told the server to go will wait for."""
+    held = tmp_path / "held"
+    monkeypatch.setenv(VARIABLE, f"{place}=hold:{held}")
+    server = launch()
+    server.client.put("/corpora/c").raise_for_status()
+    rows = [{"id": f"{i}", "text": f"document {i}"} for i in range(5)]
+    server.client.post("/corpora/c/documents", json={"documents": rows}).raise_for_status()
+    if place == "snapshots.before-restore":
+        made = ended(server, server.client.post("/corpora/c/snapshots").json()["id"])["result"]["id"]
+        held.touch()
+        job = server.client.put("/corpora/d/restore", json={"snapshot": made, "of": "c"}).json()["id"]
+    else:
+        held.touch()
+        job = server.client.post("/corpora/c/snapshots").json()["id"]
+    while server.client.get(f"/jobs/{job}").json()["state"] != "running":
+        time.sleep(0.01)
+    server.process.terminate()
+    with suppress(httpx.TransportError):
+        while server.client.get("/readyz").status_code == 200:
+            time.sleep(0.01)
+    held.unlink()
+    server.process.communicate(timeout=PATIENCE)
+    assert server.process.returncode == 0, server.log.read_text()
+    monkeypatch.delenv(VARIABLE)
+    server = launch()
+    assert ended(server, job)["state"] == "succeeded"
+    assert len(server.client.get("/corpora/c/snapshots").json()["snapshots"]) == 1
+    assert server.client.get("/corpora/c").json()["documents"] == 5
+    assert [path.name for path in (tmp_path / "snapshots").glob("*/.*")] == []
+
+
+def ended(server: Running, job: str) -> dict[str, Any]:
+    while (found := server.client.get(f"/jobs/{job}").json())["state"] in ("queued", "running"):
+        time.sleep(0.01)
+    return dict(found)
