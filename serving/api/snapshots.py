@@ -20,10 +20,13 @@ from serving.api.schemas import AskedModel, ClosedBody
 from serving.corpora.snapshots import SUFFIX
 from serving.encoding import content_coding
 from serving.errors import UnsupportedMedia
+from serving.jobs import Spool
 from serving.jobs.acceptance import RESTORE
 from serving.jobs.spool import IN_MEMORY
+from serving.jobs.threads import in_thread
 from serving.json_body import parse_exact
 from serving.names import CORPUS_NAME, check_corpus_name
+from serving.service import Service
 
 router = APIRouter(prefix="/corpora/{name}", tags=["snapshots"], route_class=Route, dependencies=CLOSED)
 streamed = APIRouter(prefix="/corpora/{name}", tags=["snapshots"], route_class=StreamedRoute, dependencies=CLOSED)
@@ -156,4 +159,10 @@ async def restore(name: CorpusName, request: Request, service: ServiceDep) -> Re
             raise UnsupportedMedia("a snapshot is sent as it is", field="content-encoding")
         async with service.receiving():
             await request.arrive(spool.write, service.settings.max_upload_bytes, IN_MEMORY)
+        await in_thread(lambda: _check_begun(service, spool))
         return await while_connected(request, submitted(service.jobs, RESTORE, name, {}, spool=spool))
+
+
+def _check_begun(service: Service, spool: Spool) -> None:
+    with spool.open() as file:
+        service.snapshots.check(file)

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, BinaryIO, cast
+from typing import IO, Any, BinaryIO, cast
 
 import orjson
 
@@ -137,6 +137,15 @@ class Snapshots:
             file.unlink()
             fsync(file.parent)
 
+    def check(self, file: BinaryIO) -> None:
+        """That what was sent begins as a snapshot does; the rest of it is looked at when it is restored.
+
+        Raises:
+            Invalid: it does not.
+        """
+        with _opened(file) as packed:
+            _described(packed)
+
     def restore(self, name: str, file: Path, progress: Progress) -> None:
         """Serve what the snapshot in `file` holds under `name`; what was there serves until the new one is whole.
         Each byte is unpacked, and then checked.
@@ -226,7 +235,7 @@ def _member(name: str, size: int) -> tarfile.TarInfo:
 
 def _read(file: Path) -> Snapshot:
     with _opened(file) as packed:
-        described = read_manifest(b"".join(_content(packed, MANIFEST, MAX_MANIFEST)))
+        described = _described(packed)
     described.pop("content")
     return Snapshot(id=file.name.removesuffix(SUFFIX), bytes=file.stat().st_size, **described)
 
@@ -234,7 +243,7 @@ def _read(file: Path) -> Snapshot:
 def _unpack(file: Path, to: Path, most: int, progress: Progress) -> int:
     """Two files of known names, as many bytes as the first of them says, with the hash that it says; how many."""
     with _opened(file) as packed, to.open("wb") as out:
-        described = read_manifest(b"".join(_content(packed, MANIFEST, MAX_MANIFEST)))
+        described = _described(packed)
         expected = described["content"]
         if expected["bytes"] > most:
             raise TooLarge(f"unpacks to more than {MAX_RATIO} times its size", field="snapshot")
@@ -253,8 +262,12 @@ def _unpack(file: Path, to: Path, most: int, progress: Progress) -> int:
         return int(expected["bytes"])
 
 
+def _described(packed: IO[bytes]) -> dict[str, Any]:
+    return read_manifest(b"".join(_content(packed, MANIFEST, MAX_MANIFEST)))
+
+
 @contextmanager
-def _opened(file: Path) -> Iterator[IO[bytes]]:
+def _opened(file: Path | BinaryIO) -> Iterator[IO[bytes]]:
     try:
         with zstd.open(file, "rb") as packed:
             yield cast("IO[bytes]", packed)

@@ -235,13 +235,17 @@ def test_a_snapshot_in_another_coding_is_refused(
     refuses(told, "PUT", "/corpora/c/restore", content=b"x", headers=headers)
 
 
-def test_what_is_no_snapshot_fails_the_job_and_leaves_the_corpus(
+def test_what_is_no_snapshot_is_refused_and_what_is_cut_short_fails_the_job(
     filled: TestClient, refuses: Callable[..., None]
 ) -> None:
     headers = {"content-type": "application/zstd"}
-    job = ended(filled, filled.put("/corpora/c/restore", content=b"x" * 100_000, headers=headers))
+    for content in (b"x" * 100_000, b""):
+        refuses((422, "Validation", "no snapshot"), "PUT", "/corpora/c/restore", content=content, headers=headers)
+    made = ended(filled, filled.post("/corpora/c/snapshots"))["result"]["id"]
+    whole = filled.get(f"/corpora/c/snapshots/{made}").content
+    job = ended(filled, filled.put("/corpora/c/restore", content=whole[:-1], headers=headers))
     assert (job["state"], job["error_count"]) == ("failed", 1)
-    assert "no snapshot" in job["errors"][0]["error"]
+    assert "no snapshot, or cut short" in job["errors"][0]["error"]
     assert ids(filled) == list("abcdef")
     refuses((404, "NotFound", "no snapshot"), "PUT", "/corpora/c/restore", json={"snapshot": "../../x"})
     refuses((404, "NotFound", "no snapshot"), "GET", "/corpora/c/snapshots/nope")
