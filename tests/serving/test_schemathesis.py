@@ -37,6 +37,7 @@ NEVER_SUCCEED = {
     "GET /models/{id}/report",  # the fake bundle was never judged
     "POST /admin/models",  # no folder here holds another bundle
     "DELETE /admin/models/{id}",  # the only model is the default, which stays
+    "PUT /corpora/{name}/restore",  # neither the bytes of a snapshot nor the id of one is drawn
 }
 
 
@@ -69,11 +70,6 @@ def _cases(operation: Operation, there: dict[str, str]) -> st.SearchStrategy[Any
         operation.as_strategy(GenerationMode.POSITIVE),
         operation.as_strategy(GenerationMode.NEGATIVE),
     )
-
-
-def _sole(value: Any) -> Any:
-    """What is in lists that hold nothing else."""
-    return _sole(value[0]) if isinstance(value, list) and len(value) == 1 else value
 
 
 class Examiner:
@@ -121,7 +117,7 @@ class Examiner:
     def _excused(self, case: AnyCase) -> list[Any]:
         """Wrong rows are no reason to refuse an upload that asks for them to be skipped, or for a job to look.
 
-        In a query a list is sent as its members: one of null alone, however deep, arrives as null, which is absent.
+        In a query there are neither lists nor objects: what is sent of one is its members, which may be right.
         """
         from schemathesis import checks
 
@@ -134,7 +130,7 @@ class Examiner:
             "t",
             "y",
         )
-        excused |= any(isinstance(value, list) and _sole(value) in (None, "null") for value in query.values())
+        excused |= any(isinstance(value, list | dict) for value in query.values())
         return [checks.negative_data_rejection] if excused else []
 
     def _known(self, operation: Operation) -> dict[str, str]:
@@ -179,7 +175,7 @@ class Examiner:
         return labels - {label for label, status in self.answered if status < 300}
 
 
-@pytest.mark.parametrize("requests_in_all", soon([30, 20_000], "30"))
+@pytest.mark.parametrize("requests_in_all", soon([30, 8_000], "30"))
 def test_a_live_server_answers_as_the_document_says(launch: Launcher, requests_in_all: int) -> None:
     server = launch()
     operations = _operations()
