@@ -114,8 +114,8 @@ class ClosedBody(Body):
     @classmethod
     def _only_fields(cls, value: Any) -> Any:
         """pydantic refuses others, too, but does not say which there are."""
-        for name, one in value.items() if isinstance(value, dict) else ():
-            if one is not None and name not in cls.model_fields:
+        for name in value if isinstance(value, dict) else ():
+            if name not in cls.model_fields:
                 raise Invalid(f"is not a field of this request, only {', '.join(cls.model_fields)}", field=name[:80])
         return value
 

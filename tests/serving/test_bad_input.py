@@ -192,7 +192,8 @@ def test_a_field_that_is_none_is_named(
     client.put("/corpora/c")
     stray = list(body)[-1]
     refuses((422, "Validation", f"{stray}: is not a field of this request, only"), method, path, json=body)
-    assert "is not a field" not in client.request(method, path, json=body | {stray: None}).text
+    refuses((422, "Validation", f"{stray}: is not a field"), method, path, json=body | {stray: None})
+    assert "is not a field" not in client.request(method, path, json=dict(list(body.items())[:-1])).text
 
 
 def test_a_search_of_a_path_may_name_its_corpus_again_and_no_other(refuses: Refuses, client: TestClient) -> None:
