@@ -14,7 +14,7 @@ from hypothesis import settings
 T = TypeVar("T")
 
 settings.register_profile("thorough", deadline=None)  # no test asserts a wall time
-settings.register_profile("brief", settings.get_profile("thorough"), max_examples=30)
+settings.register_profile("brief", settings.get_profile("thorough"), max_examples=20)
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")

@@ -24,6 +24,7 @@ def _unread(*arguments: str) -> subprocess.CompletedProcess[bytes]:
         os.close(writing)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [("training", "data", "list"), ("serving", "openapi")], ids=" ".join)
 def test_a_reader_who_has_gone_hears_nothing_more(arguments: tuple[str, ...]) -> None:
     done = _unread(*arguments)

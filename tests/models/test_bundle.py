@@ -147,6 +147,7 @@ def test_no_folder_at_all(tmp_path: Path) -> None:
             bundle.load(tmp_path / nothing)
 
 
+@pytest.mark.slow
 def test_the_fingerprint_ignores_names_and_follows_what_decides_the_vectors(
     tiny_backbone: Path, tiny_bundle: Path, tmp_path: Path
 ) -> None:

@@ -133,6 +133,7 @@ def test_a_trained_bundle_has_its_card_hashed(tiny_backbone: Path, tmp_path: Pat
     assert text.count(cited) == 1
 
 
+@pytest.mark.slow
 def test_a_card_is_handed_on(tiny_backbone: Path, tmp_path: Path) -> None:
     source = Path(shutil.copytree(tiny_backbone, tmp_path / "source"))
     (source / bundle.CARD).write_text(

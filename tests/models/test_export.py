@@ -136,6 +136,7 @@ def test_prompts_travel_with_the_encoder(tiny_backbone: Path, tmp_path: Path) ->
     assert Encoder.load(tmp_path / "bundle").prompts == {"query": "query: "}
 
 
+@pytest.mark.slow
 def test_a_bundle_exported_again_keeps_its_history_and_fingerprint(tiny_backbone: Path, tmp_path: Path) -> None:
     encoder = Encoder.load(tiny_backbone, pooling="cls")
     history: dict[str, Any] = {"objective": "simcse", "run": {"seed": 3}, "scores": {"stsb_dev": 80.5}}
@@ -180,6 +181,7 @@ def test_optimum_is_refused_at_once_where_it_does_not_fit(tiny_backbone: Path, t
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_what_is_no_bundle_takes_the_place_of_none(tiny_backbone: Path, tiny_bundle: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(tiny_bundle, tmp_path / "made"))
     encoder = Encoder.load(tiny_backbone, pooling="mean")

@@ -142,6 +142,7 @@ def test_the_graph_computes_what_torch_computes(backbone: Path, tmp_path: Path) 
     assert check_parity(encoder, tmp_path / "model.onnx") <= PARITY
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pooling", A_FEW_POOLINGS)
 def test_every_pooling_of_a_family_without_absolute_positions_is_exported(tmp_path: Path, pooling: str) -> None:
     FAMILIES[-1].write(tmp_path)

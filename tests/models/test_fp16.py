@@ -53,6 +53,7 @@ def cosines_to_torch(encoder: Encoder, file: Path) -> NDArray[np.float32]:
     return cosines
 
 
+@pytest.mark.slow
 def test_every_family_keeps_its_vectors_fused_and_halved(family: tuple[Family, Path], tmp_path: Path) -> None:
     kind, folder = family
     encoder = Encoder.load(folder, pooling="mean")
@@ -66,6 +67,7 @@ def test_every_family_keeps_its_vectors_fused_and_halved(family: tuple[Family, P
     assert cosines_to_torch(encoder, half).min() >= 0.9999
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pooling", A_FEW_POOLINGS)
 def test_pooling_and_what_follows_it_stay_in_float32(pooling: str, tiny_backbone: Path, tmp_path: Path) -> None:
     encoder = Encoder.load(tiny_backbone, pooling=pooling)
@@ -89,6 +91,7 @@ def test_pooling_and_what_follows_it_stay_in_float32(pooling: str, tiny_backbone
     }
 
 
+@pytest.mark.slow
 def test_vectors_too_long_for_float16_are_normalised_all_the_same(tiny_backbone: Path, tmp_path: Path) -> None:
     """A pooled vector whose squares float16 can't add up: 300² x 32 is 44 times its largest number."""
     encoder = Encoder.load(tiny_backbone, pooling="mean")
@@ -126,6 +129,7 @@ def test_fusing_that_changes_vectors_is_not_used(
     assert cosines_to_torch(encoder, half).min() >= 0.9999
 
 
+@pytest.mark.slow
 def test_a_half_that_is_not_near_enough_fails_the_export_and_leaves_nothing(
     tiny_backbone: Path, tmp_path: Path
 ) -> None:
@@ -146,6 +150,7 @@ def test_the_bundle_offers_it_to_every_machine_and_remains_the_same_encoder(
     assert Pair("onnxruntime", "fp16") not in available(opened, Options("cpu", 1))
 
 
+@pytest.mark.slow
 def test_the_command_writes_it_where_it_is_asked_for(tiny_backbone: Path, tmp_path: Path) -> None:
     assert main(["export", str(tiny_backbone), "--out", str(tmp_path / "b"), "--fp16", "--no-measure"]) == 0
     assert list(bundle.load(tmp_path / "b").graphs) == ["fp32", "fp16"]

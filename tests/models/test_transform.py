@@ -77,6 +77,7 @@ def test_the_graph_ends_after_the_transform(made: tuple[Encoder, Path]) -> None:
     np.testing.assert_allclose(unit * norms[:, None], encoder.encode(TEXTS), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_bundle_exported_again_keeps_its_transform_and_fingerprint(
     made: tuple[Encoder, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -159,6 +160,7 @@ def test_training_around_a_transform_leaves_it_alone(made: tuple[Encoder, Path])
     assert encoder.backbone.get_parameter("embeddings.word_embeddings.weight").grad is not None
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # sentence-transformers' own
 @pytest.mark.parametrize("pooling", ["cls", "first_last_1"])
 def test_sentence_transformers_agrees_on_an_affine_transform(tiny_backbone: Path, tmp_path: Path, pooling: str) -> None:
@@ -173,6 +175,7 @@ def test_sentence_transformers_agrees_on_an_affine_transform(tiny_backbone: Path
     assert (ours * theirs).sum(axis=1).min() > 0.9999
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # sentence-transformers' own
 def test_sentence_transformers_refuses_what_its_files_can_not_say(
     tiny_backbone: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -108,6 +108,7 @@ def test_a_refused_body_that_ends_soon_keeps_the_connection(on_sockets: OnSocket
     on_sockets(work)
 
 
+@pytest.mark.slow
 def test_bodies_on_their_way_have_a_bound_together(make_service: Callable[..., Service]) -> None:
     """One alone may exceed it; while it is there another is refused, but not one of a few texts."""
     body = json.dumps({"inputs": ["word " * 100] * 400}).encode()
@@ -138,6 +139,7 @@ def test_bodies_on_their_way_have_a_bound_together(make_service: Callable[..., S
     asyncio.run(main())
 
 
+@pytest.mark.slow
 def test_who_hangs_up_is_not_embedded(make_service: Callable[..., Service]) -> None:
     """A whole request waits behind another when its connection ends: its texts leave the queue."""
     engine = Gate()

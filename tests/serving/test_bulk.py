@@ -32,6 +32,7 @@ def firsts(engine: Stepping) -> list[int]:
     return [marks[0] for marks in engine.begun]
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.tuples(st.booleans(), st.lists(lengths, min_size=1, max_size=6)), min_size=1, max_size=12),
     st.integers(1, 3),

@@ -173,6 +173,7 @@ def test_what_is_deleted_is_found_no_more(client: TestClient) -> None:
     assert sorted(int(hit["id"]) for hit in hits) == [i for i in range(20) if i != 7]
 
 
+@pytest.mark.slow
 def test_a_payload_of_megabytes_is_no_error_of_the_server(client: TestClient) -> None:
     """meilisearch/meilisearch #4301: a wrong limit, and a 500 on 4.7 MB."""
     large = ["word " * 10_000] * 94
@@ -182,6 +183,7 @@ def test_a_payload_of_megabytes_is_no_error_of_the_server(client: TestClient) ->
     assert "32000000" in beyond.json()["error"]
 
 
+@pytest.mark.slow
 def test_hugging_faces_client_is_answered_at_the_bare_address(
     launch: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

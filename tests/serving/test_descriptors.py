@@ -41,6 +41,7 @@ def said(script: str, path: Path) -> str:
     ).stdout.strip()
 
 
+@pytest.mark.slow
 def test_the_soft_limit_is_raised_to_the_hard_one(tmp_path: Path) -> None:
     assert said(RAISED, tmp_path) == "True"
 

@@ -103,6 +103,7 @@ def test_data_that_cannot_be_served(launch: Launcher, tmp_path: Path) -> None:
     assert f"{file}/corpora can't be used" in refused("--engine", "fake", "--data", str(file), "--port", "0")
 
 
+@pytest.mark.slow
 def test_it_announces_itself_and_drains_under_load(launch: Launcher) -> None:
     """SIGTERM with requests in flight: every one begun before it is answered, with vectors or with 503."""
     server, told = launch(), threading.Event()
@@ -176,6 +177,7 @@ def test_a_thousand_connections_at_once(launch: Launcher) -> None:
     assert np.allclose([answer.json()[0] for answer in answers], expected, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_openai_client(launch: Launcher) -> None:
     server = launch()
     client = openai.OpenAI(base_url=f"{server.address}/v1", api_key="none", max_retries=0)

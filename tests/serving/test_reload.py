@@ -206,6 +206,7 @@ def test_a_drain_gives_a_reload_up(make_service: MakeService, run: Run, bundles:
     run(service, work)
 
 
+@pytest.mark.slow
 def test_a_hangup_during_a_reload_is_followed_by_another(make_service: MakeService, bundles: Bundles) -> None:
     service = make_service(bundles.fake, port=0)
     opened: list[str] = []

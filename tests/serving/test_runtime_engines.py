@@ -56,6 +56,7 @@ def test_truncation(engine: Engine) -> None:
     assert (long.length, len(long), long.truncated) == (202, 64, True)
 
 
+@pytest.mark.slow
 def test_the_whole_server_on_it(
     name: str, tiny_bundle: Path, tmp_path: Path, wait_until_ready: Callable[[TestClient], None]
 ) -> None:

@@ -20,7 +20,6 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from serving.commands.openapi import document
-from tests.conftest import soon
 from tests.serving.conftest import Launcher
 
 if TYPE_CHECKING:
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
 
 MODEL, CORPUS = "fake", "known"
 RESTORED_WITHIN = 60.0
+REQUESTS = 8_000
 DOCUMENT: dict[str, Any] = {"id": "a", "text": "A text to find.", "metadata": {"lang": "en"}}
 NEVER_SUCCEED = {
     "GET /models/{id}/report",  # the fake bundle was never judged
@@ -175,13 +175,13 @@ class Examiner:
         return labels - {label for label, status in self.answered if status < 300}
 
 
-@pytest.mark.parametrize("requests_in_all", soon([30, 8_000], "30"))
-def test_a_live_server_answers_as_the_document_says(launch: Launcher, requests_in_all: int) -> None:
+@pytest.mark.slow
+def test_a_live_server_answers_as_the_document_says(launch: Launcher) -> None:
     server = launch()
     operations = _operations()
     examiner = Examiner(server.address)
     for operation in operations:
-        examiner.examine(operation, math.ceil(requests_in_all / len(operations)))
+        examiner.examine(operation, math.ceil(REQUESTS / len(operations)))
     assert examiner.silent() <= NEVER_SUCCEED
-    assert examiner.answered.total() >= requests_in_all
+    assert examiner.answered.total() >= REQUESTS
     assert server.client.get("/readyz").status_code == 200

@@ -21,6 +21,7 @@ async def status(reader: asyncio.StreamReader) -> bytes:
     return (await reader.readline()).split()[1]
 
 
+@pytest.mark.slow
 def test_answers_are_sent_at_once(make_service: Callable[..., Service]) -> None:
     async def main() -> None:
         async with listening(make_service(port=0)) as (server, connect):
@@ -35,6 +36,7 @@ def test_answers_are_sent_at_once(make_service: Callable[..., Service]) -> None:
     asyncio.run(main())
 
 
+@pytest.mark.slow
 def test_half_a_body_neither_holds_the_drain_nor_makes_a_traceback(
     make_service: Callable[..., Service], caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -94,6 +94,7 @@ def test_an_engine_failure_reaches_its_batch_only(
         assert client.get("/corpora/c").json()["documents"] == 0
 
 
+@pytest.mark.slow
 def test_a_thousand_singles_at_once(make_service: MakeService, run: Run) -> None:
     service = make_service()
     texts = [f"text {i} " + "word " * (i % 40) for i in range(1000)]

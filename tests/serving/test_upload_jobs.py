@@ -116,6 +116,7 @@ def test_a_job_can_be_cancelled_and_the_same_again_is_a_conflict(client: TestCli
     assert stored(client) == kept
 
 
+@pytest.mark.slow
 def test_what_is_written_and_deleted_after_an_upload_was_accepted_stays(client: TestClient) -> None:
     def text_of(id: str) -> str | None:
         answer = client.get(f"{DOCUMENTS}/{id}")
@@ -255,6 +256,7 @@ def test_ids_that_are_made_under_a_key_are_the_same_where_the_answer_was_not_not
     assert stored(client) == 1
 
 
+@pytest.mark.slow
 def test_a_job_goes_on_with_the_next_server(
     make_service: Callable[..., Service], wait_until_ready: Callable[[TestClient], None]
 ) -> None:

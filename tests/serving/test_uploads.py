@@ -214,6 +214,7 @@ def test_long_texts_are_cut_into_passages(client: TestClient) -> None:
     assert stored(client) == 1
 
 
+@pytest.mark.slow
 def test_a_long_upload_is_bounded(
     make_service: Callable[..., Service], wait_until_ready: Callable[[TestClient], None]
 ) -> None:

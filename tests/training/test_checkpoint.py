@@ -90,6 +90,7 @@ def _end_after(step: int, config: RunConfig, fitted: Fit, monkeypatch: pytest.Mo
         fitted(config)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("torn", some([b"\0" * 64, b"\xff\xfe\n", b"7\n", b'{"step": "x"}\n', b'{"ki'], b'{"ki'))
 def test_metrics_that_power_loss_left_torn_are_cut_there(
     torn: bytes, uninterrupted: RunConfig, make_config: MakeConfig, fitted: Fit, monkeypatch: pytest.MonkeyPatch
@@ -130,6 +131,7 @@ def test_damaged_best_weights_are_named(copied: RunConfig, fitted: Fit) -> None:
         fitted(copied, resume=True)
 
 
+@pytest.mark.slow
 def test_a_full_disk_names_the_file_and_the_run_goes_on_later(
     uninterrupted: RunConfig, make_config: MakeConfig, fitted: Fit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -165,6 +167,7 @@ def test_a_run_in_bf16_on_two_threads_is_taken_up(
     assert_same_end(whole, cut)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("write", some(range(1, 9), 2))
 def test_a_run_that_ends_while_a_file_is_written_is_taken_up(
     write: int, uninterrupted: RunConfig, make_config: MakeConfig, fitted: Fit, monkeypatch: pytest.MonkeyPatch
@@ -280,6 +283,7 @@ def test_a_checkpoint_of_another_objective_is_refused(copied: RunConfig, fitted:
         fitted(other, resume=True)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("listening_to_ctrl_c")
 def test_ctrl_c_saves_the_step_it_stops_at(
     uninterrupted: RunConfig, make_config: MakeConfig, fitted: Fit, monkeypatch: pytest.MonkeyPatch

@@ -140,6 +140,7 @@ def test_what_can_not_be_written_is_one_line(
     assert message in err and err.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_transformers_keeps_its_report_on_weights_to_itself(tiny_backbone: Path, corpus_file: Path) -> None:
     class Kept(logging.Handler):
         def emit(self, entry: logging.LogRecord) -> None:

@@ -65,6 +65,7 @@ def test_a_record_in_the_folder_of_the_bundle_is_refused_before_training(
     assert not out.exists()
 
 
+@pytest.mark.slow
 def test_a_run_that_another_process_trains_is_not_taken_up(make_config: MakeConfig, fitted: Fit) -> None:
     config = make_config()
     fitted(config)

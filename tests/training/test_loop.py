@@ -80,6 +80,7 @@ def test_what_is_logged(ended: Ended) -> None:
     assert "step 14/14: loss" in said and "sentences/s, 0:00:00 left" in said
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_run_and_another_another(
     ended: Ended, make_config: MakeConfig, fitted: Fit
 ) -> None:
@@ -122,6 +123,7 @@ def stsb_data(tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
+@pytest.mark.slow
 def test_tasks_that_the_evaluation_data_lacks_are_said_before_training_and_left_out_after(
     make_config: MakeConfig, fitted: Fit, stsb_data: Path
 ) -> None:
@@ -205,6 +207,7 @@ class Demanding(torch.nn.Module):
         return {"apart": apart, "together": (views.noisy - views.clean).square().mean()}
 
 
+@pytest.mark.slow
 def test_an_objective_that_needs_more_fits_the_loop_and_its_state_is_resumed(
     make_config: MakeConfig, fitted: Fit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -231,6 +234,7 @@ def test_the_rank_that_barlow_twins_sees_is_logged(rows: int, rank: int, make_co
     assert [line.get("correlation_rank") for line in metrics(config, "evaluation")] == [None, rank, rank]
 
 
+@pytest.mark.slow
 def test_publish_leaves_a_bundle_that_tells_where_it_is_from(
     make_config: MakeConfig, fitted: Fit, sentences: list[str]
 ) -> None:

@@ -90,6 +90,7 @@ def test_a_teacher_nobody_needs_is_refused(make_config: MakeConfig, fitted: Fit,
         fitted(make_config(teacher=str(tiny_bundle)))
 
 
+@pytest.mark.slow
 def test_without_one_simcse_trains_it_first_and_keeps_it(
     make_taught: MakeConfig, fitted: Fit, imitation: type[Imitation]
 ) -> None:
@@ -103,6 +104,7 @@ def test_without_one_simcse_trains_it_first_and_keeps_it(
     assert manifest.run["config"]["max_steps"] == config.max_steps
 
 
+@pytest.mark.slow
 def test_a_teacher_of_another_run_is_not_taken_for_this_ones(make_taught: MakeConfig, fitted: Fit) -> None:
     fitted(make_taught())
     other = make_taught(seed=1)
@@ -111,6 +113,7 @@ def test_a_teacher_of_another_run_is_not_taken_for_this_ones(make_taught: MakeCo
         fitted(other)
 
 
+@pytest.mark.slow
 def test_a_run_stopped_while_its_teacher_trained_is_taken_up_there(
     make_taught: MakeConfig, fitted: Fit, monkeypatch: pytest.MonkeyPatch
 ) -> None:

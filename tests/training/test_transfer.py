@@ -83,6 +83,7 @@ def digest(texts: Sequence[str]) -> str:
     return sha256("\n".join(texts).encode()).hexdigest()[:16]
 
 
+@pytest.mark.slow
 def test_train_alone_is_folded_within_folds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transfer, "FOLDS", 4)  # 100 fits instead of 610
     task = Labelled(examples(0, 110))
@@ -113,6 +114,7 @@ def test_several_classes_and_a_test_part_fold_train_over_the_wider_grid() -> Non
     assert 60 < acc < 100
 
 
+@pytest.mark.slow
 def test_pairs_are_told_apart_by_difference_and_product_and_have_an_f1() -> None:
     task = Labelled(examples(0, 120, pairs=True), test=examples(700, 80, pairs=True))
     score = transfer.evaluate(encode, {"MRPC": task})["MRPC"]
@@ -157,6 +159,7 @@ def turned(seed: int) -> Encode:
     return lambda texts: (encode(texts) @ rotation).astype(np.float32)
 
 
+@pytest.mark.slow
 @settings(max_examples=5)
 @given(st.integers(0, 1000))
 def test_turning_the_space_changes_no_score(seed: int) -> None:

@@ -59,6 +59,7 @@ def test_one_name_never_takes_all_threads(leave: bool) -> None:
     with_lanes(work)
 
 
+@pytest.mark.slow
 def test_whose_caller_has_gone_a_read_keeps_its_lane_and_not_the_caller() -> None:
     finish, started = threading.Event(), list[int]()
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -96,6 +97,7 @@ def came(shape: Arrivals, engine: Stepping) -> dict[int, Came]:
     return found
 
 
+@pytest.mark.slow
 @given(arrivals)
 def test_waiting_is_bounded_by_what_was_ahead(shape: Arrivals) -> None:
     engine = Stepping()

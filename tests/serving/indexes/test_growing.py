@@ -182,6 +182,7 @@ def test_what_is_brief_is_done_between_the_steps_of_what_takes_long() -> None:
     assert order == ["long begins", "brief fails", "brief", "long ends"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("removed", [0, 300])
 def test_a_graph_holds_the_vectors_it_was_given(builder: Turns, tmp_path: Path, removed: int) -> None:
     """Its matrix is FAISS's own memory: it is read when the graph is copied, searched exactly and built from."""

@@ -36,6 +36,7 @@ def main(kind: Kind, vectors: Floats, efforts: dict[float, int] | None = None) -
     return Main(keys(range(1, len(vectors) + 1)), vectors, Approximate(kind, parameters, index), tuning)
 
 
+@pytest.mark.slow
 @every_kind
 def test_with_all_its_effort_it_finds_nearly_all(kind: Kind, vectors: Floats) -> None:
     queries = clustered(100, seed=1)
@@ -48,6 +49,7 @@ def test_with_all_its_effort_it_finds_nearly_all(kind: Kind, vectors: Floats) ->
             assert np.array_equal(np.lexsort((one.keys, -one.scores)), np.arange(10))
 
 
+@pytest.mark.slow
 @every_kind
 def test_more_effort_finds_no_less(kind: Kind, vectors: Floats) -> None:
     queries = clustered(200, seed=2)

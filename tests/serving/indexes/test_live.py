@@ -12,6 +12,7 @@ from serving.indexes import KINDS, live, reading
 from serving.indexes.building import Builder
 from serving.indexes.live import LiveIndex
 from serving.indexes.plan import Plan
+from tests.conftest import soon
 from tests.serving.indexes.following import DIM, EVERY, IDENTITY, PLAN, Turns, check, opened, put, same, take, truth
 from tests.serving.indexes.sources import DictSource
 from tests.serving.indexes.vectors import clustered, keys
@@ -33,7 +34,7 @@ def test_a_small_corpus_is_searched_exactly(builder: Turns, tmp_path: Path) -> N
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("kind", EVERY)
+@pytest.mark.parametrize("kind", soon(EVERY, "hnsw"))
 def test_every_kind_serves(kind: str, builder: Turns, tmp_path: Path) -> None:
     source = DictSource()
     with closing(opened(source, builder, tmp_path, Plan(least=2000, kinds=(kind,)))) as index:
@@ -58,6 +59,7 @@ def test_every_kind_serves(kind: str, builder: Turns, tmp_path: Path) -> None:
         check(again, source)
 
 
+@pytest.mark.slow
 def test_compaction_forgets_what_is_dead_and_takes_in_the_tail(builder: Turns, tmp_path: Path) -> None:
     source = DictSource()
     with closing(opened(source, builder, tmp_path)) as index:
@@ -105,6 +107,7 @@ def test_what_happens_during_a_build_is_in_what_follows(
         check(again, source)
 
 
+@pytest.mark.slow
 def test_another_target_is_another_build(builder: Turns, tmp_path: Path) -> None:
     source, target = DictSource(), [0.7]
     with closing(LiveIndex(source, IDENTITY, builder, folder=tmp_path, target=lambda: target[0], plan=PLAN)) as index:

@@ -139,6 +139,7 @@ def test_the_first_kind_that_reaches_the_target_is_built(tmp_path: Path) -> None
     assert built.reason is None
 
 
+@pytest.mark.slow
 def test_where_none_does_the_next_is_tried_and_then_exact_search(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

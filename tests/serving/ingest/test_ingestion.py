@@ -20,6 +20,7 @@ from serving.jobs import Job, Running
 from serving.ports import Chunking, Document
 from serving.works import ingestion
 from serving.works.ingestion import BLOCK_DOCUMENTS, IN_FLIGHT
+from tests.conftest import soon
 from tests.serving.ingest.remembering import Library, ingested, jobs_around, lines, run, state, submitted
 
 
@@ -83,7 +84,7 @@ def test_nothing_at_all(tmp_path: Path, on_error: str) -> None:
 
 
 @pytest.mark.parametrize("on_error", ["fail", "skip"])
-@pytest.mark.parametrize("stop_at", [1, 5, 11])
+@pytest.mark.parametrize("stop_at", soon([1, 5, 11], "5"))
 def test_a_restart_in_the_middle_doubles_and_loses_nothing(tmp_path: Path, on_error: str, stop_at: int) -> None:
     """Rows have no ids: those that are made are the same for what is stored again."""
     body = b'{"text": "x"}\n{oops\n' * (on_error == "skip") + b'{"text": "a"}\n' * 3000
@@ -129,6 +130,7 @@ def restarted(folder: Path, library: Library, body: bytes, stop_at: int, **optio
     return found[0]
 
 
+@pytest.mark.slow
 def test_a_busy_server_is_waited_for_and_an_engine_that_fails_now_and_then(tmp_path: Path) -> None:
     errors = iter([Overloaded("busy", retry_after=0.01), Unhealthy("reloading"), Backend("oops")])
 
@@ -171,6 +173,7 @@ def test_cancelling_keeps_what_was_stored(tmp_path: Path) -> None:
     run(work)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("on_error", "reading"), [("skip", 2), ("fail", 3)], ids=["those alike", "those stored"])
 def test_rows_that_are_passed_over_are_left_when_it_is_cancelled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_error: str, reading: int

@@ -53,6 +53,7 @@ def test_a_copy_under_writes_is_one_moment(store: SqliteStore, tmp_path: Path) -
         writer.join()
 
 
+@pytest.mark.slow
 def test_adoption_under_readers_and_writers_shows_the_old_or_the_new(store: SqliteStore, tmp_path: Path) -> None:
     store.copy("c", tmp_path / "old")
     store.write("c", [Removal([f"d{i}" for i in range(50)]), content([("new", "new", {})])])

@@ -106,6 +106,7 @@ def test_gradients_of_several_backwards_add_up(pair: Pair) -> None:
         torch.testing.assert_close(quick.get_parameter(name).grad, gradient)
 
 
+@pytest.mark.slow
 def test_with_dropout_the_vectors_have_the_law_they_had(pair: Pair) -> None:
     ids, mask = (tensor[:1].repeat(1500, 1) for tensor in tensors(pair[0]))
     with torch.no_grad():

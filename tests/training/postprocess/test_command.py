@@ -20,6 +20,7 @@ def call(*arguments: str) -> int:
     return int(options.command(options))
 
 
+@pytest.mark.slow
 def test_it_leaves_a_bundle_and_says_what_was_fitted(
     tiny_backbone: Path, corpus_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -63,6 +63,7 @@ def test_training_makes_unseen_vectors_likelier(flow: Flow) -> None:
     assert bits_per_dim(flow, unseen).item() < before - 0.05
 
 
+@pytest.mark.slow
 def test_a_constant_coordinate_neither_overflows_nor_makes_noise_loud(flow: Flow) -> None:
     constant = draw(6400, seed=0)
     constant[:, [3, 12]] = 0.25
@@ -78,11 +79,13 @@ def test_a_width_that_can_not_be_halved_is_refused(encoder: Encoder, corpus: Cor
         fit(encoder, corpus, FlowParams(levels=6), seed=0, stream=io.StringIO())
 
 
+@pytest.mark.slow
 def test_a_flow_that_diverges_says_so(encoder: Encoder, corpus: Corpus) -> None:
     with pytest.raises(PostprocessError, match=r"diverged at learning_rate 1e\+30"):
         fit(encoder, corpus, FlowParams(learning_rate=1e30), seed=0, stream=io.StringIO())
 
 
+@pytest.mark.slow
 def test_epochs_are_passes_over_the_corpus(encoder: Encoder, corpus: Corpus) -> None:
     def bits(epochs: int) -> float:
         torch.manual_seed(0)

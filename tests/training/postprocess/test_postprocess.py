@@ -124,6 +124,7 @@ def test_the_manifest_knows_the_transform(made: Made) -> None:
     assert bundle.load(made.folder).manifest.transform == known
 
 
+@pytest.mark.slow
 def test_its_paper_is_named_where_it_is_written_and_cited_in_the_card(
     name: str, tiny_backbone: Path, corpus_file: Path, tmp_path: Path
 ) -> None:

@@ -61,6 +61,7 @@ def test_a_run_leaves_a_record_and_a_model_that_encoders_are_trained_from(
     assert json.loads(Path("artifacts/simcse/manifest.json").read_text())["backbone"] == "artifacts/mlm"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("listening_to_ctrl_c")
 def test_a_run_that_was_interrupted_ends_as_one_that_was_not(
     small: list[str], capsys: Capture, monkeypatch: pytest.MonkeyPatch

@@ -4,6 +4,7 @@ from itertools import chain, islice
 from pathlib import Path
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -25,6 +26,7 @@ def test_no_token_is_lost_and_the_order_is_kept(lengths: list[int], rows: int, l
     assert 0 <= len(tokens) - len(given_out) < rows * length, "what is left is less than a batch"
 
 
+@pytest.mark.slow
 @given(LENGTHS, st.integers(1, 4), st.integers(1, 9))
 def test_from_wherever_a_batch_ended_the_rest_is_the_same(lengths: list[int], rows: int, length: int) -> None:
     blocks = np.split(np.arange(sum(lengths)), np.cumsum(lengths)[:-1]) if lengths else []

@@ -153,6 +153,7 @@ def test_a_slower_graph_is_left_out_of_the_copy(reduced: Bundle) -> None:
     assert carried(served.folder)[REDUCED["bf16"]]["chosen"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("drift", "outcome"), [(-0.19, "promoted"), (-0.21, "refused"), (0.21, "refused"), (np.nan, "refused")]
 )
@@ -271,6 +272,7 @@ def test_what_was_promoted_here_is_not_measured_again(tiny: Bundle, monkeypatch:
     assert choice.choose(served, here.options).pair == REFERENCE, "by the bar, which no cache holds"
 
 
+@pytest.mark.slow
 def test_openvino_itself_is_judged(tiny: Bundle) -> None:
     RUNTIMES[OpenVino.name] = OpenVino  # taken away again with all that `_onnxruntime_alone` takes back
     pairs = list(measurement.graphs(tiny, Options("cpu", 1)))

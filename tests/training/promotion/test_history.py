@@ -108,6 +108,7 @@ def test_a_path_where_no_link_can_be_is_refused(path: str) -> None:
     assert str(Path(path)) in str(refused.value)
 
 
+@pytest.mark.slow
 def test_the_last_copies_stay_and_the_rest_goes(artifacts: Path, command: Command) -> None:
     place = Place(artifacts / "default")
     (place.copies / ".x.draft-bundle-1").mkdir(parents=True)
@@ -125,6 +126,7 @@ def test_the_last_copies_stay_and_the_rest_goes(artifacts: Path, command: Comman
         command("rollback")
 
 
+@pytest.mark.slow
 def test_two_paths_of_a_folder_are_two_places(artifacts: Path, command: Command) -> None:
     default, staging = Place(artifacts / "default"), Place(artifacts / "staging.1")
 
@@ -143,6 +145,7 @@ def test_two_paths_of_a_folder_are_two_places(artifacts: Path, command: Command)
     assert bundle.load(default.default).manifest.name == "other"
 
 
+@pytest.mark.slow
 def test_after_rollbacks_the_one_before_is_never_swept(artifacts: Path, command: Command) -> None:
     for name in ("tiny", "other", "tiny", "other"):
         assert command("promote", name, "--margin", "100") == 0

@@ -91,6 +91,7 @@ def test_two_yardsticks_are_one_too_many(zoo: Path) -> None:
         pick(zoo, ["a.txt", "b.txt"])
 
 
+@pytest.mark.slow
 def test_what_finds_less_in_the_domain_is_refused(artifacts: Path, zoo: Path, command: Command) -> None:
     yardstick = Searched(zoo, "zoo")
     scores = {name: yardstick.judge(Graph(bundle.load(artifacts / name)).encode).score for name in ("tiny", "other")}

@@ -166,6 +166,7 @@ def test_what_differs_is_named(
     assert message in err and "a soup is of encoders that were tuned from one start" in err
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_elsewhere")
 def test_encoders_that_did_not_begin_alike_are_refused(tuned: list[str], stsb_data: Path, capsys: Capture) -> None:
     """However alike they are in shape; whether the third is the stranger, or the start."""
@@ -181,6 +182,7 @@ def test_encoders_that_did_not_begin_alike_are_refused(tuned: list[str], stsb_da
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_elsewhere")
 @pytest.mark.parametrize("card", [True, False])
 def test_of_encoders_that_nobody_vouches_for_the_weights_speak(tuned: list[str], card: bool, capsys: Capture) -> None:
@@ -219,6 +221,7 @@ def test_a_damaged_bundle_is_refused(tiny_bundle: Path, tmp_path: Path, capsys: 
     assert "altered" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_elsewhere")
 def test_the_manifest_tells_all_of_it(
     tiny_bundle: Path, other_bundle: Path, tiny_backbone: Path, stsb_data: Path, capsys: Capture

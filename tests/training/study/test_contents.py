@@ -21,6 +21,7 @@ def test_a_bundle_is_known_by_all_that_decides_its_vectors(tiny_backbone: Path, 
     assert len({encoder_digest(folder) for folder in tmp_path.iterdir()}) == 5
 
 
+@pytest.mark.slow
 def test_neither_its_card_nor_its_name_is_among_that(tiny_backbone: Path, tmp_path: Path) -> None:
     for name, scores in (("one", {"STS12": 50.0}), ("other", None)):
         export(Encoder.load(tiny_backbone, pooling="mean"), tmp_path / name, name=name, backbone="tiny", scores=scores)

@@ -11,6 +11,7 @@ from training.lock import LOCK, LockError, locked
 from training.study.occupied import occupied, occupying
 
 
+@pytest.mark.slow
 def test_a_folder_is_occupied_as_long_as_a_process_has_it(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     assert not occupied(folder) and not folder.exists(), "to ask makes nothing"

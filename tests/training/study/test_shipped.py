@@ -36,7 +36,9 @@ def test_each_is_known() -> None:
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
-@pytest.mark.parametrize(("backbone", "width"), [("minilm", 384), ("bert-base-uncased", 768)])
+@pytest.mark.parametrize(
+    ("backbone", "width"), [("minilm", 384), pytest.param("bert-base-uncased", 768, marks=pytest.mark.slow)]
+)
 def test_every_run_can_be_made(file: Path, backbone: str, width: int) -> None:
     published = settings([f"backbone={backbone}"] + (["max_steps=none"] if backbone != "minilm" else []))
     trials = Study.read(file).override(published).trials()
@@ -56,11 +58,13 @@ def test_each_is_in_the_documentation() -> None:
         assert f"| `{name}.toml` | {size} |" in page
 
 
+@pytest.mark.slow
 def test_paths_are_left_to_the_command_line() -> None:
     for file in FILES:
         assert all(trial.config.eval_data is None and not trial.config.corpus for trial in of_minilm(file))
 
 
+@pytest.mark.slow
 def test_settings_that_several_arms_share_are_one_run() -> None:
     """The sweeps pass through the method itself; nothing else is there twice."""
     again = {}

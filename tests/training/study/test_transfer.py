@@ -65,6 +65,7 @@ def data(stsb_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
     return place
 
 
+@pytest.mark.slow
 def test_a_run_is_judged_by_the_tasks_and_keeps_what_was_predicted(
     make_study: MakeStudy, data: Path, tmp_path: Path
 ) -> None:

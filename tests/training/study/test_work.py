@@ -99,6 +99,7 @@ def test_a_run_that_was_trained_but_not_judged_is_only_judged(
     assert result["scores"] == worked(trial, tmp_path / "whole")[0]["scores"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damaged", ["", "null"])
 def test_a_damaged_result_is_made_again(damaged: str, make_study: MakeStudy, tmp_path: Path) -> None:
     (trial,) = trials(make_study("[grid]\nseed = [3]\n"))
@@ -108,6 +109,7 @@ def test_a_damaged_result_is_made_again(damaged: str, make_study: MakeStudy, tmp
     assert {**again, "seconds": None} == {**first, "seconds": None}
 
 
+@pytest.mark.slow
 def test_another_seed_is_another_run(make_study: MakeStudy, tmp_path: Path) -> None:
     one, other = (worked(trial, tmp_path)[0] for trial in trials(make_study("[grid]\nseed = [3, 4]\n")))
     assert one["scores"] != other["scores"] and one["curve"][0] == other["curve"][0]
@@ -120,6 +122,7 @@ def test_a_share_of_the_corpus_is_trained_on(make_study: MakeStudy, tmp_path: Pa
     assert [file.name.partition("-")[0] for file in (tmp_path / SHARES).glob("*.txt")] == ["0.25"]
 
 
+@pytest.mark.slow
 def test_what_is_not_trained_is_judged_as_it_is(make_study: MakeStudy, tmp_path: Path) -> None:
     cls, mean = trials(make_study('[grid]\npooling = ["cls", "mean"]\n', untrained=True))
     results = [worked(trial, tmp_path)[0] for trial in (cls, mean)]
@@ -167,6 +170,7 @@ def test_only_what_needs_a_teacher_gets_the_named_one(
     assert made[-1].out != made[-2].out, "one for each corpus, also under one path"
 
 
+@pytest.mark.slow
 def test_one_process_at_a_time(make_study: MakeStudy, tmp_path: Path) -> None:
     (trial,) = trials(make_study(""))
     with locked(folder_of(trial, tmp_path)), pytest.raises(LockError, match="another process is at work there"):
