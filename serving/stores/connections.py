@@ -13,6 +13,7 @@ from serving.errors import Damaged, NotFound
 from serving.failpoints import reach
 from serving.ports import Stop
 from serving.stores.failures import MEND, naming
+from serving.stores.open_files import OpenFiles
 
 log = logging.getLogger(__name__)
 
@@ -33,10 +34,15 @@ class Connections:
     Closed, while others want to use it, it is a corpus that is not there: `NotFound`.
     """
 
-    def __init__(self, path: Path, synchronous: str = "FULL", stop: Stop | None = None) -> None:
+    def __init__(
+        self, path: Path, synchronous: str = "FULL", stop: Stop | None = None, open_files: OpenFiles | None = None
+    ) -> None:
         self.path = path
+        self.writes = 0
+        """How often something may have been written: the same before and after, and so is what was read."""
         self._synchronous = synchronous
         self._stop = stop
+        self._open_files = open_files or OpenFiles()
         self._writing = threading.RLock()
         self._turn = threading.Condition()
         """Around what follows."""
@@ -63,7 +69,7 @@ class Connections:
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
         """A transaction: committed and on disk after the block, or undone."""
-        with self._writing, self.naming():
+        with self._used(), self._written(), self.naming():
             writer = self._opened_writer()
             try:
                 writer.execute("BEGIN IMMEDIATE")
@@ -79,7 +85,7 @@ class Connections:
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
         """One moment of the file, whatever is committed meanwhile. Not for long: the log can't be folded before it."""
-        with self.naming():
+        with self._used(), self.naming():
             reader = self._take()
             try:
                 reader.execute("BEGIN")
@@ -90,7 +96,7 @@ class Connections:
     @contextmanager
     def maintaining(self) -> Iterator[sqlite3.Connection]:
         """The writer outside of a transaction."""
-        with self._writing, self.naming():
+        with self._used(), self._written(), self.naming():
             yield self._opened_writer()
 
     @contextmanager
@@ -100,7 +106,7 @@ class Connections:
         Raises:
             Unhealthy: the log can't be folded; nothing has changed.
         """
-        with self._writing, self.naming():
+        with self._written(), self.naming():
             self._check_open()
             with self._turn:
                 self._alone = True
@@ -117,6 +123,19 @@ class Connections:
                     self._alone = False
                     self._turn.notify_all()
 
+    def rest(self) -> None:
+        """Close, unless somebody uses it now; the next who does opens it again."""
+        if not self._writing.acquire(blocking=False):
+            return
+        try:
+            with self._turn:
+                if self._alone or (self._writer and self._writer.in_transaction):  # in an outer block of this thread
+                    return
+                self._close_readers()
+                self._close_writer()
+        finally:
+            self._writing.release()
+
     def close(self) -> None:
         """Let go, whatever the disk says: what is not folded is in the log, and replayed when the file is opened."""
         with self._writing:
@@ -126,6 +145,23 @@ class Connections:
                 self._turn.wait_for(lambda: not self._reading)
             self._close_readers()
             self._close_writer()
+            self._open_files.closed(self)
+
+    @contextmanager
+    def _used(self) -> Iterator[None]:
+        try:
+            yield
+        finally:
+            self._open_files.used(self)
+
+    @contextmanager
+    def _written(self) -> Iterator[None]:
+        """Nobody else writes; counted once it is committed, so that who sees the count sees what was written."""
+        with self._writing:
+            try:
+                yield
+            finally:
+                self.writes += 1
 
     def _close_readers(self) -> None:
         for reader in self._idle:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import secrets
 import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from models.disk import fsync
-from serving.errors import InsufficientStorage, NotFound, ServiceError, Unhealthy
+from serving.errors import NotFound, ServiceError
 from serving.failpoints import reach
 from serving.filters import Filter
 from serving.ports import (
@@ -35,16 +35,15 @@ from serving.stores import fields, overtaken, reading, records, refreshing, tomb
 from serving.stores.blocks import BLOCK, blocks
 from serving.stores.connections import Connections, stopping
 from serving.stores.facets import facets
+from serving.stores.giving_back import give_back
 from serving.stores.matched import Matched
 from serving.stores.matching import matching
 from serving.stores.migrations import check_ours, mark, migrate
+from serving.stores.open_files import OpenFiles
 from serving.stores.shape import check_shape
 from serving.stores.vectors import Table
 from serving.stores.verification import verify
 from serving.stores.writing import attempt, create, promise, stem
-
-_GIVEN_BACK = 1024
-"""Pages that are given back to the disk in one step, between which others write."""
 
 
 class CorpusFile:
@@ -64,10 +63,12 @@ class CorpusFile:
         new: bool = False,
         foreign: bool = False,
         stop: Stop | None = None,
+        open_files: OpenFiles | None = None,
     ) -> None:
         self.path = path
-        self._connections = Connections(path, synchronous, stop)
+        self._connections = Connections(path, synchronous, stop, open_files)
         self._matched = Matched()
+        self._described: tuple[int, tuple[Corpus, Size]] | None = None
         try:
             with self._connections.naming():
                 if new:
@@ -127,13 +128,17 @@ class CorpusFile:
 
     def corpus(self) -> Corpus:
         """See `Store`."""
-        with self._connections.reading() as reader:
-            return reading.corpus(reader)
+        return self.described()[0]
 
     def described(self) -> tuple[Corpus, Size]:
-        """See `Store`."""
+        """See `Store`. Kept until something is written: a list of all corpora is not to open all of their files."""
+        writes, kept = self._connections.writes, self._described
+        if kept and kept[0] == writes:
+            return kept[1]
         with self._connections.reading() as reader:
-            return reading.corpus(reader), reading.size(reader)
+            described = reading.corpus(reader), reading.size(reader)
+        self._described = writes, described
+        return described
 
     def write(self, writes: Sequence[Write]) -> list[Change | ServiceError]:
         """See `Store`."""
@@ -238,8 +243,9 @@ class CorpusFile:
 
     def bury(self, keys: Keys) -> None:
         """See `Store`."""
-        with self._connections.writing() as writer:
-            tombstones.bury(writer, keys)
+        if len(keys):
+            with self._connections.writing() as writer:
+                tombstones.bury(writer, keys)
 
     def last_key(self) -> int:
         """See `Store`."""
@@ -289,19 +295,8 @@ class CorpusFile:
 
     def size(self) -> Size:
         """Documents, bytes of the database without its log, and passages."""
-        with self._connections.reading() as reader:
-            return reading.size(reader)
+        return self.described()[1]
 
     def give_back(self) -> None:
-        """See `Store`. Files of format 1 keep their pages, for what comes; so does a disk that fails."""
-        with suppress(Unhealthy, InsufficientStorage):
-            free, before = self._free_pages(0), 0
-            while free != before:
-                before, free = free, self._free_pages(_GIVEN_BACK)
-
-    def _free_pages(self, given_back: int) -> int:
-        with self._connections.maintaining() as writer:
-            if given_back:
-                # A script, for it runs to the end: of a statement without columns Python takes one step, one page.
-                writer.executescript(f"PRAGMA incremental_vacuum({given_back})")
-            return int(writer.execute("PRAGMA freelist_count").fetchone()[0])
+        """See `Store`."""
+        give_back(self._connections)

@@ -16,6 +16,7 @@ from serving.failpoints import reach
 from serving.ports import Blocks, Content, Corpus, Stop, StoreError, never
 from serving.stores.corpus_file import CorpusFile
 from serving.stores.failures import naming
+from serving.stores.open_files import OpenFiles
 
 log = logging.getLogger(__name__)
 SUFFIX = ".sqlite"
@@ -60,7 +61,9 @@ def _with_beside(path: Path) -> list[Path]:
     return [path.with_name(path.name + suffix) for suffix in ("", *_BESIDE)]
 
 
-def make(path: Path, corpus: Corpus, content: Content | None, synchronous: str) -> CorpusFile:
+def make(
+    path: Path, corpus: Corpus, content: Content | None, synchronous: str, open_files: OpenFiles | None = None
+) -> CorpusFile:
     """The file of a new corpus, with all of `content`; it gets its name when that is committed and in one piece.
 
     What fails leaves nothing, and what is killed nothing that `sweep` does not remove.
@@ -75,7 +78,7 @@ def make(path: Path, corpus: Corpus, content: Content | None, synchronous: str) 
             reach("store.before-create")
             move(part, path)
             reach("store.after-create")
-            return CorpusFile(path, synchronous)
+            return CorpusFile(path, synchronous, open_files=open_files)
         except BaseException:
             remove(part)
             remove(path)

@@ -166,9 +166,9 @@ def test_unknown_corpus_elsewhere(refuses: Refuses) -> None:
     "name", ["%2e%2e", "..%2fx", "%2e%2e/x", ".hidden", "a%00b", "a%20b", "é", "a" * 65, "-a", "a%0a"]
 )
 def test_bad_corpus_names_never_reach_the_disk(refuses: Refuses, tmp_path: Any, name: str) -> None:
-    before = sorted(tmp_path.parent.rglob("*"))
+    before = set(tmp_path.parent.rglob("*"))
     refuses((422, "Validation", "is not a corpus name"), "PUT", f"/corpora/{name}")
-    assert sorted(tmp_path.parent.rglob("*")) == before
+    assert set(tmp_path.parent.rglob("*")) <= before  # what the corpora of other tests leave may go meanwhile
 
 
 def test_a_bad_corpus_name_in_a_body(refuses: Refuses) -> None:

@@ -6,6 +6,7 @@ import re
 import tempfile
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -282,12 +283,14 @@ def test_store_is_a_dictionary(name: str) -> None:
 
 
 @pytest.mark.slow
-def test_store_on_disk_is_a_dictionary_at_length() -> None:
-    run("sqlite", examples=60, steps=60)
+@pytest.mark.parametrize("options", [{}, {"most_open": 0}], ids=str)
+def test_store_on_disk_is_a_dictionary_at_length(options: dict[str, int]) -> None:
+    run("sqlite", examples=60, steps=60, **options)
 
 
-def run(name: str, examples: int, steps: int) -> None:
-    machine = type(name, (AsADictionary,), {"open": staticmethod(STORES[name]), "persistent": name == "sqlite"})
+def run(name: str, examples: int, steps: int, **options: int) -> None:
+    opened = partial(STORES[name], **options)
+    machine = type(name, (AsADictionary,), {"open": staticmethod(opened), "persistent": name == "sqlite"})
     run_state_machine_as_test(
         machine, settings=settings(max_examples=examples, stateful_step_count=steps, deadline=None)
     )
