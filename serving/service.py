@@ -257,12 +257,15 @@ class Service:
         with self.encoder(model) as embedder:
             if max_tokens is not None:
                 texts, cut = await _beginnings(embedder, texts, max_tokens, field)
-            asked = embedder.prompts.asked(query, texts, options)
-            prompted = replace(options, prompt="", prompt_name=None)
             embeddings = await embedder.embed(
-                asked, prompted, field, at=lambda i: f"{field}.{i - 1}" if i else "query", beside=1
+                [query, *texts],
+                options,
+                field,
+                at=lambda i: f"{field}.{i - 1}" if i else "query",
+                beside=1,
+                prompts=embedder.prompts.of_a_search(len(texts), options),
             )
-            embeddings = replace(embeddings, truncated=min(embeddings.truncated + cut, len(asked)))
+            embeddings = replace(embeddings, truncated=min(embeddings.truncated + cut, 1 + len(texts)))
         cosines = rounded(np.vecdot(embeddings.vectors[1:], embeddings.vectors[0]))
         return np.clip(cosines, -1, 1), embeddings
 

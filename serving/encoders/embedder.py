@@ -97,11 +97,13 @@ class Embedder:
         at: At | None = None,
         *,
         beside: int = 0,
+        prompts: Sequence[str] | None = None,
         part: int | None = None,
     ) -> Embeddings:
         """Vectors of texts, or of token ids as they are; errors call them `field`, and each of them `at` its number.
 
-        `beside` of them are not counted among those of the request: a query beside its texts. A `part` of something
+        `beside` of them are not counted among those of the request: a query beside its texts. Each is read behind its
+        own of the `prompts`, where there are any. A `part` of something
         larger is no request: its caller bounds it, and only the first one, 0, may be refused for the rate of the key.
 
         Raises:
@@ -114,7 +116,7 @@ class Embedder:
             if part is None:
                 check_count(len(inputs) - beside, self._settings.max_request_texts, field)
             self._check(inputs, options, field)
-            tokens = await self.reading.tokens(inputs, options, at)
+            tokens = await self.reading.tokens(inputs, options, at, prompts)
             truncated = self.reading.check_cut(tokens, options, at)
             total = sum(map(len, tokens))
             if part is None:

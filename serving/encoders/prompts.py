@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
 from serving.bounds import check_text
@@ -55,15 +55,15 @@ class Prompts:
         names = NAMES[options.role] if options.role else ()
         return next((self._known[name] for name in names if name in self._known), self._default)
 
-    def asked(self, query: str, texts: Sequence[str], options: EmbedOptions) -> list[str]:
-        """The query and the texts it is asked of, each behind the prompt for its role.
+    def of_a_search(self, texts: int, options: EmbedOptions) -> list[str]:
+        """What stands before the query, and before each of the texts it is asked of.
 
         Raises:
             Invalid, TooLarge: as for `before`.
         """
         asking = self.before(replace(options, role="search_query"))
         answering = self.before(replace(options, role="search_document"))
-        return [asking + query, *(answering + text for text in texts)]
+        return [asking, *[answering] * texts]
 
     @property
     def _names(self) -> str:

@@ -65,18 +65,24 @@ class Reading:
         doubtful = [text for text in texts if len(text) >= self.length or not text.isascii()]
         return sum(tokens.truncated for tokens in await self.tokens(doubtful, AS_THEY_ARE, str)) if doubtful else 0
 
-    def prompted(self, texts: Sequence[str], options: EmbedOptions, at: At) -> Sequence[str]:
-        """Each behind the prompt of the request.
+    def prompted(
+        self, texts: Sequence[str], options: EmbedOptions, at: At, prompts: Sequence[str] | None = None
+    ) -> Sequence[str]:
+        """Each behind its own of the `prompts`, or behind that of the request.
 
         Raises:
             Empty, TooLarge, Invalid: one of them is no text for the model.
         """
         for i, text in enumerate(texts):
             check_text(text, self._settings.max_text_bytes, at(i))
+        if prompts is not None:
+            return [prompt + text for prompt, text in zip(prompts, texts, strict=True)]
         prompt = self._prompts.before(options)
         return [prompt + text for text in texts] if prompt else texts
 
-    async def tokens(self, inputs: Inputs, options: EmbedOptions, at: At) -> list[Tokens]:
+    async def tokens(
+        self, inputs: Inputs, options: EmbedOptions, at: At, prompts: Sequence[str] | None = None
+    ) -> list[Tokens]:
         """Of each text behind its prompt, or what is given as ids, as far as the model reads them.
 
         Raises:
@@ -86,7 +92,7 @@ class Reading:
         if _is_ids(inputs):
             return self._given(inputs, options, at)
         assert _is_text(inputs)
-        texts = self.prompted(inputs, options, at)
+        texts = self.prompted(inputs, options, at, prompts)
         limit = self._manifest.max_length * CHARACTERS_PER_TOKEN
         long = [i for i, text in enumerate(texts) if len(text) > limit]
         if long and not options.truncate:

@@ -50,6 +50,19 @@ def test_the_default_stands_before_every_text_that_names_no_prompt(serve: Serve,
         assert pieces == plain.post("/tokenize", json={"inputs": "query: a"}).json()
 
 
+def test_a_text_may_be_as_long_whatever_stands_before_it(serve: Serve) -> None:
+    bodies: dict[str, Callable[[str], dict[str, Any]]] = {
+        "/embed": lambda text: {"inputs": [text]},
+        "/rerank": lambda text: {"query": text, "texts": [text]},
+        "/tokenize": lambda text: {"inputs": [text]},
+    }
+    with serve(default_prompt="query: ", max_text_bytes=100) as client:
+        for path, body in bodies.items():
+            assert client.post(path, json=body("a" * 100)).status_code == 200, path
+            refused = client.post(path, json=body("a" * 101))
+            assert refused.status_code == 413 and "101 bytes are more than the 100" in refused.json()["error"], path
+
+
 def test_the_default_is_not_put_before_token_ids(serve: Serve) -> None:
     with serve() as plain, serve(default_prompt="query: ") as prompted:
         assert vector(prompted, [5, 6]) == vector(plain, [5, 6])
