@@ -58,11 +58,11 @@ def measure() -> dict[str, Any]:
     against = {peer: rates(seconds, BATCH, peer) for peer in PEERS}
     return {
         "setting": (
-            f"{BACKBONE}, [CLS], batch {BATCH}, {LENGTH} tokens at most, CPython's documentation, bf16 where not said "
-            f"otherwise; {ROUNDS} interleaved rounds of one step, each contestant in a process of its own; published: "
-            "transformers, fp32, sdpa, padded to the longest; sentence_transformers: a step of "
-            "MultipleNegativesRankingLoss on (text, text), fp32; tokens and operations are useful ones, padding is not "
-            "counted"
+            f"{BACKBONE}, [CLS], batch {BATCH}, {LENGTH} tokens at most, CPython's documentation, "
+            f"{'bf16' if 'bf16' in _types() else 'fp32'} where not said otherwise; {ROUNDS} interleaved rounds of one "
+            "step, each contestant in a process of its own; published: transformers, fp32, sdpa, "
+            "padded to the longest; sentence_transformers: a step of MultipleNegativesRankingLoss on (text, text), "
+            "fp32; tokens and operations are useful ones, padding is not counted"
         ),
         "figures": {
             "peak_flops_per_s": {name: f"{matmul_peak(CPU, dtype):.3g}" for name, dtype in _types().items()},

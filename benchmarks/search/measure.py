@@ -62,10 +62,9 @@ def _one_size(size: int) -> dict[str, Any]:
         contestants["ours, exact"] = _exactly(ours), _taken(_exactly(ours), queries, *WAYS["batches"])
         if report["kind"] != "exact":
             contestants |= _asked("faiss", Raw(folder / "ours", report).search, queries)
-        for peer in PEERS:
-            if python("search").exists():
-                contestants[peer], built = running.enter_context(_peer(peer, folder))
-                figures[f"{peer}_build_s"] = built
+        for peer in _peers():
+            contestants[peer], built = running.enter_context(_peer(peer, folder))
+            figures[f"{peer}_build_s"] = built
         truth = _truth(base, queries)
         figures["searches"] = _in_turns(contestants, queries, truth)
         ours.corpora.close()
@@ -125,6 +124,13 @@ def _in_turns(
 
 def _rate(sample: dict[str, Any]) -> float:
     return float(sample["queries"] / sample["seconds"])
+
+
+def _peers() -> list[str]:
+    if python("search").exists():
+        return list(PEERS)
+    print(f"{' and '.join(PEERS)} are left out: `python -m benchmarks.peers search` makes them", file=sys.stderr)
+    return []
 
 
 @contextmanager
