@@ -6,13 +6,12 @@ import os
 import random
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.durability.shim import LOSSES, Disk, Loss, NoCompilerError, compiled, mixed
+from benchmarks.durability.shim import LOSSES, Disk, Loss, mixed
 
 ROWS = """
 import sqlite3, sys
@@ -62,20 +61,6 @@ for n in range(50):
     make(f"other{n}", "other"); os.mkdir(root + f"/others{n}"); make(f"others{n}/inner", "other"); sync(f"others{n}")
 """
 """What was durable is removed, and much is made that the file system may give its numbers to."""
-
-
-@pytest.fixture(scope="session")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    try:
-        return compiled(tmp_path_factory.mktemp("shim"))
-    except NoCompilerError as error:
-        pytest.skip(str(error))
-
-
-@pytest.fixture
-def disk(tmp_path: Path, library: Path) -> Disk:
-    (tmp_path / "data").mkdir()
-    return Disk(library, tmp_path / "data", tmp_path / "shadow")
 
 
 def run(disk: Disk, script: str, *arguments: str) -> list[list[int]]:

@@ -1,0 +1,66 @@
+"""The power goes while corpora are closed and opened all the time: what was acknowledged is there."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from benchmarks.durability.shim import LOSSES, Disk, Loss
+from serving.stores.sqlite import SqliteStore
+from tests.conftest import PATIENCE
+from tests.serving.conftest import ROOT
+
+NAMES = ("a", "b", "c")
+WRITES = """
+import random, sys
+from pathlib import Path
+from serving.ports import Corpus
+from serving.stores.sqlite import SqliteStore
+from tests.serving.stores.contents import content
+
+store, rng = SqliteStore(Path(sys.argv[1]), most_open=1), random.Random(int(sys.argv[2]))
+for name in sys.argv[4:]:
+    store.create(Corpus(name))
+for number in range(int(sys.argv[3]), 10**9):
+    name = rng.choice(sys.argv[4:])
+    (change,) = store.write(name, [content([(str(number), "text", {})])])
+    assert len(change.added) == 1, change
+    print(name, number, flush=True)
+"""
+"""Says of each document that it is kept; never ends by itself."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("loss", LOSSES)
+def test_what_was_acknowledged_is_there(disk: Disk, loss: Loss) -> None:
+    rng, acknowledged = random.Random(0), set[tuple[str, str]]()
+    disk.settle()
+    for turn in range(4):
+        acknowledged |= written(disk, turn, rng.randint(1, 60))
+        disk.lose(loss, rng)
+        store = SqliteStore(disk.data, most_open=1)
+        found = {(name, document.id) for name in NAMES for _, document in store.page(name, 0, 10**6).rows}
+        wrong = [line for name in NAMES for line in store.verify(name)]
+        store.close()
+        assert not wrong and not acknowledged - found
+        disk.settle()
+
+
+def written(disk: Disk, turn: int, documents: int) -> set[tuple[str, str]]:
+    """What a process had acknowledged when it was killed, so many and those on their way."""
+    command = [sys.executable, "-c", WRITES, str(disk.data), str(turn), str(turn * 10_000), *NAMES]
+    environment = {**os.environ, **disk.environment}
+    with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        lines = [process.stdout.readline() for _ in range(documents)]
+        process.send_signal(signal.SIGKILL)
+        lines += process.stdout.readlines()
+        process.wait(PATIENCE)
+    whole = [line.split() for line in lines if line.endswith("\n")]
+    assert len(whole) >= documents
+    return {(name, number) for name, number in whole}
