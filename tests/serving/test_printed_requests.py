@@ -1,0 +1,82 @@
+"""The requests of the README and of docs/corpora.md, sent as they are printed."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.serving.conftest import ROOT, Running
+
+Launch = Callable[..., Running]
+
+
+def blocks(page: str) -> list[str]:
+    """Of shell, in which something is asked of the server."""
+    found = re.findall(r"```sh\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
+    return [block for block in found if "curl" in block]
+
+
+def sent(server: Running, block: str, folder: Path, **variables: str) -> list[str]:
+    """What each request of a block says; all of it runs, in the shell that it is written for."""
+    answers = []
+    for part in re.split(r"^(?=curl|printf)", block, flags=re.MULTILINE):
+        command = part.replace("http://127.0.0.1:8080", server.address).replace("curl -s", "curl --fail-with-body -s")
+        environment = {**os.environ, **variables}
+        ran = subprocess.run(
+            ["bash", "-c", command], cwd=folder, env=environment, capture_output=True, text=True, check=False
+        )
+        assert ran.returncode == 0, (part, ran.stdout, ran.stderr)
+        answers += [ran.stdout] if part.startswith("curl") else []
+    return answers
+
+
+def succeeds(server: Running, accepted: str) -> None:
+    """The job of such an answer, in the end."""
+    events = server.client.get(f"/jobs/{json.loads(accepted)['id']}/events").text
+    assert '"succeeded"' in events.splitlines()[-2], events
+
+
+def test_every_request_of_the_readme_is_answered(launch: Launch, tmp_path: Path) -> None:
+    server = launch()
+    server.client.put("/corpora/python-docs").raise_for_status()
+    answers = [json.loads(answer) for block in blocks("README.md") for answer in sent(server, block, tmp_path)]
+    embedded, similar, searched, created, added, more, found = answers
+    assert len(embedded) == 2
+    assert len(similar) == 2
+    assert searched["hits"] == []
+    assert created["name"] == "notes"
+    assert added == {"ids": ["1"], "count": 1}
+    assert more["count"] == 2
+    assert [hit["id"] for hit in found["hits"]] == ["1"]
+
+
+@pytest.mark.slow
+def test_every_request_about_corpora_is_answered(launch: Launch, tmp_path: Path) -> None:
+    server = launch()
+    first, jobs, snapshots = blocks("docs/corpora.md")
+    created, added, listed, found = map(json.loads, sent(server, first, tmp_path))
+    assert created["recall_target"] == 0.97
+    assert added == {"ids": ["1", "2"], "count": 2}
+    assert listed["jobs"] == []
+    assert [hit["id"] for hit in found["hits"]] == ["1"] and found["hits"][0]["metadata"] == {"year": 2021}
+
+    upload = server.client.post("/corpora/notes/documents?async=true", json={"documents": [{"text": "one more"}]})
+    shown, events, cancelled = sent(server, jobs, tmp_path, JOB=upload.json()["id"])
+    assert json.loads(shown)["id"] == upload.json()["id"]
+    assert events.startswith("event: ") and '"succeeded"' in events.splitlines()[-2]
+    assert json.loads(cancelled)["state"] == "succeeded"
+
+    *made, restoring = re.split(r"^(?=curl)", snapshots, flags=re.MULTILINE)[1:]
+    succeeds(server, *sent(server, made[0], tmp_path))
+    (there,) = sent(server, made[1], tmp_path)
+    (snapshot,) = json.loads(there)["snapshots"]
+    *_, restored = sent(server, "".join(made[2:]), tmp_path, ID=snapshot["id"])
+    succeeds(server, restored)
+    succeeds(server, *sent(server, restoring, tmp_path, ID=snapshot["id"]))
+    assert server.client.get("/corpora/copy").json()["documents"] == 3
