@@ -42,10 +42,10 @@ class Remote(Protocol):
 
 
 @contextmanager
-def told(remote: Remote, secret: Set[str] = frozenset()) -> Iterator[None]:
+def told(remote: Remote, secret: Set[str] = frozenset(), *, fetching: bool = False) -> Iterator[None]:
     """What goes wrong in the block is told as a `RemoteError` in one line, without what is `secret`.
 
-    A disk of ours that gives out is told as it is.
+    Of what is `fetching` the disk that gives out is ours, and told as it is.
     """
     try:
         yield
@@ -54,7 +54,7 @@ def told(remote: Remote, secret: Set[str] = frozenset()) -> Iterator[None]:
     except (
         Exception
     ) as error:  # those of the hub's client, of each file system and of their transports: no common class
-        if isinstance(error, OSError) and error.errno in EXHAUSTED:
+        if fetching and isinstance(error, OSError) and error.errno in EXHAUSTED:
             raise
         raise failure(remote, error, secret) from error
 

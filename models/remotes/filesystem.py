@@ -60,7 +60,7 @@ class Filesystem:
 
     def fetch(self, path: str, folder: Path) -> None:
         """Not by a link of this machine."""
-        with self._told():
+        with self._told(fetching=True):
             self._refuse_link(path)
             self._fs.get_file(self._at(path), str(folder / path))
 

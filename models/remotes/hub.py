@@ -56,7 +56,7 @@ class Hub:
 
     def fetch(self, path: str, folder: Path) -> None:
         """Not by way of the hub's cache, where a damaged file would stay."""
-        with told(self):
+        with told(self, fetching=True):
             if path not in self._tree:
                 raise RemoteError(f"{self}: {path}: missing, though the manifest lists it")
             self._api.hf_hub_download(self._repository, path, revision=self._at, local_dir=folder)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -321,6 +322,23 @@ def test_the_command_line_ends_in_one_line(
         error = capsys.readouterr().err
         assert error.startswith("error: ") and error.count("\n") == 1 and says in error
     assert list(tmp_path.iterdir()) == []
+
+
+def test_whose_disk_is_full_is_said(
+    tiny_bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_: object, source: str, *__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", source)
+
+    monkeypatch.setattr(MemoryFileSystem, "put_file", full)
+    assert main(["publish", str(tiny_bundle), "memory://shelf"]) == 1
+    assert capsys.readouterr().err.startswith("error: memory://shelf: [Errno 28] No space left on device: ")
+    monkeypatch.undo()
+    _published(tiny_bundle, "memory://shelf")
+    monkeypatch.setattr(MemoryFileSystem, "get_file", full)
+    assert main(["pull", "memory://shelf", "--out", str(tmp_path / "out")]) == 1
+    assert capsys.readouterr().err == f"error: {tmp_path}/out: No space left on device\n"
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(
