@@ -219,7 +219,9 @@ def read_manifest(file: Path) -> Manifest:
     try:
         content = file.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
-        raise BundleError(f"{file}: missing; is this the folder of a bundle?") from None
+        raise BundleError(
+            f"{file}: missing; is this the folder of a bundle? `python -m models export` makes one"
+        ) from None
     except OSError as error:
         raise BundleError(f"{file}: {error.strerror}") from error
     return parse_manifest(content, str(file))
