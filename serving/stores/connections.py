@@ -107,7 +107,7 @@ class Connections:
             Unhealthy: the log can't be folded; nothing has changed.
         """
         with self._written(), self.naming():
-            self._check_open()
+            self.check_open()
             with self._turn:
                 self._alone = True
                 self._turn.wait_for(lambda: not self._reading)
@@ -122,6 +122,11 @@ class Connections:
                 with self._turn:
                     self._alone = False
                     self._turn.notify_all()
+
+    def check_open(self) -> None:
+        """Raise `NotFound` where it has been closed for good."""
+        if self._closed:
+            raise NotFound(f"there is no corpus {self.path.stem!r}")
 
     def rest(self) -> None:
         """Close, unless somebody uses it now; the next who does opens it again."""
@@ -179,7 +184,7 @@ class Connections:
             raise OSError("its log is in use")
 
     def _opened_writer(self) -> sqlite3.Connection:
-        self._check_open()
+        self.check_open()
         if self._writer is None:
             writer = self._connect()
             try:
@@ -218,7 +223,7 @@ class Connections:
     def _take(self) -> sqlite3.Connection:
         with self._turn:
             self._turn.wait_for(lambda: not self._alone)
-            self._check_open()
+            self.check_open()
             self._reading += 1
             if self._idle:
                 return self._idle.pop()
@@ -243,10 +248,6 @@ class Connections:
             self._reading -= 1
             self._idle += [reader] if kept else []
             self._turn.notify_all()
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise NotFound(f"there is no corpus {self.path.stem!r}")
 
     def _connect(self) -> sqlite3.Connection:
         existing = f"{self.path.absolute().as_uri()}?mode=rw"  # never made by opening: of a file that is gone, an error

@@ -132,6 +132,7 @@ class CorpusFile:
 
     def described(self) -> tuple[Corpus, Size]:
         """See `Store`. Kept until something is written: a list of all corpora is not to open all of their files."""
+        self._connections.check_open()
         writes, kept = self._connections.writes, self._described
         if kept and kept[0] == writes:
             return kept[1]

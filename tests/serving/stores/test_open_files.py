@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from serving.errors import NotFound
 from serving.ports import Corpus, Document
 from serving.stores.open_files import OpenFiles
 from serving.stores.sqlite import SqliteStore
@@ -98,7 +99,11 @@ def test_who_uses_one_keeps_it(store: SqliteStore) -> None:
 
 
 def test_one_that_is_gone_stays_gone(store: SqliteStore, tmp_path: Path) -> None:
+    file = store._file("c0")
+    assert file.size().documents == 1
     store.drop("c0")
+    with pytest.raises(NotFound):
+        file.described()
     for name in NAMES[1:]:
         assert text(store, name)
     assert not list(tmp_path.glob("c0.*"))
