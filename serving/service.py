@@ -18,10 +18,10 @@ from serving.corpora.corpora import Corpora
 from serving.corpora.library import Library
 from serving.corpora.opening import Indexes
 from serving.corpora.snapshots import Snapshots
-from serving.embeddings import AS_THEY_ARE, Embeddings, EmbedOptions, Inputs
+from serving.embeddings import Embeddings, EmbedOptions, Inputs
 from serving.encoders.embedder import Embedder
 from serving.encoders.encoders import Encoders, Reloaded
-from serving.encoders.reading import CHARACTERS_PER_TOKEN, At
+from serving.encoders.reading import At
 from serving.errors import Unhealthy
 from serving.health import Health
 from serving.indexes.ranking import rounded
@@ -256,7 +256,7 @@ class Service:
         cut = 0
         with self.encoder(model) as embedder:
             if max_tokens is not None:
-                texts, cut = await _beginnings(embedder, texts, max_tokens, field)
+                texts, cut = await embedder.beginnings(texts, max_tokens, field)
             embeddings = await embedder.embed(
                 [query, *texts],
                 options,
@@ -287,15 +287,3 @@ class Service:
                 self.jobs.start()
         finally:
             self.loaded.set()
-
-
-async def _beginnings(embedder: Embedder, texts: Sequence[str], tokens: int, field: str) -> tuple[Sequence[str], int]:
-    """Each text up to the end of so many tokens, and how many were longer; what the model does not read anyway is
-    left to it.
-    """
-    if tokens >= embedder.reading.length:
-        return texts, 0
-    begun = [text[: tokens * CHARACTERS_PER_TOKEN] for text in texts]
-    pieces = await embedder.pieces(begun, special_tokens=False, options=AS_THEY_ARE, field=field)
-    cut = sum(len(own) > tokens or len(one) < len(text) for one, own, text in zip(begun, pieces, texts, strict=True))
-    return [text[: own[:tokens][-1].stop] if own else text for text, own in zip(begun, pieces, strict=True)], cut

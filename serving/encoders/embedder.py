@@ -12,10 +12,10 @@ import numpy as np
 
 from models.tokenizer import Piece, Tokens
 from serving.bounds import check_count, check_some
-from serving.embeddings import Embeddings, EmbedOptions, Inputs, Timing, finished
+from serving.embeddings import AS_THEY_ARE, Embeddings, EmbedOptions, Inputs, Timing, finished
 from serving.encoders.batcher import Batcher
 from serving.encoders.prompts import Prompts
-from serving.encoders.reading import At, Reading
+from serving.encoders.reading import CHARACTERS_PER_TOKEN, At, Reading
 from serving.encoders.streams import Streams
 from serving.encoders.tokenizing import Tokenizing
 from serving.encoders.vector_cache import VectorCache
@@ -163,6 +163,22 @@ class Embedder:
         limit = self._settings.max_request_tokens
         with self._tokenizing.admitted(sum(map(len, prompted))):
             return await self._vocabulary.pieces(prompted, special_tokens=special_tokens, at_most=limit, field=field)
+
+    async def beginnings(self, texts: Sequence[str], tokens: int, field: str) -> tuple[Sequence[str], int]:
+        """Each text up to the end of so many tokens, and how many were longer; what the model does not read anyway is
+        left to it.
+
+        Raises:
+            Empty, TooLarge, Invalid, Overloaded: as for `pieces`.
+        """
+        if tokens >= self.reading.length:
+            return texts, 0
+        begun = [text[: tokens * CHARACTERS_PER_TOKEN] for text in texts]
+        pieces = await self.pieces(begun, special_tokens=False, options=AS_THEY_ARE, field=field)
+        cut = sum(
+            len(own) > tokens or len(one) < len(text) for one, own, text in zip(begun, pieces, texts, strict=True)
+        )
+        return [text[: own[:tokens][-1].stop] if own else text for text, own in zip(begun, pieces, strict=True)], cut
 
     async def decoded(
         self, ids: Sequence[Sequence[int]], *, skip_special_tokens: bool, field: str = "ids"
