@@ -33,6 +33,32 @@ for number in range(int(sys.argv[3]), 10**9):
     print(name, number, flush=True)
 """
 """Says of each document that it is kept; never ends by itself."""
+FAULTY = """
+import errno, os, sys
+from pathlib import Path
+from serving.errors import ServiceError
+from serving.ports import Corpus
+from serving.stores.sqlite import SqliteStore
+from tests.serving.stores.contents import content
+
+fault, names = Path(os.environ["SHIM_FAULT"]), sys.argv[2:]
+store = SqliteStore(Path(sys.argv[1]), most_open=1)
+for name in names:
+    store.create(Corpus(name))
+    store.write(name, [content([("a", "text", {})])])
+fault.write_text(str(errno.ENOSPC))
+for name in reversed(names):
+    try:
+        print(name, store.document(name, "a").text)
+    except ServiceError as error:
+        print(name, type(error).__name__)
+fault.unlink()
+for name in names:
+    store.write(name, [content([("b", "text", {})])])
+    print(name, store.size(name).documents, *store.verify(name))
+store.close()
+"""
+"""Reads all with the disk full, the one used last first; then writes into all."""
 
 
 @pytest.mark.slow
@@ -64,3 +90,14 @@ def written(disk: Disk, turn: int, documents: int) -> set[tuple[str, str]]:
     whole = [line.split() for line in lines if line.endswith("\n")]
     assert len(whole) >= documents
     return {(name, number) for name, number in whole}
+
+
+@pytest.mark.slow
+def test_while_the_disk_is_full_what_is_open_is_read_and_afterwards_all(disk: Disk) -> None:
+    disk.settle()
+    command = [sys.executable, "-c", FAULTY, str(disk.data), *NAMES]
+    environment = {**os.environ, **disk.environment}
+    said = subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, check=True).stdout
+    meanwhile, afterwards = said.splitlines()[:3], said.splitlines()[3:]
+    assert meanwhile == ["c text", "b Unhealthy", "a Unhealthy"]
+    assert afterwards == ["a 2", "b 2", "c 2"]
