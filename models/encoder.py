@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from models import origin as origins
 from models import transform as transforms
 from models.declaration import declared
+from models.errors import on_one_line
 from models.origin import Origin
 from models.pooling import AVERAGED_LAYERS, POOLINGS
 from models.precision import full_precision
@@ -96,7 +97,7 @@ class Encoder(nn.Module):
         except (OSError, ValueError, KeyError, SafetensorError) as error:
             if "trust_remote_code" in str(error):  # which is what transformers advises
                 raise SourceError(f"{folder}: needs code that comes with it, and such code is never run") from error
-            raise SourceError(f"{folder}: {error}") from error
+            raise SourceError(f"{folder}: {on_one_line(error)}") from error
         return cls(
             backbone,
             hub_tokenizer,

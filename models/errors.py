@@ -9,3 +9,13 @@ class Refused(ValueError):
 
 class Failed(RuntimeError):
     """Nothing that was given is to blame, as far as can be told: the message is one line, the exit code 1."""
+
+
+def first_line(error: Exception) -> str:
+    """Of what it says, where the rest is a list: of tensors, of frames. Its class where it says nothing."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
+def on_one_line(error: Exception) -> str:
+    """All that it says, where its lines are one sentence."""
+    return " ".join(str(error).split()) or type(error).__name__

@@ -18,13 +18,12 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from models.encoder import Encoder
-from models.errors import Refused
+from models.errors import Refused, first_line
 from training.machine.devices import Devices
 from training.objectives.base import Objective
 from training.random_state import RandomState
 from training.state_file import (
     facts_of,
-    first_line,
     named,
     optimiser_tensors,
     random_tensors,

@@ -85,8 +85,3 @@ def restore_random(tensors: Mapping[str, Tensor], devices: Devices) -> None:
     """Brings torch's generators to where a file has those of this process."""
     states = RandomState(tensors[f"rng.cpu.{devices.rank}"], tensors.get(f"rng.cuda.{devices.rank}"))
     states.restore(devices.device)
-
-
-def first_line(error: Exception) -> str:
-    """Torch lists every tensor that does not fit, a line each."""
-    return str(error).partition("\n")[0]

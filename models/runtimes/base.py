@@ -26,11 +26,6 @@ class RuntimeUnavailable(RuntimeError):
     """The runtime can't run here, or not so; the message says why and what to change."""
 
 
-def first_line(error: Exception) -> str:
-    """Of what it says: runtimes say a lot. Its class where it says nothing."""
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)
-
-
 def cache_folder() -> Path | None:
     """Where runtimes keep what is of this host alone; None for a user who has no home."""
     try:

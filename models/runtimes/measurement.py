@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.bundle import FP32, GOLDEN_COSINE, Bundle
+from models.errors import first_line
 from models.runtimes import REFERENCE, Pair, available
-from models.runtimes.base import Options, first_line
+from models.runtimes.base import Options
 from models.runtimes.graph import Graph
 
 log = logging.getLogger(__name__)

@@ -11,7 +11,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from models.bundle import FP32, Bundle
-from models.runtimes.base import CPU_BATCH_TOKENS, Embedded, Ids, Options, RuntimeUnavailable, first_line
+from models.errors import first_line
+from models.runtimes.base import CPU_BATCH_TOKENS, Embedded, Ids, Options, RuntimeUnavailable
 
 HINTS = {FP32: "f32", "bf16": "bf16"}
 """Our names of precisions in OpenVINO's words."""

@@ -184,6 +184,12 @@ def test_a_tokenizer_without_tokens_of_its_own_is_refused(described: Path) -> No
         Encoder.load(described)
 
 
+def test_a_folder_without_a_tokenizer_is_refused_on_one_line(described: Path) -> None:
+    (described / "tokenizer.json").unlink()
+    with pytest.raises(SourceError, match=f"^{described}: .*tokenizer[^\n]*$"):
+        Encoder.load(described)
+
+
 def test_texts_that_would_be_lowered_first_are_refused_where_the_tokenizer_tells_case(described: Path) -> None:
     (described / "sentence_bert_config.json").write_text('{"max_seq_length": 16, "do_lower_case": true}')
     assert Encoder.load(described).max_length == 16, "this tokenizer lowers them itself"

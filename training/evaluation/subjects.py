@@ -13,10 +13,10 @@ import torch
 from models import bundle, cpus
 from models.bundle import FP32, MANIFEST, Bundle
 from models.encoder import Encoder
-from models.errors import Refused
+from models.errors import Refused, first_line
 from models.remotes.credentials import without_user
 from models.runtimes import REFERENCE, Pair, available
-from models.runtimes.base import Options, RuntimeUnavailable, first_line
+from models.runtimes.base import Options, RuntimeUnavailable
 from models.runtimes.choice import candidates
 from models.runtimes.graph import Graph
 from models.sources import local_bundle, resolve

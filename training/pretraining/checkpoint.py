@@ -13,6 +13,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
+from models.errors import first_line
 from training.checkpoint import CHECKPOINT, CheckpointError, check_origin
 from training.machine.devices import Devices
 from training.pretraining.model import MaskedLM
@@ -20,7 +21,6 @@ from training.pretraining.sequences import START, Position
 from training.random_state import RandomState
 from training.state_file import (
     facts_of,
-    first_line,
     named,
     optimiser_tensors,
     random_tensors,
