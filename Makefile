@@ -48,8 +48,8 @@ train: $(STAMP) ## train, evaluate, export: MODEL=simcse [BACKBONE= CORPUS= DATA
 	$(BIN)/python -m training train $(MODEL) $(if $(BACKBONE),--backbone $(BACKBONE)) $(if $(CORPUS),--corpus $(CORPUS)) \
 		$(if $(DATA),--eval-data $(DATA)) $(if $(STEPS),--max-steps $(STEPS)) --out artifacts/$(MODEL) $(ARGS)
 
-pretrain: $(STAMP) ## a small BERT from random weights, to train encoders from: [CORPUS= STEPS= MODEL= ARGS=] leaves artifacts/mlm
-	$(BIN)/python -m training pretrain $(if $(CORPUS),--corpus $(CORPUS)) $(if $(STEPS),--set steps=$(STEPS)) --out artifacts/$(or $(MODEL),mlm) $(ARGS)
+pretrain: $(STAMP) ## a small BERT from random weights, or BACKBONE's, to train encoders from: [CORPUS= STEPS= MODEL= ARGS=] leaves artifacts/mlm
+	$(BIN)/python -m training pretrain $(if $(BACKBONE),--backbone $(BACKBONE)) $(if $(CORPUS),--corpus $(CORPUS)) $(if $(STEPS),--set steps=$(STEPS)) --out artifacts/$(or $(MODEL),mlm) $(ARGS)
 
 evaluate: $(STAMP) $(BUNDLE)/manifest.json ## the seven STS tasks: DATA=<SentEval folder> [MODEL=]
 	@$(if $(DATA),,echo "name the evaluation data: make evaluate DATA=<folder in SentEval's layout>" >&2; exit 2)

@@ -16,7 +16,7 @@ from training.interrupt import InterruptedRun
 
 COMMANDS = {
     "train": "train an encoder, judge it, leave a bundle",
-    "pretrain": "a small BERT from random weights, to be trained with --backbone",
+    "pretrain": "a masked language model, from random weights or a BERT's, to be trained with --backbone",
     "evaluate": "judge a bundle, a backbone or a running server",
     "study": "many runs of one question: train, compare, report",
     "promote": "serve a bundle, if it verifies and is not worse than what is served",

@@ -1,4 +1,4 @@
-"""`pretrain`: a masked language model from nothing, to train encoders from."""
+"""`pretrain`: a masked language model, from random weights or another's, to train encoders from."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ from training import record
 from training.config import ConfigError
 from training.pretraining.config import PretrainConfig
 from training.pretraining.run import fit
+from training.pretraining.start import like
 from training.record import RunError
 
 
 def add(command: argparse.ArgumentParser) -> None:
     """Its options."""
     command.add_argument("--corpus", nargs="+", metavar="FILE", help="as in train: text, a sentence a line")
+    command.add_argument("--backbone", metavar="NAME|DIR", help="a BERT to go on with (default: random weights)")
     command.add_argument("--tokenizer", metavar="NAME|DIR", help="whose WordPiece vocabulary (default: minilm)")
     command.add_argument("--out", metavar="DIR", help="folder of the model (default: artifacts/mlm)")
     command.add_argument("--seed", type=int, metavar="S")
@@ -38,16 +40,17 @@ def resolve(options: argparse.Namespace) -> PretrainConfig:
     """The run that the options describe; with `--resume` the stored one, which they must not contradict.
 
     Raises:
-        ConfigError, RunError: there is no such run; the message names the option.
+        ConfigError, RunError, SourceError: there is no such run, or backbone; the message names the option.
     """
-    given: dict[str, Any] = {
-        name: getattr(options, name) for name in ("tokenizer", "out", "seed") if getattr(options, name) is not None
-    }
+    named = ("backbone", "tokenizer", "out", "seed")
+    given: dict[str, Any] = {name: getattr(options, name) for name in named if getattr(options, name) is not None}
     if options.corpus:
         given["corpus"] = tuple(options.corpus)
     if options.out:
         given["run"] = str(Path("runs") / Path(options.out).resolve().name)
     given |= PretrainConfig().parse(options.set)
+    if backbone := given.get("backbone"):
+        given = like(backbone) | given
     wanted = PretrainConfig().override(given)
     if not options.resume:
         return wanted

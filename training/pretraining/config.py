@@ -23,6 +23,8 @@ class PretrainConfig:
 
     corpus: tuple[str, ...] = ()
     """Text files, a sentence a line; none means the documentation inside CPython."""
+    backbone: str | None = None
+    """A BERT to go on with; none means random weights. Its tokenizer and its shape are the run's then."""
     tokenizer: str = "minilm"
     """Whose vocabulary: any name or folder that a backbone may have; WordPiece."""
     out: str = "artifacts/mlm"
@@ -34,7 +36,7 @@ class PretrainConfig:
     """Of hidden states; four times that inside a layer."""
     heads: int = 12
     max_length: int = 128
-    """Tokens of a sequence, and of the longest text that the model will ever read."""
+    """Tokens of a sequence; and, without a backbone, of the longest text that the model will ever read."""
     dropout: float = 0.1
     """Of hidden states and attention weights."""
     share: float = 0.15
@@ -75,6 +77,8 @@ class PretrainConfig:
         if not 0 < self.share < 1:
             raise ConfigError(f"share: {self.share} is not a share above 0 and below 1")
         check_seed(self.seed)
+        if self.backbone not in (None, self.tokenizer):
+            raise ConfigError(f"tokenizer: {self.tokenizer}, where the backbone, {self.backbone}, has its own")
         if self.width % self.heads:
             raise ConfigError(f"heads: a width of {self.width} is not to be divided among {self.heads}")
         if self.max_length < LEAST_LENGTH:

@@ -9,9 +9,12 @@ from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from huggingface_hub import ModelCardData
+
 from models.disk import write_whole
 from models.draft import replacing, restore
 from models.encoder import save_tokenizer
+from models.origin import Origin
 from training import record
 from training.corpus.corpus import Census
 from training.machine.environment import environment
@@ -50,7 +53,7 @@ def publish(config: PretrainConfig, model: MaskedLM, census: Census) -> None:
     with replacing(out) as draft:
         model.bert.save_pretrained(draft, max_shard_size="100GB")
         save_tokenizer(model.tokenizer, draft)
-        write_whole(draft / "README.md", _page(config, census, curve))
+        write_whole(draft / "README.md", _page(config, model.encoder.origin, census, curve))
         made = {
             "config": asdict(config),
             "environment": environment(),
@@ -86,24 +89,40 @@ def _files(folder: Path) -> set[str]:
     return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_symlink() or not path.is_dir()}
 
 
-def _page(config: PretrainConfig, census: Census, curve: Sequence[Mapping[str, float]]) -> str:
+def _page(config: PretrainConfig, origin: Origin, census: Census, curve: Sequence[Mapping[str, float]]) -> str:
     corpus = " ".join(Path(file).name for file in config.corpus) or "the documentation inside CPython"
     return f"""---
-library_name: transformers
-pipeline_tag: fill-mask
+{_metadata(origin).to_yaml()}
 ---
 
 # {Path(config.out).resolve().name}
 
-A BERT of {config.layers} layers, {config.width} wide, with {config.heads} heads and {config.max_length} positions,
-pre-trained from random weights by Isosphere as a masked language model: whole words, {config.share:.0%} of the tokens,
-{config.steps} steps of {config.batch_size} sequences of {config.max_length} tokens.
+A BERT of {config.layers} layers, {config.width} wide, with {config.heads} heads, pre-trained from {_start(config)}
+by Isosphere as a masked language model: whole words, {config.share:.0%} of the tokens, {config.steps} steps of
+{config.batch_size} sequences of {config.max_length} tokens.
 Corpus: {census.sentences} sentences of {corpus}.
 
 {_judged(config, census, curve)}`{RECORD}` has the configuration, the machine and the curve.
 
 It is no sentence encoder yet: `python -m training train simcse --backbone {shlex.quote(config.out)}` makes one.
 """
+
+
+def _metadata(origin: Origin) -> ModelCardData:
+    """What the hub is told; of what it went on with, what that one's card says."""
+    return ModelCardData(
+        base_model=list(origin.base_models) or None,
+        language=list(origin.languages) or None,
+        license=origin.licence.get("license"),
+        license_name=origin.licence.get("license_name"),
+        license_link=origin.licence.get("license_link"),
+        library_name="transformers",
+        pipeline_tag="fill-mask",
+    )
+
+
+def _start(config: PretrainConfig) -> str:
+    return f"the weights of {config.backbone}" if config.backbone else "random weights"
 
 
 def _judged(config: PretrainConfig, census: Census, curve: Sequence[Mapping[str, float]]) -> str:

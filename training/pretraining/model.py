@@ -1,4 +1,4 @@
-"""A small BERT from random weights, and what it is asked of sequences in which sentences lie side by side."""
+"""A BERT that names hidden tokens, in sequences in which sentences lie side by side."""
 
 from __future__ import annotations
 
@@ -9,11 +9,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from models.encoder import Encoder
+from models.origin import Origin
 from models.precision import full_precision
-from models.sources import resolve
-from training.config import ConfigError
 from training.passes.acceleration import swift
-from training.pretraining.config import PretrainConfig
 from training.pretraining.masking import Vocabulary
 from training.speed import Work
 
@@ -35,13 +33,21 @@ class Questions(NamedTuple):
 class MaskedLM(nn.Module):
     """A BERT with the head that names hidden tokens, each sentence of a sequence read by itself."""
 
-    def __init__(self, bert: BertForMaskedLM, tokenizer: PreTrainedTokenizerBase, *, max_length: int) -> None:
+    def __init__(
+        self,
+        bert: BertForMaskedLM,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        max_length: int,
+        origin: Origin | None = None,
+    ) -> None:
         super().__init__()
         self.bert = bert
         self.tokenizer = tokenizer
         self.vocabulary = Vocabulary.of(tokenizer)
         # In a tuple, so that the weights of the body are this module's once.
-        self._encoder = (swift(Encoder(bert.bert, tokenizer, pooling="mean", max_length=max_length)),)
+        encoder = Encoder(bert.bert, tokenizer, pooling="mean", max_length=max_length, origin=origin)
+        self._encoder = (swift(encoder),)
 
     @property
     def encoder(self) -> Encoder:
@@ -76,35 +82,3 @@ def apart(ids: Tensor, cls: int) -> tuple[Tensor, Tensor]:
     same = sentence[:, None, :, None] == sentence[:, None, None, :]
     first = torch.where(begins, places, 0).cummax(dim=1).values
     return torch.where(same, 0.0, torch.finfo(torch.float32).min), places - first
-
-
-def initial(config: PretrainConfig, device: torch.device) -> MaskedLM:
-    """On `device`, its weights as BERT's: normal with a standard deviation of 0.02, drawn from torch's CPU generator.
-
-    Raises:
-        SourceError: there is no such tokenizer.
-        ConfigError: it is not WordPiece.
-    """
-    from transformers import AutoTokenizer, BertConfig, BertForMaskedLM
-
-    folder = resolve(config.tokenizer)
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
-        vocabulary = Vocabulary.of(tokenizer)
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"tokenizer: {config.tokenizer}: {error}") from error
-    tokenizer.model_max_length = config.max_length
-    architecture = BertConfig(
-        vocab_size=len(vocabulary),
-        hidden_size=config.width,
-        num_hidden_layers=config.layers,
-        num_attention_heads=config.heads,
-        intermediate_size=4 * config.width,
-        max_position_embeddings=config.max_length,
-        hidden_dropout_prob=config.dropout,
-        attention_probs_dropout_prob=config.dropout,
-        pad_token_id=tokenizer.pad_token_id,
-    )
-    bert = BertForMaskedLM(architecture)
-    nn.Module.to(bert, device)  # before it is made quick, which depends on where it lies
-    return MaskedLM(bert, tokenizer, max_length=config.max_length)

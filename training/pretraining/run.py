@@ -21,7 +21,8 @@ from training.pretraining.batches import Batches
 from training.pretraining.checkpoint import State
 from training.pretraining.config import PretrainConfig
 from training.pretraining.loop import Setting, pretrain
-from training.pretraining.model import MaskedLM, initial
+from training.pretraining.model import MaskedLM
+from training.pretraining.start import initial
 from training.pretraining.step import Step
 from training.progress import Progress
 from training.record import Record
@@ -89,7 +90,8 @@ def _headline(state: State, setting: Setting, corpus: Corpus) -> str:
     millions = sum(weight.numel() for weight in state.model.parameters()) / 1e6
     begin = f", from step {state.step}" if state.step else ""
     return (
-        f"a BERT of {config.layers} layers, {config.width} wide, {millions:.1f} million weights: "
+        f"a BERT of {config.layers} layers, {config.width} wide, {millions:.1f} million weights"
+        f"{f' of {config.backbone}' if config.backbone else ''}: "
         f"{corpus.census.sentences} sentences of {corpus.name}, {config.steps} steps of {config.batch_size} sequences "
         f"of {config.max_length} tokens{begin}, {named(setting.precision)} on {setting.devices.device}"
     )

@@ -13,7 +13,7 @@ from training.corpus.corpus import open_corpus
 from training.lock import locked
 from training.pretraining.config import PretrainConfig
 from training.pretraining.folder import RECORD, publish
-from training.pretraining.model import initial
+from training.pretraining.start import initial
 from training.record import RunError
 
 

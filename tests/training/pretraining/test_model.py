@@ -20,8 +20,9 @@ from training.passes.dropout import Dropout
 from training.pretraining.batches import Batch, Batches
 from training.pretraining.checkpoint import State
 from training.pretraining.config import PretrainConfig
-from training.pretraining.model import MaskedLM, Questions, initial
+from training.pretraining.model import MaskedLM, Questions
 from training.pretraining.sequences import START, parts
+from training.pretraining.start import initial
 from training.pretraining.step import Step, judged
 from training.step import adamw
 

@@ -1,0 +1,194 @@
+"""What a run begins with."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from huggingface_hub.repocard import metadata_load
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForMaskedLM, BertForMaskedLM
+
+from models.encoder import Encoder
+from tests.training.pretraining.runs import Capture, call, metrics
+from training.pretraining.config import PretrainConfig
+from training.pretraining.folder import RECORD
+from training.pretraining.start import initial, like
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def going_on(tiny_backbone: Path, corpus_file: Path) -> list[str]:
+    """A run of 6 steps from `tiny_backbone`, judged at 0, 4 and 6."""
+    settings = ["batch_size=8", "max_length=32", "precision=fp32", "device=cpu", "steps=6", "eval_every=4"]
+    return [
+        *("pretrain", "--corpus", str(corpus_file), "--backbone", str(tiny_backbone)),
+        *(word for setting in settings for word in ("--set", setting)),
+    ]
+
+
+def test_the_body_is_the_backbones_and_the_dropout_the_runs(tiny_backbone: Path) -> None:
+    config = PretrainConfig().override({**like(str(tiny_backbone)), "max_length": 64, "dropout": 0.3})
+    bert = initial(config, CPU).bert
+    published = load_file(tiny_backbone / "model.safetensors")
+    ours = bert.bert.state_dict()
+    assert published.keys() <= ours.keys()
+    assert all(torch.equal(weight, ours[name]) for name, weight in published.items())
+    assert bert.cls.predictions.decoder.weight is bert.bert.embeddings.word_embeddings.weight
+    assert (bert.config.hidden_dropout_prob, bert.config.attention_probs_dropout_prob) == (0.3, 0.3)
+
+
+def test_the_head_that_is_missing_is_drawn_by_the_seed(tiny_backbone: Path) -> None:
+    config = PretrainConfig().override({**like(str(tiny_backbone)), "max_length": 64})
+    heads = []
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        heads.append(initial(config, CPU).bert.cls.predictions.transform.dense.weight)
+    assert torch.equal(heads[0], heads[1]) and not torch.equal(heads[0], heads[2])
+
+
+def test_it_goes_on_where_another_ended(
+    small: list[str], going_on: list[str], tiny_backbone: Path, capsys: Capture
+) -> None:
+    """Body and head: at its first step it names what the other named at its last."""
+    assert call(*small, "--out", "artifacts/first") == 0
+    moved = ["artifacts/first" if word == str(tiny_backbone) else word for word in going_on]
+    assert call(*moved, "--out", "artifacts/second") == 0
+    assert "32 wide, 0.0 million weights of artifacts/first: 228 sentences" in capsys.readouterr().err
+    ended, begun = (
+        [line for line in metrics(f"runs/{name}") if line["kind"] == "evaluation"] for name in ("first", "second")
+    )
+    assert begun[0] == {**ended[-1], "step": 0}
+    assert begun[-1]["masked_loss"] < begun[0]["masked_loss"]
+    record = json.loads(Path("artifacts/second", RECORD).read_text())["config"]
+    assert (record["backbone"], record["tokenizer"]) == ("artifacts/first", "artifacts/first")
+    assert (record["layers"], record["width"], record["heads"]) == (1, 32, 2)
+    assert "pre-trained from the weights of artifacts/first\n" in Path("artifacts/second/README.md").read_text()
+
+
+def test_what_it_leaves_reads_texts_as_long_as_the_backbone_did(going_on: list[str], tiny_backbone: Path) -> None:
+    assert call(*going_on) == 0
+    assert Encoder.load("artifacts/mlm").max_length == Encoder.load(tiny_backbone).max_length == 64
+    before, after = (load_file(folder / "model.safetensors") for folder in (tiny_backbone, Path("artifacts/mlm")))
+    moved = {name.removeprefix("bert.") for name, weight in after.items() if name.startswith("bert.")}
+    assert moved == before.keys()
+    words = "embeddings.word_embeddings.weight"
+    assert not torch.equal(before[words], after[f"bert.{words}"])
+
+
+@pytest.mark.slow
+def test_a_run_from_a_backbone_is_resumed(going_on: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    from training.pretraining.step import Step
+
+    assert call(*going_on, "--out", "artifacts/whole") == 0
+    step = Step.__call__
+    with monkeypatch.context() as patch, pytest.raises(ZeroDivisionError):
+        patch.setattr(Step, "__call__", lambda self, *rest: 1 / 0 if self._state.step == 5 else step(self, *rest))
+        call(*going_on, "--out", "artifacts/cut")
+    assert call("pretrain", "--out", "artifacts/cut", "--resume") == 0
+    assert metrics("runs/whole") == metrics("runs/cut")
+
+
+def test_its_page_hands_on_what_the_backbones_says(going_on: list[str], tiny_backbone: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(tiny_backbone, tmp_path / "told"))
+    (folder / "README.md").write_text("---\nbase_model: org/start\nlicense: mit\nlanguage: en\n---\n")
+    moved = [str(folder) if word == str(tiny_backbone) else word for word in going_on]
+    assert call(*moved) == 0
+    told = metadata_load(Path("artifacts/mlm/README.md"))
+    assert told == {
+        "base_model": ["org/start"],
+        "language": ["en"],
+        "library_name": "transformers",
+        "license": "mit",
+        "pipeline_tag": "fill-mask",
+    }
+
+
+def _without(name: str) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        weights = load_file(file := folder / "model.safetensors")
+        del weights[name]
+        save_file(weights, file, metadata={"format": "pt"})
+
+    return change
+
+
+def _cut(folder: Path) -> None:
+    file = folder / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:1000])
+
+
+def _other_kind(folder: Path) -> None:
+    config = json.loads((file := folder / "config.json").read_text())
+    file.write_text(json.dumps({**config, "model_type": "mpnet", "architectures": ["MPNetModel"]}))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (_without("encoder.layer.1.output.dense.bias"), "lack 1 tensors of a BERT, e.g. bert.encoder.layer.1"),
+        (_cut, "backbone: ./start: "),
+        (_other_kind, "backbone: ./start: a mpnet; only a BERT can be gone on with"),
+        (lambda folder: (folder / "tokenizer.json").unlink(), "tokenizer: ./start: Couldn't instantiate"),
+        (lambda folder: (folder / "config.json").write_text("{"), "backbone: ./start: "),
+    ],
+)
+def test_a_backbone_that_can_not_be_gone_on_with_is_one_clear_line(
+    change: Callable[[Path], object], message: str, tiny_backbone: Path, corpus_file: Path, capsys: Capture
+) -> None:
+    change(Path(shutil.copytree(tiny_backbone, "start")))
+    settings = ["max_length=32", "device=cpu"]
+    options = (word for setting in settings for word in ("--set", setting))
+    assert call("pretrain", "--corpus", str(corpus_file), "--backbone", "./start", *options) == 2
+    err = capsys.readouterr().err
+    assert message in err and err.count("\n") == 1
+    assert not Path("runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--set", "layers=4"], "layers: 4, where {0} has 2"),
+        (["--set", "width=64"], "width: 64, where {0} has 32"),
+        (["--set", "heads=4"], "heads: 4, where {0} has 2"),
+        (["--set", "max_length=65"], "max_length: 65, where {0} has 64 positions"),
+        (["--tokenizer", "minilm"], "tokenizer: minilm, where the backbone, {0}, has its own"),
+        (["--backbone", "./nowhere"], "nowhere: no such folder"),
+    ],
+)
+def test_options_that_contradict_the_backbone_are_one_clear_line(
+    options: list[str], message: str, going_on: list[str], tiny_backbone: Path, capsys: Capture
+) -> None:
+    assert call(*going_on, *options) == 2
+    err = capsys.readouterr().err
+    assert message.format(tiny_backbone) in err and err.count("\n") == 1
+    assert not Path("runs").exists()
+
+
+def test_a_transform_is_not_lost_unsaid(tiny_bundle: Path, corpus_file: Path, tmp_path: Path, capsys: Capture) -> None:
+    folder = Path(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
+    manifest = json.loads((file := folder / "manifest.json").read_text())
+    file.write_text(json.dumps({**manifest, "transform": {"kind": "whitening"}}))
+    assert call("pretrain", "--corpus", str(corpus_file), "--backbone", str(folder), "--set", "max_length=32") == 2
+    assert f"backbone: {folder}: has a transform (whitening), which would be lost" in capsys.readouterr().err
+
+
+def test_a_published_head_is_read(tiny_backbone: Path, tmp_path: Path) -> None:
+    """As bert-base-uncased has one, with a part that names the next sentence, of which nothing is made here."""
+    bert = BertForMaskedLM.from_pretrained(tiny_backbone)
+    with torch.no_grad():
+        bert.cls.predictions.bias.add_(1.5)
+    bert.save_pretrained(tmp_path / "published")
+    weights = load_file(file := tmp_path / "published" / "model.safetensors")
+    save_file({**weights, "cls.seq_relationship.weight": torch.zeros(2, 32)}, file, metadata={"format": "pt"})
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(tiny_backbone / name, tmp_path / "published" / name)
+    config = PretrainConfig().override({**like(str(tmp_path / "published")), "max_length": 64})
+    ours, theirs = initial(config, CPU).bert, AutoModelForMaskedLM.from_pretrained(tmp_path / "published")
+    assert torch.equal(ours.cls.predictions.bias, torch.full_like(ours.cls.predictions.bias, 1.5))
+    assert all(torch.equal(weight, theirs.state_dict()[name]) for name, weight in ours.state_dict().items())
