@@ -36,11 +36,10 @@ from serving.stores.blocks import BLOCK, blocks
 from serving.stores.connections import Connections, stopping
 from serving.stores.facets import facets
 from serving.stores.giving_back import give_back
-from serving.stores.matched import Matched
 from serving.stores.matching import matching
 from serving.stores.migrations import check_ours, mark, migrate
-from serving.stores.open_files import OpenFiles
 from serving.stores.shape import check_shape
+from serving.stores.shared import Shared
 from serving.stores.vectors import Table
 from serving.stores.verification import verify
 from serving.stores.writing import attempt, create, promise, stem
@@ -63,11 +62,12 @@ class CorpusFile:
         new: bool = False,
         foreign: bool = False,
         stop: Stop | None = None,
-        open_files: OpenFiles | None = None,
+        shared: Shared | None = None,
     ) -> None:
         self.path = path
-        self._connections = Connections(path, synchronous, stop, open_files)
-        self._matched = Matched()
+        shared = shared or Shared()
+        self._connections = Connections(path, synchronous, stop, shared.open_files)
+        self._matched = shared.matched
         self._described: tuple[int, tuple[Corpus, Size]] | None = None
         try:
             with self._connections.naming():
@@ -194,7 +194,7 @@ class CorpusFile:
     def matching(self, where: Filter) -> Keys:
         """See `Store`."""
         with self._connections.reading() as reader:
-            return self._matched.keys(reader, where)
+            return self._matched.keys(self.path, reader, where)
 
     def ids_matching(self, where: Filter) -> list[str]:
         """See `Store`."""
@@ -209,7 +209,7 @@ class CorpusFile:
     def words(self, query: str, k: int, where: Filter | None) -> Ranking:
         """See `Store`."""
         with self._connections.reading() as reader:
-            allowed = None if where is None else self._matched.keys(reader, where)
+            allowed = None if where is None else self._matched.keys(self.path, reader, where)
             return words.search(reader, query, k, allowed, stemming=reading.corpus(reader).wanted_stemming)
 
     def vectors(self, keys: Sequence[int] | None, after: int) -> Blocks:

@@ -16,7 +16,7 @@ from serving.failpoints import reach
 from serving.ports import Blocks, Content, Corpus, Stop, StoreError, never
 from serving.stores.corpus_file import CorpusFile
 from serving.stores.failures import naming
-from serving.stores.open_files import OpenFiles
+from serving.stores.shared import Shared
 
 log = logging.getLogger(__name__)
 SUFFIX = ".sqlite"
@@ -62,7 +62,7 @@ def _with_beside(path: Path) -> list[Path]:
 
 
 def make(
-    path: Path, corpus: Corpus, content: Content | None, synchronous: str, open_files: OpenFiles | None = None
+    path: Path, corpus: Corpus, content: Content | None, synchronous: str, shared: Shared | None = None
 ) -> CorpusFile:
     """The file of a new corpus, with all of `content`; it gets its name when that is committed and in one piece.
 
@@ -78,7 +78,7 @@ def make(
             reach("store.before-create")
             move(part, path)
             reach("store.after-create")
-            return CorpusFile(path, synchronous, open_files=open_files)
+            return CorpusFile(path, synchronous, shared=shared)
         except BaseException:
             remove(part)
             remove(path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import threading
+from pathlib import Path
 
 from serving.filters import Filter
 from serving.lru import Lru
@@ -11,30 +12,30 @@ from serving.ports import Keys
 from serving.stores import reading
 
 KEPT_BYTES = 64 << 20
-"""Of one corpus: 8 million keys."""
+"""Of all corpora together: 8 million keys."""
 _Moment = tuple[str, int, int]
 """Generation, documents, greatest key ever given out: whatever adds raises the key, whatever else removes documents."""
 
 
 class Matched:
-    """Keys by filter, of the moment that they were looked up at."""
+    """Keys by corpus and filter, of the moment that they were looked up at."""
 
     def __init__(self, max_bytes: int = KEPT_BYTES) -> None:
-        self._kept: Lru[str, tuple[_Moment, Keys]] = Lru(max_bytes)
+        self._kept: Lru[tuple[Path, str], tuple[_Moment, Keys]] = Lru(max_bytes)
         self._lock = threading.Lock()
 
-    def keys(self, reader: sqlite3.Connection, where: Filter) -> Keys:
-        """See `Store.matching`; inside the transaction of whoever calls."""
+    def keys(self, file: Path, reader: sqlite3.Connection, where: Filter) -> Keys:
+        """See `Store.matching`; inside the transaction of whoever calls, who reads `file`."""
         now = _moment(reader)
-        name = repr(where)  # filters that are equal may match differently: 1 == True
+        key = file, repr(where)  # filters that are equal may match differently: 1 == True
         with self._lock:
-            kept = self._kept.get(name)
+            kept = self._kept.get(key)
         if kept and kept[0] == now:
             return kept[1]
         found = reading.keys_matching(reader, where)
         found.flags.writeable = False
         with self._lock:
-            self._kept.put(name, (now, found), found.nbytes + len(name))
+            self._kept.put(key, (now, found), found.nbytes + len(key[1]))
         return found
 
 

@@ -38,7 +38,7 @@ from serving.stores import files
 from serving.stores.corpus_file import CorpusFile
 from serving.stores.failures import MEND, Refused, naming
 from serving.stores.files import SUFFIX
-from serving.stores.open_files import MOST, OpenFiles
+from serving.stores.shared import Shared
 
 log = logging.getLogger(__name__)
 
@@ -50,16 +50,16 @@ class SqliteStore:
     file; the others are served. No file that has the name of a corpus is removed but by `drop` and `adopt`, which keep
     one that is damaged under another name.
 
-    Of the files the `most_open` used last are open: there may be more corpora than a process may have files.
+    Of the files those used last are open: there may be more corpora than a process may have files.
 
     Raises:
         StoreError: the folder can't be read and written, or another process holds it.
     """
 
-    def __init__(self, folder: Path, synchronous: str = "FULL", most_open: int = MOST) -> None:
+    def __init__(self, folder: Path, synchronous: str = "FULL", shared: Shared | None = None) -> None:
         self._folder = folder
         self._synchronous = synchronous
-        self._open_files = OpenFiles(most_open)
+        self._shared = shared or Shared()
         self._lock = threading.Lock()
         self._files: dict[str, CorpusFile] = {}
         self._refused: dict[str, Refused] = {}
@@ -87,7 +87,7 @@ class SqliteStore:
             self._check_served(corpus.name)
             if corpus.name not in self._files:
                 self._files[corpus.name] = files.make(
-                    self._place(corpus.name), corpus, content, self._synchronous, self._open_files
+                    self._place(corpus.name), corpus, content, self._synchronous, self._shared
                 )
                 return True
         self.describe(corpus)
@@ -235,7 +235,7 @@ class SqliteStore:
                 path = self._place(name)
                 with naming(path):
                     files.adopt(file, path)
-                self._files[name] = CorpusFile(path, self._synchronous, open_files=self._open_files)
+                self._files[name] = CorpusFile(path, self._synchronous, shared=self._shared)
                 self._refused.pop(name, None)
 
     def verify(self, name: str) -> list[str]:
@@ -285,7 +285,7 @@ class SqliteStore:
     def _open(self, path: Path) -> None:
         name, file = path.name.removesuffix(SUFFIX), None
         try:
-            file = CorpusFile(path, self._synchronous, open_files=self._open_files)
+            file = CorpusFile(path, self._synchronous, shared=self._shared)
             held = file.corpus().name
             if held != name:
                 raise StoreError(f"{path}: holds the corpus {held!r}; give the file its name back and start again")

@@ -11,6 +11,8 @@ import sys
 import pytest
 
 from benchmarks.durability.shim import LOSSES, Disk, Loss
+from serving.stores.open_files import OpenFiles
+from serving.stores.shared import Shared
 from serving.stores.sqlite import SqliteStore
 from tests.conftest import PATIENCE
 from tests.serving.conftest import ROOT
@@ -20,10 +22,12 @@ WRITES = """
 import random, sys
 from pathlib import Path
 from serving.ports import Corpus
+from serving.stores.open_files import OpenFiles
+from serving.stores.shared import Shared
 from serving.stores.sqlite import SqliteStore
 from tests.serving.stores.contents import content
 
-store, rng = SqliteStore(Path(sys.argv[1]), most_open=1), random.Random(int(sys.argv[2]))
+store, rng = SqliteStore(Path(sys.argv[1]), shared=Shared(OpenFiles(1))), random.Random(int(sys.argv[2]))
 for name in sys.argv[4:]:
     store.create(Corpus(name))
 for number in range(int(sys.argv[3]), 10**9):
@@ -38,11 +42,13 @@ import errno, os, sys
 from pathlib import Path
 from serving.errors import ServiceError
 from serving.ports import Corpus
+from serving.stores.open_files import OpenFiles
+from serving.stores.shared import Shared
 from serving.stores.sqlite import SqliteStore
 from tests.serving.stores.contents import content
 
 fault, names = Path(os.environ["SHIM_FAULT"]), sys.argv[2:]
-store = SqliteStore(Path(sys.argv[1]), most_open=1)
+store = SqliteStore(Path(sys.argv[1]), shared=Shared(OpenFiles(1)))
 for name in names:
     store.create(Corpus(name))
     store.write(name, [content([("a", "text", {})])])
@@ -69,7 +75,7 @@ def test_what_was_acknowledged_is_there(disk: Disk, loss: Loss) -> None:
     for turn in range(4):
         acknowledged |= written(disk, turn, rng.randint(1, 60))
         disk.lose(loss, rng)
-        store = SqliteStore(disk.data, most_open=1)
+        store = SqliteStore(disk.data, shared=Shared(OpenFiles(1)))
         found = {(name, document.id) for name in NAMES for _, document in store.page(name, 0, 10**6).rows}
         wrong = [line for name in NAMES for line in store.verify(name)]
         store.close()

@@ -6,7 +6,6 @@ import re
 import tempfile
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,6 +19,9 @@ from serving.errors import Conflict, Invalid
 from serving.filters import compile_filter
 from serving.ports import Change, Chunking, Content, Corpus, Document, Removal, Span, Stemming, Store, Write
 from serving.stores import STORES
+from serving.stores.open_files import MOST, OpenFiles
+from serving.stores.shared import Shared
+from serving.stores.sqlite import SqliteStore
 from tests.conftest import soon
 from tests.serving.stores.contents import DIMS, Row, content, cut, vector, vectors
 
@@ -279,18 +281,20 @@ class AsADictionary(RuleBasedStateMachine):
 
 @pytest.mark.parametrize("name", soon(STORES, "sqlite"))
 def test_store_is_a_dictionary(name: str) -> None:
-    run(name, examples=25, steps=15)
+    run(STORES[name], persistent=name == "sqlite", examples=25, steps=15)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", [{}, {"most_open": 0}], ids=str)
-def test_store_on_disk_is_a_dictionary_at_length(options: dict[str, int]) -> None:
-    run("sqlite", examples=60, steps=60, **options)
+@pytest.mark.parametrize("most_open", [MOST, 0])
+def test_store_on_disk_is_a_dictionary_at_length(most_open: int) -> None:
+    def opened(folder: Path) -> Store:
+        return SqliteStore(folder, shared=Shared(OpenFiles(most_open)))
+
+    run(opened, persistent=True, examples=60, steps=60)
 
 
-def run(name: str, examples: int, steps: int, **options: int) -> None:
-    opened = partial(STORES[name], **options)
-    machine = type(name, (AsADictionary,), {"open": staticmethod(opened), "persistent": name == "sqlite"})
+def run(opened: Callable[[Path], Store], *, persistent: bool, examples: int, steps: int) -> None:
+    machine = type("Machine", (AsADictionary,), {"open": staticmethod(opened), "persistent": persistent})
     run_state_machine_as_test(
         machine, settings=settings(max_examples=examples, stateful_step_count=steps, deadline=None)
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,8 @@ import pytest
 from serving.filters import Filter, compile_filter
 from serving.ports import Corpus, Keys, Removal
 from serving.stores import reading
-from serving.stores.matched import Matched
+from serving.stores.matched import KEPT_BYTES, Matched
+from serving.stores.shared import Shared
 from serving.stores.sqlite import SqliteStore
 from tests.serving.stores.contents import content
 
@@ -90,3 +92,23 @@ def test_what_does_not_fit_is_not_kept(
     monkeypatch.setattr(store._files["c"], "_matched", Matched(max_bytes=100))
     assert [store.matching("c", ONE).tolist() for _ in range(2)] == [[1], [1]]
     assert len(looked_up) == 2
+
+
+def test_corpora_that_began_alike_are_told_apart(store: SqliteStore, tmp_path: Path) -> None:
+    store.copy("c", tmp_path / "copy")
+    store.adopt("d", tmp_path / "copy")
+    put(store, "z", 1)
+    store.write("d", [content([("z", "text", {"a": 2})])])
+    assert [store.matching(name, ONE).tolist() for name in ("c", "d", "c")] == [[1, 3], [1], [1, 3]]
+
+
+@pytest.mark.parametrize(("room", "lookups"), [(KEPT_BYTES, 2), (500, 4)])
+def test_so_much_is_kept_of_all_corpora_together(
+    room: int, lookups: int, tmp_path: Path, looked_up: list[Filter]
+) -> None:
+    """Two searched in turn: each finds what is kept of it as long as there is room for both."""
+    with closing(SqliteStore(tmp_path, shared=Shared(matched=Matched(room)))) as store:
+        for name in ("c", "d"):
+            store.create(Corpus(name), content([("x", "text", {"a": 1})]))
+        assert [store.matching(name, ONE).tolist() for name in ("c", "d", "c", "d")] == [[1]] * 4
+    assert len(looked_up) == lookups

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from serving.errors import NotFound
 from serving.ports import Corpus, Document
 from serving.stores.open_files import OpenFiles
+from serving.stores.shared import Shared
 from serving.stores.sqlite import SqliteStore
 from tests.serving.stores.contents import content
 
@@ -43,7 +44,7 @@ def test_law_those_used_last_are_open(most: int, uses: list[int]) -> None:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[SqliteStore]:
-    opened = SqliteStore(tmp_path, most_open=MOST)
+    opened = SqliteStore(tmp_path, shared=Shared(OpenFiles(MOST)))
     for name in NAMES:
         opened.create(Corpus(name))
         opened.write(name, [content([("a", f"text of {name}", {})])])
