@@ -18,10 +18,12 @@ def declared(folder: Path) -> dict[str, Any]:
 
     Raises:
         SourceError: a file can't be read, or says what no encoder here is; names it.
-        KeyError: the manifest is none.
     """
-    if manifest := _json(folder / "manifest.json"):
-        known = {key: manifest[key] for key in ("pooling", "max_length", "prompts")}
+    if manifest := _json(file := folder / "manifest.json"):
+        keys = ("pooling", "max_length", "prompts")
+        if lacking := [key for key in keys if key not in manifest]:
+            raise SourceError(f"{file}: no manifest of ours, it lacks {', '.join(lacking)}")
+        known = {key: manifest[key] for key in keys}
         return {**known, "transform": manifest.get("transform")}
     _check_modules(folder / "modules.json")
     found: dict[str, Any] = {}

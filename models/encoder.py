@@ -17,12 +17,13 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from models import origin as origins
+from models import pretrained
 from models import transform as transforms
 from models.declaration import declared
-from models.errors import on_one_line
 from models.origin import Origin
 from models.pooling import AVERAGED_LAYERS, POOLINGS
 from models.precision import full_precision
+from models.pretrained import reading
 from models.sources import SourceError, resolve
 from models.tokenizer import Tokenizer, Tokens
 from models.transform import Transform
@@ -76,28 +77,14 @@ class Encoder(nn.Module):
             SourceError: the folder holds no encoder that can be read, or its transform belongs to another pooling.
         """
         folder = resolve(str(source))
-        from transformers import AutoTokenizer  # which takes seconds, and only what loads an encoder needs it
-
-        try:
+        with reading(folder):
             said = declared(folder)
             fitted = said.get("transform")
             if fitted and pooling not in (None, said["pooling"]):
                 raise SourceError(f"{folder}: its transform was fitted on {said['pooling']} pooling, not {pooling}")
             backbone = _backbone(folder)
-            hub_tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
-            if said.get("lower") and _tells_case(hub_tokenizer):
-                raise SourceError(f"{folder}: do_lower_case with a tokenizer that tells case is not known")
-            if not hub_tokenizer.num_special_tokens_to_add():
-                raise SourceError(
-                    f"{folder}: its tokenizer puts no [CLS] or the like around a text: an empty one is none"
-                )
+            hub_tokenizer = pretrained.tokenizer(folder, lowers=bool(said.get("lower")))
             transform = transforms.load(folder, fitted) if fitted else None
-        except SourceError:
-            raise
-        except (OSError, ValueError, KeyError, SafetensorError) as error:
-            if "trust_remote_code" in str(error):  # which is what transformers advises
-                raise SourceError(f"{folder}: needs code that comes with it, and such code is never run") from error
-            raise SourceError(f"{folder}: {on_one_line(error)}") from error
         return cls(
             backbone,
             hub_tokenizer,
@@ -214,15 +201,7 @@ def _backbone(folder: Path) -> PreTrainedModel:
     from transformers import AutoModel
 
     backbone: PreTrainedModel
-    backbone, report = AutoModel.from_pretrained(
-        folder,
-        attn_implementation="eager",
-        use_safetensors=True,
-        dtype=torch.float32,
-        output_loading_info=True,
-        trust_remote_code=False,  # left to itself, transformers asks on the terminal
-    )
-    missing = set(report["missing_keys"])
+    backbone, missing, _ = pretrained.weights(AutoModel, folder, attn_implementation="eager")
     if any(key.startswith("pooler.") for key in missing):
         backbone.register_module("pooler", None)  # the checkpoint has none: random weights must not reach a bundle
     if absent := sorted(key for key in missing if not key.startswith("pooler.")):
@@ -237,13 +216,6 @@ def _fast_tokenizer(hub_tokenizer: PreTrainedTokenizerBase, max_length: int) -> 
         if not file.is_file():
             raise SourceError(f"{type(hub_tokenizer).__name__} has no fast form (tokenizer.json)")
         return Tokenizer(file, max_length=max_length)
-
-
-def _tells_case(hub_tokenizer: PreTrainedTokenizerBase) -> bool:
-    """sentence-transformers, told `do_lower_case`, lowers texts before such a tokenizer sees them."""
-    backend = getattr(hub_tokenizer, "backend_tokenizer", None)  # one in Python has none
-    normalizer = backend and backend.normalizer
-    return normalizer is None or normalizer.normalize_str("A") != "a"
 
 
 def position_embeddings(backbone: PreTrainedModel) -> nn.Embedding | None:

@@ -190,6 +190,25 @@ def test_a_folder_without_a_tokenizer_is_refused_on_one_line(described: Path) ->
         Encoder.load(described)
 
 
+@pytest.mark.parametrize(
+    ("file", "said", "message"),
+    [
+        ("config.json", {"intermediate_size": 40}, r"encoder\.layer.* is \(64.*, where config\.json says \(40"),
+        ("config.json", {"hidden_size": "32"}, "hidden_size"),
+        ("manifest.json", {"pooling": "mean"}, "no manifest of ours, it lacks max_length, prompts"),
+    ],
+)
+def test_files_that_contradict_each_other_are_refused_on_one_line(
+    file: str, said: dict[str, object], message: str, described: Path
+) -> None:
+    """transformers would draw the weights that do not fit."""
+    path = described / file
+    before = json.loads(path.read_text()) if path.exists() else {}
+    path.write_text(json.dumps(before | said))
+    with pytest.raises(SourceError, match=f"^{described}[^\n]*{message}[^\n]*$"):
+        Encoder.load(described)
+
+
 def test_texts_that_would_be_lowered_first_are_refused_where_the_tokenizer_tells_case(described: Path) -> None:
     (described / "sentence_bert_config.json").write_text('{"max_seq_length": 16, "do_lower_case": true}')
     assert Encoder.load(described).max_length == 16, "this tokenizer lowers them itself"

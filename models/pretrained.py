@@ -1,0 +1,87 @@
+"""What is published in transformers' format: tokenizer and weights as they lie in a folder, or a refusal.
+
+transformers itself mends what does not fit, with random weights and a report.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Set
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from huggingface_hub.errors import StrictDataclassError
+from safetensors import SafetensorError
+
+from models.errors import Refused, on_one_line
+from models.sources import SourceError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+class Weights(NamedTuple):
+    """A model of some class of transformers', and how its files differ from it."""
+
+    model: Any
+    missing: Set[str]
+    """Tensors of the model that no file has: they are random."""
+    unexpected: Set[str]
+    """Tensors of the files that the model has no place for."""
+
+
+@contextmanager
+def reading(folder: Path) -> Iterator[None]:
+    """What a library says of files in `folder` is a `SourceError` of one line."""
+    try:
+        yield
+    except Refused:
+        raise
+    except (OSError, ValueError, KeyError, SafetensorError, StrictDataclassError) as error:
+        if "trust_remote_code" in str(error):  # which is what transformers advises
+            raise SourceError(f"{folder}: needs code that comes with it, and such code is never run") from error
+        raise SourceError(f"{folder}: {on_one_line(error)}") from error
+
+
+def tokenizer(folder: Path, *, lowers: bool = False) -> PreTrainedTokenizerBase:
+    """The tokenizer in `folder`, of which somebody may have said that texts are lowered for it.
+
+    Raises:
+        SourceError: it tells case all the same, or puts no special tokens around a text.
+    """
+    from transformers import AutoTokenizer  # which takes seconds, and only what loads an encoder needs it
+
+    found: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+    if lowers and _tells_case(found):
+        raise SourceError(f"{folder}: do_lower_case with a tokenizer that tells case is not known")
+    if not found.num_special_tokens_to_add():
+        raise SourceError(f"{folder}: its tokenizer puts no [CLS] or the like around a text: an empty one is none")
+    return found
+
+
+def weights(kind: Any, folder: Path, **options: Any) -> Weights:
+    """The weights in `folder` as a model of `kind`, one of transformers' classes, in float32.
+
+    Raises:
+        SourceError: a tensor has another shape than config.json says.
+    """
+    model, report = kind.from_pretrained(
+        folder,
+        use_safetensors=True,
+        dtype=torch.float32,
+        output_loading_info=True,
+        ignore_mismatched_sizes=True,  # left to itself, transformers says which in a table only
+        trust_remote_code=False,  # left to itself, transformers asks on the terminal
+        **options,
+    )
+    for name, there, said in sorted(report["mismatched_keys"])[:1]:
+        raise SourceError(f"{folder}: {name} is {tuple(there)}, where config.json says {tuple(said)}")
+    return Weights(model, set(report["missing_keys"]), set(report["unexpected_keys"]))
+
+
+def _tells_case(hub_tokenizer: PreTrainedTokenizerBase) -> bool:
+    """sentence-transformers, told `do_lower_case`, lowers texts before such a tokenizer sees them."""
+    backend = getattr(hub_tokenizer, "backend_tokenizer", None)  # one in Python has none
+    normalizer = backend and backend.normalizer
+    return normalizer is None or normalizer.normalize_str("A") != "a"
