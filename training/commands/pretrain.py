@@ -49,7 +49,7 @@ def resolve(options: argparse.Namespace) -> PretrainConfig:
     if options.out:
         given["run"] = str(Path("runs") / Path(options.out).resolve().name)
     given |= PretrainConfig().parse(options.set)
-    if backbone := given.get("backbone"):
+    if (backbone := given.get("backbone")) is not None:
         given = like(backbone) | given
     wanted = PretrainConfig().override(given)
     if not options.resume:

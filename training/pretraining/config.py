@@ -24,7 +24,7 @@ class PretrainConfig:
     corpus: tuple[str, ...] = ()
     """Text files, a sentence a line; none means the documentation inside CPython."""
     backbone: str | None = None
-    """A BERT to go on with; none means random weights. Its tokenizer and its shape are the run's then."""
+    """A BERT to go on with, whose tokenizer and shape are the run's; none means random weights."""
     tokenizer: str = "minilm"
     """Whose vocabulary: any name or folder that a backbone may have; WordPiece."""
     out: str = "artifacts/mlm"
@@ -33,12 +33,12 @@ class PretrainConfig:
     """Folder of the run's record."""
     layers: int = 6
     width: int = 384
-    """Of hidden states; four times that inside a layer."""
+    """Of hidden states; four times that inside a layer, or what a backbone has there."""
     heads: int = 12
     max_length: int = 128
     """Tokens of a sequence; and, without a backbone, of the longest text that the model will ever read."""
     dropout: float = 0.1
-    """Of hidden states and attention weights."""
+    """Of hidden states and attention weights, whatever a backbone had."""
     share: float = 0.15
     """Of the tokens that are hidden."""
     batch_size: int = 256
@@ -77,14 +77,23 @@ class PretrainConfig:
         if not 0 < self.share < 1:
             raise ConfigError(f"share: {self.share} is not a share above 0 and below 1")
         check_seed(self.seed)
-        if self.backbone not in (None, self.tokenizer):
-            raise ConfigError(f"tokenizer: {self.tokenizer}, where the backbone, {self.backbone}, has its own")
+        self._check_backbone()
         if self.width % self.heads:
             raise ConfigError(f"heads: a width of {self.width} is not to be divided among {self.heads}")
         if self.max_length < LEAST_LENGTH:
             raise ConfigError(f"max_length: {self.max_length} leaves no room between the special tokens")
         if Path(self.run).resolve().is_relative_to(Path(self.out).resolve()):
             raise ConfigError(f"run: {self.run} would lie in out, {self.out}, which holds the model and nothing else")
+
+    def _check_backbone(self) -> None:
+        if self.backbone is None:
+            return
+        values = asdict(self)
+        start = place("backbone", values)
+        if place("tokenizer", values) != start:
+            raise ConfigError(f"tokenizer: {self.tokenizer}, where the backbone, {self.backbone}, has its own")
+        if place("out", values) == start:
+            raise ConfigError(f"out: {self.out} is the backbone, which would be replaced")
 
     def rate(self, step: int) -> float:
         """The learning rate of a step, the first one being 0: linear warm-up, then linear decay to zero."""

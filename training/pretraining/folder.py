@@ -105,7 +105,7 @@ Corpus: {census.sentences} sentences of {corpus}.
 {_judged(config, census, curve)}`{RECORD}` has the configuration, the machine and the curve.
 
 It is no sentence encoder yet: `python -m training train simcse --backbone {shlex.quote(config.out)}` makes one.
-"""
+{"".join(_cited(entry) for entry in origin.citations)}"""
 
 
 def _metadata(origin: Origin) -> ModelCardData:
@@ -119,6 +119,10 @@ def _metadata(origin: Origin) -> ModelCardData:
         library_name="transformers",
         pipeline_tag="fill-mask",
     )
+
+
+def _cited(entry: str) -> str:
+    return f"\n```bibtex\n{entry.strip()}\n```\n"
 
 
 def _start(config: PretrainConfig) -> str:

@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from safetensors import SafetensorError
 from torch import nn
 
-from models import origin
+from models import origin, pretrained
 from models.declaration import declared
-from models.errors import on_one_line
-from models.sources import resolve
+from models.pretrained import reading
+from models.sources import SourceError, resolve
 from training.config import ConfigError
 from training.pretraining.config import PretrainConfig
 from training.pretraining.masking import Vocabulary
@@ -24,15 +23,17 @@ from training.pretraining.model import MaskedLM
 if TYPE_CHECKING:
     from transformers import BertConfig, BertForMaskedLM, PreTrainedTokenizerBase
 
-HEAD = "cls."
+HEAD = "cls.predictions."
 """Of the weights that name hidden tokens: what is published as a sentence encoder has none."""
+LEFT = ("pooler.", "bert.pooler.", "cls.seq_relationship.")
+"""Of weights that a BERT may have and that hidden tokens do not train: they are left out."""
 
 
 def initial(config: PretrainConfig, device: torch.device) -> MaskedLM:
     """The model before its first step, on `device`; what is random is drawn from torch's CPU generator.
 
     Raises:
-        SourceError: there is no such tokenizer or backbone.
+        SourceError: there is no such tokenizer or backbone, or it can't be read.
         ConfigError: the tokenizer is not WordPiece; the backbone is none that can be gone on with, or of another shape.
     """
     tokenizer = _tokenizer(config)
@@ -41,30 +42,39 @@ def initial(config: PretrainConfig, device: torch.device) -> MaskedLM:
         bert, known = _random(config, tokenizer), None
     else:
         folder = resolve(config.backbone)
-        bert, known = _published(config, folder), origin.read(config.backbone, folder)
+        with reading(folder):
+            said = declared(folder)
+            if said.get("transform"):
+                raise ConfigError(f"backbone: {config.backbone}: has a transform, which would be lost")
+            bert = _published(config, folder, len(Vocabulary.of(tokenizer)))
+        tokenizer.model_max_length = min(said.get("max_length") or tokenizer.model_max_length, _positions(bert.config))
+        known = origin.read(config.backbone, folder)
     nn.Module.to(bert, device)  # before it is made quick, which depends on where it lies
     return MaskedLM(bert, tokenizer, max_length=config.max_length, origin=known)
 
 
 def like(backbone: str) -> dict[str, Any]:
-    """The fields of a run that goes on with `backbone`: its shape, its tokenizer.
+    """The fields of a run that goes on with `backbone`: its shape, its tokenizer, no more positions than it has.
 
     Raises:
         SourceError: there is no such backbone.
         ConfigError: it is not a BERT.
     """
-    return {"backbone": backbone, "tokenizer": backbone, **_shape(_architecture(backbone, resolve(backbone)))}
+    folder = resolve(backbone)
+    with reading(folder):
+        architecture = _architecture(backbone, folder)
+    length = min(PretrainConfig.max_length, _positions(architecture))
+    return {"backbone": backbone, "tokenizer": backbone, "max_length": length, **_shape(architecture)}
 
 
 def _tokenizer(config: PretrainConfig) -> PreTrainedTokenizerBase:
-    from transformers import AutoTokenizer
-
     folder = resolve(config.tokenizer)
+    with reading(folder):
+        tokenizer = pretrained.tokenizer(folder, lowers=bool(declared(folder).get("lower")))
     try:
-        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
         Vocabulary.of(tokenizer)
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"tokenizer: {config.tokenizer}: {on_one_line(error)}") from error
+    except ValueError as error:
+        raise ConfigError(f"tokenizer: {config.tokenizer}: {error}") from error
     return tokenizer
 
 
@@ -86,55 +96,48 @@ def _random(config: PretrainConfig, tokenizer: PreTrainedTokenizerBase) -> BertF
     return BertForMaskedLM(architecture)
 
 
-def _published(config: PretrainConfig, folder: Path) -> BertForMaskedLM:
-    """The weights in `folder`; its head, too, if it has one."""
-    from transformers import AutoModelForMaskedLM
+def _published(config: PretrainConfig, folder: Path, vocabulary: int) -> BertForMaskedLM:
+    """The weights in `folder`, and its head if it has one, for a tokenizer whose ids are below `vocabulary`."""
+    from transformers import BertForMaskedLM
 
-    bert: BertForMaskedLM
     architecture = _architecture(str(config.backbone), folder)
-    _check(config, architecture)
+    _check(config, architecture, vocabulary)
     architecture.hidden_dropout_prob = architecture.attention_probs_dropout_prob = config.dropout
-    try:
-        fitted = declared(folder).get("transform")
-        bert, report = AutoModelForMaskedLM.from_pretrained(
-            folder,
-            config=architecture,
-            dtype=torch.float32,
-            use_safetensors=True,
-            output_loading_info=True,
-            trust_remote_code=False,
-        )
-    except (OSError, ValueError, KeyError, SafetensorError) as error:
-        raise ConfigError(f"backbone: {config.backbone}: {on_one_line(error)}") from error
-    if fitted:
-        raise ConfigError(f"backbone: {config.backbone}: has a transform ({fitted['kind']}), which would be lost")
-    if absent := sorted(name for name in report["missing_keys"] if not name.startswith(HEAD)):
-        raise ConfigError(
-            f"backbone: {config.backbone}: the weights lack {len(absent)} tensors of a BERT, e.g. {absent[0]}"
-        )
+    bert: BertForMaskedLM
+    bert, missing, unexpected = pretrained.weights(BertForMaskedLM, folder, config=architecture)
+    head = {name for name in bert.state_dict() if name.startswith(HEAD)} - {f"{HEAD}decoder.weight"}  # which is tied
+    if absent := missing - head if head <= missing else missing:
+        raise SourceError(f"{folder}: the weights lack {len(absent)} tensors of a BERT, e.g. {min(absent)}")
+    if strange := {name for name in unexpected if not name.startswith(LEFT) and not name.endswith("position_ids")}:
+        raise SourceError(f"{folder}: has {len(strange)} tensors that are not a BERT's, e.g. {min(strange)}")
     return bert
 
 
-def _check(config: PretrainConfig, architecture: BertConfig) -> None:
+def _check(config: PretrainConfig, architecture: BertConfig, vocabulary: int) -> None:
     """Raises `ConfigError` for what a run says of its model and its backbone contradicts."""
     for name, value in _shape(architecture).items():
         if getattr(config, name) != value:
             raise ConfigError(f"{name}: {getattr(config, name)}, where {config.backbone} has {value}")
-    if config.max_length > architecture.max_position_embeddings:
-        positions = architecture.max_position_embeddings
+    if config.max_length > (positions := _positions(architecture)):
         raise ConfigError(f"max_length: {config.max_length}, where {config.backbone} has {positions} positions")
+    if vocabulary > architecture.vocab_size:
+        rows = architecture.vocab_size
+        raise ConfigError(f"backbone: {config.backbone}: {rows} word embeddings, where its tokenizer has {vocabulary}")
+    if not architecture.tie_word_embeddings:
+        raise ConfigError(f"backbone: {config.backbone}: its head has words of its own, which is not known here")
 
 
 def _architecture(backbone: str, folder: Path) -> BertConfig:
     from transformers import AutoConfig, BertConfig
 
-    try:
-        architecture = AutoConfig.from_pretrained(folder, trust_remote_code=False)
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"backbone: {backbone}: {on_one_line(error)}") from error
+    architecture = AutoConfig.from_pretrained(folder, trust_remote_code=False)
     if not isinstance(architecture, BertConfig):
         raise ConfigError(f"backbone: {backbone}: a {architecture.model_type}; only a BERT can be gone on with")
     return architecture
+
+
+def _positions(architecture: BertConfig) -> int:
+    return int(architecture.max_position_embeddings)
 
 
 def _shape(architecture: BertConfig) -> dict[str, int]:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from tokenizers import Tokenizer, models
+from tokenizers import Tokenizer, models, processors
 from transformers import AutoModelForMaskedLM, PreTrainedTokenizerFast
 
 from models.encoder import Encoder
@@ -162,7 +162,8 @@ def test_bad_options_are_one_clear_line(arguments: list[str], message: str, caps
 
 
 def test_a_tokenizer_without_word_pieces_is_refused(corpus_file: Path, tmp_path: Path, capsys: Capture) -> None:
-    words = Tokenizer(models.WordLevel({"a": 0}, unk_token="a"))
+    words = Tokenizer(models.WordLevel({"a": 0, "[CLS]": 1}, unk_token="a"))
+    words.post_processor = processors.TemplateProcessing(single="[CLS] $A", special_tokens=[("[CLS]", 1)])
     PreTrainedTokenizerFast(tokenizer_object=words).save_pretrained(tmp_path / "words")  # type: ignore[no-untyped-call]
     (tmp_path / "words" / "config.json").write_text("{}")
     assert call("pretrain", "--corpus", str(corpus_file), "--tokenizer", "./words") == 2

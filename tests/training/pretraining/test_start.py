@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -20,6 +22,8 @@ from training.pretraining.folder import RECORD
 from training.pretraining.start import initial, like
 
 CPU = torch.device("cpu")
+WEIGHTS = "model.safetensors"
+BIAS = "encoder.layer.1.output.dense.bias"
 
 
 @pytest.fixture
@@ -35,7 +39,7 @@ def going_on(tiny_backbone: Path, corpus_file: Path) -> list[str]:
 def test_the_body_is_the_backbones_and_the_dropout_the_runs(tiny_backbone: Path) -> None:
     config = PretrainConfig().override({**like(str(tiny_backbone)), "max_length": 64, "dropout": 0.3})
     bert = initial(config, CPU).bert
-    published = load_file(tiny_backbone / "model.safetensors")
+    published = load_file(tiny_backbone / WEIGHTS)
     ours = bert.bert.state_dict()
     assert published.keys() <= ours.keys()
     assert all(torch.equal(weight, ours[name]) for name, weight in published.items())
@@ -72,13 +76,18 @@ def test_it_goes_on_where_another_ended(
 
 
 def test_what_it_leaves_reads_texts_as_long_as_the_backbone_did(going_on: list[str], tiny_backbone: Path) -> None:
-    assert call(*going_on) == 0
-    assert Encoder.load("artifacts/mlm").max_length == Encoder.load(tiny_backbone).max_length == 64
-    before, after = (load_file(folder / "model.safetensors") for folder in (tiny_backbone, Path("artifacts/mlm")))
+    """And a sequence is no longer than it has positions, 64, though a run's are of 128."""
+    shutil.copytree(tiny_backbone, "start")
+    Path("start/sentence_bert_config.json").write_text('{"max_seq_length": 48}')
+    words = ("./start" if word == str(tiny_backbone) else word for word in going_on if word != "max_length=32")
+    assert call(*(word for word, following in pairwise([*words, ""]) if (word, following) != ("--set", "--set"))) == 0
+    assert json.loads(Path("artifacts/mlm", RECORD).read_text())["config"]["max_length"] == 64
+    assert Encoder.load("artifacts/mlm").max_length == Encoder.load("./start").max_length == 48
+    before, after = (load_file(Path(folder, WEIGHTS)) for folder in ("start", "artifacts/mlm"))
     moved = {name.removeprefix("bert.") for name, weight in after.items() if name.startswith("bert.")}
     assert moved == before.keys()
-    words = "embeddings.word_embeddings.weight"
-    assert not torch.equal(before[words], after[f"bert.{words}"])
+    embeddings = "embeddings.word_embeddings.weight"
+    assert not torch.equal(before[embeddings], after[f"bert.{embeddings}"])
 
 
 @pytest.mark.slow
@@ -96,9 +105,11 @@ def test_a_run_from_a_backbone_is_resumed(going_on: list[str], monkeypatch: pyte
 
 def test_its_page_hands_on_what_the_backbones_says(going_on: list[str], tiny_backbone: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(tiny_backbone, tmp_path / "told"))
-    (folder / "README.md").write_text("---\nbase_model: org/start\nlicense: mit\nlanguage: en\n---\n")
+    cited = "```bibtex\n@misc{start, title = {Start}}\n```\n"
+    (folder / "README.md").write_text(f"---\nbase_model: org/start\nlicense: mit\nlanguage: en\n---\n{cited}")
     moved = [str(folder) if word == str(tiny_backbone) else word for word in going_on]
     assert call(*moved) == 0
+    assert cited in Path("artifacts/mlm/README.md").read_text()
     told = metadata_load(Path("artifacts/mlm/README.md"))
     assert told == {
         "base_model": ["org/start"],
@@ -109,42 +120,58 @@ def test_its_page_hands_on_what_the_backbones_says(going_on: list[str], tiny_bac
     }
 
 
-def _without(name: str) -> Callable[[Path], None]:
-    def change(folder: Path) -> None:
-        weights = load_file(file := folder / "model.safetensors")
-        del weights[name]
-        save_file(weights, file, metadata={"format": "pt"})
+def changed(name: str, change: Callable[[dict[str, Any]], object]) -> Callable[[Path], None]:
+    """What is done to the weights, or to a file of JSON."""
 
-    return change
+    def apply(folder: Path) -> None:
+        file = folder / name
+        content = load_file(file) if name == WEIGHTS else json.loads(file.read_text())
+        change(content)
+        if name == WEIGHTS:
+            save_file(content, file, metadata={"format": "pt"})
+        else:
+            file.write_text(json.dumps(content))
+
+    return apply
 
 
-def _cut(folder: Path) -> None:
-    file = folder / "model.safetensors"
-    file.write_bytes(file.read_bytes()[:1000])
-
-
-def _other_kind(folder: Path) -> None:
-    config = json.loads((file := folder / "config.json").read_text())
-    file.write_text(json.dumps({**config, "model_type": "mpnet", "architectures": ["MPNetModel"]}))
+def says(**values: object) -> Callable[[Path], None]:
+    return changed("config.json", lambda config: config.update(values))
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (_without("encoder.layer.1.output.dense.bias"), "lack 1 tensors of a BERT, e.g. bert.encoder.layer.1"),
-        (_cut, "backbone: ./start: "),
-        (_other_kind, "backbone: ./start: a mpnet; only a BERT can be gone on with"),
-        (lambda folder: (folder / "tokenizer.json").unlink(), "tokenizer: ./start: Couldn't instantiate"),
-        (lambda folder: (folder / "config.json").write_text("{"), "backbone: ./start: "),
+        (changed(WEIGHTS, lambda weights: weights.pop(BIAS)), f"lack 1 tensors of a BERT, e.g. bert.{BIAS}"),
+        (
+            changed(WEIGHTS, lambda weights: weights.update({"cls.predictions.bias": torch.zeros(211)})),
+            "lack 4 tensors of a BERT, e.g. cls.predictions.transform.LayerNorm.bias",
+        ),
+        (
+            changed(WEIGHTS, lambda weights: weights.update({"adapter.weight": torch.zeros(2)})),
+            "has 1 tensors that are not a BERT's, e.g. adapter.weight",
+        ),
+        (says(intermediate_size=40), "where config.json says (40"),
+        (says(hidden_size="32"), "hidden_size"),
+        (says(model_type="mpnet"), "backbone: ./start: a mpnet; only a BERT can be gone on with"),
+        (says(vocab_size=100), "backbone: ./start: 100 word embeddings, where its tokenizer has"),
+        (says(tie_word_embeddings=False), "backbone: ./start: its head has words of its own"),
+        (changed("tokenizer.json", lambda tokenizer: tokenizer.update(post_processor=None)), "puts no [CLS]"),
+        (lambda folder: (folder / WEIGHTS).write_bytes(b"short"), "start: "),
+        (lambda folder: (folder / "tokenizer.json").unlink(), "Couldn't instantiate"),
+        (lambda folder: (folder / "config.json").write_text("{"), "start: "),
+        (
+            lambda folder: (folder / "manifest.json").write_text('{"a": 1}'),
+            "no manifest of ours, it lacks pooling, max_",
+        ),
     ],
 )
 def test_a_backbone_that_can_not_be_gone_on_with_is_one_clear_line(
     change: Callable[[Path], object], message: str, tiny_backbone: Path, corpus_file: Path, capsys: Capture
 ) -> None:
     change(Path(shutil.copytree(tiny_backbone, "start")))
-    settings = ["max_length=32", "device=cpu"]
-    options = (word for setting in settings for word in ("--set", setting))
-    assert call("pretrain", "--corpus", str(corpus_file), "--backbone", "./start", *options) == 2
+    settings = (word for setting in ("device=cpu", "steps=1", "batch_size=1") for word in ("--set", setting))
+    assert call("pretrain", "--corpus", str(corpus_file), "--backbone", "./start", *settings) == 2
     err = capsys.readouterr().err
     assert message in err and err.count("\n") == 1
     assert not Path("runs").exists()
@@ -159,12 +186,14 @@ def test_a_backbone_that_can_not_be_gone_on_with_is_one_clear_line(
         (["--set", "max_length=65"], "max_length: 65, where {0} has 64 positions"),
         (["--tokenizer", "minilm"], "tokenizer: minilm, where the backbone, {0}, has its own"),
         (["--backbone", "./nowhere"], "nowhere: no such folder"),
+        (["--backbone", ""], "no config.json, so this is not the folder of an encoder"),
+        (["--out", "{0}"], "out: {0} is the backbone, which would be replaced"),
     ],
 )
 def test_options_that_contradict_the_backbone_are_one_clear_line(
     options: list[str], message: str, going_on: list[str], tiny_backbone: Path, capsys: Capture
 ) -> None:
-    assert call(*going_on, *options) == 2
+    assert call(*going_on, *(option.format(tiny_backbone) for option in options)) == 2
     err = capsys.readouterr().err
     assert message.format(tiny_backbone) in err and err.count("\n") == 1
     assert not Path("runs").exists()
@@ -175,7 +204,7 @@ def test_a_transform_is_not_lost_unsaid(tiny_bundle: Path, corpus_file: Path, tm
     manifest = json.loads((file := folder / "manifest.json").read_text())
     file.write_text(json.dumps({**manifest, "transform": {"kind": "whitening"}}))
     assert call("pretrain", "--corpus", str(corpus_file), "--backbone", str(folder), "--set", "max_length=32") == 2
-    assert f"backbone: {folder}: has a transform (whitening), which would be lost" in capsys.readouterr().err
+    assert f"backbone: {folder}: has a transform, which would be lost" in capsys.readouterr().err
 
 
 def test_a_published_head_is_read(tiny_backbone: Path, tmp_path: Path) -> None:
@@ -184,7 +213,7 @@ def test_a_published_head_is_read(tiny_backbone: Path, tmp_path: Path) -> None:
     with torch.no_grad():
         bert.cls.predictions.bias.add_(1.5)
     bert.save_pretrained(tmp_path / "published")
-    weights = load_file(file := tmp_path / "published" / "model.safetensors")
+    weights = load_file(file := tmp_path / "published" / WEIGHTS)
     save_file({**weights, "cls.seq_relationship.weight": torch.zeros(2, 32)}, file, metadata={"format": "pt"})
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(tiny_backbone / name, tmp_path / "published" / name)
