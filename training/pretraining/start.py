@@ -38,17 +38,12 @@ def initial(config: PretrainConfig, device: torch.device) -> MaskedLM:
     """
     tokenizer = _tokenizer(config)
     if config.backbone is None:
-        tokenizer.model_max_length = config.max_length
-        bert, known = _random(config, tokenizer), None
+        bert, length, known = _random(config, tokenizer), config.max_length, None
     else:
         folder = resolve(config.backbone)
-        with reading(folder):
-            said = declared(folder)
-            if said.get("transform"):
-                raise ConfigError(f"backbone: {config.backbone}: has a transform, which would be lost")
-            bert = _published(config, folder, len(Vocabulary.of(tokenizer)))
-        tokenizer.model_max_length = min(said.get("max_length") or tokenizer.model_max_length, _positions(bert.config))
-        known = origin.read(config.backbone, folder)
+        bert, length = _published(config, folder, len(Vocabulary.of(tokenizer)))
+        length, known = min(length, tokenizer.model_max_length), origin.read(config.backbone, folder)
+    tokenizer.model_max_length = length
     nn.Module.to(bert, device)  # before it is made quick, which depends on where it lies
     return MaskedLM(bert, tokenizer, max_length=config.max_length, origin=known)
 
@@ -96,21 +91,28 @@ def _random(config: PretrainConfig, tokenizer: PreTrainedTokenizerBase) -> BertF
     return BertForMaskedLM(architecture)
 
 
-def _published(config: PretrainConfig, folder: Path, vocabulary: int) -> BertForMaskedLM:
-    """The weights in `folder`, and its head if it has one, for a tokenizer whose ids are below `vocabulary`."""
+def _published(config: PretrainConfig, folder: Path, vocabulary: int) -> tuple[BertForMaskedLM, int]:
+    """The weights in `folder`, its head with them if it has one, and the length of the longest text for it.
+
+    The ids of its tokenizer are below `vocabulary`.
+    """
     from transformers import BertForMaskedLM
 
-    architecture = _architecture(str(config.backbone), folder)
-    _check(config, architecture, vocabulary)
-    architecture.hidden_dropout_prob = architecture.attention_probs_dropout_prob = config.dropout
     bert: BertForMaskedLM
-    bert, missing, unexpected = pretrained.weights(BertForMaskedLM, folder, config=architecture)
+    with reading(folder):
+        said, architecture = declared(folder), _architecture(str(config.backbone), folder)
+        if said.get("transform"):
+            raise ConfigError(f"backbone: {config.backbone}: has a transform, which would be lost")
+        _check(config, architecture, vocabulary)
+        architecture.hidden_dropout_prob = architecture.attention_probs_dropout_prob = config.dropout
+        bert, missing, unexpected = pretrained.weights(BertForMaskedLM, folder, config=architecture)
     head = {name for name in bert.state_dict() if name.startswith(HEAD)} - {f"{HEAD}decoder.weight"}  # which is tied
     if absent := missing - head if head <= missing else missing:
         raise SourceError(f"{folder}: the weights lack {len(absent)} tensors of a BERT, e.g. {min(absent)}")
     if strange := {name for name in unexpected if not name.startswith(LEFT) and not name.endswith("position_ids")}:
         raise SourceError(f"{folder}: has {len(strange)} tensors that are not a BERT's, e.g. {min(strange)}")
-    return bert
+    positions = _positions(architecture)
+    return bert, min(said.get("max_length") or positions, positions)
 
 
 def _check(config: PretrainConfig, architecture: BertConfig, vocabulary: int) -> None:
