@@ -20,11 +20,7 @@ def declared(folder: Path) -> dict[str, Any]:
         SourceError: a file can't be read, or says what no encoder here is; names it.
     """
     if manifest := _json(file := folder / "manifest.json"):
-        keys = ("pooling", "max_length", "prompts")
-        if lacking := [key for key in keys if key not in manifest]:
-            raise SourceError(f"{file}: no manifest of ours, it lacks {', '.join(lacking)}")
-        known = {key: manifest[key] for key in keys}
-        return {**known, "transform": manifest.get("transform")}
+        return _bundled(file, manifest)
     _check_modules(folder / "modules.json")
     found: dict[str, Any] = {}
     if modes := _json(file := folder / "1_Pooling" / "config.json"):
@@ -37,6 +33,15 @@ def declared(folder: Path) -> dict[str, Any]:
     found["lower"] = read.get("do_lower_case")
     found["prompts"] = _prompts(folder / "config_sentence_transformers.json")
     return found
+
+
+def _bundled(file: Path, manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """What `models.bundle` checks in full; here a folder may be somebody else's."""
+    match manifest:
+        case {"pooling": str(pooling), "max_length": int(length), "prompts": dict(prompts)} if length > 0:
+            transform = manifest.get("transform")
+            return {"pooling": pooling, "max_length": length, "prompts": prompts, "transform": transform}
+    raise SourceError(f"{file}: not a bundle's manifest: pooling, max_length and prompts are not as a bundle says them")
 
 
 def _prompts(file: Path) -> dict[str, str] | None:

@@ -38,10 +38,13 @@ def reading(folder: Path) -> Iterator[None]:
         yield
     except Refused:
         raise
-    except (OSError, ValueError, KeyError, SafetensorError, StrictDataclassError) as error:
+    except (OSError, ValueError, SafetensorError, StrictDataclassError) as error:
         if "trust_remote_code" in str(error):  # which is what transformers advises
             raise SourceError(f"{folder}: needs code that comes with it, and such code is never run") from error
         raise SourceError(f"{folder}: {on_one_line(error)}") from error
+    except (LookupError, TypeError, AttributeError, ArithmeticError, RuntimeError) as error:
+        said = f"{type(error).__name__}: {on_one_line(error)}"
+        raise SourceError(f"{folder}: a file there is not what transformers writes ({said})") from error
 
 
 def tokenizer(folder: Path, *, lowers: bool = False) -> PreTrainedTokenizerBase:
@@ -55,6 +58,8 @@ def tokenizer(folder: Path, *, lowers: bool = False) -> PreTrainedTokenizerBase:
     found: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     if lowers and _tells_case(found):
         raise SourceError(f"{folder}: do_lower_case with a tokenizer that tells case is not known")
+    if not isinstance(longest := found.model_max_length, int | float):
+        raise SourceError(f"{folder}: its tokenizer's model_max_length must be a number, not {longest!r}")
     if not found.num_special_tokens_to_add():
         raise SourceError(f"{folder}: its tokenizer puts no [CLS] or the like around a text: an empty one is none")
     return found
@@ -75,7 +80,8 @@ def weights(kind: Any, folder: Path, **options: Any) -> Weights:
         trust_remote_code=False,  # left to itself, transformers asks on the terminal
         **options,
     )
-    for name, there, said in sorted(report["mismatched_keys"])[:1]:
+    if mismatched := report["mismatched_keys"]:
+        name, there, said = min(mismatched)
         raise SourceError(f"{folder}: {name} is {tuple(there)}, where config.json says {tuple(said)}")
     return Weights(model, set(report["missing_keys"]), set(report["unexpected_keys"]))
 

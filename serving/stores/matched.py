@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import sys
 import threading
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from serving.stores import reading
 
 KEPT_BYTES = 64 << 20
 """Of all corpora together: 8 million keys."""
+BESIDE_BYTES = 400
+"""Of an entry, beside its keys and the name of its filter: the moment, the array's head."""
 _Moment = tuple[str, int, int]
 """Generation, documents, greatest key ever given out: whatever adds raises the key, whatever else removes documents."""
 
@@ -35,7 +38,7 @@ class Matched:
         found = reading.keys_matching(reader, where)
         found.flags.writeable = False
         with self._lock:
-            self._kept.put(key, (now, found), found.nbytes + len(key[1]))
+            self._kept.put(key, (now, found), found.nbytes + sys.getsizeof(key[1]) + BESIDE_BYTES)
         return found
 
 

@@ -195,7 +195,11 @@ def test_a_folder_without_a_tokenizer_is_refused_on_one_line(described: Path) ->
     [
         ("config.json", {"intermediate_size": 40}, r"encoder\.layer.* is \(64.*, where config\.json says \(40"),
         ("config.json", {"hidden_size": "32"}, "hidden_size"),
-        ("manifest.json", {"pooling": "mean"}, "no manifest of ours, it lacks max_length, prompts"),
+        ("config.json", {"hidden_act": "foo"}, r"not what transformers writes \(KeyError: 'foo'\)"),
+        ("config.json", {"num_attention_heads": 0}, "not what transformers writes"),
+        ("tokenizer_config.json", {"model_max_length": "512"}, "model_max_length must be a number, not '512'"),
+        ("manifest.json", {"pooling": "mean"}, "not a bundle's manifest"),
+        ("manifest.json", {"pooling": "mean", "max_length": "16", "prompts": {}}, "not a bundle's manifest"),
     ],
 )
 def test_files_that_contradict_each_other_are_refused_on_one_line(

@@ -49,12 +49,10 @@ def resolve(options: argparse.Namespace) -> PretrainConfig:
     if options.out:
         given["run"] = str(Path("runs") / Path(options.out).resolve().name)
     given |= PretrainConfig().parse(options.set)
-    if (backbone := given.get("backbone")) is not None:
-        given = like(backbone) | given
-    wanted = PretrainConfig().override(given)
     if not options.resume:
-        return wanted
-    folder = Path(wanted.run)
+        backbone = given.get("backbone")
+        return PretrainConfig().override(given if backbone is None else like(backbone) | given)
+    folder = Path(given.get("run", PretrainConfig.run))
     if not record.begun(folder):
         raise RunError(f"{folder} holds no run")
     stored = record.parsed(folder / record.CONFIG, PretrainConfig.from_json)

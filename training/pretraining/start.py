@@ -6,13 +6,14 @@ To go on where another left off, on text of one's own, is Gururangan et al., "Do
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import nn
 
 from models import origin, pretrained
 from models.declaration import declared
+from models.origin import Origin
 from models.pretrained import reading
 from models.sources import SourceError, resolve
 from training.config import ConfigError
@@ -29,6 +30,14 @@ LEFT = ("pooler.", "bert.pooler.", "cls.seq_relationship.")
 """Of weights that a BERT may have and that hidden tokens do not train: they are left out."""
 
 
+class Start(NamedTuple):
+    """Model and tokenizer, and what the card of the model says."""
+
+    bert: BertForMaskedLM
+    tokenizer: PreTrainedTokenizerBase
+    origin: Origin | None = None
+
+
 def initial(config: PretrainConfig, device: torch.device) -> MaskedLM:
     """The model before its first step, on `device`; what is random is drawn from torch's CPU generator.
 
@@ -36,16 +45,9 @@ def initial(config: PretrainConfig, device: torch.device) -> MaskedLM:
         SourceError: there is no such tokenizer or backbone, or it can't be read.
         ConfigError: the tokenizer is not WordPiece; the backbone is none that can be gone on with, or of another shape.
     """
-    tokenizer = _tokenizer(config)
-    if config.backbone is None:
-        bert, length, known = _random(config, tokenizer), config.max_length, None
-    else:
-        folder = resolve(config.backbone)
-        bert, length = _published(config, folder, len(Vocabulary.of(tokenizer)))
-        length, known = min(length, tokenizer.model_max_length), origin.read(config.backbone, folder)
-    tokenizer.model_max_length = length
-    nn.Module.to(bert, device)  # before it is made quick, which depends on where it lies
-    return MaskedLM(bert, tokenizer, max_length=config.max_length, origin=known)
+    start = _random(config) if config.backbone is None else _published(config, resolve(config.backbone))
+    nn.Module.to(start.bert, device)  # before it is made quick, which depends on where it lies
+    return MaskedLM(start.bert, start.tokenizer, max_length=config.max_length, origin=start.origin)
 
 
 def like(backbone: str) -> dict[str, Any]:
@@ -55,17 +57,14 @@ def like(backbone: str) -> dict[str, Any]:
         SourceError: there is no such backbone.
         ConfigError: it is not a BERT.
     """
-    folder = resolve(backbone)
-    with reading(folder):
-        architecture = _architecture(backbone, folder)
+    architecture = _architecture(backbone, resolve(backbone))
     length = min(PretrainConfig.max_length, _positions(architecture))
     return {"backbone": backbone, "tokenizer": backbone, "max_length": length, **_shape(architecture)}
 
 
-def _tokenizer(config: PretrainConfig) -> PreTrainedTokenizerBase:
-    folder = resolve(config.tokenizer)
+def _tokenizer(config: PretrainConfig, folder: Path, *, lowers: bool = False) -> PreTrainedTokenizerBase:
     with reading(folder):
-        tokenizer = pretrained.tokenizer(folder, lowers=bool(declared(folder).get("lower")))
+        tokenizer = pretrained.tokenizer(folder, lowers=lowers)
     try:
         Vocabulary.of(tokenizer)
     except ValueError as error:
@@ -73,10 +72,12 @@ def _tokenizer(config: PretrainConfig) -> PreTrainedTokenizerBase:
     return tokenizer
 
 
-def _random(config: PretrainConfig, tokenizer: PreTrainedTokenizerBase) -> BertForMaskedLM:
+def _random(config: PretrainConfig) -> Start:
     """Weights as BERT's: normal with a standard deviation of 0.02."""
     from transformers import BertConfig, BertForMaskedLM
 
+    tokenizer = _tokenizer(config, resolve(config.tokenizer))
+    tokenizer.model_max_length = config.max_length
     architecture = BertConfig(
         vocab_size=len(Vocabulary.of(tokenizer)),
         hidden_size=config.width,
@@ -88,31 +89,33 @@ def _random(config: PretrainConfig, tokenizer: PreTrainedTokenizerBase) -> BertF
         attention_probs_dropout_prob=config.dropout,
         pad_token_id=tokenizer.pad_token_id,
     )
-    return BertForMaskedLM(architecture)
+    return Start(BertForMaskedLM(architecture), tokenizer)
 
 
-def _published(config: PretrainConfig, folder: Path, vocabulary: int) -> tuple[BertForMaskedLM, int]:
-    """The weights in `folder`, its head with them if it has one, and the length of the longest text for it.
-
-    The ids of its tokenizer are below `vocabulary`.
-    """
+def _published(config: PretrainConfig, folder: Path) -> Start:
+    """The weights in `folder`, its head with them if it has one; its tokenizer cuts texts where they say."""
     from transformers import BertForMaskedLM
 
-    bert: BertForMaskedLM
+    said = declared(folder)
+    if said.get("transform"):
+        raise ConfigError(f"backbone: {config.backbone}: has a transform, which would be lost")
+    tokenizer = _tokenizer(config, folder, lowers=bool(said.get("lower")))
+    architecture = _architecture(str(config.backbone), folder)
+    _check(config, architecture, len(Vocabulary.of(tokenizer)))
+    positions = _positions(architecture)
+    tokenizer.model_max_length = min(tokenizer.model_max_length, positions, said.get("max_length") or positions)
+    architecture.hidden_dropout_prob = architecture.attention_probs_dropout_prob = config.dropout
     with reading(folder):
-        said, architecture = declared(folder), _architecture(str(config.backbone), folder)
-        if said.get("transform"):
-            raise ConfigError(f"backbone: {config.backbone}: has a transform, which would be lost")
-        _check(config, architecture, vocabulary)
-        architecture.hidden_dropout_prob = architecture.attention_probs_dropout_prob = config.dropout
         bert, missing, unexpected = pretrained.weights(BertForMaskedLM, folder, config=architecture)
-    head = {name for name in bert.state_dict() if name.startswith(HEAD)} - {f"{HEAD}decoder.weight"}  # which is tied
-    if absent := missing - head if head <= missing else missing:
+    words, head = bert.bert.embeddings.word_embeddings, bert.cls.predictions
+    if head.decoder.weight is not words.weight or head.decoder.bias is not head.bias:
+        raise SourceError(f"{folder}: its head has words or biases of its own, which is not known here")
+    of_the_head = {name for name in bert.state_dict() if name.startswith(HEAD)} - {f"{HEAD}decoder.weight"}
+    if absent := missing - of_the_head if of_the_head <= missing else missing:
         raise SourceError(f"{folder}: the weights lack {len(absent)} tensors of a BERT, e.g. {min(absent)}")
     if strange := {name for name in unexpected if not name.startswith(LEFT) and not name.endswith("position_ids")}:
         raise SourceError(f"{folder}: has {len(strange)} tensors that are not a BERT's, e.g. {min(strange)}")
-    positions = _positions(architecture)
-    return bert, min(said.get("max_length") or positions, positions)
+    return Start(bert, tokenizer, origin.read(str(config.backbone), folder))
 
 
 def _check(config: PretrainConfig, architecture: BertConfig, vocabulary: int) -> None:
@@ -125,16 +128,17 @@ def _check(config: PretrainConfig, architecture: BertConfig, vocabulary: int) ->
     if vocabulary > architecture.vocab_size:
         rows = architecture.vocab_size
         raise ConfigError(f"backbone: {config.backbone}: {rows} word embeddings, where its tokenizer has {vocabulary}")
-    if not architecture.tie_word_embeddings:
-        raise ConfigError(f"backbone: {config.backbone}: its head has words of its own, which is not known here")
 
 
 def _architecture(backbone: str, folder: Path) -> BertConfig:
     from transformers import AutoConfig, BertConfig
 
-    architecture = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    with reading(folder):
+        architecture = AutoConfig.from_pretrained(folder, trust_remote_code=False)
     if not isinstance(architecture, BertConfig):
         raise ConfigError(f"backbone: {backbone}: a {architecture.model_type}; only a BERT can be gone on with")
+    if architecture.is_decoder:
+        raise ConfigError(f"backbone: {backbone}: a decoder, which reads no word that follows")
     return architecture
 
 

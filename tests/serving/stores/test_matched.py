@@ -102,7 +102,7 @@ def test_corpora_that_began_alike_are_told_apart(store: SqliteStore, tmp_path: P
     assert [store.matching(name, ONE).tolist() for name in ("c", "d", "c")] == [[1, 3], [1], [1, 3]]
 
 
-@pytest.mark.parametrize(("room", "lookups"), [(KEPT_BYTES, 2), (500, 4)])
+@pytest.mark.parametrize(("room", "lookups"), [(KEPT_BYTES, 2), (1000, 4)])
 def test_so_much_is_kept_of_all_corpora_together(
     room: int, lookups: int, tmp_path: Path, looked_up: list[Filter]
 ) -> None:

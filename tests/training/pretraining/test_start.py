@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForMaskedLM, BertForMaskedLM
 
 from models.encoder import Encoder
+from models.sources import SourceError
 from tests.training.pretraining.runs import Capture, call, metrics
 from training.pretraining.config import PretrainConfig
 from training.pretraining.folder import RECORD
@@ -99,7 +100,8 @@ def test_a_run_from_a_backbone_is_resumed(going_on: list[str], monkeypatch: pyte
     with monkeypatch.context() as patch, pytest.raises(ZeroDivisionError):
         patch.setattr(Step, "__call__", lambda self, *rest: 1 / 0 if self._state.step == 5 else step(self, *rest))
         call(*going_on, "--out", "artifacts/cut")
-    assert call("pretrain", "--out", "artifacts/cut", "--resume") == 0
+    for again in ([], going_on[3:5]):  # the backbone named once more, and what follows from it not
+        assert call("pretrain", *again, "--out", "artifacts/cut", "--resume") == 0
     assert metrics("runs/whole") == metrics("runs/cut")
 
 
@@ -155,14 +157,15 @@ def says(**values: object) -> Callable[[Path], None]:
         (says(hidden_size="32"), "hidden_size"),
         (says(model_type="mpnet"), "backbone: ./start: a mpnet; only a BERT can be gone on with"),
         (says(vocab_size=100), "backbone: ./start: 100 word embeddings, where its tokenizer has"),
-        (says(tie_word_embeddings=False), "backbone: ./start: its head has words of its own"),
+        (says(tie_word_embeddings=False), "its head has words or biases of its own"),
+        (says(is_decoder=True), "backbone: ./start: a decoder"),
         (changed("tokenizer.json", lambda tokenizer: tokenizer.update(post_processor=None)), "puts no [CLS]"),
         (lambda folder: (folder / WEIGHTS).write_bytes(b"short"), "start: "),
         (lambda folder: (folder / "tokenizer.json").unlink(), "Couldn't instantiate"),
         (lambda folder: (folder / "config.json").write_text("{"), "start: "),
         (
             lambda folder: (folder / "manifest.json").write_text('{"a": 1}'),
-            "no manifest of ours, it lacks pooling, max_",
+            "not a bundle's manifest",
         ),
     ],
 )
@@ -205,6 +208,18 @@ def test_a_transform_is_not_lost_unsaid(tiny_bundle: Path, corpus_file: Path, tm
     file.write_text(json.dumps({**manifest, "transform": {"kind": "whitening"}}))
     assert call("pretrain", "--corpus", str(corpus_file), "--backbone", str(folder), "--set", "max_length=32") == 2
     assert f"backbone: {folder}: has a transform, which would be lost" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("own", ["decoder.weight", "decoder.bias"])
+def test_a_head_with_words_of_its_own_is_refused(own: str, tiny_backbone: Path, tmp_path: Path) -> None:
+    """Where config.json says nothing of it."""
+    folder = Path(shutil.copytree(tiny_backbone, tmp_path / "published"))
+    bert = BertForMaskedLM.from_pretrained(folder)
+    content = {name: weight.clone() for name, weight in bert.state_dict().items()}
+    content[f"cls.predictions.{own}"] += 1
+    save_file(content, folder / WEIGHTS, metadata={"format": "pt"})
+    with pytest.raises(SourceError, match="words or biases of its own"):
+        initial(PretrainConfig().override(like(str(folder))), CPU)
 
 
 def test_a_published_head_is_read(tiny_backbone: Path, tmp_path: Path) -> None:
