@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from models.pooling import POOLINGS
 from models.sources import SourceError
 
 log = logging.getLogger(__name__)
@@ -38,7 +39,9 @@ def declared(folder: Path) -> dict[str, Any]:
 def _bundled(file: Path, manifest: Mapping[str, Any]) -> dict[str, Any]:
     """What `models.bundle` checks in full; here a folder may be somebody else's."""
     match manifest:
-        case {"pooling": str(pooling), "max_length": int(length), "prompts": dict(prompts)} if length > 0:
+        case {"pooling": str(pooling), "max_length": int(length), "prompts": dict(prompts)} if (
+            length > 0 and pooling in POOLINGS
+        ):
             transform = manifest.get("transform")
             return {"pooling": pooling, "max_length": length, "prompts": prompts, "transform": transform}
     raise SourceError(f"{file}: not a bundle's manifest: pooling, max_length and prompts are not as a bundle says them")

@@ -200,6 +200,7 @@ def test_a_folder_without_a_tokenizer_is_refused_on_one_line(described: Path) ->
         ("tokenizer_config.json", {"model_max_length": "512"}, "model_max_length must be a number, not '512'"),
         ("manifest.json", {"pooling": "mean"}, "not a bundle's manifest"),
         ("manifest.json", {"pooling": "mean", "max_length": "16", "prompts": {}}, "not a bundle's manifest"),
+        ("manifest.json", {"pooling": "max", "max_length": 16, "prompts": {}}, "not a bundle's manifest"),
     ],
 )
 def test_files_that_contradict_each_other_are_refused_on_one_line(
