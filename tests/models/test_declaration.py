@@ -1,0 +1,133 @@
+"""What the folder of an encoder says of it beside its weights."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from models.encoder import Encoder
+from models.sources import SourceError
+
+
+@pytest.fixture
+def described(tiny_backbone: Path, tmp_path: Path) -> Path:
+    """The tiny backbone with mean pooling, as sentence-transformers wrote it for years."""
+    shutil.copytree(tiny_backbone, tmp_path, dirs_exist_ok=True)
+    describe(tmp_path, "sentence_transformers.models.Transformer", "sentence_transformers.models.Pooling")
+    pool(tmp_path, pooling_mode_cls_token=False, pooling_mode_mean_tokens=True, pooling_mode_max_tokens=False)
+    return tmp_path
+
+
+def describe(folder: Path, *types: str) -> None:
+    modules = [{"idx": i, "name": str(i), "path": f"{i}_" if i else "", "type": kind} for i, kind in enumerate(types)]
+    (folder / "modules.json").write_text(json.dumps(modules))
+
+
+def pool(folder: Path, **modes: object) -> None:
+    (folder / "1_Pooling").mkdir(exist_ok=True)
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps({"word_embedding_dimension": 32, **modes}))
+
+
+NEW = (
+    "sentence_transformers.base.modules.transformer.Transformer",
+    "sentence_transformers.sentence_transformer.modules.pooling.Pooling",
+)
+
+
+def test_folders_of_old_and_new_sentence_transformers_say_their_pooling(described: Path) -> None:
+    assert Encoder.load(described).pooling == "mean"
+    describe(described, *NEW, "sentence_transformers.base.modules.normalize.Normalize")
+    pool(described, pooling_mode="mean", include_prompt=True)
+    assert Encoder.load(described).pooling == "mean"
+
+
+@pytest.mark.parametrize(
+    "module", ["sentence_transformers.models.Dense", "sentence_transformers.sentence_transformer.modules.LayerNorm"]
+)
+def test_a_module_that_would_change_the_vectors_is_refused_by_name(described: Path, module: str) -> None:
+    describe(described, *NEW, module)
+    with pytest.raises(SourceError, match=rf"modules\.json: the module {module.rpartition('.')[2]} \(2_\)"):
+        Encoder.load(described)
+
+
+@pytest.mark.parametrize(
+    "modules", ['{"0": "Transformer"}', '[{"type": "Pooling"}]', '["Pooling"]', "[1]", "5", "null"]
+)
+def test_modules_that_are_none_are_told_by_their_file(described: Path, modules: str) -> None:
+    (described / "modules.json").write_text(modules)
+    with pytest.raises(SourceError, match=r"modules\.json: not a list of modules"):
+        Encoder.load(described)
+
+
+FILES = ["1_Pooling/config.json", "sentence_bert_config.json", "config_sentence_transformers.json"]
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_that_is_no_object_is_named(described: Path, name: str) -> None:
+    (described / name).write_text("[1]")
+    with pytest.raises(SourceError, match=rf"{re.escape(name)}: not an object"):
+        Encoder.load(described)
+
+
+@pytest.mark.parametrize("name", ["modules.json", *FILES])
+def test_a_file_that_is_no_json_is_named(described: Path, name: str) -> None:
+    (described / name).write_bytes(b'{"a": \xff')
+    with pytest.raises(SourceError, match=rf"{re.escape(name)}: not JSON"):
+        Encoder.load(described)
+
+
+@pytest.mark.parametrize(
+    ("name", "said", "named"),
+    [
+        ("sentence_bert_config.json", {"max_seq_length": "16"}, "max_seq_length must be a whole number above 0"),
+        ("sentence_bert_config.json", {"max_seq_length": 16.0}, "max_seq_length must be a whole number above 0"),
+        ("sentence_bert_config.json", {"max_seq_length": 0}, "max_seq_length must be a whole number above 0"),
+        ("config_sentence_transformers.json", {"prompts": ["a"]}, "prompts must be an object of names and texts"),
+        ("config_sentence_transformers.json", {"prompts": {"query": None}}, "prompts must be an object"),
+    ],
+)
+def test_a_setting_of_another_type_is_named(described: Path, name: str, said: dict[str, object], named: str) -> None:
+    (described / name).write_text(json.dumps(said))
+    with pytest.raises(SourceError, match=f"{name}: {named}"):
+        Encoder.load(described)
+
+
+def test_a_prompt_before_every_text_is_told_to_be_left_out(described: Path, caplog: pytest.LogCaptureFixture) -> None:
+    said = {"prompts": {"query": "query: "}, "default_prompt_name": "query"}
+    (described / "config_sentence_transformers.json").write_text(json.dumps(said))
+    assert Encoder.load(described).prompts == {"query": "query: "}
+    (told,) = (record.getMessage() for record in caplog.records if record.name == "models.declaration")
+    assert "default_prompt_name 'query' is left out; serve with --default-prompt-name" in told
+
+
+@pytest.mark.parametrize(
+    "modes",
+    [
+        {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": True},
+        {"pooling_mode_mean_tokens": True, "pooling_mode_max_tokens": True},
+        {"pooling_mode": ["cls", "mean"]},
+        {"pooling_mode": "max"},
+    ],
+)
+def test_poolings_that_are_joined_or_unknown_are_refused(described: Path, modes: dict[str, object]) -> None:
+    pool(described, **modes)
+    with pytest.raises(SourceError, match=r"1_Pooling/config\.json: only the poolings cls and mean are known"):
+        Encoder.load(described)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"pooling": "mean"},
+        {"pooling": "mean", "max_length": "16", "prompts": {}},
+        {"pooling": "max", "max_length": 16, "prompts": {}},
+    ],
+)
+def test_somebody_elses_manifest_is_named(described: Path, said: dict[str, object]) -> None:
+    (described / "manifest.json").write_text(json.dumps(said))
+    with pytest.raises(SourceError, match=r"manifest\.json: not a bundle's manifest"):
+        Encoder.load(described)

@@ -1,0 +1,127 @@
+"""Folders of transformers' that contradict themselves, lack something, or bring code."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from models.encoder import Encoder
+from models.sources import SourceError
+
+TEXTS = ["The man plays the guitar.", "a", ""]
+
+
+@pytest.fixture
+def folder(tiny_backbone: Path, tmp_path: Path) -> Path:
+    """Of the tiny backbone, to be changed."""
+    return Path(shutil.copytree(tiny_backbone, tmp_path, dirs_exist_ok=True))
+
+
+def test_weights_of_another_architecture_are_refused(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 3}))
+    with pytest.raises(SourceError, match=r"lack \d+ tensors.*layer\.2"):
+        Encoder.load(folder)
+
+
+def test_a_tokenizer_without_tokens_of_its_own_is_refused(folder: Path) -> None:
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer | {"post_processor": None}))
+    (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
+    with pytest.raises(SourceError, match=r"puts no \[CLS\]"):
+        Encoder.load(folder)
+
+
+def test_a_folder_without_a_tokenizer_is_refused_on_one_line(folder: Path) -> None:
+    (folder / "tokenizer.json").unlink()
+    with pytest.raises(SourceError, match=f"^{folder}: .*tokenizer[^\n]*$"):
+        Encoder.load(folder)
+
+
+@pytest.mark.parametrize(
+    ("file", "said", "message"),
+    [
+        ("config.json", {"intermediate_size": 40}, r"encoder\.layer.* is \(64.*, where config\.json says \(40"),
+        ("config.json", {"hidden_size": "32"}, "hidden_size"),
+        ("config.json", {"hidden_act": "foo"}, r"not what transformers writes \(KeyError: 'foo'\)"),
+        ("config.json", {"num_attention_heads": 0}, "not what transformers writes"),
+        ("tokenizer_config.json", {"model_max_length": "512"}, "model_max_length must be a number, not '512'"),
+    ],
+)
+def test_files_that_contradict_each_other_are_refused_on_one_line(
+    file: str, said: dict[str, object], message: str, folder: Path
+) -> None:
+    """transformers would draw the weights that do not fit."""
+    path = folder / file
+    path.write_text(json.dumps(json.loads(path.read_text()) | said))
+    with pytest.raises(SourceError, match=f"^{folder}[^\n]*{message}[^\n]*$"):
+        Encoder.load(folder)
+
+
+def test_texts_that_would_be_lowered_first_are_refused_where_the_tokenizer_tells_case(folder: Path) -> None:
+    (folder / "sentence_bert_config.json").write_text('{"max_seq_length": 16, "do_lower_case": true}')
+    assert Encoder.load(folder).max_length == 16, "this tokenizer lowers them itself"
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    tokenizer["normalizer"] |= {"lowercase": False, "strip_accents": False}
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    said = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(json.dumps(said | {"do_lower_case": False}))
+    with pytest.raises(SourceError, match="do_lower_case"):
+        Encoder.load(folder)
+    (folder / "sentence_bert_config.json").write_text('{"max_seq_length": 16, "do_lower_case": false}')
+    assert Encoder.load(folder).max_length == 16
+
+
+@pytest.fixture(params=["own.Own", "someone/else--own.Own"])
+def with_code(request: pytest.FixtureRequest, folder: Path) -> Path:
+    """An encoder with code of its own, in the folder or elsewhere, which leaves a file if it is run."""
+    (folder / "own.py").write_text(f"open({str(folder / 'ran')!r}, 'w')\nOwn = None\n")
+    code = request.param
+    mapped = {"AutoConfig": code, "AutoModel": code, "AutoTokenizer": [code, code]}
+    for name in ("config.json", "tokenizer_config.json"):
+        said = json.loads((folder / name).read_text())
+        (folder / name).write_text(json.dumps({**said, "auto_map": mapped}))
+    return folder
+
+
+@pytest.fixture
+def questions(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    asked: list[str] = []
+
+    def yes(question: str) -> str:
+        asked.append(question)
+        return "y"
+
+    monkeypatch.setattr("builtins.input", yes)
+    return asked
+
+
+def test_weights_of_a_known_family_are_read_without_the_code_beside_them(
+    tiny_backbone: Path, with_code: Path, questions: list[str]
+) -> None:
+    expected = Encoder.load(tiny_backbone).encode(TEXTS)
+    np.testing.assert_array_equal(Encoder.load(with_code).encode(TEXTS), expected)
+    assert not (with_code / "ran").exists() and not questions
+
+
+def test_weights_that_need_code_of_their_own_are_refused_and_nobody_is_asked(
+    with_code: Path, questions: list[str]
+) -> None:
+    config = json.loads((with_code / "config.json").read_text())
+    (with_code / "config.json").write_text(json.dumps({**config, "model_type": "own"}))
+    with pytest.raises(SourceError, match="such code is never run"):
+        Encoder.load(with_code)
+    assert not (with_code / "ran").exists() and not questions
+
+
+def test_a_tokenizer_that_needs_code_of_its_own_asks_nobody(with_code: Path, questions: list[str]) -> None:
+    described = json.loads((with_code / "tokenizer_config.json").read_text())
+    (with_code / "tokenizer_config.json").write_text(json.dumps({**described, "tokenizer_class": "Own"}))
+    with suppress(SourceError):  # or the family's own, by its tokenizer.json
+        Encoder.load(with_code)
+    assert not (with_code / "ran").exists() and not questions
