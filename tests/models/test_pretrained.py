@@ -9,6 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 
 from models.encoder import Encoder
 from models.sources import SourceError
@@ -75,6 +77,16 @@ def test_texts_that_would_be_lowered_first_are_refused_where_the_tokenizer_tells
         Encoder.load(folder)
     (folder / "sentence_bert_config.json").write_text('{"max_seq_length": 16, "do_lower_case": false}')
     assert Encoder.load(folder).max_length == 16
+
+
+def test_weights_in_half_precision_are_computed_with_in_float32(folder: Path) -> None:
+    halved = {name: weight.half() for name, weight in load_file(folder / "model.safetensors").items()}
+    save_file(halved, folder / "model.safetensors", metadata={"format": "pt"})
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"dtype": "float16"}))
+    loaded = Encoder.load(folder).backbone.state_dict()
+    for name, weight in halved.items():
+        assert loaded[name].dtype == torch.float32 and torch.equal(loaded[name], weight.float())
 
 
 @pytest.fixture(params=["own.Own", "someone/else--own.Own"])
