@@ -14,7 +14,7 @@ from torch import nn
 from models import origin, pretrained
 from models.declaration import declared
 from models.origin import Origin
-from models.pretrained import reading
+from models.pretrained import Weights, reading
 from models.sources import SourceError, resolve
 from training.config import ConfigError
 from training.pretraining.config import PretrainConfig
@@ -106,16 +106,9 @@ def _published(config: PretrainConfig, folder: Path) -> Start:
     tokenizer.model_max_length = min(tokenizer.model_max_length, positions, said.get("max_length") or positions)
     architecture.hidden_dropout_prob = architecture.attention_probs_dropout_prob = config.dropout
     with reading(folder):
-        bert, missing, unexpected = pretrained.weights(BertForMaskedLM, folder, config=architecture)
-    words, head = bert.bert.embeddings.word_embeddings, bert.cls.predictions
-    if head.decoder.weight is not words.weight or head.decoder.bias is not head.bias:
-        raise SourceError(f"{folder}: its head has words or biases of its own, which is not known here")
-    of_the_head = {name for name in bert.state_dict() if name.startswith(HEAD)} - {f"{HEAD}decoder.weight"}
-    if absent := missing - of_the_head if of_the_head <= missing else missing:
-        raise SourceError(f"{folder}: the weights lack {len(absent)} tensors of a BERT, e.g. {min(absent)}")
-    if strange := {name for name in unexpected if not name.startswith(LEFT) and not name.endswith("position_ids")}:
-        raise SourceError(f"{folder}: has {len(strange)} tensors that are not a BERT's, e.g. {min(strange)}")
-    return Start(bert, tokenizer, origin.read(str(config.backbone), folder))
+        weights = pretrained.weights(BertForMaskedLM, folder, config=architecture)
+    _check_weights(weights, folder)
+    return Start(weights.model, tokenizer, origin.read(str(config.backbone), folder))
 
 
 def _check(config: PretrainConfig, architecture: BertConfig, vocabulary: int) -> None:
@@ -128,6 +121,19 @@ def _check(config: PretrainConfig, architecture: BertConfig, vocabulary: int) ->
     if vocabulary > architecture.vocab_size:
         rows = architecture.vocab_size
         raise ConfigError(f"backbone: {config.backbone}: {rows} word embeddings, where its tokenizer has {vocabulary}")
+
+
+def _check_weights(weights: Weights, folder: Path) -> None:
+    """Raises `SourceError` for a head in part or with words of its own, and for what no BERT has."""
+    bert, missing, unexpected = weights
+    words, head = bert.bert.embeddings.word_embeddings, bert.cls.predictions
+    if head.decoder.weight is not words.weight or head.decoder.bias is not head.bias:
+        raise SourceError(f"{folder}: its head has words or biases of its own, which is not known here")
+    of_the_head = {name for name in bert.state_dict() if name.startswith(HEAD)} - {f"{HEAD}decoder.weight"}
+    if absent := missing - of_the_head if of_the_head <= missing else missing:
+        raise SourceError(f"{folder}: the weights lack {len(absent)} tensors of a BERT, e.g. {min(absent)}")
+    if strange := {name for name in unexpected if not name.startswith(LEFT) and not name.endswith("position_ids")}:
+        raise SourceError(f"{folder}: has {len(strange)} tensors that are not a BERT's, e.g. {min(strange)}")
 
 
 def _architecture(backbone: str, folder: Path) -> BertConfig:
