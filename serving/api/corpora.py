@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from contextlib import suppress
 from dataclasses import asdict
 from typing import Annotated
@@ -65,11 +66,25 @@ async def create(
 
 
 @router.get("/corpora", summary="List the corpora")
-async def listing(service: ServiceDep, request: Request) -> CorporaAnswer:
-    """By name; those that the key may touch."""
+async def listing(
+    service: ServiceDep,
+    request: Request,
+    limit: Annotated[int | None, Query(ge=1, le=1000, description="all, if none is given")] = None,
+    cursor: Annotated[str | None, Query(description="of the page before")] = None,
+) -> CorporaAnswer:
+    """By name; those that the key may touch. While there is a `cursor` there are more."""
+    if cursor is not None:
+        check_corpus_name(cursor, "cursor")
     key = key_of(request)
-    found = await service.library.read(lambda corpora: corpora.descriptions())
-    return CorporaAnswer(corpora=[_answer(one, service) for one in found if key is None or key.sees(one.corpus.name)])
+
+    def page(corpora: Corpora) -> tuple[list[Description], str | None]:
+        names = [name for name in corpora.names() if key is None or key.sees(name)]
+        ahead = names[0 if cursor is None else bisect_right(names, cursor) :]
+        listed = ahead[:limit]
+        return corpora.descriptions(listed), listed[-1] if len(listed) < len(ahead) else None
+
+    found, last = await service.library.read(page)
+    return CorporaAnswer(corpora=[_answer(one, service) for one in found], cursor=last)
 
 
 @router.get("/corpora/{name}", summary="Describe a corpus")

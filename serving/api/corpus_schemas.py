@@ -77,9 +77,10 @@ class CorpusAnswer(BaseModel):
 
 
 class CorporaAnswer(BaseModel):
-    """All corpora."""
+    """Corpora by name, and the name that the next page begins behind; null where there is none."""
 
     corpora: list[CorpusAnswer]
+    cursor: str | None
 
 
 class ValueAnswer(BaseModel):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -116,10 +116,10 @@ class Corpora:
                 live = corpus.index()
         return Description(*self.corpus(name), None if live is None else live.report)
 
-    def descriptions(self) -> list[Description]:
-        """Every corpus, by name."""
+    def descriptions(self, names: Iterable[str]) -> list[Description]:
+        """Of these, but of those that were dropped since they were named."""
         found = []
-        for name in self.names():
+        for name in names:
             try:
                 found.append(self.description(name))
             except NotFound:  # dropped since it was named

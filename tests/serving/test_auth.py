@@ -183,6 +183,8 @@ def test_a_key_sees_its_corpora_alone(guarded: TestClient) -> None:
     listed = guarded.get("/corpora", headers=tenant).json()["corpora"]
     assert [corpus["name"] for corpus in listed] == ["acme-1", "shared"]
     assert len(guarded.get("/corpora", headers=BEARER).json()["corpora"]) == 3
+    ahead = guarded.get("/corpora", params={"limit": 1, "cursor": "acme-1"}, headers=tenant).json()
+    assert ([corpus["name"] for corpus in ahead["corpora"]], ahead["cursor"]) == (["shared"], None)
     assert guarded.put("/corpora/acme-2", headers=tenant).status_code == 201
     for name in ("other", "absent", "Acme-1"):
         answers = [

@@ -157,3 +157,25 @@ def test_a_cursor_of_a_corpus_that_is_empty_now(books: TestClient, refuses: Call
     books.delete("/corpora/books").raise_for_status()
     books.put("/corpora/books")
     refuses((422, "Validation", "cursor: of the corpus as it was"), "POST", "/corpora/books/search", json=body)
+
+
+def test_corpora_in_pages(client: TestClient, refuses: Callable[..., None]) -> None:
+    """Also behind one that is gone by then, and no page behind the last."""
+    for name in ("d", "B", "a", "c", "e"):
+        client.put(f"/corpora/{name}").raise_for_status()
+
+    def page(**query: Any) -> tuple[list[str], str | None]:
+        answer = client.get("/corpora", params=query)
+        assert answer.status_code == 200, answer.text
+        return [corpus["name"] for corpus in answer.json()["corpora"]], answer.json()["cursor"]
+
+    assert page() == (["B", "a", "c", "d", "e"], None)
+    names, cursor = page(limit=2)
+    assert names == ["B", "a"] and cursor is not None
+    client.delete("/corpora/a").raise_for_status()
+    names, cursor = page(limit=2, cursor=cursor)
+    assert names == ["c", "d"] and cursor is not None
+    assert page(limit=1, cursor=cursor) == (["e"], None)
+    assert page(cursor="B") == (["c", "d", "e"], None)
+    refuses((422, "Validation", "cursor: 'a/b' is not a corpus name"), "GET", "/corpora", params={"cursor": "a/b"})
+    refuses((422, "Validation", "limit"), "GET", "/corpora", params={"limit": 0})

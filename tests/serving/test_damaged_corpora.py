@@ -93,7 +93,7 @@ def test_a_damaged_corpus_keeps_no_other_from_being_served(tmp_path: Path) -> No
     for name in "ab":
         with pytest.raises(Unhealthy, match=rf"{name}\.sqlite"):
             ids(corpora, name)
-    assert [(one.corpus.name, one.damage is None) for one in corpora.descriptions()] == [
+    assert [(one.corpus.name, one.damage is None) for one in corpora.descriptions(corpora.names())] == [
         ("a", False),
         ("b", False),
         ("c", True),
