@@ -30,7 +30,7 @@ BENCHMARKS: dict[str, Callable[[], dict[str, Any]]] = {
 JUDGED = ("encodings", "scifact")
 """Need data."""
 RESULTS = Path(__file__).parent / "results"
-PACKAGES = ("torch", "transformers", "onnxruntime", "openvino", "sentence-transformers", "tokenizers", "numpy")
+PACKAGES = ("torch", "transformers", "onnxruntime", "openvino", "sentence-transformers", "tokenizers", "faiss-cpu", "numpy")
 
 
 def main() -> int:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
+import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +21,7 @@ from typing import Any
 import faiss
 import numpy as np
 
+from benchmarks.__main__ import surroundings
 from models.command_line import Parser
 from serving.indexes import KINDS
 from serving.indexes.exact import nearest
@@ -31,6 +34,7 @@ from serving.ports import Floats
 TARGET = 0.95
 ROUNDS = 5
 FRESH = 1_000
+THREADS = int(os.environ.get("OMP_NUM_THREADS", "1"))
 
 
 def clustered(count: int, dim: int, seed: int = 0) -> Floats:
@@ -126,7 +130,7 @@ def main() -> None:
     parser.add_argument("--kinds", nargs="*", default=[*KINDS], choices=KINDS)
     parser.add_argument("--to", type=Path)
     given = parser.parse_args()
-    faiss.omp_set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+    faiss.omp_set_num_threads(THREADS)
     everything = clustered(given.vectors + QUERIES + FRESH, given.dim)
     held, fresh = everything[given.vectors : given.vectors + QUERIES], everything[given.vectors + QUERIES :]
     with tempfile.TemporaryDirectory() as folder:
@@ -146,7 +150,9 @@ def main() -> None:
             rows.append(measured(KINDS[name], exact, held, fresh, Path(folder)))
             print(json.dumps(rows[-1]), flush=True)
     if given.to:
-        given.to.write_text(json.dumps({"vectors": given.vectors, "dim": given.dim, "kinds": rows}, indent=1) + "\n")
+        command = f"OMP_NUM_THREADS={THREADS} {shlex.join(['python', '-m', 'benchmarks.indexes', *sys.argv[1:]])}"
+        kept = {"command": command, **surroundings(), "vectors": given.vectors, "dim": given.dim, "kinds": rows}
+        given.to.write_text(json.dumps(kept, indent=1) + "\n")
 
 
 if __name__ == "__main__":
