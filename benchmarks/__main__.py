@@ -30,7 +30,16 @@ BENCHMARKS: dict[str, Callable[[], dict[str, Any]]] = {
 JUDGED = ("encodings", "scifact")
 """Need data."""
 RESULTS = Path(__file__).parent / "results"
-PACKAGES = ("torch", "transformers", "onnxruntime", "openvino", "sentence-transformers", "tokenizers", "faiss-cpu", "numpy")
+PACKAGES = (
+    "torch",
+    "transformers",
+    "onnxruntime",
+    "openvino",
+    "sentence-transformers",
+    "tokenizers",
+    "faiss-cpu",
+    "numpy",
+)
 
 
 def main() -> int:

@@ -19,6 +19,7 @@ from serving.api.access_log import AccessLog
 from serving.api.arriving import Arriving
 from serving.api.auth import Authentication
 from serving.api.methods import Head
+from serving.api.own_pages import OwnPages
 from serving.api.request_id import RequestId
 from serving.api.shortcut import Shortcut
 from serving.keys.keyring import Keyring
@@ -51,6 +52,8 @@ def create_app(service: Service, clock: Clock = time.monotonic_ns) -> FastAPI:
     app.add_middleware(Head)
     if keyring:
         app.add_middleware(Authentication, keyring=keyring)
+    else:
+        app.add_middleware(OwnPages, origins=settings.cors_origins, local=not settings.insecure)
     app.add_middleware(errors.Bugs)
     if settings.cors_origins:
         cors.allow(app, settings.cors_origins)

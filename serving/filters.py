@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Any
 
 from serving.errors import Invalid
-from serving.json_body import MAX_DEPTH, TOO_DEEP, is_unicode, levels
+from serving.json_body import MAX_DEPTH, TOO_DEEP, is_unicode, levels, no_json
 
 MAX_CONDITIONS = 1000
 """Of a filter; each is a lookup, and an $in is one."""
@@ -198,6 +198,8 @@ class _Compiler:
         for depth, level in enumerate(levels(operand)):
             if depth == MAX_DEPTH:
                 raise Invalid(TOO_DEEP, field=field)
+            if wrong := no_json(level):
+                raise Invalid(wrong, field=field)
             self._values += len(level) if depth else 0  # the operand itself is the condition
             if self._values > MAX_VALUES:
                 raise Invalid(f"more than {MAX_VALUES} values within lists and objects", field=self._field)

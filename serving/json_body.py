@@ -7,7 +7,7 @@ import json
 import math
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -101,7 +101,12 @@ def _read_fast(body: bytes) -> Any:
 def _read(body: bytes) -> Any:
     try:
         text = body.decode("utf-8-sig", "surrogatepass")  # bytes it would take in UTF-16, too
-        return json.loads(text, parse_int=_integer)
+        try:
+            return json.loads(text)
+        except json.JSONDecodeError as error:
+            raise Malformed(f"not JSON: {error}") from None
+        except ValueError:  # an integer of more digits than Python reads
+            return json.loads(text, parse_int=_integer)
     except RecursionError:
         raise Malformed("not JSON that can be read: nested too deeply") from None
     except ValueError as error:
@@ -120,12 +125,19 @@ def unwritable(value: Any) -> str | None:
     for depth, level in enumerate(levels(value)):
         if depth == MAX_DEPTH:
             return TOO_DEEP
-        if any(isinstance(one, float) and not math.isfinite(one) for one in level):
-            return "numbers must be finite"
+        if wrong := no_json(level):
+            return wrong
         if any(isinstance(one, int) and not LEAST <= one <= MOST for one in level):
             return f"integers must be {FITS}"
-        if any(isinstance(one, str) and not is_unicode(one) for one in level):
-            return "not valid Unicode: a lone surrogate"
+    return None
+
+
+def no_json(values: Sequence[Any]) -> str | None:
+    """Why one of them is nothing that JSON in UTF-8 can say, whatever the parser took, or None."""
+    if any(isinstance(one, float) and not math.isfinite(one) for one in values):
+        return "numbers must be finite"
+    if any(isinstance(one, str) and not is_unicode(one) for one in values):
+        return "not valid Unicode: a lone surrogate"
     return None
 
 

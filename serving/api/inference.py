@@ -6,7 +6,7 @@ from fastapi import APIRouter, Request, Response
 
 from serving.api.answers import RAW_ANSWER, embedding_headers, encoded, json_response, raw_response, wants_raw
 from serving.api.deps import ModelName, ServiceDep
-from serving.api.route import DirectRoute, Route, parsed
+from serving.api.route import DirectRoute, Route
 from serving.api.schemas import EmbedRequest, InferenceRequest, SentencePairs, SimilarityRequest, Vectors
 from serving.bounds import check_some
 
@@ -57,9 +57,9 @@ async def similarity(body: SimilarityRequest, service: ServiceDep) -> Response:
 @router.post("/", response_model=Vectors | list[float], responses=RAW_ANSWER, summary="Embed or compare, by shape")
 async def infer(body: InferenceRequest, service: ServiceDep, request: Request) -> Response:
     """As /similarity where `inputs` is an object, else as /embed: what Hugging Face's clients send to a URL."""
-    if isinstance(body.inputs, dict):
-        return await similarity(parsed(SimilarityRequest, await request.json()), service)
-    return await embed(parsed(EmbedRequest, await request.json()), service, request)
+    if isinstance(body.root, SimilarityRequest):
+        return await similarity(body.root, service)
+    return await embed(body.root, service, request)
 
 
 @pipelines.post("/feature-extraction", response_model=Vectors, responses=RAW_ANSWER, summary="As /embed")

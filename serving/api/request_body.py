@@ -76,3 +76,7 @@ class BoundedRequest(Request):
         if not hasattr(self, "_json"):
             self._json = parse_json(await self.body())
         return self._json
+
+    def forget(self) -> None:
+        """Let go of the body as it came; what of it nobody reads may be most of it."""
+        self._body, self._json = b"", None

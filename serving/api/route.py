@@ -24,6 +24,7 @@ from serving.priority import HEADER as PRIORITY
 from serving.priority import asked_for, bulk_work
 
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
+Work = Callable[[BoundedRequest], Coroutine[Any, Any, Response]]
 Model = TypeVar("Model", bound=BaseModel)
 
 TIMEOUT = "x-timeout-ms"
@@ -110,8 +111,9 @@ class DirectRoute(Route):
         assert "{" not in self.path, f"{self.path}: FastAPI's dependencies would be passed over, those of the path too"
         model: Any = field.field_info.annotation
 
-        async def handle(request: Request) -> Response:
+        async def handle(request: BoundedRequest) -> Response:
             body = parsed(model, await request.json())
+            request.forget()
             answer: Response = await endpoint(body, service_of(request), *([request] if takes_request else []))
             return answer
 
@@ -130,7 +132,7 @@ def parsed(model: type[Model], raw: Any) -> Model:
         raise invalid(error.errors()) from None
 
 
-def _bounded(handle: Handler, field: Any, *, typed: bool) -> Handler:
+def _bounded(handle: Work, field: Any, *, typed: bool) -> Handler:
     """`typed`: FastAPI parses the body, which reads no JSON that is not called so."""
     required = field is not None and field.field_info.is_required()
 
@@ -138,10 +140,10 @@ def _bounded(handle: Handler, field: Any, *, typed: bool) -> Handler:
         service = service_of(request)
         try:
             async with service.receiving():
-                body = await request.body()
+                empty = not await request.body()
         except ClientDisconnect:
             return Response(status_code=CLIENT_LEFT)
-        if field is not None and body:
+        if field is not None and not empty:
             if typed and not request.headers.get("content-type"):
                 raise UnsupportedMedia("is missing: this route reads application/json", field="content-type")
             if not is_json(media_type(request)):
@@ -154,7 +156,7 @@ def _bounded(handle: Handler, field: Any, *, typed: bool) -> Handler:
     return _in_time(answer)
 
 
-def _in_time(answer: Callable[[BoundedRequest], Coroutine[Any, Any, Response]]) -> Handler:
+def _in_time(answer: Work) -> Handler:
     async def in_time(received: Request) -> Response:
         request = BoundedRequest(received.scope, received.receive)
         seconds, bulk = _patience(request), asked_for(request.headers.get(PRIORITY))

@@ -14,6 +14,7 @@ from pydantic import (
     Field,
     GetJsonSchemaHandler,
     NonNegativeInt,
+    RootModel,
     Tag,
     TypeAdapter,
     model_validator,
@@ -24,7 +25,10 @@ from pydantic_core import CoreSchema
 from serving.embeddings import EmbedOptions, Encoding
 from serving.errors import Invalid, Kind
 
-UNION_TAGS = _TEXTS, _IDS, _SOURCE, _PAIRS = "<texts>", "<ids>", "<source>", "<pairs>"
+UNION_TAGS = _TEXTS, _IDS, _SOURCE, _PAIRS, _EMBED, _COMPARE = (
+    *("<texts>", "<ids>", "<source>", "<pairs>"),
+    *("<embed>", "<compare>"),
+)
 """Steps of an error's location that are ours, not the caller's."""
 
 
@@ -207,10 +211,18 @@ class SimilarityRequest(Body):
     model: AskedModel = None
 
 
-class InferenceRequest(Body):
-    """`inputs` decides: texts are embedded, an object is a question of similarity."""
+def _asked(raw: Any) -> str:
+    return _COMPARE if isinstance(raw, dict) and isinstance(raw.get("inputs"), dict) else _EMBED
 
-    inputs: Any
+
+class InferenceRequest(
+    RootModel[
+        Annotated[
+            Annotated[EmbedRequest, Tag(_EMBED)] | Annotated[SimilarityRequest, Tag(_COMPARE)], Discriminator(_asked)
+        ]
+    ]
+):
+    """`inputs` decides: texts are embedded, an object is a question of similarity."""
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:

@@ -133,8 +133,8 @@ async def add(
     async with service.jobs.spool() as spool:
         async with service.receiving():
             upload = await _received(request, spool, options)
-        asked = {"async": in_background, **upload.model_dump()}
-        keyed = Keyed(_caller(request), key, digest_of("upload", name, asked, spool.digest)) if key else None
+        asked = digest_of("upload", name, {"async": in_background, **upload.model_dump()}, spool.digest)
+        keyed = Keyed(_caller(request), key, asked, await _generation(service, name)) if key else None
         return await while_connected(
             request, _added(service, name, upload, spool, keyed=keyed, in_background=in_background)
         )
@@ -186,6 +186,11 @@ async def _received(request: BoundedRequest, spool: Spool, how: dict[str, Any]) 
 
     await request.arrive(take, limit, IN_MEMORY)
     return Options.of_part(PurePath(part.finish()), part.media, **how)
+
+
+async def _generation(service: Service, name: str) -> str:
+    corpus, _ = await service.library.read(lambda corpora: corpora.corpus(name), of=name)
+    return corpus.generation
 
 
 def _caller(request: Request) -> str:

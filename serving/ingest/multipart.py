@@ -9,7 +9,7 @@ from serving.errors import Invalid, Malformed
 
 
 class FilePart:
-    """Takes a body piece by piece and gives back what of it belongs to its one file; other fields are passed over.
+    """Takes a body piece by piece and gives back what of it belongs to its one file, which stands there alone.
 
     Raises:
         Malformed: the content type has no boundary.
@@ -22,7 +22,7 @@ class FilePart:
         self.media = ""
         """The content type of the file, if it has one."""
         self._name: str | None = None
-        self._inside = self._whole = False
+        self._whole = False
         self._headers: dict[bytes, bytes] = {}
         self._header, self._value = b"", b""
         self._found = bytearray()
@@ -47,7 +47,7 @@ class FilePart:
 
         Raises:
             Malformed: it is no such body.
-            Invalid: it has two files.
+            Invalid: it has two files, or a field beside it.
         """
         self._found.clear()
         try:
@@ -82,10 +82,11 @@ class FilePart:
         self._header = self._value = b""
 
     def _known(self) -> None:
-        name = parse_options_header(self._headers.get(b"content-disposition", b""))[1].get(b"filename")
-        self._inside = name is not None
+        said = parse_options_header(self._headers.get(b"content-disposition", b""))[1]
+        name = said.get(b"filename")
         if name is None:
-            return
+            field = said.get(b"name", b"").decode(errors="replace")
+            raise Invalid("nothing of a form is read but its file; options stand in the query", field=field)
         if self._name is not None:
             raise Invalid("one upload is one file; send the others by themselves", field=name.decode(errors="replace"))
         self._name = name.decode(errors="replace")
@@ -93,8 +94,7 @@ class FilePart:
         self.media = media.decode("latin-1")
 
     def _data(self, data: bytes, start: int, end: int) -> None:
-        if self._inside:
-            self._found += data[start:end]
+        self._found += data[start:end]
 
     def _end(self) -> None:
         self._whole = True

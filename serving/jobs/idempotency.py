@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from typing import NamedTuple
 
 from serving.errors import Conflict, Invalid
-from serving.jobs.ledger import Ledger
+from serving.jobs.ledger import UNKNOWN, Ledger
 
 HEADER = "Idempotency-Key"
 KEPT_SECONDS = 24 * 3600
@@ -36,11 +36,13 @@ class Keyed(NamedTuple):
     key: str
     request: str
     """Digest of all that it asks for."""
+    generation: str = ""
+    """Of the corpus that it changes: in one that was restored or made anew what it did is gone."""
 
     @property
     def space(self) -> uuid.UUID:
         """Of ids that are the same if it is done twice after all: the server may die before it notes the answer."""
-        return uuid.uuid5(_SPACE, json.dumps(self))
+        return uuid.uuid5(_SPACE, json.dumps([self.caller, self.key, self.request]))
 
 
 def check_key(key: str) -> str:
@@ -63,7 +65,7 @@ class Requests:
 
     @asynccontextmanager
     async def once(self, keyed: Keyed | None) -> AsyncIterator[Answer | None]:
-        """Around the work of a request: its answer, if it was answered before.
+        """Around the work of a request: its answer, if it was answered before, and what that says still holds.
 
         Raises:
             Conflict: the first one with this key is under way.
@@ -93,21 +95,25 @@ class Requests:
     def _find(self, keyed: Keyed) -> Answer | None:
         with self._ledger.transaction() as connection:
             row = connection.execute(
-                "SELECT request, status, headers, body FROM answers WHERE caller = ? AND key = ? AND created > ?",
+                "SELECT request, status, headers, body, generation, (SELECT state FROM jobs WHERE id = job) AS state "
+                "FROM answers WHERE caller = ? AND key = ? AND created > ?",
                 (keyed.caller, keyed.key, time.time() - KEPT_SECONDS),
             ).fetchone()
         if row is None:
             return None
         if row["request"] != keyed.request:
             raise Invalid("another request came with this key before", field=HEADER)
+        if row["generation"] not in (keyed.generation, UNKNOWN) or row["state"] in ("failed", "cancelled"):
+            return None
         return Answer(row["status"], json.loads(row["headers"]), row["body"])
 
 
-def note(connection: sqlite3.Connection, keyed: Keyed, answer: Answer) -> None:
-    """Within a transaction; answers that are too old go."""
+def note(connection: sqlite3.Connection, keyed: Keyed, answer: Answer, job: str | None = None) -> None:
+    """Within a transaction; `job` is what was begun by it, if anything was. Answers that are too old go."""
     now = time.time()
     connection.execute("DELETE FROM answers WHERE created <= ?", (now - KEPT_SECONDS,))
     connection.execute(
-        "INSERT OR REPLACE INTO answers VALUES (?, ?, ?, ?, ?, ?, ?)",
-        (*keyed, answer.status, json.dumps(dict(answer.headers)), answer.body, now),
+        "INSERT OR REPLACE INTO answers (caller, key, request, generation, status, headers, body, created, job) "
+        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (*keyed, answer.status, json.dumps(dict(answer.headers)), answer.body, now, job),
     )

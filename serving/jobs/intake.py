@@ -78,7 +78,7 @@ class Intake:
             with self._ledger.transaction() as connection:
                 insert(connection, job)
                 if answered:
-                    note(connection, answered[0], answered[1](job))
+                    note(connection, answered[0], answered[1](job), job.id)
         except BaseException:  # nobody was told of it
             (self._spools / job.id).unlink(missing_ok=True)
             self._dropped(job)

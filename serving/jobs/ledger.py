@@ -17,8 +17,10 @@ from serving.ports import StoreError
 from serving.stores import files
 from serving.stores.failures import DamageError, is_damage, naming
 
-FORMAT = 1
-_SCHEMA = """
+FORMAT = 2
+UNKNOWN = "?"
+"""The generation of a corpus that was not noted with an answer: before format 2."""
+_SCHEMA = f"""
 CREATE TABLE jobs (
   number INTEGER PRIMARY KEY AUTOINCREMENT,
   id TEXT NOT NULL UNIQUE,
@@ -45,9 +47,15 @@ CREATE TABLE answers (
   headers TEXT NOT NULL,
   body BLOB NOT NULL,
   created REAL NOT NULL,
+  generation TEXT NOT NULL DEFAULT '{UNKNOWN}',
+  job TEXT,
   PRIMARY KEY (caller, key)
 ) WITHOUT ROWID;
 CREATE INDEX answers_created ON answers (created);
+"""
+_TO_2 = f"""
+ALTER TABLE answers ADD COLUMN generation TEXT NOT NULL DEFAULT '{UNKNOWN}';
+ALTER TABLE answers ADD COLUMN job TEXT;
 """
 _COLUMNS = (
     "id, kind, corpus, options, digest, state, done, total, position, errors, error_count, result, "
@@ -78,6 +86,8 @@ class Ledger:
             self._connection.execute("PRAGMA synchronous = FULL")
             (format,) = self._connection.execute("PRAGMA user_version").fetchone()
             (wrong,) = self._connection.execute("PRAGMA quick_check(1)").fetchone()
+            if format == 1 and wrong == "ok":
+                self._connection.executescript(f"BEGIN IMMEDIATE;{_TO_2}PRAGMA user_version = {FORMAT};COMMIT;")
         except (sqlite3.Error, OSError) as error:
             advice = "; move it away to start without the jobs it knows" if is_damage(error) else ""
             raise StoreError(f"{path}: {error}{advice}") from None

@@ -234,6 +234,23 @@ def test_a_key_of_a_job(client: TestClient) -> None:
     assert stored(client) == 300
 
 
+def test_a_key_says_nothing_of_a_corpus_that_was_made_anew(client: TestClient) -> None:
+    """ "Delete, create, load again" by the same script: a 200 for what is not there would lose all of it."""
+    headers = {**NDJSON, "Idempotency-Key": "load"}
+    for _ in range(2):
+        assert client.post(DOCUMENTS, content=lines(2), headers=headers).status_code == 200
+        assert stored(client) == 2
+        assert client.delete("/corpora/c").status_code == 204
+        client.put("/corpora/c").raise_for_status()
+
+
+def test_a_key_of_a_job_that_failed_is_free(client: TestClient) -> None:
+    sent = {"content": lines(300) + b'{"txt": "a"}\n', "headers": {**NDJSON, "Idempotency-Key": "failing"}}
+    failed = client.post(DOCUMENTS, **sent).headers["location"]
+    assert ended(client, failed)["state"] == "failed"
+    assert client.post(DOCUMENTS, **sent).headers["location"] != failed
+
+
 def test_a_key_whose_request_failed_is_free(client: TestClient) -> None:
     headers = {**NDJSON, "Idempotency-Key": "failed"}
     assert client.post(DOCUMENTS, content=b"{oops\n", headers=headers).status_code == 400

@@ -45,7 +45,7 @@ def test_formats(client: TestClient, media: str, name: str, body: bytes, packed:
 @pytest.mark.parametrize("packed", [False, True])
 def test_files_as_browsers_send_them(client: TestClient, media: str, name: str, body: bytes, packed: bool) -> None:
     file = (f"{name}.gz", gzip.compress(body)) if packed else (name, body)
-    answer = client.post(DOCUMENTS, files={"file": (*file, "application/octet-stream")}, data={"note": "ignored"})
+    answer = client.post(DOCUMENTS, files={"file": (*file, "application/octet-stream")})
     assert (answer.status_code, answer.json()["count"]) == (200, 2), answer.text
     answer = client.post(DOCUMENTS, files={"file": ("blob", body, media.partition(";")[0])})
     assert answer.status_code == (415 if "+json" in media else 200), answer.text
@@ -151,12 +151,10 @@ def test_an_option_that_names_no_column(refuses: Refuses, option: str, sent: dic
             {"files": [("f", ("a.txt", b"a")), ("f", ("b.txt", b"b"))]},
         ),
         (
-            (400, "Validation", "there is no file"),
-            {
-                "content": b'--x\r\nContent-Disposition: form-data; name="a"\r\n\r\nb\r\n--x--\r\n',
-                "headers": of(FORM),
-            },
+            (422, "Validation", "text_column: nothing of a form is read but its file"),
+            {"data": {"text_column": "body"}, "files": {"file": ("a.csv", b"text,body\na,b\n")}},
         ),
+        ((400, "Validation", "there is no file"), {"content": b"--x--\r\n", "headers": of(FORM)}),
         (
             (400, "Validation", "it is cut short"),
             {

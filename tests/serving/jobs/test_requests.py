@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import sqlite3
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from serving.errors import Conflict, Invalid, Overloaded
-from serving.jobs import Answer, Jobs, Keyed
-from tests.serving.jobs.counting import KINDS, run
+from serving.jobs import Answer, Job, Jobs, Keyed, Running
+from tests.serving.jobs.counting import KINDS, ended, run
 
 FIRST, OTHER = Keyed("me", "k", "digest"), Keyed("me", "k", "another")
 ANSWER = Answer(200, {"x": "y"}, b"{}")
@@ -82,3 +84,74 @@ def test_a_job_and_the_answer_to_its_request_are_noted_together(tmp_path: Path) 
 def test_the_ids_of_a_key_are_its_own() -> None:
     assert FIRST.space == Keyed("me", "k", "digest").space
     assert len({FIRST.space, OTHER.space, FIRST._replace(caller="you").space}) == 3
+
+
+def test_a_corpus_that_was_made_anew_has_nothing_of_what_was_done_to_the_one_before(tmp_path: Path) -> None:
+    async def work() -> None:
+        jobs = Jobs(tmp_path, KINDS)
+        before, now = FIRST._replace(generation="before"), FIRST._replace(generation="now")
+        await jobs.requests.note(before, ANSWER)
+        async with jobs.requests.once(before) as answer:
+            assert answer == ANSWER
+        async with jobs.requests.once(now) as answer:
+            assert answer is None
+            await jobs.requests.note(now, ANSWER)
+        async with jobs.requests.once(now) as answer:
+            assert answer == ANSWER
+        assert before.space == now.space, "the same ids where it is done twice after all"
+        jobs.close()
+
+    run(work)
+
+
+def test_a_job_that_came_to_nothing_is_begun_again_by_its_key(tmp_path: Path) -> None:
+    """One that is under way, or succeeded, is not."""
+
+    async def work() -> None:
+        async def failing(_: Running) -> None:
+            raise Overloaded("not now")
+
+        jobs = Jobs(tmp_path, {**KINDS, "fail": failing})
+
+        async def asked(kind: str, key: str, **options: int) -> tuple[Job, Answer]:
+            keyed = FIRST._replace(key=key)
+            job = await jobs.submit(kind, key, options, answered=(keyed, lambda job: Answer(202, {}, job.id.encode())))
+            async with jobs.requests.once(keyed) as answer:
+                assert answer == Answer(202, {}, job.id.encode()), "queued"
+            return job, answer
+
+        async def kept(key: str) -> Answer | None:
+            async with jobs.requests.once(FIRST._replace(key=key)) as answer:
+                return answer
+
+        good, answer = await asked("count", "good")
+        bad, _ = await asked("fail", "bad")
+        cancelled, _ = await asked("count", "cancelled", wait=3)
+        jobs.start()
+        assert (await ended(jobs, good.id)).state == "succeeded"
+        assert (await ended(jobs, bad.id)).state == "failed"
+        assert (await jobs.cancel(cancelled.id)).state == "cancelled"
+        assert [await kept(key) for key in ("good", "bad", "cancelled")] == [answer, None, None]
+        await jobs.stop()
+        jobs.close()
+
+    run(work)
+
+
+def test_a_ledger_of_the_first_format_keeps_its_answers(tmp_path: Path) -> None:
+    async def work() -> None:
+        jobs = Jobs(tmp_path, KINDS)
+        await jobs.requests.note(FIRST, ANSWER)
+        jobs.close()
+        with closing(sqlite3.connect(tmp_path / "ledger.sqlite", isolation_level=None)) as connection:
+            connection.executescript(
+                "ALTER TABLE answers DROP COLUMN generation; ALTER TABLE answers DROP COLUMN job; "
+                "PRAGMA user_version = 1;"
+            )
+        for _ in range(2):
+            jobs = Jobs(tmp_path, KINDS)
+            async with jobs.requests.once(FIRST._replace(generation="whichever it is")) as answer:
+                assert answer == ANSWER
+            jobs.close()
+
+    run(work)
