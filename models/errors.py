@@ -11,6 +11,16 @@ class Failed(RuntimeError):
     """Nothing that was given is to blame, as far as can be told: the message is one line, the exit code 1."""
 
 
+def out_of_memory(error: Exception) -> bool:
+    """Whether there was too little of it: torch says so by a `RuntimeError`, on a GPU of a class of its own."""
+    words = ("can't allocate memory", "not enough memory")
+    return (
+        isinstance(error, MemoryError)
+        or type(error).__name__ == "OutOfMemoryError"
+        or any(word in str(error) for word in words)
+    )
+
+
 def first_line(error: Exception) -> str:
     """Of what it says, where the rest is a list: of tensors, of frames. Its class where it says nothing."""
     return next(iter(str(error).strip().splitlines()), type(error).__name__)

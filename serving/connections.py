@@ -1,4 +1,5 @@
-"""A connection that waits only so long for the head of a request, and reads only so much of it.
+"""A connection that waits only so long for the head of a request, reads only so much of it, and waits only so long for
+its answer to be read.
 
 uvicorn bounds neither: its one timer ends an idle connection between two requests, and the first byte stops it.
 """
@@ -12,10 +13,13 @@ import httptools
 import orjson
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
+from serving.api.request_body import MIN_BYTES_PER_SECOND
 from serving.api.request_id import HEADER as REQUEST_ID
 from serving.api.request_id import new_id
 
 HEAD_SECONDS = 10.0
+UNREAD_SECONDS = 60.0
+"""In which who is being answered reads something of it, `MIN_BYTES_PER_SECOND` at the least."""
 HEAD_BYTES = 65_536
 """Of a head, and of what comes between two pieces of a body: sizes of chunks, trailers."""
 _TOO_LARGE = f"the head of a request, or what follows its body, may have {HEAD_BYTES} bytes"
@@ -54,6 +58,7 @@ class Connection(HttpToolsProtocol):
         super().__init__(*arguments, **options)
         self.parser = _Parser(self)
         self._clock: asyncio.TimerHandle | None = None
+        self._unread: asyncio.TimerHandle | None = None
         self._in_head = False
         self._bodiless = 0
 
@@ -122,9 +127,26 @@ class Connection(HttpToolsProtocol):
         if self.cycle.more_body and not self._clock and not self.transport.is_closing():
             self._start()
 
+    def pause_writing(self) -> None:
+        """See asyncio: the answer comes faster than it is read, if it is."""
+        super().pause_writing()
+        self._watch()
+
+    def resume_writing(self) -> None:
+        """See asyncio: next to all of it was read."""
+        super().resume_writing()
+        self._unwatch()
+
+    def timeout_keep_alive_handler(self) -> None:
+        """See uvicorn; what is still unread of the last answer would keep the socket for ever."""
+        super().timeout_keep_alive_handler()
+        if self.transport.get_write_buffer_size():
+            self.transport.abort()
+
     def connection_lost(self, exc: Exception | None) -> None:
         """See asyncio."""
         self._stop()
+        self._unwatch()
         super().connection_lost(exc)
 
     @property
@@ -133,6 +155,22 @@ class Connection(HttpToolsProtocol):
 
     def _head_size(self) -> int:
         return len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
+
+    def _watch(self) -> None:
+        left = self.transport.get_write_buffer_size()
+        self._unread = self.loop.call_later(UNREAD_SECONDS, self._still_unread, left)
+
+    def _unwatch(self) -> None:
+        if self._unread:
+            self._unread.cancel()
+            self._unread = None
+
+    def _still_unread(self, before: int) -> None:
+        read = before - self.transport.get_write_buffer_size()
+        if read < MIN_BYTES_PER_SECOND * UNREAD_SECONDS:
+            self.transport.abort()
+        else:
+            self._watch()
 
     def _start(self) -> None:
         self._clock = self.loop.call_later(HEAD_SECONDS, self._time_is_up)

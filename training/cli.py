@@ -10,7 +10,7 @@ from importlib import import_module
 from models import reader
 from models.command_line import Parser
 from models.disk import verdict
-from models.errors import Failed, Refused
+from models.errors import Failed, Refused, first_line, out_of_memory
 from models.quiet import quieten
 from training.interrupt import InterruptedRun
 
@@ -53,6 +53,10 @@ def _carried_out(options: argparse.Namespace) -> int:
         return _fail(error, 1)
     except OSError as error:
         return reader.GONE if reader.has_gone(error) else _fail(*verdict(error))
+    except (MemoryError, RuntimeError) as error:
+        if not out_of_memory(error):
+            raise
+        return _fail(f"{first_line(error)}; a smaller batch_size takes less, or the same one in parts (chunk_size)", 1)
 
 
 def parsed(arguments: Sequence[str]) -> argparse.Namespace:

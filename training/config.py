@@ -39,6 +39,18 @@ class ConfigError(Refused):
     """A run that can't be, in one line that names the option."""
 
 
+def apart(put: Mapping[str, Any], given: Mapping[str, Any], spelt: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """`put`, which `--set` sets, beside what options have `given`; `spelt`: those that are called otherwise.
+
+    Raises:
+        ConfigError: both set the same. A run's folder goes by `--out`, unless it is set.
+    """
+    if twice := sorted(put.keys() & given.keys() - {"run"}):
+        option = (spelt or {}).get(twice[0], "--" + twice[0].replace("_", "-"))
+        raise ConfigError(f"--set {twice[0]}: {option} is given, too, and sets the same")
+    return dict(put)
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunConfig:
     """Everything that decides what a run computes; `from_json(to_json())` is the same run."""

@@ -27,6 +27,18 @@ def only_out_of_range(values: Mapping[str, float], scaler: GradScaler) -> bool:
     return scaler.is_enabled() and math.isfinite(values["loss"]) and scaler.get_scale() >= 1
 
 
+def check_weights(state: State) -> None:
+    """Before they are judged, and kept.
+
+    Raises:
+        DivergedError: one is NaN or infinite: the update of finite gradients can make it so.
+    """
+    if not all(bool(weights.isfinite().all()) for weights in state.encoder.parameters()):
+        raise DivergedError(
+            f"step {state.step}: its update leaves weights that are no numbers; begin again with a lower learning_rate"
+        )
+
+
 def listed(values: Mapping[str, float]) -> str:
     """The terms in one line."""
     return ", ".join(f"{name} {value}" for name, value in values.items())

@@ -1,4 +1,4 @@
-"""Ctrl-C during a run: finish the step, then stop."""
+"""Ctrl-C, and a request to end, during a run: finish the step, then stop."""
 
 from __future__ import annotations
 
@@ -27,3 +27,20 @@ def interruptible() -> Iterator[Callable[[], bool]]:
         yield lambda: pressed
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def terminable() -> Iterator[None]:
+    """A request to end (SIGTERM) is what Ctrl-C is at that moment, of a run the end of its step; and a
+    `KeyboardInterrupt` where Ctrl-C is ignored, as by nohup."""
+
+    def as_ctrl_c(_signal: int, _frame: FrameType | None) -> None:
+        if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+            raise KeyboardInterrupt
+        signal.raise_signal(signal.SIGINT)
+
+    before = signal.signal(signal.SIGTERM, as_ctrl_c)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

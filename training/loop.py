@@ -20,7 +20,7 @@ from training.interrupt import InterruptedRun
 from training.machine.devices import Devices
 from training.objectives.base import Reports
 from training.progress import Progress
-from training.record import Write
+from training.record import Write, fsync_metrics
 from training.speed import Meter
 from training.step import Step, learning_rate
 from training.unread import Taken, Unread
@@ -59,6 +59,7 @@ def train(
 
     Raises:
         DivergedError: a loss or gradient is NaN or infinite; that step is kept for replay, with the weights before it.
+            Or what the step before an evaluation made of the weights is; the last checkpoint is from before.
         InterruptedRun: `stop` said so; the checkpoint is from that step.
     """
     config, devices, total = setting.config, setting.devices, setting.total_steps
@@ -82,9 +83,12 @@ def train(
                 continue
             _read(unread, state, setting, record, progress)
             if due:
+                diverged.check_weights(state)
                 _evaluate(state, setting, record, progress)
             interrupted = state.step < total and any(devices.each(stop()))
             if due or interrupted:
+                if devices.first:  # those before the checkpoint are not written again by a run that goes on from it
+                    fsync_metrics(setting.folder)
                 checkpoint.save(state, setting.folder, devices, corpus=setting.corpus.census.digest)
             if interrupted:
                 raise InterruptedRun(f"stopped after step {state.step} of {total}")

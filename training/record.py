@@ -9,7 +9,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from models.disk import naming, replacing, write_whole
+from models.disk import fsync, naming, replacing, write_whole
 from models.errors import Refused
 from training.config import RunConfig
 
@@ -129,6 +129,8 @@ def parsed(file: Path, from_json: Callable[[str], C]) -> C:
         raise RunError(f"{file}: {error.strerror}") from error
     except ValueError as error:  # ConfigError, or not UTF-8
         raise RunError(f"{file}: {error}") from error
+    except RecursionError as error:
+        raise RunError(f"{file}: nested too deep") from error
 
 
 def evaluations(folder: Path) -> list[dict[str, Any]]:
@@ -141,6 +143,17 @@ def evaluations(folder: Path) -> list[dict[str, Any]]:
         for line in lines
         if line["kind"] == "evaluation"
     ]
+
+
+def fsync_metrics(folder: Path) -> None:
+    """On disk on return: a checkpoint that outlives them would leave a gap in what is written on from it.
+
+    Raises:
+        RunError: the disk fails.
+    """
+    metrics = folder / METRICS
+    with naming(metrics):
+        fsync(metrics)
 
 
 def _keep_until(metrics: Path, step: int) -> None:

@@ -9,7 +9,10 @@ from pathlib import Path
 from training.corpus.corpus import Corpus, CorpusError
 from training.evaluation import geometry, self_retrieval, sts
 from training.evaluation.pairs import STSB_DEV
-from training.evaluation.vectors import Encode, remembered, unit_vectors
+from training.evaluation.vectors import ConstantError, Encode, remembered, unit_vectors
+
+COLLAPSED = 0.0
+"""What chance has, for an encoder that tells no two texts apart; as in self-retrieval."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +37,10 @@ def by_stsb_dev(data: Path) -> Selection:
 
     def scores(encode: Encode) -> dict[str, float]:
         encode = remembered(encode)
-        spearman = sts.evaluate(encode, {"STSB-dev": subsets})["STSB-dev"].spearman.all
+        try:
+            spearman = sts.evaluate(encode, {"STSB-dev": subsets})["STSB-dev"].spearman.all
+        except ConstantError:  # all vectors are one: it may recover, and others are better until it does
+            spearman = COLLAPSED
         return {sts.STSB_DEV_METRIC: spearman, **geometry.of_pairs(encode, pairs)}
 
     return Selection(sts.STSB_DEV_METRIC, scores)

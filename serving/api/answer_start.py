@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from starlette.types import Message, Send
 
-PROBES = {"/health", "/livez", "/readyz", "/ping", "/metrics"}
+PROBES = {"/health", "/healthz", "/livez", "/readyz", "/ping", "/metrics"}
 """Asked every few seconds by machines: neither traced nor, while all is well, logged."""
 
 

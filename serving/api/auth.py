@@ -14,7 +14,7 @@ from serving.keys.keys import Key
 from serving.keys.keys import Scope as KeyScope
 
 SAFE = ("GET", "HEAD")
-PUBLIC = {"/", "/health", "/livez", "/readyz", "/ping", "/metrics", "/docs", "/openapi.json"}
+PUBLIC = {"/", "/health", "/healthz", "/livez", "/readyz", "/ping", "/metrics", "/docs", "/openapi.json"}
 """What text-embeddings-inference answers without a key, and the page; to look only."""
 PUBLIC_FOLDERS = ("/web/", "/static-offline-docs/")
 _SEARCH = re.compile(r"/corpora/[^/]+/search")

@@ -66,6 +66,7 @@ async def info(
 
 
 @router.get("/health", summary="Ready to work?", response_model=StateAnswer)
+@router.get("/healthz", summary="Ready to work?", response_model=StateAnswer)
 @router.get("/readyz", summary="Ready to work?", response_model=StateAnswer)
 @router.get("/ping", summary="Ready to work?", response_model=StateAnswer)
 async def ready(service: ServiceDep) -> Response:

@@ -11,7 +11,7 @@ import sys
 import tarfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, BinaryIO, cast
@@ -194,6 +194,9 @@ class Snapshots:
         """Remove what a kill left half-way."""
         for left in [*self._folder.glob("*/.*.sqlite*"), *self._folder.glob(f"*/*{SUFFIX}.part")]:
             left.unlink(missing_ok=True)
+        for folder in self._folder.glob("*/"):
+            with suppress(OSError):  # it holds some
+                folder.rmdir()
 
 
 class _Counted:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import sys
 from collections.abc import Iterator
+from itertools import chain
 from typing import BinaryIO
 
 from serving.errors import Empty, Malformed, ServiceError, TooLarge
@@ -73,12 +74,16 @@ def csv_rows(
     if first is None:
         raise Empty("must begin with a header that names the columns", field="line 1")
     delimiter = max(DELIMITERS, key=_outside_quotes(first).count)
+    reader = csv.reader(chain([first], feed), delimiter=delimiter, strict=True)
     try:
-        header = next(csv.reader([first], delimiter=delimiter, strict=True))
+        header = next(reader)
     except csv.Error as error:
         raise Malformed(f"not a header of CSV: {_said(error)}", field="line 1") from None
+    except TooLarge as error:
+        raise TooLarge(error.message, field="line 1") from None
+    if feed.bad:
+        raise type(feed.bad)(feed.bad.message, field="line 1")
     columns = Columns.of(header, text_column, id_column)
-    reader = csv.reader(feed, delimiter=delimiter, strict=True)
     while True:
         feed.next_row()
         try:
@@ -86,7 +91,8 @@ def csv_rows(
         except StopIteration:
             return
         except csv.Error as error:
-            yield Row(f"line {feed.begins}", feed.bad or Malformed(f"not CSV: {_said(error)}"))
+            with_it = f"; what stands up to line {feed.number} was read with it" if feed.number > feed.begins else ""
+            yield Row(f"line {feed.begins}", feed.bad or Malformed(f"not CSV: {_said(error)}{with_it}"))
         except TooLarge as error:
             raise TooLarge(error.message, field=f"line {feed.begins}") from None
         else:

@@ -16,8 +16,11 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 Connect = Callable[[], Awaitable[Streams]]
 Work = Callable[[Server, Connect], Awaitable[None]]
 OnSockets = Callable[..., None]
-GET = b"GET /livez HTTP/1.1\r\nhost: a\r\n\r\n"
-CHUNKED = b"POST /embed HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n"
+GET = b"GET /livez HTTP/1.1\r\nhost: localhost\r\n\r\n"
+CHUNKED = (
+    b"POST /embed HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+    b"transfer-encoding: chunked\r\n\r\n"
+)
 
 
 @asynccontextmanager
@@ -35,7 +38,7 @@ async def listening(service: Service) -> AsyncIterator[tuple[Server, Callable[[]
 
 
 def post(length: int, path: str = "/embed") -> bytes:
-    headers = f"host: a\r\ncontent-type: application/json\r\ncontent-length: {length}"
+    headers = f"host: localhost\r\ncontent-type: application/json\r\ncontent-length: {length}"
     return f"POST {path} HTTP/1.1\r\n{headers}\r\n\r\n".encode()
 
 

@@ -62,7 +62,9 @@ def guarded(_guarded: TestClient) -> Iterator[TestClient]:
         _guarded.delete(f"/corpora/{corpus['name']}", headers=BEARER)
 
 
-@pytest.mark.parametrize("path", ["/", "/health", "/livez", "/readyz", "/ping", "/metrics", "/docs", "/openapi.json"])
+@pytest.mark.parametrize(
+    "path", ["/", "/health", "/healthz", "/livez", "/readyz", "/ping", "/metrics", "/docs", "/openapi.json"]
+)
 def test_public(guarded: TestClient, path: str) -> None:
     assert guarded.get(path).status_code == 200
     assert guarded.head(path).status_code == 200
@@ -77,7 +79,7 @@ def test_the_documentation_page_works_without_a_key_and_asks_for_one(guarded: Te
 
 def test_every_other_route_needs_a_key(guarded: TestClient) -> None:
     """By the description of the app itself, so that a route to come is not forgotten."""
-    public = {"/health", "/livez", "/readyz", "/ping", "/metrics"}
+    public = {"/health", "/healthz", "/livez", "/readyz", "/ping", "/metrics"}
     for path, methods in guarded.get("/openapi.json").json()["paths"].items():
         for method in methods:
             if path not in public:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+from types import SimpleNamespace
 
 import pytest
 
-from serving.connections import HEAD_BYTES
+from serving.connections import HEAD_BYTES, Connection
 from serving.server import Server
 from tests.conftest import PATIENCE
 from tests.serving.sockets import CHUNKED, GET, Connect, OnSockets, answer, post, trickle
@@ -70,7 +71,7 @@ def test_a_head_without_end_is_cut(on_sockets: OnSockets) -> None:
 
 
 def test_a_whole_head_that_is_too_large_is_refused_in_whatever_pieces_it_comes(on_sockets: OnSockets) -> None:
-    head = b"GET /livez HTTP/1.1\r\nhost: a\r\n" + b"x: " + b"y" * HEAD_BYTES + b"\r\n\r\n"
+    head = b"GET /livez HTTP/1.1\r\nhost: localhost\r\n" + b"x: " + b"y" * HEAD_BYTES + b"\r\n\r\n"
 
     async def work(server: Server, connect: Connect) -> None:
         for piece in (1000, len(head)):
@@ -146,7 +147,7 @@ def test_a_wish_for_another_protocol_changes_nothing(on_sockets: OnSockets, size
     """Java's own client has one in every request, and what was its body must never be read as a request."""
     body = json.dumps({"inputs": ["a text"]}).encode()
     chunked = b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body)
-    smuggled = b"GET /livez HTTP/1.1\r\nhost: a\r\n\r\n"
+    smuggled = b"GET /livez HTTP/1.1\r\nhost: localhost\r\n\r\n"
     sent = [
         (post(len(body))[:-2] + H2C + b"\r\n" + body, 200),
         (CHUNKED[:-2] + H2C + b"\r\n" + chunked, 200),
@@ -174,9 +175,42 @@ def test_a_wish_for_another_protocol_changes_nothing(on_sockets: OnSockets, size
 def test_it_is_no_proxy(on_sockets: OnSockets, target: bytes) -> None:
     async def work(server: Server, connect: Connect) -> None:
         reader, writer = await connect()
-        writer.write(b"CONNECT %s HTTP/1.1\r\nhost: a\r\n\r\n" % target)
+        writer.write(b"CONNECT %s HTTP/1.1\r\nhost: localhost\r\n\r\n" % target)
         assert (await answer(reader))[0] == 400
         assert await reader.read() == b""
         writer.close()
 
     on_sockets(work)
+
+
+MANY = 200 * b"GET /openapi.json HTTP/1.1\r\nhost: localhost\r\n\r\n"
+"""More in answers than the system's own buffers hold."""
+
+
+def test_answers_that_nobody_reads_end_the_connection(on_sockets: OnSockets, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("serving.connections.UNREAD_SECONDS", 0.2)
+
+    async def work(server: Server, connect: Connect) -> None:
+        _, writer = await connect()
+        writer.write(MANY)
+        await asyncio.sleep(0.1)
+        assert server.server_state.connections
+        while server.server_state.connections:
+            await asyncio.sleep(0.005)
+        writer.close()
+
+    on_sockets(work)
+
+
+def test_answers_that_are_read_slowly_are_read_to_their_end() -> None:
+    """By what was read of them since they were looked at last."""
+    left, looks, aborted = 1_000_000, [], []
+    connection = Connection.__new__(Connection)
+    connection.transport = SimpleNamespace(get_write_buffer_size=lambda: left, abort=lambda: aborted.append(left))  # type: ignore[assignment]
+    connection.loop = SimpleNamespace(call_later=lambda _, look, before: looks.append((look, before)))  # type: ignore[assignment]
+    connection._watch()
+    for left in (940_000, 880_000, 820_001):
+        look, before = looks.pop()
+        look(before)
+        assert bool(looks) is (left != 820_001)
+    assert aborted == [820_001]

@@ -27,6 +27,7 @@ ROUTES = {
     "/info": {"get"},
     "/health": {"get"},
     "/livez": {"get"},
+    "/healthz": {"get"},
     "/readyz": {"get"},
     "/ping": {"get"},
     "/metrics": {"get"},

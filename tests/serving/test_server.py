@@ -14,7 +14,10 @@ from serving.server import Server
 from serving.service import Service
 from tests.serving.sockets import listening
 
-HALF = b'POST /embed HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ncontent-length: 100\r\n\r\n{"inputs": '
+HALF = (
+    b"POST /embed HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+    b'content-length: 100\r\n\r\n{"inputs": '
+)
 
 
 async def status(reader: asyncio.StreamReader) -> bytes:
@@ -26,7 +29,7 @@ def test_answers_are_sent_at_once(make_service: Callable[..., Service]) -> None:
     async def main() -> None:
         async with listening(make_service(port=0)) as (server, connect):
             reader, writer = await connect()
-            writer.write(b"GET /livez HTTP/1.1\r\nhost: a\r\n\r\n")
+            writer.write(b"GET /livez HTTP/1.1\r\nhost: localhost\r\n\r\n")
             assert await status(reader) == b"200"
             (connection,) = server.server_state.connections
             accepted = connection.transport.get_extra_info("socket")

@@ -45,7 +45,7 @@ def test_while_loading_it_lives_but_does_no_work(make_service: MakeService) -> N
     with TestClient(create_app(make_service(model(load)))) as client:
         assert client.get("/livez").status_code == 200
         assert client.get("/v1/models").status_code == client.get("/info").status_code == 200
-        for path in ("/health", "/readyz", "/ping"):
+        for path in ("/health", "/healthz", "/readyz", "/ping"):
             answer = client.get(path)
             assert (answer.status_code, answer.json()["error_type"]) == (503, "Unhealthy")
             assert answer.headers["retry-after"]

@@ -245,7 +245,10 @@ def test_a_key_says_nothing_of_a_corpus_that_was_made_anew(client: TestClient) -
 
 
 def test_a_key_of_a_job_that_failed_is_free(client: TestClient) -> None:
-    sent = {"content": lines(300) + b'{"txt": "a"}\n', "headers": {**NDJSON, "Idempotency-Key": "failing"}}
+    sent: dict[str, Any] = {
+        "content": lines(300) + b'{"txt": "a"}\n',
+        "headers": {**NDJSON, "Idempotency-Key": "failing"},
+    }
     failed = client.post(DOCUMENTS, **sent).headers["location"]
     assert ended(client, failed)["state"] == "failed"
     assert client.post(DOCUMENTS, **sent).headers["location"] != failed

@@ -3,11 +3,13 @@ from __future__ import annotations
 import errno
 import json
 import logging
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from safetensors.torch import load_file
 
 from models import bundle
@@ -19,6 +21,7 @@ from training.evaluation import suite
 from training.evaluation.pairs import STS_TASKS
 from training.interrupt import InterruptedRun
 from training.speed import FIGURES
+from training.step import Step
 
 Capture = pytest.CaptureFixture[str]
 
@@ -99,6 +102,14 @@ def test_train_leaves_a_bundle_and_a_run(tiny_backbone: Path, corpus_file: Path,
         (["postprocess", "dcl", "x", "--out", "o", "--set", "learning_rate=1e40"], "learning_rate: 1e+40 is above"),
         (["postprocess", "flow", "x", "--out", "o", "--set", "learning_rate=1e308"], "learning_rate: 1e+308 is above"),
         (["train", "simcse", "--corpus", "nowhere.txt"], "nowhere.txt: No such file or directory"),
+        (["train", "simcse", "--seed", "1", "--set", "seed=2"], "--set seed: --seed is given, too, and sets the same"),
+        (["train", "simcse", "--max-steps", "1", "--set", "max_steps=2"], "--set max_steps: --max-steps is given, too"),
+        (["pretrain", "--corpus", "a.txt", "--set", "corpus=b.txt"], "--set corpus: --corpus is given, too"),
+        (["train", "imsimcse", "--set", "samples=100000000"], "samples 100000000 is more than 1000"),
+        (["train", "imsimcse", "--set", "artificial_rows=1000000000000"], "is more than 100000"),
+        (["evaluate", "minilm", "--data", "x", "--beside", "a.json"], "--beside: others stand beside this one in the"),
+        (["study", "report", "nowhere.toml", "--out", "there"], "nowhere.toml: No such file or directory"),
+        (["study", "status", ".", "--out", "there"], "--out: . is the folder of a study already"),
         (["train", "simcse", "--resume"], "runs/simcse holds no run"),
         (["study", "nowhere.toml", "--jobs", "2"], "nowhere.toml: No such file or directory"),
         (["study", "fly"], "invalid choice: 'fly'"),
@@ -169,6 +180,9 @@ def test_evaluation_data_without_the_benchmark(corpus_file: Path, tiny_backbone:
         (InterruptedRun("stopped after step 3 of 9"), 130, "stopped after step 3 of 9; the same command with --resume"),
         (DivergedError("step 4: loss nan"), 1, "step 4: loss nan"),
         (KeyboardInterrupt(), 130, "interrupted"),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: 4 TB\n#0"), 1, "4 TB; a smaller batch_size takes"),
+        (torch.OutOfMemoryError("CUDA out of memory."), 1, "CUDA out of memory.; a smaller batch_size takes less"),
+        (MemoryError(), 1, "MemoryError; a smaller batch_size takes less"),
     ],
 )
 def test_how_a_run_ends_early(
@@ -181,6 +195,37 @@ def test_how_a_run_ends_early(
     assert call("train", "simcse") == code
     err = capsys.readouterr().err
     assert message in err and err.count("\n") == 1
+
+
+@pytest.mark.usefixtures("listening_to_ctrl_c")
+def test_ctrl_c_in_the_last_step_comes_too_late(
+    tiny_backbone: Path, corpus_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = Step.__call__
+
+    def pressed(self: Step, *rest: Any) -> Any:
+        if self._state.step == 2:
+            signal.raise_signal(signal.SIGINT)
+        return step(self, *rest)
+
+    monkeypatch.setattr(Step, "__call__", pressed)
+    assert call(*small(tiny_backbone, corpus_file)) == 0
+    assert bundle.load(Path("artifacts/simcse"))
+
+
+def test_an_error_that_nobody_expected_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fit(*_: object, **__: object) -> None:
+        raise RuntimeError("shapes do not fit")
+
+    monkeypatch.setattr(run, "fit", fit)
+    with pytest.raises(RuntimeError, match="shapes do not fit"):
+        call("train", "simcse")
+
+
+def test_a_config_that_is_nested_too_deep(tmp_path: Path, capsys: Capture) -> None:
+    (tmp_path / "config.json").write_text("[" * 200_000)
+    assert call("train", "--config", str(tmp_path / "config.json")) == 2
+    assert "config.json: nested too deep" in capsys.readouterr().err
 
 
 def resolved(*arguments: str) -> RunConfig:

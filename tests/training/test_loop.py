@@ -5,19 +5,22 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from tensorboard.backend.event_processing.event_accumulator import (  # type: ignore[import-untyped]
     EventAccumulator,
 )
 
 from tests.training.conftest import Ended
-from training import run
+from training import checkpoint, run
 from training.config import RunConfig
 from training.corpus.corpus import CorpusError, open_corpus
 from training.diverged import DivergedError
+from training.evaluation import self_retrieval
 from training.evaluation.pairs import DataError
 from training.objectives import OBJECTIVES
 from training.objectives.base import Needs, Preset, Recipe
@@ -78,6 +81,30 @@ def test_what_is_logged(ended: Ended) -> None:
     assert all(1 < line["effective_rank"] <= min(2 * 12, 32) and -4 <= line["uniformity"] < 0 for line in evaluations)
     assert "228 sentences" in said and "0 duplicates and 0 blank lines dropped" in said
     assert "step 14/14: loss" in said and "sentences/s, 0:00:00 left" in said
+
+
+def test_the_time_of_an_evaluation_is_no_steps(
+    make_config: MakeConfig, fitted: Fit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 0.0
+    take, judge = Step.__call__, self_retrieval.mrr10
+
+    def taken(self: Step, *arguments: Any) -> Any:
+        nonlocal now
+        now += 1
+        return take(self, *arguments)
+
+    def judged(*arguments: Any) -> float:
+        nonlocal now
+        now += 100
+        return judge(*arguments)
+
+    monkeypatch.setattr(Step, "__call__", taken)
+    monkeypatch.setattr(self_retrieval, "mrr10", judged)
+    monkeypatch.setattr("training.unread.time", SimpleNamespace(perf_counter=lambda: now))
+    config = make_config(max_steps=4, eval_every=2)
+    fitted(config)
+    assert [line["sentences_per_s"] for line in metrics(config, "train")] == 4 * [16]
 
 
 @pytest.mark.slow
@@ -189,6 +216,44 @@ def test_a_loss_that_is_no_number_stops_the_run(
         fitted(config)
     assert (Path(config.run) / "checkpoint.safetensors").exists()
     assert len(metrics(config, "train")) == 3
+
+
+def test_weights_that_an_update_has_broken_are_neither_judged_nor_kept(
+    make_config: MakeConfig, fitted: Fit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The losses of that step were numbers."""
+    config = make_config(eval_every=2, max_steps=6)
+    take = Step.__call__
+
+    def broken(self: Step, *arguments: Any) -> Any:
+        values = take(self, *arguments)
+        if len(metrics(config, "train")) == 3:
+            with torch.no_grad():
+                next(self._state.encoder.parameters()).fill_(torch.inf)
+        return values
+
+    monkeypatch.setattr(Step, "__call__", broken)
+    with pytest.raises(DivergedError, match="step 4: its update leaves weights that are no numbers"):
+        fitted(config)
+    assert [each["step"] for each in metrics(config, "evaluation")] == [0, 2]
+    kept = load_file(Path(config.run) / "checkpoint.safetensors")
+    assert all(bool(tensor.isfinite().all()) for tensor in kept.values() if tensor.is_floating_point())
+
+
+def test_metrics_are_on_disk_before_the_checkpoint_that_follows_them(
+    make_config: MakeConfig, fitted: Fit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+    save = checkpoint.save
+
+    def saved(*arguments: Any, **named: Any) -> None:
+        told.append("checkpoint")
+        save(*arguments, **named)
+
+    monkeypatch.setattr("training.record.fsync", lambda file: told.append(file.name))
+    monkeypatch.setattr(checkpoint, "save", saved)
+    fitted(make_config(eval_every=2, max_steps=4))
+    assert told == 2 * ["metrics.jsonl", "checkpoint"]
 
 
 class Demanding(torch.nn.Module):

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -127,6 +128,16 @@ def test_after_an_interruption_the_same_command_goes_on(
     assert rebuilt(described()) == 0
     assert capsys.readouterr().err.count("kept from before") == 1
     assert len(ingredients()) == 2
+
+
+@pytest.mark.usefixtures("listening_to_ctrl_c")
+def test_a_request_to_end_is_heard(
+    described: Callable[..., Path], rebuilt: Call, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not where it falls: it would be the end of the process, and of all since the last checkpoint."""
+    monkeypatch.setattr(run, "fit", lambda *_, **__: signal.raise_signal(signal.SIGTERM))
+    assert rebuilt(described()) == 130
+    assert capsys.readouterr().err.endswith("interrupted; the same command goes on\n")
 
 
 @pytest.mark.parametrize(

@@ -50,6 +50,8 @@ def evaluate(options: argparse.Namespace) -> int:
     Raises:
         DataError: the data, an evaluation beside or a place to write to is not as it must be; nothing was judged.
     """
+    if options.beside and not options.html:
+        raise DataError("--beside: others stand beside this one in the report, so name that by --html")
     _check_writable(*filter(None, (options.json, options.html)))
     beside = [_evaluation(file) for file in options.beside]
     given = material(options.data, options.tasks)

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from training import record
-from training.config import ConfigError
+from training.config import ConfigError, apart
+from training.interrupt import terminable
 from training.pretraining.config import PretrainConfig
 from training.pretraining.run import fit
 from training.pretraining.start import like
@@ -31,7 +32,8 @@ def add(command: argparse.ArgumentParser) -> None:
 def pretrain(options: argparse.Namespace) -> int:
     """Trains and leaves the folder."""
     config = resolve(options)
-    fit(config, sys.stderr, resume=options.resume)
+    with terminable():
+        fit(config, sys.stderr, resume=options.resume)
     print(f"{config.out}: python -m training train simcse --backbone {shlex.quote(config.out)}")
     return 0
 
@@ -48,7 +50,7 @@ def resolve(options: argparse.Namespace) -> PretrainConfig:
         given["corpus"] = tuple(options.corpus)
     if options.out:
         given["run"] = str(Path("runs") / Path(options.out).resolve().name)
-    given |= PretrainConfig().parse(options.set)
+    given |= apart(PretrainConfig().parse(options.set), given)
     if not options.resume:
         backbone = given.get("backbone")
         return PretrainConfig().override(given if backbone is None else like(backbone) | given)

@@ -7,7 +7,7 @@ import shlex
 import sys
 from pathlib import Path
 
-from training.interrupt import InterruptedRun
+from training.interrupt import InterruptedRun, terminable
 from training.rebuild import Rebuild, rebuild
 
 
@@ -23,9 +23,10 @@ def remade(options: argparse.Namespace) -> int:
     """The exit code is 1 if a score is not the expected one, 130 after Ctrl-C or SIGTERM."""
     plan = Rebuild.read(options.file)
     try:
-        made = rebuild(plan, options.data, options.corpus, sys.stderr)
+        with terminable():
+            made = rebuild(plan, options.data, options.corpus, sys.stderr)
     except (InterruptedRun, KeyboardInterrupt) as stop:
-        print(f"{stop or 'interrupted'}; the same command goes on", file=sys.stderr)
+        print(f"{str(stop) or 'interrupted'}; the same command goes on", file=sys.stderr)
         return 130
     print(made.folder)
     scores = plan.compared(made)

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from models.disk import write_whole
+from training.config import apart
 from training.lock import locked
 from training.study.description import Study, settings
 from training.study.page import page
@@ -15,7 +16,6 @@ from training.study.results import RESULTS, collect, read
 from training.study.schedule import STOPPED, carry_out_all
 from training.study.summary import RESAMPLES, left_out, summaries
 from training.study.table import table
-from training.study.trial import StudyError
 
 OPTION = {"eval_data": "--data", "corpus": "--corpus"}
 """What sets a key besides `--set`."""
@@ -53,10 +53,7 @@ def run(options: argparse.Namespace) -> int:
     study = Study.read(options.file)
     named = {"eval_data": options.data, "corpus": options.corpus}
     given = {key: value for key, value in named.items() if value is not None}
-    put = settings(options.set)
-    if twice := sorted(put.keys() & given.keys()):
-        raise StudyError(f"--set {twice[0]}: {OPTION[twice[0]]} is given, too, and sets the same")
-    plan = Plan.of(study.override({**put, **given}))
+    plan = Plan.of(study.override({**apart(settings(options.set), given, OPTION), **given}))
     plan.check_files()
     folder = options.out or FOLDER / study.name
     with locked(folder):

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from training import record, run
-from training.config import ConfigError, RunConfig, check_folders, from_preset
+from training.config import ConfigError, RunConfig, apart, check_folders, from_preset
 from training.evaluation import sts
+from training.interrupt import terminable
 from training.objectives import OBJECTIVES
 from training.publish import publish, sts_scores
 
@@ -39,7 +40,8 @@ def add(command: argparse.ArgumentParser) -> None:
 def train(options: argparse.Namespace) -> int:
     """Trains, judges, publishes; of several processes, the first."""
     config = resolve(options)
-    outcome = run.fit(config, sys.stderr, resume=options.resume)
+    with terminable():
+        outcome = run.fit(config, sys.stderr, resume=options.resume)
     if not outcome.first:
         return 0
     scores = sts_scores(outcome.encoder, outcome.tasks, sys.stderr)
@@ -65,7 +67,7 @@ def resolve(options: argparse.Namespace) -> RunConfig:
         given["corpus"] = tuple(options.corpus)
     if options.out:
         given["run"] = str(Path("runs") / Path(options.out).resolve().name)
-    given |= base.parse(options.set)
+    given |= apart(base.parse(options.set), given)
     wanted = base.override(given)
     check_folders(wanted)
     if options.resume:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from training.evaluation.pairs import Subsets, texts
-from training.evaluation.vectors import Encode, EvaluationError, unit_vectors
+from training.evaluation.vectors import ConstantError, Encode, unit_vectors
 
 STSB_DEV_METRIC = "stsb_dev_spearman"
 
@@ -58,7 +58,8 @@ def evaluate(encode: Encode, tasks: Mapping[str, Subsets]) -> dict[str, TaskScor
     """The score of each task; every different text of all of them is encoded once.
 
     Raises:
-        EvaluationError: a vector is not finite, or all cosines of a subset are equal, so that it has no ranks.
+        EvaluationError: a vector is not finite.
+        ConstantError: all cosines of a subset are equal, so that it has no ranks.
     """
     return score(cosines(encode, tasks), tasks)
 
@@ -85,7 +86,7 @@ def score(cosines: Cosines, tasks: Mapping[str, Subsets]) -> dict[str, TaskScore
     """The score of each task from what `cosines` gave for it.
 
     Raises:
-        EvaluationError: all cosines of a subset are equal.
+        ConstantError: all cosines of a subset are equal.
     """
     return {
         task: aggregate(
@@ -103,7 +104,7 @@ def aggregate(
     """A task's score from the cosines and people's scores (n,) of each of its subsets.
 
     Raises:
-        EvaluationError: the cosines, or people's scores, of a subset are all equal.
+        ConstantError: the cosines, or people's scores, of a subset are all equal.
     """
     subsets = {name: _correlation(cosines[name], golds[name], where=f"{task} {name}") for name in cosines}
     together = _correlation(
@@ -143,7 +144,7 @@ def _cosines(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float
 def _correlation(cosines: NDArray[np.float64], golds: NDArray[np.float64], *, where: str) -> Correlation:
     for what, values in (("cosines", cosines), ("people's scores", golds)):
         if len(values) < 2 or np.ptp(values) == 0:
-            raise EvaluationError(f"{where}: all {what} are equal, so there is nothing to correlate")
+            raise ConstantError(f"{where}: all {what} are equal, so there is nothing to correlate")
     from scipy.stats import pearsonr, spearmanr  # which takes a second, and only what is judged needs it
 
     return Correlation(

@@ -17,6 +17,10 @@ class EvaluationError(Failed):
     """No score can be given; the message says why."""
 
 
+class ConstantError(EvaluationError):
+    """All is alike, so that nothing can be ranked by it."""
+
+
 def unit_vectors(encode: Encode, texts: Sequence[str]) -> NDArray[np.float64]:
     """Unit vectors (N, D) of `texts`; a vector of zeros stays one, and so has cosine 0 with any other.
 

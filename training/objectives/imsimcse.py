@@ -19,8 +19,10 @@ from training.objectives.decorrelation import (
     rank_of_cross_correlation,
 )
 from training.objectives.heads import MLP
-from training.objectives.noise import gaussian
+from training.objectives.noise import MOST, gaussian
 
+MOST_ROWS = 100_000
+"""Of noise, far more than is of use beside a batch."""
 Pair = Literal["dropout", "gaussian-noise", "mean-sampling", "off-dropout", "shared-mean"]
 """What stands on the two sides of a similarity: two dropout views; the same with Gaussian noise added (table 1, "+");
 two means of K views each (table 1, "-"); the view without dropout, twice; the mean of K views, twice."""
@@ -61,6 +63,9 @@ class ImSimCSEParams:
         for name in ("dcl_weight", "barlow_weight", "barlow_off_diagonal", "artificial_rows"):
             if not getattr(self, name) >= 0:
                 raise ValueError(f"{name} {getattr(self, name)} is below 0")
+        for name, most in (("samples", MOST), ("artificial_rows", MOST_ROWS)):
+            if getattr(self, name) > most:
+                raise ValueError(f"{name} {getattr(self, name)} is more than {most}")
 
 
 def off_info_nce(positives: Tensor, negatives: Tensor, m: float, m_on: WeightOn = "negatives") -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice
@@ -14,7 +14,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from models.disk import fsync, naming
 from training.corpus.batches import ahead
 from training.diverged import DivergedError, listed
 from training.interrupt import InterruptedRun
@@ -27,7 +26,7 @@ from training.pretraining.config import PretrainConfig
 from training.pretraining.model import Questions
 from training.pretraining.step import Step, judged
 from training.progress import Progress
-from training.record import METRICS, Write
+from training.record import Write, fsync_metrics
 from training.speed import FIGURES, Work
 
 
@@ -63,7 +62,7 @@ def pretrain(
     """Takes `state` from its step to the last.
 
     Raises:
-        DivergedError: a loss or gradient is NaN or infinite; the last checkpoint is from before.
+        DivergedError: a loss, held-out ones too, or gradient is NaN or infinite; the last checkpoint is from before.
         InterruptedRun: `stop` said so; the checkpoint is from that step.
     """
     config, devices = setting.config, setting.devices
@@ -112,11 +111,15 @@ def _read(unread: Sequence[Taken], since: float, setting: Setting, record: Write
     figures = speed([taken.batch for taken in unread], seconds, setting.work, setting.peak)
     for taken, row in zip(unread, rows, strict=True):
         values = dict(zip(taken.values, row, strict=True))
-        if not all(map(math.isfinite, row)):
-            raise DivergedError(f"step {taken.step}: {listed(values)}; begin again with a lower learning_rate")
+        _check_finite(taken.step, values)
         rate = setting.config.rate(taken.step - 1)
         record("train", taken.step, {**values, "learning_rate": rate, **figures})
         progress.advance(values["loss"], len(taken.batch.lengths), seconds / len(rows))
+
+
+def _check_finite(step: int, values: Mapping[str, float]) -> None:
+    if not all(map(math.isfinite, values.values())):
+        raise DivergedError(f"step {step}: {listed(values)}; begin again with a lower learning_rate")
 
 
 def _evaluate(state: State, setting: Setting, held_out: Sequence[Questions], record: Write, progress: Progress) -> None:
@@ -124,6 +127,7 @@ def _evaluate(state: State, setting: Setting, held_out: Sequence[Questions], rec
     if not setting.devices.first:
         return
     scores = judged(state.model, held_out, setting.precision)
+    _check_finite(state.step, scores)
     record("evaluation", state.step, scores)
     progress.say(f"step {state.step}: {listed({name: round(value, 4) for name, value in scores.items()})}")
 
@@ -131,7 +135,5 @@ def _evaluate(state: State, setting: Setting, held_out: Sequence[Questions], rec
 def _save(state: State, setting: Setting) -> None:
     """The metrics first: those before the checkpoint are not written again by a run that goes on from it."""
     if setting.devices.first:
-        metrics = setting.folder / METRICS
-        with naming(metrics):
-            fsync(metrics)
+        fsync_metrics(setting.folder)
     checkpoint.save(state, setting.folder, setting.devices, corpus=setting.digest)

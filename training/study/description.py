@@ -23,8 +23,10 @@ CHOICES = ("objective", "backbone", "preset", "ablation", "fraction", "untrained
 FOLDERS = ("out", "run")
 """The study's to give."""
 
-JUDGED_BY = ("backbone", "pooling", "eval_data", "sts", "transfer", "retrieval")
+JUDGED_BY = ("backbone", "pooling", "eval_data", "device", "sts", "transfer", "retrieval")
 """All that makes a difference to an encoder that is not trained."""
+POOLED_BY = ("objective", "backbone", "preset", "ablation", "pooling")
+"""What decides how vectors are pooled where nothing says so."""
 
 
 @dataclass(frozen=True)
@@ -134,7 +136,9 @@ class Study:
             if untrained:
                 kept = {key: value for key, value in settings.items() if key in JUDGED_BY}
                 axes = {key: value for key, value in axes.items() if key in JUDGED_BY}
-                settings, fraction = {**kept, "objective": "simcse"}, 1.0
+                pooled = {key: settings[key] for key in POOLED_BY if key in settings}
+                pooling = _config({"objective": "simcse", **pooled}).pooling
+                settings, fraction = {**kept, "objective": "simcse", "pooling": pooling}, 1.0
             config = _config(settings)
             return Trial(
                 arm=arm.name,

@@ -77,9 +77,14 @@ def folder_named(source: Path, out: Path | None) -> Path:
     """The folder of a study that is named by it or by its file.
 
     Raises:
-        StudyError: the file is no study.
+        StudyError: the file is no study; or a folder is named, and another one beside it.
     """
-    return out or (source if source.is_dir() else FOLDER / Study.read(source).name)
+    if not source.is_dir():
+        study = Study.read(source)
+        return out or FOLDER / study.name
+    if out is not None:
+        raise StudyError(f"--out: {source} is the folder of a study already")
+    return source
 
 
 def state(trial: Trial, study: Path) -> str:

@@ -14,8 +14,8 @@ from threading import Lock
 from typing import TextIO
 
 from models.disk import write_whole
+from training.interrupt import terminable
 from training.study.results import LOG, TRIAL, collect, finished, folder_of, measured
-from training.study.stopping import terminable
 from training.study.trial import StudyError, Trial
 
 STOPPED = 130

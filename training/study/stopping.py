@@ -6,22 +6,10 @@ import ctypes
 import os
 import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from types import FrameType
 
 PR_SET_PDEATHSIG = 1
 """Of Linux's prctl(2)."""
-
-
-@contextmanager
-def terminable() -> Iterator[None]:
-    """A request to end (SIGTERM) is a `KeyboardInterrupt`, as Ctrl-C is; also where Ctrl-C is ignored, as by nohup."""
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def follow(parent: int) -> None:

@@ -121,6 +121,22 @@ def test_bad_rows_of_csv_are_told_by_the_line_they_begin_in() -> None:
     assert found["line 10"]["text"] == "good"
 
 
+def test_what_an_open_quote_takes_with_it_is_told() -> None:
+    """A caller who keeps the good rows is else not told of rows that are gone."""
+    found = read(b'text\ngood\n"open\nalso good\nthis, too\n', "csv")
+    assert found[0].value["text"] == "good"
+    assert (found[1].place, len(found)) == ("line 3", 2)
+    assert str(found[1].value).endswith("what stands up to line 5 was read with it")
+
+
+def test_a_column_may_have_a_name_of_two_lines() -> None:
+    found = read(b'"te\nxt",text\na,b\n"c\nd",e\n', "csv")
+    assert [(row.place, row.value["text"], row.value["metadata"]) for row in found] == [
+        ("line 3", "b", {"te\nxt": "a"}),
+        ("line 4", "e", {"te\nxt": "c\nd"}),
+    ]
+
+
 @pytest.mark.parametrize("body", [b"id,text\r1,one\r2,two\r", b"id,text\n1,one\r2,two\n"])
 def test_lines_that_end_in_cr_alone_are_told_so(body: bytes) -> None:
     says = "a line ends in CR alone: lines end in LF or CR LF"

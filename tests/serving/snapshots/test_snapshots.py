@@ -149,8 +149,10 @@ def test_what_a_kill_left_is_swept(snapshots: Snapshots, tmp_path: Path) -> None
     folder = tmp_path / "snapshots" / "c"
     for left in (".1-2.sqlite", ".1-2.sqlite-wal", f"{made.id}.tar.zst.part"):
         (folder / left).write_bytes(b"half")
+    (tmp_path / "snapshots" / "empty").mkdir()  # of a corpus that was restored into, and has none
     snapshots.sweep()
     assert [path.name for path in folder.iterdir()] == [f"{made.id}.tar.zst"]
+    assert [path.name for path in (tmp_path / "snapshots").iterdir()] == ["c"]
 
 
 def test_one_that_is_damaged_hides_no_other(snapshots: Snapshots, tmp_path: Path) -> None:

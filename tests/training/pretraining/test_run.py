@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 import re
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -88,6 +90,43 @@ def test_a_run_that_was_interrupted_ends_as_one_that_was_not(
     assert metrics("runs/whole") == metrics("runs/again") == metrics("runs/cut")
     whole, cut = (load_file(f"artifacts/{name}/model.safetensors") for name in ("whole", "cut"))
     assert all(torch.equal(weight, cut[name]) for name, weight in whole.items())
+
+
+@pytest.mark.usefixtures("listening_to_ctrl_c")
+def test_ctrl_c_in_the_last_step_comes_too_late(small: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    step = Step.__call__
+
+    def pressed(self: Step, *rest: Any) -> dict[str, torch.Tensor]:
+        if self._state.step == 5:
+            signal.raise_signal(signal.SIGINT)
+        return step(self, *rest)
+
+    monkeypatch.setattr(Step, "__call__", pressed)
+    assert call(*small) == 0
+    assert Path("artifacts/mlm", RECORD).exists()
+
+
+def test_the_time_of_an_evaluation_is_no_steps(small: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    take = Step.__call__
+
+    def taken(self: Step, *rest: Any) -> dict[str, torch.Tensor]:
+        nonlocal now
+        now += 1
+        return take(self, *rest)
+
+    def judged(*_: Any) -> dict[str, float]:
+        nonlocal now
+        now += 100
+        return {"masked_loss": 1.0, "masked_accuracy": 0.0}
+
+    monkeypatch.setattr(Step, "__call__", taken)
+    monkeypatch.setattr("training.pretraining.loop.judged", judged)
+    monkeypatch.setattr("training.pretraining.loop.time", SimpleNamespace(perf_counter=lambda: now))
+    assert call(*small) == 0
+    lines = map(json.loads, Path("runs/mlm/metrics.jsonl").read_text().splitlines())
+    speeds = [line["sentences_per_s"] for line in lines if line["kind"] == "train"]
+    assert len(speeds) == 6 and min(speeds) >= 8, "a step takes 8 sequences and a second"
 
 
 @pytest.mark.slow
@@ -193,10 +232,23 @@ def test_metrics_are_on_disk_before_the_checkpoint_that_follows_them(
         told.append("checkpoint")
         save(*arguments, **named)
 
-    monkeypatch.setattr("training.pretraining.loop.fsync", lambda file: told.append(file.name))
+    monkeypatch.setattr("training.record.fsync", lambda file: told.append(file.name))
     monkeypatch.setattr(checkpoint, "save", saved)
     assert call(*small) == 0
     assert told == 2 * ["metrics.jsonl", "checkpoint"]
+
+
+def test_a_model_that_an_update_has_broken_is_not_kept(
+    small: list[str], monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    """Its held-out loss says so first."""
+    losses = iter([10.0, math.nan])
+    monkeypatch.setattr(
+        "training.pretraining.loop.judged", lambda *_: {"masked_loss": next(losses), "masked_accuracy": 0.0}
+    )
+    assert call(*small) == 1
+    assert "masked_loss nan, masked_accuracy 0.0; begin again with a lower learning_rate" in capsys.readouterr().err
+    assert not Path("runs/mlm/checkpoint.safetensors").exists()
 
 
 def test_a_checkpoint_of_another_run_is_refused(small: list[str], corpus_file: Path, capsys: Capture) -> None:

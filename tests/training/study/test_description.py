@@ -166,6 +166,14 @@ def test_what_is_not_trained_is_judged_once(file: Path) -> None:
     assert [trial.label for trial in found] == ["raw, cls", "raw, mean"] and all(trial.untrained for trial in found)
 
 
+def test_what_is_not_trained_is_pooled_and_computed_as_what_is(file: Path) -> None:
+    """By the preset, too: a gain is else one of another pooling."""
+    text = '[[arm]]\nname = "raw"\nuntrained = true\n[[arm]]\nname = "trained"\nobjective = "simcse"\n'
+    for preset, pooling in (("minilm", "mean"), ("bert-base-uncased", "cls")):
+        found = trials(file, f'[base]\npreset = "{preset}"\nbackbone = "some/folder"\ndevice = "cpu"\n{text}')
+        assert [(trial.config.pooling, trial.config.device) for trial in found] == 2 * [(pooling, "cpu")]
+
+
 def test_settings_replace_axes_and_bases_but_no_arm(file: Path) -> None:
     text = (
         BASE + '[grid]\nseed = [0]\n[[arm]]\nname = "a"\ngrid.batch_size = [8]\n[[arm]]\nname = "b"\nmax_length = 16\n'

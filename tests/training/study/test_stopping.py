@@ -10,7 +10,6 @@ import sys
 import pytest
 
 from tests.conftest import PATIENCE
-from training.study.stopping import terminable
 
 CHILD = """
 import os, sys, time
@@ -22,19 +21,24 @@ try:
 except KeyboardInterrupt:
     print("stopped", flush=True)
 """
+SLOW_TO_STOP = """
+import sys, time
+from training.study.stopping import follow
+try:
+    follow(int(sys.argv[1]))
+    print("begun", flush=True)
+    time.sleep(60)
+except KeyboardInterrupt:
+    print("stopping", flush=True)
+    sys.stdin.readline()
+    print("stopped", flush=True)
+"""
 PARENT = """
 import os, signal, subprocess, sys
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 child = subprocess.Popen([sys.executable, "-c", sys.argv[1], str(os.getpid())], start_new_session=True)
 child.wait()
 """
-
-
-def test_a_request_to_end_is_an_interrupt() -> None:
-    before = signal.getsignal(signal.SIGTERM)
-    with pytest.raises(KeyboardInterrupt), terminable():
-        os.kill(os.getpid(), signal.SIGTERM)
-    assert signal.getsignal(signal.SIGTERM) == before
 
 
 @pytest.mark.parametrize("how", ["parent killed", "SIGTERM", "SIGINT"])
@@ -49,6 +53,17 @@ def test_a_child_stops_with_its_parent_and_when_it_is_asked(how: str) -> None:
         else:
             os.kill(child, signal.Signals[how])
         assert parent.stdout.read() == "stopped\n"
+
+
+def test_a_child_that_is_asked_again_ends_what_it_does() -> None:
+    command = [sys.executable, "-c", SLOW_TO_STOP, str(os.getpid())]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout
+        for said in ("begun", "stopping"):
+            assert child.stdout.readline() == f"{said}\n"
+            child.terminate()
+        assert child.communicate("go on\n", timeout=PATIENCE)[0] == "stopped\n"
+    assert child.returncode == 0
 
 
 def test_a_child_that_comes_too_late_does_not_begin() -> None:
