@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, model_validator
 
-from serving.api.schemas import AskedModel, TextsOrIds, VectorFields
+from serving.api.schemas import AskedModel, TextsOrIds, VectorFields, called
 
 
 class OpenAIEmbeddingsRequest(VectorFields):
-    """OpenAI's /v1/embeddings; what else /embed takes goes in its clients' `extra_body`."""
+    """OpenAI's /v1/embeddings, or with `inputs`; what else /embed takes goes in its clients' `extra_body`."""
 
     input: TextsOrIds = Field(examples=["A text."])
     model: AskedModel = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _inputs(cls, value: Any) -> Any:
+        return called("input", value, "inputs")
 
 
 class OpenAIEmbedding(BaseModel):

@@ -168,11 +168,23 @@ class VectorFields(TextFields):
         )
 
 
+def called(name: str, body: Any, otherwise: str) -> Any:
+    """The body with a field by its `name` here, which clients of other servers call `otherwise`."""
+    if isinstance(body, dict) and body.get(name) is None and otherwise in body:
+        return {**body, name: body[otherwise]}
+    return body
+
+
 class EmbedRequest(VectorFields):
-    """text-embeddings-inference's /embed."""
+    """text-embeddings-inference's /embed; OpenAI's `input` is `inputs`, too."""
 
     inputs: TextsOrIds = Field(examples=[["A list of texts.", "Or one text."]])
     model: AskedModel = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _input(cls, value: Any) -> Any:
+        return called("inputs", value, "input")
 
 
 class SourceSentences(Body):

@@ -80,6 +80,18 @@ def test_base64_is_little_endian_float32(client: TestClient) -> None:
         assert np.array_equal(unbase64(openai["data"][i]["embedding"]), expected[i])
 
 
+@pytest.mark.parametrize(
+    ("path", "own", "other"),
+    [("/embed", "inputs", "input"), ("/", "inputs", "input"), ("/v1/embeddings", "input", "inputs")],
+)
+def test_texts_have_either_name(client: TestClient, path: str, own: str, other: str) -> None:
+    asked = client.post(path, json={own: ["a", "b"]}).json()
+    for body in ({other: ["a", "b"]}, {own: None, other: ["a", "b"]}, {own: ["a", "b"], other: "c"}):
+        assert client.post(path, json=body).json() == asked
+    missing = client.post(path, json={"texts": ["a"]})
+    assert missing.status_code == 422 and f"{own}: " in missing.text
+
+
 @pytest.mark.parametrize(("path", "field"), [("/embed", "inputs"), ("/", "inputs"), ("/v1/embeddings", "input")])
 def test_raw_bytes_for_those_who_ask(client: TestClient, path: str, field: str) -> None:
     long = "left " * 200
