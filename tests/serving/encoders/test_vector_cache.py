@@ -195,6 +195,20 @@ def test_a_caller_may_write_over_what_it_got() -> None:
     asyncio.run(main())
 
 
+def test_what_is_kept_keeps_nothing_else_of_its_batch() -> None:
+    """Or the cache would hold more bytes than it counts."""
+
+    async def main() -> None:
+        queue = Queue()
+        queue.open.set()
+        cache = VectorCache(queue.submit, 10_000)
+        await cache.embed([text(1), text(2)])
+        rows = [cache._kept.get(one.ids.tobytes()) for one in (text(1), text(2))]
+        assert [row and row.vector.base is None for row in rows] == [True, True]
+
+    asyncio.run(main())
+
+
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 200)), max_size=40), st.integers(0, 1500))
 def test_the_least_recently_used_go_first_and_bytes_stay_bounded(puts: list[tuple[int, int]], limit: int) -> None:
     kept: Lru[int, int] = Lru(limit)

@@ -75,6 +75,22 @@ def test_all_that_changes_a_corpus_is_cancelled(tmp_path: Path) -> None:
     run(work)
 
 
+def test_what_changes_nothing_and_has_not_begun_is_cancelled_too(tmp_path: Path) -> None:
+    async def work() -> None:
+        jobs = Jobs(tmp_path, {**KINDS, "beside": KINDS["count"]}, beside=["beside"], at_once=1)
+        jobs.start()
+        busy = await jobs.submit("count", "d", {"wait": 2})
+        queued = await jobs.submit("beside", "c", {})
+        await state(jobs, busy.id, lambda job: job.done == 2)
+        async with jobs.leaving("c"):
+            assert (await jobs.job(queued.id)).state == "cancelled"
+        assert (await jobs.job(busy.id)).state == "running"
+        await jobs.stop()
+        jobs.close()
+
+    run(work)
+
+
 def test_what_is_being_queued_as_a_corpus_goes_is_cancelled_too(tmp_path: Path) -> None:
     queueing, go_on = threading.Event(), threading.Event()
 

@@ -11,6 +11,7 @@ from serving.errors import InsufficientStorage
 from serving.jobs import Job, Jobs, Running
 from serving.jobs.ledger import Ledger
 from tests.serving.jobs.counting import ended, run
+from tests.serving.syncing import noted
 
 
 def full(*_: object) -> None:
@@ -76,3 +77,10 @@ def test_what_was_not_accepted_leaves_nothing(tmp_path: Path, monkeypatch: pytes
         jobs.close()
 
     run(work)
+
+
+def test_a_new_ledger_survives_power_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = noted(monkeypatch)
+    Ledger(tmp_path / "ledger.sqlite").close()
+    part = tmp_path / ".ledger.sqlite.part"
+    assert steps[-3:] == [("synced", part), ("moved", part), ("synced", tmp_path)]

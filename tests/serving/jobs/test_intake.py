@@ -8,6 +8,9 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from serving.errors import Overloaded
 from serving.jobs import Job, Jobs, Running
 from serving.keys.keys import Key, digest
 from serving.keys.limits import Caller, Limits, paid_by, payer
@@ -36,6 +39,30 @@ def test_what_keeps_one_corpus_waiting_keeps_no_other(tmp_path: Path) -> None:
         go_on.set()
         assert (await ended(jobs, (await submitting).id)).state == "succeeded"
         await jobs.stop()
+        jobs.close()
+
+    run(work)
+
+
+def test_what_is_on_its_way_counts_as_waiting(tmp_path: Path) -> None:
+    waits, go_on = threading.Event(), threading.Event()
+
+    def accepting(job: Job) -> None:
+        if job.corpus == "a":
+            waits.set()
+            assert go_on.wait(PATIENCE)
+
+    async def work() -> None:
+        jobs = Jobs(tmp_path, KINDS, accepting=accepting, waiting=1)
+        submitting = asyncio.create_task(jobs.submit("count", "a", {}))
+        assert await asyncio.to_thread(waits.wait, PATIENCE)
+        try:
+            with pytest.raises(Overloaded, match="1 jobs"):
+                await jobs.submit("count", "b", {})
+        finally:
+            go_on.set()
+        job = await submitting
+        assert jobs.unended("count", "a") == [job.id]
         jobs.close()
 
     run(work)

@@ -11,6 +11,7 @@ from serving.errors import ServiceError
 from serving.jobs import Duplicate, Job, Jobs, Running, Spool
 from serving.jobs.spool import IN_MEMORY
 from tests.serving.jobs.counting import KINDS, ended, run
+from tests.serving.syncing import noted
 
 
 def test_uploads_are_kept_with_their_jobs_and_go_with_them(tmp_path: Path) -> None:
@@ -97,6 +98,18 @@ def test_uploads_that_differ_are_different_work(tmp_path: Path) -> None:
         with pytest.raises(Duplicate, match=first.id):
             await submit(jobs, b"a" * 2_000_000)
         jobs.close()
+
+    run(work)
+
+
+def test_what_is_kept_survives_power_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work() -> None:
+        async with Spool(tmp_path) as spool:
+            await spool.write(b"x" * IN_MEMORY)
+            (part,) = tmp_path.iterdir()
+            steps = noted(monkeypatch)
+            spool.keep(tmp_path / "kept")
+            assert steps == [("synced", part), ("moved", part), ("synced", tmp_path)]
 
     run(work)
 

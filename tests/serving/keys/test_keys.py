@@ -20,6 +20,7 @@ from serving.keys.keys import Key, KeysError, changed_keys, digest, new_secret, 
 from serving.keys.limits import Limits
 from serving.settings import SettingsError, read_settings
 from tests.serving.conftest import ROOT
+from tests.serving.syncing import noted
 
 
 @pytest.fixture
@@ -217,6 +218,14 @@ def test_a_failed_write_leaves_the_file_and_nothing_else(
         write(file, "b")
     assert list(file.parent.iterdir()) == [file]
     assert [key.name for key in read_keys(file)] == ["a"]
+
+
+def test_a_change_survives_power_loss(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = noted(monkeypatch)
+    write(file, "a")
+    _, beside = steps[0]
+    assert beside != file
+    assert steps == [("synced", beside), ("moved", beside), ("synced", file.parent)]
 
 
 class Clock:

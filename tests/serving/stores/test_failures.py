@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -71,6 +72,22 @@ def test_what_fails_before_the_commit_changes_nothing(store: SqliteStore, spec: 
         assert store.words("c", "first", 5).keys.tolist() == [1]
     write(store)
     assert [document.id for _, document in store.page("c", 0, 9).rows] == ["b"]
+
+
+def test_what_cannot_be_undone_is_never_committed(store: SqliteStore) -> None:
+    def no_rollback(action: int, what: str | None, *_: str | None) -> int:
+        denied = (action, what) == (sqlite3.SQLITE_TRANSACTION, "ROLLBACK")
+        return sqlite3.SQLITE_DENY if denied else sqlite3.SQLITE_OK
+
+    with store._file("c")._connections.maintaining() as writer:
+        writer.set_authorizer(no_rollback)
+    with armed("store.before-commit=raise:EIO"), pytest.raises(Unhealthy):
+        store.write("c", [content([("half", "half", {})])])
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        writer.execute("SELECT 1")
+    write(store)
+    assert [document.id for _, document in store.page("c", 0, 9).rows] == ["b"]
+    assert store.verify("c") == []
 
 
 @pytest.mark.parametrize("place", ["before-commit", "before-create", "after-create"])

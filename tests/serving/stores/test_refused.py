@@ -163,6 +163,35 @@ def test_a_file_that_is_served_and_found_damaged_is_kept_too(tmp_path: Path, cha
     assert not list(tmp_path.glob("*.damaged2")), "what was restored was whole"
 
 
+def test_a_corpus_whose_first_page_broke_while_it_is_served_is_restored(tmp_path: Path) -> None:
+    """Nothing in it can be folded any more."""
+    store = SqliteStore(tmp_path)
+    store.create(Corpus("c"), content([("a", "b", {})]))
+    store.copy("c", tmp_path / "copy")
+    with (tmp_path / "c.sqlite").open("r+b") as file:
+        file.write(b"?" * 100)
+    store._file("c")._connections.rest()  # for others that were used since
+    broken = (tmp_path / "c.sqlite").read_bytes()
+    with pytest.raises(Damaged):
+        store.document("c", "a")
+    store.adopt("c", tmp_path / "copy")
+    assert store.document("c", "a").text == "b" and store.verify("c") == []
+    store.close()
+    assert (tmp_path / "c.sqlite.damaged").read_bytes() == broken
+
+
+def test_a_corpus_whose_damage_nobody_has_noticed_is_restored(tmp_path: Path) -> None:
+    """By the first attempt, though the uploads that wait for it can't be read."""
+    store = SqliteStore(tmp_path)
+    store.create(Corpus("c"), content([("a", "b", {})]))
+    store.copy("c", tmp_path / "copy")
+    with closing(sqlite3.connect(tmp_path / "c.sqlite")) as database, database:
+        database.execute("UPDATE corpora SET stemming = 'snowball'")
+    store.adopt("c", tmp_path / "copy")
+    assert store.document("c", "a").text == "b" and store.verify("c") == []
+    store.close()
+
+
 def test_what_lies_beside_a_file_that_was_cut_is_left_alone(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path / "live")
     store.create(Corpus("c"), content([("a", "b", {})]))
