@@ -63,6 +63,16 @@ def test_a_link_is_refused(copy: Path) -> None:
         bundle.load(copy)
 
 
+def test_what_a_link_led_to_is_read_wherever_it_leads_later(copy: Path, other_bundle: Path) -> None:
+    link = copy.parent / "link"
+    link.symlink_to(copy.name)
+    opened = bundle.load(link)
+    assert opened.folder == copy
+    link.unlink()
+    link.symlink_to(other_bundle)
+    assert bundle.sha256(opened.onnx) == opened.manifest.files["onnx/model.onnx"]
+
+
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(data=st.data())
 def test_one_changed_byte_anywhere_is_refused_by_name(copy: Path, data: st.DataObject) -> None:

@@ -207,6 +207,13 @@ def test_mrr_of_the_perfect_and_of_the_collapsed_encoder() -> None:
     assert self_retrieval.mrr10(from_rows(np.ones((24, 3))), HALVES) == 0
 
 
+@pytest.mark.parametrize(("nearer", "value"), [(9, 0.1), (10, 0)])
+def test_a_half_that_is_found_tenth_counts_and_one_after_it_does_not(nearer: int, value: float) -> None:
+    between, opposite = nearer * [[0.0, 1.0]], nearer % 2 * [[0.0, -1.0]]
+    rows = np.array([[1.0, 1.0], [-1.0, 1.0], *between, *opposite])
+    assert self_retrieval.reciprocal_ranks(from_rows(rows), HALVES[: len(rows) // 2])[0] == pytest.approx(value)
+
+
 @given(arrays(np.float64, (8, 3), elements=st.integers(-3, 3).map(float)))
 def test_mrr_equals_a_slow_count(rows: NDArray[np.float64]) -> None:
     norms = np.linalg.norm(rows, axis=1, keepdims=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +18,10 @@ from training.promotion.ledger import Ledger, PromotionError
 from training.promotion.place import Place, check_default
 
 Command = Callable[..., int]
+
+
+def opened(descriptor: int) -> Path:
+    return Path(f"/proc/self/fd/{descriptor}").readlink()
 
 
 def test_rollbacks_go_back_one_by_one(artifacts: Path, command: Command) -> None:
@@ -99,6 +104,20 @@ def test_a_folder_without_a_copy_is_never_removed(artifacts: Path, command: Comm
     uncopied.rename(place.default)
     place.point(name)
     assert not uncopied.exists(), "now there is one"
+
+
+def test_a_copy_whose_line_is_lost_keeps_its_name(tmp_path: Path) -> None:
+    place = Place(tmp_path / "default")
+    (place.copies / "a").mkdir(parents=True)
+    assert not place.ledger.file.exists()
+    assert place.free_name("a") == "a-2"
+
+
+def test_what_is_served_survives_power_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place, synced = Place(tmp_path / "default"), []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append((opened(descriptor), place.current())))
+    place.point("a")
+    assert synced == [(tmp_path, "a")]
 
 
 @pytest.mark.parametrize("path", [".", "/", "..", "x/..", "artifacts/promoted", "artifacts/promoted-x"])
@@ -193,6 +212,14 @@ def test_half_a_line_gives_way_and_a_bad_one_is_named(tmp_path: Path) -> None:
         with pytest.raises(PromotionError, match=r"promotions\.jsonl:3"):
             ledger.served()
         ledger.file.write_text(whole)
+
+
+def test_a_line_survives_power_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger, synced = Ledger(tmp_path / "promotions.jsonl"), []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append((opened(descriptor), ledger.served())))
+    for copy in ("a", "b"):
+        ledger.append({"outcome": "promoted", "copy": copy})
+    assert synced == [(ledger.file, ["a"]), (tmp_path, ["a"]), (ledger.file, ["a", "b"])]
 
 
 @given(st.lists(st.sampled_from(["promote", "refuse", "back"]), max_size=30))

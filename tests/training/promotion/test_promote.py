@@ -155,6 +155,13 @@ def test_the_margin_both_ways(
     assert decisions(artifacts)[-1]["winner"] == "candidate"
 
 
+def test_the_same_encoder_again_needs_no_margin(artifacts: Path, command: Command) -> None:
+    assert command("promote", "tiny") == 0
+    assert command("promote", "tiny", "--margin", "0") == 0
+    (check,) = [check for check in decisions(artifacts)[-1]["checks"] if check["name"] == "not worse"]
+    assert check["numbers"]["difference"] == 0
+
+
 def test_forced_is_recorded_with_what_failed(artifacts: Path, command: Command, worse: tuple[str, str, float]) -> None:
     better, other, _ = worse
     assert command("promote", better) == 0

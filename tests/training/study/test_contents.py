@@ -43,3 +43,19 @@ def test_a_folder_of_weights_is_known_by_its_files(tiny_backbone: Path, tmp_path
     config = json.loads((tmp_path / "other" / "config.json").read_text())
     (tmp_path / "other" / "config.json").write_text(json.dumps(config | {"layer_norm_eps": 1e-3}))
     assert encoder_digest(tmp_path / "one") != encoder_digest(tmp_path / "other")
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        *("config.json", "model.safetensors", "tokenizer.json", "special_tokens_map.json", "added_tokens.json"),
+        *("vocab.txt", "merges.txt", "spiece.model", "modules.json", "1_Pooling/config.json"),
+    ],
+)
+def test_every_file_that_decides_vectors_counts(file: str, tmp_path: Path) -> None:
+    (tmp_path / file).parent.mkdir(exist_ok=True)
+    digests = set()
+    for content in (b"one", b"two"):
+        (tmp_path / file).write_bytes(content)
+        digests.add(encoder_digest(tmp_path))
+    assert len(digests) == 2

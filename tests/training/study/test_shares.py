@@ -1,11 +1,14 @@
 from __future__ import annotations
 
 import random
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from tests.conftest import PATIENCE
 from training.corpus.corpus import CorpusError
+from training.lock import locked
 from training.study.shares import share
 
 
@@ -47,6 +50,15 @@ def test_it_is_written_once_and_anew_for_another_corpus(
     other = tmp_path / "other.txt"
     other.write_text("\n".join(sentences[:100]) + "\n")
     assert len(lines(share([str(other)], 0.1, tmp_path))) == 10
+
+
+def test_it_waits_for_who_writes_there(corpus_file: Path, tmp_path: Path) -> None:
+    with ThreadPoolExecutor() as pool:
+        with locked(tmp_path):
+            written = pool.submit(share, [str(corpus_file)], 0.1, tmp_path)
+            with pytest.raises(TimeoutError):
+                written.result(timeout=0.5)
+        assert len(lines(written.result(PATIENCE))) == 24
 
 
 def test_a_broken_corpus_is_named(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from scipy.stats import spearmanr
 
 from models.disk import write_whole
 from models.encoder import Encoder
+from tests.conftest import PATIENCE
 from tests.training.conftest import WORDS
 from training.config import ConfigError, RunConfig
 from training.evaluation.pairs import STS_TASKS, Pair
@@ -168,6 +170,21 @@ def test_only_what_needs_a_teacher_gets_the_named_one(
         corpus.write_text(text)
         teachers.with_teacher(replace(trial.config, corpus=(str(corpus),)), tmp_path, io.StringIO())
     assert made[-1].out != made[-2].out, "one for each corpus, also under one path"
+
+
+def test_who_trains_a_teacher_is_waited_for(
+    make_study: MakeStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(teachers, "is_kept", lambda *_: True)
+    (trial,) = trials(make_study("", objective="dclr"))
+    first = teachers.with_teacher(trial.config, tmp_path, io.StringIO())
+    assert first.teacher
+    with ThreadPoolExecutor() as pool:
+        with locked(Path(first.teacher).parent):
+            second = pool.submit(teachers.with_teacher, trial.config, tmp_path, io.StringIO())
+            with pytest.raises(TimeoutError):
+                second.result(timeout=0.5)
+        assert second.result(PATIENCE) == first
 
 
 @pytest.mark.slow
