@@ -18,8 +18,7 @@ Work = Callable[[Server, Connect], Awaitable[None]]
 OnSockets = Callable[..., None]
 GET = b"GET /livez HTTP/1.1\r\nhost: localhost\r\n\r\n"
 CHUNKED = (
-    b"POST /embed HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
-    b"transfer-encoding: chunked\r\n\r\n"
+    b"POST /embed HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n"
 )
 
 
