@@ -225,7 +225,7 @@ def test_the_command_writes_what_it_measured(
     assert main([*arguments, "--beside", str(files["json"]), "--html", str(tmp_path / "both.html")]) == 0
     assert (tmp_path / "both.html").read_text().count("tiny #2") > 0
     (tmp_path / "e.json").write_text("{}")
-    assert main([*arguments, "--beside", str(files["json"])]) == 2
+    assert main([*arguments, "--beside", str(files["json"]), "--html", str(files["html"])]) == 2
     assert str(files["json"]) in capsys.readouterr().err
 
 
@@ -270,7 +270,8 @@ def test_an_evaluation_beside_that_is_none_is_one_line(
 ) -> None:
     file = tmp_path / "e.json"
     file.write_text(text)
-    assert main(["evaluate", "no-such-encoder", "--data", str(tmp_path / "none"), "--beside", str(file)]) == 2
+    files = ["--beside", str(file), "--html", str(tmp_path / "e.html")]
+    assert main(["evaluate", "no-such-encoder", "--data", str(tmp_path / "none"), *files]) == 2
     line = capsys.readouterr().err
     assert line.count("\n") == 1 and str(file) in line and said in line
 
