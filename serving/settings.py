@@ -68,7 +68,9 @@ class Settings(BaseSettings):
     api_keys_file: Path | None = Field(
         default=None, description="file of the keys that open the server (`python -m serving keys` writes it)"
     )
-    insecure: bool = Field(default=False, description="listen beyond this machine without keys")
+    insecure: bool = Field(
+        default=False, description="let others in without keys: listen beyond this machine, answer to any Host"
+    )
     cors_origin: str = Field(
         default="", description="web pages that may ask: their origins, with commas, or *; default: none"
     )
