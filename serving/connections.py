@@ -138,10 +138,10 @@ class Connection(HttpToolsProtocol):
         self._unwatch()
 
     def timeout_keep_alive_handler(self) -> None:
-        """See uvicorn; what is still unread of the last answer would keep the socket for ever."""
+        """See uvicorn; what is still unread of the last answer may be read yet, but not for ever."""
         super().timeout_keep_alive_handler()
-        if self.transport.get_write_buffer_size():
-            self.transport.abort()
+        if self.transport.get_write_buffer_size() and not self._unread:
+            self._watch()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See asyncio."""

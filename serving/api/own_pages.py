@@ -51,7 +51,7 @@ class OwnPages:
         if site := headers.get("sec-fetch-site"):
             own = site in ("same-origin", "none")
         else:
-            own = not origin or urlsplit(origin).netloc in (host, headers.get("x-forwarded-host"))
+            own = not origin or origin.partition("://")[2] in (host or None, headers.get("x-forwarded-host"))
         return None if own else f"Origin: pages of {origin[:80]!r} may not ask that; --cors-origin lets them"
 
 

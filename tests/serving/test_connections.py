@@ -202,15 +202,25 @@ def test_answers_that_nobody_reads_end_the_connection(on_sockets: OnSockets, mon
     on_sockets(work)
 
 
-def test_answers_that_are_read_slowly_are_read_to_their_end() -> None:
-    """By what was read of them since they were looked at last."""
-    left, looks, aborted = 1_000_000, [], []
+@pytest.mark.parametrize("written", ["while it is read", "before"])
+def test_answers_that_are_read_slowly_are_read_to_their_end(written: str) -> None:
+    """By what was read of them since they were looked at last; also where all was written when the keep-alive ends."""
+    left, looks, done = 1_000_000, [], []
     connection = Connection.__new__(Connection)
-    connection.transport = SimpleNamespace(get_write_buffer_size=lambda: left, abort=lambda: aborted.append(left))  # type: ignore[assignment]
+    connection._unread = None
+    connection.transport = SimpleNamespace(  # type: ignore[assignment]
+        get_write_buffer_size=lambda: left,
+        is_closing=lambda: False,
+        close=lambda: done.append("closed"),
+        abort=lambda: done.append(f"aborted, {left} left"),
+    )
     connection.loop = SimpleNamespace(call_later=lambda _, look, before: looks.append((look, before)))  # type: ignore[assignment]
-    connection._watch()
+    if written == "before":
+        connection.timeout_keep_alive_handler()
+    else:
+        connection._watch()
     for left in (940_000, 880_000, 820_001):
         look, before = looks.pop()
         look(before)
         assert bool(looks) is (left != 820_001)
-    assert aborted == [820_001]
+    assert done == ["closed"] * (written == "before") + ["aborted, 820001 left"]

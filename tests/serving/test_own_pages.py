@@ -37,6 +37,7 @@ def write(client: TestClient, **headers: str) -> int:
         (OWN | {"origin": EVIL}, False),
         (OWN | {"origin": "http://localhost:8001"}, False),
         (OWN | {"origin": "null"}, False),
+        (OWN | {"origin": "http://[::1"}, False),
         (OWN | {"origin": EVIL, "sec-fetch-site": "cross-site"}, False),
         (OWN | {"sec-fetch-site": "same-site"}, False),
     ],
