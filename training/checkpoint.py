@@ -126,14 +126,37 @@ def load(state: State, folder: Path, devices: Devices, *, corpus: str) -> bool:
     return True
 
 
+def best(folder: Path, *, corpus: str) -> Best:
+    """The best evaluation up to the checkpoint in `folder`, of a run over `corpus` (its digest).
+
+    Raises:
+        CheckpointError: there is no checkpoint yet, it is damaged, or the run is over another corpus.
+    """
+    file = folder / CHECKPOINT
+    if not file.exists():
+        raise CheckpointError(f"{folder}: this run has kept no weights yet")
+    try:
+        facts = facts_of(file)
+        _check_corpus(file, facts, corpus)
+        return Best(**facts["best"])
+    except CheckpointError:
+        raise
+    except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(f"{file}: not a checkpoint of this run: {first_line(error)}") from error
+
+
 def check_origin(file: Path, facts: Mapping[str, Any], devices: Devices, *, corpus: str) -> None:
     """Raises `CheckpointError` if corpus or number of processes are not those the run began with."""
-    if facts["corpus"] != corpus:
-        raise CheckpointError(f"{file}: the corpus has changed since; its order can't be taken up")
+    _check_corpus(file, facts, corpus)
     if facts["processes"] != devices.count:
         raise CheckpointError(
             f"{file}: the run has {facts['processes']} processes and can't go on with {devices.count}"
         )
+
+
+def _check_corpus(file: Path, facts: Mapping[str, Any], corpus: str) -> None:
+    if facts["corpus"] != corpus:
+        raise CheckpointError(f"{file}: the corpus has changed since; its order can't be taken up")
 
 
 def save_moment(state: State, moment: Moment, file: Path, *, step: int, sentences: Sequence[str]) -> None:

@@ -26,6 +26,7 @@ COMMANDS = {
     "rebuild": "train the ingredients of a file, make their soup, compare its scores",
     "data": "fetch what the papers use, or make a corpus of documents",
     "list": "objectives with their presets and ablations, and tasks",
+    "finish": "end a run that was stopped, or diverged, with its best weights as the bundle",
     "replay": "take the step at which a run diverged once more",
 }
 """Each has a module of its name in `training.commands`, which is loaded for that command alone: torch takes seconds."""

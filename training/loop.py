@@ -103,9 +103,11 @@ def _read(unread: Unread, state: State, setting: Setting, record: Write, progres
         taken, values = each.taken, each.values
         if each.diverged and not diverged.only_out_of_range(values, state.scaler):
             file = diverged.save(state, taken, setting.folder, setting.devices)
+            folder = shlex.quote(str(setting.folder))
             raise DivergedError(
-                f"step {taken.step}: {diverged.listed(values)}; {file} has the weights and the batch: look into it "
-                f"with python -m training replay {shlex.quote(str(setting.folder))}"
+                f"step {taken.step}: {diverged.listed(values)}; {file} has the weights and the batch: "
+                f"python -m training replay {folder} looks into it, "
+                f"finish {folder} makes a bundle of the best weights before it"
             )
         rate = learning_rate(setting.config.learning_rate, taken.step - 1, setting.total_steps)
         record("train", taken.step, {**values, "learning_rate": rate, **speed})

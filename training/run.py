@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Mapping
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TextIO
@@ -27,6 +28,7 @@ from training.loop import Setting, train
 from training.machine.devices import Devices
 from training.machine.environment import environment
 from training.machine.hardware import autocast_dtype, named
+from training.prepare import prepared
 from training.progress import Progress
 from training.publish import Outcome, counts, publish
 from training.record import Record, RunError
@@ -53,7 +55,7 @@ def fit(config: RunConfig, stream: TextIO, *, resume: bool = False) -> Outcome:
     autocast = autocast_dtype(config.precision, devices.device)
     if devices.first:
         _check_folders(config, resume)
-    corpus = open_corpus(config.corpus, held_out=0 if config.eval_data else HELD_OUT)
+    corpus = _corpus(config)
     selection, tasks = _judges(config, corpus, stream)
     state = initial(config, devices, autocast)
     teacher = _named_teacher(config, state, corpus, devices)
@@ -83,6 +85,33 @@ def fit(config: RunConfig, stream: TextIO, *, resume: bool = False) -> Outcome:
         devices.wait()
         checkpoint.load_best(state.encoder, state.best, folder)
         return Outcome(state.encoder.eval().cpu(), state.best, selection.metric, corpus.census, tasks, devices.first)
+
+
+def finish(config: RunConfig, stream: TextIO) -> Outcome:
+    """The outcome of the run in `config.run` if it ends here: the best weights up to its last checkpoint.
+
+    Nothing of the run changes, and `fit` may still go on with it.
+
+    Raises:
+        RunError: there is no such run, or the bundle can't be written.
+        ValueError: one of the packages' own, naming the file or option: backbone, corpus or data are not usable.
+        CheckpointError: no evaluation of it was kept yet, a file is damaged, or the corpus is another.
+        LockError: another process trains it.
+    """
+    _check_folders(config, resume=True)
+    corpus = _corpus(config)
+    selection, tasks = _judges(config, corpus, stream)
+    folder = Path(config.run)
+    with locked(folder):
+        best = checkpoint.best(folder, corpus=corpus.census.digest)
+        encoder = prepared(replace(config, compile=False), torch.device("cpu"))
+        checkpoint.load_best(encoder, best, folder)
+    return Outcome(encoder.eval(), best, selection.metric, corpus.census, tasks)
+
+
+def _corpus(config: RunConfig) -> Corpus:
+    """The run's, with sentences held out where they choose the best weights."""
+    return open_corpus(config.corpus, held_out=0 if config.eval_data else HELD_OUT)
 
 
 def _named_teacher(config: RunConfig, state: State, corpus: Corpus, devices: Devices) -> Encoder | None:

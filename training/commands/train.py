@@ -15,7 +15,7 @@ from training.config import ConfigError, RunConfig, apart, check_folders, from_p
 from training.evaluation import sts
 from training.interrupt import terminable
 from training.objectives import OBJECTIVES
-from training.publish import publish, sts_scores
+from training.publish import Outcome, publish, sts_scores
 
 
 def add(command: argparse.ArgumentParser) -> None:
@@ -42,8 +42,11 @@ def train(options: argparse.Namespace) -> int:
     config = resolve(options)
     with terminable():
         outcome = run.fit(config, sys.stderr, resume=options.resume)
-    if not outcome.first:
-        return 0
+    return left(config, outcome) if outcome.first else 0
+
+
+def left(config: RunConfig, outcome: Outcome) -> int:
+    """Judges what a run came to, publishes it and says where it is."""
     scores = sts_scores(outcome.encoder, outcome.tasks, sys.stderr)
     if scores:
         print(sts.table(scores))

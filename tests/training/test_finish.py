@@ -1,0 +1,147 @@
+"""A run that does not go on still leaves its best weights as a bundle."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from models.encoder import Encoder
+from training import checkpoint, cli, run
+from training.checkpoint import CheckpointError
+from training.config import RunConfig
+from training.diverged import DivergedError
+from training.lock import LockError, locked
+from training.publish import Outcome
+from training.record import RunError
+from training.step import Step
+
+Fit = Callable[..., tuple[Outcome, str]]
+MakeConfig = Callable[..., RunConfig]
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def broken_at(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """From the step of this number on, losses are no numbers."""
+    taken, whole = 0, Step.__call__
+
+    def broken(at: int) -> None:
+        def call(self: Step, *arguments: Any) -> Any:
+            nonlocal taken
+            taken += 1
+            values = whole(self, *arguments)
+            return {**values, "loss": torch.tensor(torch.nan)} if taken >= at else values
+
+        monkeypatch.setattr(Step, "__call__", call)
+
+    return broken
+
+
+@pytest.fixture
+def diverged(make_config: MakeConfig, fitted: Fit, broken_at: Callable[[int], None]) -> RunConfig:
+    """A run of 14 steps that diverged at its twelfth, judged at 0, 5 and 10."""
+    broken_at(12)
+    config = make_config()
+    with pytest.raises(DivergedError, match="makes a bundle of the best weights before it"):
+        fitted(config)
+    return config
+
+
+def finish(config: RunConfig) -> Outcome:
+    return run.finish(config, io.StringIO())
+
+
+def weights(encoder: Encoder) -> dict[str, torch.Tensor]:
+    return {name: tensor.cpu() for name, tensor in encoder.backbone.state_dict().items()}
+
+
+def test_a_run_that_diverged_leaves_the_best_weights_before_it(diverged: RunConfig, capsys: Capture) -> None:
+    judged = [json.loads(line) for line in (Path(diverged.run) / "metrics.jsonl").read_text().splitlines()]
+    scores = {line["step"]: line["self_retrieval_mrr10"] for line in judged if line["kind"] == "evaluation"}
+    assert sorted(scores) == [0, 5, 10]
+    best = max(scores, key=lambda step: scores[step])
+    before = sorted(path.read_bytes() for path in Path(diverged.run).glob("*.safetensors"))
+
+    assert cli.main(["finish", diverged.run]) == 0
+
+    said = capsys.readouterr().out
+    assert said == f"{diverged.out}: self_retrieval_mrr10 {scores[best]:.4f} at step {best}\n"
+    manifest = json.loads((Path(diverged.out) / "manifest.json").read_text())
+    assert manifest["run"]["best_step"] == best
+    assert [each["step"] for each in manifest["run"]["curve"]] == [0, 5, 10]
+    kept = load_file(Path(diverged.run) / f"best-{best:08d}.safetensors")
+    made = weights(Encoder.load(diverged.out))
+    assert all(torch.equal(made[name], kept[f"backbone.{name}"]) for name in made)
+    assert before == sorted(path.read_bytes() for path in Path(diverged.run).glob("*.safetensors"))
+
+
+def test_it_may_go_on_afterwards(diverged: RunConfig, fitted: Fit, monkeypatch: pytest.MonkeyPatch) -> None:
+    finish(diverged)
+    monkeypatch.undo()
+    outcome, said = fitted(diverged, resume=True)
+    assert "from step 10" in said and "step 14" in said
+    assert outcome.best.step in (0, 5, 10, 14)
+
+
+def test_a_run_that_ended_gives_its_outcome_again(copied: RunConfig, ended: Any) -> None:
+    outcome = finish(copied)
+    assert outcome.best == ended.outcome.best
+    ours, theirs = weights(outcome.encoder), weights(ended.outcome.encoder)
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+def test_elsewhere_if_asked(copied: RunConfig, tmp_path: Path) -> None:
+    assert cli.main(["finish", copied.run, "--out", str(tmp_path / "there")]) == 0
+    assert (tmp_path / "there" / "manifest.json").exists()
+    moved = tmp_path / "moved"
+    shutil.move(copied.run, moved)
+    assert cli.main(["finish", str(moved), "--out", str(tmp_path / "again")]) == 0
+    manifests = [json.loads((tmp_path / name / "manifest.json").read_text()) for name in ("there", "again")]
+    assert manifests[0]["fingerprint"] == manifests[1]["fingerprint"]
+
+
+def test_a_run_that_was_never_judged_has_nothing_to_leave(
+    make_config: MakeConfig, fitted: Fit, broken_at: Callable[[int], None], capsys: Capture
+) -> None:
+    broken_at(2)
+    config = make_config()
+    with pytest.raises(DivergedError):
+        fitted(config)
+    assert cli.main(["finish", config.run]) == 2
+    assert capsys.readouterr().err.endswith(f"{config.run}: this run has kept no weights yet\n")
+
+
+def test_what_can_not_be_finished_is_refused(copied: RunConfig, tmp_path: Path, capsys: Capture) -> None:
+    with locked(Path(copied.run)), pytest.raises(LockError):
+        finish(copied)
+    other = tmp_path / "other.txt"
+    other.write_text(Path(copied.corpus[0]).read_text() + "One more sentence .\n")
+    with pytest.raises(CheckpointError, match="the corpus has changed since"):
+        finish(replace(copied, corpus=(str(other),)))
+    foreign = tmp_path / "foreign"
+    foreign.mkdir()
+    (foreign / "thesis.txt").write_text("mine")
+    with pytest.raises(RunError, match=r"--out .*foreign"):
+        finish(replace(copied, out=str(foreign)))
+    assert cli.main(["finish", copied.run, "--out", ""]) == 2
+    assert "out: is empty" in capsys.readouterr().err
+
+    file = Path(copied.run) / checkpoint.CHECKPOINT
+    whole = file.read_bytes()
+    file.write_bytes(whole[:50])
+    with pytest.raises(CheckpointError, match="not a checkpoint of this run"):
+        finish(copied)
+    file.write_bytes(whole)
+    (best,) = Path(copied.run).glob("best-*.safetensors")
+    best.write_bytes(best.read_bytes()[:50])
+    with pytest.raises(CheckpointError, match="not the best weights of this run"):
+        finish(copied)

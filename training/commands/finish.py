@@ -1,0 +1,26 @@
+"""`finish`: a run that was stopped, or diverged, ends where it is, and its best weights become its bundle."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from training import record, run
+from training.commands.train import left
+from training.config import check_folders
+
+
+def add(command: argparse.ArgumentParser) -> None:
+    """Its options."""
+    command.add_argument("run", type=Path, metavar="RUN", help="folder of the run, e.g. runs/dclr")
+    command.add_argument("--out", metavar="DIR", help="folder of the bundle (default: as the run has it)")
+    command.set_defaults(command=finish)
+
+
+def finish(options: argparse.Namespace) -> int:
+    """Judges and publishes, as `train` does at its end."""
+    moved = {"run": str(options.run)} | ({} if options.out is None else {"out": options.out})
+    config = record.stored(options.run).override(moved)
+    check_folders(config)
+    return left(config, run.finish(config, sys.stderr))
