@@ -7,6 +7,7 @@ import errno
 import fcntl
 import glob
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -39,6 +40,18 @@ def make_folder(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for made in reversed(missing):
         fsync(made.parent)
+
+
+def size(path: Path) -> int:
+    """Bytes of a file, or of all files in a folder and below it; 0 of what is not there, or goes meanwhile.
+
+    Raises:
+        OSError: it can't be looked at.
+    """
+    with suppress(FileNotFoundError):
+        found = path.lstat()
+        return sum(map(size, path.iterdir())) if stat.S_ISDIR(found.st_mode) else found.st_size
+    return 0
 
 
 @contextmanager

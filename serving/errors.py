@@ -142,7 +142,7 @@ class Damaged(Unhealthy):
 
 
 class InsufficientStorage(ServiceError):
-    """The disk is full: nothing was stored."""
+    """The disk is full, or the share of it that a key's corpora may take: nothing was stored."""
 
     status = 507
     kind = "Unhealthy"

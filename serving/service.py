@@ -18,6 +18,7 @@ from serving.corpora.corpora import Corpora
 from serving.corpora.library import Library
 from serving.corpora.opening import Indexes
 from serving.corpora.snapshots import Snapshots
+from serving.corpora.usage import Usage
 from serving.embeddings import Embeddings, EmbedOptions, Inputs
 from serving.encoders.embedder import Embedder
 from serving.encoders.encoders import Encoders, Reloaded
@@ -77,6 +78,8 @@ class Service:
             accepting=self.acceptance.accept,
             ended=self.acceptance.release,
         )
+        beside = (settings.data / "indexes", settings.data / "snapshots")
+        self.usage = Usage(self.library.corpora, beside, self.jobs)
         self.health = Health("loading", "starting")
         self.loaded = asyncio.Event()
         """Set when loading ended, well or not."""

@@ -132,6 +132,9 @@ class Settings(BaseSettings):
     )
     key_tokens_per_second: Rate | None = Field(default=None, description="tokens a second, likewise")
     key_concurrency: PositiveInt | None = Field(default=None, description="requests at a time, likewise")
+    key_disk_bytes: PositiveInt | None = Field(
+        default=None, description="bytes on disk of all corpora that a key may touch, likewise"
+    )
     body_timeout: PositiveFloat = Field(default=10.0, description="seconds that a caller may pause while it sends")
     metrics_corpora: NonNegativeInt | None = Field(
         default=None, description="corpora that /metrics, open to all, names; default: 50, none where keys are asked"
@@ -204,6 +207,7 @@ class Settings(BaseSettings):
             requests_per_second=self.key_requests_per_second,
             tokens_per_second=self.key_tokens_per_second,
             concurrency=self.key_concurrency,
+            disk_bytes=self.key_disk_bytes,
         )
 
     @property

@@ -37,7 +37,7 @@ ERRORS: dict[int | str, dict[str, Any]] = {
     429: {"description": "the queue is full, or the key's limit is reached"},
     503: {"description": "loading, failing, draining or failed"},
     504: {"description": "not done within x-timeout-ms"},
-    507: {"description": "the disk is full"},
+    507: {"description": "the disk is full, or the share of it that the key's corpora may take"},
 }
 """What a route may answer instead of a result."""
 _BODIES: dict[Family, type[BaseModel]] = {

@@ -48,6 +48,7 @@ def _add(path: Path, given: argparse.Namespace) -> None:
                 "requests_per_second": given.requests_per_second,
                 "tokens_per_second": given.tokens_per_second,
                 "concurrency": given.concurrency,
+                "disk_bytes": given.disk_bytes,
                 "created": datetime.now(UTC).isoformat(timespec="seconds"),
             }
         )
@@ -68,8 +69,9 @@ def _list(path: Path, given: argparse.Namespace) -> None:  # noqa: ARG001 - as t
             "requests/s": key.requests_per_second,
             "tokens/s": key.tokens_per_second,
             "at once": key.concurrency,
+            "bytes on disk": key.disk_bytes,
         }
-        said = [f"{value:g} {what}" for what, value in limits.items() if value]
+        said = [f"{value:.12g} {what}" for what, value in limits.items() if value]
         corpora = "*" if key.corpora is None else ",".join(key.corpora) or "-"
         print(key.name, ",".join(key.scopes), corpora, ", ".join(said) or "-", key.created)
 
@@ -97,6 +99,7 @@ def _parser() -> argparse.ArgumentParser:
     add.add_argument("--requests-per-second", type=float, help="default: what the server gives every key")
     add.add_argument("--tokens-per-second", type=float)
     add.add_argument("--concurrency", type=int, help="requests at a time")
+    add.add_argument("--disk-bytes", type=int, help="of all corpora that it may touch")
     verbs.add_parser("list", parents=[file], help="names, scopes, corpora, limits; never the keys")
     revoke = verbs.add_parser("revoke", parents=[file], help="a running server refuses it within a second")
     revoke.add_argument("name")

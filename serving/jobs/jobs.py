@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from models.disk import make_folder
+from models.disk import make_folder, size
 from serving.errors import NotFound, ServiceError, going
 from serving.failpoints import reach
 from serving.jobs.changes import Changes, set_within
@@ -146,6 +146,10 @@ class Jobs:
     def unended(self, kind: str, corpus: str) -> list[str]:
         """The jobs of a kind that are queued or running for a corpus, oldest first."""
         return [job.id for job in list(self._unended.values()) if (job.kind, job.corpus) == (kind, corpus)]
+
+    def uploaded(self, of: Callable[[str], bool]) -> int:
+        """Bytes of uploads that are queued or running, for corpora whose names it takes. Blocking."""
+        return sum(size(self._spools / job.id) for job in list(self._unended.values()) if of(job.corpus))
 
     async def job(self, id: str) -> Job:
         """As it is now.

@@ -47,6 +47,7 @@ class Key(BaseModel):
     requests_per_second: Rate | None = None
     tokens_per_second: Rate | None = None
     concurrency: PositiveInt | None = None
+    disk_bytes: PositiveInt | None = None
     created: str = ""
     """ISO 8601, for people."""
 

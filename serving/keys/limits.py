@@ -1,4 +1,4 @@
-"""How much one key may ask for: requests and tokens a second, requests at a time."""
+"""How much one key may ask for: requests and tokens a second, requests at a time, a share of the disk."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 
 from serving.context import holding
-from serving.errors import Overloaded
+from serving.errors import InsufficientStorage, Overloaded
 from serving.keys.keys import Key
 
 Clock = Callable[[], int]
@@ -26,6 +26,8 @@ class Limits:
     requests_per_second: float | None = None
     tokens_per_second: float | None = None
     concurrency: int | None = None
+    disk_bytes: int | None = None
+    """Of all corpora that the key may touch."""
 
 
 class Bucket:
@@ -58,6 +60,7 @@ class Caller:
         self.key = key
         self._concurrency = key.concurrency or defaults.concurrency
         self._running = 0
+        self.disk_bytes = key.disk_bytes or defaults.disk_bytes
         requests = key.requests_per_second or defaults.requests_per_second
         tokens = key.tokens_per_second or defaults.tokens_per_second
         self._requests = (requests, Bucket(requests, clock)) if requests else None
@@ -82,6 +85,18 @@ class Caller:
                 yield
         finally:
             self._running -= 1
+
+    def check_room(self, used: int) -> None:
+        """Refuse to add to corpora that have used up its share of the disk; what begins below it is taken whole.
+
+        Raises:
+            InsufficientStorage: they take as many bytes, or more.
+        """
+        if self.disk_bytes and used >= self.disk_bytes:
+            raise InsufficientStorage(
+                f"the corpora of the key {self.key.name!r} take {used} bytes of the {self.disk_bytes} that they may: "
+                "delete documents, snapshots or corpora"
+            )
 
     def charge(self, tokens: int, *, begun: bool = False) -> None:
         """Take tokens from the key's rate; for more of what has `begun` it owes, however much it owes already.

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from models.disk import make_folder, replacing, verdict, write_whole
+from models.disk import make_folder, replacing, size, verdict, write_whole
 
 
 def test_what_was_written_beside_takes_the_place(tmp_path: Path) -> None:
@@ -118,3 +118,18 @@ def test_a_folder_and_those_above_it_are_synced_where_they_are_made(
     assert synced == [tmp_path, tmp_path / "a"]
     make_folder(tmp_path / "a" / "b")
     assert len(synced) == 2
+
+
+def test_the_size_of_a_folder_is_that_of_all_its_files(tmp_path: Path) -> None:
+    below = tmp_path / "a" / "b"
+    below.mkdir(parents=True)
+    (tmp_path / "a" / "one").write_bytes(b"1" * 1000)
+    (below / "two").write_bytes(b"2" * 24)
+    (tmp_path / "elsewhere").write_bytes(b"3" * 5000)
+    (below / "link").symlink_to(tmp_path / "elsewhere")
+    length = len(str(tmp_path / "elsewhere"))
+    assert size(tmp_path / "a") == 1000 + 24 + length, "of a link its own"
+    assert size(below / "two") == 24
+    assert size(tmp_path / "nowhere") == 0
+    with pytest.raises(NotADirectoryError):
+        size(tmp_path / "elsewhere" / "below")

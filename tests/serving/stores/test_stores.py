@@ -59,6 +59,18 @@ def test_what_a_corpus_is_and_what_it_holds_are_of_one_moment(store: Store, monk
     assert (corpus.fingerprint, held.documents) == ("f", 1)
 
 
+def test_what_is_deleted_is_not_stored_any_more(store: Store) -> None:
+    store.create(Corpus("c"))
+    empty = store.size("c").bytes
+    store.write("c", [content([(str(i), f"text {i} " * 1000, {}) for i in range(20)])])
+    full = store.size("c").bytes
+    assert full > empty + 20 * 7000
+    store.write("c", [Removal([str(i) for i in range(20)])])
+    assert store.size("c").bytes < empty + (full - empty) / 4, "some pages of its indexes stay"
+    store.write("c", [content([(str(i), f"text {i} " * 1000, {}) for i in range(20)])])
+    assert store.size("c").bytes < full + (full - empty) / 4
+
+
 def test_a_missing_corpus_or_document(store: Store) -> None:
     calls: list[Callable[[], object]] = [
         lambda: store.corpus("c"),

@@ -1,0 +1,170 @@
+"""What the corpora of a key may take of the disk: it adds no more, and nobody else is kept from anything."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from serving.app import create_app
+from serving.keys.keys import Key, changed_keys, digest
+from serving.service import Service
+from tests.conftest import PATIENCE
+
+LARGE = {"documents": [{"id": str(i), "text": f"text number {i} " * 500} for i in range(100)]}
+SMALL = {"documents": [{"text": "one more"}]}
+LIMIT = 400_000
+"""Bytes: an empty corpus or two, and not `LARGE`."""
+
+
+class Tenants:
+    """A server of three keys, and its answers to each."""
+
+    def __init__(self, client: TestClient, service: Service) -> None:
+        self.service = service
+        self._client = client
+
+    def ask(
+        self, tenant: str, method: str, path: str, *, headers: Mapping[str, str] | None = None, **options: Any
+    ) -> Any:
+        sent = {"authorization": f"Bearer {tenant}", **(headers or {})}
+        return self._client.request(method, path, headers=sent, **options)
+
+    def done(self, tenant: str, method: str, path: str) -> Any:
+        """The job that it becomes, ended well."""
+        job = self.ask(tenant, method, path)
+        assert job.status_code == 202, job.text
+        until = time.monotonic() + PATIENCE
+        while (found := self.ask(tenant, "GET", job.headers["location"]).json())["state"] in ("queued", "running"):
+            assert time.monotonic() < until, found
+            time.sleep(0.01)
+        assert found["state"] == "succeeded", found
+        return found
+
+    def used(self, name: str) -> int:
+        return self.service.usage.of(lambda one: one == name)
+
+
+@pytest.fixture
+def tenants(
+    make_service: Callable[..., Service], wait_until_ready: Callable[[TestClient], None], tmp_path: Path
+) -> Iterator[Tenants]:
+    file = tmp_path / "keys.json"
+    with changed_keys(file) as keys:
+        for name, patterns, limit in (("small", ("small-*",), LIMIT), ("large", ("large-*",), None), ("all", None, 1)):
+            keys.append(
+                Key(name=name, sha256=digest(name), scopes=("read", "write"), corpora=patterns, disk_bytes=limit)
+            )
+    service = make_service(api_keys_file=file)
+    with TestClient(create_app(service)) as client:
+        wait_until_ready(client)
+        yield Tenants(client, service)
+
+
+@pytest.fixture
+def full(tenants: Tenants) -> Tenants:
+    """`small` has begun below its limit, and is above it."""
+    for name in ("small", "large"):
+        assert tenants.ask(name, "PUT", f"/corpora/{name}-one").status_code == 201
+    assert tenants.used("small-one") < LIMIT
+    assert tenants.ask("small", "POST", "/corpora/small-one/documents", json=LARGE).status_code == 200, "taken whole"
+    assert tenants.used("small-one") > LIMIT
+    return tenants
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "options"),
+    [
+        ("POST", "/corpora/small-one/documents", {"json": SMALL}),
+        ("POST", "/corpora/small-one/documents?async=true", {"json": SMALL}),
+        ("POST", "/corpora/small-one/documents", {"json": SMALL, "headers": {"idempotency-key": "a"}}),
+        ("PUT", "/corpora/small-two", {}),
+        ("POST", "/corpora/small-one/snapshots", {}),
+        ("PUT", "/corpora/small-two/restore", {"json": {"snapshot": "x", "of": "small-one"}}),
+    ],
+)
+def test_nothing_is_added_to_what_is_full(full: Tenants, method: str, path: str, options: dict[str, Any]) -> None:
+    before = full.used("small-one")
+    refused = full.ask("small", method, path, **options)
+    assert refused.status_code == 507, refused.text
+    assert refused.json()["error"] == (
+        f"the corpora of the key 'small' take {before} bytes of the {LIMIT} that they may: "
+        "delete documents, snapshots or corpora"
+    )
+    assert refused.json()["error_type"] == "Unhealthy" and "retry-after" not in refused.headers
+    assert full.ask("small", "GET", "/corpora/small-one").json()["documents"] == 100
+    assert full.ask("small", "GET", "/corpora").json()["corpora"][0]["name"] == "small-one"
+    assert full.used("small-one") == before and full.used("small-two") == 0
+
+
+def test_all_else_goes_on(full: Tenants) -> None:
+    assert full.ask("small", "POST", "/corpora/small-one/search", json={"query": "text"}).status_code == 200
+    assert full.ask("small", "PUT", "/corpora/small-one", json={"description": "mine"}).status_code == 200, "is there"
+    assert full.ask("small", "DELETE", "/corpora/small-one/documents/0").status_code == 204
+    full.done("small", "POST", "/corpora/small-one/reembed")
+    assert full.ask("large", "POST", "/corpora/large-one/documents", json=LARGE).status_code == 200
+    assert full.ask("large", "PUT", "/corpora/large-two").status_code == 201
+
+
+def test_there_is_room_again_when_documents_are_deleted(full: Tenants) -> None:
+    path = "/corpora/small-one/documents"
+    assert full.ask("small", "DELETE", path, json={"filter": {"$not": {"kept": True}}}).json() == {"deleted": 100}
+    assert full.used("small-one") < LIMIT
+    assert full.ask("small", "POST", path, json=SMALL).status_code == 200
+
+
+def test_there_is_room_again_when_a_corpus_is_deleted(full: Tenants) -> None:
+    assert full.ask("small", "DELETE", "/corpora/small-one").status_code == 204
+    assert full.used("small-one") == 0
+    assert full.ask("small", "PUT", "/corpora/small-two").status_code == 201
+    assert full.ask("small", "POST", "/corpora/small-two/documents", json=SMALL).status_code == 200
+
+
+def test_it_is_what_the_list_of_corpora_says(full: Tenants) -> None:
+    for name in ("small-one", "large-one"):
+        assert full.used(name) == full.ask(name[:5], "GET", f"/corpora/{name}").json()["bytes"]
+
+
+def test_a_key_for_all_corpora_counts_all(full: Tenants) -> None:
+    refused = full.ask("all", "PUT", "/corpora/more")
+    everything = full.service.usage.of(lambda _: True)
+    assert refused.status_code == 507 and f"take {everything} bytes of the 1 that" in refused.json()["error"]
+    assert everything == full.used("small-one") + full.used("large-one")
+
+
+def test_snapshots_count_also_when_their_corpus_is_gone(tenants: Tenants) -> None:
+    tenants.ask("large", "PUT", "/corpora/large-one").raise_for_status()
+    tenants.ask("large", "POST", "/corpora/large-one/documents", json=SMALL).raise_for_status()
+    corpus = tenants.used("large-one")
+    made = tenants.done("large", "POST", "/corpora/large-one/snapshots")["result"]
+    assert tenants.used("large-one") == corpus + made["bytes"]
+    assert tenants.ask("large", "DELETE", "/corpora/large-one").status_code == 204
+    assert tenants.used("large-one") == made["bytes"]
+
+
+def test_uploads_that_wait_count(tenants: Tenants, monkeypatch: pytest.MonkeyPatch) -> None:
+    tenants.ask("large", "PUT", "/corpora/large-one").raise_for_status()
+    corpus = tenants.used("large-one")
+    monkeypatch.setattr(tenants.service.jobs, "_started", False)  # none is begun
+    body = b'{"text": "' + b"a" * 2_000_000 + b'"}\n'
+    ndjson = {"content-type": "application/x-ndjson"}
+    answer = tenants.ask("large", "POST", "/corpora/large-one/documents?async=true", content=body, headers=ndjson)
+    assert answer.status_code == 202
+    assert tenants.used("large-one") >= corpus + len(body)
+
+
+def test_a_servers_default_is_for_keys_without_one(
+    make_service: Callable[..., Service], wait_until_ready: Callable[[TestClient], None], tmp_path: Path
+) -> None:
+    file = tmp_path / "keys.json"
+    with changed_keys(file) as keys:
+        for name, limit in (("own", 1_000_000_000), ("none", None)):
+            keys.append(Key(name=name, sha256=digest(name), scopes=("write",), disk_bytes=limit))
+    with TestClient(create_app(make_service(api_keys_file=file, key_disk_bytes=1))) as client:
+        wait_until_ready(client)
+        answers = [client.put(f"/corpora/{name}", headers={"authorization": name}) for name in ("own", "none")]
+        assert [answer.status_code for answer in answers] == [201, 507]
