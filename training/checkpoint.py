@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 from safetensors import SafetensorError
@@ -46,6 +46,15 @@ class Best:
 
     step: int
     score: float
+
+
+class Kept(NamedTuple):
+    """What a checkpoint says of its run."""
+
+    step: int
+    best: Best
+    corpus: str
+    """Its digest."""
 
 
 @dataclass
@@ -126,36 +135,34 @@ def load(state: State, folder: Path, devices: Devices, *, corpus: str) -> bool:
     return True
 
 
-def best(folder: Path, *, corpus: str) -> Best:
-    """The best evaluation up to the checkpoint in `folder`, of a run over `corpus` (its digest).
+def kept(folder: Path) -> Kept:
+    """What the checkpoint in `folder` says of its run.
 
     Raises:
-        CheckpointError: there is no checkpoint yet, it is damaged, or the run is over another corpus.
+        CheckpointError: there is none yet, or it is damaged.
     """
     file = folder / CHECKPOINT
     if not file.exists():
-        raise CheckpointError(f"{folder}: this run has kept no weights yet")
+        raise CheckpointError(f"{folder}: this run has no checkpoint yet")
     try:
         facts = facts_of(file)
-        _check_corpus(file, facts, corpus)
-        return Best(**facts["best"])
-    except CheckpointError:
-        raise
+        return Kept(facts["step"], Best(**facts["best"]), facts["corpus"])
     except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
         raise CheckpointError(f"{file}: not a checkpoint of this run: {first_line(error)}") from error
 
 
 def check_origin(file: Path, facts: Mapping[str, Any], devices: Devices, *, corpus: str) -> None:
     """Raises `CheckpointError` if corpus or number of processes are not those the run began with."""
-    _check_corpus(file, facts, corpus)
+    check_corpus(file, facts["corpus"], corpus)
     if facts["processes"] != devices.count:
         raise CheckpointError(
             f"{file}: the run has {facts['processes']} processes and can't go on with {devices.count}"
         )
 
 
-def _check_corpus(file: Path, facts: Mapping[str, Any], corpus: str) -> None:
-    if facts["corpus"] != corpus:
+def check_corpus(file: Path, begun: str, corpus: str) -> None:
+    """Raises `CheckpointError` if the corpus is another than the one the run of `file` began with; by their digests."""
+    if begun != corpus:
         raise CheckpointError(f"{file}: the corpus has changed since; its order can't be taken up")
 
 

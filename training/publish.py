@@ -30,6 +30,8 @@ class Outcome:
 
     encoder: Encoder
     best: Best
+    steps: int
+    """Taken in all."""
     metric: str
     census: Census
     tasks: Mapping[str, Subsets]
@@ -50,8 +52,9 @@ def publish(config: RunConfig, outcome: Outcome, scores: Mapping[str, TaskScore]
             "config": asdict(config),
             "environment": environment(),
             "corpus": counts(outcome.census),
+            "steps": outcome.steps,
             "best_step": outcome.best.step,
-            "curve": record.evaluations(Path(config.run)),
+            "curve": record.evaluations(Path(config.run), until=outcome.steps),
         },
         scores={outcome.metric: outcome.best.score, **spearman(scores)},
         citations=[OBJECTIVES[config.objective].citation],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -133,11 +133,11 @@ def parsed(file: Path, from_json: Callable[[str], C]) -> C:
         raise RunError(f"{file}: nested too deep") from error
 
 
-def evaluations(folder: Path) -> list[dict[str, Any]]:
-    """Every evaluation of the run in `folder`: its step, and what was recorded."""
+def evaluations(folder: Path, *, until: float = math.inf) -> list[dict[str, Any]]:
+    """Every evaluation of the run in `folder` up to a step: its step, and what was recorded."""
     file = folder / METRICS
     with naming(file):
-        lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+        lines = [json.loads(line) for line in _lines_until(file, until)]
     return [
         {name: value for name, value in line.items() if name != "kind"}
         for line in lines
@@ -158,12 +158,14 @@ def fsync_metrics(folder: Path) -> None:
 
 def _keep_until(metrics: Path, step: int) -> None:
     """Drops lines after `step`, and all from the first torn one on: a kill leaves half a line, power loss NULs."""
-    if not metrics.exists():
-        return
+    if metrics.exists():
+        with replacing(metrics) as beside:
+            beside.write_bytes(b"".join(_lines_until(metrics, step)))
+
+
+def _lines_until(metrics: Path, step: float) -> Iterator[bytes]:
     lines = metrics.read_bytes().splitlines(keepends=True)
-    kept = takewhile(lambda line: (at := _step_of(line)) is not None and at <= step, lines)
-    with replacing(metrics) as beside:
-        beside.write_bytes(b"".join(kept))
+    return takewhile(lambda line: (at := _step_of(line)) is not None and at <= step, lines)
 
 
 def _step_of(line: bytes) -> int | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +17,7 @@ from models.bundle import BundleError
 from models.encoder import Encoder
 from training import checkpoint, record
 from training.assembly import initial, loaded, meter_of, step_of
-from training.checkpoint import State
+from training.checkpoint import Best, State
 from training.config import ConfigError, RunConfig
 from training.corpus.batches import tokeniser
 from training.corpus.corpus import HELD_OUT, Corpus, open_corpus
@@ -84,7 +84,8 @@ def fit(config: RunConfig, stream: TextIO, *, resume: bool = False) -> Outcome:
         assert state.best is not None, "the loop evaluates before its first step"
         devices.wait()
         checkpoint.load_best(state.encoder, state.best, folder)
-        return Outcome(state.encoder.eval().cpu(), state.best, selection.metric, corpus.census, tasks, devices.first)
+        encoder = state.encoder.eval().cpu()
+        return Outcome(encoder, state.best, state.step, selection.metric, corpus.census, tasks, devices.first)
 
 
 def finish(config: RunConfig, stream: TextIO) -> Outcome:
@@ -95,18 +96,21 @@ def finish(config: RunConfig, stream: TextIO) -> Outcome:
     Raises:
         RunError: there is no such run, or the bundle can't be written.
         ValueError: one of the packages' own, naming the file or option: backbone, corpus or data are not usable.
-        CheckpointError: no evaluation of it was kept yet, a file is damaged, or the corpus is another.
+        CheckpointError: it has no checkpoint yet, a file is damaged, or the corpus is another.
         LockError: another process trains it.
     """
     _check_folders(config, resume=True)
-    corpus = _corpus(config)
-    selection, tasks = _judges(config, corpus, stream)
     folder = Path(config.run)
     with locked(folder):
-        best = checkpoint.best(folder, corpus=corpus.census.digest)
+        kept = checkpoint.kept(folder)
+        corpus = _corpus(config)
+        checkpoint.check_corpus(folder / checkpoint.CHECKPOINT, kept.corpus, corpus.census.digest)
+        selection, tasks = _judges(config, corpus, stream)
         encoder = prepared(replace(config, compile=False), torch.device("cpu"))
-        checkpoint.load_best(encoder, best, folder)
-    return Outcome(encoder.eval(), best, selection.metric, corpus.census, tasks)
+        checkpoint.load_best(encoder, kept.best, folder)
+    for line in (f"ended after step {kept.step}", *_told(config, selection.metric, kept.best)):
+        print(line, file=stream)
+    return Outcome(encoder.eval(), kept.best, kept.step, selection.metric, corpus.census, tasks)
 
 
 def _corpus(config: RunConfig) -> Corpus:
@@ -169,14 +173,18 @@ def _loop(state: State, step: Step, setting: Setting, headline: str, stream: Tex
         progress.close()
         if lines:
             lines.close()
-    best = state.best
-    if best is not None:
-        progress.say(f"best: {setting.metric} {best.score:.4f} at step {best.step}")
-        if best.step == 0:
-            progress.say(
-                f"no step was better than {config.backbone} as it was: "
-                f"the result is its own weights with {config.pooling} pooling"
-            )
+    if state.best is not None:
+        for line in _told(config, setting.metric, state.best):
+            progress.say(line)
+
+
+def _told(config: RunConfig, metric: str, best: Best) -> Iterator[str]:
+    yield f"best: {metric} {best.score:.4f} at step {best.step}"
+    if best.step == 0:
+        yield (
+            f"no step was better than {config.backbone} as it was: "
+            f"the result is its own weights with {config.pooling} pooling"
+        )
 
 
 def left_to_the_first(_kind: str, _step: int, _values: Mapping[str, float]) -> None:

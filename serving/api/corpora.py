@@ -19,7 +19,7 @@ from serving.api.corpus_schemas import (
     FieldsAnswer,
     IndexAnswer,
 )
-from serving.api.deps import CLOSED, CorpusName, ServiceDep, check_room
+from serving.api.deps import CLOSED, CorpusName, ServiceDep
 from serving.api.route import Route
 from serving.corpora.corpora import Corpora
 from serving.corpora.description import Description, is_stale
@@ -44,8 +44,6 @@ async def create(
     wanted = body or CorpusRequest()
     given = wanted.model_dump(exclude_none=True)
     encoder = service.encoders.asked_for(wanted.model).model.manifest if wanted.model is not None else None
-    if name not in service.library.corpora.names():
-        await check_room(service)
 
     def made(corpora: Corpora) -> tuple[bool, Description]:
         if given:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Annotated
 
 from fastapi import Depends, Path, Request
@@ -11,7 +10,6 @@ from fastapi.dependencies.models import Dependant
 from serving.api.arriving import Arriving
 from serving.api.auth import check_corpus_allowed
 from serving.errors import Invalid
-from serving.keys.limits import payer
 from serving.names import CORPUS_NAME, MAX_ID_BYTES, check_corpus_name, check_document_id
 from serving.service import Service
 
@@ -52,29 +50,11 @@ async def _service(request: Request) -> Service:  # not async, FastAPI would cal
     return service_of(request)
 
 
-ServiceDep = Annotated[Service, Depends(_service)]
-
-
 async def _corpus_name(
     name: Annotated[str, Path(description="name of the corpus", json_schema_extra={"pattern": CORPUS_NAME})],
     request: Request,
 ) -> str:
     return check_corpus_allowed(check_corpus_name(name, "name"), request)
-
-
-CorpusName = Annotated[str, Depends(_corpus_name)]
-
-
-async def check_room(service: Service) -> None:
-    """Raises `InsufficientStorage` if the corpora of the key that is being answered take all that they may."""
-    caller = payer()
-    if caller and caller.disk_bytes:
-        caller.check_room(await asyncio.to_thread(service.usage.of, caller.key.sees))
-
-
-async def _corpus_with_room(name: CorpusName, service: ServiceDep) -> str:
-    await check_room(service)
-    return name
 
 
 async def _document_id(
@@ -90,7 +70,7 @@ async def _model_name(id: Annotated[str, Path(description="name of the model")],
     return service_of(request).encoders.named(id).name
 
 
+ServiceDep = Annotated[Service, Depends(_service)]
+CorpusName = Annotated[str, Depends(_corpus_name)]
 ModelName = Annotated[str, Depends(_model_name)]
-CorpusWithRoom = Annotated[str, Depends(_corpus_with_room)]
-"""`CorpusName`, of what adds to it."""
 DocumentId = Annotated[str, Depends(_document_id)]

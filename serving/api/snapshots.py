@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field
 from starlette.types import Receive, Scope, Send
 
 from serving.api.auth import check_corpus_allowed
-from serving.api.deps import CLOSED, CorpusName, CorpusWithRoom, ServiceDep
+from serving.api.deps import CLOSED, CorpusName, ServiceDep
 from serving.api.jobs import ACCEPTED, JobAnswer, submitted
 from serving.api.request_body import BoundedRequest
 from serving.api.route import Route, StreamedRoute, is_json, media_type, parsed, while_connected
@@ -93,7 +93,7 @@ async def reembed(name: CorpusName, service: ServiceDep, body: ReembedRequest | 
 
 
 @router.post("/snapshots", summary="Make a snapshot", **_JOB)
-async def create(name: CorpusWithRoom, service: ServiceDep) -> Response:
+async def create(name: CorpusName, service: ServiceDep) -> Response:
     """Of one moment, while others read and write: a job, whose `result` is the snapshot."""
     await service.library.read(lambda corpora: corpora.corpus(name), of=name)
     return await submitted(service.jobs, "snapshot", name, {})
@@ -138,7 +138,7 @@ async def delete(name: CorpusName, id: SnapshotId, service: ServiceDep) -> None:
     },
     **_JOB,
 )
-async def restore(name: CorpusWithRoom, request: Request, service: ServiceDep) -> Response:
+async def restore(name: CorpusName, request: Request, service: ServiceDep) -> Response:
     """From a snapshot that is sent, or from one that the server has: a job. What is there, under whatever encoder,
     serves until the snapshot is checked and whole.
     """

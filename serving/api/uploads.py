@@ -12,7 +12,7 @@ from pydantic import BeforeValidator
 from serving.api.answers import JSON, json_response, truncation_header
 from serving.api.auth import key_of
 from serving.api.corpus_schemas import UploadAnswer
-from serving.api.deps import CLOSED, CorpusWithRoom, ServiceDep, service_of
+from serving.api.deps import CLOSED, CorpusName, ServiceDep, service_of
 from serving.api.jobs import ACCEPTED, submitted
 from serving.api.request_body import BoundedRequest
 from serving.api.route import StreamedRoute, charset, media_type, while_connected
@@ -110,7 +110,7 @@ async def _options(
     "", response_model=UploadAnswer, summary="Add or replace documents", openapi_extra=_UPLOAD, responses=ACCEPTED
 )
 async def add(
-    name: CorpusWithRoom,
+    name: CorpusName,
     request: Request,
     service: ServiceDep,
     *,

@@ -37,10 +37,9 @@ def corpus(reader: sqlite3.Connection) -> Corpus:
 
 
 def size(reader: sqlite3.Connection) -> Size:
-    """Documents, bytes of the pages that something is in, passages."""
-    used = "(page_count - freelist_count) * page_size"
-    pragmas = "pragma_page_count, pragma_freelist_count, pragma_page_size"
-    return Size(*reader.execute(f"SELECT documents, {used}, passages FROM corpora, {pragmas}").fetchone())
+    """Documents, bytes of the database without its log, passages."""
+    counted = "SELECT documents, page_count * page_size, passages FROM corpora, pragma_page_count, pragma_page_size"
+    return Size(*reader.execute(counted).fetchone())
 
 
 def keys_matching(reader: sqlite3.Connection, where: Filter) -> Keys:

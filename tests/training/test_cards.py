@@ -62,7 +62,7 @@ def test_a_published_run_cites_its_objective_and_tells_its_scores(
     census = Census(sentences=9, held_out=(), duplicates=0, blank=0, digest="d2", threshold=0)
     encoder = Encoder.load(tiny_backbone)
     tasks = sts_tasks(stsb_data)
-    outcome = Outcome(encoder, Best(step=3, score=61.25), sts.STSB_DEV_METRIC, census, tasks)
+    outcome = Outcome(encoder, Best(step=3, score=61.25), 9, sts.STSB_DEV_METRIC, census, tasks)
     scores = sts_scores(encoder, tasks, io.StringIO())
     made = publish(config, outcome, scores)
     read: Any = ModelCard.load(made.folder / bundle.CARD)

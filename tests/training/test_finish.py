@@ -84,6 +84,31 @@ def test_a_run_that_diverged_leaves_the_best_weights_before_it(diverged: RunConf
     assert before == sorted(path.read_bytes() for path in Path(diverged.run).glob("*.safetensors"))
 
 
+def test_what_a_kill_left_behind_the_checkpoint_is_not_told(diverged: RunConfig) -> None:
+    """An evaluation is noted before its checkpoint is written, and the last line may be torn."""
+    metrics = Path(diverged.run) / "metrics.jsonl"
+    with metrics.open("a") as file:
+        file.write('{"kind": "evaluation", "step": 14, "self_retrieval_mrr10": 99.0}\n{"kind": "train", "st')
+    before = metrics.read_bytes()
+    assert cli.main(["finish", diverged.run]) == 0
+    of_run = json.loads((Path(diverged.out) / "manifest.json").read_text())["run"]
+    assert of_run["steps"] == 10 and [each["step"] for each in of_run["curve"]] == [0, 5, 10]
+    assert metrics.read_bytes() == before
+
+
+def test_that_nothing_was_learnt_is_said(
+    make_config: MakeConfig, fitted: Fit, broken_at: Callable[[int], None], capsys: Capture
+) -> None:
+    broken_at(7)
+    config = make_config(learning_rate=1e-30)
+    with pytest.raises(DivergedError):
+        fitted(config)
+    assert cli.main(["finish", config.run]) == 0
+    out, err = capsys.readouterr()
+    assert out.endswith(" at step 0\n")
+    assert "ended after step 5\n" in err and f"no step was better than {config.backbone} as it was" in err
+
+
 def test_it_may_go_on_afterwards(diverged: RunConfig, fitted: Fit, monkeypatch: pytest.MonkeyPatch) -> None:
     finish(diverged)
     monkeypatch.undo()
@@ -117,7 +142,7 @@ def test_a_run_that_was_never_judged_has_nothing_to_leave(
     with pytest.raises(DivergedError):
         fitted(config)
     assert cli.main(["finish", config.run]) == 2
-    assert capsys.readouterr().err.endswith(f"{config.run}: this run has kept no weights yet\n")
+    assert capsys.readouterr().err.endswith(f"{config.run}: this run has no checkpoint yet\n")
 
 
 def test_what_can_not_be_finished_is_refused(copied: RunConfig, tmp_path: Path, capsys: Capture) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from training import record, run
 from training.commands.train import left
 from training.config import check_folders
+from training.interrupt import terminable
 
 
 def add(command: argparse.ArgumentParser) -> None:
@@ -23,4 +24,5 @@ def finish(options: argparse.Namespace) -> int:
     moved = {"run": str(options.run)} | ({} if options.out is None else {"out": options.out})
     config = record.stored(options.run).override(moved)
     check_folders(config)
-    return left(config, run.finish(config, sys.stderr))
+    with terminable():
+        return left(config, run.finish(config, sys.stderr))
