@@ -42,6 +42,8 @@ from serving.stores.blocks import blocks
 log = logging.getLogger(__name__)
 REMOVED_TOGETHER = 500
 """Documents of one commit, between which others read and write."""
+GIVEN_BACK_FROM = 1 << 20
+"""Bytes that single deletions have left, when it is worth a commit more to give them back."""
 
 
 class Corpora:
@@ -155,6 +157,7 @@ class Corpora:
         self._store.document(name, document)
         if not len(self._open.named(name).write(Removal([document])).removed):
             raise NotFound(f"corpus {name!r} has no document {document!r}")
+        self._store.give_back(name, least=GIVEN_BACK_FROM)
 
     def delete_where(self, name: str, where: Filter, still: Callable[[], None] = lambda: None) -> int:
         """Remove every document whose metadata matches; how many. Others read and write between its commits, before
@@ -167,6 +170,8 @@ class Corpora:
                 ids = [id for id in block if self._matches(name, id, where)]
                 corpus.write(Removal(ids))
             removed += len(ids)
+        if removed:
+            self._store.give_back(name)
         return removed
 
     def _matches(self, name: str, document: str, where: Filter) -> bool:

@@ -139,8 +139,9 @@ class Store(Protocol):
     def swap(self, name: str, fingerprint: str) -> bool:
         """Let the fresh vectors serve in place of the old in one commit; False, and nothing, while some are missing."""
 
-    def give_back(self, name: str) -> None:
-        """Give the room that nothing takes any more, of old vectors mostly, back to the disk; others write between."""
+    def give_back(self, name: str, least: int = 0) -> None:
+        """Give the room that nothing takes any more, of old vectors and what was removed, back to the disk, if it is so
+        many bytes; others write between."""
 
     def copy(self, name: str, to: Path, stop: Stop = never) -> tuple[Corpus, Size]:
         """A consistent copy in a file of its own, of one moment, while others write; what the copy is and holds."""

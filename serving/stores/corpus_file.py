@@ -298,6 +298,6 @@ class CorpusFile:
         """Documents, bytes of the database without its log, and passages."""
         return self.described()[1]
 
-    def give_back(self) -> None:
+    def give_back(self, least: int) -> None:
         """See `Store`."""
-        give_back(self._connections)
+        give_back(self._connections, least)

@@ -212,9 +212,9 @@ class SqliteStore:
         """See `Store`."""
         return self._file(name).swap(fingerprint)
 
-    def give_back(self, name: str) -> None:
+    def give_back(self, name: str, least: int = 0) -> None:
         """See `Store`."""
-        self._file(name).give_back()
+        self._file(name).give_back(least)
 
     def copy(self, name: str, to: Path, stop: Stop = never) -> tuple[Corpus, Size]:
         """See `Store`."""

@@ -65,6 +65,11 @@ def remove(writer: sqlite3.Connection, rows: Iterable[tuple[int, str]]) -> None:
     writer.executemany("INSERT INTO words (words, rowid, text) VALUES ('delete', ?, ?)", rows)
 
 
+def clear(writer: sqlite3.Connection) -> None:
+    """Forget what was indexed and removed: FTS5 keeps both until it happens to merge them."""
+    writer.execute("INSERT INTO words (words) VALUES ('delete-all')")
+
+
 def check(connection: sqlite3.Connection, *, stemming: Stemming) -> list[str]:
     """What is wrong with an index made with `stemming`, and its keys against those of `passages`; a line each.
 
