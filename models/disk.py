@@ -42,15 +42,18 @@ def make_folder(folder: Path) -> None:
         fsync(made.parent)
 
 
-def size(path: Path) -> int:
+def size(path: str | Path) -> int:
     """Bytes of a file, or of all files in a folder and below it; 0 of what is not there, or goes meanwhile.
 
     Raises:
         OSError: it can't be looked at.
     """
     with suppress(FileNotFoundError):
-        found = path.lstat()
-        return sum(map(size, path.iterdir())) if stat.S_ISDIR(found.st_mode) else found.st_size
+        found = os.lstat(path)
+        if not stat.S_ISDIR(found.st_mode):
+            return found.st_size
+        with os.scandir(path) as inside:
+            return sum(size(one.path) for one in inside)
     return 0
 
 

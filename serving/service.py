@@ -17,8 +17,8 @@ from serving.bounds import check_some
 from serving.corpora.corpora import Corpora
 from serving.corpora.library import Library
 from serving.corpora.opening import Indexes
+from serving.corpora.room import Room
 from serving.corpora.snapshots import Snapshots
-from serving.corpora.usage import Usage
 from serving.embeddings import Embeddings, EmbedOptions, Inputs
 from serving.encoders.embedder import Embedder
 from serving.encoders.encoders import Encoders, Reloaded
@@ -69,17 +69,20 @@ class Service:
         )
         self.library = Library(Corpora(store, indexes), self.encoders, self.metrics, self.admitted)
         self.snapshots = Snapshots(self.library.corpora, settings.data / "snapshots")
+        self.room = Room(
+            self.library.corpora,
+            (settings.data / "indexes", settings.data / "snapshots"),
+            lambda sees, besides: self.jobs.uploaded(sees, besides),  # noqa: PLW0108 - there are none yet
+        )
         self.acceptance = Acceptance(store)
-        works = Works(settings, self.encoders, self.library, self.snapshots, self.acceptance)
+        works = Works(settings, self.encoders, self.library, self.snapshots, self.acceptance, self.room)
         self.jobs = Jobs(
             settings.data / "jobs",
             works.by_kind(),
             beside=CHANGE_NOTHING,
-            accepting=self.acceptance.accept,
+            accepting=works.accept,
             ended=self.acceptance.release,
         )
-        beside = (settings.data / "indexes", settings.data / "snapshots")
-        self.usage = Usage(self.library.corpora, beside, self.jobs)
         self.health = Health("loading", "starting")
         self.loaded = asyncio.Event()
         """Set when loading ended, well or not."""

@@ -25,6 +25,7 @@ from serving.corpora.corpora import Corpora
 from serving.corpora.description import Description, is_stale
 from serving.errors import Conflict, Damaged, NotFound
 from serving.jobs.acceptance import check_stays
+from serving.jobs.threads import in_thread
 from serving.names import check_corpus_name
 from serving.service import Service
 
@@ -44,6 +45,12 @@ async def create(
     wanted = body or CorpusRequest()
     given = wanted.model_dump(exclude_none=True)
     encoder = service.encoders.asked_for(wanted.model).model.manifest if wanted.model is not None else None
+
+    def check_room() -> None:
+        if name not in service.library.corpora.names():
+            service.room.check()
+
+    await in_thread(check_room)
 
     def made(corpora: Corpora) -> tuple[bool, Description]:
         if given:

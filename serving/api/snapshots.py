@@ -27,6 +27,7 @@ from serving.jobs.threads import in_thread
 from serving.json_body import parse_exact
 from serving.names import CORPUS_NAME, check_corpus_name
 from serving.service import Service
+from serving.works.works import SNAPSHOT
 
 router = APIRouter(prefix="/corpora/{name}", tags=["snapshots"], route_class=Route, dependencies=CLOSED)
 streamed = APIRouter(prefix="/corpora/{name}", tags=["snapshots"], route_class=StreamedRoute, dependencies=CLOSED)
@@ -96,7 +97,7 @@ async def reembed(name: CorpusName, service: ServiceDep, body: ReembedRequest | 
 async def create(name: CorpusName, service: ServiceDep) -> Response:
     """Of one moment, while others read and write: a job, whose `result` is the snapshot."""
     await service.library.read(lambda corpora: corpora.corpus(name), of=name)
-    return await submitted(service.jobs, "snapshot", name, {})
+    return await submitted(service.jobs, SNAPSHOT, name, {})
 
 
 @router.get("/snapshots", summary="List snapshots")
@@ -157,6 +158,8 @@ async def restore(name: CorpusName, request: Request, service: ServiceDep) -> Re
             raise UnsupportedMedia(f"{_NEITHER}, not {media[:80]}", field="content-type")
         if content_coding(request.headers.get("content-encoding", "")) == "gzip":  # zstd is what a snapshot is in
             raise UnsupportedMedia("a snapshot is sent as it is", field="content-encoding")
+        if not service.jobs.unended(RESTORE, name):  # of which this may be the same
+            await in_thread(service.room.check)
         async with service.receiving():
             await request.arrive(spool.write, service.settings.max_upload_bytes, IN_MEMORY)
         await in_thread(lambda: _check_begun(service, spool))

@@ -130,6 +130,8 @@ async def add(
     key = None if idempotency_key is None else check_key(idempotency_key)
     async with service.library.encoder_of(name) as embedder:
         check_fits(asked_chunking(options["chunk_tokens"], options["chunk_overlap"]), embedder)
+    if key is None and not service.jobs.unended(UPLOAD, name):  # else it may be the same once more, and has an answer
+        await in_thread(service.room.check)
     async with service.jobs.spool() as spool:
         async with service.receiving():
             upload = await _received(request, spool, options)
@@ -151,6 +153,7 @@ async def _added(
             return await submitted(service.jobs, UPLOAD, name, options.model_dump(), spool=spool, keyed=keyed)
         still = partial(check_stays, service.jobs, name)
         still()  # before it is embedded in vain
+        await in_thread(service.room.check)
         added = await service.library.add(name, upload.documents, options.chunking, still=still)
         answer: dict[str, Any] = {"ids": [document.id for document in upload.documents], "count": len(upload.documents)}
         if options.on_error == "skip":

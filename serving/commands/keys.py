@@ -71,7 +71,7 @@ def _list(path: Path, given: argparse.Namespace) -> None:  # noqa: ARG001 - as t
             "at once": key.concurrency,
             "bytes on disk": key.disk_bytes,
         }
-        said = [f"{value:.12g} {what}" for what, value in limits.items() if value]
+        said = [f"{value:{'g' if isinstance(value, float) else 'd'}} {what}" for what, value in limits.items() if value]
         corpora = "*" if key.corpora is None else ",".join(key.corpora) or "-"
         print(key.name, ",".join(key.scopes), corpora, ", ".join(said) or "-", key.created)
 

@@ -27,6 +27,7 @@ from serving.jobs.spool import Spool, check_kept
 from serving.jobs.threads import whole
 from serving.keys.limits import Caller, paid_by, payer
 from serving.ports import StoreError
+from serving.stores.failures import naming
 
 log = logging.getLogger(__name__)
 Work = Callable[[Running], Awaitable[dict[str, Any] | None]]
@@ -147,9 +148,15 @@ class Jobs:
         """The jobs of a kind that are queued or running for a corpus, oldest first."""
         return [job.id for job in list(self._unended.values()) if (job.kind, job.corpus) == (kind, corpus)]
 
-    def uploaded(self, of: Callable[[str], bool]) -> int:
-        """Bytes of uploads that are queued or running, for corpora whose names it takes. Blocking."""
-        return sum(size(self._spools / job.id) for job in list(self._unended.values()) if of(job.corpus))
+    def uploaded(self, of: Callable[[str], bool], besides: str) -> int:
+        """Bytes of uploads that are queued or running, but for one job's, for corpora whose names it takes. Blocking.
+
+        Raises:
+            Unhealthy: the disk fails.
+        """
+        others = [job.id for job in list(self._unended.values()) if job.id != besides and of(job.corpus)]
+        with naming(self._spools):
+            return sum(size(self._spools / id) for id in others)
 
     async def job(self, id: str) -> Job:
         """As it is now.

@@ -10,19 +10,24 @@ from pathlib import Path
 from typing import Any
 
 from serving.corpora.library import Library
+from serving.corpora.room import Room
 from serving.corpora.snapshots import Snapshots
 from serving.encoders.encoders import Encoders
 from serving.errors import Invalid, TooLarge
-from serving.jobs import Running, Work
+from serving.jobs import Job, Running, Work
 from serving.jobs.acceptance import RESTORE, UPLOAD, Acceptance
 from serving.jobs.progress import told
+from serving.jobs.threads import in_thread
 from serving.settings import Settings
 from serving.works.ingestion import ingest
 from serving.works.patience import patiently
 from serving.works.reembedding import reembed
 
-CHANGE_NOTHING = ("snapshot",)
+SNAPSHOT = "snapshot"
+CHANGE_NOTHING = (SNAPSHOT,)
 """Kinds that run beside other jobs of their corpus."""
+ADDING = (UPLOAD, SNAPSHOT, RESTORE)
+"""Kinds of which something stays on disk, for which a key's corpora must have room."""
 
 
 @dataclass(frozen=True)
@@ -34,22 +39,41 @@ class Works:
     library: Library
     snapshots: Snapshots
     acceptance: Acceptance
+    room: Room
 
     def by_kind(self) -> Mapping[str, Work]:
         """A kind's work, to which a job is given."""
         return {
             UPLOAD: self._upload,
             "reembed": partial(reembed, self.library, self.encoders),
-            "snapshot": self._snapshot,
+            SNAPSHOT: self._snapshot,
             RESTORE: self._restore,
         }
 
+    def accept(self, job: Job) -> None:
+        """Before anybody is told that the job will be done. Blocking.
+
+        Raises:
+            NotFound: there is no such corpus.
+            InsufficientStorage, Unhealthy: the disk fails, or the corpora of the key have taken their share of it.
+        """
+        if job.kind in ADDING:
+            self.room.check(job.id)
+        self.acceptance.accept(job)
+
+    async def _begun(self, job: Running) -> None:
+        """What was accepted before it may have taken the room meanwhile; to wait for more would keep others waiting."""
+        if job.position is None:
+            await in_thread(lambda: self.room.check(job.id))
+
     async def _upload(self, job: Running) -> dict[str, Any]:
         """Its corpus may not have known of it: not opened at the start, or damaged and restored since."""
+        await self._begun(job)
         await patiently(lambda: self.library.on(lambda _: self.acceptance.accept(job.job), of=job.corpus))
         return await ingest(self.library, self.settings, job)
 
     async def _snapshot(self, job: Running) -> dict[str, Any]:
+        await self._begun(job)
         async with told(job) as progress:
             made = await self.library.on(
                 lambda _: self.snapshots.create(job.corpus, progress), of=job.corpus, leave=progress.leave
@@ -58,6 +82,7 @@ class Works:
 
     async def _restore(self, job: Running) -> dict[str, Any]:
         """From what was uploaded, or from one of the server's own snapshots."""
+        await self._begun(job)
         name = job.corpus
         file = job.spool or self.snapshots.path(job.options["of"], job.options["snapshot"])
         with nullcontext() if job.spool else _naming(file):
