@@ -99,6 +99,11 @@ class Connections:
         with self._used(), self._written(), self.naming():
             yield self._opened_writer()
 
+    def fold_soon(self) -> None:
+        """Bring the log into the file, which then is as short as what it holds, unless readers keep it from that."""
+        with self.maintaining() as writer:
+            self._fold_soon(writer)
+
     @contextmanager
     def alone(self, *, folded: bool) -> Iterator[None]:
         """Nobody has the file open, and if `folded` there is nothing in its log; others wait for the end of the block.
@@ -215,9 +220,17 @@ class Connections:
             return
         self._log_bytes = size + LOG_BYTES  # a long reader is there: not again at every commit
         with suppress(sqlite3.Error):  # the write is committed, and the next one sees a disk that fails
-            writer.execute(f"PRAGMA busy_timeout = {_LOG_PATIENCE_MS}")
+            if self._fold_soon(writer):
+                self._log_bytes = LOG_BYTES
+
+    @staticmethod
+    def _fold_soon(writer: sqlite3.Connection) -> bool:
+        """Whether the log is in the file: a reader that does not end soon keeps it."""
+        writer.execute(f"PRAGMA busy_timeout = {_LOG_PATIENCE_MS}")
+        try:
             busy, _, _ = writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-            self._log_bytes = self._log_bytes if busy else LOG_BYTES
+            return not busy
+        finally:
             writer.execute(f"PRAGMA busy_timeout = {PATIENCE * 1000:.0f}")
 
     def _take(self) -> sqlite3.Connection:

@@ -17,10 +17,11 @@ def give_back(connections: Connections, least: int) -> None:
     with suppress(Unhealthy, InsufficientStorage):
         _forget_words(connections)
         free, before = _free_bytes(connections, 0), 0
-        if free < least:
+        if free < max(least, 1):
             return
         while free != before:
             before, free = free, _free_bytes(connections, _STEP)
+        connections.fold_soon()
 
 
 def _forget_words(connections: Connections) -> None:

@@ -12,6 +12,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from serving.app import create_app
+from serving.corpora import corpora
 from serving.errors import Unhealthy
 from serving.keys.keys import Key, changed_keys, digest
 from serving.service import Service
@@ -131,6 +132,20 @@ def test_there_is_room_again_when_documents_are_deleted(full: Tenants) -> None:
     assert full.ask("small", "DELETE", path, json={"filter": {"$not": {"kept": True}}}).json() == {"deleted": 200}
     assert full.used("small-one") < LIMIT
     assert full.ask("small", "POST", path, json=SMALL).status_code == 200
+
+
+def test_documents_deleted_one_by_one_give_back_what_has_gathered(
+    full: Tenants, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(corpora, "GIVEN_BACK_FROM", 200_000)
+    path = "/corpora/small-one/documents"
+    ids = [one["id"] for one in full.ask("small", "GET", f"{path}?limit=1000").json()["documents"]]
+    sizes = []
+    for each in ids:
+        assert full.ask("small", "DELETE", f"{path}/{each}").status_code == 204
+        sizes.append(full.ask("small", "GET", "/corpora/small-one").json()["bytes"])
+    assert 3 < len(set(sizes)) < 50, "not at each"
+    assert sizes[-1] < LIMIT
 
 
 def test_there_is_room_again_when_a_corpus_is_deleted(full: Tenants) -> None:

@@ -85,6 +85,37 @@ def test_what_is_deleted_goes_back_to_the_disk(store: Store) -> None:
     assert store.verify("c") == []
 
 
+def test_files_are_as_long_as_what_is_in_them(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path)
+    store.create(Corpus("c"))
+    rows: list[Row] = [(str(i), f"text {i} " * 1000, {}) for i in range(100)]
+    for _ in range(3):
+        store.write("c", [content(rows)])
+        assert sum(file.stat().st_size for file in tmp_path.iterdir()) > 700_000
+        store.write("c", [Removal([row[0] for row in rows])])
+        store.give_back("c")
+        assert sum(file.stat().st_size for file in tmp_path.iterdir()) < 300_000
+    store.close()
+
+
+def test_a_reader_keeps_nobody_from_giving_back(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path)
+    store.create(Corpus("c"))
+    store.write("c", [content([(str(i), f"text {i} " * 1000, {}) for i in range(100)])])
+    full = store.size("c").bytes
+    reader = sqlite3.connect(tmp_path / "c.sqlite", isolation_level=None)
+    reader.execute("BEGIN")
+    reader.execute("SELECT count(*) FROM documents").fetchone()
+    store.write("c", [Removal([str(i) for i in range(100)])])
+    store.give_back("c")
+    assert store.size("c").bytes < full / 2
+    assert reader.execute("SELECT count(*) FROM documents").fetchone() == (100,), "of its moment"
+    reader.close()
+    store.write("c", [content([("a", "a text", {})])])
+    assert store.verify("c") == []
+    store.close()
+
+
 def test_a_missing_corpus_or_document(store: Store) -> None:
     calls: list[Callable[[], object]] = [
         lambda: store.corpus("c"),
