@@ -69,6 +69,14 @@ def test_no_step_leaves_the_noise_as_it_was_drawn() -> None:
     assert ascended(noise, draw(6, 8), steps=0, rate=1e-3, temperature=TAU) is noise
 
 
+def test_noise_moves_as_it_would_without_autocast() -> None:
+    noise, anchors = draw(5, 8).float(), draw(6, 8, seed=1).float()
+    outside = ascended(noise, anchors, steps=4, rate=0.5, temperature=TAU)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        inside = ascended(noise, anchors, steps=4, rate=0.5, temperature=TAU)
+    assert torch.equal(inside, outside)
+
+
 def test_noise_without_any_share_still_takes_a_whole_step() -> None:
     """Its gradient is below what float32 can hold."""
     anchors = torch.tensor([[1.0, 0.0], [0.9, 0.1]])
@@ -84,6 +92,11 @@ def test_a_sentence_like_another_is_no_negative_of_it() -> None:
     expected = torch.ones(4, 6, dtype=torch.float64)
     expected[1, 3] = expected[3, 1] = 0
     assert torch.equal(weights, expected)
+
+
+def test_a_cosine_that_just_reaches_the_threshold_is_of_a_false_negative() -> None:
+    judged = torch.tensor([[1.0, 0.0], [2.0, 0.0]])
+    assert instance_weights(judged, judged, judged[:1], 1.0).tolist() == [[1, 0, 0], [0, 1, 0]]
 
 
 def test_noise_is_judged_where_it_has_the_judges_width() -> None:

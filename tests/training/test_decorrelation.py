@@ -172,6 +172,15 @@ def test_a_mean_of_shared_views_is_one_vector_of_all_of_them() -> None:
     torch.testing.assert_close(same_pair, whole)
 
 
+@pytest.mark.parametrize(("centred", "rows", "rank"), [(False, 0, 6), (True, 0, 5), (False, 3, 9), (True, 3, 8)])
+def test_the_rank_that_is_reported_is_of_the_correlation_that_was_scored(centred: bool, rows: int, rank: int) -> None:
+    params = ImSimCSEParams(head=False, barlow_weight=0.1, barlow_centred=centred, artificial_rows=rows)
+    objective = ImSimCSE(params, 12)
+    assert objective.report() == {}
+    objective(Views(drawn(2, 6, 12).float(), clean=drawn(6, 12).float()), torch.Generator().manual_seed(0))
+    assert objective.report() == {"correlation_rank": rank}
+
+
 @pytest.mark.parametrize("side", ["positives", "negatives"])
 def test_added_noise_grows_with_its_variance_from_none(side: str) -> None:
     losses = []

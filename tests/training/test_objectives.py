@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import math
 from copy import deepcopy
-from dataclasses import replace
+from dataclasses import asdict, fields, replace
 from functools import cache
 from typing import Any, cast
 
@@ -164,6 +164,107 @@ def test_equals_a_slow_float64_oracle(name: str, params: Any) -> None:
     assert terms_of(objective.double(), double(views)) == pytest.approx(expected, rel=1e-8)
 
 
+FELT = {"head": False, "temperature": 0.3, "noise_ratio": 1.5, "ascent_rate": 0.5, "threshold": 0.5}
+"""Of DCLR: as published a step is hardly felt, and no random sentence is another's false negative."""
+BARLOW = {"dcl_weight": 0.0, "barlow_weight": 0.5}
+NOISY = {"positives": "gaussian-noise", "head": False}
+SHARED = {"negatives": "shared-mean", "head": False}
+WHITE = {"groups": 4, "head": False}
+ZCA = {**WHITE, "whitening": "zca"}
+
+CHANGES: dict[str, list[tuple[dict[str, Any], str, Any]]] = {
+    "simcse": [({}, "temperature", 0.2), ({}, "head", False)],
+    "gs-infonce": [
+        ({}, "temperature", 0.2),
+        ({}, "noise_ratio", 1.0),
+        ({}, "noise_weight", 3.0),
+        ({}, "head", False),
+    ],
+    "dclr": [
+        ({}, "temperature", 0.2),
+        (FELT, "noise_ratio", 3.0),
+        (FELT, "ascent_steps", 1),
+        (FELT, "ascent_rate", 0.1),
+        (FELT, "ascent_temperature", 0.5),
+        (FELT, "ascent_loss", "reference"),
+        (FELT, "weighting", "reference"),
+        (FELT, "weighting", "none"),
+        (FELT, "threshold", 0.7),
+        (FELT, "judge", "self"),
+        (FELT, "distillation", 0.5),
+        ({**FELT, "distillation": 1.0}, "temperature", 0.2),
+        ({}, "head", False),
+    ],
+    "imsimcse": [
+        ({}, "temperature", 0.2),
+        ({}, "head", False),
+        ({}, "positives", "mean-sampling"),
+        ({}, "negatives", "shared-mean"),
+        ({}, "m", 0.5),
+        ({}, "m_on", "positive-logit"),
+        (NOISY, "noise_variance", 2.0),
+        (SHARED, "samples", 3),
+        ({}, "dcl_weight", 1.0),
+        ({}, "dcl_temperature", 1.0),
+        ({}, "dcl_form", "printed"),
+        ({}, "barlow_weight", 0.5),
+        (BARLOW, "barlow_off_diagonal", 0.2),
+        (BARLOW, "barlow_centred", True),
+        (BARLOW, "artificial_rows", 20),
+    ],
+    "whitenedcse": [
+        (WHITE, "temperature", 0.2),
+        (WHITE, "views", 4),
+        (WHITE, "head", True),
+        (WHITE, "single_feature", True),
+        *((WHITE, "whitening", whitening) for whitening in ("none", "pca", "zca", "group")),
+        (WHITE, "groups", 2),
+        (WHITE, "eps", 0.5),
+        (ZCA, "eps", 0.5),
+        (ZCA, "momentum", 0.5),
+        (WHITE, "chunking", "reference"),
+        *((WHITE, "multi_positive", reading) for reading in ("L2-eq8", "L2-no-minus", "L2-intended")),
+        (WHITE, "positive_weights", (0.5, 3.0)),
+    ],
+}
+"""Each parameter at another value than the published one, beside values that let it be felt."""
+NOT_IN_THE_VALUE = {"gradient"}
+
+
+def test_every_parameter_of_a_loss_is_changed_by_some_test() -> None:
+    for name in OBJECTIVES:
+        known = {field.name for field in fields(published(name))}
+        assert {changed for _, changed, _ in CHANGES[name]} == known - NOT_IN_THE_VALUE
+
+
+@pytest.mark.parametrize(
+    ("name", "beside", "changed", "value"),
+    [
+        pytest.param(name, beside, changed, value, id=f"{name}-{changed}-{value}")
+        for name, changes in CHANGES.items()
+        for beside, changed, value in changes
+    ],
+)
+def test_a_parameter_does_to_the_loss_what_it_does_to_the_oracle(
+    name: str, beside: dict[str, Any], changed: str, value: Any
+) -> None:
+    before = replace(published(name), **beside)
+    (_, plain), (found, expected) = (
+        terms_and_oracle(name, params) for params in (before, replace(before, **{changed: value}))
+    )
+    assert found == pytest.approx(expected, rel=1e-5)
+    assert expected != pytest.approx(plain, rel=1e-3)
+
+
+def terms_and_oracle(name: str, params: Any) -> tuple[dict[str, float], dict[str, float]]:
+    """In float64."""
+    objective = build(name, params).double()
+    views = double(views_for(objective, 7))
+    weights = {key: value.numpy() for key, value in objective.state_dict().items()}
+    oracle = cast(Oracle, importlib.import_module(f"tests.training.oracles.{name.replace('-', '_')}").oracle)
+    return terms_of(objective, views), oracle(ViewArrays.of(views), params, weights, torch.Generator().manual_seed(0))
+
+
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_switched_off_it_is_simcse(name: str) -> None:
     off = build(name, replace(published(name), **OBJECTIVES[name].off))
@@ -183,6 +284,93 @@ def test_logits_and_loss_are_those_of_float32_whatever_autocast_says() -> None:
     assert torch.equal(inside, info_nce(cosine_logits(a, b, 0.05)))
     assert cosine_logits(a.bfloat16(), b.bfloat16(), 0.05).dtype == torch.float32
     assert cosine_logits(a.double(), b.double(), 0.05).dtype == torch.float64
+
+
+DEFAULTS: dict[str, dict[str, Any]] = {
+    "simcse": {"temperature": 0.05, "head": True},
+    "gs-infonce": {"temperature": 0.05, "noise_ratio": 3.0, "noise_weight": 1.0, "head": True},
+    "dclr": {
+        "temperature": 0.05,
+        "noise_ratio": 1.0,
+        "ascent_steps": 4,
+        "ascent_rate": 1e-3,
+        "ascent_temperature": 0.05,
+        "ascent_loss": "paper",
+        "weighting": "paper",
+        "threshold": 0.9,
+        "judge": "teacher",
+        "distillation": 0.0,
+        "head": True,
+    },
+    "whitenedcse": {
+        "temperature": 0.05,
+        "views": 3,
+        "head": True,
+        "single_feature": False,
+        "whitening": "shuffled-group",
+        "groups": 384,
+        "eps": 1e-5,
+        "gradient": "detached",
+        "momentum": 0.99,
+        "chunking": "views",
+        "multi_positive": "L1",
+        "positive_weights": None,
+    },
+    "imsimcse": {
+        "temperature": 0.05,
+        "head": True,
+        "positives": "dropout",
+        "negatives": "off-dropout",
+        "m": 0.9,
+        "m_on": "negatives",
+        "noise_variance": 0.1,
+        "samples": 10,
+        "dcl_weight": 0.1,
+        "dcl_temperature": 5.0,
+        "dcl_form": "per-sentence",
+        "barlow_weight": 0.0,
+        "barlow_off_diagonal": 0.012,
+        "barlow_centred": False,
+        "artificial_rows": 0,
+    },
+}
+VARIED = {
+    "dclr": {"threshold", "noise_ratio"},
+    "gs-infonce": {"noise_ratio"},
+    "whitenedcse": {"groups"},
+}
+"""What the papers choose for each backbone."""
+OURS = {"head": False, "dcl_weight": 0.01}
+"""What the preset for MiniLM, which no paper has, changes besides."""
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_what_a_preset_does_not_say_is_as_published(name: str) -> None:
+    assert asdict(type(published(name))()) == DEFAULTS[name]
+    for backbone, preset in OBJECTIVES[name].presets.items():
+        changed = {key: value for key, value in asdict(preset.params).items() if value != DEFAULTS[name][key]}
+        kept = {key: value for key, value in changed.items() if key not in VARIED.get(name, ())}
+        ours = {key: value for key, value in OURS.items() if key in DEFAULTS[name]}
+        assert (preset.pooling, kept) == (("mean", ours) if backbone == "minilm" else ("cls", {}))
+
+
+@pytest.mark.parametrize(
+    ("name", "ablation", "changes"),
+    [
+        ("dclr", "knowledge-distillation", {"weighting": "none", "distillation": 1.0}),
+        ("imsimcse", "dcl-only", {"negatives": "dropout", "m": 1.0, "dcl_temperature": 10.0}),
+        *(
+            (
+                "imsimcse",
+                f"barlow-twins-{rows}",
+                {"negatives": "dropout", "m": 1.0, "dcl_weight": 0.0, "barlow_weight": 0.1, "artificial_rows": rows},
+            )
+            for rows in (0, 100, 300, 704)
+        ),
+    ],
+)
+def test_an_ablation_is_as_published(name: str, ablation: str, changes: dict[str, Any]) -> None:
+    assert OBJECTIVES[name].ablations[ablation] == changes
 
 
 def test_published_values() -> None:

@@ -62,6 +62,42 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> type[Scripted]:
     return Scripted
 
 
+def test_the_loss_is_the_sum_of_its_terms(make_config: MakeConfig, sentences: list[str]) -> None:
+    config = replace(make_config(), objective="imsimcse", params=narrow("imsimcse"))
+    _, step, tokenise = started(config)
+    values = step.gradients(tokenise(sentences[:8]))
+    assert values.keys() == {"info_nce", "dcl", "loss"}
+    assert values["loss"].item() == pytest.approx(values["info_nce"].item() + values["dcl"].item())
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+@pytest.mark.parametrize("clip_norm", [0.01, 1e3])
+def test_a_gradient_is_cut_to_the_length_it_may_have_and_its_own_is_told(
+    clip_norm: float, precision: str, make_config: MakeConfig, scripted: type[Scripted], sentences: list[str]
+) -> None:
+    scripted.factors = [1, 1]
+    config = make_config(objective="scripted", precision=precision, clip_norm=clip_norm)
+    state, step, tokenise = started(config)
+    batch = tokenise(sentences[:8])
+    told = step(batch, 0.0)["gradient_norm"].item()
+    found = [weight.grad for group in state.optimiser.param_groups for weight in group["params"]]
+    length = torch.stack([gradient.norm() for gradient in found if gradient is not None]).norm().item()
+    assert 0.01 < told < 1e3
+    assert length == pytest.approx(min(told, clip_norm), rel=1e-3)
+
+
+def test_a_step_is_as_long_as_it_is_told(
+    make_config: MakeConfig, scripted: type[Scripted], sentences: list[str]
+) -> None:
+    """Adam's first step of any weight with gradient is as long as the learning rate."""
+    scripted.factors = [1]
+    state, step, tokenise = started(make_config(objective="scripted", learning_rate=1e-3))
+    before = weights(state)
+    step(tokenise(sentences[:8]), 1e-5)
+    longest = max((a - b).abs().max().item() for a, b in zip(before, weights(state), strict=True))
+    assert longest == pytest.approx(1e-5, rel=0.05)
+
+
 @pytest.mark.parametrize("odd", [float("nan"), float("inf")])
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_after_a_loss_that_is_no_number_no_weight_changes_any_more(

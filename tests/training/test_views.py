@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from models.encoder import Encoder
+from models.transform import Affine
 from training.augment import Augmentation
 from training.objectives.base import Needs, Views
 from training.passes.acceleration import swift
@@ -122,6 +123,11 @@ def test_views_are_float32_under_autocast(encoder: Encoder) -> None:
     assert not torch.equal(narrow.noisy, wide.noisy)
     cosines = torch.cosine_similarity(narrow.noisy, wide.noisy, dim=-1)
     assert cosines.min().item() > 0.99
+
+
+def test_what_a_transform_makes_of_vectors_is_float32_under_autocast(encoder: Encoder) -> None:
+    encoder.attach(Affine.of(torch.zeros(encoder.dim), torch.eye(encoder.dim)))
+    assert views_of(encoder, Needs(), autocast=torch.bfloat16).noisy.dtype == torch.float32
 
 
 def test_float64_stays_float64(encoder: Encoder) -> None:

@@ -142,6 +142,19 @@ def test_autocast_costs_vectors_and_gradients_a_few_roundings_to_bf16(pair: Pair
     assert (flat[1] - flat[0]).norm() < 2**-5 * flat[0].norm()
 
 
+@pytest.mark.parametrize(("autocast", "first"), [(torch.bfloat16, torch.bfloat16), (torch.float16, torch.float32)])
+def test_the_sum_that_runs_through_the_layers_is_bf16_under_bf16_alone(
+    tiny_backbone: Path, autocast: torch.dtype, first: torch.dtype
+) -> None:
+    quick, seen = swift(Encoder.load(tiny_backbone)).train(), []
+    quick.backbone.get_submodule("encoder.layer.0").register_forward_pre_hook(
+        lambda _module, inputs: seen.append(inputs[0].dtype)
+    )
+    with torch.autocast("cpu", dtype=autocast):
+        quick(*tensors(quick))
+    assert seen == [first]
+
+
 def test_names_of_weights_and_the_mode_are_kept(pair: Pair) -> None:
     plain, quick = pair
     assert list(plain.state_dict()) == list(quick.state_dict())

@@ -9,7 +9,7 @@ from transformers import BertConfig
 from transformers.models.bert.modeling_bert import BertSelfAttention
 from transformers.models.bert.modeling_bert import eager_attention_forward as bert_attention
 
-from training.passes.attention import attention
+from training.passes.attention import Packed, attention
 
 N, HEADS, L, D = 3, 2, 6, 4
 Attention = Callable[..., tuple[Tensor, Tensor]]
@@ -57,6 +57,18 @@ def test_in_evaluation_dropout_is_off(layer: nn.Module) -> None:
     assert torch.equal(found, expected)
 
 
+def test_in_evaluation_dropout_is_off_under_autocast_and_for_packed_sentences_too(layer: nn.Module) -> None:
+    layer.eval()
+    inputs = projections(torch.float32)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        whole, dropped = (attention(layer, *inputs, None, dropout=rate)[0] for rate in (0.0, 0.5))
+    assert torch.equal(whole, dropped)
+    query, key, value = (x[:1] for x in inputs)
+    parts = Packed([torch.zeros(1, 1, 1, L)])
+    whole, dropped = (attention(layer, query, key, value, None, dropout=rate, packed=parts)[0] for rate in (0.0, 0.5))
+    assert torch.equal(whole, dropped)
+
+
 def test_dropped_weights_are_nought_and_the_others_scaled(layer: nn.Module) -> None:
     inputs = projections()
     _, whole = attention(layer, *inputs, None, dropout=0.0)
@@ -84,6 +96,13 @@ def test_a_row_that_may_attend_to_nothing_is_finite(layer: nn.Module, dtype: tor
     nothing = torch.full((N, 1, L, L), torch.finfo(torch.float32).min)
     attended, _ = attention(layer, *projections(dtype), nothing, dropout=0.1)
     assert torch.isfinite(attended).all()
+
+
+def test_a_row_that_may_attend_to_nothing_is_finite_however_low_its_scores(layer: nn.Module) -> None:
+    query = torch.full((N, HEADS, L, D), 10.0, dtype=torch.float16)
+    nothing = torch.full((N, 1, L, L), torch.finfo(torch.float32).min)
+    attended, _ = attention(layer, query, -query, query, nothing, dropout=0.0)
+    assert torch.equal(attended, query.transpose(1, 2))
 
 
 def test_bf16_scores_are_as_near_to_the_truth_as_eagers_under_autocast(layer: nn.Module) -> None:

@@ -56,6 +56,18 @@ def test_gradients_are_those_of_the_whole_batch_dropout_included(
     assert torch.equal(drawn, drawn_again), "what is drawn next does not depend on the caching"
 
 
+def test_the_first_encoding_keeps_nothing_for_a_gradient() -> None:
+    weight, kept = torch.ones(2, requires_grad=True), []
+
+    def encode(part: Tensor) -> Tensor:
+        kept.append((part * weight).requires_grad)
+        return part * weight
+
+    parts = [torch.ones(1, 1, 2), torch.ones(1, 1, 2)]
+    encode_twice(encode, parts, lambda _pooled: list(torch.ones(2, 1, 1, 2)), device=CPU, apart=nullcontext)
+    assert kept == [False, False, True, True]
+
+
 def test_all_parts_but_the_last_keep_their_gradients_to_themselves() -> None:
     weight = torch.ones(2, requires_grad=True)
     entered = []

@@ -12,7 +12,7 @@ from transformers import AutoConfig
 from models.encoder import Encoder, dropout_off
 from models.pooling import POOLINGS
 from training.passes.acceleration import swift
-from training.passes.attention import PACKED
+from training.passes.attention import PACKED, use
 from training.passes.packing import GRANULE, encoded
 from training.prepare import set_dropout
 from training.views import in_order, in_passes
@@ -85,6 +85,24 @@ def test_packed_sentences_have_the_vectors_and_the_gradient_of_padded_ones(
         torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9)
 
 
+def test_positions_begin_after_the_padding_index_where_that_is_not_0(tiny_backbone: Path) -> None:
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tiny_backbone)
+    config = transformers.RobertaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=64,
+        max_position_embeddings=66,
+        initializer_range=0.2,
+        pad_token_id=1,
+    )
+    backbone = transformers.RobertaModel(config)
+    encoder = Encoder(backbone, tokenizer, pooling="mean", max_length=64).double().eval()
+    expected = encoder(*encoder.tensors(encoder.tokenizer.encode(SENTENCES)))
+    torch.testing.assert_close(vectors(swift(encoder), 2, 1)[0], expected, rtol=1e-9, atol=1e-9)
+
+
 def test_all_passes_are_one_run_of_the_backbone(encoder: Encoder) -> None:
     runs = []
     swift(encoder).backbone.register_forward_hook(lambda _module, _inputs, _output: runs.append(1))
@@ -150,6 +168,15 @@ def test_a_clean_copy_is_the_last_and_has_vectors_and_gradient_of_evaluation(
     for ours, theirs in zip(found, wanted, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9)
     assert all(((a - b).abs().amax(dim=1) > 1e-6).all() for a, b in [(first, second), (first, whole), (second, whole)])
+
+
+def test_where_dropout_is_torchs_own_a_clean_copy_has_none_either(encoder: Encoder) -> None:
+    """As on a GPU, where only attention is replaced."""
+    set_dropout(encoder, 0.5)
+    use(encoder.backbone)
+    *_, whole = vectors(encoder.train(), 2, 2, clean=True)
+    with dropout_off(encoder):
+        torch.testing.assert_close(whole[None], vectors(encoder, 2, 1), rtol=1e-9, atol=1e-9)
 
 
 def test_a_clean_copy_shares_the_run_of_the_others(encoder: Encoder) -> None:

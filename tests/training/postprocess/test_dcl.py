@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from models.encoder import Encoder
 from models.transform import Affine
 from training.corpus.corpus import Corpus
 from training.objectives.decorrelation import cross_correlation, dimension_contrast
+from training.postprocess import dcl
 from training.postprocess.base import PostprocessError
 from training.postprocess.dcl import DCLParams, dropout_views, fit, train
 from training.prepare import set_dropout
@@ -29,6 +31,43 @@ def test_the_map_is_the_identity_at_first() -> None:
     torch.testing.assert_close(matrix, torch.eye(8), atol=1e-8, rtol=0)
     first, second = draw_views(64, 0)
     assert losses == [pytest.approx(dimension_contrast(first, second, 10.0).item())]
+
+
+def test_each_batch_is_a_step_of_adam_along_its_own_gradient() -> None:
+    batches, params = [draw_views(64, seed) for seed in range(4)], DCLParams(learning_rate=0.01, temperature=2.0)
+    expected = torch.nn.Parameter(torch.eye(8))
+    optimiser = torch.optim.Adam([expected], lr=0.01)
+    wanted = []
+    for first, second in batches:
+        loss = dimension_contrast(first @ expected, second @ expected, 2.0)
+        (expected.grad,) = torch.autograd.grad(loss, expected)
+        optimiser.step()
+        wanted.append(loss.item())
+    found, losses = train(batches, 8, params)
+    assert losses == pytest.approx(wanted, rel=1e-6)
+    torch.testing.assert_close(found, expected.detach())
+
+
+def test_it_is_fitted_to_the_whole_batches_of_every_epoch(
+    encoder: Encoder, corpus: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[int, ...]] = []
+
+    def noting(batches: Iterable[Tensor], dim: int, params: DCLParams) -> tuple[Tensor, list[float]]:
+        seen.extend(tuple(batch.shape) for batch in batches)
+        return torch.eye(dim), [0.0]
+
+    monkeypatch.setattr(dcl, "train", noting)
+    fit(encoder, corpus, DCLParams(epochs=2), seed=0, stream=io.StringIO())
+    assert seen == [(2, 64, 32)] * 6
+
+
+def test_the_loss_that_is_told_is_of_the_last_batches(
+    encoder: Encoder, corpus: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dcl, "train", lambda _batches, dim, _params: (torch.eye(dim), [9.0, *[2.0] * 50, *[1.0] * 50]))
+    facts = fit(encoder, corpus, DCLParams(), seed=0, stream=io.StringIO()).facts
+    assert facts == {"sentences": 240, "loss_at_first": 9.0, "loss": 1.5}
 
 
 def test_training_decorrelates_the_dimensions_of_unseen_views() -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import math
+from copy import deepcopy
 
 import pytest
 import torch
@@ -53,6 +54,13 @@ def test_the_first_batch_becomes_standard(flow: Flow) -> None:
     torch.testing.assert_close(latents.var(0, correction=0), torch.ones(16), atol=1e-3, rtol=0)
 
 
+def test_hidden_weights_begin_as_glows_do() -> None:
+    flow = Flow(dim=64, levels=2, depth=2, hidden=32)
+    initialise(flow, torch.randn(64, 64))
+    hidden = [weight.flatten() for name, weight in flow.named_parameters() if ".hidden." in name and weight.ndim == 2]
+    assert torch.cat(hidden).std().item() == pytest.approx(0.05, rel=0.05)
+
+
 def test_training_makes_unseen_vectors_likelier(flow: Flow) -> None:
     unseen = draw(500, seed=1)
     batches = list(draw(3200, seed=0).chunk(100))
@@ -61,6 +69,31 @@ def test_training_makes_unseen_vectors_likelier(flow: Flow) -> None:
     bits = train(flow, batches, FlowParams())
     assert len(bits) == 100
     assert bits_per_dim(flow, unseen).item() < before - 0.05
+
+
+@pytest.mark.parametrize("clip_norm", [1e-8, 1e8])
+def test_each_batch_is_a_clipped_step_of_adamw_along_its_own_gradient(flow: Flow, clip_norm: float) -> None:
+    batches = draw(160, seed=0).chunk(4)
+    params = FlowParams(learning_rate=0.01, weight_decay=0.5, clip_norm=clip_norm)
+    expected = deepcopy(flow)
+    torch.manual_seed(5)
+    bits = train(flow, batches, params)
+    torch.manual_seed(5)
+    deviation = 1e-3 * batches[0].std(0).mean()
+    initialise(expected, batches[0] + deviation * torch.randn_like(batches[0]))
+    optimiser = torch.optim.AdamW(expected.parameters(), lr=0.01, weight_decay=0.5)
+    wanted = []
+    for batch in batches:
+        loss = bits_per_dim(expected, batch + deviation * torch.randn_like(batch))
+        gradients = torch.autograd.grad(loss, list(expected.parameters()))
+        length = torch.stack([gradient.norm() for gradient in gradients]).norm()
+        for weight, gradient in zip(expected.parameters(), gradients, strict=True):
+            weight.grad = gradient * min(1.0, clip_norm / length.item())
+        optimiser.step()
+        wanted.append(loss.item())
+    assert bits == pytest.approx(wanted, rel=1e-5)
+    for found, weight in zip(flow.parameters(), expected.parameters(), strict=True):
+        torch.testing.assert_close(found, weight, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import io
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,7 +22,7 @@ from serving.ports import EngineOptions
 from training import cli
 from training.corpus.corpus import Corpus
 from training.postprocess import POSTPROCESSES
-from training.postprocess.base import PostprocessError
+from training.postprocess.base import Fitted, PostprocessError
 
 TEXTS = ["the dog can see the river .", "a", "", "the teacher will read the long book in the morning ."]
 
@@ -61,6 +62,32 @@ def test_the_same_seed_gives_the_same_transform(name: str, tiny_backbone: Path, 
     first, second = (apply(name, Encoder.load(tiny_backbone, pooling="mean"), corpus) for _ in range(2))
     weights = second.state_dict()
     assert all(torch.equal(tensor, weights[key]) for key, tensor in first.state_dict().items())
+
+
+@pytest.mark.parametrize("fitted", ["flow", "dcl"])
+def test_the_seed_orders_the_corpus(fitted: str, encoder: Encoder, corpus: Corpus) -> None:
+    chosen = POSTPROCESSES[fitted]
+
+    def weights(seed: int) -> list[torch.Tensor]:
+        torch.manual_seed(0)
+        transform = chosen.fit(encoder, corpus, chosen.params, seed=seed, stream=io.StringIO()).transform
+        return list(transform.state_dict().values())
+
+    first, again, other = weights(0), weights(0), weights(1)
+    assert all(map(torch.equal, first, again)) and not all(map(torch.equal, first, other))
+
+
+def test_what_a_fit_draws_comes_of_the_seed(encoder: Encoder, corpus: Corpus) -> None:
+    drawn = []
+
+    def fit(encoder: Encoder, *_rest: object, **_named: object) -> Fitted:
+        drawn.append(torch.rand(()).item())
+        raise PostprocessError("seen")
+
+    for seed in (0, 1, 1):
+        with pytest.raises(PostprocessError, match="seen"):
+            replace(POSTPROCESSES["dcl"], fit=fit).apply(encoder, corpus, None, seed=seed, stream=io.StringIO())
+    assert drawn[0] != drawn[1] == drawn[2]
 
 
 def test_it_changes_the_vectors_and_not_the_backbone(name: str, encoder: Encoder, corpus: Corpus) -> None:
