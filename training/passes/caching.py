@@ -37,7 +37,6 @@ def encode_twice(
         for part in parts:
             before.append(RandomState.of(device))
             vectors.append(encode(part))
-    after = RandomState.of(device)
     gradients = gradient_of(torch.cat(vectors, dim=1))
     for number, (part, drawn, gradient) in enumerate(zip(parts, before, gradients, strict=True), start=1):
         drawn.restore(device)
@@ -46,4 +45,3 @@ def encode_twice(
                 torch.autograd.backward(encode(part), gradient)
         else:
             torch.autograd.backward(encode(part), gradient)
-    after.restore(device)
