@@ -26,6 +26,7 @@ from serving.works.patience import patiently
 
 if TYPE_CHECKING:
     from serving.corpora.library import Library
+    from serving.corpora.room import Room
     from serving.encoders.embedder import Embedder
 
 T = TypeVar("T")
@@ -38,8 +39,9 @@ LOOKED_AT = 2000
 """Rows that are checked by a thread at a time."""
 
 
-async def ingest(library: Library, settings: Settings, job: Running) -> dict[str, Any]:
-    """Store what was uploaded; see `Options` for what becomes of rows that are none.
+async def ingest(library: Library, settings: Settings, room: Room, job: Running) -> dict[str, Any]:
+    """Store what was uploaded; see `Options` for what becomes of rows that are none. What is stored when there is no
+    room left stays.
 
     With `on_error=fail` a bad row fails the job before anything is stored. Ids that rows lack come from the job, so
     what is done twice, after a restart, is there once.
@@ -50,7 +52,7 @@ async def ingest(library: Library, settings: Settings, job: Running) -> dict[str
         left_out = await _examine(job, upload)
     if job.position is None:
         await job.checkpoint(0, 0)
-    await _store(library, job, upload, left_out)
+    await _store(library, room, job, upload, left_out)
     return {"count": job.done}
 
 
@@ -155,7 +157,7 @@ class _Flying:
         self.stored = True
 
 
-async def _store(library: Library, job: Running, upload: _Upload, left_out: frozenset[int]) -> None:
+async def _store(library: Library, room: Room, job: Running, upload: _Upload, left_out: frozenset[int]) -> None:
     """Everything beyond the job's position, which is the number of a row."""
     begin = job.position or 0
     flying = deque[_Flying]()
@@ -177,6 +179,7 @@ async def _store(library: Library, job: Running, upload: _Upload, left_out: froz
             while block := await upload.taken(lambda: _block(good)):
                 if len(flying) == IN_FLIGHT:
                     await land()
+                await in_thread(lambda: room.check(job.id))
                 flying.append(_Flying(library, job, block, upload.options.chunking))
         while flying:
             await land()

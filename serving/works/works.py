@@ -63,14 +63,12 @@ class Works:
 
     async def _begun(self, job: Running) -> None:
         """What was accepted before it may have taken the room meanwhile; to wait for more would keep others waiting."""
-        if job.position is None:
-            await in_thread(lambda: self.room.check(job.id))
+        await in_thread(lambda: self.room.check(job.id))
 
     async def _upload(self, job: Running) -> dict[str, Any]:
         """Its corpus may not have known of it: not opened at the start, or damaged and restored since."""
-        await self._begun(job)
         await patiently(lambda: self.library.on(lambda _: self.acceptance.accept(job.job), of=job.corpus))
-        return await ingest(self.library, self.settings, job)
+        return await ingest(self.library, self.settings, self.room, job)
 
     async def _snapshot(self, job: Running) -> dict[str, Any]:
         await self._begun(job)

@@ -9,8 +9,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
+from serving.corpora.corpora import Corpora
 from serving.corpora.library import Added
 from serving.corpora.library import Library as Served
+from serving.corpora.room import Room
 from serving.ingest import Options
 from serving.jobs import Job, Jobs
 from serving.ports import Chunking, Document
@@ -65,7 +67,8 @@ class Library:
 
 
 def jobs_around(folder: Path, library: Library) -> Jobs:
-    return Jobs(folder, {"ingest": partial(ingest, cast("Served", library), Settings(data=folder))})
+    room = Room(cast("Corpora", library), (), lambda *_: 0)
+    return Jobs(folder, {"ingest": partial(ingest, cast("Served", library), Settings(data=folder), room)})
 
 
 def run(work: Callable[[], Coroutine[Any, Any, None]]) -> None:

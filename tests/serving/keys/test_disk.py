@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -16,6 +18,7 @@ from serving.corpora import corpora
 from serving.errors import Unhealthy
 from serving.keys.keys import Key, changed_keys, digest
 from serving.service import Service
+from serving.works.ingestion import BLOCK_DOCUMENTS, IN_FLIGHT
 from tests.conftest import PATIENCE
 
 DRAW = random.Random(0)
@@ -182,11 +185,13 @@ def test_what_was_taken_is_told_once_more(tenants: Tenants, query: str, status: 
     """It stored all, and went beyond the share: whoever did not hear so asks again."""
     tenants.ask("small", "PUT", "/corpora/small-one").raise_for_status()
     key, path = {"idempotency-key": "once"}, f"/corpora/small-one/documents{query}"
-    first = tenants.ask("small", "POST", path, json=LARGE, headers=key)
+    block = {"documents": [{"text": f"text {i}", "metadata": {"much": "m" * 3000}} for i in range(200)]}
+    first = tenants.ask("small", "POST", path, json=block, headers=key)
     assert first.status_code == status
-    while tenants.ask("small", "GET", "/corpora/small-one").json()["documents"] < 200:
-        time.sleep(0.01)
-    again = tenants.ask("small", "POST", path, json=LARGE, headers=key)
+    if status == 202:
+        assert tenants.ended("small", first.headers["location"])["state"] == "succeeded"
+    assert tenants.used("small-one") > LIMIT
+    again = tenants.ask("small", "POST", path, json=block, headers=key)
     assert (again.status_code, again.content) == (status, first.content)
     assert tenants.ask("small", "POST", path, json=SMALL, headers={"idempotency-key": "other"}).status_code == 507
 
@@ -221,6 +226,23 @@ def test_of_jobs_that_were_taken_together_the_later_ones_fail(
     assert (first["state"], second["state"]) == ("succeeded", "failed")
     assert "the corpora of the key 'small' take" in second["errors"][0]["error"]
     assert tenants.ask("small", "GET", "/corpora/small-one").json()["documents"] == 30
+
+
+def test_a_job_stops_where_there_is_no_room_left_and_keeps_what_it_has_stored(tenants: Tenants) -> None:
+    tenants.ask("small", "PUT", "/corpora/small-one").raise_for_status()
+    rows = [
+        {"id": f"{i:05}", "text": f"text {i}", "metadata": {"much": f"{DRAW.getrandbits(400):x}" * 20}}
+        for i in range(20 * BLOCK_DOCUMENTS)
+    ]
+    body = gzip.compress(b"".join(json.dumps(row).encode() + b"\n" for row in rows))
+    packed = {"content-type": "application/x-ndjson", "content-encoding": "gzip"}
+    job = tenants.ask("small", "POST", "/corpora/small-one/documents", content=body, headers=packed)
+    assert job.status_code == 202
+    found = tenants.ended("small", job.headers["location"])
+    assert found["state"] == "failed" and "the corpora of the key 'small' take" in found["errors"][0]["error"]
+    stored = tenants.ask("small", "GET", "/corpora/small-one").json()["documents"]
+    assert 0 < stored < len(rows) and stored >= found["done"]
+    assert tenants.used("small-one") < LIMIT + (IN_FLIGHT + 2) * BLOCK_DOCUMENTS * 4000
 
 
 def test_files_of_an_index_count(tenants: Tenants) -> None:
