@@ -60,18 +60,19 @@ class Service:
         self.settings = settings
         self.metrics = Metrics(settings.named_corpora)
         self.encoders = Encoders(settings, [model, *others], self.metrics)
+        indexed, copied = settings.data / "indexes", settings.data / "snapshots"
         indexes = Indexes(
-            settings.data / "indexes",
+            indexed,
             approximate=settings.index != "exact",
             gpu=settings.index == "gpu",
             threads=settings.threads or cpus.available(),
             least=settings.exact_below,
         )
         self.library = Library(Corpora(store, indexes), self.encoders, self.metrics, self.admitted)
-        self.snapshots = Snapshots(self.library.corpora, settings.data / "snapshots")
+        self.snapshots = Snapshots(self.library.corpora, copied)
         self.room = Room(
             self.library.corpora,
-            (settings.data / "indexes", settings.data / "snapshots"),
+            (indexed, copied),
             lambda sees, besides: self.jobs.uploaded(sees, besides),  # noqa: PLW0108 - there are none yet
         )
         self.acceptance = Acceptance(store)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from models.disk import size
@@ -33,9 +34,8 @@ class Room:
             InsufficientStorage: its corpora take all that they may.
             Unhealthy: the disk fails.
         """
-        caller = payer()
-        if caller and caller.disk_bytes:
-            caller.check_room(self.used(caller.key.sees, job))
+        if caller := payer():
+            caller.check_room(partial(self.used, caller.key.sees, job))
 
     def used(self, sees: Sees, job: str = "") -> int:
         """Bytes, over all names that it takes, those of corpora that have left snapshots included.

@@ -60,7 +60,7 @@ class Caller:
         self.key = key
         self._concurrency = key.concurrency or defaults.concurrency
         self._running = 0
-        self.disk_bytes = key.disk_bytes or defaults.disk_bytes
+        self._disk_bytes = key.disk_bytes or defaults.disk_bytes
         requests = key.requests_per_second or defaults.requests_per_second
         tokens = key.tokens_per_second or defaults.tokens_per_second
         self._requests = (requests, Bucket(requests, clock)) if requests else None
@@ -86,15 +86,16 @@ class Caller:
         finally:
             self._running -= 1
 
-    def check_room(self, used: int) -> None:
-        """Refuse to add to corpora that have used up its share of the disk; what begins below it is taken whole.
+    def check_room(self, used: Callable[[], int]) -> None:
+        """Refuse to add to corpora that have used up its share of the disk, if it has one; what begins below it is
+        taken whole.
 
         Raises:
             InsufficientStorage: they take as many bytes, or more.
         """
-        if self.disk_bytes and used >= self.disk_bytes:
+        if self._disk_bytes and (taken := used()) >= self._disk_bytes:
             raise InsufficientStorage(
-                f"the corpora of the key {self.key.name!r} take {used} bytes of the {self.disk_bytes} that they may: "
+                f"the corpora of the key {self.key.name!r} take {taken} bytes of the {self._disk_bytes} that they may: "
                 "delete documents, snapshots or corpora"
             )
 
