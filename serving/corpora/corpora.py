@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 REMOVED_TOGETHER = 500
 """Documents of one commit, between which others read and write."""
 GIVEN_BACK_FROM = 1 << 20
-"""Bytes that single deletions have left, when it is worth a commit more to give them back."""
+"""Bytes that deletions have left, when it is worth a commit more to give them back."""
 
 
 class Corpora:
@@ -171,7 +171,7 @@ class Corpora:
                 corpus.write(Removal(ids))
             removed += len(ids)
         if removed:
-            self._store.give_back(name)
+            self._store.give_back(name, least=GIVEN_BACK_FROM)
         return removed
 
     def _matches(self, name: str, document: str, where: Filter) -> bool:

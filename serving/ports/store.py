@@ -141,7 +141,7 @@ class Store(Protocol):
 
     def give_back(self, name: str, least: int = 0) -> None:
         """Give the room that nothing takes any more, of old vectors and what was removed, back to the disk, if it is so
-        many bytes; others write between."""
+        many bytes or a good part of the file; others write between."""
 
     def copy(self, name: str, to: Path, stop: Stop = never) -> tuple[Corpus, Size]:
         """A consistent copy in a file of its own, of one moment, while others write; what the copy is and holds."""

@@ -10,6 +10,8 @@ from serving.stores.connections import Connections
 
 _STEP = 1024
 """Pages that are given back at once; between two steps others write."""
+_PART = 0.25
+"""Of a file, when it is worth it however small the file is."""
 
 
 def give_back(connections: Connections, least: int) -> None:
@@ -17,7 +19,7 @@ def give_back(connections: Connections, least: int) -> None:
     with suppress(Unhealthy, InsufficientStorage):
         _forget_words(connections)
         free, before = _free_bytes(connections, 0), 0
-        if free < max(least, 1):
+        if not free or (free < least and free < _PART * _bytes(connections)):
             return
         while free != before:
             before, free = free, _free_bytes(connections, _STEP)
@@ -29,6 +31,11 @@ def _forget_words(connections: Connections) -> None:
     with connections.writing() as writer:
         if not reading.size(writer).passages:
             words.clear(writer)
+
+
+def _bytes(connections: Connections) -> int:
+    with connections.reading() as reader:
+        return reading.size(reader).bytes
 
 
 def _free_bytes(connections: Connections, given_back: int) -> int:
