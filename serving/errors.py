@@ -142,10 +142,14 @@ class Damaged(Unhealthy):
 
 
 class InsufficientStorage(ServiceError):
-    """The disk is full, or the share of it that a key's corpora may take: nothing was stored."""
+    """The disk is full: nothing was stored."""
 
     status = 507
     kind = "Unhealthy"
+
+
+class NoRoom(InsufficientStorage):
+    """The share of the disk that a key's corpora may take is taken: its owner makes room, no waiting does."""
 
 
 class Expired(ServiceError):

@@ -31,7 +31,7 @@ class Room:
         """Refuse to add anything for the key that pays for what is being done; for `job` if it is one.
 
         Raises:
-            InsufficientStorage: its corpora take all that they may.
+            NoRoom: its corpora take all that they may.
             Unhealthy: the disk fails.
         """
         if caller := payer():

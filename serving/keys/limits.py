@@ -9,7 +9,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 
 from serving.context import holding
-from serving.errors import InsufficientStorage, Overloaded
+from serving.errors import NoRoom, Overloaded
 from serving.keys.keys import Key
 
 Clock = Callable[[], int]
@@ -91,10 +91,10 @@ class Caller:
         taken whole.
 
         Raises:
-            InsufficientStorage: they take as many bytes, or more.
+            NoRoom: they take as many bytes, or more.
         """
         if self._disk_bytes and (taken := used()) >= self._disk_bytes:
-            raise InsufficientStorage(
+            raise NoRoom(
                 f"the corpora of the key {self.key.name!r} take {taken} bytes of the {self._disk_bytes} that they may: "
                 "delete documents, snapshots or corpora"
             )

@@ -179,7 +179,7 @@ async def _store(library: Library, room: Room, job: Running, upload: _Upload, le
             while block := await upload.taken(lambda: _block(good)):
                 if len(flying) == IN_FLIGHT:
                     await land()
-                await in_thread(lambda: room.check(job.id))
+                await patiently(lambda: in_thread(lambda: room.check(job.id)))
                 flying.append(_Flying(library, job, block, upload.options.chunking))
         while flying:
             await land()

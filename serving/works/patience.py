@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from itertools import count
 from typing import TypeVar
 
-from serving.errors import Backend, Damaged, InsufficientStorage, Overloaded, Unhealthy
+from serving.errors import Backend, Damaged, InsufficientStorage, NoRoom, Overloaded, Unhealthy
 from serving.priority import bulk_work
 
 T = TypeVar("T")
@@ -20,7 +20,7 @@ async def patiently(work: Callable[[], Awaitable[T]]) -> T:
     for a while.
 
     Raises:
-        ServiceError: another one; also what is damaged on disk, which no waiting mends.
+        ServiceError: another one; also what is damaged on disk and a key's share that is taken, which no waiting mends.
     """
     failures = count(1)
     while True:
@@ -29,7 +29,7 @@ async def patiently(work: Callable[[], Awaitable[T]]) -> T:
                 return await work()
         except Overloaded as error:
             await asyncio.sleep(error.retry_after or 1)
-        except Damaged:
+        except (Damaged, NoRoom):
             raise
         except (Unhealthy, InsufficientStorage):
             await asyncio.sleep(1)

@@ -63,7 +63,7 @@ class Works:
 
     async def _begun(self, job: Running) -> None:
         """What was accepted before it may have taken the room meanwhile; to wait for more would keep others waiting."""
-        await in_thread(lambda: self.room.check(job.id))
+        await patiently(lambda: in_thread(lambda: self.room.check(job.id)))
 
     async def _upload(self, job: Running) -> dict[str, Any]:
         """Its corpus may not have known of it: not opened at the start, or damaged and restored since."""

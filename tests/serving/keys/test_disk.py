@@ -245,6 +245,23 @@ def test_a_job_stops_where_there_is_no_room_left_and_keeps_what_it_has_stored(te
     assert tenants.used("small-one") < LIMIT + (IN_FLIGHT + 2) * BLOCK_DOCUMENTS * 4000
 
 
+def test_a_job_waits_where_it_is_the_disk_that_fails(tenants: Tenants, monkeypatch: pytest.MonkeyPatch) -> None:
+    tenants.ask("small", "PUT", "/corpora/small-one").raise_for_status()
+    jobs, whole, asked = tenants.service.jobs, tenants.service.jobs.uploaded, 0
+
+    def fails_once(*arguments: Any) -> int:
+        nonlocal asked
+        asked += 1
+        if asked == 3:  # when the request comes, when its job is taken, and when that begins
+            raise Unhealthy("the disk fails")
+        return whole(*arguments)
+
+    monkeypatch.setattr(jobs, "uploaded", fails_once)
+    job = tenants.ask("small", "POST", "/corpora/small-one/documents?async=true", json=SMALL)
+    assert job.status_code == 202
+    assert tenants.ended("small", job.headers["location"])["state"] == "succeeded" and asked == 4
+
+
 def test_files_of_an_index_count(tenants: Tenants) -> None:
     tenants.ask("large", "PUT", "/corpora/large-one").raise_for_status()
     before = tenants.used("large-one")

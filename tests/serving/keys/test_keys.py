@@ -34,19 +34,8 @@ def add(file: Path, capsys: pytest.CaptureFixture[str], name: str, *options: str
 
 
 def test_a_key_is_shown_once_and_only_its_hash_is_kept(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    secret = add(
-        file,
-        capsys,
-        "search",
-        "--scopes",
-        "read,write",
-        "--corpora",
-        "docs-*,faq",
-        "--concurrency",
-        "4",
-        "--disk-bytes",
-        "5000000000",
-    )
+    limits = ("--concurrency", "4", "--disk-bytes", "5000000000")
+    secret = add(file, capsys, "search", "--scopes", "read,write", "--corpora", "docs-*,faq", *limits)
     assert len(secret) >= 43, "256 bits"
     assert secret not in file.read_text()
     assert stat.S_IMODE(file.stat().st_mode) == 0o600

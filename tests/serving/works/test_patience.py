@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from serving.errors import Backend, Damaged, InsufficientStorage, Invalid, Overloaded, ServiceError, Unhealthy
+from serving.errors import Backend, Damaged, InsufficientStorage, Invalid, NoRoom, Overloaded, ServiceError, Unhealthy
 from serving.works.patience import TRIES, patiently
 
 
@@ -43,7 +43,7 @@ def test_it_gives_up_on_an_engine_that_keeps_failing() -> None:
         after(*[Backend("failed")] * TRIES)
 
 
-@pytest.mark.parametrize("error", [Invalid("no"), Damaged("c.sqlite: damaged")])
+@pytest.mark.parametrize("error", [Invalid("no"), Damaged("c.sqlite: damaged"), NoRoom("taken")])
 def test_what_will_never_do_is_said_at_once(slept: list[float], error: ServiceError) -> None:
     with pytest.raises(type(error)):
         after(error)
