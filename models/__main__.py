@@ -63,6 +63,15 @@ def _parser() -> argparse.ArgumentParser:
     export.add_argument("--pooling", help="cls, mean, first_last, first_last_1 or last2 (default: as the source says)")
     export.add_argument("--max-length", type=int, help="tokens a text is cut to (default: as the source says)")
     export.add_argument(
+        "--prompt",
+        action="append",
+        type=_prompt,
+        default=[],
+        metavar="NAME=TEXT",
+        help="put before texts where it is asked for; those named query and document by every search, too; may be "
+        "repeated (default: as the source says)",
+    )
+    export.add_argument(
         "--exporter",
         choices=("torch", "optimum"),
         default="torch",
@@ -93,6 +102,13 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _prompt(given: str) -> tuple[str, str]:
+    name, equals, text = given.partition("=")
+    if not (name and equals):
+        raise argparse.ArgumentTypeError(f"{given!r} is not NAME=TEXT")
+    return name, text
+
+
 def _export(arguments: argparse.Namespace) -> None:
     if arguments.if_missing and (arguments.out / bundle.MANIFEST).exists():
         bundle.load(arguments.out)
@@ -109,7 +125,12 @@ def _export(arguments: argparse.Namespace) -> None:
 
     quieten()
     print(f"loading {arguments.source} …", flush=True)
-    encoder = Encoder.load(arguments.source, pooling=arguments.pooling, max_length=arguments.max_length)
+    encoder = Encoder.load(
+        arguments.source,
+        pooling=arguments.pooling,
+        max_length=arguments.max_length,
+        prompts=dict(arguments.prompt),
+    )
     if arguments.max_length and encoder.max_length < arguments.max_length:
         print(f"note: the encoder reads {encoder.max_length} tokens, not {arguments.max_length}", file=sys.stderr)
     print("exporting to ONNX and comparing with torch …", flush=True)
@@ -137,9 +158,9 @@ def _origin(arguments: argparse.Namespace, encoder: Encoder) -> dict[str, Any]:
     if before is None:
         return {"name": arguments.name or arguments.out.name, "backbone": arguments.source}
     said = before.manifest
-    same = (encoder.pooling, encoder.max_length) == (said.pooling, said.max_length)
+    same = (encoder.pooling, encoder.max_length, encoder.prompts) == (said.pooling, said.max_length, said.prompts)
     kept = {key: getattr(said, key) for key in ("backbone", "objective", "run")}
-    judged = {"scores": said.scores, "again": before} if same else {}  # another pooling or length scores otherwise
+    judged = {"scores": said.scores, "again": before} if same else {}  # what has changed scores otherwise
     return {**kept, **judged, "name": arguments.name or said.name}
 
 

@@ -158,9 +158,11 @@ def load(folder: Path) -> Bundle:
     for path, expected in manifest.files.items():
         if sha256(folder / path) != expected:
             raise BundleError(f"{folder / path}: altered (its SHA-256 is not the manifest's)")
-    if fingerprint(folder, manifest) != manifest.fingerprint:
+    found = fingerprint(folder, manifest)
+    of_old = fingerprint(folder, replace(manifest, prompts={}))  # before prompts were part of it
+    if manifest.fingerprint not in (found, of_old):
         raise BundleError(f"{folder / MANIFEST}: the fingerprint does not match the files")
-    return Bundle(folder, manifest)
+    return Bundle(folder, replace(manifest, fingerprint=found))
 
 
 def write_manifest(folder: Path, **facts: Any) -> Manifest:
@@ -174,9 +176,10 @@ def write_manifest(folder: Path, **facts: Any) -> Manifest:
 
 
 def fingerprint(folder: Path, manifest: Manifest) -> str:
-    """A hash of all that decides the vectors: weights, architecture, tokenizer, pooling, length, transform.
+    """A hash of all that decides the vectors: weights, architecture, tokenizer, pooling, length, transform, prompts.
 
-    Not of the ONNX bytes or the name: exporting the same encoder again must not cost anyone a re-embedding.
+    Not of the ONNX bytes or the name: exporting the same encoder again must not cost anyone a re-embedding. A prompt
+    that puts nothing before a text is none.
 
     Raises:
         BundleError: `config.json` is no object of JSON.
@@ -190,6 +193,8 @@ def fingerprint(folder: Path, manifest: Manifest) -> str:
     }
     if manifest.transform is not None:
         decides["transform"] = {**manifest.transform, "weights": manifest.files[TRANSFORM]}
+    if prompts := {name: prompt for name, prompt in manifest.prompts.items() if prompt}:
+        decides["prompts"] = prompts
     return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()
 
 

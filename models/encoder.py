@@ -66,10 +66,18 @@ class Encoder(nn.Module):
             self.attach(transform)
 
     @classmethod
-    def load(cls, source: str | Path, *, pooling: str | None = None, max_length: int | None = None) -> Self:
+    def load(
+        cls,
+        source: str | Path,
+        *,
+        pooling: str | None = None,
+        max_length: int | None = None,
+        prompts: Mapping[str, str] | None = None,
+    ) -> Self:
         """The encoder under a name, in a folder or in a bundle.
 
-        Pooling and length default to what the folder says in sentence-transformers' files, else to `cls` and 512.
+        Pooling and length default to what the folder says in sentence-transformers' files, else to `cls` and 512;
+        `prompts` stand beside those that it names, or in their place.
         Attention is the eager implementation: the faster one where dropout is on (training on CPU), and the only
         one whose exported graph ONNX Runtime knows how to fuse.
 
@@ -94,7 +102,7 @@ class Encoder(nn.Module):
                 hub_tokenizer.model_max_length,
                 _positions(backbone),
             ),
-            prompts=said.get("prompts"),
+            prompts={**(said.get("prompts") or {}), **(prompts or {})},
             transform=transform,
             origin=origins.read(str(source), folder),
         )

@@ -35,6 +35,8 @@ class EmbedOptions:
     """The key of one of the bundle's."""
     role: Role | None = None
     """Takes the bundle's prompt for it, if there is one and the caller names none."""
+    by_the_bundle: bool = False
+    """Whether the server's default prompt stays away: vectors that are kept don't depend on how it was started."""
     dimensions: int | None = None
     """Leading dimensions to keep, cut before normalising; None keeps all."""
     dimensions_field: str = "dimensions"
@@ -44,7 +46,11 @@ class EmbedOptions:
 
 
 AS_THEY_ARE = EmbedOptions(prompt="")
-"""Texts whose vectors are to depend on the bundle alone, not on how the server was started."""
+"""Texts alone."""
+AS_QUERIES = EmbedOptions(role="search_query", by_the_bundle=True)
+"""The queries of corpora."""
+AS_DOCUMENTS = EmbedOptions(role="search_document", by_the_bundle=True)
+"""The passages of corpora."""
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from models.tokenizer import Piece
 from serving.corpora.corpora import Corpora
 from serving.corpora.finding import Found, Query, Wanted
 from serving.corpora.lanes import Lanes
-from serving.embeddings import AS_THEY_ARE, Embeddings
+from serving.embeddings import AS_DOCUMENTS, AS_QUERIES, Embeddings
 from serving.encoders.embedder import Embedder
 from serving.encoders.encoders import Encoders
 from serving.encoders.reading import At
@@ -133,7 +133,7 @@ class Library:
 
     async def _searched(self, corpus: str, queries: Sequence[str], wanted: Wanted) -> Found:
         async with self.encoder_of(corpus) as embedder:
-            made = await embedder.embed(queries, AS_THEY_ARE, "queries")
+            made = await embedder.embed(queries, AS_QUERIES, "queries")
             asked = [Query(text, row) for text, row in zip(queries, made.vectors, strict=True)]
             found = await self._found(corpus, asked, wanted, made.manifest.fingerprint)
             return replace(found, truncated=made.truncated)
@@ -190,7 +190,7 @@ async def embed_passages(embedder: Embedder, texts: Sequence[str], names: Callab
 async def _embedded_part(embedder: Embedder, texts: Sequence[str], at: At, part: int) -> Embeddings:
     while True:
         try:
-            return await embedder.embed(texts, AS_THEY_ARE, "documents", at, part=part)
+            return await embedder.embed(texts, AS_DOCUMENTS, "documents", at, part=part)
         except Overloaded as error:
             if not part:
                 raise

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from models.prompts import DOCUMENT, QUERY, of_role
 from serving.bounds import check_text
 from serving.embeddings import EmbedOptions, Role
 from serving.errors import Invalid
@@ -12,12 +13,12 @@ from serving.ports import EngineError
 from serving.settings import Settings
 
 NAMES: Mapping[Role, tuple[str, ...]] = {
-    "search_query": ("query",),
-    "search_document": ("document", "passage", "corpus"),
+    "search_query": QUERY,
+    "search_document": DOCUMENT,
     "classification": ("classification",),
     "clustering": ("clustering",),
 }
-"""What bundles call their prompt for a role: sentence-transformers' `encode_query` and `encode_document` look there."""
+"""What bundles call their prompt for a role."""
 
 
 MAX_BYTES = 10_000
@@ -52,8 +53,10 @@ class Prompts:
             return options.prompt
         if options.prompt_name is not None:
             return self._named(options.prompt_name)
-        names = NAMES[options.role] if options.role else ()
-        return next((self._known[name] for name in names if name in self._known), self._default)
+        own = of_role(self._known, NAMES[options.role] if options.role else ())
+        if own is not None:
+            return own
+        return "" if options.by_the_bundle else self._default
 
     def of_a_search(self, texts: int, options: EmbedOptions) -> list[str]:
         """What stands before the query, and before each of the texts it is asked of.

@@ -12,7 +12,7 @@ import numpy as np
 from models.bundle import Manifest
 from models.tokenizer import Tokens
 from serving.bounds import check_text
-from serving.embeddings import AS_THEY_ARE, EmbedOptions, Inputs
+from serving.embeddings import AS_DOCUMENTS, EmbedOptions, Inputs
 from serving.encoders.batcher import Batcher
 from serving.encoders.prompts import Prompts
 from serving.encoders.tokenizing import Tokenizing
@@ -60,10 +60,12 @@ class Reading:
         return self._manifest.max_length - len(self._engine.pieces([""], special_tokens=True)[0])
 
     async def cut(self, texts: Sequence[str]) -> int:
-        """How many of `texts` the model would read in part."""
+        """How many of `texts`, documents of a corpus, the model would read in part."""
+        prompt = self._prompts.before(AS_DOCUMENTS)
         # A character of ASCII is one token at most, beside a space that is put first; of others one may become many.
-        doubtful = [text for text in texts if len(text) >= self.length or not text.isascii()]
-        return sum(tokens.truncated for tokens in await self.tokens(doubtful, AS_THEY_ARE, str)) if doubtful else 0
+        short = self.length - len(prompt) if prompt.isascii() else 0
+        doubtful = [text for text in texts if len(text) >= short or not text.isascii()]
+        return sum(tokens.truncated for tokens in await self.tokens(doubtful, AS_DOCUMENTS, str)) if doubtful else 0
 
     def prompted(
         self, texts: Sequence[str], options: EmbedOptions, at: At, prompts: Sequence[str] | None = None

@@ -94,6 +94,7 @@ def test_one_changed_byte_anywhere_is_refused_by_name(copy: Path, data: st.DataO
         (lambda m: m.update(surprise=1), "unknown 'surprise'"),
         (lambda m: m.update(pooling="cls"), "fingerprint does not match"),
         (lambda m: m.update(max_length=63), "fingerprint does not match"),
+        (lambda m: m.update(prompts={"query": "q: "}, fingerprint="0" * 64), "fingerprint does not match"),
         (lambda m: m.update(dim="32"), "dim must be a positive integer"),
         (lambda m: m.update(max_length=True), "max_length must be a positive integer"),
         (lambda m: m.update(dim=33), "golden vectors must be there and have 33"),
@@ -174,17 +175,40 @@ def test_the_fingerprint_ignores_names_and_follows_what_decides_the_vectors(
     assert made("shorter", pooling="mean", max_length=32) != mean
 
 
+def test_prompts_are_part_of_the_fingerprint(copy: Path) -> None:
+    """Vectors of corpora are made behind them; one that puts nothing there is none."""
+    bare = bundle.load(copy).manifest.fingerprint
+    assert _rewritten(copy, prompts={"query": ""}).manifest.fingerprint == bare
+    prompted = {
+        _rewritten(copy, prompts=prompts).manifest.fingerprint
+        for prompts in ({"query": "q: "}, {"query": "q:"}, {"document": "q: "}, {"query": "q: ", "document": "d: "})
+    }
+    assert len(prompted | {bare}) == 5
+
+
+def test_a_bundle_of_before_prompts_were_part_of_its_fingerprint_has_todays(copy: Path) -> None:
+    bare = bundle.load(copy).manifest.fingerprint
+    prompted = _rewritten(copy, prompts={"query": "q: "}).manifest.fingerprint
+    manifest = copy / bundle.MANIFEST
+    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"fingerprint": bare}))
+    assert bundle.load(copy).manifest.fingerprint == prompted != bare
+    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"fingerprint": prompted, "prompts": {}}))
+    with pytest.raises(BundleError, match="fingerprint does not match"):
+        bundle.load(copy)
+
+
 def test_importing_the_bundle_loads_no_torch() -> None:
     script = "import sys, models.bundle, models.tokenizer, models.python_docs; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
 
 
-def _rewritten(folder: Path, **files: object) -> bundle.Bundle:
-    """The bundle with other files, its hashes those of these."""
+def _rewritten(folder: Path, prompts: dict[str, str] | None = None, **files: object) -> bundle.Bundle:
+    """The bundle with other prompts or files, its hashes those of these."""
     for name, content in files.items():
         (folder / name.replace("_json", ".json")).write_text(json.dumps(content))
     before = json.loads((folder / bundle.MANIFEST).read_text())
     kept = {key: before[key] for key in before.keys() - {"files", "fingerprint", "golden", "format_version"}}
+    kept |= {} if prompts is None else {"prompts": prompts}
     bundle.write_manifest(folder, **kept, golden=[bundle.Golden(**one) for one in before["golden"]])
     return bundle.load(folder)
 

@@ -96,6 +96,15 @@ def test_a_setting_of_another_type_is_named(described: Path, name: str, said: di
         Encoder.load(described)
 
 
+def test_prompts_that_pooling_would_have_to_pass_over_are_refused(described: Path) -> None:
+    """sentence-transformers takes their tokens out of the mean."""
+    pool(described, pooling_mode_mean_tokens=True, include_prompt=False)
+    assert Encoder.load(described).prompts == {}, "without prompts there is nothing to pass over"
+    (described / "config_sentence_transformers.json").write_text(json.dumps({"prompts": {"query": "query: "}}))
+    with pytest.raises(SourceError, match=r"1_Pooling/config\.json: include_prompt is false"):
+        Encoder.load(described)
+
+
 def test_a_prompt_before_every_text_is_told_to_be_left_out(described: Path, caplog: pytest.LogCaptureFixture) -> None:
     said = {"prompts": {"query": "query: "}, "default_prompt_name": "query"}
     (described / "config_sentence_transformers.json").write_text(json.dumps(said))

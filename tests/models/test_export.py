@@ -136,6 +136,24 @@ def test_prompts_travel_with_the_encoder(tiny_backbone: Path, tmp_path: Path) ->
     assert Encoder.load(tmp_path / "bundle").prompts == {"query": "query: "}
 
 
+def test_prompts_are_given_where_the_source_has_none(
+    tiny_bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    given = ["--prompt", "query=ask: why=", "--prompt", "passage=tell: "]
+    assert main(["export", str(tiny_bundle), "--out", str(out), "--no-measure", *given]) == 0
+    before, made = bundle.load(tiny_bundle).manifest, bundle.load(out).manifest
+    assert made.prompts == {"query": "ask: why=", "passage": "tell: "}
+    assert made.fingerprint != before.fingerprint and made.golden == before.golden
+    assert "`ask: why=`" in (out / "README.md").read_text()
+    again = tmp_path / "again"
+    assert main(["export", str(out), "--out", str(again), "--no-measure", "--prompt", "query="]) == 0
+    assert bundle.load(again).manifest.prompts == {"query": "", "passage": "tell: "}
+    with pytest.raises(SystemExit):
+        main(["export", str(tiny_bundle), "--out", str(out), "--prompt", "ask: "])
+    assert "--prompt: 'ask: ' is not NAME=TEXT" in capsys.readouterr().err
+
+
 @pytest.mark.slow
 def test_a_bundle_exported_again_keeps_its_history_and_fingerprint(tiny_backbone: Path, tmp_path: Path) -> None:
     encoder = Encoder.load(tiny_backbone, pooling="cls")

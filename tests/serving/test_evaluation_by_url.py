@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from models.__main__ import main as export
 from models.bundle import load
 from models.runtimes.graph import Graph
 from training.cli import main
@@ -25,18 +26,21 @@ COLLECTION = Collection(
 
 
 @pytest.mark.slow
-def test_a_server_is_judged_as_its_bundle_is(launch: Callable[..., Any], tiny_bundle: Path) -> None:
-    running = launch("--bundle", str(tiny_bundle), engine="onnxruntime")
-    graph = Graph(load(tiny_bundle))
-    served = subject(running.address, key=None)
-    assert served.facts["fingerprint"] == load(tiny_bundle).manifest.fingerprint
-    np.testing.assert_allclose(served.encode(TEXTS), graph.encode(TEXTS), atol=1e-5)
+@pytest.mark.parametrize("prompts", [(), ("query=who says that ", "document=it is known that ")])
+def test_a_server_is_judged_as_its_bundle_is(
+    launch: Callable[..., Any], tiny_bundle: Path, tmp_path: Path, prompts: Sequence[str]
+) -> None:
+    given = [word for prompt in prompts for word in ("--prompt", prompt)]
+    assert export(["export", str(tiny_bundle), "--out", str(tmp_path / "one"), "--no-measure", *given]) == 0
+    running = launch("--bundle", str(tmp_path / "one"), engine="onnxruntime")
+    bundled, served = subject(str(tmp_path / "one"), key=None), subject(running.address, key=None)
+    assert served.facts["fingerprint"] == bundled.facts["fingerprint"]
+    np.testing.assert_allclose(served.encode(TEXTS), bundled.encode(TEXTS), atol=1e-5)
     assert served.rankings is not None
-    ours, theirs = (
-        retrieval.score(rankings, COLLECTION)
-        for rankings in (retrieval.rankings(graph.encode, COLLECTION), served.rankings(COLLECTION))
-    )
-    assert theirs == ours
+    ours = retrieval.rankings(bundled.encode, COLLECTION, prompts=bundled.prompts)
+    assert retrieval.score(served.rankings(COLLECTION), COLLECTION) == retrieval.score(ours, COLLECTION)
+    bare = retrieval.rankings(bundled.encode, COLLECTION)
+    assert (bare != ours) == bool(prompts), "they tell"
     served.close()
     assert running.client.get("/corpora").json()["corpora"] == []
 

@@ -86,9 +86,11 @@ def test_an_upload_and_a_search_keep_to_one_encoder(make_service: MakeService, r
         gate.set()
         await adding
         assert service.library.corpora.corpus("empty")[0].fingerprint == "fake-1"
+        cosine = float(embedded("query: text")[0] @ embedded("text")[0])  # of query and document by either
         for found in (await searching, await service.library.search("filled", ["text"], Wanted())):
             ((hit,),) = found.hits
-            assert (hit.passage.document.id, round(hit.score, 5)) == ("b", 1)
+            assert hit.passage.document.id == "b"
+            assert hit.score == pytest.approx(cosine, abs=1e-5)
 
     run(service, work)
 

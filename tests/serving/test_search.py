@@ -86,10 +86,8 @@ def test_hits(books: TestClient) -> None:
     best = answer["hits"][0]
     assert {key: best[key] for key in ("id", "text", "metadata")} == BOOKS[1]
     assert best["score"] >= answer["hits"][1]["score"]
-    cosine = books.post(
-        "/similarity", json={"inputs": {"source_sentence": "the white whale", "sentences": [best["text"]]}}
-    )
-    assert best["score"] == pytest.approx(cosine.json()[0], abs=2e-6)
+    (ranked,) = books.post("/rerank", json={"query": "the white whale", "texts": [best["text"]]}).json()
+    assert best["score"] == pytest.approx(ranked["score"], abs=2e-6)
 
 
 def test_what_a_hit_carries(books: TestClient) -> None:

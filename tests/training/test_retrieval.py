@@ -229,6 +229,25 @@ def test_a_document_with_the_querys_own_id_is_left_out() -> None:
     assert "d7" not in retrieval.rankings(drawn_vectors(0), asked)["d7"]
 
 
+def test_queries_and_documents_stand_behind_the_prompts_for_them() -> None:
+    asked = collection({"q": {"d1": 1}}, documents=3)
+    seen: list[list[str]] = []
+
+    def encode(texts: Sequence[str]) -> Vectors:
+        seen.append(list(texts))
+        return np.eye(len(texts), 3, dtype=np.float32)
+
+    for prompts, before, of_query in (
+        ({"query": "q: ", "passage": "p: ", "classification": "c: "}, "p: ", "q: "),
+        ({"document": "d: ", "passage": "p: "}, "d: ", ""),
+        ({}, "", ""),
+    ):
+        seen.clear()
+        assert retrieval.evaluate(encode, asked, prompts=prompts).queries == 1
+        documents, queries = ([*texts.values()] for texts in (asked.documents, asked.queries))
+        assert seen == [[before + text for text in documents], [of_query + text for text in queries]]
+
+
 def test_evaluate_finds_the_same_words() -> None:
     documents = {f"d{i}": " ".join("abcdefghij"[j] for j in range(10) if i >> j & 1) for i in range(1, 120)}
     asked = Collection(documents, {"q1": documents["d5"], "q2": documents["d9"]}, {"q1": {"d5": 1}, "q2": {"d9": 1}})

@@ -12,6 +12,7 @@ import faiss
 import numpy as np
 from numpy.typing import NDArray
 
+from models.prompts import DOCUMENT, NO_PROMPTS, QUERY, of_role
 from training.evaluation.beir import Collection
 from training.evaluation.vectors import Encode, EvaluationError, unit_vectors
 
@@ -42,26 +43,29 @@ class RetrievalScore:
         return asdict(self)
 
 
-def evaluate(encode: Encode, collection: Collection) -> RetrievalScore:
-    """The score of the exact ranking of all documents by cosine.
+def evaluate(encode: Encode, collection: Collection, *, prompts: Mapping[str, str] = NO_PROMPTS) -> RetrievalScore:
+    """The score of the exact ranking of all documents by cosine, each text behind the encoder's prompt for its role.
 
     Raises:
         EvaluationError: a vector is not finite.
     """
-    return score(rankings(encode, collection), collection)
+    return score(rankings(encode, collection, prompts=prompts), collection)
 
 
-def rankings(encode: Encode, collection: Collection, depth: int = DEPTH) -> dict[str, list[str]]:
+def rankings(
+    encode: Encode, collection: Collection, depth: int = DEPTH, *, prompts: Mapping[str, str] = NO_PROMPTS
+) -> dict[str, list[str]]:
     """The ids of each query's `depth` nearest documents, nearest first.
 
-    Cosines that are equal to six decimals keep the order of the collection.
+    Queries and documents stand behind those of the encoder's `prompts` that are for them, as the server's searches
+    have it. Cosines that are equal to six decimals keep the order of the collection.
 
     Raises:
         EvaluationError: a vector is not finite.
     """
     documents, queries = list(collection.documents), list(collection.queries)
-    vectors = unit_vectors(encode, list(collection.documents.values())).astype(np.float32)
-    asked = unit_vectors(encode, list(collection.queries.values())).astype(np.float32)
+    vectors = _behind(of_role(prompts, DOCUMENT), encode, collection.documents)
+    asked = _behind(of_role(prompts, QUERY), encode, collection.queries)
     index = faiss.IndexFlatIP(vectors.shape[1])
     index.add(vectors)
     found = _nearest(index, asked, depth + 1)  # one more, for the query's own id is left out
@@ -123,6 +127,10 @@ def _checked(query: str, ranking: Sequence[str], collection: Collection) -> list
 
 def _dcg(gains: Sequence[int]) -> float:
     return sum(gain / log2(rank + 1) for rank, gain in enumerate(gains, start=1))
+
+
+def _behind(prompt: str | None, encode: Encode, texts: Mapping[str, str]) -> NDArray[np.float32]:
+    return unit_vectors(encode, [(prompt or "") + text for text in texts.values()]).astype(np.float32)
 
 
 def _nearest(index: faiss.IndexFlatIP, queries: NDArray[np.float32], k: int) -> list[NDArray[np.int64]]:

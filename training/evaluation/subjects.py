@@ -51,6 +51,8 @@ class Subject:
     encode: Encode
     others: Mapping[str, OtherGraph] = field(default_factory=dict)
     """How else this machine runs the same bundle, by `called`."""
+    prompts: Mapping[str, str] = field(default_factory=dict)
+    """Its own, by name: retrieval puts those for queries and documents before them."""
     run: Mapping[str, Any] | None = None
     """What its manifest says of the training run."""
     rankings: Callable[[Collection], Mapping[str, list[str]]] | None = None
@@ -137,7 +139,7 @@ def _exported(opened: Bundle, engine: str | None, precision: str | None) -> Subj
         for other in available(opened, options)
         if other != pair and (other == REFERENCE or other.precision != FP32)
     }
-    return Subject(facts, graph.encode, others, manifest.run)
+    return Subject(facts, graph.encode, others, manifest.prompts, manifest.run)
 
 
 def _called(runtime: str, precision: str) -> str:
@@ -178,7 +180,7 @@ def _by_torch(source: str, pooling: str | None, precision: str) -> Subject:
         "device": encoder.device.type,
         "bytes": sum(weight.numel() * weight.element_size() for weight in encoder.parameters()),
     }
-    return Subject(facts, encode, run=made.run if made else None)
+    return Subject(facts, encode, prompts=encoder.prompts, run=made.run if made else None)
 
 
 def _served(server: Server) -> Subject:

@@ -129,7 +129,8 @@ class Watched:
 
 def _searched(subject: Subject, encode: Encode, collection: Collection) -> dict[str, Any]:
     if subject.rankings is None:
-        return {**retrieval.evaluate(encode, collection).to_json(), "through": "exact search"}
+        score = retrieval.evaluate(encode, collection, prompts=subject.prompts)
+        return {**score.to_json(), "through": "exact search"}
     score = retrieval.score(subject.rankings(collection), collection)
     return {**score.to_json(), "through": "the server's index"}
 

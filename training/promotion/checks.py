@@ -123,7 +123,7 @@ def required(candidate: Bundle, evaluations: Sequence[Evaluation], names: Sequen
 def not_worse(candidate: Bundle, bar: Bar, judges: Judges) -> Check:
     """The candidate is not below the incumbent, embedded now by the same runner, nor below the best served so far."""
     yardstick = judges.yardstick
-    ours = yardstick.judge(judges.encode(candidate))
+    ours = yardstick.judge(judges.encode(candidate), candidate.manifest.prompts)
     numbers: dict[str, Any] = {
         "metric": yardstick.metric,
         "sample": yardstick.sample,
@@ -148,7 +148,7 @@ def _against(ours: Judged, bar: Bar, judges: Judges) -> tuple[bool, str, dict[st
     if bar.incumbent is None:
         return True, "; nothing is served yet", {}
     try:
-        theirs = judges.yardstick.judge(judges.encode(bar.incumbent))
+        theirs = judges.yardstick.judge(judges.encode(bar.incumbent), bar.incumbent.manifest.prompts)
     except Exception as error:  # as in `attempted`, but here what is served is at fault
         return False, f"; what is served can't be judged: {error}", {}
     between = judges.yardstick.compare(ours, theirs)

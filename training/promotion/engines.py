@@ -120,11 +120,12 @@ def _judged(candidate: Bundle, judges: Judges, machine: Machine) -> list[Engine]
     graphs = machine.graphs(candidate, machine.options)
     if len(graphs) == 1:
         return []
+    prompts = candidate.manifest.prompts
     rows = compared(graphs, probes(candidate), patient=True, told=partial(told, bundle=candidate), clock=machine.clock)
-    float32 = judges.yardstick.scores(judges.watched(graphs[REFERENCE]()))
+    float32 = judges.yardstick.scores(judges.watched(graphs[REFERENCE]()), prompts)
 
     def scored(encode: Encode) -> dict[str, float]:
-        scores = judges.yardstick.scores(judges.watched(encode))
+        scores = judges.yardstick.scores(judges.watched(encode), prompts)
         return {metric: score - float32[metric] for metric, score in scores.items()}
 
     return [_judged_one(candidate, row, graphs[row.pair], scored, judges.yardstick.limits) for row in rows]

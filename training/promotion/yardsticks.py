@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.errors import Refused
+from models.prompts import NO_PROMPTS
 from training.corpus.corpus import Corpus, CorpusError, open_corpus
 from training.evaluation import beir, bootstrap, retrieval, self_retrieval, sts
 from training.evaluation.bootstrap import Comparison, Resampled
@@ -55,8 +56,8 @@ class Yardstick(Protocol):
     limits: Mapping[str, float]
     """Of each metric that `scores` gives: by how many points what runs a bundle may differ from its float32 graph."""
 
-    def judge(self, encode: Encode) -> Judged:
-        """The score, and what it comes from.
+    def judge(self, encode: Encode, prompts: Mapping[str, str] = NO_PROMPTS) -> Judged:
+        """The score, and what it comes from; where queries are asked, by the encoder's `prompts` for such.
 
         Raises:
             EvaluationError: the vectors allow none.
@@ -65,7 +66,7 @@ class Yardstick(Protocol):
     def compare(self, a: Judged, b: Judged) -> Comparison:
         """`a` minus `b` in points, with the bootstrap interval over the pairs or queries."""
 
-    def scores(self, encode: Encode) -> Mapping[str, float]:
+    def scores(self, encode: Encode, prompts: Mapping[str, str] = NO_PROMPTS) -> Mapping[str, float]:
         """Those, in points, by which what runs a bundle is held against its float32 graph.
 
         Raises:
@@ -92,7 +93,7 @@ class Labelled:
         self._tasks = {name: files.load(data) for name, files in STS_TASKS.items()} if whole else {}
         self.limits: Mapping[str, float] = {self.metric: STSB_DRIFT, **({MEAN_STS: DRIFT} if whole else {})}
 
-    def judge(self, encode: Encode) -> Judged:
+    def judge(self, encode: Encode, prompts: Mapping[str, str] = NO_PROMPTS) -> Judged:  # noqa: ARG002 - pairs have no role
         """See `Yardstick`."""
         tasks = {self.metric: self._dev}
         cosines = sts.cosines(encode, tasks)
@@ -104,7 +105,7 @@ class Labelled:
         golds = np.array([pair.gold for pair in self._pairs])
         return bootstrap.compare([a.values], [b.values], golds, resamples=RESAMPLES, level=LEVEL)
 
-    def scores(self, encode: Encode) -> dict[str, float]:
+    def scores(self, encode: Encode, prompts: Mapping[str, str] = NO_PROMPTS) -> dict[str, float]:  # noqa: ARG002 - pairs have no role
         """See `Yardstick`."""
         found = sts.evaluate(encode, {**self._tasks, self.metric: self._dev})
         scores = {self.metric: found.pop(self.metric).spearman.all}
@@ -132,7 +133,7 @@ class Unlabelled:
         self.sample = _hash(self._halves)
         self.limits: Mapping[str, float] = {self.metric: max(DRIFT, FLIPS * FLIP / len(self._halves))}
 
-    def judge(self, encode: Encode) -> Judged:
+    def judge(self, encode: Encode, prompts: Mapping[str, str] = NO_PROMPTS) -> Judged:  # noqa: ARG002 - pairs have no role
         """See `Yardstick`."""
         values = 100 * self_retrieval.reciprocal_ranks(encode, self._halves)
         return Judged(float(values.mean()), values)
@@ -141,7 +142,7 @@ class Unlabelled:
         """See `Yardstick`."""
         return _of_means(a, b)
 
-    def scores(self, encode: Encode) -> dict[str, float]:
+    def scores(self, encode: Encode, prompts: Mapping[str, str] = NO_PROMPTS) -> dict[str, float]:  # noqa: ARG002 - pairs have no role
         """See `Yardstick`."""
         return {self.metric: self.judge(encode).score}
 
@@ -162,9 +163,9 @@ class Searched:
         self.sample = _hash([[*part.items()] for part in astuple(self._collection)])
         self.limits: Mapping[str, float] = {self.metric: max(DRIFT, FLIPS * SECOND / len(self._collection.queries))}
 
-    def judge(self, encode: Encode) -> Judged:
+    def judge(self, encode: Encode, prompts: Mapping[str, str] = NO_PROMPTS) -> Judged:
         """See `Yardstick`."""
-        found = retrieval.by_query(retrieval.rankings(encode, self._collection), self._collection)
+        found = retrieval.by_query(retrieval.rankings(encode, self._collection, prompts=prompts), self._collection)
         values = 100 * found[:, MEASURES.index(NDCG10)]
         return Judged(float(values.mean()), values)
 
@@ -172,9 +173,9 @@ class Searched:
         """See `Yardstick`."""
         return _of_means(a, b)
 
-    def scores(self, encode: Encode) -> dict[str, float]:
+    def scores(self, encode: Encode, prompts: Mapping[str, str] = NO_PROMPTS) -> dict[str, float]:
         """See `Yardstick`."""
-        return {self.metric: self.judge(encode).score}
+        return {self.metric: self.judge(encode, prompts).score}
 
 
 def pick(data: Path | None, corpus: Sequence[str], collection: str | None = None) -> Yardstick:

@@ -100,7 +100,8 @@ def judge(encoder: Encoder, given: Material, stream: TextIO) -> Judgement:
     dev = [pair for pairs in given.geometry.values() for pair in pairs]
     shape = geometry.of_pairs(encode, dev) if dev else {}
     classified = classify(encode, given.transfer)
-    found = {task: of for name, each in given.retrieval.items() for task, of in _found(encode, name, each).items()}
+    queries = {name: _found(encode, encoder.prompts, name, each) for name, each in given.retrieval.items()}
+    found = {task: of for measured in queries.values() for task, of in measured.items()}
     return Judgement(
         scores={task: score.spearman.all for task, score in scores.items()}
         | {task: of.score.accuracy for task, of in classified.items()}
@@ -128,8 +129,11 @@ def task_of(collection: str, measure: str) -> str:
 _MEASURED = tuple(task_of("", measure) for measure in MEASURES)
 
 
-def _found(encode: Encode, name: str, collection: Collection) -> dict[str, NDArray[np.float64]]:
-    by_query = retrieval.by_query(retrieval.rankings(encode, collection), collection)  # (Q, measures)
+def _found(
+    encode: Encode, prompts: Mapping[str, str], name: str, collection: Collection
+) -> dict[str, NDArray[np.float64]]:
+    rankings = retrieval.rankings(encode, collection, prompts=prompts)
+    by_query = retrieval.by_query(rankings, collection)  # (Q, measures)
     return {task_of(name, measure): of for measure, of in zip(MEASURES, by_query.T, strict=True)}
 
 

@@ -124,7 +124,7 @@ def test_a_search_is_one_trace_within_its_callers(traced: Traced, receiver: Rece
     parts = {span.name: span for span in receiver.spans if span.parent_span_id == request.span_id}
     assert parts.keys() == PARTS | {"search"}
     assert all(span.trace_id == request.trace_id for span in parts.values())
-    assert attributes(parts["tokenise"]) == {"texts": 1, "tokens": 4}
+    assert attributes(parts["tokenise"]) == {"texts": 1, "tokens": 6}, "those of the query's prompt, too"
     moments = [request.start_time_unix_nano]
     for name in ("tokenise", "queue", "infer", "search"):
         moments += [parts[name].start_time_unix_nano, parts[name].end_time_unix_nano]

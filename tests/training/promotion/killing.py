@@ -18,6 +18,7 @@ from unittest.mock import patch
 import numpy as np
 
 from models import bundle
+from models.prompts import NO_PROMPTS
 from models.runtimes import REFERENCE
 from training.evaluation.bootstrap import Comparison
 from training.evaluation.vectors import Encode
@@ -38,13 +39,13 @@ class Equal:
     named: str | None = None
     limits: Mapping[str, float] = MappingProxyType({"equal": 0.2})
 
-    def judge(self, encode: Encode) -> Judged:
+    def judge(self, encode: Encode, prompts: Mapping[str, str] = NO_PROMPTS) -> Judged:
         return Judged(80.0, np.zeros(2))
 
     def compare(self, a: Judged, b: Judged) -> Comparison:
         return Comparison(0.0, 0.0, 0.0, 0.5)
 
-    def scores(self, encode: Encode) -> dict[str, float]:
+    def scores(self, encode: Encode, prompts: Mapping[str, str] = NO_PROMPTS) -> dict[str, float]:
         return {"equal": 80.0}
 
 

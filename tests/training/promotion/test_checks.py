@@ -12,6 +12,7 @@ import pytest
 
 from models import bundle
 from models.bundle import FP32, Bundle
+from models.prompts import NO_PROMPTS
 from training.evaluation.bootstrap import Comparison
 from training.evaluation.vectors import Encode, EvaluationError
 from training.promotion.decision import Decision
@@ -33,8 +34,10 @@ class Given:
         self.named: str | None = None
         self.limits: Mapping[str, float] = {"given": 0.2}
         self._scores = list(scores)
+        self.behind: list[Mapping[str, str]] = []
 
-    def judge(self, encode: Encode) -> Judged:
+    def judge(self, encode: Encode, prompts: Mapping[str, str] = NO_PROMPTS) -> Judged:
+        self.behind.append(prompts)
         score = self._scores.pop(0)
         if isinstance(score, Exception):
             raise score
@@ -43,7 +46,7 @@ class Given:
     def compare(self, a: Judged, b: Judged) -> Comparison:
         return Comparison(a.score - b.score, a.score - b.score, a.score - b.score, 0.5)
 
-    def scores(self, encode: Encode) -> Mapping[str, float]:
+    def scores(self, encode: Encode, prompts: Mapping[str, str] = NO_PROMPTS) -> Mapping[str, float]:
         return {"given": 80.0}
 
 
@@ -67,6 +70,15 @@ def test_an_encoder_that_can_not_be_judged_is_not_forced(
     assert not (artifacts / "default").is_symlink()
 
 
+def test_each_is_judged_by_its_own_prompts(artifacts: Path, rewritten: Rewritten) -> None:
+    shutil.copytree(artifacts / "tiny", artifacts / "default")
+    for name in ("default", "other"):
+        rewritten(artifacts / name, prompts={"query": f"{name}: "})
+    yardstick = Given(80.0, 80.0)
+    assert decided(artifacts, "other", yardstick).outcome == "promoted"
+    assert yardstick.behind == [{"query": "other: "}, {"query": "default: "}]
+
+
 def test_a_reduced_precision_that_fails_is_not_forced(
     artifacts: Path, rewritten: Rewritten, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -77,7 +89,7 @@ def test_a_reduced_precision_that_fails_is_not_forced(
     decision = decided(artifacts, "tiny", Given(80.0), force=True)
     assert (decision.outcome, [check.name for check in decision.failed]) == ("refused", ["engines"])
 
-    def crashed(_: Given, encode: Encode) -> Mapping[str, float]:
+    def crashed(_: Given, encode: Encode, prompts: Mapping[str, str]) -> Mapping[str, float]:
         raise RuntimeError("no kernel")
 
     monkeypatch.setattr(Given, "scores", crashed)

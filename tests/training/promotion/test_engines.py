@@ -15,6 +15,7 @@ import pytest
 
 from models import bundle
 from models.bundle import FP32, Bundle
+from models.prompts import NO_PROMPTS
 from models.runtimes import REFERENCE, RUNTIMES, Pair, cache, choice, measurement
 from models.runtimes.barred import barred
 from models.runtimes.base import Options
@@ -43,13 +44,13 @@ class Told:
         self.limits: Mapping[str, float] = {"told": 0.2}
         self._scores = list(scores)
 
-    def judge(self, encode: Encode) -> Judged:
+    def judge(self, encode: Encode, prompts: Mapping[str, str] = NO_PROMPTS) -> Judged:
         return Judged(80.0, np.zeros(2))
 
     def compare(self, a: Judged, b: Judged) -> Comparison:
         return Comparison(0.0, 0.0, 0.0, 0.5)
 
-    def scores(self, encode: Encode) -> dict[str, float]:
+    def scores(self, encode: Encode, prompts: Mapping[str, str] = NO_PROMPTS) -> dict[str, float]:
         score = self._scores.pop(0)
         if isinstance(score, Exception):
             raise score

@@ -68,6 +68,11 @@ def test_a_collection_is_a_yardstick(artifacts: Path, zoo: Path) -> None:
     assert between.difference == pytest.approx(expected[0] - expected[1])
     assert between.low <= between.difference <= between.high
     assert yardstick.scores(tiny) == {"zoo nDCG@10": a.score} and list(yardstick.limits) == ["zoo nDCG@10"]
+    prompts = {"query": f"{WORDS[3]} {WORDS[4]} "}
+    expected = [retrieval.evaluate(tiny, beir.find(zoo, "zoo"), prompts=prompts).ndcg10]
+    assert (
+        yardstick.judge(tiny, prompts).score == yardstick.scores(tiny, prompts)["zoo nDCG@10"] == expected[0] != a.score
+    )
 
 
 def test_a_sample_is_known_by_texts_and_judgements(zoo: Path) -> None:
