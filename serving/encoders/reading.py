@@ -59,6 +59,12 @@ class Reading:
         """Tokens of a text that the model reads: those that the tokenizer puts around it are none."""
         return self._manifest.max_length - len(self._engine.pieces([""], special_tokens=True)[0])
 
+    @cached_property
+    def room(self) -> int:
+        """Tokens of a corpus' document that the model reads behind the prompt for it."""
+        prompt = self._prompts.before(AS_DOCUMENTS)
+        return self.length - len(self._engine.pieces([prompt], special_tokens=False)[0])
+
     async def cut(self, texts: Sequence[str]) -> int:
         """How many of `texts`, documents of a corpus, the model would read in part."""
         prompt = self._prompts.before(AS_DOCUMENTS)

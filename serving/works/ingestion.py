@@ -64,8 +64,8 @@ def check_fits(chunking: Chunking | None, embedder: Embedder) -> None:
     """
     if chunking is None:
         return
-    if chunking.tokens > embedder.reading.length:
-        raise Invalid(f"the encoder of the corpus reads {embedder.reading.length} tokens", field="chunk_tokens")
+    if chunking.tokens > embedder.reading.room:
+        raise Invalid(f"the encoder of the corpus reads {embedder.reading.room} tokens", field="chunk_tokens")
 
 
 @dataclass(frozen=True)

@@ -102,6 +102,16 @@ def test_it_stands_before_each_passage_and_not_in_what_is_stored(serve: Callable
     assert client.get("/corpora/c/documents/0").json()["text"] == text
 
 
+def test_a_passage_may_be_as_long_as_it_leaves_room_for(serve: Callable[..., TestClient]) -> None:
+    client = serve({"document": "so it is "})
+    text = " ".join(["word"] * 2 * MAX_LENGTH)
+    longest = MAX_LENGTH - 2 - 3
+    documents = {"documents": [{"id": "a", "text": text}]}
+    refused = client.post("/corpora/c/documents", json=documents, params={"chunk_tokens": longest + 1})
+    assert refused.status_code == 422 and f"reads {longest} tokens" in refused.json()["error"]
+    assert added(client, text, chunk_tokens=longest).headers["x-truncated-inputs"] == "0"
+
+
 def test_what_it_leaves_no_room_for_is_cut_and_told(serve: Callable[..., TestClient]) -> None:
     fits = " ".join(["word"] * (MAX_LENGTH - 2))
     client = serve({"document": "so it is "})
