@@ -19,6 +19,7 @@ from training import checkpoint, cli, run
 from training.checkpoint import CheckpointError
 from training.config import RunConfig
 from training.diverged import DivergedError
+from training.interrupt import InterruptedRun
 from training.lock import LockError, locked
 from training.publish import Outcome
 from training.record import RunError
@@ -82,6 +83,26 @@ def test_a_run_that_diverged_leaves_the_best_weights_before_it(diverged: RunConf
     made = weights(Encoder.load(diverged.out))
     assert all(torch.equal(made[name], kept[f"backbone.{name}"]) for name in made)
     assert before == sorted(path.read_bytes() for path in Path(diverged.run).glob("*.safetensors"))
+
+
+@pytest.mark.parametrize("begun", [True, False])
+def test_who_stops_a_run_hears_of_it(
+    begun: bool, capsys: Capture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Unless it was stopped before its first checkpoint, while its teacher was trained."""
+
+    def fit(config: RunConfig, *_: Any, **__: Any) -> None:
+        Path(config.run).mkdir(parents=True)
+        if begun:
+            (Path(config.run) / checkpoint.CHECKPOINT).touch()
+        raise InterruptedRun("stopped after step 3 of 9")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(run, "fit", fit)
+    assert cli.main(["train", "simcse", "--out", "artifacts/my encoder"]) == 130
+    hint = "python -m training finish 'runs/my encoder' makes a bundle of the best so far; " if begun else ""
+    said = f"stopped after step 3 of 9; {hint}the same command with --resume goes on\n"
+    assert capsys.readouterr().err.endswith(f": {said}")
 
 
 def test_what_a_kill_left_behind_the_checkpoint_is_not_told(diverged: RunConfig) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import sys
 from collections.abc import Mapping
 from itertools import count
@@ -11,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from training import record, run
+from training.checkpoint import CHECKPOINT
 from training.config import ConfigError, RunConfig, apart, check_folders, from_preset
 from training.evaluation import sts
-from training.interrupt import terminable
+from training.interrupt import InterruptedRun, terminable
 from training.objectives import OBJECTIVES
 from training.publish import Outcome, publish, sts_scores
 
@@ -41,7 +43,13 @@ def train(options: argparse.Namespace) -> int:
     """Trains, judges, publishes; of several processes, the first."""
     config = resolve(options)
     with terminable():
-        outcome = run.fit(config, sys.stderr, resume=options.resume)
+        try:
+            outcome = run.fit(config, sys.stderr, resume=options.resume)
+        except InterruptedRun as stop:
+            if not (Path(config.run) / CHECKPOINT).is_file():  # its teacher was being trained
+                raise
+            ends = f"python -m training finish {shlex.quote(config.run)} makes a bundle of the best so far"
+            raise InterruptedRun(f"{stop}; {ends}") from stop
     return left(config, outcome) if outcome.first else 0
 
 
