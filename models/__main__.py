@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,8 +14,9 @@ from models import bundle, cpus, destination, reader, remotes, sources, transfer
 from models.bundle import BundleError
 from models.command_line import Parser
 from models.disk import verdict
-from models.errors import Failed
+from models.errors import Failed, Refused
 from models.exporters import require_optimum
+from models.prompts import DOCUMENT, QUERY, not_empty, of_role
 from models.quiet import quieten
 
 if TYPE_CHECKING:
@@ -109,6 +111,13 @@ def _prompt(given: str) -> tuple[str, str]:
     return name, text
 
 
+def _prompts(given: Sequence[tuple[str, str]]) -> dict[str, str]:
+    names = [name for name, _ in given]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise Refused(f"--prompt {twice}: is given twice")
+    return dict(given)
+
+
 def _export(arguments: argparse.Namespace) -> None:
     if arguments.if_missing and (arguments.out / bundle.MANIFEST).exists():
         bundle.load(arguments.out)
@@ -117,6 +126,7 @@ def _export(arguments: argparse.Namespace) -> None:
     destination.refuse_foreign(arguments.out)
     if arguments.exporter == "optimum":
         require_optimum()
+    prompts = _prompts(arguments.prompt)
     sources.resolve(arguments.source)  # before torch is loaded: a wrong name is answered at once
     from models.encoder import Encoder
     from models.export import export
@@ -129,7 +139,7 @@ def _export(arguments: argparse.Namespace) -> None:
         arguments.source,
         pooling=arguments.pooling,
         max_length=arguments.max_length,
-        prompts=dict(arguments.prompt),
+        prompts=prompts,
     )
     if arguments.max_length and encoder.max_length < arguments.max_length:
         print(f"note: the encoder reads {encoder.max_length} tokens, not {arguments.max_length}", file=sys.stderr)
@@ -146,6 +156,10 @@ def _export(arguments: argparse.Namespace) -> None:
         chosen=chosen.append,
     )
     parity = (made.manifest.scores or {})["onnx_parity"]
+    before = {"queries": of_role(encoder.prompts, QUERY), "documents": of_role(encoder.prompts, DOCUMENT)}
+    for role, prompt in before.items():
+        if prompt:
+            print(f"a search puts {prompt!r} before {role}")
     transformed = f", {encoder.transform.kind} transform" if encoder.transform else ""
     print(f"{arguments.out}: {encoder.dim} dimensions, {encoder.pooling} pooling{transformed}, parity {parity:.1e}")
     for choice in chosen:
@@ -154,13 +168,17 @@ def _export(arguments: argparse.Namespace) -> None:
 
 def _origin(arguments: argparse.Namespace, encoder: Encoder) -> dict[str, Any]:
     """What the manifest says of where the encoder came from; a bundle exported again keeps its history."""
+    from models.card import NDCG10
+
     before = sources.local_bundle(arguments.source)
     if before is None:
         return {"name": arguments.name or arguments.out.name, "backbone": arguments.source}
     said = before.manifest
-    same = (encoder.pooling, encoder.max_length, encoder.prompts) == (said.pooling, said.max_length, said.prompts)
+    same = (encoder.pooling, encoder.max_length) == (said.pooling, said.max_length)
     kept = {key: getattr(said, key) for key in ("backbone", "objective", "run")}
-    judged = {"scores": said.scores, "again": before} if same else {}  # what has changed scores otherwise
+    searched = not_empty(encoder.prompts) == not_empty(said.prompts)
+    scores = {name: score for name, score in (said.scores or {}).items() if searched or not name.endswith(NDCG10)}
+    judged = {"scores": scores, "again": before} if same else {}  # another pooling or length scores otherwise
     return {**kept, **judged, "name": arguments.name or said.name}
 
 

@@ -16,6 +16,7 @@ from typing import Any
 from models import codes
 from models import manifest as manifests
 from models.errors import Refused
+from models.prompts import not_empty
 
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
@@ -193,7 +194,7 @@ def fingerprint(folder: Path, manifest: Manifest) -> str:
     }
     if manifest.transform is not None:
         decides["transform"] = {**manifest.transform, "weights": manifest.files[TRANSFORM]}
-    if prompts := {name: prompt for name, prompt in manifest.prompts.items() if prompt}:
+    if prompts := not_empty(manifest.prompts):
         decides["prompts"] = prompts
     return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()
 

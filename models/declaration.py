@@ -33,9 +33,7 @@ def declared(folder: Path) -> dict[str, Any]:
         found["max_length"] = length
     found["lower"] = read.get("do_lower_case")
     found["prompts"] = _prompts(folder / "config_sentence_transformers.json")
-    if modes.get("include_prompt") is False and any((found["prompts"] or {}).values()):
-        file = folder / "1_Pooling" / "config.json"
-        raise SourceError(f"{file}: include_prompt is false, and its prompts would be pooled with the text here")
+    found["include_prompt"] = modes.get("include_prompt", True)
     return found
 
 

@@ -93,6 +93,9 @@ class Encoder(nn.Module):
             backbone = _backbone(folder)
             hub_tokenizer = pretrained.tokenizer(folder, lowers=bool(said.get("lower")))
             transform = transforms.load(folder, fitted) if fitted else None
+            prompts = {**(said.get("prompts") or {}), **(prompts or {})}
+            if any(prompts.values()) and said.get("include_prompt") is False:
+                raise SourceError(f"{folder}/1_Pooling/config.json: include_prompt is false: here prompts are pooled")
         return cls(
             backbone,
             hub_tokenizer,
@@ -102,7 +105,7 @@ class Encoder(nn.Module):
                 hub_tokenizer.model_max_length,
                 _positions(backbone),
             ),
-            prompts={**(said.get("prompts") or {}), **(prompts or {})},
+            prompts=prompts,
             transform=transform,
             origin=origins.read(str(source), folder),
         )

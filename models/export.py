@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 
 from models import bundle, card, codes, cpus, destination, fp16, sentence_transformers_format, transform
-from models.bundle import Bundle, Golden
+from models.bundle import Bundle, BundleError, Golden
 from models.disk import naming
 from models.encoder import Encoder, dropout_off
 from models.errors import Failed
@@ -88,6 +88,7 @@ def export(
         bundle.BundleError: `folder` holds something that is not a bundle, or what is made here is none: its name.
         OSError: the bundle can't be written; names `folder`.
     """
+    check_prompts(encoder)
     with naming(folder), destination.writing(folder) as draft:
         encoder.save(draft)
         if again:
@@ -166,6 +167,18 @@ def write_fp16(encoder: Encoder, graph: Path, file: Path) -> None:
                 f"{case}: the float16 graph's cosine to torch's vectors is {worst:.5f}, "
                 f"below {bundle.GOLDEN_COSINE}: leave --fp16 out"
             )
+
+
+def check_prompts(encoder: Encoder) -> None:
+    """Each leaves room for a text.
+
+    Raises:
+        bundle.BundleError: one alone is as long as what the encoder reads.
+    """
+    for name, prompt in encoder.prompts.items():
+        (tokens,) = encoder.tokenizer.encode([prompt])
+        if tokens.length >= encoder.max_length:
+            raise BundleError(f"prompt {name}: its {tokens.length} tokens fill the {encoder.max_length} of a text")
 
 
 def check_again(encoder: Encoder, before: Bundle) -> None:

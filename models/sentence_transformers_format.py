@@ -13,6 +13,7 @@ from safetensors.torch import save_file
 from models.encoder import Encoder
 from models.flow import Flow
 from models.pooling import AVERAGED_LAYERS
+from models.prompts import DOCUMENT, of_role
 from models.transform import Affine
 
 UNKNOWN_MODULE = "isosphere.transform.Flow"
@@ -68,12 +69,13 @@ def _write_pooling(encoder: Encoder, folder: Path) -> None:
 
 def _write_settings(encoder: Encoder, folder: Path) -> None:
     _write_json(folder / "sentence_bert_config.json", {"max_seq_length": encoder.max_length, "do_lower_case": False})
+    document = of_role(encoder.prompts, DOCUMENT)  # under the one name at which its `encode_document` always looks
     versions = {"transformers": version("transformers"), "pytorch": torch.__version__}
     _write_json(
         folder / "config_sentence_transformers.json",
         {
             "__version__": versions,
-            "prompts": encoder.prompts,
+            "prompts": encoder.prompts | ({DOCUMENT[0]: document} if document else {}),
             "default_prompt_name": None,
             "similarity_fn_name": "cosine",
         },

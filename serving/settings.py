@@ -91,7 +91,7 @@ class Settings(BaseSettings):
     device: Device = Field(default="auto", description="where the model runs")
     threads: PositiveInt | None = Field(default=None, description="threads of the engine; default: the CPU quota")
     default_prompt: str | None = Field(
-        default=None, description="put before every text of a request that names no prompt; not before documents"
+        default=None, description="put before every text of a request that names no prompt; not in corpora"
     )
     default_prompt_name: str | None = Field(default=None, description="the same, by its name in the bundle")
     token_arrays: Literal["model", "reject"] = Field(

@@ -18,6 +18,8 @@ from benchmarks.durability.inside import serving
 from benchmarks.durability.traffic import CORPUS, DIM, MOST, listed
 from serving.engines.fake import FakeEngine
 
+QUERY = "query: "
+"""What the fake bundle has before a query; it has nothing before documents."""
 STEPS = 100
 """Of a walk."""
 WORDS = ("river", "rivers", "stone", "paper", "music", "Zürich", "one", "two")
@@ -75,7 +77,7 @@ class Walk(RuleBasedStateMachine):
         asked = {"query": text, "k": k, "exact": exact} | ({"filter": {"tag": tag}} if tag else {})
         hits = self.client.post(f"/corpora/{CORPUS}/search", json=asked).raise_for_status().json()["hits"]
         fits = {name: text for name, (text, more) in self.held.items() if tag is None or more.get("tag") == tag}
-        scores = dict(zip(fits, self._embedded(list(fits.values())) @ self._embedded([text])[0], strict=True))
+        scores = dict(zip(fits, self._embedded(list(fits.values())) @ self._embedded([QUERY + text])[0], strict=True))
         best = sorted(scores.values(), reverse=True)[:k]
         assert np.allclose([hit["score"] for hit in hits], best, atol=2e-6)
         assert len({hit["id"] for hit in hits}) == len(hits)

@@ -60,7 +60,7 @@ class Reading:
         return self._manifest.max_length - len(self._engine.pieces([""], special_tokens=True)[0])
 
     @cached_property
-    def room(self) -> int:
+    def document_length(self) -> int:
         """Tokens of a corpus' document that the model reads behind the prompt for it."""
         prompt = self._prompts.before(AS_DOCUMENTS)
         return self.length - len(self._engine.pieces([prompt], special_tokens=False)[0])

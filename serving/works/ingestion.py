@@ -64,8 +64,10 @@ def check_fits(chunking: Chunking | None, embedder: Embedder) -> None:
     """
     if chunking is None:
         return
-    if chunking.tokens > embedder.reading.room:
-        raise Invalid(f"the encoder of the corpus reads {embedder.reading.room} tokens", field="chunk_tokens")
+    reading = embedder.reading
+    if chunking.tokens > reading.document_length:
+        behind = " behind its prompt for documents" if reading.document_length < reading.length else ""
+        raise Invalid(f"the encoder of the corpus reads {reading.document_length} tokens{behind}", field="chunk_tokens")
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from models import bundle
 from models.bundle import BundleError
+from models.prompts import DOCUMENT, of_role
 
 
 @pytest.fixture
@@ -184,6 +185,9 @@ def test_prompts_are_part_of_the_fingerprint(copy: Path) -> None:
         for prompts in ({"query": "q: "}, {"query": "q:"}, {"document": "q: "}, {"query": "q: ", "document": "d: "})
     }
     assert len(prompted | {bare}) == 5
+    beside = _rewritten(copy, prompts={"passage": "d: ", "document": ""}).manifest
+    assert beside.fingerprint == _rewritten(copy, prompts={"passage": "d: "}).manifest.fingerprint
+    assert of_role(beside.prompts, DOCUMENT) == "d: ", "an empty one hides none"
 
 
 def test_a_bundle_of_before_prompts_were_part_of_its_fingerprint_has_todays(copy: Path) -> None:

@@ -101,8 +101,11 @@ def test_prompts_that_pooling_would_have_to_pass_over_are_refused(described: Pat
     pool(described, pooling_mode_mean_tokens=True, include_prompt=False)
     assert Encoder.load(described).prompts == {}, "without prompts there is nothing to pass over"
     (described / "config_sentence_transformers.json").write_text(json.dumps({"prompts": {"query": "query: "}}))
-    with pytest.raises(SourceError, match=r"1_Pooling/config\.json: include_prompt is false"):
-        Encoder.load(described)
+    given: list[dict[str, str]] = [{}, {"query": "", "document": "passage: "}]
+    for prompts in given:
+        with pytest.raises(SourceError, match=r"1_Pooling/config\.json: include_prompt is false"):
+            Encoder.load(described, prompts=prompts)
+    assert Encoder.load(described, prompts={"query": ""}).prompts == {"query": ""}
 
 
 def test_a_prompt_before_every_text_is_told_to_be_left_out(described: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -108,7 +108,7 @@ def test_a_passage_may_be_as_long_as_it_leaves_room_for(serve: Callable[..., Tes
     longest = MAX_LENGTH - 2 - 3
     documents = {"documents": [{"id": "a", "text": text}]}
     refused = client.post("/corpora/c/documents", json=documents, params={"chunk_tokens": longest + 1})
-    assert refused.status_code == 422 and f"reads {longest} tokens" in refused.json()["error"]
+    assert refused.status_code == 422 and f"reads {longest} tokens behind its prompt" in refused.json()["error"]
     assert added(client, text, chunk_tokens=longest).headers["x-truncated-inputs"] == "0"
 
 
@@ -141,11 +141,14 @@ def test_a_corpus_of_before_is_embedded_again(
 
 
 @pytest.mark.slow
-def test_sentence_transformers_finds_the_same(launch: Callable[..., Any], tiny_bundle: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("document", ["document", "passage"])
+def test_sentence_transformers_finds_the_same(
+    launch: Callable[..., Any], tiny_bundle: Path, tmp_path: Path, document: str
+) -> None:
     """Its `encode_query` and `encode_document` are an oracle: they read the bundle's files by themselves."""
     from sentence_transformers import SentenceTransformer
 
-    given = ["--prompt", "query=who can say: ", "--prompt", "document=it is said that "]
+    given = ["--prompt", "query=who can say: ", "--prompt", f"{document}=it is said that "]
     assert export(["export", str(tiny_bundle), "--out", str(tmp_path / "one"), "--no-measure", *given]) == 0
     running = launch("--bundle", str(tmp_path / "one"), engine="onnxruntime")
     texts = ["the cat and the dog", "rain on a river", "a bird will sing", "fire"]

@@ -139,7 +139,7 @@ def _exported(opened: Bundle, engine: str | None, precision: str | None) -> Subj
         for other in available(opened, options)
         if other != pair and (other == REFERENCE or other.precision != FP32)
     }
-    return Subject(facts, graph.encode, others, manifest.prompts, manifest.run)
+    return Subject(facts, graph.encode, others, prompts=manifest.prompts, run=manifest.run)
 
 
 def _called(runtime: str, precision: str) -> str:

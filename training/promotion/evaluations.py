@@ -43,6 +43,8 @@ def attached(bundle: Bundle, files: Sequence[Path]) -> list[Evaluation]:
             told = evaluation["subject"].get("fingerprint")
             if told is None:
                 raise PromotionError(f"{file}: names no fingerprint of the encoder that it evaluates")
+            if told != bundle.manifest.fingerprint and file in own:  # of before prompts were part of it
+                continue
             if told != bundle.manifest.fingerprint:
                 raise PromotionError(f"{file}: evaluates another encoder, {told}, not {bundle.manifest.fingerprint}")
             if evaluation not in found:
