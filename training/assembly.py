@@ -54,16 +54,18 @@ def initial(config: RunConfig, devices: Devices, autocast: torch.dtype | None) -
 def step_of(
     config: RunConfig, state: State, devices: Devices, teacher: Encoder | None, autocast: torch.dtype | None
 ) -> Step:
-    """What takes the steps of the run; the teacher's matrices are from then on in the type they are multiplied in."""
-    if teacher is not None and autocast is not None:  # which would convert them at every step
-        for module in teacher.modules():
-            if isinstance(module, nn.Linear):
-                module.to(autocast)
+    """What takes the steps of the run; the teacher's matrices are from then on in the type they are multiplied in.
+
+    Raises:
+        SourceError, BundleError: the backbone, which the objective needs as it was, is not there any more.
+    """
+    start = loaded(config.backbone, devices, pooling=config.pooling) if state.objective.needs.start else None
     return Step(
         state,
         devices,
         clip_norm=config.clip_norm,
-        teacher=Teacher(teacher, autocast) if teacher else None,
+        teacher=_frozen(teacher, autocast),
+        start=_frozen(start, autocast),
         autocast=autocast,
         augmentation=config.augmented,
         chunk_size=config.chunk_size,
@@ -81,7 +83,18 @@ def meter_of(state: State, teacher: Encoder | None, devices: Devices, autocast: 
     )
 
 
-def loaded(source: str, devices: Devices) -> Encoder:
+def loaded(source: str, devices: Devices, *, pooling: str | None = None) -> Encoder:
     """A frozen encoder, on the device of this process; the files of a bundle are those of its manifest."""
     local_bundle(source)
-    return swift(Encoder.load(source).to(devices.device)).requires_grad_(False)
+    return swift(Encoder.load(source, pooling=pooling).to(devices.device)).requires_grad_(False)
+
+
+def _frozen(encoder: Encoder | None, autocast: torch.dtype | None) -> Teacher | None:
+    """With its matrices in the type in which they are multiplied: autocast would convert them at every step."""
+    if encoder is None:
+        return None
+    if autocast is not None:
+        for module in encoder.modules():
+            if isinstance(module, nn.Linear):
+                module.to(autocast)
+    return Teacher(encoder, autocast)

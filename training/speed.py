@@ -68,7 +68,7 @@ class Meter:
         return dict(zip(FIGURES, figures, strict=True))
 
     def _operations(self, batch: Batch, passes: int) -> float:
-        own = 3 * passes * self.work.forward(map(len, batch.tokens))
+        own = (3 * passes + self.needs.start) * self.work.forward(map(len, batch.tokens))
         return own + (self.teacher.forward(map(len, batch.teacher_tokens or ())) if self.teacher else 0)
 
 

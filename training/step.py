@@ -30,22 +30,27 @@ class Step:
         *,
         clip_norm: float,
         teacher: Teacher | None = None,
+        start: Teacher | None = None,
         autocast: torch.dtype | None = None,
         augmentation: Augmentation | None = None,
         chunk_size: int | None = None,
     ) -> None:
-        """`chunk_size` is the most sentences encoded at once, by gradient caching; None keeps the batch whole.
+        """`start` is the encoder before its first step. `chunk_size` is the most sentences encoded at once, by gradient
+        caching; None keeps the batch whole.
 
         Raises:
-            ValueError: the objective needs a teacher and there is none.
+            ValueError: the objective needs a teacher, or the encoder of before, and there is none.
         """
         needs = state.objective.needs
         if needs.teacher and teacher is None:
             raise ValueError("the objective needs a teacher and the run has none")
+        if needs.start and start is None:
+            raise ValueError("the objective needs the encoder of before and the run has none")
         self._state = state
         self._devices = devices
         self._clip_norm = clip_norm
         self._teacher = teacher if needs.teacher else None
+        self._start = start if needs.start else None
         self._chunk_size = chunk_size
         self._views = ViewEncoder(state.encoder, needs, autocast=autocast, augmentation=augmentation)
         self._encode = devices.parallel(self._views)
@@ -72,7 +77,7 @@ class Step:
         """
         state = self._state
         passes = in_passes(state.encoder, batch.tokens, most=self._chunk_size)
-        teacher = self._taught(batch)
+        teacher, start = self._taught(batch), self._began(batch)
         values: dict[str, Tensor] = {}
 
         def at_the_views(pooled: Tensor) -> list[Tensor]:
@@ -80,7 +85,7 @@ class Step:
             views = self._devices.gathered(in_order(passes, pooled.detach()), len(batch.sentences)).requires_grad_()
             if seen is not None:
                 seen(views)
-            terms = state.objective(self._views.split(views, teacher), state.rng)
+            terms = state.objective(self._views.split(views, teacher, start), state.rng)
             loss = torch.stack(list(terms.values())).sum()
             self._diverged |= ~torch.isfinite(loss.detach())
             loss = loss * torch.where(self._diverged, torch.nan, 1.0)  # and so are all gradients from then on
@@ -110,7 +115,13 @@ class Step:
         if self._teacher is None:
             return None
         assert batch.teacher_tokens is not None, "the tokeniser was made with the teacher"
-        return self._devices.gathered(self._teacher(batch.teacher_tokens), len(batch.sentences))
+        return self._gathered(self._teacher(batch.teacher_tokens), batch)
+
+    def _began(self, batch: Batch) -> Tensor | None:
+        return None if self._start is None else self._gathered(self._start(batch.tokens), batch)
+
+    def _gathered(self, own: Tensor, batch: Batch) -> Tensor:
+        return self._devices.gathered(own, len(batch.sentences))
 
     def _update(self, norm: Tensor, learning_rate: float) -> None:
         optimiser, scaler = self._state.optimiser, self._state.scaler

@@ -73,10 +73,10 @@ class ViewEncoder(nn.Module):
         augmented = full_precision(torch.cat(changed))[None]
         return augmented if views is None else torch.cat([views[:plain], augmented, views[plain:]])
 
-    def split(self, pooled: Tensor, teacher: Tensor | None) -> Views:
+    def split(self, pooled: Tensor, teacher: Tensor | None, start: Tensor | None = None) -> Views:
         """What `forward` made of a batch, by name."""
         clean = pooled[-1] if self.needs.clean else None
-        return Views(noisy=pooled[: self.needs.views], clean=clean, teacher=teacher)
+        return Views(noisy=pooled[: self.needs.views], clean=clean, teacher=teacher, start=start)
 
 
 @dataclass(frozen=True)

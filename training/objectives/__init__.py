@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from training.objectives import dclr, gs_infonce, imsimcse, simcse, whitenedcse
+from training.objectives import dclr, distillation, gs_infonce, imsimcse, simcse, whitenedcse
 from training.objectives.base import Recipe
 
 OBJECTIVES: dict[str, Recipe[Any]] = {
@@ -13,4 +13,5 @@ OBJECTIVES: dict[str, Recipe[Any]] = {
     "dclr": dclr.RECIPE,
     "whitenedcse": whitenedcse.RECIPE,
     "imsimcse": imsimcse.RECIPE,
+    "distillation": distillation.RECIPE,
 }

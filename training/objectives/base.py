@@ -20,6 +20,8 @@ class Needs:
     """One more pass, dropout off, with gradient."""
     teacher: bool = False
     """The same sentences through a frozen reference encoder."""
+    start: bool = False
+    """And through the encoder as it was before the first step."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,8 @@ class Views:
     """(N, D)"""
     teacher: Tensor | None = None
     """(N, D'), without gradient, dropout off"""
+    start: Tensor | None = None
+    """(N, D), as the teacher's"""
 
 
 class Objective(Protocol):

@@ -24,11 +24,16 @@ class ViewArrays:
     noisy: Array
     clean: Array | None
     teacher: Array | None
+    start: Array | None
 
     @classmethod
     def of(cls, views: Views) -> ViewArrays:
-        clean, teacher = (None if x is None else x.detach().double().numpy() for x in (views.clean, views.teacher))
-        return cls(views.noisy.detach().double().numpy(), clean, teacher)
+        others = (views.clean, views.teacher, views.start)
+        return cls(views.noisy.detach().double().numpy(), *(None if x is None else _array(x) for x in others))
+
+
+def _array(x: torch.Tensor) -> Array:
+    return x.detach().double().numpy()
 
 
 class Oracle(Protocol):

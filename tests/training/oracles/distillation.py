@@ -1,0 +1,24 @@
+"""Distillation: the polar factor by the inverse root of C^T C, restricted to what C has shown."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from tests.training.oracles.arrays import ViewArrays, Weights, cosine
+
+
+def oracle(views: ViewArrays, params: Any, weights: Weights, rng: torch.Generator) -> dict[str, float]:
+    assert views.teacher is not None and views.start is not None
+    (own,), start, teacher = views.noisy, views.start, views.teacher
+    pairs = zip(start, teacher, strict=True)
+    between = np.sum([np.outer(s / np.linalg.norm(s), t / np.linalg.norm(t)) for s, t in pairs], axis=0)  # (D, D')
+    squares, axes = np.linalg.eigh(between.T @ between)
+    kept = squares > 1e-10 * squares.max()
+    isometry = between @ (axes[:, kept] / np.sqrt(squares[kept])) @ axes[:, kept].T
+    taught = [1 - cosine(z @ isometry, t) for z, t in zip(own, teacher, strict=True)]
+    stayed = [1 - cosine(z, s) for z, s in zip(own, start, strict=True)]
+    terms = {"teacher": params.share * float(np.mean(taught)), "start": (1 - params.share) * float(np.mean(stayed))}
+    return terms if params.share < 1 else {"teacher": terms["teacher"]}
