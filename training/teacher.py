@@ -8,7 +8,8 @@ from pathlib import Path
 
 from models import bundle
 from models.bundle import BundleError
-from training.config import RunConfig, from_preset
+from training.config import ConfigError, RunConfig, from_preset
+from training.objectives import OBJECTIVES
 
 SHARED = (
     *("backbone", "pooling", "dropout", "corpus", "eval_data", "seed", "max_steps", "max_length"),
@@ -18,7 +19,13 @@ SHARED = (
 
 
 def plan(config: RunConfig) -> RunConfig:
-    """The run that makes the teacher, its folders beside those of `config`."""
+    """The run that makes the teacher, its folders beside those of `config`.
+
+    Raises:
+        ConfigError: no encoder of the same backbone would do.
+    """
+    if OBJECTIVES[config.objective].imitates:
+        raise ConfigError(f"teacher: {config.objective} learns from one: name it with --teacher")
     simcse = from_preset("simcse", backbone=config.backbone)
     shared = {name: getattr(config, name) for name in SHARED}
     return simcse.override({**shared, "out": f"{config.out}-teacher", "run": f"{config.run}-teacher"})

@@ -108,6 +108,16 @@ def test_a_student_comes_nearer_to_its_teacher_and_keeps_its_space(
     assert manifest["transform"] is None and manifest["dim"] == Encoder.load(tiny_backbone).dim
 
 
+def test_it_does_not_train_a_teacher_for_itself(
+    tiny_backbone: Path, corpus_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    command = ["train", "distillation", "--backbone", str(tiny_backbone), "--corpus", str(corpus_file)]
+    assert cli.main([*command, "--preset", "minilm"]) == 2
+    assert capsys.readouterr().err.endswith(": teacher: distillation learns from one: name it with --teacher\n")
+    assert not Path("runs").exists()
+
+
 @pytest.mark.slow
 def test_a_run_that_was_cut_ends_as_one_that_was_not(
     tiny_backbone: Path, other_bundle: Path, corpus_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

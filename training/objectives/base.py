@@ -107,5 +107,7 @@ class Recipe(Generic[P]):
     """By backbone."""
     off: Mapping[str, Any] = field(default_factory=dict)
     """The parameters that switch off all it adds to SimCSE: with them the two losses are one."""
+    imitates: bool = False
+    """Whether it is no contrast but learns from its teacher: SimCSE's encoder of the same backbone would be none."""
     ablations: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """By name, the parameters that differ."""
