@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from models.__main__ import main as export
 from models.bundle import FP32, BundleError, load
 from models.encoder import Encoder
 from models.runtimes import REFERENCE, available
@@ -162,6 +163,31 @@ def test_sentences_of_the_geometry_are_the_different_first_ones_of_the_pairs() -
     found = judge(Subject({"name": "drawn"}, encode), twice, command="")["geometry"]
     assert (found["sentences"], found["sentences_of"]) == (len(PAIRS), "STS-B dev, first of each pair")
     assert found["pairs"] == len(PAIRS) + 1
+
+
+def test_retrieval_alone_is_judged_behind_the_prompts() -> None:
+    seen: list[str] = []
+
+    def encode(texts: Sequence[str]) -> NDArray[np.float32]:
+        seen.extend(texts)
+        return np.random.default_rng(0).normal(size=(len(texts), 8)).astype(np.float32)
+
+    prompted = Subject({"name": "drawn"}, encode, prompts={"query": "q: ", "document": "d: "})
+    judge(prompted, replace(GIVEN, sts={}, transfer={}, geometry={}), command="")
+    assert set(seen) >= {f"d: {TEXTS[0]}", f"d: {TEXTS[1]}", f"q: {TEXTS[2]}"}
+    seen.clear()
+    judge(prompted, replace(GIVEN, retrieval={}), command="")
+    assert not [text for text in seen if text.startswith(("d: ", "q: "))]
+
+
+def test_prompts_are_the_subjects_however_it_is_run(tiny_bundle: Path, tmp_path: Path) -> None:
+    given = ["--prompt", "query=q: ", "--prompt", "clustering="]
+    assert export(["export", str(tiny_bundle), "--out", str(tmp_path / "one"), "--no-measure", *given]) == 0
+    for by_torch in (False, True):
+        prompted = subject(str(tmp_path / "one"), by_torch=by_torch, key=None)
+        assert prompted.prompts == {"query": "q: ", "clustering": ""}
+        assert prompted.facts["prompts"] == {"query": "q: "}
+        assert "prompts" not in subject(str(tiny_bundle), by_torch=by_torch, key=None).facts
 
 
 def test_nothing_encoded_is_no_speed() -> None:

@@ -14,6 +14,7 @@ from models import bundle, cpus
 from models.bundle import FP32, MANIFEST, Bundle
 from models.encoder import Encoder
 from models.errors import Refused, first_line
+from models.prompts import not_empty
 from models.remotes.credentials import without_user
 from models.runtimes import REFERENCE, Pair, available
 from models.runtimes.base import Options, RuntimeUnavailable
@@ -133,6 +134,7 @@ def _exported(opened: Bundle, engine: str | None, precision: str | None) -> Subj
         "precision": pair.precision,
         "device": "cpu",
         "bytes": _file(opened, pair.precision).stat().st_size,
+        **_prompted(manifest.prompts),
     }
     others = {
         _called(*other): other_of(other)
@@ -140,6 +142,11 @@ def _exported(opened: Bundle, engine: str | None, precision: str | None) -> Subj
         if other != pair and (other == REFERENCE or other.precision != FP32)
     }
     return Subject(facts, graph.encode, others, prompts=manifest.prompts, run=manifest.run)
+
+
+def _prompted(prompts: Mapping[str, str]) -> dict[str, Any]:
+    """What retrieval is judged behind."""
+    return {"prompts": put} if (put := not_empty(prompts)) else {}
 
 
 def _called(runtime: str, precision: str) -> str:
@@ -179,6 +186,7 @@ def _by_torch(source: str, pooling: str | None, precision: str) -> Subject:
         "precision": precision,
         "device": encoder.device.type,
         "bytes": sum(weight.numel() * weight.element_size() for weight in encoder.parameters()),
+        **_prompted(encoder.prompts),
     }
     return Subject(facts, encode, prompts=encoder.prompts, run=made.run if made else None)
 

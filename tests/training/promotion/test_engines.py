@@ -43,6 +43,7 @@ class Told:
         self.named: str | None = None
         self.limits: Mapping[str, float] = {"told": 0.2}
         self._scores = list(scores)
+        self.behind: list[Mapping[str, str]] = []
 
     def judge(self, encode: Encode, prompts: Mapping[str, str] = NO_PROMPTS) -> Judged:
         return Judged(80.0, np.zeros(2))
@@ -51,6 +52,7 @@ class Told:
         return Comparison(0.0, 0.0, 0.0, 0.5)
 
     def scores(self, encode: Encode, prompts: Mapping[str, str] = NO_PROMPTS) -> dict[str, float]:
+        self.behind.append(prompts)
         score = self._scores.pop(0)
         if isinstance(score, Exception):
             raise score
@@ -132,6 +134,12 @@ def carried(folder: Path) -> dict[Pair, dict[str, Any]]:
     """Of the table that the served bundle has."""
     table = json.loads((folder / bundle.ENGINES).read_text())
     return {Pair(row["runtime"], row["precision"]): row for row in table["measured"]}
+
+
+def test_each_engine_is_judged_by_the_candidates_prompts(reduced: Bundle, rewritten: Rewritten) -> None:
+    prompted, yardstick = rewritten(reduced.folder, prompts={"query": "q: "}), Told(80, 80, 80)
+    assert promoted(prompted, yardstick, machine({REFERENCE: 0.2, REDUCED["bf16"]: 0.1, REDUCED["fp16"]: 0.1}))
+    assert yardstick.behind == [{"query": "q: "}] * 3
 
 
 def test_a_slower_graph_is_left_out_of_the_copy(reduced: Bundle) -> None:

@@ -20,9 +20,10 @@ from training.evaluation import beir, retrieval
 from training.evaluation.bootstrap import resample_means
 from training.evaluation.pairs import DataError
 from training.evaluation.retrieval import MEASURES
+from training.evaluation.suite import Material
 from training.study.arrays import keep, kept
 from training.study.description import Study
-from training.study.judgement import COSINES_FILE, DEV, FOUND, RELEVANT, RETRIEVAL_FILE
+from training.study.judgement import COSINES_FILE, DEV, FOUND, RELEVANT, RETRIEVAL_FILE, judge
 from training.study.page import page
 from training.study.plan import Plan
 from training.study.results import RESULT, RUNS, TRIAL, folder_of, read
@@ -76,6 +77,15 @@ def test_a_run_is_judged_by_the_collection_and_keeps_what_each_query_found(
             assert 100 * found[f"{name} {measure}"].mean() == pytest.approx(expected, abs=1e-4)
             assert relevant[f"{name} {measure}"].tolist() == [1] + [2] * (queries - 1)
     assert result["alignment"] is None and not (folder_of(trial, tmp_path) / COSINES_FILE).exists()
+
+
+def test_an_encoder_is_judged_behind_its_prompts(data: Path, tiny_backbone: Path) -> None:
+    collection = beir.load(data / "retrieval" / "zoo", "test")
+    encoder = Encoder.load(tiny_backbone, pooling="mean", prompts={"query": f"{WORDS[5]} {WORDS[6]} "})
+    judgement = judge(encoder, Material(retrieval={"zoo": collection}), io.StringIO())
+    prompted, bare = (retrieval.evaluate(encoder.encode, collection, prompts=p).ndcg10 for p in (encoder.prompts, {}))
+    assert judgement.scores["zoo nDCG@10"] == pytest.approx(prompted, abs=1e-4)
+    assert abs(prompted - bare) > 1e-3, "they tell"
 
 
 def test_without_sts_no_label_chooses_the_weights(make_study: MakeStudy, data: Path, tmp_path: Path) -> None:
