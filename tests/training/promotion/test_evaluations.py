@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from models import bundle
+from models.bundle import Bundle
 from tests.training.promotion.test_promote import tree
 from training.promotion.evaluations import missing, present
 from training.promotion.ledger import PromotionError
@@ -38,6 +39,22 @@ def test_an_attached_evaluation_counts_and_travels_with_the_copy(artifacts: Path
     assert command("promote", "tiny", "--margin", "100") == 0
     assert command("promote", str(copy), *required, "--margin", "100") == 0, "a copy has its own report"
     assert (artifacts / "default").readlink().name == f"{copy.name}-2"
+
+
+def test_a_copy_of_before_prompts_were_part_of_its_fingerprint_is_promoted_again(
+    artifacts: Path, command: Command, rewritten: Callable[..., Bundle]
+) -> None:
+    """Its report is of the fingerprint that it had."""
+    rewritten(artifacts / "other", prompts={"query": "q: "})
+    file = artifacts / "evaluation.json"
+    file.write_text(json.dumps(evaluation(bundle.load(artifacts / "other").manifest.fingerprint)))
+    assert command("promote", "other", "--report", str(file)) == 0
+    copy = (artifacts / "default").resolve()
+    of_old = evaluation("0" * 64)
+    (copy / bundle.REPORT).write_text(json.dumps({"format": 1, "evaluations": [of_old]}))
+    rewritten(copy)
+    assert command("promote", "tiny", "--margin", "100") == 0
+    assert command("promote", str(copy), "--margin", "100") == 0
 
 
 @pytest.mark.parametrize(
