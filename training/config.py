@@ -16,7 +16,7 @@ from training.machine.hardware import Precision
 from training.objectives import OBJECTIVES
 
 FALLBACK_PRESET = "bert-base-uncased"
-"""For a backbone that no preset is named after."""
+"""For a backbone that no preset is named after; of an objective without it, the first that it has."""
 
 NOT_SET = ("objective", "backbone", "preset", "params")
 """What a run is built around: an option of its own, never a `--set`."""
@@ -201,7 +201,7 @@ def from_preset(objective: str, *, backbone: str = "minilm", preset: str | None 
     recipe = OBJECTIVES[objective]
     if preset is None:
         family = Path(backbone).name
-        preset = family if family in recipe.presets else FALLBACK_PRESET
+        preset = next(name for name in (family, FALLBACK_PRESET, *recipe.presets) if name in recipe.presets)
     name, plus, ablation = preset.partition("+")
     if name not in recipe.presets:
         raise ConfigError(f"preset {name!r} of {objective} is none of {', '.join(recipe.presets)}")

@@ -16,6 +16,7 @@ from torch.nn.functional import cosine_similarity
 
 from models.encoder import Encoder
 from training import cli
+from training.config import from_preset
 from training.objectives import OBJECTIVES
 from training.objectives.base import Views
 from training.objectives.distillation import Distillation, DistillationParams
@@ -102,10 +103,16 @@ def test_a_student_comes_nearer_to_its_teacher_and_keeps_its_space(
     command += ["--set", "learning_rate=1e-3", "--set", "batch_size=16", "--set", "eval_every=20"]
     assert cli.main([*command, "--set", "precision=fp32"]) == 0
     lines = [json.loads(line) for line in Path("runs/distillation/metrics.jsonl").read_text().splitlines()]
-    losses = [line["teacher"] for line in lines if line["kind"] == "train"]
+    losses, left = ([line[term] for line in lines if line["kind"] == "train"] for term in ("teacher", "start"))
+    assert left[0] == pytest.approx(0, abs=1e-5) and left[-1] > 1e-4, "it begins where it was, by the run's own pooling"
     assert sum(losses[-5:]) < 0.8 * max(losses) * 5
     manifest = json.loads(Path("artifacts/distillation/manifest.json").read_text())
     assert manifest["transform"] is None and manifest["dim"] == Encoder.load(tiny_backbone).dim
+
+
+def test_for_any_backbone_it_has_the_one_preset_there_is() -> None:
+    assert from_preset("distillation", backbone="artifacts/mine").preset == "minilm"
+    assert from_preset("simcse", backbone="artifacts/mine").preset == "bert-base-uncased"
 
 
 def test_it_does_not_train_a_teacher_for_itself(
