@@ -15,6 +15,7 @@ from huggingface_hub import EvalResult, ModelCardData
 
 from models.bundle import Manifest
 from models.origin import UNKNOWN_LICENCE, Origin
+from models.prompts import DOCUMENT, QUERY, of_role
 
 POOLING_FILE = "1_Pooling/config.json"
 """There where sentence-transformers can open the bundle."""
@@ -186,11 +187,17 @@ def _json(content: Mapping[str, Any]) -> str:
 
 
 def _use(manifest: Manifest) -> str:
+    roles = any(of_role(manifest.prompts, names) for names in (QUERY, DOCUMENT))
+    encoded = (
+        'documents = encoder.encode_document(["A man plays the guitar.", "Somebody makes music."])\n'
+        'query = encoder.encode_query("Who makes music?")'
+        if roles
+        else 'vectors = encoder.encode(["A man plays the guitar.", "Somebody makes music."])'
+    )
     opened = (
         "With sentence-transformers, `FOLDER` being this folder or its id on the hub:\n\n"
         "```python\nfrom sentence_transformers import SentenceTransformer\n\n"
-        'encoder = SentenceTransformer("FOLDER")\n'
-        'vectors = encoder.encode(["A man plays the guitar.", "Somebody makes music."])\n```'
+        f'encoder = SentenceTransformer("FOLDER")\n{encoded}\n```'
         if POOLING_FILE in manifest.files
         else "sentence-transformers has no words for this transform and can't open the folder; the server below can."
     )
@@ -201,6 +208,11 @@ def _use(manifest: Manifest) -> str:
         f"python -m serving --bundle {shlex.quote(f'artifacts/{manifest.name}')}\n"
         "curl -s http://127.0.0.1:8080/embed -H 'content-type: application/json' \\\n"
         """     -d '{"inputs": ["A man plays the guitar.", "Somebody makes music."]}'\n```"""
+        + (
+            "\n\nIts corpora put the prompts there by themselves, `/embed` the one that `prompt_name` says."
+            if roles
+            else ""
+        )
     )
 
 

@@ -193,3 +193,15 @@ def test_what_sentence_transformers_can_not_open_is_not_called_its_own() -> None
     read = _card(files={}, transform={"kind": "flow"})
     assert (read.data.library_name, read.data.pipeline_tag) == ("onnx", "feature-extraction")
     assert "SentenceTransformer(" not in read.text and "then a flow transform" in read.text
+
+
+@pytest.mark.parametrize("prompts", [{"query": "query: "}, {"query": "", "passage": "passage: "}])
+def test_where_queries_and_documents_have_words_before_them_its_usage_puts_them_there(prompts: dict[str, str]) -> None:
+    used = card.text(replace(MANIFEST, prompts=prompts), origin.read("minilm", minilm())).split("## Use")[1]
+    assert "encoder.encode_document([" in used and "encoder.encode_query(" in used and "encoder.encode(" not in used
+
+
+@pytest.mark.parametrize("prompts", [{}, {"query": "", "document": ""}, {"clustering": "Topic: "}])
+def test_elsewhere_its_usage_is_plain(prompts: dict[str, str]) -> None:
+    used = card.text(replace(MANIFEST, prompts=prompts), origin.read("minilm", minilm())).split("## Use")[1]
+    assert "encoder.encode([" in used and "encode_" not in used
