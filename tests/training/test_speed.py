@@ -35,6 +35,18 @@ def test_a_meter_counts_every_pass_and_a_backward_as_two(tiny_backbone: Path) ->
     assert figures["utilisation"] == pytest.approx(figures["flops_per_s"] / 1000)
 
 
+def test_the_encoder_of_before_is_a_pass_forward_and_no_other_token(tiny_backbone: Path) -> None:
+    encoder = Encoder.load(tiny_backbone)
+    batch = tokeniser(encoder, encoder, max_length=32, own=Devices("cpu").rows)(["a dog .", "the man can see"])
+    work = Work(weights=10, attention=1)
+    with_start, without = (
+        Meter(needs=Needs(views=1, start=start), work=work, teacher=None, peak=1.0)([batch], 1.0)
+        for start in (True, False)
+    )
+    assert with_start["flops_per_s"] == pytest.approx(4 / 3 * without["flops_per_s"])
+    assert with_start["tokens_per_s"] == without["tokens_per_s"]
+
+
 def test_measuring_the_peak_draws_nothing() -> None:
     before = torch.get_rng_state()
     assert matmul_peak.__wrapped__(torch.device("cpu"), torch.float32, seconds=0.0) > 1e8
