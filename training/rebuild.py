@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Self, TextIO
+from typing import Any, Self, TextIO, TypeVar
 
 from models.bundle import Bundle, BundleError, load
 from models.destination import refuse_foreign
 from training import record, run
 from training.config import PATHS, ConfigError, RunConfig
+from training.corpus.excerpt import Excerpt
 from training.evaluation import sts
 from training.evaluation.pairs import STS_TASKS, DataError, sts_tasks
 from training.fields import check, kinds
@@ -27,10 +28,13 @@ from training.study.work import TEACHERS
 
 FOLDER = Path("runs/encoders")
 """Of the runs and their bundles; the soup goes to `ARTIFACTS`."""
+EXCERPTS = FOLDER / "excerpts"
+"""Of corpora, one file each."""
 ARTIFACTS = Path("artifacts")
 SERVED = ("default", "promoted")
 """What promotion has in `ARTIFACTS`."""
-OWN = ("soup", "expected", "tolerance")
+OWN = ("after", "excerpt", "soup", "expected", "tolerance")
+Built = TypeVar("Built", Mixing, Excerpt)
 METRICS = (sts.STSB_DEV_METRIC, *STS_TASKS, STS_MEAN)
 TOLERANCE = 0.05
 """Points, where the file has none: what another machine's arithmetic may make of the same seeds."""
@@ -64,14 +68,21 @@ class Rebuild:
     expected: Mapping[str, float]
     """By the metrics of a manifest."""
     tolerance: float
+    excerpt: Excerpt | None = None
+    """The part of the corpus that it trains on."""
+    after: tuple[Rebuild, ...] = ()
+    """What is made before it: it begins at those encoders, or learns from them."""
 
     @classmethod
-    def read(cls, file: Path) -> Self:
-        """What a TOML file describes; see docs/training.md.
+    def read(cls, file: Path, *, wanted_by: tuple[Path, ...] = ()) -> Self:
+        """What a TOML file describes, and those it comes after; see docs/training.md.
 
         Raises:
-            StudyError: it can't be read, or a part is unknown or of the wrong shape.
+            StudyError: one can't be read, comes after itself (of `wanted_by`), or a part is unknown or of the wrong
+                shape.
         """
+        if file.resolve() in wanted_by:
+            raise StudyError(f"{file}: after: it comes after itself")
         values = contents(file)
         if unknown := sorted(values.keys() - {*PARTS, *OWN}):
             raise StudyError(f"{file}: {unknown[0]}: unknown; a rebuild has {', '.join((*PARTS, *OWN))}")
@@ -80,29 +91,55 @@ class Rebuild:
         if study.name in SERVED:
             raise StudyError(f"{file}: name: {ARTIFACTS / study.name} is promotion's; give another name")
         try:
-            return cls(
+            made = cls(
                 study,
-                _mixing(own.get("soup", {})),
+                _built("soup", Mixing, own.get("soup", {})),
                 _scores(own.get("expected", {})),
                 _checked("tolerance", own.get("tolerance", TOLERANCE), float),
+                _built("excerpt", Excerpt, own["excerpt"]) if "excerpt" in own else None,
             )
+            before = _checked("after", own.get("after", ()), tuple[str, ...])
         except ValueError as error:
             raise StudyError(f"{file}: {error}") from error
+        wanted_by = (*wanted_by, file.resolve())
+        return replace(made, after=tuple(cls.read(file.parent / each, wanted_by=wanted_by) for each in before))
 
     @property
     def out(self) -> Path:
         """Folder of the bundle."""
         return ARTIFACTS / self.study.name
 
-    def trials(self, data: Path, corpus: Sequence[str]) -> list[Trial]:
-        """The runs, on these evaluation data and on this corpus, if one is given, instead of the file's.
+    @property
+    def steps(self) -> list[Rebuild]:
+        """All that it comes after, each once and behind what that comes after, and itself at the end.
 
         Raises:
-            StudyError: see `Study.trials`; or what is a study's alone is asked for, or there is not one weight a run.
+            StudyError: two files give one name.
+        """
+        found: dict[str, Rebuild] = {}
+        for step in (*(step for each in self.after for step in each.steps), self):
+            known = found.setdefault(step.study.name, step).study.file
+            if known.resolve() != step.study.file.resolve():
+                raise StudyError(f"{step.study.file}: name: {step.study.name!r} is that of {known}, too")
+        return [*found.values()]
+
+    def trials(self, data: Path, corpus: Sequence[str], to_come: Collection[Path] = ()) -> list[Trial]:
+        """The runs, on these evaluation data and on this corpus, if one is given, instead of the file's.
+
+        Encoders in `to_come` need not be there yet.
+
+        Raises:
+            StudyError: see `Study.trials`; or what is a study's alone is asked for, there is not one weight a run, or
+                there is an excerpt of no corpus.
+            CorpusError: the excerpt can't be made.
         """
         given = {"corpus": [*corpus]} if corpus else {}
+        if self.excerpt is not None:
+            if not corpus:
+                raise StudyError(f"{self.study.file}: excerpt: of which corpus? name it by --corpus")
+            given = {"corpus": [self.excerpt.write(corpus, EXCERPTS)]}
         study = self.study.override({"eval_data": str(data), **given})
-        trials = {trial.id: trial for trial in study.trials()}
+        trials = {trial.id: trial for trial in study.trials(to_come)}
         for trial in trials.values():
             if trial != Trial(arm=trial.arm, axes=trial.axes, config=trial.config, inputs=trial.inputs):
                 raise StudyError(
@@ -121,26 +158,30 @@ class Rebuild:
         return [Score(name, scores[name], score, self.tolerance) for name, score in self.expected.items()]
 
 
-def rebuild(plan: Rebuild, data: Path, corpus: Sequence[str], stream: TextIO) -> Bundle:
-    """Trains every ingredient that is not there yet, makes the soup and judges it, reporting to `stream`.
+def rebuild(plan: Rebuild, data: Path, corpus: Sequence[str], stream: TextIO) -> Iterator[tuple[Rebuild, Bundle]]:
+    """Step by step what the plan comes after, and the plan itself: trains every ingredient that is not there yet, makes
+    the soup and judges it, reporting to `stream`.
 
     All that the end needs is read or looked at before anything is trained; STS-B dev alone chooses.
 
     Raises:
-        StudyError, DataError: see `Rebuild.trials`; or the data lack a task of which a score is expected.
+        StudyError, CorpusError, DataError: see `Rebuild.trials`; or the data lack a task of which a score is expected.
         LockError: another process is at work there.
         ValueError, DivergedError, InterruptedRun: see `training.run.fit`; the same call goes on.
     """
-    trials, selection, tasks = plan.trials(data, corpus), by_stsb_dev(data), sts_tasks(data)
+    steps, selection, tasks = plan.steps, by_stsb_dev(data), sts_tasks(data)
     absent = [name for name in STS_TASKS if name not in tasks]
-    if absent and (wanted := sorted(plan.expected.keys() & {*absent, STS_MEAN})):
-        raise DataError(f"{data}: lacks {', '.join(absent)}, and {plan.study.file} expects {wanted[0]}")
-    refuse_foreign(plan.out)
-    folder = FOLDER / plan.study.name
-    with locked(folder):
-        made = [_ingredient(trial, folder, stream) for trial in trials]
-        soup = cook([str(each) for each in made], plan.mixing, selection, stream)
-        return soup.publish(plan.out, sts_scores(soup.encoder, tasks, stream))
+    for number, step in enumerate(steps):
+        step.trials(data, corpus, to_come=[earlier.out for earlier in steps[:number]])
+        if absent and (wanted := sorted(step.expected.keys() & {*absent, STS_MEAN})):
+            raise DataError(f"{data}: lacks {', '.join(absent)}, and {step.study.file} expects {wanted[0]}")
+        refuse_foreign(step.out)
+    for step in steps:
+        folder = FOLDER / step.study.name
+        with locked(folder):
+            made = [_ingredient(trial, folder, stream) for trial in step.trials(data, corpus)]
+            soup = cook([str(each) for each in made], step.mixing, selection, stream)
+            yield step, soup.publish(step.out, sts_scores(soup.encoder, tasks, stream))
 
 
 def _ingredient(trial: Trial, folder: Path, stream: TextIO) -> Path:
@@ -170,13 +211,14 @@ def _is_kept(config: RunConfig) -> bool:
     return all(theirs.get(name) == value for name, value in ours.items() if name not in PATHS)
 
 
-def _mixing(values: Any) -> Mixing:
-    known = kinds(Mixing)
-    given = _table("soup", values, known)
+def _built(part: str, kind: type[Built], values: Any) -> Built:
+    """One of a dataclass of settings, from a table of the file."""
+    known = kinds(kind)
+    given = {key: _checked(f"{part}: {key}", value, known[key]) for key, value in _table(part, values, known).items()}
     try:
-        return Mixing(**{key: _checked(f"soup: {key}", value, known[key]) for key, value in given.items()})
-    except SoupError as error:
-        raise ConfigError(f"soup: {error}") from error
+        return kind(**given)
+    except ValueError as error:
+        raise ConfigError(f"{part}: {error}") from error
 
 
 def _scores(values: Any) -> dict[str, float]:

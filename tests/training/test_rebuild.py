@@ -150,7 +150,13 @@ def test_the_tolerance_is_still_met(difference: float, met: bool) -> None:
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ("[sop]\n", "tiny.toml: sop: unknown; a rebuild has name, about, base, grid, arm, soup, expected, tolerance"),
+        ("[sop]\n", "tiny.toml: sop: unknown; a rebuild has name, about, base, grid, arm, after, excerpt, soup, exp"),
+        ('after = "one.toml"\n', "tiny.toml: after: expected a list, each text, got 'one.toml'"),
+        ('after = ["one.toml"]\n', "one.toml: No such file"),
+        ('after = ["tiny.toml"]\n', "tiny.toml: after: it comes after itself"),
+        ("excerpt = { last = 3 }\n", "tiny.toml: excerpt: last: unknown; there is first, words"),
+        ("excerpt = { first = 0 }\n", "tiny.toml: excerpt: first: 0 is less than one line"),
+        ("excerpt = { words = 4 }\n", "tiny.toml: excerpt: words: expected a list, each a whole number"),
         ("[soup]\nshares = [1]\n", "tiny.toml: soup: shares: unknown; there is weights, greedy, towards, share"),
         ("[soup]\ngreedy = 1\n", "tiny.toml: soup: greedy: expected true or false, got 1"),
         ("[soup]\nshare = 0.5\n", "tiny.toml: soup: share: of which encoder?"),
@@ -180,16 +186,97 @@ def test_the_tolerance_is_the_files(described: Callable[..., Path]) -> None:
     assert Rebuild.read(described("tolerance = 0.2\n")).tolerance == 0.2
 
 
-def test_the_file_that_is_shipped_can_be_carried_out(stsb_data: Path, corpus_file: Path) -> None:
-    file = ROOT / "studies" / "recipes" / "default.toml"
-    plan = Rebuild.read(file)
-    assert f"rebuild {file.relative_to(ROOT)} " in (ROOT / "Makefile").read_text()
-    trials = plan.trials(stsb_data, [str(corpus_file)])
-    assert len(trials) > 1
-    for trial in trials:
-        OBJECTIVES[trial.config.objective].build(trial.config.params, 384)
+def test_the_files_that_are_shipped_can_be_carried_out(stsb_data: Path, corpus_file: Path) -> None:
+    recipes = ROOT / "studies" / "recipes"
+    assert "rebuild studies/recipes/default.toml " in (ROOT / "Makefile").read_text()
+    plan = Rebuild.read(recipes / "default.toml")
+    assert {step.study.file.resolve() for step in plan.steps} == {*recipes.glob("*.toml")}
+    to_come: list[Path] = []
+    for step in plan.steps:
+        trials = step.trials(stsb_data, [str(corpus_file)], to_come)
+        assert trials
+        to_come.append(step.out)
+        for trial in trials:
+            OBJECTIVES[trial.config.objective].build(trial.config.params, 384)
+            assert trial.config.teacher in (None, *map(str, to_come))
 
 
 def test_a_file_that_is_not_there() -> None:
     with pytest.raises(StudyError, match=r"nowhere.toml: No such file"):
         Rebuild.read(Path("nowhere.toml"))
+
+
+@pytest.fixture
+def taught(described: Callable[..., Path]) -> Callable[[str], Path]:
+    """A file of one seed that begins at the encoder of another file, and learns from it."""
+    described()
+
+    def describe(more: str = "") -> Path:
+        file = Path("taught.toml")
+        file.write_text(
+            f"{more}\nafter = ['tiny.toml']\n[base]\nobjective = 'distillation'\n"
+            "backbone = 'artifacts/tiny'\nteacher = 'artifacts/tiny'\n"
+            "max_steps = 2\nbatch_size = 8\neval_every = 1\nprecision = 'fp32'\ndevice = 'cpu'\n"
+        )
+        return file
+
+    return describe
+
+
+@pytest.mark.slow
+def test_what_it_comes_after_is_made_first(taught: Callable[..., Path], rebuilt: Call, capsys: Capture) -> None:
+    file = taught("excerpt = { first = 100, words = [1, 20] }")
+    assert rebuilt(file) == 0
+    out, err = capsys.readouterr()
+    assert [line for line in out.splitlines() if line.startswith("artifacts/")] == [
+        "artifacts/tiny",
+        "artifacts/taught",
+    ]
+    assert out.splitlines()[-1].startswith("to serve it: make promote MODEL=taught ")
+    assert (err.count("simcse on "), err.count("distillation on ")) == (2, 1)
+    manifest = bundle.load(Path("artifacts/taught")).manifest
+    assert manifest.run is not None
+    (only,) = manifest.run["ingredients"]
+    run_of = bundle.load(Path(only["source"])).manifest.run
+    assert run_of is not None and run_of["corpus"]["sentences"] <= 100
+    assert Path(run_of["config"]["corpus"][0]).parent == Path("runs/encoders/excerpts")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run, "fit", never)
+        assert rebuilt(file) == 0
+    assert bundle.load(Path("artifacts/taught")).manifest.fingerprint == manifest.fingerprint
+
+
+@pytest.mark.slow
+def test_one_that_begins_at_another_encoder_is_another(
+    described: Callable[..., Path], taught: Callable[..., Path], rebuilt: Call, capsys: Capture
+) -> None:
+    file = taught()
+    assert rebuilt(file) == 0
+    described("[expected]\nSTSB = 0\n")
+    text = Path("tiny.toml").read_text()
+    Path("tiny.toml").write_text(text.replace("[0, 1]", "[2]"))
+    capsys.readouterr()
+    assert rebuilt(file) == 1, "what it comes after is not as expected"
+    out, err = capsys.readouterr()
+    assert (err.count("simcse on "), err.count("distillation on ")) == (1, 1)
+    assert "STSB " in err and "expected within" in err and "make promote" not in out
+
+
+def test_a_fault_of_the_last_step_is_said_before_the_first(
+    taught: Callable[..., Path], rebuilt: Call, capsys: Capture
+) -> None:
+    assert rebuilt(taught("soup = { weights = [1, 1] }")) == 2
+    assert "taught.toml: soup: weights: 1, 1 are 2, for 1 encoders" in capsys.readouterr().err
+    assert not Path("runs").exists()
+
+
+def test_two_steps_of_one_name(taught: Callable[..., Path], rebuilt: Call, capsys: Capture) -> None:
+    assert rebuilt(taught('name = "tiny"')) == 2
+    assert "taught.toml: name: 'tiny' is that of tiny.toml, too" in capsys.readouterr().err
+
+
+def test_an_excerpt_is_of_a_corpus(described: Callable[..., Path], stsb_data: Path) -> None:
+    plan = Rebuild.read(described("excerpt = { first = 3 }\n"))
+    with pytest.raises(StudyError, match=r"tiny\.toml: excerpt: of which corpus\? name it by --corpus"):
+        plan.trials(stsb_data, [])

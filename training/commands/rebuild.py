@@ -7,6 +7,7 @@ import shlex
 import sys
 from pathlib import Path
 
+from models.bundle import Bundle
 from training.interrupt import InterruptedRun, terminable
 from training.rebuild import Rebuild, rebuild
 
@@ -21,20 +22,26 @@ def add(command: argparse.ArgumentParser) -> None:
 
 def remade(options: argparse.Namespace) -> int:
     """The exit code is 1 if a score is not the expected one, 130 after Ctrl-C or SIGTERM."""
-    plan = Rebuild.read(options.file)
+    plan, met = Rebuild.read(options.file), True
     try:
         with terminable():
-            made = rebuild(plan, options.data, options.corpus, sys.stderr)
+            for step, made in rebuild(plan, options.data, options.corpus, sys.stderr):
+                met &= _reported(step, made)
     except (InterruptedRun, KeyboardInterrupt) as stop:
         print(f"{str(stop) or 'interrupted'}; the same command goes on", file=sys.stderr)
         return 130
+    if not met:
+        return 1
+    print(f"to serve it: make promote MODEL={plan.out.name} DATA={shlex.quote(str(options.data))}")
+    return 0
+
+
+def _reported(step: Rebuild, made: Bundle) -> bool:
+    """Whether every score is the expected one."""
     print(made.folder)
-    scores = plan.compared(made)
+    scores = step.compared(made)
     for score in scores:
         print(score, file=sys.stdout if score.met else sys.stderr)
-    if not all(score.met for score in scores):
-        return 1
     if not scores:
-        print(f"{options.file} expects no scores: nothing was compared")
-    print(f"to serve it: make promote MODEL={made.folder.name} DATA={shlex.quote(str(options.data))}")
-    return 0
+        print(f"{step.study.file} expects no scores: nothing was compared")
+    return all(score.met for score in scores)

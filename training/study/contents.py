@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from functools import cache
 from pathlib import Path
 
@@ -33,9 +33,13 @@ READ = (
 
 
 class Contents:
-    """Reads each corpus, each encoder's folder and each folder of evaluation data once."""
+    """Reads each corpus, each encoder's folder and each folder of evaluation data once.
 
-    def __init__(self) -> None:
+    Of encoders in `to_come`, which are still to be made, the path is all that is known.
+    """
+
+    def __init__(self, to_come: Collection[Path] = ()) -> None:
+        self._to_come = {folder.resolve() for folder in to_come}
         self._corpus = cache(corpus_digest)
         self._encoder = cache(encoder_digest)
         self._sts = cache(sts_digest)
@@ -65,7 +69,9 @@ class Contents:
                 found["retrieval"] = self._retrieval(config.eval_data, retrieval)
         for name in ENCODERS:
             place = getattr(config, name)
-            if place is not None and (folder := local(place)):
+            if place is None or Path(place).resolve() in self._to_come:
+                continue
+            if folder := local(place):
                 found[name] = self._encoder(folder.resolve())
         return found
 

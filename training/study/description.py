@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
@@ -100,15 +100,17 @@ class Study:
                 base[key] = value
         return replace(self, base=base, grid=grid, arms=tuple(arms))
 
-    def trials(self) -> list[Trial]:
+    def trials(self, to_come: Collection[Path] = ()) -> list[Trial]:
         """Every run, arm by arm; what is not trained once for all values that make no difference to it.
+
+        The encoders' folders in `to_come` need not be there yet.
 
         Raises:
             StudyError: a setting is unknown, of the wrong type or out of range, settings contradict each other, a
                 corpus is no file or an encoder's folder is not there, or runs that differ by more than their seed would
                 be averaged.
         """
-        contents = Contents()
+        contents = Contents(to_come)
         found: dict[tuple[str, str], Trial] = {}
         seedless: dict[str, str] = {}
         for arm in self.arms:

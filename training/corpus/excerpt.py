@@ -1,0 +1,64 @@
+"""Part of a corpus: what it begins with, or the sentences of some length."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+from models.bundle import sha256
+from models.disk import make_folder, replacing
+from training.corpus.corpus import CorpusError, lines
+
+
+@dataclass(frozen=True, kw_only=True)
+class Excerpt:
+    """Which lines of a corpus: all, unless something is said."""
+
+    first: int | None = None
+    """So many lines at its beginning; what lies behind them is not read."""
+    words: tuple[int, ...] | None = None
+    """Of those lines the ones with at least so many words and at most so many, as white space parts them."""
+
+    def __post_init__(self) -> None:
+        if self.first is not None and self.first < 1:
+            raise ValueError(f"first: {self.first} is less than one line")
+        if self.words is not None and not (len(self.words) == 2 and 1 <= self.words[0] <= self.words[1]):
+            raise ValueError(f"words: {[*self.words]} is not the least and the most of them, [4, 16] as it may be")
+
+    def of(self, lines: Iterable[str]) -> Iterator[str]:
+        """Those lines, in their order."""
+        kept = islice(lines, self.first)
+        if self.words is None:
+            return kept
+        least, most = self.words
+        return (line for line in kept if least <= len(line.split()) <= most)
+
+    def write(self, files: Sequence[str], folder: Path) -> str:
+        """The file in `folder` with this part of the corpus that `files` are, written if it is not there.
+
+        Raises:
+            CorpusError: the corpus can't be read, or nothing of it is left.
+            OSError: the file can't be written.
+        """
+        paths = [Path(file) for file in files]
+        if absent := [path for path in paths if not path.is_file()]:
+            raise CorpusError(f"{absent[0]}: is no file")
+        known = f"{self}{[sha256(path) for path in paths]}"
+        written = folder / f"{hashlib.blake2b(known.encode('utf-8'), digest_size=6).hexdigest()}.txt"
+        if written.exists():
+            return str(written)
+        make_folder(folder)
+        with replacing(written) as beside:
+            with beside.open("w", encoding="utf-8") as file:
+                file.writelines(f"{line.strip()}\n" for line in self.of(lines(paths)))
+            if not beside.stat().st_size:
+                raise CorpusError(f"{' '.join(files)}: has no line of {self}")
+        return str(written)
+
+    def __str__(self) -> str:
+        parts = [f"{self.words[0]} to {self.words[1]} words"] if self.words else []
+        parts += [f"the first {self.first}"] if self.first else []
+        return " among ".join(parts) or "it all"
