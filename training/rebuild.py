@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self, TextIO, TypeVar
 
 from models.bundle import Bundle, BundleError, load
 from models.destination import refuse_foreign
+from models.sources import resolve
 from training import record, run
 from training.config import PATHS, ConfigError, RunConfig
 from training.corpus.excerpt import Excerpt
 from training.evaluation import sts
-from training.evaluation.pairs import STS_TASKS, DataError, sts_tasks
+from training.evaluation.pairs import STS_TASKS, DataError, Subsets, sts_tasks
 from training.fields import check, kinds
 from training.lock import locked
+from training.objectives import OBJECTIVES
 from training.publish import STS_MEAN, publish, sts_scores
-from training.selection import by_stsb_dev
+from training.selection import Selection, by_stsb_dev
 from training.soups.ingredients import SoupError
 from training.soups.soup import Mixing, cook
 from training.study.description import PARTS, Study, contents
@@ -81,9 +85,9 @@ class Rebuild:
             StudyError: one can't be read, comes after itself (of `wanted_by`), or a part is unknown or of the wrong
                 shape.
         """
-        if file.resolve() in wanted_by:
+        values, known = contents(file), Path(os.path.realpath(file))
+        if known in wanted_by:
             raise StudyError(f"{file}: after: it comes after itself")
-        values = contents(file)
         if unknown := sorted(values.keys() - {*PARTS, *OWN}):
             raise StudyError(f"{file}: {unknown[0]}: unknown; a rebuild has {', '.join((*PARTS, *OWN))}")
         own = {key: values.pop(key) for key in OWN if key in values}
@@ -101,7 +105,7 @@ class Rebuild:
             before = _checked("after", own.get("after", ()), tuple[str, ...])
         except ValueError as error:
             raise StudyError(f"{file}: {error}") from error
-        wanted_by = (*wanted_by, file.resolve())
+        wanted_by = (*wanted_by, known)
         return replace(made, after=tuple(cls.read(file.parent / each, wanted_by=wanted_by) for each in before))
 
     @property
@@ -172,16 +176,45 @@ def rebuild(plan: Rebuild, data: Path, corpus: Sequence[str], stream: TextIO) ->
     steps, selection, tasks = plan.steps, by_stsb_dev(data), sts_tasks(data)
     absent = [name for name in STS_TASKS if name not in tasks]
     for number, step in enumerate(steps):
-        step.trials(data, corpus, to_come=[earlier.out for earlier in steps[:number]])
+        earlier = [one.out for one in steps[:number]]
+        _check_sources(step, step.trials(data, corpus, to_come=earlier), earlier, steps[number:])
         if absent and (wanted := sorted(step.expected.keys() & {*absent, STS_MEAN})):
             raise DataError(f"{data}: lacks {', '.join(absent)}, and {step.study.file} expects {wanted[0]}")
         refuse_foreign(step.out)
-    for step in steps:
-        folder = FOLDER / step.study.name
-        with locked(folder):
-            made = [_ingredient(trial, folder, stream) for trial in step.trials(data, corpus)]
-            soup = cook([str(each) for each in made], step.mixing, selection, stream)
-            yield step, soup.publish(step.out, sts_scores(soup.encoder, tasks, stream))
+    with ExitStack() as held:  # to the end: what a step begins at must stay what its runs are named after
+        for step in steps:
+            held.enter_context(locked(FOLDER / step.study.name))
+        for step in steps:
+            yield step, _made(step, step.trials(data, corpus), selection, tasks, stream)
+
+
+def _check_sources(step: Rebuild, trials: Sequence[Trial], earlier: Collection[Path], later: Sequence[Rebuild]) -> None:
+    """That every encoder is there, on the hub, or made by an earlier step."""
+    to_come = {out.resolve() for out in earlier}
+    makers = {one.out.resolve(): one.study.file for one in later}
+    needed = {step.mixing.towards}
+    for trial in trials:
+        config = trial.config
+        if config.teacher is None and OBJECTIVES[config.objective].imitates:
+            raise StudyError(f"{step.study.file}: {trial.title}: teacher: {config.objective} learns from one: name it")
+        needed |= {config.backbone, config.teacher}
+    for source in sorted(needed - {None}, key=str):
+        place = Path(str(source)).resolve()
+        if place in makers:
+            raise StudyError(
+                f"{step.study.file}: {source}: {makers[place]} makes it: name that file in after, not behind"
+            )
+        if place not in to_come:
+            resolve(str(source))
+
+
+def _made(
+    step: Rebuild, trials: Sequence[Trial], selection: Selection, tasks: Mapping[str, Subsets], stream: TextIO
+) -> Bundle:
+    folder = FOLDER / step.study.name
+    ingredients = [_ingredient(trial, folder, stream) for trial in trials]
+    soup = cook([str(each) for each in ingredients], step.mixing, selection, stream)
+    return soup.publish(step.out, sts_scores(soup.encoder, tasks, stream))
 
 
 def _ingredient(trial: Trial, folder: Path, stream: TextIO) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -18,7 +19,7 @@ class Excerpt:
     """Which lines of a corpus: all, unless something is said."""
 
     first: int | None = None
-    """So many lines at its beginning; what lies behind them is not read."""
+    """So many lines at its beginning."""
     words: tuple[int, ...] | None = None
     """Of those lines the ones with at least so many words and at most so many, as white space parts them."""
 
@@ -29,12 +30,9 @@ class Excerpt:
             raise ValueError(f"words: {[*self.words]} is not the least and the most of them, [4, 16] as it may be")
 
     def of(self, lines: Iterable[str]) -> Iterator[str]:
-        """Those lines, in their order."""
-        kept = islice(lines, self.first)
-        if self.words is None:
-            return kept
-        least, most = self.words
-        return (line for line in kept if least <= len(line.split()) <= most)
+        """Those lines, in their order, without the blank ones."""
+        least, most = self.words or (1, math.inf)
+        return (line for line in islice(lines, self.first) if least <= len(line.split()) <= most)
 
     def write(self, files: Sequence[str], folder: Path) -> str:
         """The file in `folder` with this part of the corpus that `files` are, written if it is not there.

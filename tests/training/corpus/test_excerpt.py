@@ -26,9 +26,9 @@ def test_by_words_in_the_order_of_the_corpus(tmp_path: Path) -> None:
 
 
 def test_by_place_and_then_by_words(tmp_path: Path) -> None:
-    assert written(Excerpt(first=4), tmp_path) == LINES[:4]
+    assert written(Excerpt(first=4), tmp_path) == [line for line in LINES[:4] if line]
     assert written(Excerpt(first=4, words=(4, 5)), tmp_path) == ["a b c d", "a  b\tc d e"]
-    assert written(Excerpt(first=100), tmp_path) == LINES
+    assert written(Excerpt(first=100), tmp_path) == [line for line in LINES if line]
 
 
 @given(
@@ -41,7 +41,7 @@ def test_it_holds_what_was_asked_for_and_nothing_else(
 ) -> None:
     kept, rest = [*Excerpt(first=first, words=words).of(lines)], iter(lines[:first])
     assert all(line in rest for line in kept), "in order, each as often as it was there"
-    least, most = words or (0, 100)
+    least, most = words or (1, 100)
     fits = [least <= len(re.findall(r"\S+", line)) <= most for line in lines[:first]]
     assert len(kept) == sum(fits)
 
@@ -87,6 +87,13 @@ def test_nothing_left_is_an_error_and_leaves_nothing(tmp_path: Path) -> None:
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(CorpusError, match=r"nowhere\.txt: is no file"):
         Excerpt(first=1).write([str(tmp_path / "nowhere.txt")], tmp_path)
+
+
+def test_blank_lines_are_nothing(tmp_path: Path) -> None:
+    corpus = tmp_path / "corpus.txt"
+    corpus.write_text("\n \n\na b c\n")
+    with pytest.raises(CorpusError, match="has no line of the first 3"):
+        Excerpt(first=3).write([str(corpus)], tmp_path)
 
 
 @pytest.mark.parametrize(

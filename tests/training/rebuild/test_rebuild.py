@@ -9,54 +9,11 @@ from typing import Any
 import pytest
 
 from models import bundle
-from training import cli, run
+from tests.training.rebuild.conftest import Call, Capture, never
+from training import run
 from training.interrupt import InterruptedRun
-from training.objectives import OBJECTIVES
 from training.rebuild import Rebuild, Score
 from training.study.trial import StudyError
-
-ROOT = Path(__file__).parents[2]
-Capture = pytest.CaptureFixture[str]
-Call = Callable[..., int]
-
-
-@pytest.fixture(autouse=True)
-def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-
-@pytest.fixture
-def described(tiny_backbone: Path) -> Callable[..., Path]:
-    """A file of two seeds of two steps each."""
-
-    def describe(more: str = "") -> Path:
-        base = {
-            "objective": "simcse",
-            "backbone": str(tiny_backbone),
-            "max_steps": 2,
-            "batch_size": 8,
-            "eval_every": 1,
-            "learning_rate": 1e-3,
-            "pooling": "mean",
-            "precision": "fp32",
-            "device": "cpu",
-        }
-        described = (
-            "[base]\n" + "".join(f"{key} = {value!r}\n" for key, value in base.items()) + "[grid]\nseed = [0, 1]\n"
-        )
-        file = Path("tiny.toml")
-        file.write_text(described + more if more.startswith("[") else more + described)
-        return file
-
-    return describe
-
-
-@pytest.fixture
-def rebuilt(stsb_data: Path, corpus_file: Path) -> Call:
-    def call(file: Path, *, data: Path = stsb_data, corpus: Path = corpus_file) -> int:
-        return cli.main(["rebuild", str(file), "--data", str(data), "--corpus", str(corpus)])
-
-    return call
 
 
 def made() -> bundle.Manifest:
@@ -65,10 +22,6 @@ def made() -> bundle.Manifest:
 
 def ingredients() -> list[Path]:
     return sorted(Path("runs/encoders/tiny").glob("*/bundle"))
-
-
-def never(*_: object, **__: object) -> None:
-    raise AssertionError("there is nothing to train")
 
 
 @pytest.mark.slow
@@ -186,94 +139,9 @@ def test_the_tolerance_is_the_files(described: Callable[..., Path]) -> None:
     assert Rebuild.read(described("tolerance = 0.2\n")).tolerance == 0.2
 
 
-def test_the_files_that_are_shipped_can_be_carried_out(stsb_data: Path, corpus_file: Path) -> None:
-    recipes = ROOT / "studies" / "recipes"
-    assert "rebuild studies/recipes/default.toml " in (ROOT / "Makefile").read_text()
-    plan = Rebuild.read(recipes / "default.toml")
-    assert {step.study.file.resolve() for step in plan.steps} == {*recipes.glob("*.toml")}
-    to_come: list[Path] = []
-    for step in plan.steps:
-        trials = step.trials(stsb_data, [str(corpus_file)], to_come)
-        assert trials
-        to_come.append(step.out)
-        for trial in trials:
-            OBJECTIVES[trial.config.objective].build(trial.config.params, 384)
-            assert trial.config.teacher in (None, *map(str, to_come))
-
-
 def test_a_file_that_is_not_there() -> None:
     with pytest.raises(StudyError, match=r"nowhere.toml: No such file"):
         Rebuild.read(Path("nowhere.toml"))
-
-
-@pytest.fixture
-def taught(described: Callable[..., Path]) -> Callable[[str], Path]:
-    """A file of one seed that begins at the encoder of another file, and learns from it."""
-    described()
-
-    def describe(more: str = "") -> Path:
-        file = Path("taught.toml")
-        file.write_text(
-            f"{more}\nafter = ['tiny.toml']\n[base]\nobjective = 'distillation'\n"
-            "backbone = 'artifacts/tiny'\nteacher = 'artifacts/tiny'\n"
-            "max_steps = 2\nbatch_size = 8\neval_every = 1\nprecision = 'fp32'\ndevice = 'cpu'\n"
-        )
-        return file
-
-    return describe
-
-
-@pytest.mark.slow
-def test_what_it_comes_after_is_made_first(taught: Callable[..., Path], rebuilt: Call, capsys: Capture) -> None:
-    file = taught("excerpt = { first = 100, words = [1, 20] }")
-    assert rebuilt(file) == 0
-    out, err = capsys.readouterr()
-    assert [line for line in out.splitlines() if line.startswith("artifacts/")] == [
-        "artifacts/tiny",
-        "artifacts/taught",
-    ]
-    assert out.splitlines()[-1].startswith("to serve it: make promote MODEL=taught ")
-    assert (err.count("simcse on "), err.count("distillation on ")) == (2, 1)
-    manifest = bundle.load(Path("artifacts/taught")).manifest
-    assert manifest.run is not None
-    (only,) = manifest.run["ingredients"]
-    run_of = bundle.load(Path(only["source"])).manifest.run
-    assert run_of is not None and run_of["corpus"]["sentences"] <= 100
-    assert Path(run_of["config"]["corpus"][0]).parent == Path("runs/encoders/excerpts")
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run, "fit", never)
-        assert rebuilt(file) == 0
-    assert bundle.load(Path("artifacts/taught")).manifest.fingerprint == manifest.fingerprint
-
-
-@pytest.mark.slow
-def test_one_that_begins_at_another_encoder_is_another(
-    described: Callable[..., Path], taught: Callable[..., Path], rebuilt: Call, capsys: Capture
-) -> None:
-    file = taught()
-    assert rebuilt(file) == 0
-    described("[expected]\nSTSB = 0\n")
-    text = Path("tiny.toml").read_text()
-    Path("tiny.toml").write_text(text.replace("[0, 1]", "[2]"))
-    capsys.readouterr()
-    assert rebuilt(file) == 1, "what it comes after is not as expected"
-    out, err = capsys.readouterr()
-    assert (err.count("simcse on "), err.count("distillation on ")) == (1, 1)
-    assert "STSB " in err and "expected within" in err and "make promote" not in out
-
-
-def test_a_fault_of_the_last_step_is_said_before_the_first(
-    taught: Callable[..., Path], rebuilt: Call, capsys: Capture
-) -> None:
-    assert rebuilt(taught("soup = { weights = [1, 1] }")) == 2
-    assert "taught.toml: soup: weights: 1, 1 are 2, for 1 encoders" in capsys.readouterr().err
-    assert not Path("runs").exists()
-
-
-def test_two_steps_of_one_name(taught: Callable[..., Path], rebuilt: Call, capsys: Capture) -> None:
-    assert rebuilt(taught('name = "tiny"')) == 2
-    assert "taught.toml: name: 'tiny' is that of tiny.toml, too" in capsys.readouterr().err
 
 
 def test_an_excerpt_is_of_a_corpus(described: Callable[..., Path], stsb_data: Path) -> None:

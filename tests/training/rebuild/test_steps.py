@@ -1,0 +1,141 @@
+"""An encoder that comes after others: what is made first, and what is refused before anything is."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from models import bundle
+from tests.training.rebuild.conftest import Call, Capture, Refusal, never
+from training import run
+from training.lock import locked
+from training.objectives import OBJECTIVES
+from training.rebuild import Rebuild
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.mark.slow
+def test_what_it_comes_after_is_made_first(taught: Callable[..., Path], rebuilt: Call, capsys: Capture) -> None:
+    file = taught("excerpt = { first = 100, words = [1, 20] }")
+    assert rebuilt(file) == 0
+    out, err = capsys.readouterr()
+    assert [line for line in out.splitlines() if line.startswith("artifacts/")] == [
+        "artifacts/tiny",
+        "artifacts/taught",
+    ]
+    assert out.splitlines()[-1].startswith("to serve it: make promote MODEL=taught ")
+    assert (err.count("simcse on "), err.count("distillation on ")) == (2, 1)
+    manifest = bundle.load(Path("artifacts/taught")).manifest
+    assert manifest.run is not None
+    (only,) = manifest.run["ingredients"]
+    run_of = bundle.load(Path(only["source"])).manifest.run
+    assert run_of is not None and run_of["corpus"]["sentences"] <= 100
+    assert Path(run_of["config"]["corpus"][0]).parent == Path("runs/encoders/excerpts")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run, "fit", never)
+        assert rebuilt(file) == 0
+    assert bundle.load(Path("artifacts/taught")).manifest.fingerprint == manifest.fingerprint
+
+
+@pytest.mark.slow
+def test_one_that_begins_at_another_encoder_is_another(
+    described: Callable[..., Path], taught: Callable[..., Path], rebuilt: Call, capsys: Capture
+) -> None:
+    file = taught()
+    assert rebuilt(file) == 0
+    described("[expected]\nSTSB = 0\n")
+    text = Path("tiny.toml").read_text()
+    Path("tiny.toml").write_text(text.replace("[0, 1]", "[2]"))
+    capsys.readouterr()
+    assert rebuilt(file) == 1, "what it comes after is not as expected"
+    out, err = capsys.readouterr()
+    assert (err.count("simcse on "), err.count("distillation on ")) == (1, 1)
+    assert "STSB " in err and "expected within" in err and "make promote" not in out
+
+
+def test_a_fault_of_the_last_step_is_said_before_the_first(taught: Callable[..., Path], refused: Refusal) -> None:
+    assert "taught.toml: soup: weights: 1, 1 are 2, for 1 encoders" in refused(taught("soup = { weights = [1, 1] }"))
+    assert not Path("runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (
+            "teacher = 'artifacts/tiny'\n",
+            "",
+            "taught.toml: all, seed 42: teacher: distillation learns from one: name it",
+        ),
+        ("after = ['tiny.toml']", "", "artifacts/tiny: no such folder"),
+        ("[base]", "[soup]\ntowards = 'artifacts/other'\n[base]", "artifacts/other: no such folder"),
+        ("teacher = 'artifacts/tiny'", "teacher = 'nobody/nothing'", "'nobody/nothing': neither a folder, nor whole"),
+    ],
+)
+def test_an_encoder_that_will_not_be_there_is_missed_before_the_first_step(
+    old: str, new: str, message: str, taught: Callable[..., Path], refused: Refusal
+) -> None:
+    file = taught()
+    assert old in file.read_text()
+    file.write_text(file.read_text().replace(old, new))
+    assert message in refused(file)
+    assert not Path("runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("after = ['first.toml', 'tiny.toml']", "first.toml: artifacts/tiny: tiny.toml makes it"),
+        ("teacher = 'artifacts/taught'", "taught.toml: artifacts/taught: taught.toml makes it"),
+    ],
+)
+def test_a_step_does_not_begin_at_what_an_earlier_rebuild_left(
+    change: str, message: str, taught: Callable[..., Path], refused: Refusal, tiny_bundle: Path
+) -> None:
+    text = taught().read_text()
+    for name in ("tiny", "taught"):
+        shutil.copytree(tiny_bundle, Path("artifacts") / name)
+    Path("first.toml").write_text(text.replace("after = ['tiny.toml']", ""))
+    lines = [change if line.split(" ")[0] == change.split(" ", maxsplit=1)[0] else line for line in text.splitlines()]
+    Path("taught.toml").write_text("\n".join(lines))
+    assert message in refused(Path("taught.toml"))
+
+
+def test_two_files_after_each_other(taught: Callable[..., Path], refused: Refusal) -> None:
+    file = taught()
+    Path("tiny.toml").write_text("after = ['taught.toml']\n" + Path("tiny.toml").read_text())
+    assert "taught.toml: after: it comes after itself" in refused(file)
+
+
+def test_all_steps_are_one_process_s(taught: Callable[..., Path], refused: Refusal) -> None:
+    """Another that made the first anew would change where the last one begins."""
+    file = taught()
+    with locked(Path("runs/encoders/taught")):
+        assert "runs/encoders/taught: another process is at work there" in refused(file)
+    assert not Path("artifacts").exists()
+
+
+def test_two_steps_of_one_name(taught: Callable[..., Path], refused: Refusal) -> None:
+    assert "taught.toml: name: 'tiny' is that of tiny.toml, too" in refused(taught('name = "tiny"'))
+
+
+def test_the_files_that_are_shipped_can_be_carried_out(stsb_data: Path, corpus_file: Path) -> None:
+    recipes = ROOT / "studies" / "recipes"
+    assert "rebuild studies/recipes/default.toml " in (ROOT / "Makefile").read_text()
+    plan = Rebuild.read(recipes / "default.toml")
+    assert {step.study.file.resolve() for step in plan.steps} == {*recipes.glob("*.toml")}
+    earlier: list[Path] = []
+    for step in plan.steps:
+        trials = step.trials(stsb_data, [str(corpus_file)], earlier)
+        assert trials
+        for trial in trials:
+            recipe = OBJECTIVES[trial.config.objective]
+            recipe.build(trial.config.params, 384)
+            assert (trial.config.teacher is not None) == recipe.imitates
+            for source in (trial.config.backbone, trial.config.teacher or "minilm"):
+                assert Path(source) in earlier or not source.startswith("artifacts/")
+        earlier.append(step.out)
