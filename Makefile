@@ -10,6 +10,7 @@ BACKBONE ?=
 CORPUS ?=
 DATA ?=
 STEPS ?=
+RECIPE ?=
 ARGS ?=
 # Processes of the test suite, each with one thread: two threads of two processes wait for each other on two cores.
 WORKERS ?= 2
@@ -67,9 +68,9 @@ clients: $(STAMP) $(CLIENTS) $(BUNDLE)/manifest.json ## other people's clients a
 	@echo "in the versions of constraints.txt, those that it has …"
 	@ISOSPHERE_BUNDLE=$(BUNDLE) OMP_NUM_THREADS=1 $(BIN)/pytest -W ignore $(addprefix tests/clients/test_,openai.py huggingface_hub.py sentence_transformers.py)
 
-encoders: $(STAMP) ## rebuild the encoder of studies/recipes/default.toml: DATA=<SentEval folder> CORPUS=<wiki1m.txt.xz>
+encoders: $(STAMP) ## rebuild the encoder of studies/recipes/<RECIPE>.toml: DATA=<SentEval folder> CORPUS=<wiki1m.txt.xz> [RECIPE=distilled]
 	@$(if $(and $(DATA),$(CORPUS)),,echo "name both: make encoders DATA=<folder in SentEval's layout> CORPUS=<sentences>" >&2; exit 2)
-	$(BIN)/python -m training rebuild studies/recipes/default.toml --data $(DATA) --corpus $(CORPUS) $(ARGS)
+	$(BIN)/python -m training rebuild studies/recipes/$(or $(RECIPE),default).toml --data $(DATA) --corpus $(CORPUS) $(ARGS)
 
 promote: $(STAMP) ## serve artifacts/<MODEL> if it verifies and is not worse than what is served: MODEL=simcse [DATA= ARGS=]
 	@$(if $(MODEL),,echo "name the bundle: make promote MODEL=<name>" >&2; exit 2)
