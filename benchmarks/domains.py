@@ -10,7 +10,8 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from itertools import product
 from pathlib import Path
 from statistics import fmean, stdev
@@ -66,7 +67,7 @@ def main() -> int:
     except (DataError, CorpusError) as error:
         parser.error(str(error))
     for name, collection in collections.items():
-        figures = _figures(seen, collection, domains)
+        figures = _figures(seen, collection, domains, encoder.prompts)
         print(name, json.dumps(figures, indent=1), flush=True)
         _keep(_entry(options, name), {"command": _command(options, name), **surroundings(), **figures})
     return 0
@@ -89,14 +90,17 @@ def _vectors(encode: Encode, file: str) -> Tensor:
     return torch.from_numpy(encode(sentences))
 
 
-def _figures(encode: Encode, collection: Collection, domains: dict[str, Tensor]) -> dict[str, Any]:
-    plain = _by_query(encode, collection)
+def _figures(
+    encode: Encode, collection: Collection, domains: dict[str, Tensor], prompts: Mapping[str, str]
+) -> dict[str, Any]:
+    by_query = partial(_by_query, collection=collection, prompts=prompts)
+    plain = by_query(encode)
     rows = []
     for fitted_to, centred, power in product(domains, (False, True), POWERS):
         vectors = domains[fitted_to]
-        found = _by_query(_mapped(encode, vectors, power, centred), collection)
+        found = by_query(_mapped(encode, vectors, power, centred))
         gain = resample_means([{"queries": found}]).against(resample_means([{"queries": plain}]))
-        draws = [100 * _by_query(_mapped(encode, half, power, centred), collection).mean() for half in _halves(vectors)]
+        draws = [100 * by_query(_mapped(encode, half, power, centred)).mean() for half in _halves(vectors)]
         rows.append(
             {
                 "fitted_to": fitted_to,
@@ -110,8 +114,8 @@ def _figures(encode: Encode, collection: Collection, domains: dict[str, Tensor])
     return {"queries": len(plain), "ndcg10": round(100 * float(plain.mean()), 2), "whitened": rows}
 
 
-def _by_query(encode: Encode, collection: Collection) -> NDArray[np.float64]:
-    return retrieval.by_query(retrieval.rankings(encode, collection), collection)[:, NDCG10]
+def _by_query(encode: Encode, collection: Collection, prompts: Mapping[str, str]) -> NDArray[np.float64]:
+    return retrieval.by_query(retrieval.rankings(encode, collection, prompts=prompts), collection)[:, NDCG10]
 
 
 def _mapped(encode: Encode, vectors: Tensor, power: float, centred: bool) -> Encode:

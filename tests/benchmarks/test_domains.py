@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -35,23 +36,28 @@ def test_what_it_keeps_is_what_the_commands_do(
     judged = "".join(f"q{row['_id']}\t{row['_id']}\t1\n" for row in rows)
     (folder / "qrels" / "test.tsv").write_text(f"{beir.HEADER}\n{judged}")
 
+    source = Path(shutil.copytree(tiny_backbone, tmp_path / "prompted"))
+    (source / "config_sentence_transformers.json").write_text('{"prompts": {"query": "many dogs and a river, "}}')
+
     monkeypatch.setattr(domains, "FILE", tmp_path / "domains.json")
     monkeypatch.setattr(domains, "POWERS", (0.5,))
     monkeypatch.setattr(domains, "autocast_dtype", lambda *_: None)  # as the commands compute
-    data, encoder = ["--data", str(tmp_path / "data")], ["--encoder", str(tiny_backbone)]
+    data, encoder = ["--data", str(tmp_path / "data")], ["--encoder", str(source)]
     monkeypatch.setattr(sys, "argv", ["domains", "--corpus", str(sentences), *data, *encoder, "things"])
     assert domains.main() == 0
-    kept = json.loads((tmp_path / "domains.json").read_text())[f"things, {tiny_backbone.name}"]
+    kept = json.loads((tmp_path / "domains.json").read_text())[f"things, {source.name}"]
 
     collection = beir.find(tmp_path / "data", "things")
     assert kept["queries"] == len(rows)
-    assert kept["ndcg10"] == round(retrieval.evaluate(Encoder.load(tiny_backbone).encode, collection).ndcg10, 2)
+    plain = Encoder.load(source)
+    asked_behind = retrieval.evaluate(plain.encode, collection, prompts=plain.prompts).ndcg10
+    assert kept["ndcg10"] == round(asked_behind, 2) != round(retrieval.evaluate(plain.encode, collection).ndcg10, 2)
     for row in kept["whitened"]:
         out = tmp_path / f"centred {row['centred']}"
         settings = ["--set", "power=0.5", "--set", f"centred={row['centred']}"]
-        command = ["postprocess", "whitening", str(tiny_backbone), "--corpus", str(sentences), "--out", str(out)]
+        command = ["postprocess", "whitening", str(source), "--corpus", str(sentences), "--out", str(out)]
         assert cli.main([*command, *settings]) == 0
-        found = retrieval.evaluate(Encoder.load(out).encode, collection).ndcg10
+        found = retrieval.evaluate(Encoder.load(out).encode, collection, prompts=plain.prompts).ndcg10
         assert row["ndcg10"] == round(found, 2)
         assert row["gain"][0] == pytest.approx(found - kept["ndcg10"], abs=0.011)
         assert row["draws"]["n"] == domains.DRAWS
