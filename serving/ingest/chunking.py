@@ -57,7 +57,9 @@ def _cut(text: str, pieces: Sequence[Piece], chunking: Chunking) -> list[Span]:
     while begin < len(pieces):
         end = tokens.end(begin, chunking.tokens)
         span = _stripped(text, tokens.place(begin), tokens.place(end))
-        if span.start < span.end:
+        if spans and span.start == spans[-1].start:
+            spans.pop()  # white space apart both begin here, and this one goes further
+        if span.start < span.end and not (spans and span.end == spans[-1].end):
             spans.append(span)
         begin = end if end == len(pieces) else tokens.begin(begin, end, chunking)
     return spans or [Span(0, len(text))]

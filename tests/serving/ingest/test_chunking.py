@@ -9,7 +9,7 @@ from pathlib import Path
 from time import process_time
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from models.tokenizer import Piece
@@ -50,6 +50,8 @@ def within(span: Span, tokens: Sequence[Piece]) -> list[int]:
 
 @pytest.mark.parametrize("tokenizer", TOKENIZERS.values(), ids=TOKENIZERS)
 @given(text=TEXTS, chunking=CHUNKINGS)
+@example(text=16 * "?" + " ", chunking=Chunking(16, 1))
+@example(text=12 * " " + 20 * "?", chunking=Chunking(16, 8))
 def test_laws(tokenizer: Cutter, text: str, chunking: Chunking) -> None:
     spans = cut([text], chunking, tokenizer)[0]
     tokens = tokenizer([text])[0]
