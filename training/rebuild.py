@@ -12,7 +12,7 @@ from typing import Any, Self, TextIO, TypeVar
 
 from models.bundle import Bundle, BundleError, load
 from models.destination import refuse_foreign
-from models.sources import resolve
+from models.sources import SourceError, resolve
 from training import record, run
 from training.config import PATHS, ConfigError, RunConfig
 from training.corpus.excerpt import Excerpt
@@ -201,11 +201,12 @@ def _check_sources(step: Rebuild, trials: Sequence[Trial], earlier: Collection[P
     for source in sorted(needed - {None}, key=str):
         place = Path(str(source)).resolve()
         if place in makers:
-            raise StudyError(
-                f"{step.study.file}: {source}: {makers[place]} makes it: name that file in after, not behind"
-            )
+            raise StudyError(f"{step.study.file}: {source}: {makers[place]} makes it, which is no earlier step")
         if place not in to_come:
-            resolve(str(source))
+            try:
+                resolve(str(source))
+            except SourceError as error:
+                raise StudyError(f"{step.study.file}: {error}") from error
 
 
 def _made(

@@ -75,7 +75,11 @@ def test_a_fault_of_the_last_step_is_said_before_the_first(taught: Callable[...,
         ),
         ("after = ['tiny.toml']", "", "artifacts/tiny: no such folder"),
         ("[base]", "[soup]\ntowards = 'artifacts/other'\n[base]", "artifacts/other: no such folder"),
-        ("teacher = 'artifacts/tiny'", "teacher = 'nobody/nothing'", "'nobody/nothing': neither a folder, nor whole"),
+        (
+            "teacher = 'artifacts/tiny'",
+            "teacher = 'nobody/nothing'",
+            "taught.toml: 'nobody/nothing': neither a folder, nor whole",
+        ),
     ],
 )
 def test_an_encoder_that_will_not_be_there_is_missed_before_the_first_step(
@@ -119,6 +123,23 @@ def test_all_steps_are_one_process_s(taught: Callable[..., Path], refused: Refus
     with locked(Path("runs/encoders/taught")):
         assert "runs/encoders/taught: another process is at work there" in refused(file)
     assert not Path("artifacts").exists()
+
+
+def test_a_score_that_the_last_step_expects_and_the_data_lack(taught: Callable[..., Path], refused: Refusal) -> None:
+    message = refused(taught("expected = { STS12 = 70.1 }"))
+    assert "lacks STS12" in message and "taught.toml expects STS12" in message
+    assert not Path("runs").exists()
+
+
+def test_what_is_there_is_known_by_what_it_is_though_others_are_to_come(
+    described: Callable[..., Path], stsb_data: Path, corpus_file: Path
+) -> None:
+    plan = Rebuild.read(described())
+    alone, beside = (
+        plan.trials(stsb_data, [str(corpus_file)], to_come) for to_come in ((), (Path("artifacts/other"),))
+    )
+    assert [trial.id for trial in alone] == [trial.id for trial in beside]
+    assert "backbone" in alone[0].inputs
 
 
 def test_two_steps_of_one_name(taught: Callable[..., Path], refused: Refusal) -> None:
