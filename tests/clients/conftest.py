@@ -8,6 +8,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,8 @@ os.environ |= {  # read where the clients are imported
 }
 
 ROOT = Path(__file__).resolve().parents[2]
-SERVING = (str(ROOT / ".venv" / "bin" / "python"), "-m", "serving")
+PYTHON = str(ROOT / ".venv" / "bin" / "python")
+SERVING = (PYTHON, "-m", "serving")
 BUNDLE = ROOT / os.environ.get("ISOSPHERE_BUNDLE", "artifacts/default")
 PAGE = ROOT / "docs" / "clients.md"
 TEXTS = [
@@ -70,13 +72,19 @@ class Server:
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    folder = tmp_path_factory.mktemp("server")
+    with serving(BUNDLE, tmp_path_factory.mktemp("server")) as server:
+        yield server
+
+
+@contextmanager
+def serving(bundle: Path, folder: Path) -> Iterator[Server]:
+    """A server of the bundle; its keys, its data and its log are in the folder."""
     key = _new_key(folder, "open")
     slow_key, spent_key = (_new_key(folder, rate, "--requests-per-second", rate) for rate in ("0.5", "0.0001"))
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    options = ["--bundle", str(BUNDLE), "--data", str(folder), "--api-keys-file", str(folder / "keys.json")]
+    options = ["--bundle", str(bundle), "--data", str(folder), "--api-keys-file", str(folder / "keys.json")]
     options += ["--engine", "onnxruntime", "--precision", "fp32", "--port", str(port), "--no-demo"]
     with (folder / "log").open("w") as log:
         process = subprocess.Popen([*SERVING, *options], cwd=ROOT, stdout=log, stderr=log)
@@ -156,17 +164,18 @@ def snippets() -> dict[str, str]:
 @pytest.fixture
 def snippet(server: Server) -> Callable[[str], dict[str, Any]]:
     """Runs the page's Python under a heading against the server; what names it leaves."""
+    return lambda heading: run_snippet(heading, server)
 
-    def run(heading: str) -> dict[str, Any]:
-        names: dict[str, Any] = {"texts": TEXTS, "query": QUERY}
-        code = snippets()[heading]
-        for written, meant in (
-            ("http://127.0.0.1:8080", server.address),
-            ("your-key", server.key),
-            ("artifacts/default", str(BUNDLE)),
-        ):
-            code = code.replace(written, meant)
-        exec(compile(code, f"{PAGE} ({heading})", "exec"), names)
-        return names
 
-    return run
+def run_snippet(heading: str, server: Server) -> dict[str, Any]:
+    """The names that the page's Python under a heading leaves, run against a server."""
+    names: dict[str, Any] = {"texts": TEXTS, "query": QUERY}
+    code = snippets()[heading]
+    for written, meant in (
+        ("http://127.0.0.1:8080", server.address),
+        ("your-key", server.key),
+        ("artifacts/default", str(BUNDLE)),
+    ):
+        code = code.replace(written, meant)
+    exec(compile(code, f"{PAGE} ({heading})", "exec"), names)
+    return names

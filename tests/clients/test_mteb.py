@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -12,10 +14,11 @@ import pytest
 from datasets import Dataset
 from mteb.abstasks import AbsTaskRetrieval, AbsTaskSTS
 from mteb.abstasks.task_metadata import TaskMetadata
+from mteb.types import PromptType
 from scipy.stats import spearmanr
 from sentence_transformers import SentenceTransformer
 
-from tests.clients.conftest import BUNDLE, Server
+from tests.clients.conftest import BUNDLE, PYTHON, ROOT, TEXTS, Server, run_snippet, serving
 
 PAIRS = [
     ("A man is playing a guitar.", "Someone plays the guitar.", 5.0),
@@ -95,6 +98,37 @@ def test_the_scores_are_those_of_our_vectors(served: Any, server: Server) -> Non
     found = server.embed([*QUERIES.values()]) @ server.embed([*DOCUMENTS.values()]).T
     before = [np.sum(row > row[[*DOCUMENTS].index(query)]) for query, row in zip(QUERIES, found, strict=True)]
     assert judged["Lookup"] == pytest.approx(np.mean(1 / np.log2(np.array(before) + 2)), abs=1e-5)
+
+
+@pytest.fixture(scope="module")
+def prompted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The bundle, with prompts that lead a search astray."""
+    folder = tmp_path_factory.mktemp("bundle") / "prompted"
+    prompts = ["query=Bread is made of flour and water. How is dough baked? ", "document=A text. "]
+    command = [PYTHON, "-m", "models", "export", str(BUNDLE), "--out", str(folder), "--no-measure"]
+    command += [part for prompt in prompts for part in ("--prompt", prompt)]
+    subprocess.run(command, cwd=ROOT, check=True)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def served_with_prompts(prompted: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    with serving(prompted, tmp_path_factory.mktemp("server")) as server:
+        yield run_snippet("mteb", server)["served"]
+
+
+def test_queries_and_documents_have_their_prompts(prompted: Path, served: Any, served_with_prompts: Any) -> None:
+    encoder = SentenceTransformer(str(prompted), device="cpu")
+    for kind, expected in (
+        (PromptType.query, encoder.encode_query(TEXTS)),
+        (PromptType.document, encoder.encode_document(TEXTS)),
+        (None, encoder.encode(TEXTS)),
+    ):
+        vectors = served_with_prompts.encode([{"text": TEXTS}], prompt_type=kind)
+        assert np.sum(vectors * expected, axis=1).min() >= 0.9999
+    judged = scores(served_with_prompts)
+    assert judged == pytest.approx(scores(encoder), abs=1e-4)
+    assert judged["Lookup"] < scores(served)["Lookup"]
 
 
 def test_an_error_ends_the_evaluation(served: Any) -> None:
