@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from pathlib import Path
+
 import torch
 from torch import nn
 
@@ -13,9 +16,10 @@ from training.machine.devices import Devices
 from training.objectives import OBJECTIVES
 from training.passes.acceleration import swift
 from training.prepare import check_augmentation, check_views_differ, prepared
+from training.recall import SUFFIX, Recall
 from training.speed import Meter, Work, matmul_peak
 from training.step import Step, adamw
-from training.views import Teacher
+from training.views import Frozen, Teacher
 
 
 def initial(config: RunConfig, devices: Devices, autocast: torch.dtype | None) -> State:
@@ -52,9 +56,17 @@ def initial(config: RunConfig, devices: Devices, autocast: torch.dtype | None) -
 
 
 def step_of(
-    config: RunConfig, state: State, devices: Devices, teacher: Encoder | None, autocast: torch.dtype | None
+    config: RunConfig,
+    state: State,
+    devices: Devices,
+    teacher: Encoder | None,
+    autocast: torch.dtype | None,
+    *,
+    keep: Path | None = None,
 ) -> Step:
     """What takes the steps of the run; the teacher's matrices are from then on in the type they are multiplied in.
+
+    In the folder `keep` it keeps what frozen encoders say, for later epochs.
 
     Raises:
         SourceError, BundleError: the backbone, which the objective needs as it was, is not there any more.
@@ -64,22 +76,30 @@ def step_of(
         state,
         devices,
         clip_norm=config.clip_norm,
-        teacher=_frozen(teacher, autocast),
-        start=_frozen(start, autocast),
+        teacher=_frozen(teacher, autocast, keep and keep / f"teacher{SUFFIX}"),
+        start=_frozen(start, autocast, keep and keep / f"start{SUFFIX}"),
         autocast=autocast,
         augmentation=config.augmented,
         chunk_size=config.chunk_size,
     )
 
 
-def meter_of(state: State, teacher: Encoder | None, devices: Devices, autocast: torch.dtype | None) -> Meter:
-    """What measures its speed."""
+def meter_of(
+    state: State,
+    teacher: Encoder | None,
+    devices: Devices,
+    autocast: torch.dtype | None,
+    *,
+    recalled_after: float = math.inf,
+) -> Meter:
+    """What measures its speed; see `Meter`."""
     return Meter(
         needs=state.objective.needs,
         work=Work.of(state.encoder),
         teacher=Work.of(teacher) if teacher else None,
         peak=matmul_peak(devices.device, autocast or torch.float32) * devices.count,
         processes=devices.count,
+        recalled_after=recalled_after,
     )
 
 
@@ -89,7 +109,7 @@ def loaded(source: str, devices: Devices, *, pooling: str | None = None) -> Enco
     return swift(Encoder.load(source, pooling=pooling).to(devices.device)).requires_grad_(False)
 
 
-def _frozen(encoder: Encoder | None, autocast: torch.dtype | None) -> Teacher | None:
+def _frozen(encoder: Encoder | None, autocast: torch.dtype | None, kept: Path | None) -> Frozen | None:
     """With its matrices in the type in which they are multiplied: autocast would convert them at every step."""
     if encoder is None:
         return None
@@ -97,4 +117,5 @@ def _frozen(encoder: Encoder | None, autocast: torch.dtype | None) -> Teacher | 
         for module in encoder.modules():
             if isinstance(module, nn.Linear):
                 module.to(autocast)
-    return Teacher(encoder, autocast)
+    teacher = Teacher(encoder, autocast)
+    return Recall(teacher, kept) if kept else teacher

@@ -44,12 +44,8 @@ class Setting:
     """The one of them by which the best weights are chosen: more is better."""
     folder: Path
     """Of checkpoints."""
-
-    @property
-    def total_steps(self) -> int:
-        """Steps of the whole run."""
-        per_epoch = self.corpus.batches_per_epoch(self.config.batch_size, least=self.devices.count)
-        return self.config.max_steps or self.config.epochs * per_epoch
+    total_steps: int
+    """Of the whole run."""
 
 
 def train(
@@ -98,7 +94,7 @@ def train(
 def _read(unread: Unread, state: State, setting: Setting, record: Write, progress: Progress) -> None:
     """A line of metrics for every step since the last reading, their speed the mean of them all."""
     steps, seconds = unread.read()
-    speed = setting.meter([each.taken.batch for each in steps], seconds)
+    speed = setting.meter([(each.taken.step, each.taken.batch) for each in steps], seconds)
     for each in steps:
         taken, values = each.taken, each.values
         if each.diverged and not diverged.only_out_of_range(values, state.scaler):

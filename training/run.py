@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
@@ -31,6 +32,7 @@ from training.machine.hardware import autocast_dtype, named
 from training.prepare import prepared
 from training.progress import Progress
 from training.publish import Outcome, counts, publish
+from training.recall import forget
 from training.record import Record, RunError
 from training.selection import Selection, by_self_retrieval, by_stsb_dev
 from training.step import Step
@@ -69,20 +71,26 @@ def fit(config: RunConfig, stream: TextIO, *, resume: bool = False) -> Outcome:
         torch.manual_seed(devices.own_seed(config.seed))  # dropout: whatever was drawn before
         taken_up = checkpoint.load(state, folder, devices, corpus=corpus.census.digest)
 
+        epoch = corpus.batches_per_epoch(config.batch_size, least=devices.count)
+        total = config.max_steps or config.epochs * epoch
+        recalls = total > epoch and devices.count == 1  # of several processes each would meet the others' sentences
         setting = Setting(
             config=config,
             devices=devices,
             corpus=corpus,
             tokenise=tokeniser(state.encoder, teacher, max_length=config.max_length, own=devices.rows),
-            meter=meter_of(state, teacher, devices, autocast),
+            meter=meter_of(state, teacher, devices, autocast, recalled_after=epoch if recalls else math.inf),
             scores=lambda encoder: selection.scores(encoder.encode),
             metric=selection.metric,
             folder=folder,
+            total_steps=total,
         )
-        step = step_of(config, state, devices, teacher, autocast)
+        step = step_of(config, state, devices, teacher, autocast, keep=folder if recalls else None)
         _loop(state, step, setting, _headline(setting, autocast, state.step if taken_up else None), stream)
         assert state.best is not None, "the loop evaluates before its first step"
         devices.wait()
+        if devices.first:
+            forget(folder)
         checkpoint.load_best(state.encoder, state.best, folder)
         encoder = state.encoder.eval().cpu()
         return Outcome(encoder, state.best, state.step, selection.metric, corpus.census, tasks, devices.first)

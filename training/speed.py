@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -53,23 +54,29 @@ class Meter:
     peak: float
     """Operations a second of a large matrix product, on all devices together."""
     processes: int = 1
+    recalled_after: float = math.inf
+    """The step after which nothing passes through a frozen encoder any more."""
 
-    def __call__(self, batches: Sequence[Batch], seconds: float) -> dict[str, float]:
+    def __call__(self, steps: Sequence[tuple[int, Batch]], seconds: float) -> dict[str, float]:
         """Sentences, tokens and operations a second, of all processes; `utilisation` is the share of the peak.
 
-        A backward pass is two forward ones; a second encoding for gradient caching is not counted, as it is no
-        progress. The other processes are taken to have had as many tokens as this one.
+        `steps` are their numbers and batches. A backward pass is two forward ones; a second encoding for gradient
+        caching is not counted, as it is no progress. The other processes are taken to have had as many tokens as this
+        one.
         """
         passes = self.needs.views + self.needs.clean
-        sentences = sum(len(batch.sentences) for batch in batches)
-        tokens = sum(batch.token_count for batch in batches) * passes * self.processes
-        operations = sum(self._operations(batch, passes) for batch in batches) * self.processes
+        sentences = sum(len(batch.sentences) for _, batch in steps)
+        tokens = sum(batch.token_count for _, batch in steps) * passes * self.processes
+        operations = sum(self._operations(step, batch, passes) for step, batch in steps) * self.processes
         figures = (sentences / seconds, tokens / seconds, operations / seconds, operations / seconds / self.peak)
         return dict(zip(FIGURES, figures, strict=True))
 
-    def _operations(self, batch: Batch, passes: int) -> float:
-        own = (3 * passes + self.needs.start) * self.work.forward(map(len, batch.tokens))
-        return own + (self.teacher.forward(map(len, batch.teacher_tokens or ())) if self.teacher else 0)
+    def _operations(self, step: int, batch: Batch, passes: int) -> float:
+        own = self.work.forward(map(len, batch.tokens))
+        if step > self.recalled_after:
+            return 3 * passes * own
+        frozen = self.teacher.forward(map(len, batch.teacher_tokens or ())) if self.teacher else 0
+        return (3 * passes + self.needs.start) * own + frozen
 
 
 @cache

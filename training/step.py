@@ -13,7 +13,7 @@ from training.checkpoint import State
 from training.corpus.batches import Batch
 from training.machine.devices import Devices
 from training.passes.caching import encode_twice
-from training.views import Augmentation, Teacher, ViewEncoder, in_order, in_passes
+from training.views import Augmentation, Frozen, ViewEncoder, in_order, in_passes
 
 
 class Step:
@@ -29,8 +29,8 @@ class Step:
         devices: Devices,
         *,
         clip_norm: float,
-        teacher: Teacher | None = None,
-        start: Teacher | None = None,
+        teacher: Frozen | None = None,
+        start: Frozen | None = None,
         autocast: torch.dtype | None = None,
         augmentation: Augmentation | None = None,
         chunk_size: int | None = None,

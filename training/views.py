@@ -79,6 +79,10 @@ class ViewEncoder(nn.Module):
         return Views(noisy=pooled[: self.needs.views], clean=clean, teacher=teacher, start=start)
 
 
+Frozen = Callable[[Sequence[Tokens]], Tensor]
+"""Sentences in an encoder's vocabulary to their vectors (n, D'), which are no part of the gradient."""
+
+
 @dataclass(frozen=True)
 class Teacher:
     """A frozen encoder; each sentence passes through it once a step, dropout off, nothing kept for a gradient."""

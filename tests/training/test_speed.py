@@ -28,7 +28,7 @@ def test_a_meter_counts_every_pass_and_a_backward_as_two(tiny_backbone: Path) ->
     work = Work(weights=10, attention=1)
     meter = Meter(needs=Needs(views=2, clean=True, teacher=True), work=work, teacher=work, peak=1000.0)
     forward = 2 * 10 * (5 + 6) + 4 * (25 + 36)
-    figures = meter([batch, batch], seconds=2.0)
+    figures = meter([(1, batch), (2, batch)], seconds=2.0)
     assert tuple(figures) == FIGURES
     assert figures["sentences_per_s"] == 2 and figures["tokens_per_s"] == 3 * 11
     assert figures["flops_per_s"] == pytest.approx(3 * 3 * forward + forward)
@@ -40,11 +40,22 @@ def test_the_encoder_of_before_is_a_pass_forward_and_no_other_token(tiny_backbon
     batch = tokeniser(encoder, encoder, max_length=32, own=Devices("cpu").rows)(["a dog .", "the man can see"])
     work = Work(weights=10, attention=1)
     with_start, without = (
-        Meter(needs=Needs(views=1, start=start), work=work, teacher=None, peak=1.0)([batch], 1.0)
+        Meter(needs=Needs(views=1, start=start), work=work, teacher=None, peak=1.0)([(1, batch)], 1.0)
         for start in (True, False)
     )
     assert with_start["flops_per_s"] == pytest.approx(4 / 3 * without["flops_per_s"])
     assert with_start["tokens_per_s"] == without["tokens_per_s"]
+
+
+def test_what_is_recalled_is_no_work(tiny_backbone: Path) -> None:
+    encoder = Encoder.load(tiny_backbone)
+    batch = tokeniser(encoder, encoder, max_length=32, own=Devices("cpu").rows)(["a dog .", "the man can see"])
+    work = Work(weights=10, attention=1)
+    needs = Needs(views=1, teacher=True, start=True)
+    meter = Meter(needs=needs, work=work, teacher=work, peak=1.0, recalled_after=7)
+    forward = 2 * 10 * (5 + 6) + 4 * (25 + 36)
+    assert [meter([(step, batch)], 1.0)["flops_per_s"] for step in (7, 8)] == [5 * forward, 3 * forward]
+    assert meter([(7, batch), (8, batch)], 1.0)["flops_per_s"] == 8 * forward
 
 
 def test_measuring_the_peak_draws_nothing() -> None:
