@@ -16,7 +16,7 @@ from training.machine.devices import Devices
 from training.objectives import OBJECTIVES
 from training.passes.acceleration import swift
 from training.prepare import check_augmentation, check_views_differ, prepared
-from training.recall import SUFFIX, Recall
+from training.recall import Recall
 from training.speed import Meter, Work, matmul_peak
 from training.step import Step, adamw
 from training.views import Frozen, Teacher
@@ -76,8 +76,8 @@ def step_of(
         state,
         devices,
         clip_norm=config.clip_norm,
-        teacher=_frozen(teacher, autocast, keep and keep / f"teacher{SUFFIX}"),
-        start=_frozen(start, autocast, keep and keep / f"start{SUFFIX}"),
+        teacher=_frozen(teacher, autocast, keep, "teacher", state.recalled),
+        start=_frozen(start, autocast, keep, "start", state.recalled),
         autocast=autocast,
         augmentation=config.augmented,
         chunk_size=config.chunk_size,
@@ -104,12 +104,19 @@ def meter_of(
 
 
 def loaded(source: str, devices: Devices, *, pooling: str | None = None) -> Encoder:
-    """A frozen encoder, on the device of this process; the files of a bundle are those of its manifest."""
+    """A frozen encoder, on the device of this process; the files of a bundle are those of its manifest.
+
+    The random state stays as it is, though a head that the files lack is drawn: a run that is taken up loads it again.
+    """
     local_bundle(source)
-    return swift(Encoder.load(source, pooling=pooling).to(devices.device)).requires_grad_(False)
+    with torch.random.fork_rng(devices=[]):
+        encoder = Encoder.load(source, pooling=pooling)
+    return swift(encoder.to(devices.device)).requires_grad_(False)
 
 
-def _frozen(encoder: Encoder | None, autocast: torch.dtype | None, kept: Path | None) -> Frozen | None:
+def _frozen(
+    encoder: Encoder | None, autocast: torch.dtype | None, keep: Path | None, name: str, recalled: dict[str, int]
+) -> Frozen | None:
     """With its matrices in the type in which they are multiplied: autocast would convert them at every step."""
     if encoder is None:
         return None
@@ -118,4 +125,4 @@ def _frozen(encoder: Encoder | None, autocast: torch.dtype | None, kept: Path | 
             if isinstance(module, nn.Linear):
                 module.to(autocast)
     teacher = Teacher(encoder, autocast)
-    return Recall(teacher, kept) if kept else teacher
+    return Recall(teacher, keep, name, recalled) if keep else teacher

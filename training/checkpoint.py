@@ -8,7 +8,7 @@ one file: the first writes it, with the random state of each.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -70,6 +70,8 @@ class State:
     """Of the loss in fp16; otherwise it does nothing."""
     step: int = 0
     best: Best | None = None
+    recalled: dict[str, int] = field(default_factory=dict)
+    """By frozen encoder, how many sentences it was asked for."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +102,7 @@ def save(state: State, folder: Path, devices: Devices, *, corpus: str) -> None:
         "corpus": corpus,
         "scaler": state.scaler.state_dict(),
         "processes": devices.count,
+        "recalled": state.recalled,
     }
     tensors = _tensors(state) | random_tensors(devices.every(RandomState.of(devices.device)))
     if devices.first:
@@ -132,6 +135,7 @@ def load(state: State, folder: Path, devices: Devices, *, corpus: str) -> bool:
         raise CheckpointError(f"{file}: not a checkpoint of this run: {first_line(error)}") from error
     state.step = facts["step"]
     state.best = Best(**facts["best"]) if facts["best"] else None
+    state.recalled = facts.get("recalled", {})  # earlier files have none
     return True
 
 

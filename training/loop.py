@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 
 from models.encoder import Encoder
-from training import checkpoint, diverged
+from training import checkpoint, diverged, recall
 from training.checkpoint import Best, Moment, State
 from training.config import RunConfig
 from training.corpus.batches import Batch, ahead
@@ -85,6 +85,7 @@ def train(
             if due or interrupted:
                 if devices.first:  # those before the checkpoint are not written again by a run that goes on from it
                     fsync_metrics(setting.folder)
+                    recall.settle(setting.folder)
                 checkpoint.save(state, setting.folder, devices, corpus=setting.corpus.census.digest)
             if interrupted:
                 raise InterruptedRun(f"stopped after step {state.step} of {total}")

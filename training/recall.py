@@ -12,8 +12,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from models.disk import fsync, naming
 from models.tokenizer import Tokens
-from training.views import Teacher
+from training.views import Teacher, sent
 
 SUFFIX = ".vectors"
 
@@ -21,23 +22,25 @@ SUFFIX = ".vectors"
 class Recall:
     """A frozen encoder that a sentence passes through once a run; from then on its vector is read from a file.
 
-    The file has a record for each sentence, a hash of its tokens and its vector in float32, and only grows: a run that
-    is taken up has what it had. A device that computes while Python goes on is waited for where a sentence is new.
+    The file has a record for each sentence, a hash of its tokens and its vector in float32, and is named after the
+    encoder's weights. `recalled` says by `name` how many of them are the run's so far: what was written behind the
+    checkpoint that a run is taken up from is dropped, and asked for once more, in the batches of before. A device that
+    computes while Python goes on is waited for where a sentence is new.
 
     Raises:
-        OSError: the file can't be read or written.
+        OSError: the file can't be read or written; it names it.
     """
 
-    def __init__(self, teacher: Teacher, file: Path) -> None:
+    def __init__(self, teacher: Teacher, folder: Path, name: str, recalled: dict[str, int]) -> None:
         self._teacher = teacher
-        self._device = teacher.encoder.device
+        self._name, self._recalled = name, recalled
         self._record = np.dtype([("key", "<u8"), ("vector", "<f4", (teacher.encoder.dim,))])
-        self._file = file
-        size = self._record.itemsize
-        whole, torn = divmod(file.stat().st_size if file.exists() else 0, size)
-        if torn:  # by whatever ended the process
-            os.truncate(file, whole * size)
-        kept = np.memmap(file, self._record, "r", shape=(whole,))["key"].tolist() if whole else []
+        self._file = folder / f"{name}-{_digest(teacher)}{SUFFIX}"
+        there = self._file.stat().st_size // self._record.itemsize if self._file.exists() else 0
+        recalled[name] = count = min(recalled.get(name, 0), there)
+        if there:
+            os.truncate(self._file, count * self._record.itemsize)
+        kept = np.memmap(self._file, self._record, "r")["key"].tolist() if count else []
         self._places = {key: place for place, key in enumerate(kept)}
 
     def __call__(self, tokens: Sequence[Tokens]) -> Tensor:
@@ -46,20 +49,27 @@ class Recall:
         new = {key: each for key, each in zip(keys, tokens, strict=True) if key not in self._places}
         if new:
             self._keep(list(new), self._teacher(list(new.values())))
-        return torch.from_numpy(self._vectors(keys)).to(self._device)
+        return sent(self._vectors(keys), self._teacher.encoder.device)
 
     def _keep(self, keys: Sequence[int], vectors: Tensor) -> None:
         records = np.empty(len(keys), self._record)
         records["key"], records["vector"] = keys, vectors.float().cpu().numpy()
-        with self._file.open("ab") as file:
+        with naming(self._file), self._file.open("ab") as file:
             file.write(records.tobytes())
-        self._places |= {key: place for place, key in enumerate(keys, start=len(self._places))}
+        self._places |= {key: place for place, key in enumerate(keys, start=self._recalled[self._name])}
+        self._recalled[self._name] += len(keys)
 
     def _vectors(self, keys: Sequence[int]) -> NDArray[np.float32]:
         size = self._record.itemsize
         with self._file.open("rb") as file:
             read = b"".join(os.pread(file.fileno(), size, self._places[key] * size) for key in keys)
         return np.frombuffer(read, self._record)["vector"].copy()
+
+
+def settle(folder: Path) -> None:
+    """What the run in `folder` kept so far is on the disk, whatever happens to the machine."""
+    for file in folder.glob(f"*{SUFFIX}"):
+        fsync(file)
 
 
 def forget(folder: Path) -> None:
@@ -71,3 +81,12 @@ def forget(folder: Path) -> None:
 def _key(tokens: Tokens) -> int:
     """64 bits, as the corpus knows its sentences by."""
     return int.from_bytes(hashlib.blake2b(tokens.ids.tobytes(), digest_size=8).digest(), "little")
+
+
+def _digest(teacher: Teacher) -> str:
+    """Of its weights and of all else that its vectors depend on."""
+    digest = hashlib.blake2b(f"{teacher.encoder.pooling} {teacher.autocast}".encode(), digest_size=8)
+    for name, weight in teacher.encoder.state_dict().items():
+        digest.update(name.encode())
+        digest.update(weight.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+    return digest.hexdigest()

@@ -19,7 +19,8 @@ from training.teacher import plan
 def replay(config: RunConfig, file: Path) -> tuple[int, dict[str, float], list[str]]:
     """A step that diverged, taken again: its number, its terms, and the sentences at which something is not finite.
 
-    On one process, whatever the run had: dropout is then another. On the same one it is the same.
+    On one process, whatever the run had: dropout is then another. On the same one it is the same, but for the last
+    digits of what a teacher said in an epoch before.
 
     Raises:
         CheckpointError: the file is not of this run.

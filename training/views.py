@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from models.encoder import Encoder, dropout_off
@@ -29,10 +31,13 @@ def in_passes(encoder: Encoder, tokens: Sequence[Tokens], *, most: int | None = 
 
 def _padded(encoder: Encoder, tokens: Sequence[Tokens], rows: Sequence[int]) -> Pass:
     arrays = [np.array(rows), *encoder.tokenizer.pad([tokens[i] for i in rows])]
-    tensors = [torch.from_numpy(array) for array in arrays]
-    if encoder.device.type == "cuda":  # from pinned memory a copy need not be waited for
-        tensors = [tensor.pin_memory().to(encoder.device, non_blocking=True) for tensor in tensors]
-    return Pass(*tensors)
+    return Pass(*(sent(array, encoder.device) for array in arrays))
+
+
+def sent(array: NDArray[Any], device: torch.device) -> Tensor:
+    """The array on the device; nobody waits for it to arrive."""
+    tensor = torch.from_numpy(array)
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor
 
 
 def in_order(passes: Iterable[Pass], pooled: Tensor) -> Tensor:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
 
 from models.encoder import Encoder
 from models.tokenizer import Tokens
 from training import cli
+from training.checkpoint import CHECKPOINT
 from training.recall import Recall
 from training.step import Step
 from training.views import Teacher
@@ -42,10 +46,15 @@ def tokens(teacher: Teacher, *texts: str) -> Sequence[Tokens]:
     return teacher.encoder.tokenizer.encode(texts)
 
 
+def recalling(teacher: Teacher, folder: Path, count: int = 0) -> Recall:
+    """As a run has it whose checkpoint knows of so many sentences."""
+    return Recall(teacher, folder, "teacher", {"teacher": count})
+
+
 def test_vectors_are_those_of_the_encoder_when_they_are_new_and_when_they_are_not(
     teacher: Teacher, tmp_path: Path, asked: list[int]
 ) -> None:
-    recall, known = Recall(teacher, tmp_path / "file"), tokens(teacher, *TEXTS)
+    recall, known = recalling(teacher, tmp_path), tokens(teacher, *TEXTS)
     vectors = teacher(known)
     for order in ([0, 1, 2, 3, 4], [3, 0, 4], [2, 2, 1]):
         assert torch.equal(recall([known[i] for i in order]), vectors[order])
@@ -53,25 +62,55 @@ def test_vectors_are_those_of_the_encoder_when_they_are_new_and_when_they_are_no
 
 
 def test_only_what_is_new_is_asked_for(teacher: Teacher, tmp_path: Path, asked: list[int]) -> None:
-    recall = Recall(teacher, tmp_path / "file")
+    recall = recalling(teacher, tmp_path)
     recall(tokens(teacher, *TEXTS[:2]))
     mixed = recall(tokens(teacher, TEXTS[1], *TEXTS[2:], TEXTS[2]))
     assert asked == [2, 3]
     torch.testing.assert_close(mixed, teacher(tokens(teacher, TEXTS[1], *TEXTS[2:], TEXTS[2])))
 
 
-@pytest.mark.parametrize("torn", [0, 1, 40])
-def test_another_process_has_what_was_kept_but_for_a_record_that_was_cut(
-    teacher: Teacher, tmp_path: Path, asked: list[int], torn: int
+@pytest.mark.parametrize("damage", ["", "more bytes", "fewer", "no file"])
+@pytest.mark.parametrize("count", [0, 2, 5])
+def test_a_run_that_is_taken_up_has_what_its_checkpoint_knows_of(
+    teacher: Teacher, tmp_path: Path, asked: list[int], count: int, damage: str
 ) -> None:
-    file, known = tmp_path / "file", tokens(teacher, *TEXTS)
-    vectors = Recall(teacher, file)(known)
-    with file.open("r+b") as whole:
-        whole.truncate(file.stat().st_size - torn)
-    again = Recall(teacher, file)
-    for order in ([4, 3, 2, 1, 0], [4, 0]):
+    known = tokens(teacher, *TEXTS)
+    vectors = recalling(teacher, tmp_path)(known)
+    (file,) = tmp_path.iterdir()
+    size = file.stat().st_size // 5
+    if damage == "no file":
+        file.unlink()
+    elif damage:  # a write that a power loss cut, or that a crash left behind the last checkpoint
+        os.truncate(file, 5 * size + (40 if damage == "more bytes" else -40))
+    left = {"fewer": 4, "no file": 0}.get(damage, 5)
+    again = recalling(teacher, tmp_path, count)
+    for order in ([0, 1, 2, 3, 4], [4, 3, 2, 1, 0], [4, 0]):
         torch.testing.assert_close(again([known[i] for i in order]), vectors[order])
-    assert asked == ([5, 1] if torn else [5])
+    new = 5 - min(count, left)
+    assert asked == [5, new] if new else asked == [5]
+    assert file.stat().st_size == 5 * size
+
+
+def test_what_another_encoder_said_is_nobodys(tiny_backbone: Path, teacher: Teacher, tmp_path: Path) -> None:
+    known = tokens(teacher, *TEXTS)
+    others = Teacher(Encoder.load(tiny_backbone, pooling="cls")), Teacher(Encoder.load(tiny_backbone, pooling="mean"))
+    with torch.no_grad():
+        next(others[1].encoder.parameters()).mul_(1.5)
+    recalling(teacher, tmp_path)(known)
+    for other in others:
+        torch.testing.assert_close(recalling(other, tmp_path, 5)(known), other(known))
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+def test_a_full_disk_is_named(teacher: Teacher, tmp_path: Path) -> None:
+    recall = recalling(teacher, tmp_path)
+    recall(tokens(teacher, TEXTS[0]))
+    (file,) = tmp_path.iterdir()
+    file.unlink()
+    file.symlink_to("/dev/full")
+    with pytest.raises(OSError, match="No space left") as raised:
+        recall(tokens(teacher, *TEXTS))
+    assert raised.value.filename == str(file)
 
 
 @pytest.fixture
@@ -100,25 +139,31 @@ def test_in_a_run_each_sentence_passes_once_through_teacher_and_start(
 
 
 def test_a_run_of_one_epoch_keeps_nothing(train: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    def there(self: Recall, teacher: Teacher, file: Path) -> None:
-        raise AssertionError(f"{file} is of no use")
+    def there(self: Recall, teacher: Teacher, folder: Path, *rest: object) -> None:
+        raise AssertionError(f"{folder}: nothing has to be kept in it")
 
     monkeypatch.setattr(Recall, "__init__", there)
     train("once", "--max-steps", "29")
 
 
 @pytest.mark.slow
-def test_a_run_that_was_cut_in_its_second_epoch_ends_as_one_that_was_not(
-    train: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, asked: list[int]
+@pytest.mark.parametrize(("ended", "asked_again"), [(24, 4 * 8), (37, 0)], ids=["first epoch", "second"])
+def test_a_run_that_was_killed_goes_on_as_if_it_had_not_been(
+    train: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, asked: list[int], ended: int, asked_again: int
 ) -> None:
     whole = train("whole", "--max-steps", "50")
     asked.clear()
     step = Step.__call__
     with monkeypatch.context() as patch, pytest.raises(ZeroDivisionError):
-        patch.setattr(Step, "__call__", lambda self, *rest: 1 / 0 if self._state.step == 37 else step(self, *rest))
+        patch.setattr(Step, "__call__", lambda self, *rest: 1 / 0 if self._state.step == ended else step(self, *rest))
         train("cut", "--max-steps", "50")
-    assert list(Path("runs/cut").glob("*.vectors"))
     cut = train("cut", "--max-steps", "50", "--resume")
-    assert sum(asked) == 2 * 228, "what was kept is taken up"
-    best = [sorted(folder.glob("best-*.safetensors"))[-1] for folder in (whole, cut)]
-    assert best[0].name == best[1].name and best[0].read_bytes() == best[1].read_bytes()
+    assert sum(asked) == 2 * (228 + asked_again), "of teacher and start"
+    terms, states = [], []
+    for folder in (whole, cut):
+        lines = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
+        terms.append([(line["teacher"], line["start"]) for line in lines if "loss" in line])
+        states.append(load_file(folder / CHECKPOINT))
+    assert len(terms[0]) == 50 and terms[0] == terms[1]
+    assert states[0].keys() == states[1].keys()
+    assert [name for name, tensor in states[0].items() if not torch.equal(tensor, states[1][name])] == []
