@@ -71,7 +71,7 @@ class State:
     step: int = 0
     best: Best | None = None
     recalled: dict[str, int] = field(default_factory=dict)
-    """By frozen encoder, how many sentences it was asked for."""
+    """How many vectors of a frozen encoder are kept, by the name of their file."""
 
 
 @dataclass(frozen=True)

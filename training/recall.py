@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,10 +13,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from models.disk import fsync, naming
+from models.disk import EXHAUSTED, fsync, naming
 from models.tokenizer import Tokens
 from training.views import Teacher, sent
 
+log = logging.getLogger(__name__)
 SUFFIX = ".vectors"
 
 
@@ -23,9 +25,10 @@ class Recall:
     """A frozen encoder that a sentence passes through once a run; from then on its vector is read from a file.
 
     The file has a record for each sentence, a hash of its tokens and its vector in float32, and is named after the
-    encoder's weights. `recalled` says by `name` how many of them are the run's so far: what was written behind the
+    encoder's weights. `recalled` says by its name how many of them are the run's so far: what was written behind the
     checkpoint that a run is taken up from is dropped, and asked for once more, in the batches of before. A device that
-    computes while Python goes on is waited for where a sentence is new.
+    computes while Python goes on is waited for where a sentence is new. Of a disk that has no room the file is removed,
+    and every sentence asked for in every epoch.
 
     Raises:
         OSError: the file can't be read or written; it names it.
@@ -33,35 +36,47 @@ class Recall:
 
     def __init__(self, teacher: Teacher, folder: Path, name: str, recalled: dict[str, int]) -> None:
         self._teacher = teacher
-        self._name, self._recalled = name, recalled
+        self._recalled, self._full = recalled, False
         self._record = np.dtype([("key", "<u8"), ("vector", "<f4", (teacher.encoder.dim,))])
         self._file = folder / f"{name}-{_digest(teacher)}{SUFFIX}"
-        there = self._file.stat().st_size // self._record.itemsize if self._file.exists() else 0
-        recalled[name] = count = min(recalled.get(name, 0), there)
-        if there:
-            os.truncate(self._file, count * self._record.itemsize)
-        kept = np.memmap(self._file, self._record, "r")["key"].tolist() if count else []
+        with naming(self._file):
+            size = self._file.stat().st_size if self._file.exists() else 0
+            count = min(recalled.get(self._file.name, 0), size // self._record.itemsize)
+            if size:
+                os.truncate(self._file, count * self._record.itemsize)
+            kept = np.memmap(self._file, self._record, "r")["key"].tolist() if count else []
+        recalled[self._file.name] = count
         self._places = {key: place for place, key in enumerate(kept)}
 
     def __call__(self, tokens: Sequence[Tokens]) -> Tensor:
         """(n, D') of sentences in the encoder's vocabulary, on its device."""
         keys = [_key(each) for each in tokens]
         new = {key: each for key, each in zip(keys, tokens, strict=True) if key not in self._places}
-        if new:
+        if new and not self._full:
             self._keep(list(new), self._teacher(list(new.values())))
+        if self._full:
+            return self._teacher(tokens)
         return sent(self._vectors(keys), self._teacher.encoder.device)
 
     def _keep(self, keys: Sequence[int], vectors: Tensor) -> None:
         records = np.empty(len(keys), self._record)
         records["key"], records["vector"] = keys, vectors.float().cpu().numpy()
-        with naming(self._file), self._file.open("ab") as file:
-            file.write(records.tobytes())
-        self._places |= {key: place for place, key in enumerate(keys, start=self._recalled[self._name])}
-        self._recalled[self._name] += len(keys)
+        try:
+            with naming(self._file), self._file.open("ab") as file:
+                file.write(records.tobytes())
+        except OSError as error:
+            if error.errno not in EXHAUSTED:
+                raise
+            log.warning("%s: %s; from here on every epoch asks for every sentence", self._file, error.strerror)
+            self._file.unlink()
+            self._full, self._recalled[self._file.name] = True, 0
+            return
+        self._places |= {key: place for place, key in enumerate(keys, start=self._recalled[self._file.name])}
+        self._recalled[self._file.name] += len(keys)
 
     def _vectors(self, keys: Sequence[int]) -> NDArray[np.float32]:
         size = self._record.itemsize
-        with self._file.open("rb") as file:
+        with naming(self._file), self._file.open("rb") as file:
             read = b"".join(os.pread(file.fileno(), size, self._places[key] * size) for key in keys)
         return np.frombuffer(read, self._record)["vector"].copy()
 
@@ -69,7 +84,8 @@ class Recall:
 def settle(folder: Path) -> None:
     """What the run in `folder` kept so far is on the disk, whatever happens to the machine."""
     for file in folder.glob(f"*{SUFFIX}"):
-        fsync(file)
+        with naming(file):
+            fsync(file)
 
 
 def forget(folder: Path) -> None:

@@ -19,6 +19,7 @@ from training.views import Augmentation, Frozen, ViewEncoder, in_order, in_passe
 class Step:
     """A batch to updated weights. Nothing is waited for: what a call returns is still being computed on the device.
 
+    Only what a frozen encoder says is, where a run keeps it, the first time that it is asked.
     Once a loss is not a number, no weight changes any more: whenever the loop reads the losses, it finds the weights
     as they were before that step. In fp16 a gradient out of range is expected and only skips its update.
     """

@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from torch import Tensor
 
 from models.encoder import Encoder
 from models.tokenizer import Tokens
-from training import cli
+from training import checkpoint, cli
 from training.checkpoint import CHECKPOINT
 from training.recall import Recall
 from training.step import Step
@@ -48,7 +49,7 @@ def tokens(teacher: Teacher, *texts: str) -> Sequence[Tokens]:
 
 def recalling(teacher: Teacher, folder: Path, count: int = 0) -> Recall:
     """As a run has it whose checkpoint knows of so many sentences."""
-    return Recall(teacher, folder, "teacher", {"teacher": count})
+    return Recall(teacher, folder, "teacher", {file.name: count for file in folder.glob("*")})
 
 
 def test_vectors_are_those_of_the_encoder_when_they_are_new_and_when_they_are_not(
@@ -69,7 +70,7 @@ def test_only_what_is_new_is_asked_for(teacher: Teacher, tmp_path: Path, asked: 
     torch.testing.assert_close(mixed, teacher(tokens(teacher, TEXTS[1], *TEXTS[2:], TEXTS[2])))
 
 
-@pytest.mark.parametrize("damage", ["", "more bytes", "fewer", "no file"])
+@pytest.mark.parametrize("damage", ["", "more bytes", "fewer", "hardly any", "no file"])
 @pytest.mark.parametrize("count", [0, 2, 5])
 def test_a_run_that_is_taken_up_has_what_its_checkpoint_knows_of(
     teacher: Teacher, tmp_path: Path, asked: list[int], count: int, damage: str
@@ -81,8 +82,8 @@ def test_a_run_that_is_taken_up_has_what_its_checkpoint_knows_of(
     if damage == "no file":
         file.unlink()
     elif damage:  # a write that a power loss cut, or that a crash left behind the last checkpoint
-        os.truncate(file, 5 * size + (40 if damage == "more bytes" else -40))
-    left = {"fewer": 4, "no file": 0}.get(damage, 5)
+        os.truncate(file, {"more bytes": 5 * size + 40, "fewer": 5 * size - 40, "hardly any": 40}[damage])
+    left = {"fewer": 4, "hardly any": 0, "no file": 0}.get(damage, 5)
     again = recalling(teacher, tmp_path, count)
     for order in ([0, 1, 2, 3, 4], [4, 3, 2, 1, 0], [4, 0]):
         torch.testing.assert_close(again([known[i] for i in order]), vectors[order])
@@ -102,15 +103,27 @@ def test_what_another_encoder_said_is_nobodys(tiny_backbone: Path, teacher: Teac
     assert len(list(tmp_path.iterdir())) == 3
 
 
-def test_a_full_disk_is_named(teacher: Teacher, tmp_path: Path) -> None:
-    recall = recalling(teacher, tmp_path)
-    recall(tokens(teacher, TEXTS[0]))
+def test_a_full_disk_has_its_room_back_and_the_run_goes_on(
+    teacher: Teacher, tmp_path: Path, asked: list[int], caplog: pytest.LogCaptureFixture
+) -> None:
+    recall, known = recalling(teacher, tmp_path), tokens(teacher, *TEXTS)
+    recall(known[:1])
     (file,) = tmp_path.iterdir()
     file.unlink()
     file.symlink_to("/dev/full")
-    with pytest.raises(OSError, match="No space left") as raised:
+    assert torch.equal(recall(known), teacher(known))
+    assert not list(tmp_path.iterdir()) and f"{file}: No space left on device; from here on" in caplog.text
+    asked.clear()
+    for _ in range(2):
+        recall(known[1:])
+    assert asked == [4, 4]
+
+
+def test_a_file_that_is_not_to_be_written_is_named(teacher: Teacher, tmp_path: Path) -> None:
+    recall = recalling(teacher, tmp_path / "gone")
+    with pytest.raises(FileNotFoundError) as raised:
         recall(tokens(teacher, *TEXTS))
-    assert raised.value.filename == str(file)
+    assert Path(raised.value.filename).parent == tmp_path / "gone"
 
 
 @pytest.fixture
@@ -144,6 +157,22 @@ def test_a_run_of_one_epoch_keeps_nothing(train: Callable[..., Path], monkeypatc
 
     monkeypatch.setattr(Recall, "__init__", there)
     train("once", "--max-steps", "29")
+
+
+def test_a_checkpoint_counts_what_is_on_the_disk_for_good(
+    train: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+    save = checkpoint.save
+
+    def saved(*state: Any, **corpus: Any) -> None:
+        done.append("checkpoint")
+        save(*state, **corpus)
+
+    monkeypatch.setattr("training.recall.fsync", lambda _: done.append("vectors"))
+    monkeypatch.setattr(checkpoint, "save", saved)
+    train("settled", "--max-steps", "30")
+    assert done == ["vectors", "vectors", "checkpoint"] * 3, "of teacher and start"
 
 
 @pytest.mark.slow
