@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from tests.training.shaken import shaken
-from training import run
+from training import checkpoint, run
 from training.config import RunConfig, from_preset
 from training.publish import Outcome
 from training.soups.ingredients import Ingredient
@@ -110,6 +110,20 @@ def fit(config: RunConfig, *, resume: bool = False) -> tuple[Outcome, str]:
 @pytest.fixture
 def fitted() -> Callable[..., tuple[Outcome, str]]:
     return fit
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Gets `checkpoint` before each one is written; a test adds what else is to be told."""
+    told: list[str] = []
+    save = checkpoint.save
+
+    def saved(*arguments: Any, **named: Any) -> None:
+        told.append("checkpoint")
+        save(*arguments, **named)
+
+    monkeypatch.setattr(checkpoint, "save", saved)
+    return told
 
 
 class Ended(NamedTuple):

@@ -16,7 +16,7 @@ from tensorboard.backend.event_processing.event_accumulator import (  # type: ig
 )
 
 from tests.training.conftest import Ended
-from training import checkpoint, run
+from training import run
 from training.config import RunConfig
 from training.corpus.corpus import CorpusError, open_corpus
 from training.diverged import DivergedError
@@ -241,17 +241,9 @@ def test_weights_that_an_update_has_broken_are_neither_judged_nor_kept(
 
 
 def test_metrics_are_on_disk_before_the_checkpoint_that_follows_them(
-    make_config: MakeConfig, fitted: Fit, monkeypatch: pytest.MonkeyPatch
+    make_config: MakeConfig, fitted: Fit, told: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told: list[str] = []
-    save = checkpoint.save
-
-    def saved(*arguments: Any, **named: Any) -> None:
-        told.append("checkpoint")
-        save(*arguments, **named)
-
     monkeypatch.setattr("training.record.fsync", lambda file: told.append(file.name))
-    monkeypatch.setattr(checkpoint, "save", saved)
     fitted(make_config(eval_every=2, max_steps=4))
     assert told == 2 * ["metrics.jsonl", "checkpoint"]
 
