@@ -17,14 +17,14 @@ from training import record, run
 from training.config import PATHS, ConfigError, RunConfig
 from training.corpus.excerpt import Excerpt
 from training.evaluation import sts
-from training.evaluation.pairs import STS_TASKS, DataError, Subsets, sts_tasks
+from training.evaluation.pairs import STS_TASKS, DataError, sts_tasks
 from training.fields import check, kinds
 from training.lock import locked
 from training.objectives import OBJECTIVES
 from training.publish import STS_MEAN, publish, sts_scores
-from training.selection import Selection, by_stsb_dev
+from training.selection import by_stsb_dev
 from training.soups.ingredients import SoupError
-from training.soups.soup import Mixing, cook
+from training.soups.soup import Mixing, cook, is_soup
 from training.study.description import PARTS, Study, contents
 from training.study.teachers import drop_checkpoints, with_teacher
 from training.study.trial import StudyError, Trial
@@ -164,7 +164,8 @@ class Rebuild:
 
 def rebuild(plan: Rebuild, data: Path, corpus: Sequence[str], stream: TextIO) -> Iterator[tuple[Rebuild, Bundle]]:
     """Step by step what the plan comes after, and the plan itself: trains every ingredient that is not there yet, makes
-    the soup and judges it, reporting to `stream`.
+    the soup and judges it, reporting to `stream`. What the plan comes after is taken as it is, if it was made of these
+    ingredients and judged before.
 
     All that the end needs is read or looked at before anything is trained; STS-B dev alone chooses.
 
@@ -185,7 +186,15 @@ def rebuild(plan: Rebuild, data: Path, corpus: Sequence[str], stream: TextIO) ->
         for step in steps:
             held.enter_context(locked(FOLDER / step.study.name))
         for step in steps:
-            yield step, _made(step, step.trials(data, corpus), selection, tasks, stream)
+            folder = FOLDER / step.study.name
+            ingredients = [str(_ingredient(trial, folder, stream)) for trial in step.trials(data, corpus)]
+            made = _made_before(step, ingredients) if step is not plan else None
+            if made is not None:
+                print(f"{step.out}: kept from before", file=stream, flush=True)
+            else:
+                soup = cook(ingredients, step.mixing, selection, stream)
+                made = soup.publish(step.out, sts_scores(soup.encoder, tasks, stream))
+            yield step, made
 
 
 def _check_sources(step: Rebuild, trials: Sequence[Trial], earlier: Collection[Path], later: Sequence[Rebuild]) -> None:
@@ -209,13 +218,14 @@ def _check_sources(step: Rebuild, trials: Sequence[Trial], earlier: Collection[P
                 raise StudyError(f"{step.study.file}: {error}") from error
 
 
-def _made(
-    step: Rebuild, trials: Sequence[Trial], selection: Selection, tasks: Mapping[str, Subsets], stream: TextIO
-) -> Bundle:
-    folder = FOLDER / step.study.name
-    ingredients = [_ingredient(trial, folder, stream) for trial in trials]
-    soup = cook([str(each) for each in ingredients], step.mixing, selection, stream)
-    return soup.publish(step.out, sts_scores(soup.encoder, tasks, stream))
+def _made_before(step: Rebuild, ingredients: Sequence[str]) -> Bundle | None:
+    """Its bundle, if that is whole, of these ingredients, and has every score that is expected of it."""
+    try:
+        made = load(step.out)
+    except BundleError:
+        return None
+    judged = step.expected.keys() <= (made.manifest.scores or {}).keys()
+    return made if judged and is_soup(made.manifest, ingredients, step.mixing) else None
 
 
 def _ingredient(trial: Trial, folder: Path, stream: TextIO) -> Path:

@@ -8,6 +8,7 @@ task arithmetic" (ICLR 2023): what tuning changed may as well be multiplied by m
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import deepcopy
@@ -15,7 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TextIO
 
-from models.bundle import Bundle
+from models.bundle import Bundle, Manifest
 from models.encoder import Encoder
 from models.export import export
 from models.origin import merged
@@ -234,9 +235,7 @@ def cook(sources: Sequence[str], mixing: Mixing, selection: Selection | None, st
         SourceError, BundleError: one can't be read.
     """
     mixing.shares(len(sources))  # what is wrong with them is said before anything is loaded
-    ingredients = [Ingredient.load(source) for source in sources]
-    if mixing.towards is not None:
-        ingredients.append(Ingredient.load(mixing.towards, like=ingredients[0].encoder))
+    ingredients = _gathered(sources, mixing)
     for each in ingredients:
         each.check_like(ingredients[0])
     check_one_start(ingredients)
@@ -247,6 +246,26 @@ def cook(sources: Sequence[str], mixing: Mixing, selection: Selection | None, st
     encoder = pot.fill(shares).eval().cpu()
     encoder.origin = merged([each.encoder.origin for each in ingredients])
     return Soup(encoder, mixing, tuple(ingredients), shares, pot.tried, selection.metric if selection else None)
+
+
+def is_soup(manifest: Manifest, sources: Sequence[str], mixing: Mixing) -> bool:
+    """Whether a bundle is the soup of the encoders under these names, as they are now, mixed as asked for.
+
+    Raises:
+        SourceError, BundleError: one can't be read.
+    """
+    run = manifest.run or {}
+    there = [{key: value for key, value in each.items() if key != "share"} for each in run.get("ingredients", ())]
+    asked = json.loads(json.dumps(asdict(mixing)))
+    return run.get("soup") == asked and there == [each.to_json() for each in _gathered(sources, mixing)]
+
+
+def _gathered(sources: Sequence[str], mixing: Mixing) -> list[Ingredient]:
+    """The start last, if a part of it is to go in."""
+    ingredients = [Ingredient.load(source) for source in sources]
+    if mixing.towards is not None:
+        ingredients.append(Ingredient.load(mixing.towards, like=ingredients[0].encoder))
+    return ingredients
 
 
 def _described(shares: Shares, ingredients: Sequence[Ingredient]) -> str:

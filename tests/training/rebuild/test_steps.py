@@ -10,6 +10,7 @@ import pytest
 
 from models import bundle
 from tests.training.rebuild.conftest import Call, Capture, Refusal, never
+from tests.training.shaken import shaken
 from training import run
 from training.lock import locked
 from training.objectives import OBJECTIVES
@@ -41,7 +42,43 @@ def test_what_it_comes_after_is_made_first(taught: Callable[..., Path], rebuilt:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(run, "fit", never)
         assert rebuilt(file) == 0
+    err = capsys.readouterr().err
+    assert "artifacts/tiny: kept from before" in err
+    assert "artifacts/taught: kept from before" not in err, "what is asked for is made and judged each time"
     assert bundle.load(Path("artifacts/taught")).manifest.fingerprint == manifest.fingerprint
+
+
+@pytest.mark.slow
+def test_what_it_comes_after_is_made_again_if_it_would_be_another(
+    described: Callable[..., Path],
+    taught: Callable[..., Path],
+    rebuilt: Call,
+    *,
+    stsb_data: Path,
+    tiny_backbone: Path,
+    capsys: Capture,
+) -> None:
+    file, start = taught(), Path(shutil.copytree(tiny_backbone, "start"))
+    unjudged = Path(shutil.copytree(stsb_data, "unjudged"))
+    (unjudged / "STS" / "STSBenchmark" / "sts-test.csv").unlink()
+
+    def kept(more: str, data: Path = stsb_data) -> bool:
+        described(more)
+        assert rebuilt(file, data=data) == 0
+        return "artifacts/tiny: kept from before" in capsys.readouterr().err
+
+    soup = f'[soup]\ntowards = "{start}"\nshare = {{}}\n'
+    assert not kept(soup.format(0.2), unjudged)
+    assert kept(soup.format(0.2), unjudged)
+    expected = "tolerance = 100\n" + soup.format(0.2) + "[expected]\nSTSB = 0\n"
+    assert not kept(expected), "nobody has judged it by that"
+    assert kept(expected)
+    assert not kept(soup.format(0.3)), "more of the start goes in"
+    shaken(tiny_backbone, seed=7).save(start)
+    assert not kept(soup.format(0.3)), "the start is another"
+    (Path("artifacts/tiny") / "model.safetensors").unlink()
+    assert not kept(soup.format(0.3)), "it is not whole"
+    assert kept(soup.format(0.3))
 
 
 @pytest.mark.slow
