@@ -219,13 +219,14 @@ def _check_sources(step: Rebuild, trials: Sequence[Trial], earlier: Collection[P
 
 
 def _made_before(step: Rebuild, ingredients: Sequence[str]) -> Bundle | None:
-    """Its bundle, if that is whole, of these ingredients, and has every score that is expected of it."""
+    """Its bundle, if that is whole, of these ingredients, and came to all that is expected of it."""
     try:
         made = load(step.out)
     except BundleError:
         return None
     judged = step.expected.keys() <= (made.manifest.scores or {}).keys()
-    return made if judged and is_soup(made.manifest, ingredients, step.mixing) else None
+    met = judged and all(score.met for score in step.compared(made))
+    return made if met and is_soup(made.manifest, ingredients, step.mixing) else None
 
 
 def _ingredient(trial: Trial, folder: Path, stream: TextIO) -> Path:

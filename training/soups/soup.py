@@ -255,9 +255,10 @@ def is_soup(manifest: Manifest, sources: Sequence[str], mixing: Mixing) -> bool:
         SourceError, BundleError: one can't be read.
     """
     run = manifest.run or {}
-    there = [{key: value for key, value in each.items() if key != "share"} for each in run.get("ingredients", ())]
-    asked = json.loads(json.dumps(asdict(mixing)))
-    return run.get("soup") == asked and there == [each.to_json() for each in _gathered(sources, mixing)]
+    if run.get("soup") != json.loads(json.dumps(asdict(mixing))):
+        return False
+    there = [{key: value for key, value in each.items() if key != "share"} for each in run.get("ingredients") or ()]
+    return there == [each.to_json() for each in _gathered(sources, mixing)]
 
 
 def _gathered(sources: Sequence[str], mixing: Mixing) -> list[Ingredient]:

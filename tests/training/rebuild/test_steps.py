@@ -62,9 +62,9 @@ def test_what_it_comes_after_is_made_again_if_it_would_be_another(
     unjudged = Path(shutil.copytree(stsb_data, "unjudged"))
     (unjudged / "STS" / "STSBenchmark" / "sts-test.csv").unlink()
 
-    def kept(more: str, data: Path = stsb_data) -> bool:
+    def kept(more: str, data: Path = stsb_data, code: int = 0) -> bool:
         described(more)
-        assert rebuilt(file, data=data) == 0
+        assert rebuilt(file, data=data) == code
         return "artifacts/tiny: kept from before" in capsys.readouterr().err
 
     soup = f'[soup]\ntowards = "{start}"\nshare = {{}}\n'
@@ -73,6 +73,7 @@ def test_what_it_comes_after_is_made_again_if_it_would_be_another(
     expected = "tolerance = 100\n" + soup.format(0.2) + "[expected]\nSTSB = 0\n"
     assert not kept(expected), "nobody has judged it by that"
     assert kept(expected)
+    assert not kept(soup.format(0.2) + "[expected]\nSTSB = 0\n", code=1), "it did not come to that"
     assert not kept(soup.format(0.3)), "more of the start goes in"
     shaken(tiny_backbone, seed=7).save(start)
     assert not kept(soup.format(0.3)), "the start is another"
