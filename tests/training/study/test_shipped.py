@@ -14,14 +14,14 @@ FILES = sorted((Path(__file__).parents[3] / "studies").glob("*.toml"))
 SIZES = {
     "adaptation": 16, "adaptation_python": 16, "adaptation_rates": 21, "batch_size": 72, "dclr_ablations": 60,
     "dclr_augmentations": 30, "dclr_few_shot": 36, "from_minilm": 16, "from_pretrained": 17,
-    "gs_infonce_negatives": 24, "imsimcse_ablations": 87, "objectives": 25, "poolings": 5, "swapping": 12,
-    "transfer": 15, "whitenedcse_groups": 36, "whitenedcse_positives": 33,
+    "gs_infonce_negatives": 24, "imsimcse_ablations": 87, "objectives": 25, "poolings": 5, "rates": 30,
+    "swapping": 12, "transfer": 15, "whitenedcse_groups": 36, "whitenedcse_positives": 33,
 }  # fmt: skip
 """Runs, as the tables have rows and the files seeds."""
 STEPS = {
     **dict.fromkeys(("adaptation", "adaptation_python", "adaptation_rates", "from_minilm"), 200),
     "from_pretrained": 500,
-    "swapping": 100,
+    **dict.fromkeys(("rates", "swapping"), 100),
 }
 """Of minilm; 300 in the others."""
 
