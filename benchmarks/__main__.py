@@ -17,6 +17,7 @@ from benchmarks.search import scifact
 from models import cpus
 from models.command_line import Parser
 from models.runtimes import cache
+from training.machine.checkout import checkout
 
 BENCHMARKS: dict[str, Callable[[], dict[str, Any]]] = {
     "training": training.measure,
@@ -86,11 +87,12 @@ def _kept(name: str, measured: dict[str, Any]) -> Path:
 
 
 def surroundings() -> dict[str, Any]:
-    """What the figures were measured on and with."""
+    """What the figures were measured on and with, and by which commit."""
     installed = {package.name: package.version for package in distributions()}
     return {
         "machine": {"cpu": cache.cpu(), "cpus": cpus.available(), "python": platform.python_version()},
         "versions": {package: installed[package] for package in PACKAGES if package in installed},
+        **checkout(),
     }
 
 
