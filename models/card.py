@@ -115,9 +115,11 @@ def _result(measure: Measure, score: float) -> EvalResult:
 def _about(manifest: Manifest) -> str:
     transformed = f", then a {manifest.transform['kind']} transform" if manifest.transform else ""
     prompts = "".join(f"\n- `{name}`: `{prompt}`" for name, prompt in manifest.prompts.items())
+    about = _recipe(manifest).get("about")
     return (
         f"# {manifest.name}\n\n"
-        f"A sentence encoder: it makes of a text a unit vector of {manifest.dim} numbers, such that texts of like "
+        + (f"{about}\n\n" if about else "")
+        + f"A sentence encoder: it makes of a text a unit vector of {manifest.dim} numbers, such that texts of like "
         f"meaning have a high cosine.\n\n"
         f"| | |\n|---|---|\n| backbone | `{manifest.backbone}` |\n| pooling | `{manifest.pooling}`{transformed} |\n"
         f"| dimensions | {manifest.dim} |\n| tokens of a text, at most | {manifest.max_length} |\n"
@@ -142,21 +144,70 @@ def _scores(scores: Mapping[str, float]) -> str:
 def _training(manifest: Manifest) -> str:
     run = manifest.run or {}
     config = run.get("config")
-    said = [
-        f"Objective: `{manifest.objective}`." if manifest.objective else "",
-        _corpus(run["corpus"]) if isinstance(run.get("corpus"), dict) else "",
-        f"The weights are those of step {run['best_step']}." if "best_step" in run else "",
-        f"Seed {config['seed']}." if isinstance(config, dict) and "seed" in config else "",
-    ]
-    known = " ".join(filter(None, said))
+    known = _trained(manifest.objective, run)
     if not run:
         parts = [known or "No training is recorded: the weights are those of the source."]
     elif isinstance(config, dict):
         repeated = "To repeat it, with this as `config.json`: `python -m training train --config config.json`"
         parts = [known, repeated, _json(config)]
     else:
-        parts = [known, _postprocess(run), "Its record:", _json({k: v for k, v in run.items() if k not in BULKY})]
+        record = {key: value for key, value in run.items() if key not in BULKY}
+        parts = [known, _mixed(run), _rebuilt(manifest), _postprocess(run), "Its record:", _json(record)]
     return "\n\n".join(["## Training", *filter(None, parts)])
+
+
+def _trained(objective: str | None, run: Mapping[str, Any]) -> str:
+    """A run in a few words, as far as it is known."""
+    config, teacher, corpus = (run.get(part) for part in ("config", "teacher", "corpus"))
+    said = [
+        f"Objective: `{objective}`." if objective else "",
+        _teacher(teacher) if isinstance(teacher, dict) else "",
+        _corpus(corpus) if isinstance(corpus, dict) else "",
+        f"The weights are those of step {run['best_step']}." if "best_step" in run else "",
+        f"Seed {config['seed']}." if isinstance(config, dict) and "seed" in config else "",
+    ]
+    return " ".join(filter(None, said))
+
+
+def _teacher(teacher: Mapping[str, Any]) -> str:
+    said = [f"of `{teacher['backbone']}`"] if teacher.get("backbone") else []
+    said += [f"fingerprint `{teacher['fingerprint']}`"] if teacher.get("fingerprint") else []
+    said += [f"licence `{teacher['licence']}`"] if teacher.get("licence") else []
+    return f"Teacher: `{teacher.get('name')}`" + (f" ({', '.join(said)})." if said else ".")
+
+
+def _mixed(run: Mapping[str, Any]) -> str:
+    """What the weights are averaged of."""
+    match run:
+        case {"ingredients": [*ingredients]}:
+            rows = [row for each in ingredients if (row := _ingredient(each))]
+            left = len(ingredients) - len(rows)
+            others = f" {left} more did not go in." if left else ""
+            table = "\n".join(["| share of the weights | encoder | its training |", "|---|---|---|", *rows])
+            return f"{'Averaged weights' if len(rows) > 1 else 'The weights of one run'}.{others}\n\n{table}"
+    return ""
+
+
+def _ingredient(ingredient: Any) -> str:
+    match ingredient:
+        case {"share": int() | float() as share, "source": str(source), **record} if share:
+            run, objective = record.get("run"), record.get("objective")
+            trained = _trained(str(objective) if objective else None, run if isinstance(run, dict) else {})
+            return f"| {share:.3g} | `{source}` | {trained or 'none is recorded'} |"
+    return ""
+
+
+def _rebuilt(manifest: Manifest) -> str:
+    if file := _recipe(manifest).get("file"):
+        command = shlex.join(["python", "-m", "training", "rebuild", file])
+        return f"To repeat it: `{command} --data SENTEVAL --corpus FILE`."
+    return ""
+
+
+def _recipe(manifest: Manifest) -> Mapping[str, Any]:
+    """What the file that it was rebuilt from says of it."""
+    recipe = (manifest.run or {}).get("recipe")
+    return recipe if isinstance(recipe, dict) else {}
 
 
 def _corpus(corpus: Mapping[str, Any]) -> str:
@@ -222,8 +273,9 @@ def _limits(manifest: Manifest, origin: Origin) -> str:
         if origin.languages
         else "No card of its source says for which languages it is meant."
     )
+    own = "".join(f"- {limit}\n" for limit in _recipe(manifest).get("limits", ()))
     return (
-        f"## Limits\n\n- {languages}\n"
+        f"## Limits\n\n{own}- {languages}\n"
         f"- A text is cut off after {manifest.max_length} tokens, the special ones included.\n"
         "- Texts unlike those it was trained on, in subject or length, may fare worse than the scores above say.\n"
         "- What prejudice the training texts hold is likely in the vectors, too; it was not measured.\n"

@@ -10,6 +10,8 @@ from typing import Any, TextIO
 from models.bundle import Bundle
 from models.encoder import Encoder
 from models.export import export
+from models.origin import read
+from models.sources import local_bundle, resolve
 from training import record
 from training.checkpoint import Best
 from training.config import RunConfig
@@ -52,6 +54,7 @@ def publish(config: RunConfig, outcome: Outcome, scores: Mapping[str, TaskScore]
             "config": asdict(config),
             "environment": environment(),
             "corpus": counts(outcome.census),
+            **({"teacher": identity(config.teacher)} if config.teacher else {}),
             "steps": outcome.steps,
             "best_step": outcome.best.step,
             "curve": record.evaluations(Path(config.run), until=outcome.steps),
@@ -59,6 +62,22 @@ def publish(config: RunConfig, outcome: Outcome, scores: Mapping[str, TaskScore]
         scores={outcome.metric: outcome.best.score, **spearman(scores)},
         citations=[OBJECTIVES[config.objective].citation],
     )
+
+
+def identity(source: str) -> dict[str, Any]:
+    """Whose vectors those of this name are: an encoder's folder may be another's tomorrow.
+
+    Raises:
+        SourceError, BundleError: there is none, or it is damaged.
+    """
+    found = local_bundle(source)
+    origin = read(source, resolve(source))
+    return {
+        "name": found.manifest.name if found else source,
+        "backbone": found.manifest.backbone if found else None,
+        "fingerprint": found.manifest.fingerprint if found else None,
+        "licence": origin.licence.get("license"),
+    }
 
 
 def sts_scores(encoder: Encoder, tasks: Mapping[str, Subsets], stream: TextIO) -> dict[str, TaskScore]:

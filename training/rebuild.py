@@ -15,6 +15,7 @@ from models.destination import refuse_foreign
 from models.sources import SourceError, resolve
 from training import record, run
 from training.config import PATHS, ConfigError, RunConfig
+from training.corpus.corpus import text_sha256
 from training.corpus.excerpt import Excerpt
 from training.evaluation import sts
 from training.evaluation.pairs import STS_TASKS, DataError, sts_tasks
@@ -37,7 +38,7 @@ EXCERPTS = FOLDER / "excerpts"
 ARTIFACTS = Path("artifacts")
 SERVED = ("default", "promoted")
 """What promotion has in `ARTIFACTS`."""
-OWN = ("after", "excerpt", "soup", "expected", "tolerance")
+OWN = ("after", "excerpt", "soup", "expected", "tolerance", "corpus_sha256", "limits")
 Built = TypeVar("Built", Mixing, Excerpt)
 METRICS = (sts.STSB_DEV_METRIC, *STS_TASKS, STS_MEAN)
 TOLERANCE = 0.05
@@ -76,6 +77,10 @@ class Rebuild:
     """The part of the corpus that it trains on."""
     after: tuple[Rebuild, ...] = ()
     """What is made before it: it begins at those encoders, or learns from them."""
+    corpus_sha256: str | None = None
+    """Of the text, unpacked, that came to the expected scores; None where nobody said."""
+    limits: tuple[str, ...] = ()
+    """What its card is to warn of, a sentence each."""
 
     @classmethod
     def read(cls, file: Path, *, wanted_by: tuple[Path, ...] = ()) -> Self:
@@ -101,6 +106,8 @@ class Rebuild:
                 _scores(own.get("expected", {})),
                 _checked("tolerance", own.get("tolerance", TOLERANCE), float),
                 _built("excerpt", Excerpt, own["excerpt"]) if "excerpt" in own else None,
+                corpus_sha256=_checked("corpus_sha256", own.get("corpus_sha256"), str | None),
+                limits=_checked("limits", own.get("limits", ()), tuple[str, ...]),
             )
             before = _checked("after", own.get("after", ()), tuple[str, ...])
         except ValueError as error:
@@ -112,6 +119,11 @@ class Rebuild:
     def out(self) -> Path:
         """Folder of the bundle."""
         return ARTIFACTS / self.study.name
+
+    @property
+    def card(self) -> dict[str, Any]:
+        """What the bundle's card says besides its runs."""
+        return {"file": str(self.study.file), "about": self.study.about, "limits": [*self.limits]}
 
     @property
     def steps(self) -> list[Rebuild]:
@@ -175,6 +187,7 @@ def rebuild(plan: Rebuild, data: Path, corpus: Sequence[str], stream: TextIO) ->
         ValueError, DivergedError, InterruptedRun: see `training.run.fit`; the same call goes on.
     """
     steps, selection, tasks = plan.steps, by_stsb_dev(data), sts_tasks(data)
+    text = text_sha256(corpus) if corpus and any(step.corpus_sha256 for step in steps) else None
     absent = [name for name in STS_TASKS if name not in tasks]
     for number, step in enumerate(steps):
         earlier = [one.out for one in steps[:number]]
@@ -182,6 +195,13 @@ def rebuild(plan: Rebuild, data: Path, corpus: Sequence[str], stream: TextIO) ->
         if absent and (wanted := sorted(step.expected.keys() & {*absent, STS_MEAN})):
             raise DataError(f"{data}: lacks {', '.join(absent)}, and {step.study.file} expects {wanted[0]}")
         refuse_foreign(step.out)
+        if text and step.corpus_sha256 not in (None, text):
+            print(
+                f"{step.study.file}: the scores that it expects are of another corpus (SHA-256 of the text "
+                f"{step.corpus_sha256}, of this one {text}): they may be missed by more than {step.tolerance:g}",
+                file=stream,
+                flush=True,
+            )
     with ExitStack() as held:  # to the end: what a step begins at must stay what its runs are named after
         for step in steps:
             held.enter_context(locked(FOLDER / step.study.name))
@@ -193,7 +213,7 @@ def rebuild(plan: Rebuild, data: Path, corpus: Sequence[str], stream: TextIO) ->
                 print(f"{step.out}: kept from before", file=stream, flush=True)
             else:
                 soup = cook(ingredients, step.mixing, selection, stream)
-                made = soup.publish(step.out, sts_scores(soup.encoder, tasks, stream))
+                made = soup.publish(step.out, sts_scores(soup.encoder, tasks, stream), step.card)
             yield step, made
 
 

@@ -106,6 +106,28 @@ def test_any_other_record_is_shown_but_for_its_bulk() -> None:
     assert json.loads(printed) == {"ingredients": [{"name": "a", "share": 0.5}]}
 
 
+def test_of_averaged_weights_it_tells_what_each_was_trained_on() -> None:
+    corpus = {"sentences": 40_000, "digest": "abc"}
+    teacher = {"name": "large", "backbone": "org/large", "fingerprint": "f00", "licence": "mit"}
+    taught = {"config": {"seed": 7}, "corpus": corpus, "teacher": teacher, "best_step": 25}
+    ingredients = [
+        {"source": "one", "share": 0.75, "objective": "distillation", "run": taught},
+        {"source": "start", "share": 0.25, "objective": None, "run": None},
+        {"source": "left out", "share": 0.0, "objective": "simcse", "run": taught},
+    ]
+    recipe = {"file": "my recipe.toml", "about": "For pairs.", "limits": ["Not for search.", "Nor for verse."]}
+    text = _card(objective=None, run={"ingredients": ingredients, "recipe": recipe}).text
+    prose = text.partition("```json")[0]
+    assert (
+        "| 0.75 | `one` | Objective: `distillation`. Teacher: `large` (of `org/large`, fingerprint `f00`, "
+        "licence `mit`). Corpus of 40,000 sentences (digest `abc`). The weights are those of step 25. Seed 7. |"
+    ) in prose
+    assert "| 0.25 | `start` | none is recorded |" in prose and "left out" not in prose and "1 more did not" in prose
+    assert "python -m training rebuild 'my recipe.toml' --data" in prose
+    assert prose.index("For pairs.") < prose.index("## Scores")
+    assert "- Not for search.\n- Nor for verse.\n- " in text.partition("## Limits")[2]
+
+
 def test_a_fitted_transform_is_repeated_by_its_command() -> None:
     run = {"postprocess": "whitening", "source": "my encoder", "params": {"dims": 16}, "seed": 3}
     command = "python -m training postprocess whitening 'my encoder' --out DIR --seed 3 --set dims=16"

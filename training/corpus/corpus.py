@@ -150,6 +150,18 @@ def lines(paths: Iterable[Path]) -> Iterator[str]:
             raise CorpusError(f"{path}: {reason}") from error
 
 
+def text_sha256(files: Iterable[str]) -> str:
+    """SHA-256, in hex, of the text of these files one after another, however they are packed.
+
+    Raises:
+        CorpusError: see `lines`.
+    """
+    digest = hashlib.sha256()
+    for line in lines(map(Path, files)):
+        digest.update(line.encode("utf-8"))
+    return digest.hexdigest()
+
+
 def _open_plain(path: Path) -> AbstractContextManager[Iterable[bytes]]:
     return path.open("rb")
 

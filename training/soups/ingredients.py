@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from models.bundle import VOLATILE_CONFIG, Manifest
+from models.card import BULKY
 from models.encoder import Encoder
 from models.errors import Refused
 from models.sources import hub_id, local_bundle
@@ -97,12 +98,15 @@ class Ingredient:
         return dot / math.sqrt(own * others)
 
     def to_json(self) -> dict[str, Any]:
-        """What a manifest says of it."""
+        """What a manifest says of it: which one it is, and how it came about."""
+        made = self.manifest
         return {
             "source": self.source,
-            "name": self.manifest and self.manifest.name,
-            "fingerprint": self.manifest and self.manifest.fingerprint,
+            "name": made and made.name,
+            "fingerprint": made and made.fingerprint,
             "weights": self.digest,
+            "objective": made and made.objective,
+            "run": {key: value for key, value in ((made and made.run) or {}).items() if key not in BULKY} or None,
         }
 
     def check_like(self, other: Ingredient) -> None:

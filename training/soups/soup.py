@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from models.bundle import Bundle, Manifest
 from models.encoder import Encoder
@@ -195,8 +195,8 @@ class Soup:
             return []
         return [TASK_ARITHMETIC if self.shares[-1] < 0 else WISE_FT]
 
-    def publish(self, folder: Path, scores: Mapping[str, TaskScore]) -> Bundle:
-        """The soup as a bundle, how it was made and its scores in the manifest.
+    def publish(self, folder: Path, scores: Mapping[str, TaskScore], recipe: Mapping[str, Any] | None = None) -> Bundle:
+        """The soup as a bundle, how it was made, by which recipe if any, and its scores in the manifest.
 
         Raises:
             ExportError, BundleError, OSError: see `models.export.export`.
@@ -211,6 +211,7 @@ class Soup:
             backbone=made[0].backbone if made else self.ingredients[0].source,
             objective=objectives.pop() if len(objectives) == 1 else None,
             run={
+                **({"recipe": recipe} if recipe else {}),
                 "soup": asdict(self.mixing),
                 "ingredients": [
                     {**each.to_json(), "share": share}
@@ -221,7 +222,7 @@ class Soup:
                 "environment": environment(),
             },
             scores={**dev, **spearman(scores)},
-            citations=[SOUPS, *self._of_the_start],
+            citations=[*([SOUPS] if sum(map(bool, self.shares)) > 1 else []), *self._of_the_start],
         )
 
 

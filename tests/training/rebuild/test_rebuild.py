@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import gzip
+import hashlib
 import shutil
 import signal
 from collections.abc import Callable
@@ -47,7 +49,7 @@ def test_an_encoder_is_rebuilt_and_held_against_what_is_expected(
         patch.setattr(run, "fit", never)
         assert rebuilt(described(soup + met), corpus=moved) == 0
     out, err = capsys.readouterr()
-    assert err.count("kept from before") == 2 and out.count("as expected") == 2
+    assert err.count("kept from before") == 2 and out.count("as expected") == 2 and "another corpus" not in err
     assert made().fingerprint == first.fingerprint
 
     damaged = ingredients()[1] / "model.safetensors"
@@ -142,6 +144,29 @@ def test_the_tolerance_is_the_files(described: Callable[..., Path]) -> None:
 def test_a_file_that_is_not_there() -> None:
     with pytest.raises(StudyError, match=r"nowhere.toml: No such file"):
         Rebuild.read(Path("nowhere.toml"))
+
+
+@pytest.mark.slow
+def test_scores_of_another_corpus_are_said_to_be(
+    described: Callable[..., Path], rebuilt: Call, corpus_file: Path, capsys: Capture
+) -> None:
+    """Before anything is trained; what it is packed in makes no other corpus."""
+    known = hashlib.sha256(corpus_file.read_bytes()).hexdigest()
+    packed = Path("packed.txt.gz")
+    packed.write_bytes(gzip.compress(corpus_file.read_bytes()))
+    file = described(f"corpus_sha256 = '{known}'\nlimits = ['Small.']\n")
+    assert rebuilt(file, corpus=packed) == 0
+    assert "another corpus" not in capsys.readouterr().err
+    assert "- Small.\n" in Path("artifacts/tiny/README.md").read_text()
+
+    text = corpus_file.read_text() + "One more.\n"
+    Path("longer.txt").write_text(text)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run, "fit", never)
+        with pytest.raises(AssertionError, match="there is nothing to train"):
+            rebuilt(file, corpus=Path("longer.txt"))
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if "another corpus" in line]
+    assert known in line and hashlib.sha256(text.encode()).hexdigest() in line
 
 
 def test_an_excerpt_is_of_a_corpus(described: Callable[..., Path], stsb_data: Path) -> None:

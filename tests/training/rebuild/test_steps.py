@@ -37,6 +37,11 @@ def test_what_it_comes_after_is_made_first(taught: Callable[..., Path], rebuilt:
     (only,) = manifest.run["ingredients"]
     run_of = bundle.load(Path(only["source"])).manifest.run
     assert run_of is not None and run_of["corpus"]["sentences"] <= 100
+    assert only["run"].items() <= run_of.items() and "curve" not in only["run"]
+    teacher = bundle.load(Path("artifacts/tiny")).manifest
+    assert (run_of["teacher"]["name"], run_of["teacher"]["fingerprint"]) == ("tiny", teacher.fingerprint)
+    card = Path("artifacts/taught/README.md").read_text()
+    assert f"Teacher: `tiny` (of `{teacher.backbone}`, fingerprint `{teacher.fingerprint}`)" in card
     assert Path(run_of["config"]["corpus"][0]).parent == Path("runs/encoders/excerpts")
 
     with pytest.MonkeyPatch.context() as patch:

@@ -209,6 +209,7 @@ def test_a_soup_of_one_bundle_is_that_encoder(tiny_bundle: Path, capsys: Capture
     assert soup(str(tiny_bundle), "--out", "soup") == 0
     assert made().fingerprint == before.fingerprint
     assert made().run["ingredients"][0]["fingerprint"] == before.fingerprint  # type: ignore[index]
+    assert "Model soups" not in Path("soup/README.md").read_text(), "nothing is averaged"
     assert capsys.readouterr().out == f"soup: 1 {tiny_bundle}\n"
 
 
