@@ -1,0 +1,159 @@
+"""The figures of docs/results.md, from what benchmarks/results has: `python -m benchmarks.figures`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import defaultdict
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from benchmarks.__main__ import RESULTS
+from training.report.published import BERT, BERT_LARGE, ROBERTA, ROBERTA_LARGE, STS, STS_ROWS
+
+DOCS = Path(__file__).parents[1] / "docs"
+SIZES = {BERT: 110, ROBERTA: 125, BERT_LARGE: 335, ROBERTA_LARGE: 355}
+"""Millions of weights."""
+PAPERS = {
+    "gs-infonce": "GS-InfoNCE",
+    "dclr": "DCLR",
+    "whitenedcse": "WhitenedCSE",
+    "imsimcse": "ImSimCSE",
+}
+"""What the published rows call the objectives that are compared with SimCSE."""
+COMPARED = ("simcse", *PAPERS)
+COLOURS = {objective: f"C{i}" for i, objective in enumerate(COMPARED)}
+SBERT_LARGE = 80.63
+"""ImSimCSE from SBERT-large, the best row of the five papers."""
+STARTS = {
+    "minilm,\nmean": "from_minilm",
+    "minilm,\n[CLS]": "objectives",
+    "made of\nminilm": "from_continued",
+    "6 × 384\nfrom random": "from_random",
+    "4 × 256\nfrom random": "from_pretrained_40",
+}
+"""Studies by where they begin: two poolings, three language models."""
+CONES = {
+    "[CLS] of minilm": "objectives",
+    "of a language model made of minilm": "from_continued",
+    "of 6 × 384 from random": "from_random",
+}
+
+Run = dict[str, Any]
+
+
+def main() -> int:
+    """Draws them all."""
+    for name, draw, size in (
+        ("sizes", _sizes, (7, 4.2)),
+        ("gains", _gains, (7, 4)),
+    ):
+        figure = Figure(figsize=size, layout="constrained")
+        draw(figure.subplots())
+        _save(figure, name)
+    figure = Figure(figsize=(9, 3.6), layout="constrained")
+    for axes, (title, study) in zip(figure.subplots(1, len(CONES)), CONES.items(), strict=True):
+        _space(axes, title, _runs(study))
+    axes.legend(fontsize=7)
+    _save(figure, "space")
+    return 0
+
+
+def _save(figure: Figure, name: str) -> None:
+    figure.savefig(DOCS / f"{name}.svg", metadata={"Date": None})
+
+
+def _runs(study: str, *, untrained: bool = False) -> list[Run]:
+    lines = (RESULTS / "studies" / f"{study}.jsonl").read_text(encoding="utf-8").splitlines()
+    return [run for run in map(json.loads, lines) if run["untrained"] == untrained]
+
+
+def _encoder(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((RESULTS / "encoders" / f"{name}.json").read_text(encoding="utf-8"))
+    return found
+
+
+def _mean(scores: dict[str, float]) -> float:
+    return fmean(scores[task] for task in STS)
+
+
+def _sizes(axes: Axes) -> None:
+    """Mean of the seven tasks against weights: the papers' rows, and ours with the deviation over seeds."""
+    for row in STS_ROWS:
+        if row.method in ("SimCSE", *PAPERS.values()):
+            axes.plot(SIZES[row.backbone], row.mean, "o", color="0.6", markersize=4)
+    axes.text(105, 76.6, "as published,\nfrom BERT and RoBERTa", color="0.4", fontsize=8, ha="right")
+    axes.plot(335, SBERT_LARGE, "s", color="0.4", markersize=5)
+    axes.text(335, SBERT_LARGE + 0.12, "ImSimCSE, SBERT-large", color="0.4", fontsize=8, ha="center")
+    taught = [_mean(run["tests"]) for run in _encoder("distilled")["twice"]["runs"]]
+    larger = _encoder("mpnet")
+    tuned = [run["tests"]["mean"] for run in (*larger["runs"], *larger["other_order"]["runs"])]
+    soup = _encoder("default")["scores"]["STS mean"]
+    (start,) = (_mean(run["scores"]) for run in _runs("from_minilm", untrained=True))
+    for label, weights, values in (
+        ("minilm as it is", 22.7, [start]),
+        ("the default", 22.7, [soup]),
+        (f"taught by a larger one, n = {len(taught)}", 22.7, taught),
+        ("all-mpnet-base-v2 as it is", 109, [larger["untrained"]["mean"]]),
+        (f"all-mpnet-base-v2 tuned, n = {len(tuned)}", 109, tuned),
+    ):
+        spread = stdev(values) if len(values) > 1 else 0
+        axes.errorbar(weights, fmean(values), spread, fmt="o", capsize=3, color="C0" if weights < 100 else "C1")
+        axes.annotate(f"  {label}", (weights, fmean(values)), fontsize=8, va="center")
+    axes.set(xscale="log", xlabel="weights, millions", ylabel="mean of seven STS tasks", xlim=(18, 500))
+    axes.set_xticks([22, 50, 110, 335], ["22", "50", "110", "335"])
+    axes.minorticks_off()
+    axes.grid(alpha=0.3)
+
+
+def _gains(axes: Axes) -> None:
+    """Gain of each objective over SimCSE of the same seed, beside the published one from BERT-base."""
+    published = {row.method: row.mean for row in STS_ROWS if row.backbone == BERT}
+    for i, (objective, method) in enumerate(PAPERS.items()):
+        shift = 0.16 * (i - 1.5)
+        for place, study in enumerate(STARTS.values()):
+            scores: dict[str, dict[int, float]] = defaultdict(dict)
+            for run in _runs(study):
+                scores[run["config"]["objective"]][run["config"]["seed"]] = _mean(run["scores"])
+            gains = [scores[objective][seed] - scores["simcse"][seed] for seed in sorted(scores["simcse"])]
+            label = objective if place == 0 else None
+            axes.errorbar(
+                place + shift,
+                fmean(gains),
+                stdev(gains),
+                fmt="o",
+                ms=4,
+                capsize=3,
+                color=COLOURS[objective],
+                label=label,
+            )
+        gain = published[method] - published["SimCSE"]
+        axes.plot(len(STARTS) + shift, gain, "D", ms=5, color=COLOURS[objective], fillstyle="none")
+    axes.axhline(0, color="0.5", linewidth=0.8)
+    axes.set(ylabel="gain over SimCSE, mean of seven STS tasks")
+    axes.set_xticks(range(len(STARTS) + 1), [*STARTS, "BERT-base,\nas published"], fontsize=8)
+    axes.grid(alpha=0.3, axis="y")
+    axes.legend(fontsize=8)
+
+
+def _space(axes: Axes, title: str, runs: list[Run]) -> None:
+    """Alignment against uniformity while training, mean over seeds: DCLR's Figure 4, from other starts."""
+    for objective in COMPARED:
+        curves = [run["curve"] for run in runs if run["config"]["objective"] == objective]
+        path = [
+            [fmean(point[measure] for point in points) for points in zip(*curves, strict=True)]
+            for measure in ("uniformity", "alignment")
+        ]
+        axes.plot(*path, marker="o", markersize=3, linewidth=1, color=COLOURS[objective], label=objective)
+    axes.plot(path[0][0], path[1][0], "ks", markersize=5)
+    axes.set_title(title, fontsize=9)
+    axes.set(xlabel="uniformity", ylabel="alignment")
+    axes.grid(alpha=0.3)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,21 @@
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from benchmarks import figures
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_every_figure_of_the_results_is_drawn_from_what_was_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(figures, "DOCS", tmp_path)
+    assert figures.main() == 0
+    drawn = {file.name for file in tmp_path.iterdir() if len(ElementTree.parse(file).findall(".//{*}path")) > 20}
+    shown = set(re.findall(r"!\[.+\]\((\w+\.svg)\)", (ROOT / "docs" / "results.md").read_text()))
+    assert drawn == shown and all((ROOT / "docs" / name).is_file() for name in shown)
