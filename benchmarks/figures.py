@@ -9,6 +9,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
+from matplotlib import rcParams
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -32,11 +33,12 @@ SBERT_LARGE = 80.63
 STARTS = {
     "minilm,\nmean": "from_minilm",
     "minilm,\n[CLS]": "objectives",
+    "minilm, [CLS],\nat 1e-4": "objectives_1e-4",
     "made of\nminilm": "from_continued",
     "6 × 384\nfrom random": "from_random",
     "4 × 256\nfrom random": "from_pretrained_40",
 }
-"""Studies by where they begin: two poolings, three language models."""
+"""Studies by where they begin: two poolings, one of them at two rates, and three language models."""
 CONES = {
     "[CLS] of minilm": "objectives",
     "of a language model made of minilm": "from_continued",
@@ -48,9 +50,10 @@ Run = dict[str, Any]
 
 def main() -> int:
     """Draws them all."""
+    rcParams["svg.hashsalt"] = "isosphere"  # the same file each time
     for name, draw, size in (
         ("sizes", _sizes, (7, 4.2)),
-        ("gains", _gains, (7, 4)),
+        ("gains", _gains, (7.6, 4)),
     ):
         figure = Figure(figsize=size, layout="constrained")
         draw(figure.subplots())
