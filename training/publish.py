@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
-from models.bundle import Bundle
+from models.bundle import Bundle, BundleError
 from models.encoder import Encoder
 from models.export import export
 from models.origin import read
-from models.sources import local_bundle, resolve
+from models.sources import SourceError, local_bundle, resolve
 from training import record
 from training.checkpoint import Best
 from training.config import RunConfig
@@ -23,6 +24,7 @@ from training.machine.environment import environment
 from training.objectives import OBJECTIVES
 from training.progress import encode_visibly
 
+log = logging.getLogger(__name__)
 STS_MEAN = "STS mean"
 
 
@@ -65,13 +67,13 @@ def publish(config: RunConfig, outcome: Outcome, scores: Mapping[str, TaskScore]
 
 
 def identity(source: str) -> dict[str, Any]:
-    """Whose vectors those of this name are: an encoder's folder may be another's tomorrow.
-
-    Raises:
-        SourceError, BundleError: there is none, or it is damaged.
-    """
-    found = local_bundle(source)
-    origin = read(source, resolve(source))
+    """Whose vectors those of this name are, for its folder may be another's tomorrow; the name alone if it is gone by
+    now: a run that is over does not need it any more."""
+    try:
+        found, origin = local_bundle(source), read(source, resolve(source))
+    except (SourceError, BundleError) as error:
+        log.warning("teacher: %s; of it the record has the name alone", error)
+        return {"name": source}
     return {
         "name": found.manifest.name if found else source,
         "backbone": found.manifest.backbone if found else None,

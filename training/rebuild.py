@@ -195,7 +195,7 @@ def rebuild(plan: Rebuild, data: Path, corpus: Sequence[str], stream: TextIO) ->
         if absent and (wanted := sorted(step.expected.keys() & {*absent, STS_MEAN})):
             raise DataError(f"{data}: lacks {', '.join(absent)}, and {step.study.file} expects {wanted[0]}")
         refuse_foreign(step.out)
-        if text and step.corpus_sha256 not in (None, text):
+        if text and step.expected and step.corpus_sha256 not in (None, text):
             print(
                 f"{step.study.file}: the scores that it expects are of another corpus (SHA-256 of the text "
                 f"{step.corpus_sha256}, of this one {text}): they may be missed by more than {step.tolerance:g}",

@@ -154,7 +154,9 @@ def test_scores_of_another_corpus_are_said_to_be(
     known = hashlib.sha256(corpus_file.read_bytes()).hexdigest()
     packed = Path("packed.txt.gz")
     packed.write_bytes(gzip.compress(corpus_file.read_bytes()))
-    file = described(f"corpus_sha256 = '{known}'\nlimits = ['Small.']\n")
+    file = described(
+        f"corpus_sha256 = '{known}'\nlimits = ['Small.']\ntolerance = 200.0\nexpected = {{ STSB = 0.0 }}\n"
+    )
     assert rebuilt(file, corpus=packed) == 0
     assert "another corpus" not in capsys.readouterr().err
     assert "- Small.\n" in Path("artifacts/tiny/README.md").read_text()
