@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -12,8 +12,36 @@ from torch.nn.utils import clip_grad_norm_
 from training.checkpoint import State
 from training.corpus.batches import Batch
 from training.machine.devices import Devices
+from training.machine.graphs import Replayed
 from training.passes.caching import encode_twice
+from training.passes.packing import Pass
 from training.views import Augmentation, Frozen, ViewEncoder, in_order, in_passes
+
+
+class Placed(NamedTuple):
+    """A batch on the device of this process."""
+
+    passes: Sequence[Pass]
+    teacher: Tensor | None
+    """(N, D') of the whole batch"""
+    start: Tensor | None
+    """(N, D) of the whole batch"""
+    own: range
+    """The rows that this process encodes."""
+    sentences: int
+    """N"""
+
+    def tensors(self) -> list[Tensor]:
+        """All that is on the device."""
+        frozen = (each for each in (self.teacher, self.start) if each is not None)
+        return [*(tensor for each in self.passes for tensor in each), *frozen]
+
+    def holding(self, tensors: Sequence[Tensor]) -> Self:
+        """The same with these tensors, in the order of `tensors()`."""
+        given = iter(tensors)
+        passes = [Pass(*(next(given) for _ in each)) for each in self.passes]
+        teacher, start = (None if each is None else next(given) for each in (self.teacher, self.start))
+        return self._replace(passes=passes, teacher=teacher, start=start)
 
 
 class Step:
@@ -56,14 +84,25 @@ class Step:
         self._views = ViewEncoder(state.encoder, needs, autocast=autocast, augmentation=augmentation)
         self._encode = devices.parallel(self._views)
         self._diverged = torch.zeros((), dtype=torch.bool, device=devices.device)
+        self._take: Callable[[Placed], dict[str, Tensor]] = self._taken
+        if devices.device.type == "cuda" and self._asks_nobody():
+            self._take = Replayed(self._taken, draws=[state.rng])
 
     def __call__(self, batch: Batch, learning_rate: float) -> dict[str, Tensor]:
         """Updates encoder and objective; each term, `loss` and `gradient_norm` (before clipping), scalars."""
-        state = self._state
-        state.optimiser.zero_grad(set_to_none=True)
-        terms = self.gradients(batch)
+        set_rate(self._state.optimiser, learning_rate)
+        return self._take(self._placed(batch))
+
+    def _asks_nobody(self) -> bool:
+        """Whether all between batch and update is the device's: no other process's, and nothing the host decides by."""
+        alone = self._devices.count == 1 and self._chunk_size is None
+        return alone and not self._state.scaler.is_enabled() and not self._state.objective.needs.host
+
+    def _taken(self, placed: Placed) -> dict[str, Tensor]:
+        self._state.optimiser.zero_grad(set_to_none=True)
+        terms = self._gradients(placed)
         norm = self.gradient_norm()
-        self._update(norm, learning_rate)
+        self._update(norm)
         return {**terms, "gradient_norm": norm}
 
     def gradient_norm(self) -> Tensor:
@@ -76,17 +115,22 @@ class Step:
 
         `seen` is shown the views of the whole batch, (V, N, D), the clean one last; they get their gradient, too.
         """
-        state = self._state
-        passes = in_passes(state.encoder, batch.tokens, most=self._chunk_size)
-        teacher, start = self._taught(batch), self._began(batch)
+        return self._gradients(self._placed(batch), seen=seen)
+
+    def _placed(self, batch: Batch) -> Placed:
+        passes = in_passes(self._state.encoder, batch.tokens, most=self._chunk_size)
+        return Placed(passes, self._taught(batch), self._began(batch), batch.own, len(batch.sentences))
+
+    def _gradients(self, placed: Placed, *, seen: Callable[[Tensor], None] | None = None) -> dict[str, Tensor]:
+        state, passes = self._state, placed.passes
         values: dict[str, Tensor] = {}
 
         def at_the_views(pooled: Tensor) -> list[Tensor]:
             """The loss of the whole batch, and its gradient at the views of each pass."""
-            views = self._devices.gathered(in_order(passes, pooled.detach()), len(batch.sentences)).requires_grad_()
+            views = self._devices.gathered(in_order(passes, pooled.detach()), placed.sentences).requires_grad_()
             if seen is not None:
                 seen(views)
-            terms = state.objective(self._views.split(views, teacher, start), state.rng)
+            terms = state.objective(self._views.split(views, placed.teacher, placed.start), state.rng)
             loss = torch.stack(list(terms.values())).sum()
             self._diverged |= ~torch.isfinite(loss.detach())
             loss = loss * torch.where(self._diverged, torch.nan, 1.0)  # and so are all gradients from then on
@@ -94,7 +138,7 @@ class Step:
             values.update({name: value.detach() for name, value in {**terms, "loss": loss}.items()})
             assert views.grad is not None
             # The encoder's gradients are averaged over the processes, and each has that of its own rows alone.
-            own = views.grad[:, batch.own.start : batch.own.stop] * self._devices.count
+            own = views.grad[:, placed.own.start : placed.own.stop] * self._devices.count
             return [own[:, each.rows] for each in passes]
 
         # Several processes have to go the same way, even where one has a single pass: they wait for each other in it.
@@ -124,10 +168,8 @@ class Step:
     def _gathered(self, own: Tensor, batch: Batch) -> Tensor:
         return self._devices.gathered(own, len(batch.sentences))
 
-    def _update(self, norm: Tensor, learning_rate: float) -> None:
+    def _update(self, norm: Tensor) -> None:
         optimiser, scaler = self._state.optimiser, self._state.scaler
-        for group in optimiser.param_groups:
-            group["lr"] = learning_rate
         if not scaler.is_enabled():
             self._diverged |= ~torch.isfinite(norm)
             # Read by torch's fused optimisers on the device: 1 leaves weights and moments as they are.
@@ -139,16 +181,28 @@ class Step:
 def adamw(weights: Iterable[Tensor], *, learning_rate: float, weight_decay: float) -> torch.optim.AdamW:
     """AdamW with the published betas and eps, which are torch's own; fused, so that it can skip a bad step unasked.
 
-    Only matrices decay, norms and biases do not (Devlin et al.).
+    Only matrices decay, norms and biases do not (Devlin et al.). On CUDA the rate is a number on the device, where a
+    step that is replayed finds it.
     """
     weights = list(weights)
+    replayed = weights[0].is_cuda
+    rate = torch.tensor(learning_rate, device=weights[0].device) if replayed else learning_rate
     groups: list[dict[str, Any]] = [{"params": weights}]
     if weight_decay:  # without, the moments of a checkpoint are in the weights' own order
         groups = [
             {"params": [weight for weight in weights if weight.ndim > 1]},
             {"params": [weight for weight in weights if weight.ndim <= 1], "weight_decay": 0.0},
         ]
-    return torch.optim.AdamW(groups, lr=learning_rate, weight_decay=weight_decay, fused=True)
+    return torch.optim.AdamW(groups, lr=rate, weight_decay=weight_decay, fused=True, capturable=replayed)
+
+
+def set_rate(optimiser: torch.optim.Optimizer, learning_rate: float) -> None:
+    """Of its next steps; nothing is waited for."""
+    for group in optimiser.param_groups:
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(learning_rate)
+        else:
+            group["lr"] = learning_rate
 
 
 def learning_rate(peak: float, step: int, total: int) -> float:

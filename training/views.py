@@ -19,6 +19,10 @@ from training.objectives.base import Needs, Views
 from training.passes.packing import Pass, encoded
 from training.passes.passes import by_length
 
+GRANULE = {"cuda": 8}
+"""To a multiple of so many tokens sentences are padded, on other devices not at all: few shapes are few steps to
+record, and the matrix units like them."""
+
 Augmentation = Callable[[Encoder, Tensor, Tensor], Tensor]
 """An encoder, token ids and mask (n, L) to pooled vectors (n, D) of sentences that were changed on the way."""
 
@@ -30,7 +34,10 @@ def in_passes(encoder: Encoder, tokens: Sequence[Tokens], *, most: int | None = 
 
 
 def _padded(encoder: Encoder, tokens: Sequence[Tokens], rows: Sequence[int]) -> Pass:
-    arrays = [np.array(rows), *encoder.tokenizer.pad([tokens[i] for i in rows])]
+    longest = max(len(tokens[i]) for i in rows)
+    granule = GRANULE.get(encoder.device.type, 1)
+    length = max(longest, min(-(-longest // granule) * granule, encoder.max_length))
+    arrays = [np.array(rows), *encoder.tokenizer.pad([tokens[i] for i in rows], length=length)]
     return Pass(*(sent(array, encoder.device) for array in arrays))
 
 

@@ -28,7 +28,7 @@ Started = tuple[State, Step, Callable[[Sequence[str]], Batch]]
 
 
 def started(config: RunConfig, *, teacher: Path | None = None) -> Started:
-    devices = Devices("cpu")
+    devices = Devices(config.device)
     autocast = autocast_dtype(config.precision, devices.device)
     state = initial(config, devices, autocast)
     taught = loaded(str(teacher), devices) if teacher else None

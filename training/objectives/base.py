@@ -22,6 +22,8 @@ class Needs:
     """The same sentences through a frozen reference encoder."""
     start: bool = False
     """And through the encoder as it was before the first step."""
+    host: bool = False
+    """Whether the host takes part in its loss, and waits for the device: eigenvectors are its work."""
 
 
 @dataclass(frozen=True)

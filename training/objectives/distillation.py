@@ -44,7 +44,7 @@ class Distillation(nn.Module):
     1966). While it is sought it fits the batch at hand better than any other, so the first steps are short ones.
     """
 
-    needs = Needs(views=1, teacher=True, start=True)
+    needs = Needs(views=1, teacher=True, start=True, host=True)
     covariance: Tensor
     """The sum of s_i^T t_i so far."""
     isometry: Tensor

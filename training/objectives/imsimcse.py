@@ -89,10 +89,10 @@ class ImSimCSE(nn.Module):
 
     @property
     def needs(self) -> Needs:
-        """Two dropout passes, more where means are taken."""
+        """Two dropout passes, more where means are taken; and the host, where it reports what the last batch was."""
         pairs, samples = (self.params.positives, self.params.negatives), self.params.samples
         views = max(2, 2 * samples * ("mean-sampling" in pairs), samples * ("shared-mean" in pairs))
-        return Needs(views=views, clean="off-dropout" in pairs)
+        return Needs(views=views, clean="off-dropout" in pairs, host=self.params.barlow_weight != 0)
 
     def forward(self, views: Views, rng: torch.Generator) -> dict[str, Tensor]:
         """InfoNCE, and each other term whose weight is not 0; noise is drawn from `rng`."""

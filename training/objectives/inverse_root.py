@@ -8,10 +8,13 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+IN_CLOSED_FORM = 2
+"""Rows of the matrices whose roots need no eigenvectors."""
+
 
 def inverse_square_root(matrix: Tensor, eps: float) -> Tensor:
     """(A + eps)^(-1/2) of symmetric, positive semi-definite (..., C, C); finite, gradient included, if eps > 0."""
-    if matrix.shape[-1] == 2:
+    if matrix.shape[-1] == IN_CLOSED_FORM:
         return _of_pairs(matrix, eps)
     root: Tensor = _ByEigenvalues.apply(matrix, eps)  # type: ignore[no-untyped-call]
     return root

@@ -82,7 +82,8 @@ class WhitenedCSE(nn.Module):
     @property
     def needs(self) -> Needs:
         """A dropout pass for each view, or one for all of them."""
-        return Needs(views=1 if self.params.single_feature else self.params.views)
+        views = 1 if self.params.single_feature else self.params.views
+        return Needs(views=views, host=self.whitening is not None and self.whitening.host)
 
     def forward(self, views: Views, rng: torch.Generator) -> dict[str, Tensor]:
         """One term; the permutations are drawn from `rng`."""

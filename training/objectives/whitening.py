@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from models.precision import full_precision
-from training.objectives.inverse_root import inverse_square_root, principal_axes
+from training.objectives.inverse_root import IN_CLOSED_FORM, inverse_square_root, principal_axes
 
 Gradient = Literal["detached", "full"]
 """Whether the covariance is a constant for the gradient; the mean never is."""
@@ -72,6 +72,8 @@ class GroupWhitening(nn.Module):
             valid = ", ".join(str(k) for k in range(1, dim + 1) if dim % k == 0)
             raise ValueError(f"groups: {groups} does not divide the width {dim}; these do: {valid}")
         self.groups = groups
+        self.host = dim // groups != IN_CLOSED_FORM
+        """Whether eigenvectors are asked for, for which the host waits."""
         self.shuffled = shuffled
         self.eps = eps
         self.gradient = gradient
@@ -91,6 +93,7 @@ class MomentumWhitening(nn.Module):
     are float64: the axes of eigenvalues as near to one another as these begin cannot be told apart in float32.
     """
 
+    host = True
     mean: Tensor
     covariance: Tensor
 

@@ -14,9 +14,12 @@ from training.corpus.corpus import Corpus
 from training.machine.devices import Devices
 from training.pretraining.config import PretrainConfig
 from training.pretraining.masking import Masked, masked
-from training.pretraining.model import MaskedLM, Questions
+from training.pretraining.model import NO_ANSWER, MaskedLM, Questions
 from training.pretraining.sequences import Position, end_to_end, parts, sequences
 
+GRANULE = {"cuda": 512}
+"""To a multiple of so many the questions of a chunk are filled up, on other devices not at all: a step is recorded for
+each number of them, and they vary by as many as a word has tokens and a sequence has [CLS]."""
 HELD_OUT_SEED = 0
 """Whatever the seed of the run: the same tokens are hidden, so that runs compare."""
 
@@ -88,13 +91,17 @@ class Batches:
 
 
 def _questions(hidden: Masked, rows: range, device: torch.device) -> Questions:
-    """The questions in some rows; for CUDA in pinned memory, from which a copy need not be waited for."""
+    """The questions in some rows; for CUDA in pinned memory, from which a copy need not be waited for.
+
+    And so many there, by questions without an answer, that most steps have as many as the last one.
+    """
     length = hidden.ids.shape[1]
     first, last = np.searchsorted(hidden.places, (rows.start * length, rows.stop * length))
+    idle = -(last - first) % GRANULE.get(device.type, 1)
     arrays = (
         hidden.ids[rows.start : rows.stop],
-        hidden.places[first:last] - rows.start * length,
-        hidden.labels[first:last],
+        np.pad(hidden.places[first:last] - rows.start * length, (0, idle)),
+        np.pad(hidden.labels[first:last], (0, idle), constant_values=NO_ANSWER),
     )
     tensors = [torch.from_numpy(array) for array in arrays]
     return Questions(*(tensor.pin_memory() if device.type == "cuda" else tensor for tensor in tensors))

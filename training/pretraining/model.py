@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from transformers import BertForMaskedLM, PreTrainedTokenizerBase
 
 
+NO_ANSWER = -100
+"""The label of a question that is none: `cross_entropy` passes over it, and no token has it."""
+
+
 class Questions(NamedTuple):
     """Sequences with hidden tokens."""
 
@@ -27,7 +31,16 @@ class Questions(NamedTuple):
     places: Tensor
     """(m,) of the hidden tokens among the n L"""
     labels: Tensor
-    """(m,) what stood there"""
+    """(m,) what stood there, or `NO_ANSWER`"""
+
+    def to(self, device: torch.device) -> Questions:
+        """The same there; from pinned memory nobody waits for them."""
+        return Questions(*(each.to(device, non_blocking=True) for each in self))
+
+    @property
+    def answered(self) -> int:
+        """How many have an answer."""
+        return int((self.labels != NO_ANSWER).sum())
 
 
 class MaskedLM(nn.Module):

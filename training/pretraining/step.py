@@ -2,18 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple, Self
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 
 from models.encoder import dropout_off
 from training.machine.devices import Devices
+from training.machine.graphs import Replayed
 from training.pretraining.batches import Batch
 from training.pretraining.checkpoint import State
 from training.pretraining.model import MaskedLM, Questions
-from training.views import autocast
+from training.step import set_rate
+from training.views import autocast, sent
+
+
+class Placed(NamedTuple):
+    """A batch on the device of this process."""
+
+    chunks: Sequence[Questions]
+    hidden: Tensor
+    """() how many tokens are hidden in the whole batch"""
+
+    def tensors(self) -> list[Tensor]:
+        """All of them."""
+        return [*(tensor for each in self.chunks for tensor in each), self.hidden]
+
+    def holding(self, tensors: Sequence[Tensor]) -> Self:
+        """The same with these tensors, in the order of `tensors()`."""
+        given = iter(tensors)
+        return self._replace(
+            chunks=[Questions(*(next(given) for _ in each)) for each in self.chunks], hidden=next(given)
+        )
 
 
 class Step:
@@ -29,36 +52,48 @@ class Step:
         self._clip_norm = clip_norm
         self._precision = precision
         self._model = devices.parallel(state.model)
+        self._take: Callable[[Placed], dict[str, Tensor]] = self._taken
+        if devices.device.type == "cuda" and devices.count == 1:
+            self._take = Replayed(self._taken)
 
     def __call__(self, batch: Batch, learning_rate: float) -> dict[str, Tensor]:
         """Updates the model; `loss`, `accuracy` and `gradient_norm` (before clipping), scalars."""
-        optimiser = self._state.optimiser
-        optimiser.zero_grad(set_to_none=True)
-        values = self.gradients(batch)
-        norm = clip_grad_norm_(self._state.model.parameters(), self._clip_norm)
-        for group in optimiser.param_groups:
-            group["lr"] = learning_rate
-        optimiser.step()
-        return {**values, "gradient_norm": norm}
+        set_rate(self._state.optimiser, learning_rate)
+        return self._take(self._placed(batch))
 
     def gradients(self, batch: Batch) -> dict[str, Tensor]:
         """Adds the gradient of the loss to that of every weight; `loss` and `accuracy` of the whole batch."""
-        share = self._devices.count / max(batch.hidden, 1)  # gradients are averaged over the processes
+        return self._gradients(self._placed(batch))
+
+    def _placed(self, batch: Batch) -> Placed:
+        device = self._devices.device
+        return Placed([chunk.to(device) for chunk in batch.chunks], sent(np.array(max(batch.hidden, 1)), device))
+
+    def _taken(self, placed: Placed) -> dict[str, Tensor]:
+        optimiser = self._state.optimiser
+        optimiser.zero_grad(set_to_none=True)
+        values = self._gradients(placed)
+        norm = clip_grad_norm_(self._state.model.parameters(), self._clip_norm)
+        optimiser.step()
+        return {**values, "gradient_norm": norm}
+
+    def _gradients(self, placed: Placed) -> dict[str, Tensor]:
         found = torch.zeros(2, device=self._devices.device)
-        *others, last = batch.chunks
+        *others, last = placed.chunks
         for chunk in others:
             with self._devices.apart(self._model):
-                found += self._backward(chunk, share)
-        found += self._backward(last, share)
+                found += self._backward(chunk, placed.hidden)
+        found += self._backward(last, placed.hidden)
         self._devices.average([found])
         loss, accuracy = found
         return {"loss": loss, "accuracy": accuracy}
 
-    def _backward(self, chunk: Questions, share: float) -> Tensor:
+    def _backward(self, chunk: Questions, hidden: Tensor) -> Tensor:
         """(2,) the chunk's shares of loss and accuracy."""
         loss, right = _answered(self._model, self._state.model, chunk, self._precision)
-        (loss * share).backward()  # type: ignore[no-untyped-call]
-        return torch.stack([loss.detach(), right.float()]) * share
+        count = self._devices.count  # gradients are averaged over the processes
+        (loss * count / hidden).backward()  # type: ignore[no-untyped-call]
+        return torch.stack([loss.detach(), right.float()]) * count / hidden
 
 
 def judged(model: MaskedLM, held_out: Iterable[Questions], precision: torch.dtype | None) -> dict[str, float]:
@@ -66,16 +101,15 @@ def judged(model: MaskedLM, held_out: Iterable[Questions], precision: torch.dtyp
     loss = right = count = 0.0
     with torch.no_grad(), dropout_off(model):
         for chunk in held_out:
-            found = _answered(model, model, chunk, precision)
-            loss, right, count = loss + found[0].item(), right + found[1].item(), count + len(chunk.labels)
+            found = _answered(model, model, chunk.to(model.encoder.device), precision)
+            loss, right, count = loss + found[0].item(), right + found[1].item(), count + chunk.answered
     return {"masked_loss": loss / max(count, 1), "masked_accuracy": right / max(count, 1)}
 
 
 def _answered(
     run: nn.Module, model: MaskedLM, chunk: Questions, precision: torch.dtype | None
 ) -> tuple[Tensor, Tensor]:
-    """What `run`, the model or its parallel form, says to a chunk."""
-    moved = [each.to(model.encoder.device, non_blocking=True) for each in chunk]
+    """What `run`, the model or its parallel form, says to a chunk on its device."""
     with autocast(model.encoder, precision):
-        answer: tuple[Tensor, Tensor] = run(*moved)
+        answer: tuple[Tensor, Tensor] = run(*chunk)
     return answer

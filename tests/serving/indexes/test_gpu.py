@@ -1,8 +1,9 @@
-"""Indexes on a CUDA device: what can be said of them without one, around a copy that stays on the CPU."""
+"""Indexes on a CUDA device: what can be said of them without one, around a copy that stays on the CPU; and on one."""
 
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -100,3 +101,41 @@ def test_a_gpu_that_is_asked_for_and_not_there_is_named(tmp_path: Path, monkeypa
 def test_a_gpu_is_tried_before_the_cpu(tmp_path: Path) -> None:
     assert Indexes(tmp_path, gpu=True)._plan.kinds == (*NAMES, *Indexes(tmp_path)._plan.kinds)
     assert not set(Indexes(tmp_path)._plan.kinds) & set(NAMES), "only where it is asked for"
+
+
+real = pytest.mark.skipif(not gpu.devices(), reason="FAISS finds no CUDA device")
+
+
+@real
+@pytest.mark.parametrize("kind", gpu.GPU_KINDS, ids=lambda kind: kind.name)
+def test_on_a_device_it_finds_what_the_cpu_finds(kind: Any, tmp_path: Path) -> None:
+    drawn = np.random.default_rng(1).standard_normal((20_000, 96)).astype(np.float32)
+    corpus = drawn / np.linalg.norm(drawn, axis=1, keepdims=True)
+    queries = corpus[:300] + np.random.default_rng(2).standard_normal((300, 96)).astype(np.float32) * 0.05
+    parameters = kind.parameters(*corpus.shape)
+    index = kind.build(corpus, parameters, lambda: None)
+    kind.write(index, str(tmp_path / "index"))
+    index = kind.read(str(tmp_path / "index"), corpus)
+    effort = kind.efforts(parameters)[-1]
+    for rows in (1, 10, MOST_CANDIDATES):
+        wanted = Candidates(rows, effort, None)
+        found = kind.search(index, queries, wanted)
+        same = kind._kind.search(index.cpu, queries, wanted)
+        assert found.shape == same.shape
+        alike = np.mean([len(set(one) & set(other)) / len(set(other)) for one, other in zip(found, same, strict=True)])
+        assert alike > 0.99, "but for those whose scores are equal to the last digits"
+    assert (kind.search(index, queries, Candidates(1, effort, None))[:, 0] == np.arange(300)).mean() > 0.99
+
+
+@real
+def test_on_a_device_the_flat_index_is_exact_for_many_at_once() -> None:
+    corpus = np.random.default_rng(3).standard_normal((5_000, 64)).astype(np.float32)
+    kind = next(each for each in gpu.GPU_KINDS if each.name == "gpu-flat")
+    index = kind.build(corpus, kind.parameters(*corpus.shape), lambda: None)
+    queries = np.random.default_rng(4).standard_normal((64, 64)).astype(np.float32)
+    scores = queries.astype(np.float64) @ corpus.astype(np.float64).T
+    best = np.argsort(-scores, axis=1)[:, :5]
+    with ThreadPoolExecutor(8) as pool:
+        ask = [pool.submit(kind.search, index, queries[i : i + 1], Candidates(5, 1, None)) for i in range(64)]
+    found = np.concatenate([each.result() for each in ask])
+    assert (found == best).mean() > 0.99

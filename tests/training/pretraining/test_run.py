@@ -161,13 +161,13 @@ def test_a_folder_with_a_blank_is_quoted_in_the_command_that_takes_it(small: lis
 def test_a_loss_that_is_no_number_stops_the_run(
     small: list[str], capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    step = Step.gradients
+    step = Step.__call__
 
-    def broken(self: Step, batch: Any) -> dict[str, torch.Tensor]:
-        values = step(self, batch)
+    def broken(self: Step, batch: Any, learning_rate: float) -> dict[str, torch.Tensor]:
+        values = step(self, batch, learning_rate)
         return {**values, "loss": values["loss"] * float("nan")} if self._state.step == 4 else values
 
-    monkeypatch.setattr(Step, "gradients", broken)
+    monkeypatch.setattr(Step, "__call__", broken)
     assert call(*small) == 1
     assert "step 5: loss nan, accuracy" in capsys.readouterr().err
     assert len([line for line in metrics("runs/mlm") if line["kind"] == "train"]) == 4

@@ -1,0 +1,217 @@
+"""Training steps a second on a CUDA device: BERT-base by every objective, against the published loop and a peer's.
+
+    python -m benchmarks.cuda --corpus wiki1m.txt --to benchmarks/results/gpu/training.json
+
+Weights are random, in the published layout: what is measured does not depend on them. Each contestant takes some steps
+before anyone waits for the device, as a run does; they take turns, so that ratios hold on a shared machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import statistics
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import cycle, islice
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from benchmarks.__main__ import surroundings
+from benchmarks.interleave import interleaved, rates
+from models.command_line import Parser
+from models.encoder import Encoder
+from models.sources import resolve
+from training.assembly import initial, loaded, step_of
+from training.config import from_preset
+from training.corpus.batches import Batch, tokeniser
+from training.corpus.corpus import open_corpus
+from training.machine import graphs
+from training.machine.devices import Devices
+from training.objectives.heads import MLP
+from training.speed import Work, matmul_peak
+
+BATCH, LENGTH, STEPS, ROUNDS, WARMUP = 64, 32, 20, 10, 2
+BF16 = torch.bfloat16
+OURS = ("simcse", "gs-infonce", "dclr", "whitenedcse", "imsimcse")
+LAUNCHED = "simcse_launched"
+"""SimCSE's step as it is before it is recorded: every kernel asked for by itself."""
+PEERS = ("published", "sentence_transformers")
+SENTENCES = 1_000_000
+
+
+def main() -> int:
+    """Measures, prints, and keeps the figures."""
+    parser = Parser(
+        prog="python -m benchmarks.cuda", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--corpus", nargs="+", default=(), metavar="FILE", help="default: CPython's documentation")
+    parser.add_argument("--tokenizer", default="minilm", metavar="NAME|DIR", help="default: %(default)s")
+    parser.add_argument("--to", type=Path, metavar="FILE")
+    asked = parser.parse_args()
+    if not torch.cuda.is_available():
+        parser.error("torch finds no CUDA device")
+    with tempfile.TemporaryDirectory() as folder:
+        backbone = bert(Path(folder) / "bert-base-uncased", resolve(asked.tokenizer))
+        found = measure(backbone, open_corpus(asked.corpus, held_out=0).batches(BATCH, seed=0))
+    text = json.dumps({"command": shlex.join(["python", "-m", "benchmarks.cuda", *sys.argv[1:]]), **found}, indent=2)
+    print(text)
+    if asked.to:
+        asked.to.parent.mkdir(parents=True, exist_ok=True)
+        asked.to.write_text(text + "\n", encoding="utf-8")
+    return 0
+
+
+def bert(folder: Path, tokenizer: Path) -> Path:
+    """A BERT of bert-base-uncased's shape in `folder`, with the tokenizer of another folder."""
+    from transformers import AutoTokenizer, BertConfig, BertModel
+
+    torch.manual_seed(0)
+    BertModel(BertConfig()).save_pretrained(folder)
+    AutoTokenizer.from_pretrained(tokenizer).save_pretrained(folder)
+    return folder
+
+
+def measure(backbone: Path, batches: Iterator[Sequence[str]]) -> dict[str, Any]:
+    """Whole steps (tokens, forward, backward, clip, AdamW), batch 64, at most 32 tokens, bf16 autocast."""
+    texts = [list(batch) for batch in islice(batches, STEPS * (ROUNDS + WARMUP))]
+    steps = {
+        **{name: _ours(name, backbone, texts) for name in OURS},
+        LAUNCHED: _launched(backbone, texts),
+        "published": _published(backbone, texts),
+        "sentence_transformers": _peer(backbone, texts),
+    }
+    seconds = interleaved({name: partial(_several, step) for name, step in steps.items()}, ROUNDS, WARMUP)
+    peak = matmul_peak(torch.device("cuda"), BF16)
+    against = {peer: rates(seconds, BATCH * STEPS, peer) for peer in (*PEERS, LAUNCHED)}
+    return {
+        **surroundings(),
+        "device": torch.cuda.get_device_name(),
+        "setting": (
+            f"a BERT-base of random weights, [CLS], batch {BATCH}, {LENGTH} tokens at most, bf16 autocast; {ROUNDS} "
+            f"interleaved rounds of {STEPS} steps, none waited for before the last; {LAUNCHED}: ours, every kernel "
+            "launched by itself; published: princeton-nlp/SimCSE's loop in transformers, sdpa, padded to the longest; "
+            "sentence_transformers: MultipleNegativesRankingLoss on (text, text)"
+        ),
+        "figures": {
+            "peak_flops_per_s": f"{peak:.3g}",
+            "contestants": {
+                name: {
+                    "ms_a_step": round(statistics.median(times) / STEPS * 1e3, 2),
+                    "seconds_for_1e6_sentences": round(statistics.median(times) / STEPS / BATCH * SENTENCES),
+                    **{f"times_{peer}": against[peer][name][f"times_{peer}"] for peer in (*PEERS, LAUNCHED)},
+                }
+                for name, times in seconds.items()
+            },
+            "simcse_utilisation": round(
+                6
+                * statistics.mean(_operations(backbone, texts))
+                / (statistics.median(seconds["simcse"]) / STEPS)
+                / peak,
+                3,
+            ),
+        },
+    }
+
+
+def _several(step: Callable[[], object]) -> None:
+    for _ in range(STEPS):
+        step()
+    torch.cuda.synchronize()
+
+
+def _operations(backbone: Path, texts: Sequence[Sequence[str]]) -> list[float]:
+    """Of one pass over each batch."""
+    encoder = Encoder.load(backbone, pooling="cls")
+    work = Work.of(encoder)
+    return [work.forward(min(len(each), LENGTH) for each in encoder.tokenizer.encode(batch)) for batch in texts[:STEPS]]
+
+
+def _ours(name: str, backbone: Path, texts: Sequence[Sequence[str]]) -> Callable[[], object]:
+    """The step of a run, at its objective's preset; its teacher is the backbone."""
+    config = from_preset(name, backbone=str(backbone)).override({"batch_size": BATCH, "dropout": 0.1})
+    devices = Devices("cuda")
+    state = initial(config, devices, BF16)
+    state.encoder.train()
+    teacher = loaded(str(backbone), devices, pooling="cls") if state.objective.needs.teacher else None
+    step = step_of(config, state, devices, teacher, BF16)
+    tokenise: Callable[[Sequence[str]], Batch] = tokeniser(state.encoder, teacher, max_length=LENGTH, own=devices.rows)
+    waiting = cycle(texts)
+    return lambda: step(tokenise(next(waiting)), config.learning_rate)
+
+
+def _launched(backbone: Path, texts: Sequence[Sequence[str]]) -> Callable[[], object]:
+    """SimCSE's, never recorded."""
+    step = _ours("simcse", backbone, texts)
+
+    def take() -> None:
+        before, graphs.MET = graphs.MET, sys.maxsize
+        try:
+            step()
+        finally:
+            graphs.MET = before
+
+    return take
+
+
+def _published(backbone: Path, texts: Sequence[Sequence[str]]) -> Callable[[], object]:
+    """SimCSE as princeton-nlp/SimCSE's loop does it: both copies padded in one batch, [CLS], a head, one direction."""
+    from transformers import AutoModel, AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(backbone)
+    model = AutoModel.from_pretrained(backbone).train().cuda()
+    width = model.config.hidden_size
+    head = MLP(width).cuda()
+    update, waiting = _update([*model.parameters(), *head.parameters()]), cycle(texts)
+
+    def step() -> None:
+        batch = [text for text in next(waiting) for _ in range(2)]
+        inputs = tokenizer(batch, padding=True, truncation=True, max_length=LENGTH, return_tensors="pt").to("cuda")
+        with torch.autocast("cuda", BF16):
+            pooled = head(model(**inputs).last_hidden_state[:, 0]).view(-1, 2, width).float()
+        logits = F.cosine_similarity(pooled[:, None, 0], pooled[None, :, 1], dim=-1) / 0.05
+        update(F.cross_entropy(logits, torch.arange(len(logits), device="cuda")))
+
+    return step
+
+
+def _peer(backbone: Path, texts: Sequence[Sequence[str]]) -> Callable[[], object]:
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.losses import MultipleNegativesRankingLoss
+
+    model = SentenceTransformer(str(backbone), device="cuda").train()
+    model.max_seq_length = LENGTH
+    loss = MultipleNegativesRankingLoss(model)
+    update, waiting = _update(list(model.parameters())), cycle(texts)
+
+    def step() -> None:
+        batch = list(next(waiting))
+        features = [{k: v.cuda() for k, v in model.preprocess(batch).items()} for _ in range(2)]
+        with torch.autocast("cuda", BF16):
+            value = loss(features, torch.empty(0))
+        update(value)
+
+    return step
+
+
+def _update(weights: list[nn.Parameter]) -> Callable[[Tensor], None]:
+    optimiser = torch.optim.AdamW(weights, lr=3e-5, weight_decay=0.0, fused=True)
+
+    def update(loss: Tensor) -> None:
+        optimiser.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_norm_(weights, 1.0)
+        optimiser.step()
+
+    return update
+
+
+if __name__ == "__main__":
+    sys.exit(main())
