@@ -191,9 +191,12 @@ def _peer(backbone: Path, texts: Sequence[Sequence[str]]) -> Callable[[], object
     loss = MultipleNegativesRankingLoss(model)
     update, waiting = _update(list(model.parameters())), cycle(texts)
 
+    def on_device(features: dict[str, Any]) -> dict[str, Any]:
+        return {name: each.cuda() if isinstance(each, Tensor) else each for name, each in features.items()}
+
     def step() -> None:
         batch = list(next(waiting))
-        features = [{k: v.cuda() for k, v in model.preprocess(batch).items()} for _ in range(2)]
+        features = [on_device(model.preprocess(batch)) for _ in range(2)]
         with torch.autocast("cuda", BF16):
             value = loss(features, torch.empty(0))
         update(value)

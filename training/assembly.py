@@ -21,6 +21,9 @@ from training.speed import Meter, Work, matmul_peak
 from training.step import Step, adamw
 from training.views import Frozen, Teacher
 
+RECORDED = frozenset(("bert",))
+"""The model types whose steps have been recorded on a GPU: what another asks of the host, nobody has looked."""
+
 
 def initial(config: RunConfig, devices: Devices, autocast: torch.dtype | None) -> State:
     """Step 0: every weight that is new drawn from the seed, on every process alike.
@@ -81,7 +84,20 @@ def step_of(
         autocast=autocast,
         augmentation=config.augmented,
         chunk_size=config.chunk_size,
+        record=recordable(config, state, devices),
     )
+
+
+def recordable(config: RunConfig, state: State, devices: Devices) -> bool:
+    """Whether a step can be launched as one: on CUDA, where all between batch and update is the device's alone.
+
+    Not where other processes, a scaler, an augmentation or the objective's own host have a part in it, where the number
+    of parts depends on the lengths, or where torch compiles.
+    """
+    alone = devices.device.type == "cuda" and devices.count == 1
+    whole = config.chunk_size is None and config.augmented is None and not config.compile
+    asks_nobody = not state.scaler.is_enabled() and not state.objective.needs.host
+    return alone and whole and asks_nobody and state.encoder.backbone.config.model_type in RECORDED
 
 
 def meter_of(

@@ -63,9 +63,10 @@ class Step:
         autocast: torch.dtype | None = None,
         augmentation: Augmentation | None = None,
         chunk_size: int | None = None,
+        record: bool = False,
     ) -> None:
         """`start` is the encoder before its first step. `chunk_size` is the most sentences encoded at once, by gradient
-        caching; None keeps the batch whole.
+        caching; None keeps the batch whole. With `record` CUDA launches a step as one: see `training.machine.graphs`.
 
         Raises:
             ValueError: the objective needs a teacher, or the encoder of before, and there is none.
@@ -84,19 +85,12 @@ class Step:
         self._views = ViewEncoder(state.encoder, needs, autocast=autocast, augmentation=augmentation)
         self._encode = devices.parallel(self._views)
         self._diverged = torch.zeros((), dtype=torch.bool, device=devices.device)
-        self._take: Callable[[Placed], dict[str, Tensor]] = self._taken
-        if devices.device.type == "cuda" and self._asks_nobody():
-            self._take = Replayed(self._taken, draws=[state.rng])
+        self._take = Replayed(self._taken, draws=[state.rng]) if record else self._taken
 
     def __call__(self, batch: Batch, learning_rate: float) -> dict[str, Tensor]:
         """Updates encoder and objective; each term, `loss` and `gradient_norm` (before clipping), scalars."""
         set_rate(self._state.optimiser, learning_rate)
         return self._take(self._placed(batch))
-
-    def _asks_nobody(self) -> bool:
-        """Whether all between batch and update is the device's: no other process's, and nothing the host decides by."""
-        alone = self._devices.count == 1 and self._chunk_size is None
-        return alone and not self._state.scaler.is_enabled() and not self._state.objective.needs.host
 
     def _taken(self, placed: Placed) -> dict[str, Tensor]:
         self._state.optimiser.zero_grad(set_to_none=True)

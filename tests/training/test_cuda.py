@@ -21,7 +21,7 @@ from tests.training.test_step import narrow, started, weights
 from training.config import RunConfig
 from training.diverged import DivergedError
 from training.machine import graphs
-from training.machine.graphs import MET, Replayed
+from training.machine.graphs import MET
 from training.objectives import OBJECTIVES
 from training.objectives.base import Needs, Views
 from training.passes.acceleration import swift
@@ -163,18 +163,6 @@ def test_every_replay_has_dropout_of_its_own(make_config: MakeConfig, sentences:
     batch = tokenise(sentences[:16])
     losses = [step(batch, 0.0)["loss"].item() for _ in range(MET + 5)]
     assert len(set(losses)) == len(losses)
-
-
-def test_what_the_host_has_a_part_in_is_not_recorded(
-    make_config: MakeConfig, sentences: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Replayed, "_record", lambda *_: pytest.fail("recorded"))
-    by_fours = replace(narrow("whitenedcse"), groups=8)
-    fours = replace(make_config(device="cuda"), objective="whitenedcse", params=by_fours)
-    for config in (fours, make_config(device="cuda", precision="fp16"), make_config(device="cuda", chunk_size=4)):
-        _, step, tokenise = started(config)
-        batch = tokenise(sentences[:16])
-        assert all(step(batch, 1e-4)["loss"].isfinite() for _ in range(MET + 2))
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])

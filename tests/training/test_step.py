@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.conftest import soon
-from training.assembly import initial, loaded, step_of
+from training.assembly import initial, loaded, recordable, step_of
 from training.checkpoint import State
 from training.config import ConfigError, RunConfig
 from training.corpus.batches import Batch, tokeniser
@@ -230,6 +230,33 @@ def test_a_step_waits_for_nothing(
     with Waits() as waits:
         step(batch, 1e-3)
     assert waits.seen == []
+
+
+def test_a_step_is_recorded_on_cuda_where_nobody_else_has_a_part_in_it(make_config: MakeConfig) -> None:
+    def recorded(config: RunConfig, *, device: str = "cuda", count: int = 1, family: str = "bert") -> bool:
+        devices = Devices("cpu")
+        autocast = autocast_dtype(config.precision, devices.device)
+        state = initial(replace(config, compile=False), devices, autocast)
+        setattr(state.encoder.backbone.config, "model_type", family)  # noqa: B010 - a class variable, to mypy
+        devices.device, devices.count = torch.device(device), count
+        return recordable(config, state, devices)
+
+    plain = make_config()
+    assert recorded(plain) and recorded(make_config(precision="bf16"))
+    assert not recorded(plain, device="cpu")
+    assert not recorded(plain, count=2)
+    assert not recorded(plain, family="mpnet")
+    for changes in ({"precision": "fp16"}, {"chunk_size": 4}, {"compile": True}, {"augmentation": "token-cutoff"}):
+        assert not recorded(make_config(**changes)), changes
+    for objective, params, alone in (
+        ("whitenedcse", narrow("whitenedcse"), True),
+        ("whitenedcse", replace(narrow("whitenedcse"), groups=8), False),  # fours: by eigenvectors
+        ("whitenedcse", replace(narrow("whitenedcse"), whitening="zca"), False),
+        ("imsimcse", replace(narrow("imsimcse"), barlow_weight=0.1), False),
+        ("distillation", narrow("distillation"), False),
+        ("dclr", narrow("dclr"), True),
+    ):
+        assert recorded(replace(plain, objective=objective, params=params)) == alone, params
 
 
 def narrow(objective: str) -> Any:

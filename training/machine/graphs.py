@@ -7,8 +7,10 @@ where the generators stand: the numbers are those of a step that was not recorde
 
 from __future__ import annotations
 
+import gc
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Generic, NamedTuple, Protocol, Self, TypeVar
 
 import torch
@@ -78,6 +80,19 @@ class Replayed(Generic[G]):
         for generator in self._draws:
             graph.register_generator_state(generator)
         places = [each.clone() for each in given.tensors()]
-        with torch.cuda.graph(graph, pool=self._memory, capture_error_mode="thread_local"):
+        with nothing_collected(), torch.cuda.graph(graph, pool=self._memory, capture_error_mode="thread_local"):
             found = self._compute(given.holding(places))
         return Recorded(graph, places, found)
+
+
+@contextmanager
+def nothing_collected() -> Iterator[None]:
+    """Inside the block Python's collector finds nothing: a tensor or graph of CUDA's given back ends a recording."""
+    collecting = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()
