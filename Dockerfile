@@ -36,7 +36,7 @@ HEALTHCHECK --interval=10s --timeout=3s --start-period=120s \
     CMD ["python", "-c", "import os, urllib.request as r; r.urlopen('http://127.0.0.1:' + os.environ['ISOSPHERE_PORT'] + '/readyz', timeout=2)"]
 ENTRYPOINT ["python", "-m", "serving"]
 
-# onnxruntime-gpu 1.31 is built for CUDA 13 and cuDNN 9, which this image brings; faiss-gpu-cu12 brings its own CUDA 12.
+# onnxruntime-gpu 1.31 is built for CUDA 13 and cuDNN 9, which this image brings; faiss-gpu brings CUDA 12 of its own.
 # The tag of the image fixes the release of its packages, so python3 is not pinned once more.
 FROM nvidia/cuda:13.0.1-cudnn-runtime-ubuntu24.04 AS gpu
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PYTHONUNBUFFERED=1 PATH=/venv/bin:$PATH

@@ -39,6 +39,7 @@ PACKAGES = (
     "sentence-transformers",
     "tokenizers",
     "faiss-cpu",
+    "faiss-gpu",
     "numpy",
 )
 

@@ -52,7 +52,7 @@ class Indexes:
     not below `FEWEST`.
 
     Raises:
-        StoreError: they are to be on a `gpu`, and FAISS finds none.
+        StoreError: they are to be on a `gpu`, and FAISS can't search there; the message says why.
     """
 
     def __init__(
@@ -68,8 +68,8 @@ class Indexes:
         shutil.rmtree(self._beside, ignore_errors=True)  # a server that was killed left it
         self._plan = Plan(max(least, FEWEST)) if approximate else Plan(kinds=())
         if gpu:
-            if not gpus.devices():
-                raise StoreError("--index gpu: FAISS finds no CUDA device; it needs faiss-gpu in place of faiss-cpu")
+            if reason := gpus.trouble():
+                raise StoreError(f"--index gpu: {reason}")
             self._plan = replace(self._plan, kinds=(*gpus.NAMES, *self._plan.kinds))
         self._threads = threads
         self._builder = Builder()

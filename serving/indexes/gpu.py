@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections.abc import Sequence
 
@@ -18,9 +20,45 @@ MOST_CANDIDATES = 2_048
 """That FAISS returns from a device."""
 
 
+PROBE = """
+import faiss, numpy
+vectors = numpy.eye(8, dtype=numpy.float32)
+index = faiss.IndexFlatIP(8)
+index.add(vectors)
+device = faiss.index_cpu_to_gpu(faiss.StandardGpuResources(), 0, index)
+assert device.search(vectors, 1)[1].ravel().tolist() == list(range(8)), "it finds what is not there"
+"""
+PATIENCE = 120
+"""Seconds that the first search may take: kernels for a new device are compiled then."""
+
+
 def devices() -> int:
-    """CUDA devices that FAISS can use."""
+    """CUDA devices that FAISS finds."""
     return int(faiss.get_num_gpus())
+
+
+def trouble() -> str | None:
+    """Why FAISS can't search on the first device; None: it can.
+
+    Another process tries: FAISS ends the one that it is in where it has no kernels for a device.
+    """
+    if not devices():
+        return "FAISS finds no CUDA device; it needs faiss-gpu in place of faiss-cpu"
+    try:
+        tried = subprocess.run(
+            [sys.executable, "-c", PROBE],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=PATIENCE,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return f"FAISS has not answered from the CUDA device within {PATIENCE} seconds"
+    if not tried.returncode:
+        return None
+    said = [line for line in tried.stderr.splitlines() if line.strip()] or [f"exit code {tried.returncode}"]
+    return f"FAISS can't search on the CUDA device: {next((line for line in said if 'CUDA error' in line), said[-1])}"
 
 
 class OnGpu:

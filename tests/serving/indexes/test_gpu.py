@@ -20,6 +20,7 @@ from serving.indexes.kind import Candidates
 from serving.ports import Floats, StoreError
 
 DIM = 8
+PROBE = gpu.PROBE
 
 
 class Device:
@@ -46,6 +47,7 @@ class Device:
 @pytest.fixture
 def _device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu, "devices", lambda: 1)
+    monkeypatch.setattr(gpu, "PROBE", "")
     monkeypatch.setattr(faiss, "StandardGpuResources", object, raising=False)
     monkeypatch.setattr(faiss, "index_cpu_to_gpu", lambda *given: Device(given[-1]), raising=False)
 
@@ -95,6 +97,41 @@ def test_a_gpu_that_is_asked_for_and_not_there_is_named(tmp_path: Path, monkeypa
     monkeypatch.setattr(gpu, "devices", lambda: 0)
     with pytest.raises(StoreError, match="--index gpu: FAISS finds no CUDA device; it needs faiss-gpu"):
         Indexes(tmp_path, gpu=True)
+
+
+SAID = """Faiss assertion 'err__ == cudaSuccess' failed in runL2Norm; details: CUDA error 209 no kernel image
+is available for execution on the device"""
+
+
+@pytest.mark.parametrize(
+    ("probe", "message"),
+    [
+        (
+            f"import os, sys; sys.stderr.write({SAID!r}); sys.stderr.flush(); os.abort()",
+            "details: CUDA error 209 no kernel",
+        ),
+        ("raise SystemExit('out of memory')", "on the CUDA device: out of memory"),
+        ("import os; os._exit(3)", "on the CUDA device: exit code 3"),
+        ("import time; time.sleep(60)", "not answered from the CUDA device within 0.2 seconds"),
+    ],
+)
+@pytest.mark.usefixtures("_device")
+def test_a_device_that_ends_the_process_ends_another_one(
+    probe: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu, "PROBE", probe)
+    monkeypatch.setattr(gpu, "PATIENCE", 0.2 if "sleep" in probe else gpu.PATIENCE)
+    with pytest.raises(StoreError, match=f"--index gpu: FAISS .*{message}"):
+        Indexes(tmp_path, gpu=True)
+
+
+@pytest.mark.usefixtures("_device")
+def test_the_probe_searches_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it is, with a device that is the CPU."""
+    exec(PROBE, {})
+    monkeypatch.setattr(faiss, "index_cpu_to_gpu", lambda *_: faiss.IndexFlatIP(8))
+    with pytest.raises(AssertionError, match="finds what is not there"):
+        exec(PROBE, {})
 
 
 @pytest.mark.usefixtures("_device")
