@@ -43,6 +43,7 @@ CONES = {
     "[CLS] of minilm": "objectives",
     "of a language model made of minilm": "from_continued",
     "of 6 × 384 from random": "from_random",
+    "of 8 × 512 from random, made on a GPU": "from_medium",
 }
 
 Run = dict[str, Any]
@@ -58,10 +59,11 @@ def main() -> int:
         figure = Figure(figsize=size, layout="constrained")
         draw(figure.subplots())
         _save(figure, name)
-    figure = Figure(figsize=(9, 3.6), layout="constrained")
-    for axes, (title, study) in zip(figure.subplots(1, len(CONES)), CONES.items(), strict=True):
+    figure = Figure(figsize=(8, 6.4), layout="constrained")
+    places = figure.subplots(2, 2).ravel()
+    for axes, (title, study) in zip(places, CONES.items(), strict=True):
         _space(axes, title, _runs(study))
-    axes.legend(fontsize=7)
+    places[0].legend(fontsize=7)
     _save(figure, "space")
     return 0
 
@@ -147,6 +149,8 @@ def _space(axes: Axes, title: str, runs: list[Run]) -> None:
     """Alignment against uniformity while training, mean over seeds: DCLR's Figure 4, from other starts."""
     for objective in COMPARED:
         curves = [run["curve"] for run in runs if run["config"]["objective"] == objective]
+        if not curves:
+            continue
         path = [
             [fmean(point[measure] for point in points) for points in zip(*curves, strict=True)]
             for measure in ("uniformity", "alignment")
