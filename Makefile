@@ -92,7 +92,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@test -x $(BIN)/pip || { echo "creating .venv …"; $(PYTHON) -m venv --clear .venv || \
 		{ rm -rf .venv; echo "on Debian and Ubuntu the package python3-venv is missing" >&2; exit 2; }; }
 	@# Both families install the same module names: the other one goes before this one comes.
-	@$(BIN)/pip uninstall -q -y $(if $(filter gpu,$(EXTRAS)),onnxruntime faiss-cpu,onnxruntime-gpu faiss-gpu faiss-gpu-cu12) 2>/dev/null || true
+	@$(BIN)/pip uninstall -q -y $(if $(filter gpu,$(EXTRAS)),onnxruntime faiss-cpu,onnxruntime-gpu faiss-gpu) faiss-gpu-cu12 2>/dev/null || true
 	@echo "installing what pyproject.toml asks for (train, serve, otel, dev, $(EXTRAS)), versions from constraints.txt …"
 	@$(BIN)/pip install --disable-pip-version-check -c constraints.txt -e '.[train,serve,otel,dev,$(EXTRAS)]'
 	@rm -f .venv/installed-*; echo $(EXTRAS) > .venv/extras; touch $@

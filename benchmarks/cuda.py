@@ -1,6 +1,6 @@
 """Training steps a second on a CUDA device: BERT-base by every objective, against the published loop and a peer's.
 
-    python -m benchmarks.cuda --corpus wiki1m.txt --to benchmarks/results/gpu/training.json
+    python -m benchmarks.cuda --corpus wiki1m.txt --to benchmarks/results/gpu/steps.json
 
 Weights are random, in the published layout: what is measured does not depend on them. Each contestant takes some steps
 before anyone waits for the device, as a run does; they take turns, so that ratios hold on a shared machine.
@@ -33,16 +33,15 @@ from training.assembly import initial, loaded, step_of
 from training.config import from_preset
 from training.corpus.batches import Batch, tokeniser
 from training.corpus.corpus import open_corpus
-from training.machine import graphs
 from training.machine.devices import Devices
 from training.objectives.heads import MLP
 from training.speed import Work, matmul_peak
 
 BATCH, LENGTH, STEPS, ROUNDS, WARMUP = 64, 32, 20, 10, 2
-BF16 = torch.bfloat16
+DEVICE, BF16 = "cuda", torch.bfloat16
 OURS = ("simcse", "gs-infonce", "dclr", "whitenedcse", "imsimcse")
 LAUNCHED = "simcse_launched"
-"""SimCSE's step as it is before it is recorded: every kernel asked for by itself."""
+"""SimCSE's step with the batch in one chunk, which is not recorded: every kernel is asked for by itself."""
 PEERS = ("published", "sentence_transformers")
 SENTENCES = 1_000_000
 
@@ -84,12 +83,12 @@ def measure(backbone: Path, batches: Iterator[Sequence[str]]) -> dict[str, Any]:
     texts = [list(batch) for batch in islice(batches, STEPS * (ROUNDS + WARMUP))]
     steps = {
         **{name: _ours(name, backbone, texts) for name in OURS},
-        LAUNCHED: _launched(backbone, texts),
+        LAUNCHED: _ours("simcse", backbone, texts, chunk_size=BATCH),
         "published": _published(backbone, texts),
         "sentence_transformers": _peer(backbone, texts),
     }
     seconds = interleaved({name: partial(_several, step) for name, step in steps.items()}, ROUNDS, WARMUP)
-    peak = matmul_peak(torch.device("cuda"), BF16)
+    peak = matmul_peak(torch.device(DEVICE), BF16)
     against = {peer: rates(seconds, BATCH * STEPS, peer) for peer in (*PEERS, LAUNCHED)}
     return {
         **surroundings(),
@@ -134,10 +133,10 @@ def _operations(backbone: Path, texts: Sequence[Sequence[str]]) -> list[float]:
     return [work.forward(min(len(each), LENGTH) for each in encoder.tokenizer.encode(batch)) for batch in texts[:STEPS]]
 
 
-def _ours(name: str, backbone: Path, texts: Sequence[Sequence[str]]) -> Callable[[], object]:
+def _ours(name: str, backbone: Path, texts: Sequence[Sequence[str]], **changes: Any) -> Callable[[], object]:
     """The step of a run, at its objective's preset; its teacher is the backbone."""
-    config = from_preset(name, backbone=str(backbone)).override({"batch_size": BATCH, "dropout": 0.1})
-    devices = Devices("cuda")
+    config = from_preset(name, backbone=str(backbone)).override({"batch_size": BATCH, "dropout": 0.1, **changes})
+    devices = Devices(DEVICE)
     state = initial(config, devices, BF16)
     state.encoder.train()
     teacher = loaded(str(backbone), devices, pooling="cls") if state.objective.needs.teacher else None
@@ -147,57 +146,43 @@ def _ours(name: str, backbone: Path, texts: Sequence[Sequence[str]]) -> Callable
     return lambda: step(tokenise(next(waiting)), config.learning_rate)
 
 
-def _launched(backbone: Path, texts: Sequence[Sequence[str]]) -> Callable[[], object]:
-    """SimCSE's, never recorded."""
-    step = _ours("simcse", backbone, texts)
-
-    def take() -> None:
-        before, graphs.MET = graphs.MET, sys.maxsize
-        try:
-            step()
-        finally:
-            graphs.MET = before
-
-    return take
-
-
 def _published(backbone: Path, texts: Sequence[Sequence[str]]) -> Callable[[], object]:
     """SimCSE as princeton-nlp/SimCSE's loop does it: both copies padded in one batch, [CLS], a head, one direction."""
     from transformers import AutoModel, AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(backbone)
-    model = AutoModel.from_pretrained(backbone).train().cuda()
+    model = AutoModel.from_pretrained(backbone).train().to(DEVICE)
     width = model.config.hidden_size
-    head = MLP(width).cuda()
+    head = MLP(width).to(DEVICE)
     update, waiting = _update([*model.parameters(), *head.parameters()]), cycle(texts)
 
     def step() -> None:
         batch = [text for text in next(waiting) for _ in range(2)]
-        inputs = tokenizer(batch, padding=True, truncation=True, max_length=LENGTH, return_tensors="pt").to("cuda")
-        with torch.autocast("cuda", BF16):
+        inputs = tokenizer(batch, padding=True, truncation=True, max_length=LENGTH, return_tensors="pt").to(DEVICE)
+        with torch.autocast(DEVICE, BF16):
             pooled = head(model(**inputs).last_hidden_state[:, 0]).view(-1, 2, width).float()
         logits = F.cosine_similarity(pooled[:, None, 0], pooled[None, :, 1], dim=-1) / 0.05
-        update(F.cross_entropy(logits, torch.arange(len(logits), device="cuda")))
+        update(F.cross_entropy(logits, torch.arange(len(logits), device=DEVICE)))
 
     return step
 
 
 def _peer(backbone: Path, texts: Sequence[Sequence[str]]) -> Callable[[], object]:
     from sentence_transformers import SentenceTransformer
-    from sentence_transformers.losses import MultipleNegativesRankingLoss
+    from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
 
-    model = SentenceTransformer(str(backbone), device="cuda").train()
+    model = SentenceTransformer(str(backbone), device=DEVICE).train()
     model.max_seq_length = LENGTH
     loss = MultipleNegativesRankingLoss(model)
     update, waiting = _update(list(model.parameters())), cycle(texts)
 
     def on_device(features: dict[str, Any]) -> dict[str, Any]:
-        return {name: each.cuda() if isinstance(each, Tensor) else each for name, each in features.items()}
+        return {name: each.to(DEVICE) if isinstance(each, Tensor) else each for name, each in features.items()}
 
     def step() -> None:
         batch = list(next(waiting))
         features = [on_device(model.preprocess(batch)) for _ in range(2)]
-        with torch.autocast("cuda", BF16):
+        with torch.autocast(DEVICE, BF16):
             value = loss(features, torch.empty(0))
         update(value)
 

@@ -139,7 +139,7 @@ def _published(texts: Iterator[Sequence[str]]) -> Callable[[], None]:
 
 def _peer(texts: Iterator[Sequence[str]]) -> Callable[[], None]:
     from sentence_transformers import SentenceTransformer
-    from sentence_transformers.losses import MultipleNegativesRankingLoss
+    from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
 
     model = SentenceTransformer(str(resolve(BACKBONE)), device="cpu").train()
     model.max_seq_length = LENGTH

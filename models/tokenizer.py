@@ -96,8 +96,7 @@ class Tokenizer:
 
     def pad(self, batch: Sequence[Tokens], *, length: int = 0) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """`input_ids` and `attention_mask`, each (N, L) with L the longest of the batch, or more: `length`."""
-        longest = max((len(tokens) for tokens in batch), default=0)
-        longest = max(longest, length)
+        longest = max(length, *map(len, batch), 0)
         ids = np.full((len(batch), longest), self._pad_id, dtype=np.int64)
         mask = np.zeros((len(batch), longest), dtype=np.int64)
         for row, tokens in enumerate(batch):

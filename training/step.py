@@ -85,12 +85,13 @@ class Step:
         self._views = ViewEncoder(state.encoder, needs, autocast=autocast, augmentation=augmentation)
         self._encode = devices.parallel(self._views)
         self._diverged = torch.zeros((), dtype=torch.bool, device=devices.device)
-        self._take = Replayed(self._taken, draws=[state.rng]) if record else self._taken
+        self._replayed: Replayed[Placed] | None = Replayed([state.rng]) if record else None
 
     def __call__(self, batch: Batch, learning_rate: float) -> dict[str, Tensor]:
         """Updates encoder and objective; each term, `loss` and `gradient_norm` (before clipping), scalars."""
         set_rate(self._state.optimiser, learning_rate)
-        return self._take(self._placed(batch))
+        placed = self._placed(batch)
+        return self._replayed(self._taken, placed) if self._replayed else self._taken(placed)
 
     def _taken(self, placed: Placed) -> dict[str, Tensor]:
         self._state.optimiser.zero_grad(set_to_none=True)

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import gc
 import math
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -21,7 +23,7 @@ from training.machine.devices import Devices
 from training.machine.hardware import autocast_dtype
 from training.objectives import OBJECTIVES
 from training.objectives.base import Needs, Views
-from training.step import Step
+from training.step import Step, set_rate
 
 MakeConfig = Callable[..., RunConfig]
 Started = tuple[State, Step, Callable[[Sequence[str]], Batch]]
@@ -230,6 +232,43 @@ def test_a_step_waits_for_nothing(
     with Waits() as waits:
         step(batch, 1e-3)
     assert waits.seen == []
+
+
+def test_a_step_goes_with_its_run(make_config: MakeConfig, sentences: list[str]) -> None:
+    """What refers to itself would stay, moments and graphs and all, until Python's collector comes."""
+    state, step, tokenise = started(make_config())
+    step(tokenise(sentences[:8]), 1e-3)
+    gone: list[Callable[[], object]] = [weakref.ref(step), weakref.ref(state.optimiser)]
+    gc.collect()
+    gc.disable()
+    try:
+        del state, step
+        assert [each() for each in gone] == [None, None]
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("objective", list(OBJECTIVES))
+def test_what_is_copied_to_be_recorded_is_put_back_in_its_place(
+    objective: str, make_config: MakeConfig, sentences: list[str], tiny_backbone: Path
+) -> None:
+    config = replace(make_config(), objective=objective, params=narrow(objective))
+    _, step, tokenise = started(config, teacher=tiny_backbone)
+    placed = step._placed(tokenise(sentences[:8]))
+    copied = placed.holding([each.clone() for each in placed.tensors()])
+    assert (copied.own, copied.sentences) == (placed.own, placed.sentences)
+    for one, other in zip(placed.passes, copied.passes, strict=True):
+        assert all(torch.equal(a, b) and a is not b for a, b in zip(one, other, strict=True))
+    for one_frozen, other_frozen in ((placed.teacher, copied.teacher), (placed.start, copied.start)):
+        assert (one_frozen is None) == (other_frozen is None)
+        assert one_frozen is None or (other_frozen is not None and torch.equal(one_frozen, other_frozen))
+
+
+def test_a_rate_on_the_device_stays_where_it_is() -> None:
+    weight, rate = nn.Parameter(torch.ones(2)), torch.tensor(1.0)
+    optimiser = torch.optim.AdamW([weight], lr=rate, fused=True)
+    set_rate(optimiser, 0.25)
+    assert optimiser.param_groups[0]["lr"] is rate and rate.item() == 0.25
 
 
 def test_a_step_is_recorded_on_cuda_where_nobody_else_has_a_part_in_it(make_config: MakeConfig) -> None:

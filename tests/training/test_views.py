@@ -9,8 +9,10 @@ from torch import Tensor, nn
 
 from models.encoder import Encoder
 from models.transform import Affine
+from training import views
 from training.augment import Augmentation
 from training.objectives.base import Needs, Views
+from training.passes import passes
 from training.passes.acceleration import swift
 from training.views import Teacher, ViewEncoder, in_order, in_passes
 
@@ -73,6 +75,22 @@ def test_views_are_in_the_order_of_the_sentences_whatever_the_passes(encoder: En
     assert views.clean is not None
     for view in (*views.noisy, views.clean):
         torch.testing.assert_close(view, alone, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("most", "length"), [(512, 16), (14, 14)])
+def test_padding_to_a_multiple_changes_no_vector_and_is_within_what_the_encoder_reads(
+    most: int, length: int, encoder: Encoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on CUDA."""
+    before = views_of(encoder, Needs(views=0, clean=True)).clean
+    monkeypatch.setattr(views, "GRANULE", {"cpu": 8})
+    monkeypatch.setattr(passes, "PASS_COST", {})  # one pass
+    monkeypatch.setattr(encoder, "max_length", most)
+    (one,) = in_passes(encoder, encoder.tokenizer.encode(SENTENCES))
+    assert one.input_ids.shape == one.attention_mask.shape == (3, length)
+    after = views_of(encoder, Needs(views=0, clean=True)).clean
+    assert before is not None and after is not None
+    torch.testing.assert_close(after, before, rtol=1e-5, atol=1e-6)
 
 
 def test_the_clean_pass_has_no_dropout_and_has_gradient(encoder: Encoder) -> None:

@@ -34,6 +34,8 @@ class Devices:
         self.device = pick_device(name)
         if self._group and self.device.type != "cpu":
             self.device = self._group.device
+        if self.device.index is not None and self.device.type == "cuda":
+            torch.cuda.set_device(self.device)  # a step is recorded on the current one
         self.count = self._group.num_processes if self._group else 1
         self.rank = self._group.process_index if self._group else 0
 

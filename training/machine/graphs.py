@@ -16,10 +16,16 @@ from typing import Generic, NamedTuple, Protocol, Self, TypeVar
 import torch
 from torch import Tensor
 
+from models.errors import Failed, first_line
+
 MET = 3
 """Computations of a shape before it is recorded: kernels are chosen and loaded, and an optimiser makes its moments."""
 
 Shapes = tuple[torch.Size, ...]
+
+
+class RecordingError(Failed):
+    """A computation can't be recorded; the message says why, and what to change."""
 
 
 class Given(Protocol):
@@ -49,23 +55,26 @@ class Replayed(Generic[G]):
     It must not wait for the device, and all that it reads and writes besides must stay where it is.
     """
 
-    def __init__(self, compute: Callable[[G], dict[str, Tensor]], *, draws: Sequence[torch.Generator] = ()) -> None:
+    def __init__(self, draws: Sequence[torch.Generator] = ()) -> None:
         """`draws` are the generators that it draws from besides torch's own."""
-        self._compute = compute
         self._draws = draws
         self._met: Counter[Shapes] = Counter()
         self._recorded: dict[Shapes, Recorded] = {}
         self._memory = torch.cuda.graph_pool_handle()
 
-    def __call__(self, given: G) -> dict[str, Tensor]:
-        """What the computation finds; nothing is waited for."""
+    def __call__(self, compute: Callable[[G], dict[str, Tensor]], given: G) -> dict[str, Tensor]:
+        """What `compute`, always the same, finds; nothing is waited for.
+
+        Raises:
+            RecordingError: it can't be recorded.
+        """
         tensors = given.tensors()
         shapes = tuple(each.shape for each in tensors)
         if shapes not in self._recorded:
             self._met[shapes] += 1
             if self._met[shapes] <= MET:
-                return self._compute(given)
-            self._recorded[shapes] = self._record(given)
+                return compute(given)
+            self._recorded[shapes] = self._record(compute, given)
         graph, places, found = self._recorded[shapes]
         for place, tensor in zip(places, tensors, strict=True):
             place.copy_(tensor)
@@ -74,14 +83,19 @@ class Replayed(Generic[G]):
         values = torch.stack([value.float() for value in found.values()]).unbind()
         return dict(zip(found, values, strict=True))
 
-    def _record(self, given: G) -> Recorded:
+    def _record(self, compute: Callable[[G], dict[str, Tensor]], given: G) -> Recorded:
         """Nothing is computed. Other threads, which make the next batch ready, may ask CUDA for memory meanwhile."""
         graph = torch.cuda.CUDAGraph()
         for generator in self._draws:
             graph.register_generator_state(generator)
         places = [each.clone() for each in given.tensors()]
-        with nothing_collected(), torch.cuda.graph(graph, pool=self._memory, capture_error_mode="thread_local"):
-            found = self._compute(given.holding(places))
+        try:
+            with nothing_collected(), torch.cuda.graph(graph, pool=self._memory, capture_error_mode="thread_local"):
+                found = compute(given.holding(places))
+        except RuntimeError as error:  # no room is one, and so is whatever asks the host
+            raise RecordingError(
+                f"a step can't be recorded: {first_line(error)}; --set chunk_size=N leaves steps as they are"
+            ) from error
         return Recorded(graph, places, found)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -45,21 +45,28 @@ class Step:
     The loss is the mean over all hidden tokens of the batch, whatever part of them a chunk or a process has.
     """
 
-    def __init__(self, state: State, devices: Devices, *, clip_norm: float, precision: torch.dtype | None) -> None:
-        """`precision` is the type of matrix products, None for float32."""
+    def __init__(
+        self,
+        state: State,
+        devices: Devices,
+        *,
+        clip_norm: float,
+        precision: torch.dtype | None,
+        record: bool = False,
+    ) -> None:
+        """`precision` is the type of matrix products, None for float32. With `record` CUDA launches a step as one."""
         self._state = state
         self._devices = devices
         self._clip_norm = clip_norm
         self._precision = precision
         self._model = devices.parallel(state.model)
-        self._take: Callable[[Placed], dict[str, Tensor]] = self._taken
-        if devices.device.type == "cuda" and devices.count == 1:
-            self._take = Replayed(self._taken)
+        self._replayed: Replayed[Placed] | None = Replayed() if record else None
 
     def __call__(self, batch: Batch, learning_rate: float) -> dict[str, Tensor]:
         """Updates the model; `loss`, `accuracy` and `gradient_norm` (before clipping), scalars."""
         set_rate(self._state.optimiser, learning_rate)
-        return self._take(self._placed(batch))
+        placed = self._placed(batch)
+        return self._replayed(self._taken, placed) if self._replayed else self._taken(placed)
 
     def gradients(self, batch: Batch) -> dict[str, Tensor]:
         """Adds the gradient of the loss to that of every weight; `loss` and `accuracy` of the whole batch."""

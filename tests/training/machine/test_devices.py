@@ -194,3 +194,13 @@ def test_a_batch_too_small_for_the_processes_is_refused(make_config: MakeConfig)
     devices.count = 3
     with pytest.raises(ConfigError, match="batch_size: 2 leaves some of 3 processes without a sentence"):
         initial(make_config(batch_size=2), devices, None)
+
+
+def test_a_device_that_is_named_by_its_number_is_the_current_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step is recorded on the current one, wherever its tensors are."""
+    current: list[torch.device] = []
+    monkeypatch.setattr("training.machine.devices.pick_device", torch.device)
+    monkeypatch.setattr(torch.cuda, "set_device", current.append)
+    for name in ("cpu", "cuda", "cuda:1"):
+        Devices(name)
+    assert current == [torch.device("cuda:1")]

@@ -11,7 +11,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from training.machine.graphs import MET, Replayed
+from training.machine.graphs import MET, RecordingError, Replayed
+
+POOL = (0, 7)
 
 
 class Pair(NamedTuple):
@@ -60,7 +62,10 @@ def dot(monkeypatch: pytest.MonkeyPatch) -> Dot:
     dot, found = Dot(), Dot.__call__
 
     @contextmanager
-    def recording(graph: Graph, **_: Any) -> Iterator[None]:
+    def recording(graph: Graph, *, pool: Any, capture_error_mode: str) -> Iterator[None]:
+        """One pool for all graphs; and other threads may ask CUDA for memory the while."""
+        assert (pool, capture_error_mode) == (POOL, "thread_local")
+
         def seen(self: Dot, pair: Pair) -> dict[str, Tensor]:
             values = found(self, pair)
 
@@ -77,7 +82,7 @@ def dot(monkeypatch: pytest.MonkeyPatch) -> Dot:
     Graph.made = []
     monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
     monkeypatch.setattr(torch.cuda, "graph", recording)
-    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 0))
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: POOL)
     return dot
 
 
@@ -86,9 +91,9 @@ def pairs(size: int, count: int) -> list[Pair]:
 
 
 def test_what_is_replayed_is_what_was_given_last(dot: Dot) -> None:
-    replayed: Replayed[Pair] = Replayed(dot)
+    replayed: Replayed[Pair] = Replayed()
     given = [pair for two in zip(pairs(3, 8), pairs(5, 8), strict=True) for pair in two]
-    found = [replayed(pair) for pair in given]
+    found = [replayed(dot, pair) for pair in given]
     for pair, values in zip(given, found, strict=True):
         assert values["dot"].item() == pytest.approx((pair.left @ pair.right).item(), abs=1e-5)
         assert values["size"].item() == len(pair.left), "a value that nothing writes over"
@@ -97,18 +102,36 @@ def test_what_is_replayed_is_what_was_given_last(dot: Dot) -> None:
 
 
 def test_a_shape_that_is_rare_is_never_recorded(dot: Dot) -> None:
-    replayed: Replayed[Pair] = Replayed(dot)
+    replayed: Replayed[Pair] = Replayed()
     for size in range(1, 6):
         for pair in pairs(size, MET):
-            replayed(pair)
+            replayed(dot, pair)
     assert not Graph.made and dot.launched == 5 * MET
 
 
 def test_a_recording_knows_who_draws_and_is_not_disturbed(dot: Dot) -> None:
     generator = torch.Generator()
-    replayed: Replayed[Pair] = Replayed(dot, draws=[generator])
+    replayed: Replayed[Pair] = Replayed([generator])
     for pair in pairs(2, MET + 2):
-        replayed(pair)
+        replayed(dot, pair)
     assert [graph.generators for graph in Graph.made] == [[generator]]
     assert dot.collecting == [True] * MET + [False]
+    assert gc.isenabled()
+
+
+def test_a_recording_that_fails_names_the_way_out(dot: Dot, monkeypatch: pytest.MonkeyPatch) -> None:
+    @contextmanager
+    def failing(*_: Any, **__: Any) -> Iterator[None]:
+        yield
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB.\nSee the documentation")
+
+    monkeypatch.setattr(torch.cuda, "graph", failing)
+    replayed: Replayed[Pair] = Replayed()
+    *others, last = pairs(2, MET + 1)
+    for pair in others:
+        replayed(dot, pair)
+    with pytest.raises(
+        RecordingError, match=r"Tried to allocate 2 GiB\.; --set chunk_size=N leaves steps as they are$"
+    ):
+        replayed(dot, last)
     assert gc.isenabled()

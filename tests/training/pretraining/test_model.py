@@ -17,6 +17,7 @@ from transformers import DataCollatorForLanguageModeling
 from training.corpus.corpus import open_corpus
 from training.machine.devices import Devices
 from training.passes.dropout import Dropout
+from training.pretraining import batches
 from training.pretraining.batches import Batch, Batches
 from training.pretraining.checkpoint import State
 from training.pretraining.config import PretrainConfig
@@ -140,6 +141,37 @@ def test_a_batch_in_chunks_has_the_loss_and_the_gradient_of_the_whole(config: Pr
     for other in found[1:]:
         for name, gradient in other.items():
             torch.testing.assert_close(gradient, found[0][name], rtol=1e-8, atol=1e-12, msg=name)
+
+
+def test_questions_without_an_answer_change_nothing(
+    config: PretrainConfig, model: MaskedLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on CUDA, where their number is filled up."""
+    found = []
+    for granule in (1, 64):
+        monkeypatch.setattr(batches, "GRANULE", {"cpu": granule})
+        batch = next(batches_of(config, model).after(0, START))
+        (chunk,) = batch.chunks
+        assert len(chunk.labels) % granule == 0 and chunk.answered == batch.hidden
+        model.zero_grad()
+        values = {name: value.item() for name, value in step_of(model).gradients(batch).items()}
+        grads = {name: w.grad.clone() for name, w in model.named_parameters() if w.grad is not None}
+        found.append((len(chunk.labels), values, judged(model, batches_of(config, model).held_out(), None), grads))
+    (few, values, scores, grads), (more, same, same_scores, same_grads) = found
+    assert few < more
+    assert values == pytest.approx(same, rel=1e-6) and scores == pytest.approx(same_scores, rel=1e-12)
+    for name, gradient in grads.items():
+        torch.testing.assert_close(same_grads[name], gradient, rtol=1e-10, atol=1e-14, msg=name)
+
+
+def test_what_is_copied_to_be_recorded_is_put_back_in_its_place(config: PretrainConfig, model: MaskedLM) -> None:
+    batch = next(batches_of(config.override({"chunk_size": 4}), model).after(0, START))
+    placed = step_of(model)._placed(batch)
+    copied = placed.holding([each.clone() for each in placed.tensors()])
+    assert torch.equal(copied.hidden, placed.hidden) and placed.hidden.item() == batch.hidden
+    assert len(copied.chunks) == len(placed.chunks) == 2
+    for one, other in zip(placed.chunks, copied.chunks, strict=True):
+        assert all(torch.equal(a, b) and a is not b for a, b in zip(one, other, strict=True))
 
 
 def test_a_step_goes_as_far_as_the_learning_rate_of_the_moment(config: PretrainConfig, model: MaskedLM) -> None:
