@@ -21,11 +21,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
 
 from benchmarks.__main__ import surroundings
 from benchmarks.interleave import interleaved, rates
+from benchmarks.loops import LENGTH, PEERS
 from models.command_line import Parser
 from models.encoder import Encoder
 from models.sources import resolve
@@ -34,15 +33,13 @@ from training.config import from_preset
 from training.corpus.batches import Batch, tokeniser
 from training.corpus.corpus import open_corpus
 from training.machine.devices import Devices
-from training.objectives.heads import MLP
 from training.speed import Work, matmul_peak
 
-BATCH, LENGTH, STEPS, ROUNDS, WARMUP = 64, 32, 20, 10, 2
+BATCH, STEPS, ROUNDS, WARMUP = 64, 20, 10, 2
 DEVICE, BF16 = "cuda", torch.bfloat16
 OURS = ("simcse", "gs-infonce", "dclr", "whitenedcse", "imsimcse")
 LAUNCHED = "simcse_launched"
 """SimCSE's step with the batch in one chunk, which is not recorded: every kernel is asked for by itself."""
-PEERS = ("published", "sentence_transformers")
 SENTENCES = 1_000_000
 
 
@@ -84,8 +81,7 @@ def measure(backbone: Path, batches: Iterator[Sequence[str]]) -> dict[str, Any]:
     steps = {
         **{name: _ours(name, backbone, texts) for name in OURS},
         LAUNCHED: _ours("simcse", backbone, texts, chunk_size=BATCH),
-        "published": _published(backbone, texts),
-        "sentence_transformers": _peer(backbone, texts),
+        **{name: peer(cycle(texts), backbone, DEVICE) for name, peer in PEERS.items()},
     }
     seconds = interleaved({name: partial(_several, step) for name, step in steps.items()}, ROUNDS, WARMUP)
     peak = matmul_peak(torch.device(DEVICE), BF16)
@@ -144,61 +140,6 @@ def _ours(name: str, backbone: Path, texts: Sequence[Sequence[str]], **changes: 
     tokenise: Callable[[Sequence[str]], Batch] = tokeniser(state.encoder, teacher, max_length=LENGTH, own=devices.rows)
     waiting = cycle(texts)
     return lambda: step(tokenise(next(waiting)), config.learning_rate)
-
-
-def _published(backbone: Path, texts: Sequence[Sequence[str]]) -> Callable[[], object]:
-    """SimCSE as princeton-nlp/SimCSE's loop does it: both copies padded in one batch, [CLS], a head, one direction."""
-    from transformers import AutoModel, AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(backbone)
-    model = AutoModel.from_pretrained(backbone).train().to(DEVICE)
-    width = model.config.hidden_size
-    head = MLP(width).to(DEVICE)
-    update, waiting = _update([*model.parameters(), *head.parameters()]), cycle(texts)
-
-    def step() -> None:
-        batch = [text for text in next(waiting) for _ in range(2)]
-        inputs = tokenizer(batch, padding=True, truncation=True, max_length=LENGTH, return_tensors="pt").to(DEVICE)
-        with torch.autocast(DEVICE, BF16):
-            pooled = head(model(**inputs).last_hidden_state[:, 0]).view(-1, 2, width).float()
-        logits = F.cosine_similarity(pooled[:, None, 0], pooled[None, :, 1], dim=-1) / 0.05
-        update(F.cross_entropy(logits, torch.arange(len(logits), device=DEVICE)))
-
-    return step
-
-
-def _peer(backbone: Path, texts: Sequence[Sequence[str]]) -> Callable[[], object]:
-    from sentence_transformers import SentenceTransformer
-    from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
-
-    model = SentenceTransformer(str(backbone), device=DEVICE).train()
-    model.max_seq_length = LENGTH
-    loss = MultipleNegativesRankingLoss(model)
-    update, waiting = _update(list(model.parameters())), cycle(texts)
-
-    def on_device(features: dict[str, Any]) -> dict[str, Any]:
-        return {name: each.to(DEVICE) if isinstance(each, Tensor) else each for name, each in features.items()}
-
-    def step() -> None:
-        batch = list(next(waiting))
-        features = [on_device(model.preprocess(batch)) for _ in range(2)]
-        with torch.autocast(DEVICE, BF16):
-            value = loss(features, torch.empty(0))
-        update(value)
-
-    return step
-
-
-def _update(weights: list[nn.Parameter]) -> Callable[[Tensor], None]:
-    optimiser = torch.optim.AdamW(weights, lr=3e-5, weight_decay=0.0, fused=True)
-
-    def update(loss: Tensor) -> None:
-        optimiser.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
-        torch.nn.utils.clip_grad_norm_(weights, 1.0)
-        optimiser.step()
-
-    return update
 
 
 if __name__ == "__main__":

@@ -15,9 +15,9 @@ from itertools import cycle, islice
 from typing import Any
 
 import torch
-from torch.nn import functional as F
 
 from benchmarks.interleave import interleaved, rates
+from benchmarks.loops import LENGTH, PEERS
 from models.encoder import Encoder
 from models.sources import resolve
 from training.assembly import initial, loaded, step_of
@@ -28,10 +28,9 @@ from training.machine.devices import Devices
 from training.machine.hardware import autocast_dtype
 from training.machine.memory import keep_pages
 from training.objectives.base import Needs
-from training.objectives.heads import MLP
 from training.speed import Work, matmul_peak
 
-BATCH, LENGTH, ROUNDS, WARMUP = 64, 32, 20, 3
+BATCH, ROUNDS, WARMUP = 64, 20, 3
 BACKBONE = "minilm"
 CPU = torch.device("cpu")
 
@@ -45,7 +44,6 @@ OURS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "imsimcse": ("imsimcse", {}, {}),
 }
 """Objective, what differs in the run, and in its parameters."""
-PEERS = ("published", "sentence_transformers")
 
 
 def measure() -> dict[str, Any]:
@@ -83,7 +81,7 @@ def measure() -> dict[str, Any]:
 def contestant(name: str, batches: Sequence[Sequence[str]]) -> Callable[[], None]:
     """One step a call, on the next of the batches, again and again."""
     texts = cycle(batches)
-    return _ours(name, texts) if name in OURS else {PEERS[0]: _published, PEERS[1]: _peer}[name](texts)
+    return _ours(name, texts) if name in OURS else PEERS[name](texts, resolve(BACKBONE), "cpu")
 
 
 @cache
@@ -115,51 +113,6 @@ def _ours(name: str, texts: Iterator[Sequence[str]]) -> Callable[[], None]:
         step(tokenise(next(texts)), 3e-5)["loss"].item()
 
     return take
-
-
-def _published(texts: Iterator[Sequence[str]]) -> Callable[[], None]:
-    """SimCSE as princeton-nlp/SimCSE's loop does it: both copies padded in one batch, [CLS], a head, one direction."""
-    from transformers import AutoModel, AutoTokenizer
-
-    folder = resolve(BACKBONE)
-    tokenizer, backbone = AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder).train()
-    head = MLP(backbone.config.hidden_size)
-    weights = [*backbone.parameters(), *head.parameters()]
-    optimiser = torch.optim.AdamW(weights, lr=3e-5, weight_decay=0.0, fused=True)
-
-    def step() -> None:
-        batch = [text for text in next(texts) for _ in range(2)]
-        inputs = tokenizer(batch, padding=True, truncation=True, max_length=LENGTH, return_tensors="pt")
-        pooled = head(backbone(**inputs).last_hidden_state[:, 0]).view(-1, 2, backbone.config.hidden_size)
-        logits = F.cosine_similarity(pooled[:, None, 0], pooled[None, :, 1], dim=-1) / 0.05
-        _update(F.cross_entropy(logits, torch.arange(len(logits))), weights, optimiser)
-
-    return step
-
-
-def _peer(texts: Iterator[Sequence[str]]) -> Callable[[], None]:
-    from sentence_transformers import SentenceTransformer
-    from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
-
-    model = SentenceTransformer(str(resolve(BACKBONE)), device="cpu").train()
-    model.max_seq_length = LENGTH
-    loss = MultipleNegativesRankingLoss(model)
-    weights = list(model.parameters())
-    optimiser = torch.optim.AdamW(weights, lr=3e-5, weight_decay=0.0, fused=True)
-
-    def step() -> None:
-        batch = list(next(texts))
-        features = [model.preprocess(batch) for _ in range(2)]
-        _update(loss(features, torch.empty(0)), weights, optimiser)
-
-    return step
-
-
-def _update(loss: torch.Tensor, weights: list[torch.nn.Parameter], optimiser: torch.optim.Optimizer) -> None:
-    optimiser.zero_grad(set_to_none=True)
-    loss.backward()  # type: ignore[no-untyped-call]
-    torch.nn.utils.clip_grad_norm_(weights, 1.0)
-    optimiser.step()
 
 
 def _ratio(seconds: Sequence[float], reference: Sequence[float]) -> float:

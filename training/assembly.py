@@ -94,10 +94,9 @@ def recordable(config: RunConfig, state: State, devices: Devices) -> bool:
     Not where other processes, a scaler, an augmentation or the objective's own host have a part in it, where the number
     of parts depends on the lengths, or where torch compiles.
     """
-    alone = devices.device.type == "cuda" and devices.count == 1
     whole = config.chunk_size is None and config.augmented is None and not config.compile
     asks_nobody = not state.scaler.is_enabled() and not state.objective.needs.host
-    return alone and whole and asks_nobody and state.encoder.backbone.config.model_type in RECORDED
+    return devices.alone_on_cuda and whole and asks_nobody and state.encoder.backbone.config.model_type in RECORDED
 
 
 def meter_of(

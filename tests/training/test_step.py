@@ -298,6 +298,27 @@ def test_a_step_is_recorded_on_cuda_where_nobody_else_has_a_part_in_it(make_conf
         assert recorded(replace(plain, objective=objective, params=params)) == alone, params
 
 
+@pytest.mark.parametrize("recorded", [False, True])
+def test_what_can_be_recorded_is(
+    recorded: bool, make_config: MakeConfig, sentences: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By generators that know of it: the objective's own."""
+    made: list[Sequence[torch.Generator]] = []
+
+    class Launching:
+        def __init__(self, draws: Sequence[torch.Generator]) -> None:
+            made.append(draws)
+
+        def __call__(self, compute: Callable[[Any], dict[str, Tensor]], given: Any) -> dict[str, Tensor]:
+            return {**compute(given), "through": torch.ones(())}
+
+    monkeypatch.setattr("training.assembly.recordable", lambda *_: recorded)
+    monkeypatch.setattr("training.step.Replayed", Launching)
+    state, step, tokenise = started(make_config())
+    assert ("through" in step(tokenise(sentences[:8]), 1e-3)) == recorded
+    assert made == ([[state.rng]] if recorded else [])
+
+
 def narrow(objective: str) -> Any:
     """The published parameters, at the width of the tiny backbone."""
     params = OBJECTIVES[objective].presets["minilm"].params

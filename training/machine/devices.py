@@ -44,6 +44,11 @@ class Devices:
         """Whether this process is the one that reads the judges, reports and writes."""
         return self.rank == 0
 
+    @property
+    def alone_on_cuda(self) -> bool:
+        """Whether a step asks no other process and is CUDA's: only then can it be launched as one."""
+        return self.device.type == "cuda" and self.count == 1
+
     def own_seed(self, seed: int) -> int:
         """Of what each process draws for itself: the first's is `seed`, another's not that of another run's first."""
         return int(np.random.SeedSequence((seed, self.rank)).generate_state(1)[0]) if self.rank else seed

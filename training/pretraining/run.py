@@ -102,13 +102,13 @@ def _loop(state: State, setting: Setting, headline: str, stream: TextIO) -> None
     lines = Record(setting.folder, step=state.step or -1) if setting.devices.first else None
     progress = Progress(stream, total=config.steps, done=state.step)
     progress.say(headline)
-    alone = setting.devices.device.type == "cuda" and setting.devices.count == 1
     step = Step(
         state,
         setting.devices,
         clip_norm=config.clip_norm,
         precision=setting.precision,
-        record=alone and config.chunk_size is None,  # each chunk has a number of questions of its own
+        record=setting.devices.alone_on_cuda
+        and config.chunk_size is None,  # each chunk has a number of questions of its own
     )
     try:
         with interruptible() as stop:

@@ -19,6 +19,7 @@ from transformers import AutoModelForMaskedLM, PreTrainedTokenizerFast
 
 from models.encoder import Encoder
 from tests.training.pretraining.runs import TINY, Capture, call, metrics
+from training.machine.devices import Devices
 from training.pretraining import checkpoint
 from training.pretraining.folder import RECORD
 from training.pretraining.step import Step
@@ -156,6 +157,23 @@ def test_a_folder_with_a_blank_is_quoted_in_the_command_that_takes_it(small: lis
     command = "python -m training train simcse --backbone 'artifacts/p e'"
     assert capsys.readouterr().out == f"artifacts/p e: {command}\n"
     assert f"`{command}`" in Path("artifacts/p e/README.md").read_text()
+
+
+@pytest.mark.parametrize(("chunk", "alone", "recorded"), [(None, True, True), (4, True, False), (None, False, False)])
+def test_a_step_is_recorded_where_it_is_whole_and_cudas_alone(
+    chunk: int | None, alone: bool, recorded: bool, small: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[bool] = []
+    begin = Step.__init__
+
+    def begun(self: Step, *given: Any, record: bool, **more: Any) -> None:
+        asked.append(record)
+        begin(self, *given, **more)  # launched: there is no CUDA to record for
+
+    monkeypatch.setattr(Step, "__init__", begun)
+    monkeypatch.setattr(Devices, "alone_on_cuda", alone)
+    assert call(*small, *(["--set", f"chunk_size={chunk}"] if chunk else [])) == 0
+    assert asked == [recorded]
 
 
 def test_a_loss_that_is_no_number_stops_the_run(

@@ -1,0 +1,79 @@
+"""Training steps of others, which ours are measured against: in float32 on a CPU, under bf16 autocast elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from training.objectives.heads import MLP
+
+LENGTH = 32
+"""Tokens of a sentence at most."""
+
+
+def published(texts: Iterator[Sequence[str]], backbone: Path, device: str) -> Callable[[], None]:
+    """SimCSE as princeton-nlp/SimCSE's loop does it: both copies padded in one batch, [CLS], a head, one direction."""
+    from transformers import AutoModel, AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(backbone)
+    model = AutoModel.from_pretrained(backbone).train().to(device)
+    width = model.config.hidden_size
+    head = MLP(width).to(device)
+    update = _update([*model.parameters(), *head.parameters()])
+
+    def step() -> None:
+        batch = [text for text in next(texts) for _ in range(2)]
+        inputs = tokenizer(batch, padding=True, truncation=True, max_length=LENGTH, return_tensors="pt").to(device)
+        with _autocast(device):
+            pooled = head(model(**inputs).last_hidden_state[:, 0]).view(-1, 2, width).float()
+        logits = F.cosine_similarity(pooled[:, None, 0], pooled[None, :, 1], dim=-1) / 0.05
+        update(F.cross_entropy(logits, torch.arange(len(logits), device=device)))
+
+    return step
+
+
+def sentence_transformers(texts: Iterator[Sequence[str]], backbone: Path, device: str) -> Callable[[], None]:
+    """MultipleNegativesRankingLoss on (text, text)."""
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
+
+    model = SentenceTransformer(str(backbone), device=device).train()
+    model.max_seq_length = LENGTH
+    loss = MultipleNegativesRankingLoss(model)
+    update = _update(list(model.parameters()))
+
+    def features(batch: Sequence[str]) -> dict[str, Any]:
+        found = model.preprocess(list(batch)).items()
+        return {name: each.to(device) if isinstance(each, Tensor) else each for name, each in found}
+
+    def step() -> None:
+        batch = next(texts)
+        with _autocast(device):
+            value = loss([features(batch) for _ in range(2)], torch.empty(0))
+        update(value)
+
+    return step
+
+
+PEERS = {"published": published, "sentence_transformers": sentence_transformers}
+
+
+def _autocast(device: str) -> torch.autocast:
+    return torch.autocast(device, torch.bfloat16, enabled=device != "cpu")
+
+
+def _update(weights: list[nn.Parameter]) -> Callable[[Tensor], None]:
+    optimiser = torch.optim.AdamW(weights, lr=3e-5, weight_decay=0.0, fused=True)
+
+    def update(loss: Tensor) -> None:
+        optimiser.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_norm_(weights, 1.0)
+        optimiser.step()
+
+    return update
