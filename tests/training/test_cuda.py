@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
@@ -47,6 +46,19 @@ def moved(views: Views, device: torch.device) -> Views:
     noisy = there(views.noisy)
     assert noisy is not None
     return Views(noisy=noisy, clean=there(views.clean), teacher=there(views.teacher), start=there(views.start))
+
+
+def shapes_recorded(step: Step) -> int:
+    return len(step._replayed._recorded) if step._replayed else 0
+
+
+def trained(run: str) -> list[dict[str, Any]]:
+    """What a run wrote of its steps."""
+    return [
+        {name: value for name, value in line.items() if name != "kind"}
+        for line in metrics(run)
+        if line["kind"] == "train"
+    ]
 
 
 @every_variant
@@ -129,32 +141,34 @@ def test_a_step_waits_for_nothing_be_it_new_or_replayed(
         finally:
             torch.cuda.set_sync_debug_mode("default")
         assert all(torch.isfinite(value) for value in values.values())
+    assert shapes_recorded(step) == 1
 
 
-@pytest.mark.parametrize("objective", list(OBJECTIVES))
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("objective", sorted(OBJECTIVES.keys() - {"distillation"}))
 def test_replayed_steps_are_the_steps_that_they_were_recorded_from(
-    objective: str,
-    make_config: MakeConfig,
-    tiny_backbone: Path,
-    sentences: list[str],
-    monkeypatch: pytest.MonkeyPatch,
+    objective: str, precision: str, make_config: MakeConfig, tiny_backbone: Path, sentences: list[str]
 ) -> None:
-    """Losses and weights, dropout and noise included, whatever sizes of batches follow each other."""
-    config = replace(make_config(device="cuda", max_length=48), objective=objective, params=narrow(objective))
+    """Losses and weights, dropout and noise included, whatever sizes follow each other, at a rate that falls."""
+    config = make_config(device="cuda", max_length=48, precision=precision, weight_decay=0.1)
+    config = replace(config, objective=objective, params=narrow(objective))
     short, long = sentences[:16], [" ".join(sentences[at : at + 3]) for at in range(16, 32)]
     batches = [short, long, short[:12], long[:12]] * 6
     found = []
-    for met in (MET, len(batches)):
-        monkeypatch.setattr(graphs, "MET", met)
+    for met, recorded in ((MET, 4), (len(batches), 0)):
         state, step, tokenise = started(config, teacher=tiny_backbone)
-        values = [step(tokenise(batch), 1e-3) for batch in batches]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(graphs, "MET", met)
+            values = [step(tokenise(batch), 1e-3 * (1 - at / len(batches))) for at, batch in enumerate(batches)]
         losses = [{name: value.item() for name, value in each.items()} for each in values]
         found.append((losses, weights(state), torch.rand(3, device=CUDA), state.rng.get_state()))
+        assert shapes_recorded(step) == recorded
     (replayed, ours, drawn, own), (taken, theirs, drawn_too, own_too) = found
+    exact = precision == "fp32"
     for one, other in zip(replayed, taken, strict=True):
-        assert one == pytest.approx(other, rel=1e-3, abs=1e-5)
+        assert one == pytest.approx(other, rel=1e-3 if exact else 5e-2, abs=1e-5 if exact else 1e-3)
     for weight, same in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(weight, same, rtol=1e-3, atol=1e-4)
+        torch.testing.assert_close(weight, same, rtol=1e-3, atol=1e-4 if exact else 2e-3)
     assert torch.equal(drawn, drawn_too) and torch.equal(own, own_too), "what is drawn next is the same, too"
 
 
@@ -162,21 +176,36 @@ def test_every_replay_has_dropout_of_its_own(make_config: MakeConfig, sentences:
     _, step, tokenise = started(make_config(device="cuda"))
     batch = tokenise(sentences[:16])
     losses = [step(batch, 0.0)["loss"].item() for _ in range(MET + 5)]
+    assert shapes_recorded(step) == 1
     assert len(set(losses)) == len(losses)
+
+
+def test_a_replayed_loss_that_is_no_number_leaves_the_weights(make_config: MakeConfig, sentences: list[str]) -> None:
+    state, step, tokenise = started(make_config(device="cuda"))
+    batch = tokenise(sentences[:16])
+    for _ in range(MET + 2):
+        assert torch.isfinite(step(batch, 1e-4)["loss"])
+    with torch.no_grad():
+        next(state.encoder.parameters()).add_(torch.inf)
+    broken = weights(state)
+    for _ in range(3):
+        assert not torch.isfinite(step(batch, 1e-4)["gradient_norm"])
+    assert shapes_recorded(step) == 1
+    assert all(torch.equal(weight, same) for weight, same in zip(weights(state), broken, strict=True))
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
 def test_a_run_learns(precision: str, make_config: MakeConfig, fitted: Fit) -> None:
     outcome, said = fitted(make_config(max_steps=60, eval_every=20, device="cuda", precision=precision))
-    lines = [json.loads(line) for line in (Path(make_config().run) / "metrics.jsonl").read_text().splitlines()]
-    losses = [line["loss"] for line in lines if line["kind"] == "train"]
+    losses = [line["loss"] for line in trained(make_config().run)]
     assert len(losses) == 60 and sum(losses[-10:]) < 0.7 * sum(losses[:10])
     assert outcome.best.step > 0 and f"{precision} on cuda" in said
 
 
 def test_a_run_that_goes_on_ends_as_one_that_was_not_stopped(make_config: MakeConfig, fitted: Fit) -> None:
-    whole, _ = fitted(make_config("whole", device="cuda", max_steps=30, eval_every=10))
-    stopped = make_config("stopped", device="cuda", max_steps=30, eval_every=10)
+    ends = {"device": "cuda", "max_steps": 30, "eval_every": 10}
+    fitted(make_config("whole", **ends))
+    stopped = make_config("stopped", **ends)
     take = Step.__call__
 
     def interrupted(self: Step, *given: Any) -> Any:
@@ -187,9 +216,11 @@ def test_a_run_that_goes_on_ends_as_one_that_was_not_stopped(make_config: MakeCo
     with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(Step, "__call__", interrupted)
         fitted(stopped)
-    again, _ = fitted(stopped, resume=True)
-    for name, weight in whole.encoder.state_dict().items():
-        torch.testing.assert_close(again.encoder.state_dict()[name], weight, rtol=1e-4, atol=1e-5)
+    fitted(stopped, resume=True)
+    whole, again = (trained(make_config(name).run) for name in ("whole", "stopped"))
+    assert [line["step"] for line in again] == list(range(1, 31))
+    for one, other in zip(again, whole, strict=True):
+        assert one == pytest.approx(other, rel=1e-3, abs=1e-5)
 
 
 def test_a_loss_that_is_no_number_is_found_at_its_step_though_losses_are_read_later(

@@ -4,10 +4,11 @@ import gc
 import math
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import pytest
 import torch
@@ -15,11 +16,13 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.conftest import soon
+from training import assembly
 from training.assembly import initial, loaded, recordable, step_of
 from training.checkpoint import State
 from training.config import ConfigError, RunConfig
 from training.corpus.batches import Batch, tokeniser
 from training.machine.devices import Devices
+from training.machine.graphs import MET
 from training.machine.hardware import autocast_dtype
 from training.objectives import OBJECTIVES
 from training.objectives.base import Needs, Views
@@ -234,16 +237,46 @@ def test_a_step_waits_for_nothing(
     assert waits.seen == []
 
 
-def test_a_step_goes_with_its_run(make_config: MakeConfig, sentences: list[str]) -> None:
+class Graph:
+    """Replays nothing."""
+
+    made: ClassVar[list[Callable[[], object]]] = []
+
+    def __init__(self) -> None:
+        self.made.append(weakref.ref(self))
+
+    def register_generator_state(self, generator: torch.Generator) -> None: ...
+
+    def replay(self) -> None: ...
+
+
+@pytest.fixture
+def _recordable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(assembly, "recordable", lambda *_: True)
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
+    monkeypatch.setattr(torch.cuda, "graph", lambda *_, **__: nullcontext())
+    for name in ("graph_pool_handle", "Stream", "current_stream"):
+        monkeypatch.setattr(torch.cuda, name, lambda: None)
+    monkeypatch.setattr(Graph, "made", [])
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+def test_a_step_goes_with_its_run(
+    recorded: bool, make_config: MakeConfig, sentences: list[str], request: pytest.FixtureRequest
+) -> None:
     """What refers to itself would stay, moments and graphs and all, until Python's collector comes."""
+    if recorded:
+        request.getfixturevalue("_recordable")
     state, step, tokenise = started(make_config())
-    step(tokenise(sentences[:8]), 1e-3)
-    gone: list[Callable[[], object]] = [weakref.ref(step), weakref.ref(state.optimiser)]
+    for _ in range(MET + 2):
+        step(tokenise(sentences[:8]), 1e-3)
+    assert len(Graph.made) == recorded
+    gone: list[Callable[[], object]] = [weakref.ref(step), weakref.ref(state.optimiser), *Graph.made]
     gc.collect()
     gc.disable()
     try:
         del state, step
-        assert [each() for each in gone] == [None, None]
+        assert not any(each() for each in gone)
     finally:
         gc.enable()
 

@@ -20,12 +20,14 @@ from models.errors import Failed, first_line
 
 MET = 3
 """Computations of a shape before it is recorded: kernels are chosen and loaded, and an optimiser makes its moments."""
+MOST = 16
+"""Shapes that are recorded. Their memory is given back to none but each other."""
 
 Shapes = tuple[torch.Size, ...]
 
 
 class RecordingError(Failed):
-    """A computation can't be recorded; the message says why, and what to change."""
+    """A computation asks the host for something and can't be recorded; the message says why, and what to change."""
 
 
 class Given(Protocol):
@@ -52,7 +54,8 @@ class Recorded(NamedTuple):
 class Replayed(Generic[G]):
     """A computation on a CUDA device that finds numbers, by name, and may change weights and the like in place.
 
-    It must not wait for the device, and all that it reads and writes besides must stay where it is.
+    It must not wait for the device, and all that it reads and writes besides must stay where it is. A shape for which
+    the device has no room, and the next after `MOST`, are launched as before.
     """
 
     def __init__(self, draws: Sequence[torch.Generator] = ()) -> None:
@@ -60,7 +63,10 @@ class Replayed(Generic[G]):
         self._draws = draws
         self._met: Counter[Shapes] = Counter()
         self._recorded: dict[Shapes, Recorded] = {}
+        self._roomless: set[Shapes] = set()
         self._memory = torch.cuda.graph_pool_handle()
+        # On the device that is current; torch's own would be on that of the first recording.
+        self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
 
     def __call__(self, compute: Callable[[G], dict[str, Tensor]], given: G) -> dict[str, Tensor]:
         """What `compute`, always the same, finds; nothing is waited for.
@@ -70,12 +76,9 @@ class Replayed(Generic[G]):
         """
         tensors = given.tensors()
         shapes = tuple(each.shape for each in tensors)
-        if shapes not in self._recorded:
-            self._met[shapes] += 1
-            if self._met[shapes] <= MET:
-                return compute(given)
-            self._recorded[shapes] = self._record(compute, given)
-        graph, places, found = self._recorded[shapes]
+        if (recorded := self._recorded.get(shapes) or self._ripe(compute, given, shapes)) is None:
+            return compute(given)
+        graph, places, found = recorded
         for place, tensor in zip(places, tensors, strict=True):
             place.copy_(tensor)
         graph.replay()
@@ -83,18 +86,37 @@ class Replayed(Generic[G]):
         values = torch.stack([value.float() for value in found.values()]).unbind()
         return dict(zip(found, values, strict=True))
 
+    def _ripe(self, compute: Callable[[G], dict[str, Tensor]], given: G, shapes: Shapes) -> Recorded | None:
+        """A recording, if these shapes have been met often enough to have one."""
+        self._met[shapes] += 1
+        if self._met[shapes] <= MET or len(self._recorded) >= MOST or shapes in self._roomless:
+            return None
+        try:
+            self._recorded[shapes] = self._record(compute, given)
+        except torch.OutOfMemoryError:
+            self._roomless.add(shapes)
+        return self._recorded.get(shapes)
+
     def _record(self, compute: Callable[[G], dict[str, Tensor]], given: G) -> Recorded:
         """Nothing is computed. Other threads, which make the next batch ready, may ask CUDA for memory meanwhile."""
         graph = torch.cuda.CUDAGraph()
         for generator in self._draws:
             graph.register_generator_state(generator)
         places = [each.clone() for each in given.tensors()]
+        current = torch.cuda.current_stream()
         try:
-            with nothing_collected(), torch.cuda.graph(graph, pool=self._memory, capture_error_mode="thread_local"):
+            with (
+                nothing_collected(),
+                torch.cuda.graph(graph, pool=self._memory, stream=self._stream, capture_error_mode="thread_local"),
+            ):
                 found = compute(given.holding(places))
-        except RuntimeError as error:  # no room is one, and so is whatever asks the host
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:  # its end says that something was wrong before, and its context what
+            torch.cuda.set_stream(current)  # which is left to whoever enters a recording that does not end
+            cause = error.__context__ if isinstance(error.__context__, RuntimeError) else error
             raise RecordingError(
-                f"a step can't be recorded: {first_line(error)}; --set chunk_size=N leaves steps as they are"
+                f"a step can't be recorded: {first_line(cause)}; a run begun with --set chunk_size=N has none recorded"
             ) from error
         return Recorded(graph, places, found)
 

@@ -11,9 +11,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from training.machine import graphs
 from training.machine.graphs import MET, RecordingError, Replayed
 
-POOL = (0, 7)
+POOL, STREAM, DEFAULT = (0, 7), "a stream of its own", "the stream of before"
 
 
 class Pair(NamedTuple):
@@ -62,9 +63,9 @@ def dot(monkeypatch: pytest.MonkeyPatch) -> Dot:
     dot, found = Dot(), Dot.__call__
 
     @contextmanager
-    def recording(graph: Graph, *, pool: Any, capture_error_mode: str) -> Iterator[None]:
-        """One pool for all graphs; and other threads may ask CUDA for memory the while."""
-        assert (pool, capture_error_mode) == (POOL, "thread_local")
+    def recording(graph: Graph, *, pool: Any, stream: Any, capture_error_mode: str) -> Iterator[None]:
+        """One pool and one stream for all graphs; and other threads may ask CUDA for memory the while."""
+        assert (pool, stream, capture_error_mode) == (POOL, STREAM, "thread_local")
 
         def seen(self: Dot, pair: Pair) -> dict[str, Tensor]:
             values = found(self, pair)
@@ -83,6 +84,8 @@ def dot(monkeypatch: pytest.MonkeyPatch) -> Dot:
     monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
     monkeypatch.setattr(torch.cuda, "graph", recording)
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: POOL)
+    monkeypatch.setattr(torch.cuda, "Stream", lambda: STREAM)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: DEFAULT)
     return dot
 
 
@@ -119,19 +122,61 @@ def test_a_recording_knows_who_draws_and_is_not_disturbed(dot: Dot) -> None:
     assert gc.isenabled()
 
 
-def test_a_recording_that_fails_names_the_way_out(dot: Dot, monkeypatch: pytest.MonkeyPatch) -> None:
-    @contextmanager
-    def failing(*_: Any, **__: Any) -> Iterator[None]:
-        yield
-        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB.\nSee the documentation")
+def test_so_many_shapes_are_recorded_and_no_more(dot: Dot, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(graphs, "MOST", 2)
+    replayed: Replayed[Pair] = Replayed()
+    for size in (1, 2, 3):
+        for pair in pairs(size, MET + 3):
+            assert replayed(dot, pair)["dot"].item() == pytest.approx((pair.left @ pair.right).item(), abs=1e-5)
+    assert len(Graph.made) == 2
+    assert dot.launched == 2 * (MET + 1) + (MET + 3)
 
-    monkeypatch.setattr(torch.cuda, "graph", failing)
+
+def test_what_there_is_no_room_for_is_launched(dot: Dot, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And asked for once: to record takes as long as some steps."""
+
+    @contextmanager
+    def full(*_: Any, **__: Any) -> Iterator[None]:
+        yield
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB.")
+
+    recording = torch.cuda.graph
+    replayed: Replayed[Pair] = Replayed()
+    for size, graph in ((2, full), (3, recording)):
+        monkeypatch.setattr(torch.cuda, "graph", graph)
+        for pair in pairs(size, MET + 4):
+            assert replayed(dot, pair)["dot"].item() == pytest.approx((pair.left @ pair.right).item(), abs=1e-5)
+    assert len(Graph.made) == 2, "the one that found no room, and that of another shape"
+    assert dot.launched == (MET + 4 + 1) + (MET + 1)
+    assert gc.isenabled()
+
+
+def test_a_recording_that_fails_names_the_cause_and_the_way_out(dot: Dot, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As torch's: the end of a recording says that it was broken, and leaves the stream as it is."""
+    streams: list[Any] = []
+    monkeypatch.setattr(torch.cuda, "set_stream", streams.append)
+
+    under_way: list[None] = []
+
+    @contextmanager
+    def broken(*_: Any, **__: Any) -> Iterator[None]:
+        under_way.append(None)
+        try:
+            yield
+        finally:
+            raise RuntimeError("CUDA error: operation failed due to a previous error during capture")
+
+    def waits(pair: Pair) -> dict[str, Tensor]:
+        if under_way:
+            raise RuntimeError("operation not permitted when stream is capturing\nSee the documentation")
+        return dot(pair)
+
     replayed: Replayed[Pair] = Replayed()
     *others, last = pairs(2, MET + 1)
     for pair in others:
-        replayed(dot, pair)
-    with pytest.raises(
-        RecordingError, match=r"Tried to allocate 2 GiB\.; --set chunk_size=N leaves steps as they are$"
-    ):
-        replayed(dot, last)
+        replayed(waits, pair)
+    monkeypatch.setattr(torch.cuda, "graph", broken)
+    with pytest.raises(RecordingError, match=r"not permitted when stream is capturing; a run begun with --set chunk"):
+        replayed(waits, last)
+    assert streams == [DEFAULT]
     assert gc.isenabled()
