@@ -25,6 +25,7 @@ from benchmarks.__main__ import surroundings
 from models.command_line import Parser
 from serving.indexes import KINDS
 from serving.indexes.exact import nearest
+from serving.indexes.gpu import GPU_KINDS, trouble
 from serving.indexes.kind import BuildError, Kind
 from serving.indexes.main import Approximate, Main, Marks, Tuning
 from serving.indexes.saved import write_vectors
@@ -35,6 +36,7 @@ TARGET = 0.95
 ROUNDS = 5
 FRESH = 1_000
 THREADS = int(os.environ.get("OMP_NUM_THREADS", "1"))
+EVERY = {**KINDS, **GPU_KINDS}
 
 
 def clustered(count: int, dim: int, seed: int = 0) -> Floats:
@@ -127,9 +129,11 @@ def main() -> None:
     parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--vectors", type=int, default=100_000)
     parser.add_argument("--dim", type=int, default=384)
-    parser.add_argument("--kinds", nargs="*", default=[*KINDS], choices=KINDS)
+    parser.add_argument("--kinds", nargs="*", default=[*KINDS], choices=EVERY, help="default: those of the CPU")
     parser.add_argument("--to", type=Path)
     given = parser.parse_args()
+    if GPU_KINDS.keys() & given.kinds and (reason := trouble()):
+        parser.error(f"--kinds: {reason}")
     faiss.omp_set_num_threads(THREADS)
     everything = clustered(given.vectors + QUERIES + FRESH, given.dim)
     held, fresh = everything[given.vectors : given.vectors + QUERIES], everything[given.vectors + QUERIES :]
@@ -147,7 +151,7 @@ def main() -> None:
         ]
         print(json.dumps(rows[0]), flush=True)
         for name in given.kinds:
-            rows.append(measured(KINDS[name], exact, held, fresh, Path(folder)))
+            rows.append(measured(EVERY[name], exact, held, fresh, Path(folder)))
             print(json.dumps(rows[-1]), flush=True)
     if given.to:
         command = f"OMP_NUM_THREADS={THREADS} {shlex.join(['python', '-m', 'benchmarks.indexes', *sys.argv[1:]])}"

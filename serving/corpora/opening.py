@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 
+from serving.indexes import KINDS
 from serving.indexes import gpu as gpus
 from serving.indexes.building import Builder
 from serving.indexes.live import LiveIndex
@@ -67,10 +68,12 @@ class Indexes:
         self._folder, self._beside = folder, folder / ".beside"
         shutil.rmtree(self._beside, ignore_errors=True)  # a server that was killed left it
         self._plan = Plan(max(least, FEWEST)) if approximate else Plan(kinds=())
+        self._kinds = KINDS
         if gpu:
             if reason := gpus.trouble():
                 raise StoreError(f"--index gpu: {reason}")
-            self._plan = replace(self._plan, kinds=(*gpus.NAMES, *self._plan.kinds))
+            self._plan = replace(self._plan, kinds=(*gpus.GPU_KINDS, *self._plan.kinds))
+            self._kinds = {**KINDS, **gpus.GPU_KINDS}
         self._threads = threads
         self._builder = Builder()
 
@@ -115,6 +118,7 @@ class Indexes:
                 target=target,
                 threads=self._threads,
                 plan=self._plan,
+                kinds=self._kinds,
                 beside=beside,
             )
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from serving.indexes.exact import ExactIndex
 from serving.indexes.flat import Flat
-from serving.indexes.gpu import GPU_KINDS
 from serving.indexes.hnsw import Hnsw
 from serving.indexes.ivf import Ivf
 from serving.indexes.kind import Kind
 from serving.ports import Index
 
 INDEXES: dict[str, type[Index]] = {"exact": ExactIndex}
-_KINDS: tuple[Kind, ...] = (Flat(), Hnsw(), Ivf("flat"), Ivf("sq8"), Ivf("pq"), *GPU_KINDS)
+_KINDS: tuple[Kind, ...] = (Flat(), Hnsw(), Ivf("flat"), Ivf("sq8"), Ivf("pq"))
 KINDS = {kind.name: kind for kind in _KINDS}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import faiss
 import numpy as np
@@ -13,15 +13,21 @@ from numpy.typing import NDArray
 
 from serving.indexes.flat import Flat
 from serving.indexes.ivf import Ivf
-from serving.indexes.kind import BuildError, Candidates, Kind, Parameters, Pause
+from serving.indexes.kind import Candidates, Kind, Parameters, Pause
 from serving.ports import Floats
 
 MOST_CANDIDATES = 2_048
 """That FAISS returns from a device."""
 
 
+TEMPORARY, PINNED = 256 << 20, 64 << 20
+"""Bytes that FAISS sets aside for each index, on the device and beside it: of its own accord 1.5 GiB and 256 MiB. For a
+search that needs more it asks the device then."""
+
 PROBE = """
 import faiss, numpy
+if not faiss.get_num_gpus():
+    raise SystemExit("it finds none")
 vectors = numpy.eye(8, dtype=numpy.float32)
 index = faiss.IndexFlatIP(8)
 index.add(vectors)
@@ -29,22 +35,18 @@ device = faiss.index_cpu_to_gpu(faiss.StandardGpuResources(), 0, index)
 if device.search(vectors, 1)[1].ravel().tolist() != list(range(8)):
     raise SystemExit("it finds what is not there")
 """
-PATIENCE = 60
-"""Seconds that the first search may take: kernels for a new device are compiled then."""
-
-
-def devices() -> int:
-    """CUDA devices that FAISS finds."""
-    return int(faiss.get_num_gpus())
+PATIENCE = 300
+"""Seconds that the first search may take: kernels for a device that is newer than FAISS are compiled then, once."""
 
 
 def trouble() -> str | None:
     """Why FAISS can't search on the first device; None: it can.
 
-    Another process tries: FAISS ends the one that it is in where it has no kernels for a device.
+    Another process tries, and asks for the device at all: FAISS ends the one that it is in where there are no kernels
+    for a device, or where its driver fails.
     """
-    if not devices():
-        return "FAISS finds no CUDA device; it needs faiss-gpu in place of faiss-cpu"
+    if not hasattr(faiss, "StandardGpuResources"):
+        return "FAISS knows no CUDA device here; it needs faiss-gpu in place of faiss-cpu"
     try:
         tried = subprocess.run(
             [sys.executable, "-P", "-c", PROBE],
@@ -63,7 +65,7 @@ def trouble() -> str | None:
 
 
 class OnGpu:
-    """A kind of the CPU whose index is copied to the first device; filters are applied to what comes back."""
+    """A kind of the CPU whose index is copied to the first device, which has no `trouble`; filters are for the CPU."""
 
     def __init__(self, kind: Kind) -> None:
         self.name = f"gpu-{kind.name}"
@@ -80,8 +82,7 @@ class OnGpu:
         return self._kind.memory(count, dim)
 
     def build(self, vectors: Floats, parameters: Parameters, pause: Pause) -> faiss.Index:
-        """On the CPU."""
-        self._check()
+        """On the CPU, and copied."""
         return _Pair(self._kind.build(vectors, parameters, pause))
 
     def complete(self, index: faiss.Index, vectors: Floats) -> faiss.Index:
@@ -94,7 +95,6 @@ class OnGpu:
 
     def read(self, path: str, vectors: Floats) -> faiss.Index:
         """The CPU's, and a copy of it on the device."""
-        self._check()
         return _Pair(self._kind.read(path, vectors))
 
     def efforts(self, parameters: Parameters) -> Sequence[int]:
@@ -108,10 +108,6 @@ class OnGpu:
         with index.alone:
             return self._kind.search(index.gpu, queries, wanted)
 
-    def _check(self) -> None:
-        if not devices():
-            raise BuildError(f"{self.name} needs faiss-gpu and a CUDA device: FAISS finds none")
-
 
 class _Pair:
     """An index and its copy on the first device."""
@@ -121,9 +117,10 @@ class _Pair:
         self.alone = threading.Lock()
         """A device's memory for a search is not made for two at once."""
         self._resources = faiss.StandardGpuResources()
+        self._resources.setTempMemory(TEMPORARY)
+        self._resources.setPinnedMemory(PINNED)
         self.gpu = faiss.index_cpu_to_gpu(self._resources, 0, cpu)
 
 
-NAMES = ("gpu-flat", "gpu-ivf-flat", "gpu-ivf-sq8")
-"""In the order in which they are tried: those behind are for what does not fit into the device."""
-GPU_KINDS: tuple[Kind, ...] = tuple(OnGpu(kind) for kind in (Flat(), Ivf("flat"), Ivf("sq8"))) if devices() else ()
+GPU_KINDS: Mapping[str, Kind] = {kind.name: kind for kind in (OnGpu(Flat()), OnGpu(Ivf("flat")), OnGpu(Ivf("sq8")))}
+"""By name, in the order in which they are tried: those behind are for what does not fit into the device."""

@@ -14,7 +14,7 @@ import pytest
 from serving.corpora.opening import Indexes
 from serving.indexes import gpu
 from serving.indexes.flat import Flat
-from serving.indexes.gpu import MOST_CANDIDATES, NAMES, OnGpu
+from serving.indexes.gpu import GPU_KINDS, MOST_CANDIDATES, OnGpu, trouble
 from serving.indexes.ivf import Ivf
 from serving.indexes.kind import Candidates
 from serving.ports import Floats, StoreError
@@ -44,11 +44,23 @@ class Device:
             self.at_once -= 1
 
 
+class Resources:
+    """What FAISS sets aside, by default and as it is told."""
+
+    temporary, pinned = 1536 << 20, 256 << 20
+
+    def setTempMemory(self, size: int) -> None:
+        self.temporary = size
+
+    def setPinnedMemory(self, size: int) -> None:
+        self.pinned = size
+
+
 @pytest.fixture
 def _device(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu, "devices", lambda: 1)
     monkeypatch.setattr(gpu, "PROBE", "")
-    monkeypatch.setattr(faiss, "StandardGpuResources", object, raising=False)
+    monkeypatch.setattr(faiss, "get_num_gpus", lambda: 1, raising=False)
+    monkeypatch.setattr(faiss, "StandardGpuResources", Resources, raising=False)
     monkeypatch.setattr(faiss, "index_cpu_to_gpu", lambda *given: Device(given[-1]), raising=False)
 
 
@@ -62,7 +74,7 @@ def vectors() -> Floats:
 @pytest.mark.parametrize("kind", [Flat(), Ivf("flat"), Ivf("sq8")], ids=lambda kind: kind.name)
 def test_it_finds_what_the_cpu_finds_and_filters_there(kind: Any, vectors: Floats, tmp_path: Path) -> None:
     on_gpu = OnGpu(kind)
-    assert on_gpu.name in NAMES
+    assert on_gpu.name in GPU_KINDS
     parameters = on_gpu.parameters(*vectors.shape)
     index = on_gpu.build(vectors, parameters, lambda: None)
     on_gpu.write(index, str(tmp_path / "index"))
@@ -85,6 +97,7 @@ def test_it_finds_what_the_cpu_finds_and_filters_there(kind: Any, vectors: Float
 def test_one_search_at_a_time(vectors: Floats) -> None:
     kind = OnGpu(Flat())
     index = kind.build(vectors, {}, lambda: None)
+    assert index._resources.temporary + index._resources.pinned <= 512 << 20, "twenty corpora have one each"
     ask = [threading.Thread(target=kind.search, args=(index, vectors[:1], Candidates(3, 1, None))) for _ in range(4)]
     for each in ask:
         each.start()
@@ -93,9 +106,9 @@ def test_one_search_at_a_time(vectors: Floats) -> None:
     assert (index.gpu.searches, index.gpu.most) == (4, 1)
 
 
-def test_a_gpu_that_is_asked_for_and_not_there_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu, "devices", lambda: 0)
-    with pytest.raises(StoreError, match="--index gpu: FAISS finds no CUDA device; it needs faiss-gpu"):
+def test_a_gpu_that_is_asked_for_without_its_faiss_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(faiss, "StandardGpuResources", raising=False)
+    with pytest.raises(StoreError, match="--index gpu: FAISS knows no CUDA device here; it needs faiss-gpu"):
         Indexes(tmp_path, gpu=True)
 
 
@@ -132,19 +145,24 @@ def test_the_probe_searches_on_the_device(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(faiss, "index_cpu_to_gpu", lambda *_: faiss.IndexFlatIP(8))
     with pytest.raises(SystemExit, match="finds what is not there"):
         exec(PROBE, {})
+    monkeypatch.setattr(faiss, "get_num_gpus", lambda: 0)
+    with pytest.raises(SystemExit, match="it finds none"):
+        exec(PROBE, {})
 
 
 @pytest.mark.usefixtures("_device")
-def test_a_gpu_is_tried_before_the_cpu(tmp_path: Path) -> None:
-    assert Indexes(tmp_path, gpu=True)._plan.kinds == (*NAMES, *Indexes(tmp_path)._plan.kinds)
-    assert not set(Indexes(tmp_path)._plan.kinds) & set(NAMES), "only where it is asked for"
+def test_a_gpu_is_tried_before_the_cpu_where_it_is_asked_for(tmp_path: Path) -> None:
+    asked, unasked = Indexes(tmp_path, gpu=True), Indexes(tmp_path)
+    assert asked._plan.kinds == (*GPU_KINDS, *unasked._plan.kinds)
+    assert GPU_KINDS.keys() <= asked._kinds.keys()
+    assert not GPU_KINDS.keys() & {*unasked._plan.kinds, *unasked._kinds}, "nor is one read that another server kept"
 
 
-real = pytest.mark.skipif(not gpu.devices(), reason="FAISS finds no CUDA device")
+real = pytest.mark.skipif(trouble() is not None, reason="FAISS finds no CUDA device")
 
 
 @real
-@pytest.mark.parametrize("kind", gpu.GPU_KINDS, ids=lambda kind: kind.name)
+@pytest.mark.parametrize("kind", GPU_KINDS.values(), ids=GPU_KINDS.keys())
 def test_on_a_device_it_finds_what_the_cpu_finds(kind: Any, tmp_path: Path) -> None:
     drawn = np.random.default_rng(1).standard_normal((20_000, 96)).astype(np.float32)
     corpus = drawn / np.linalg.norm(drawn, axis=1, keepdims=True)
@@ -167,7 +185,7 @@ def test_on_a_device_it_finds_what_the_cpu_finds(kind: Any, tmp_path: Path) -> N
 @real
 def test_on_a_device_the_flat_index_is_exact_for_many_at_once() -> None:
     corpus = np.random.default_rng(3).standard_normal((5_000, 64)).astype(np.float32)
-    kind = next(each for each in gpu.GPU_KINDS if each.name == "gpu-flat")
+    kind = GPU_KINDS["gpu-flat"]
     index = kind.build(corpus, kind.parameters(*corpus.shape), lambda: None)
     queries = np.random.default_rng(4).standard_normal((64, 64)).astype(np.float32)
     scores = queries.astype(np.float64) @ corpus.astype(np.float64).T

@@ -10,7 +10,7 @@ import pytest
 
 from serving.indexes import KINDS
 from serving.indexes.exact import nearest
-from serving.indexes.gpu import OnGpu, devices
+from serving.indexes.gpu import GPU_KINDS, trouble
 from serving.indexes.hnsw import Hnsw
 from serving.indexes.ivf import Ivf
 from serving.indexes.kind import BuildError, CancelledError, Candidates, Kind
@@ -20,7 +20,8 @@ from serving.ports import Floats
 from tests.serving.indexes.vectors import clustered, keys
 
 COUNT = 3000
-every_kind = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS.keys())
+HERE = KINDS if trouble() else {**KINDS, **GPU_KINDS}
+every_kind = pytest.mark.parametrize("kind", HERE.values(), ids=HERE.keys())
 
 
 @pytest.fixture(scope="module")
@@ -147,12 +148,3 @@ def test_a_build_stops_when_told(name: str, vectors: Floats) -> None:
 
     with pytest.raises(CancelledError):
         KINDS[name].build(vectors, KINDS[name].parameters(*vectors.shape), stop)
-
-
-@pytest.mark.skipif(
-    devices() > 0, reason="FAISS has a CUDA device here: the kinds gpu-… are in KINDS, and tested as such"
-)
-def test_without_a_device_no_kind_of_the_gpu_is_offered(vectors: Floats) -> None:
-    assert not any(name.startswith("gpu") for name in KINDS)
-    with pytest.raises(BuildError, match="needs faiss-gpu and a CUDA device"):
-        OnGpu(Ivf("flat")).build(vectors, {"nlist": 4}, lambda: None)
