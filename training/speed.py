@@ -21,7 +21,11 @@ FIGURES = ("sentences_per_s", "tokens_per_s", "flops_per_s", "utilisation")
 
 @dataclass(frozen=True)
 class Work:
-    """The arithmetic of an encoder's matrix products; whatever else it computes is not counted, nor is padding."""
+    """The arithmetic of an encoder's matrix products; whatever else it computes is not counted, nor is padding.
+
+    The last layer counts as the others do, though a step computes most of it for the first tokens alone where no more
+    is pooled: of a BERT-base a sixteenth, so much less is really done than `utilisation` says of [CLS].
+    """
 
     weights: int
     """In the linear layers that a token passes."""
