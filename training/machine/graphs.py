@@ -8,6 +8,7 @@ where the generators stand: the numbers are those of a step that was not recorde
 from __future__ import annotations
 
 import gc
+import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -21,7 +22,7 @@ from models.errors import Failed, first_line
 MET = 3
 """Computations of a shape before it is recorded: kernels are chosen and loaded, and an optimiser makes its moments."""
 MOST = 16
-"""Shapes that are recorded. Their memory is given back to none but each other."""
+"""Shapes that are recorded: their memory is for each other alone."""
 
 Shapes = tuple[torch.Size, ...]
 
@@ -40,6 +41,7 @@ class Given(Protocol):
         """The same with other tensors of the same shapes."""
 
 
+log = logging.getLogger(__name__)
 G = TypeVar("G", bound=Given)
 
 
@@ -54,8 +56,8 @@ class Recorded(NamedTuple):
 class Replayed(Generic[G]):
     """A computation on a CUDA device that finds numbers, by name, and may change weights and the like in place.
 
-    It must not wait for the device, and all that it reads and writes besides must stay where it is. A shape for which
-    the device has no room, and the next after `MOST`, are launched as before.
+    It must not wait for the device, and all that it reads and writes besides must stay where it is. Shapes after `MOST`
+    are launched as before; so is everything once the device has no room for a recording.
     """
 
     def __init__(self, draws: Sequence[torch.Generator] = ()) -> None:
@@ -63,7 +65,7 @@ class Replayed(Generic[G]):
         self._draws = draws
         self._met: Counter[Shapes] = Counter()
         self._recorded: dict[Shapes, Recorded] = {}
-        self._roomless: set[Shapes] = set()
+        self._room = True
         self._memory = torch.cuda.graph_pool_handle()
         # On the device that is current; torch's own would be on that of the first recording.
         self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
@@ -89,12 +91,16 @@ class Replayed(Generic[G]):
     def _ripe(self, compute: Callable[[G], dict[str, Tensor]], given: G, shapes: Shapes) -> Recorded | None:
         """A recording, if these shapes have been met often enough to have one."""
         self._met[shapes] += 1
-        if self._met[shapes] <= MET or len(self._recorded) >= MOST or shapes in self._roomless:
+        if self._met[shapes] <= MET or len(self._recorded) >= MOST or not self._room:
             return None
         try:
             self._recorded[shapes] = self._record(compute, given)
-        except torch.OutOfMemoryError:
-            self._roomless.add(shapes)
+        except torch.OutOfMemoryError as error:
+            log.warning(
+                "steps are launched kernel by kernel from here on: no room to record them: %s", first_line(error)
+            )
+            self._room = False
+            self._recorded.clear()  # what is launched could not have their memory otherwise
         return self._recorded.get(shapes)
 
     def _record(self, compute: Callable[[G], dict[str, Tensor]], given: G) -> Recorded:

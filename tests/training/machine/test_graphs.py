@@ -132,23 +132,32 @@ def test_so_many_shapes_are_recorded_and_no_more(dot: Dot, monkeypatch: pytest.M
     assert dot.launched == 2 * (MET + 1) + (MET + 3)
 
 
-def test_what_there_is_no_room_for_is_launched(dot: Dot, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And asked for once: to record takes as long as some steps."""
+def test_without_room_for_one_all_are_launched(
+    dot: Dot, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Those that were recorded are let go: what is launched needs their memory."""
 
     @contextmanager
     def full(*_: Any, **__: Any) -> Iterator[None]:
         yield
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB.")
 
-    recording = torch.cuda.graph
     replayed: Replayed[Pair] = Replayed()
-    for size, graph in ((2, full), (3, recording)):
-        monkeypatch.setattr(torch.cuda, "graph", graph)
-        for pair in pairs(size, MET + 4):
+
+    def take(size: int, count: int) -> None:
+        for pair in pairs(size, count):
             assert replayed(dot, pair)["dot"].item() == pytest.approx((pair.left @ pair.right).item(), abs=1e-5)
-    assert len(Graph.made) == 2, "the one that found no room, and that of another shape"
-    assert dot.launched == (MET + 4 + 1) + (MET + 1)
-    assert gc.isenabled()
+
+    take(2, MET + 4)
+    assert dot.launched == MET + 1 and not caplog.messages
+    monkeypatch.setattr(torch.cuda, "graph", full)
+    take(3, MET + 4)
+    take(2, 5)
+    take(4, MET + 4)
+    assert dot.launched == (MET + 1) + (MET + 4 + 1) + 5 + (MET + 4)
+    assert not replayed._recorded and gc.isenabled()
+    (message,) = caplog.messages
+    assert "no room to record them: CUDA out of memory. Tried to allocate 2 GiB." in message
 
 
 def test_a_recording_that_fails_names_the_cause_and_the_way_out(dot: Dot, monkeypatch: pytest.MonkeyPatch) -> None:
