@@ -9,10 +9,22 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
+from models.encoder import Encoder
 from training.assembly import initial, loaded, step_of
 from training.config import RunConfig
 from training.corpus.batches import tokeniser
 from training.machine.devices import Devices
+from training.views import Teacher
+
+
+def another(encoder: Encoder) -> Encoder:
+    """With weights of its own: of a teacher that says what the encoder says the gradient is rounding, and Adam takes
+    whole steps by its signs."""
+    drawn = torch.Generator().manual_seed(7)
+    with torch.no_grad():
+        for weight in encoder.parameters():
+            weight.add_(torch.randn(weight.shape, generator=drawn, dtype=weight.dtype), alpha=0.05)
+    return encoder
 
 
 def compute(files: Iterable[Path]) -> None:
@@ -25,8 +37,10 @@ def compute(files: Iterable[Path]) -> None:
         assert isinstance(state.objective, nn.Module)
         state.encoder.double().train()
         state.objective.double()
-        teacher = loaded(config.teacher, devices).double() if config.teacher else None
+        teacher = another(loaded(config.teacher, devices).double()) if config.teacher else None
         step = step_of(config, state, devices, teacher, None)
+        if isinstance(step._start, Teacher):
+            step._start.encoder.double()
         sentences = Path(config.corpus[0]).read_text(encoding="utf-8").splitlines()
         tokenise = tokeniser(state.encoder, teacher, max_length=32, own=devices.rows)
         for start in (0, 9):  # of 9 sentences one process has 4, a single chunk, and the other 5
