@@ -42,7 +42,7 @@ def local(name: str) -> Path | None:
     """
     if name == MINILM:
         return None
-    folder = _path(name)
+    folder = path(name)
     if folder.is_dir():
         if not (folder / "config.json").is_file():
             raise SourceError(f"{folder}: no config.json, so this is not the folder of an encoder")
@@ -67,7 +67,7 @@ def hub_id(name: str) -> str | None:
     """The id on the hub of what `resolve` finds under this name; None for a folder."""
     if name == MINILM:
         return MINILM_ID
-    return None if _path(name).is_dir() else name
+    return None if path(name).is_dir() else name
 
 
 def minilm() -> Path:
@@ -107,7 +107,12 @@ def _from_hub(name: str) -> Path:
     raise SourceError(f"{name!r}: neither a folder, nor whole in the local hub cache, nor to be had from the hub")
 
 
-def _path(name: str) -> Path:
+def path(name: str) -> Path:
+    """The path that `name` is, where it is one.
+
+    Raises:
+        SourceError: it begins with the home of somebody unknown.
+    """
     try:
         return Path(name).expanduser()
     except RuntimeError as error:

@@ -8,15 +8,18 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
+from models.declaration import declared
 from models.errors import Refused
 from models.pooling import POOLINGS
+from models.sources import path
 from training.augment import Augmentation
 from training.fields import check, check_finite, kinds, settings
 from training.machine.hardware import Precision
 from training.objectives import OBJECTIVES
+from training.objectives.base import Recipe
 
 FALLBACK_PRESET = "bert-base-uncased"
-"""For a backbone that no preset is named after; of an objective without it, the first that it has."""
+"""For a backbone that no preset is named after, and whose folder does not say that it pools otherwise."""
 
 NOT_SET = ("objective", "backbone", "preset", "params")
 """What a run is built around: an option of its own, never a `--set`."""
@@ -191,17 +194,17 @@ class RunConfig:
 
 
 def from_preset(objective: str, *, backbone: str = "minilm", preset: str | None = None) -> RunConfig:
-    """The run of `objective` as published for a backbone: `preset`, or the one named after the backbone.
+    """The run of `objective` as published for a backbone: `preset`, or the one that `preset_of` finds.
 
     Raises:
         ConfigError: no such objective, preset or ablation.
+        SourceError: the backbone is a folder that says what no encoder here is.
     """
     if objective not in OBJECTIVES:
         raise ConfigError(f"objective {objective!r} is none of {', '.join(OBJECTIVES)}")
     recipe = OBJECTIVES[objective]
     if preset is None:
-        family = Path(backbone).name
-        preset = next(name for name in (family, FALLBACK_PRESET, *recipe.presets) if name in recipe.presets)
+        preset = preset_of(recipe, backbone)
     name, plus, ablation = preset.partition("+")
     if name not in recipe.presets:
         raise ConfigError(f"preset {name!r} of {objective} is none of {', '.join(recipe.presets)}")
@@ -221,6 +224,22 @@ def from_preset(objective: str, *, backbone: str = "minilm", preset: str | None 
         out=f"artifacts/{objective}",
         run=f"runs/{objective}",
     )
+
+
+def preset_of(recipe: Recipe[Any], backbone: str) -> str:
+    """The one named after the backbone; else, of a folder, the first that pools as the folder says; else the fallback.
+
+    What a hub id pools is known once it is loaded, which is too late to choose by.
+
+    Raises:
+        SourceError: the backbone is a folder that says what no encoder here is.
+    """
+    folder = path(backbone)
+    if folder.name in recipe.presets:
+        return folder.name
+    names = sorted(recipe.presets, key=lambda name: name != FALLBACK_PRESET)
+    pooling = declared(folder).get("pooling")
+    return next((name for name in names if recipe.presets[name].pooling == pooling), names[0])
 
 
 def check_seed(seed: int) -> None:

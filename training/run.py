@@ -15,7 +15,9 @@ import torch
 
 from models import destination
 from models.bundle import BundleError
+from models.declaration import declared
 from models.encoder import Encoder
+from models.sources import resolve
 from training import checkpoint, record
 from training.assembly import initial, loaded, meter_of, step_of
 from training.checkpoint import Best, State
@@ -205,12 +207,18 @@ def _headline(setting: Setting, autocast: torch.dtype | None, resumed: int | Non
     begin = "" if resumed is None else f", from step {resumed}"
     fewer = "" if config.batch_size <= census.sentences else f", of which there are {census.sentences}"
     return (
-        f"{config.objective} on {config.backbone}, {config.pooling} pooling: "
+        f"{config.objective} on {config.backbone}, preset {config.preset}, {_pooling(config)}: "
         f"{census.sentences} sentences of {setting.corpus.name} ({census.duplicates} duplicates and "
         f"{census.blank} blank lines dropped, {len(census.held_out)} held out), "
         f"{setting.total_steps} steps of {config.batch_size}{fewer}{begin}, "
         f"{named(autocast)} on {devices.device}{processes}"
     )
+
+
+def _pooling(config: RunConfig) -> str:
+    """The run's, and that of the backbone's own files where they say another."""
+    own = declared(resolve(config.backbone)).get("pooling", config.pooling)
+    return f"{config.pooling} pooling" + ("" if own == config.pooling else f" where its files say {own}")
 
 
 def surroundings(corpus: Corpus, devices: Devices, autocast: torch.dtype | None) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.pooling import POOLINGS
+from models.sources import SourceError
 from training.config import ConfigError, RunConfig, from_preset
 from training.fields import check, kinds, parse
 from training.objectives import OBJECTIVES
@@ -73,6 +74,35 @@ def test_a_path_written_in_another_way_is_no_difference(tmp_path: Path, monkeypa
 ])  # fmt: skip
 def test_the_preset_follows_the_backbone(backbone: str, preset: str) -> None:
     assert from_preset("simcse", backbone=backbone).preset == preset
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_of_another_folder_the_preset_pools_as_the_folder_says(
+    objective: str, tiny_backbone: Path, tiny_bundle: Path, tmp_path: Path
+) -> None:
+    presets = OBJECTIVES[objective].presets
+    silent = from_preset(objective, backbone=str(tiny_backbone)).preset
+    assert silent == ("bert-base-uncased" if "bert-base-uncased" in presets else next(iter(presets)))
+    assert from_preset(objective, backbone=str(tiny_bundle)).preset == "minilm"
+    (tmp_path / "1_Pooling").mkdir()
+    for mode, preset in [("cls", silent), ("mean", "minilm")]:
+        (tmp_path / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode": mode}))
+        assert from_preset(objective, backbone=str(tmp_path)).preset == preset
+
+
+def test_a_folders_pooling_is_left_to_a_name_and_to_the_preset_that_is_asked_for(
+    tiny_bundle: Path, tmp_path: Path
+) -> None:
+    named = tmp_path / "roberta-base"
+    named.symlink_to(tiny_bundle)
+    assert from_preset("simcse", backbone=str(named)).preset == "roberta-base"
+    assert from_preset("simcse", backbone=str(tiny_bundle), preset="bert-base-uncased").pooling == "cls"
+
+
+def test_a_folder_that_says_nonsense_is_refused_by_file(tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").write_text("[1]")
+    with pytest.raises(SourceError, match=r"manifest\.json: not an object"):
+        from_preset("simcse", backbone=str(tmp_path))
 
 
 def test_presets_and_ablations() -> None:

@@ -184,7 +184,7 @@ def test_a_broken_task_is_an_error_before_training(
 def test_the_pooling_is_said_first_and_with_the_result(make_config: MakeConfig, fitted: Fit) -> None:
     config = make_config(learning_rate=1e-12, max_steps=1, pooling="last2")
     outcome, said = fitted(config)
-    assert f"simcse on {config.backbone}, last2 pooling: 228 sentences" in said
+    assert f"simcse on {config.backbone}, preset bert-base-uncased, last2 pooling: 228 sentences" in said
     assert outcome.best.step == 0
     assert said.rstrip().endswith("as it was: the result is its own weights with last2 pooling")
 
@@ -310,3 +310,10 @@ def test_publish_leaves_a_bundle_that_tells_where_it_is_from(
     assert manifest.scores["self_retrieval_mrr10"] == outcome.best.score
     again = Encoder.load(config.out).encode(sentences[:5])
     torch.testing.assert_close(torch.from_numpy(again), torch.from_numpy(outcome.encoder.encode(sentences[:5])))
+
+
+def test_a_pooling_that_is_not_the_backbones_own_is_said(
+    make_config: MakeConfig, fitted: Fit, tiny_bundle: Path
+) -> None:
+    _, said = fitted(make_config(max_steps=1, backbone=str(tiny_bundle)))
+    assert "preset bert-base-uncased, cls pooling where its files say mean: 228 sentences" in said
