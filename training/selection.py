@@ -52,7 +52,7 @@ def by_self_retrieval(corpus: Corpus) -> Selection:
     Raises:
         CorpusError: no two held-out sentences have enough words to be halved.
     """
-    pairs = [pair for pair in map(self_retrieval.halves, corpus.census.held_out) if pair]
+    pairs = [pair for pair in map(self_retrieval.halves, corpus.census.watched) if pair]
     if len(pairs) < 2:
         raise CorpusError(
             f"{corpus.name}: choosing the best without --eval-data needs two held-out sentences of "

@@ -49,7 +49,7 @@ def postprocess(options: argparse.Namespace) -> int:
     chosen = POSTPROCESSES[options.name]
     params = _overridden(chosen.params, options.set)
     tasks = _tasks(options.eval_data) if options.eval_data else {}
-    corpus = open_corpus(options.corpus, held_out=0)
+    corpus = open_corpus(options.corpus)
     before = local_bundle(options.source)
     origin = before.manifest if before else None
     encoder = Encoder.load(options.source, pooling=options.pooling, max_length=options.max_length)

@@ -7,6 +7,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
+from training.promotion.checks import NOT_WORSE
 from training.promotion.decision import Decision
 from training.promotion.engines import Machine
 from training.promotion.place import check_default
@@ -18,6 +19,10 @@ DEFAULT = Path("artifacts/default")
 REQUIRED = ("sts",)
 """Where there are scored pairs, a bundle can have been evaluated."""
 REQUIRE = "sts, transfer or tasks by name, which must have a score (default: sts with --data alone, else none)"
+CRUDE = (
+    "whether half a sentence finds the other half is a crude question: with queries whose answers are known, "
+    "--data DIR --retrieval NAME asks people's word instead; --margin says how much worse it may be"
+)
 TOLD = "a running server serves it after SIGHUP or POST /admin/reload"
 
 
@@ -45,6 +50,8 @@ def promote(options: argparse.Namespace) -> int:
     decision = decide(options.bundle, place, terms, yardstick, stream=sys.stderr, machine=Machine())
     if decision.outcome == "refused":
         print(f"{options.bundle}: refused, {place.default} stays as it is\n{_listed(decision)}", file=sys.stderr)
+        if not options.data and NOT_WORSE in (check.name for check in decision.failed):
+            print(CRUDE, file=sys.stderr)
         return 1
     forced = ", forced" if decision.failed else ""
     print(_listed(decision))

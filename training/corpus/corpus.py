@@ -18,8 +18,11 @@ from models import python_docs
 from models.errors import Refused
 from training.corpus.sentences import split
 
-HELD_OUT = 512
-"""At most, and never more than a twentieth of the corpus."""
+HELD_OUT = 2048
+"""At most, and never more than a twentieth of the corpus: what a promotion compares by, once."""
+
+WATCHED = 512
+"""Of those, at most: what a run is judged by while it trains, again and again."""
 
 SHUFFLE_BUFFER = 1 << 17
 """Sentences in memory at once: a corpus up to this size is shuffled whole, a larger one within this distance."""
@@ -43,13 +46,18 @@ class Census:
     sentences: int
     """Different ones to train on."""
     held_out: tuple[str, ...]
-    """Different ones kept out of training."""
+    """Different ones kept out of training, by hash."""
     duplicates: int
     blank: int
     digest: str
     """Of all lines in order: another corpus has another."""
     threshold: int
     """A sentence is held out if its hash is at most this."""
+
+    @property
+    def watched(self) -> tuple[str, ...]:
+        """Those of the held-out sentences, an even choice, that judge while it trains."""
+        return self.held_out[:WATCHED]
 
 
 class Corpus:

@@ -65,7 +65,7 @@ class Batches:
 
     def held_out(self) -> list[Questions]:
         """The held-out sentences in their order, packed; the last sequence is as long as what is left."""
-        ids, length = end_to_end(self._encode(self._corpus.census.held_out)), self._config.max_length
+        ids, length = end_to_end(self._encode(self._corpus.census.watched)), self._config.max_length
         rng = np.random.default_rng(HELD_OUT_SEED)
         whole, rest = np.split(ids, [len(ids) - len(ids) % length])
         packed = [each for each in (whole.reshape(-1, length), rest[None]) if each.size]

@@ -136,6 +136,6 @@ def _judged(config: PretrainConfig, census: Census, curve: Sequence[Mapping[str,
         return ""
     loss, accuracy = last[-1]["masked_loss"], last[-1]["masked_accuracy"]
     return (
-        f"On {len(census.held_out)} sentences that it was not trained on: {loss:.4f} nats a hidden token, "
+        f"On {len(census.watched)} sentences that it was not trained on: {loss:.4f} nats a hidden token, "
         f"{accuracy:.1%} of them\nnamed right. "
     )

@@ -27,7 +27,7 @@ def test_it_leaves_a_bundle_and_says_what_was_fitted(
     out = tmp_path / "white"
     arguments = ["--pooling", "mean", "--max-length", "16", "--corpus", str(corpus_file), "--set", "dims=12"]
     assert call("whitening", str(tiny_backbone), "--out", str(out), *arguments, "--seed", "5") == 0
-    assert capsys.readouterr().out == f"{out}: whitening, 32 to 12 dimensions, sentences 240\n"
+    assert capsys.readouterr().out == f"{out}: whitening, 32 to 12 dimensions, sentences 228\n"
     manifest = bundle.load(out).manifest
     assert (manifest.name, manifest.dim, manifest.max_length) == ("white", 12, 16)
     assert (manifest.backbone, manifest.objective) == (str(tiny_backbone), None)
@@ -35,7 +35,8 @@ def test_it_leaves_a_bundle_and_says_what_was_fitted(
     assert run["postprocess"] == "whitening"
     assert run["params"] == {"dims": 12, "power": 1.0, "centred": True}
     assert run["seed"] == 5
-    assert run["corpus"]["sentences"] == run["fitted"]["sentences"] == 240
+    assert run["corpus"]["sentences"] == run["fitted"]["sentences"] == 228
+    assert run["corpus"]["held_out"] == 12  # by which a promotion may compare
     assert Encoder.load(out).dim == 12
 
     (repeat,) = re.findall("To repeat it: `(.*)`, `--corpus`", (out / bundle.CARD).read_text())

@@ -141,6 +141,7 @@ def test_the_margin_both_ways(
     assert command("promote", other, "--margin", f"{points - 0.001:.6f}") == 1
     said = capsys.readouterr().err
     assert "not worse: self-retrieval" in said and f"-{points:.2f}" in said and "interval" in said
+    assert "--retrieval NAME" in said, "a way out of a crude question"
     assert tree(artifacts) == before, "a refusal changes nothing"
     line = decisions(artifacts)[-1]
     assert (line["outcome"], line["winner"]) == ("refused", "incumbent")
