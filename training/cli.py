@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return _carried_out(parsed(sys.argv[1:] if arguments is None else arguments))
     except InterruptedRun as error:
-        return _fail(f"{error}; the same command with --resume goes on", 130)
+        return _fail(f"{error}; the same command with {error.again} goes on", 130)
     except KeyboardInterrupt:
         return _fail("interrupted", 130)
 

@@ -11,6 +11,11 @@ from types import FrameType
 class InterruptedRun(Exception):
     """The run was asked to stop; it has saved itself first."""
 
+    def __init__(self, says: str, *, again: str = "--resume") -> None:
+        """`again` are the options with which the same command goes on."""
+        super().__init__(says)
+        self.again = again
+
 
 @contextmanager
 def interruptible() -> Iterator[Callable[[], bool]]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import re
+import shlex
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -103,6 +105,33 @@ def test_who_stops_a_run_hears_of_it(
     hint = "python -m training finish 'runs/my encoder' makes a bundle of the best so far; " if begun else ""
     said = f"stopped after step 3 of 9; {hint}the same command with --resume goes on\n"
     assert capsys.readouterr().err.endswith(f": {said}")
+
+
+def test_who_stops_a_run_once_more_hears_by_which_name_it_goes_on(
+    make_config: MakeConfig, capsys: Capture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Its folders are the first free ones, which the command does not say."""
+    going_on: list[bool] = []
+
+    def fit(config: RunConfig, *_: Any, resume: bool) -> None:
+        Path(config.run).mkdir(parents=True, exist_ok=True)
+        (Path(config.run) / "config.json").write_text(config.to_json())
+        going_on.append(resume)
+        raise InterruptedRun("stopped after step 3 of 9")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(run, "fit", fit)
+    first = make_config(run="runs/my encoder", out="artifacts/my encoder")
+    Path(first.run).mkdir(parents=True)
+    (Path(first.run) / "config.json").write_text(first.to_json())
+    for options in ([], ["--out", "artifacts/other"], ["--set", "run=runs/other-2"]):
+        command = ["train", "--config", "runs/my encoder/config.json", *options]
+        assert cli.main(command) == 130
+        (again,) = re.findall("the same command with (--resume.*) goes on\n", capsys.readouterr().err)
+        assert cli.main([*command, *shlex.split(again)]) == 130
+        capsys.readouterr()
+    assert going_on == [False, True] * 3
+    assert len(list(Path("runs").iterdir())) == 4, "of three runs and the one they repeat"
 
 
 def test_what_a_kill_left_behind_the_checkpoint_is_not_told(diverged: RunConfig) -> None:

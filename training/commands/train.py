@@ -46,10 +46,12 @@ def train(options: argparse.Namespace) -> int:
         try:
             outcome = run.fit(config, sys.stderr, resume=options.resume)
         except InterruptedRun as stop:
-            if not (Path(config.run) / CHECKPOINT).is_file():  # its teacher was being trained
-                raise
-            ends = f"python -m training finish {shlex.quote(config.run)} makes a bundle of the best so far"
-            raise InterruptedRun(f"{stop}; {ends}") from stop
+            run_folder, says = shlex.quote(config.run), str(stop)
+            if (Path(config.run) / CHECKPOINT).is_file():  # else its teacher was being trained
+                says += f"; python -m training finish {run_folder} makes a bundle of the best so far"
+            named = options.out or any(each.startswith("run=") for each in options.set)
+            unnamed = f"--resume --set run={run_folder}" if options.config and not named else "--resume"
+            raise InterruptedRun(says, again=unnamed) from stop
     return left(config, outcome) if outcome.first else 0
 
 
