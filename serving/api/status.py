@@ -29,6 +29,7 @@ async def info(
     """text-embeddings-inference's keys, and ours. Before the model is loaded the engine's facts are null."""
     slot, settings = service.encoders.asked_for(asked), service.settings
     manifest, engine = slot.model.manifest, slot.embedder.engine if slot.embedder else None
+    scores = dict(manifest.scores or {})
     facts = {
         "model_id": manifest.name,
         "model_sha": manifest.fingerprint,
@@ -53,7 +54,8 @@ async def info(
         "dim": manifest.dim,
         "prompts": manifest.prompts,
         "int8_limit": slot.model.int8_limit,
-        "parity": (manifest.scores or {}).get("onnx_parity"),
+        "parity": scores.pop("onnx_parity", None),
+        "scores": scores,
         "report": slot.model.report is not None,
         "engine": engine.name if engine else None,
         "precision": engine.precision if engine else None,

@@ -56,6 +56,9 @@ class InfoAnswer(BaseModel):
     parity: float | None = Field(
         description="the largest difference of a number between the exported graph and the encoder it was made from"
     )
+    scores: dict[str, float] = Field(
+        description="as its manifest has them: Spearman × 100 of STS tasks, MRR@10 of self-retrieval, in 0 to 1"
+    )
     report: bool = Field(description="whether `GET /models/{id}/report` tells how the model was judged")
     engine: str | None
     precision: str | None

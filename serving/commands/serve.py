@@ -79,10 +79,14 @@ async def _announce(service: Service, address: str) -> None:
     names = []
     for corpus, size in service.library.corpora.listing():
         if is_stale(corpus, size, service.encoders.fingerprints):
+            name, jobs = corpus.name, service.jobs.unended("reembed", corpus.name)
+            remedy = f"job {jobs[0]} embeds it again" if jobs else f"POST /corpora/{name}/reembed embeds it again"
             log.warning(
-                "corpus %s was embedded by an encoder that is not served: it can't be searched by another", corpus.name
+                "corpus %s was embedded by an encoder that is not served: it can't be searched by another; %s",
+                name,
+                remedy,
             )
-        else:
+        elif size.documents:
             names.append(corpus.name)
     if names:
         name = demo.NAME if demo.NAME in names else names[0]

@@ -38,6 +38,7 @@ def encoder(corpus: Corpus, size: Size, served: Sequence[str]) -> str:
     if is_stale(corpus, size, served):
         raise Conflict(
             f"corpus {corpus.name!r} was embedded by the bundle {corpus.fingerprint}, not by {', '.join(served)}: "
-            f"serve that one, or have a server embed the corpus again (POST /corpora/{corpus.name}/reembed)"
+            f"serve that one, or have a server embed the corpus again "
+            f"(POST /corpora/{corpus.name}/reembed; GET /jobs tells of one that is at it)"
         )
     return next((one for one in served if one == corpus.fingerprint), served[0])

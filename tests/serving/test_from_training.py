@@ -44,7 +44,9 @@ def test_train_export_serve_search(
     assert "golden cosine 1.000000" in capsys.readouterr().out
 
     server = launch("--bundle", str(bundle), engine="onnxruntime")
-    assert server.client.get("/info").json()["fingerprint"] == manifest["fingerprint"]
+    info = server.client.get("/info").json()
+    assert info["fingerprint"] == manifest["fingerprint"]
+    assert {**info["scores"], "onnx_parity": info["parity"]} == manifest["scores"] and info["scores"]
     served = np.array(server.client.post("/embed", json={"inputs": SENTENCES}).json())
     theirs = SentenceTransformer(str(bundle), device="cpu").encode(SENTENCES)
     assert (served * theirs).sum(axis=1).min() >= 0.9999

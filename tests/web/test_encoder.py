@@ -66,6 +66,18 @@ def test_a_bundle_without_a_report_says_how_to_make_one(page: Page) -> None:
     expect(page.get_by_text("python -m training promote")).to_be_visible()
 
 
+def test_scores_of_its_manifest_are_told_without_a_report(page: Page) -> None:
+    def info(route: Route) -> None:
+        answer = route.fetch()
+        known = {"stsb_dev_spearman": 87.416, "STSB": 82.0, "self_retrieval_mrr10": 0.34281}
+        route.fulfill(response=answer, json=answer.json() | {"scores": known})
+
+    page.route("**/info?*", info)
+    page.reload()
+    expect(page.get_by_text("python -m training promote")).to_be_visible()
+    assert rows(page, "Scores")[1:] == [["STS-B dev", "87.42"], ["STS-B", "82.00"], ["Self-retrieval", "0.343"]]
+
+
 def test_scores_stand_among_those_of_the_papers(page: Page) -> None:
     reported(page)
     expect(page.get_by_role("heading", name="Semantic textual similarity")).to_be_visible()

@@ -21,7 +21,8 @@ const GEOMETRY = {
 	random_cosine_mean: "Cosine of different sentences, mean, near 0: no direction is preferred",
 	random_cosine_sd: "Cosine of different sentences, standard deviation",
 };
-const CURVES = { stsb_dev_spearman: "STS-B dev", self_retrieval_mrr10: "Self-retrieval", uniformity: "Uniformity", alignment: "Alignment" };
+const SELF_RETRIEVAL = "self_retrieval_mrr10"; // of 1, not of 100
+const CURVES = { stsb_dev_spearman: "STS-B dev", [SELF_RETRIEVAL]: "Self-retrieval", uniformity: "Uniformity", alignment: "Alignment" };
 
 export async function show(place, state) {
 	fill(place, loading());
@@ -34,7 +35,7 @@ export async function show(place, state) {
 	fill(place, which, about(info), live(state.signal), engines(info), judged, tried.element);
 	if (!info.report) {
 		tried.show({ method: "GET", path: "info" });
-		return fill(judged, card("Scores", el("p.muted.clip", "The bundle carries no report: python -m training promote <bundle> makes one.")));
+		return fill(judged, unreported(info.scores));
 	}
 	const request = { method: "GET", path: `models/${encodeURIComponent(model)}/report` };
 	tried.show(request);
@@ -92,6 +93,16 @@ function engines({ engines: measured, engine, precision }) {
 function parts({ evaluations = [], papers = {} }, page) {
 	const whole = !keysMatter() && el("p", el("a", { href: page }, "The whole report"));
 	return [Object.keys(SCORES).map((family) => scores(family, evaluations, papers[family])), retrieval(evaluations), geometry(evaluations), evaluations.slice(0, 1).map(curves), whole];
+}
+
+// what the manifest says, where nothing tells how it was measured
+function unreported(known) {
+	const rows = Object.entries(known).map(([task, score]) => ({ name: NAMES[task] ?? CURVES[task] ?? task, values: [fixed(score, task === SELF_RETRIEVAL ? 3 : 2)] }));
+	return card(
+		"Scores",
+		rows.length > 0 && table("Scores", ["Task", "Score"], rows),
+		el("p.muted.clip", "The bundle carries no report: python -m training promote <bundle> makes one."),
+	);
 }
 
 function scores(family, evaluations, papers) {
