@@ -39,7 +39,7 @@ class Choice:
         return [asdict(row) | {"chosen": row.pair == self.pair, "why_not": self._why_not(row)} for row in self.measured]
 
     def __str__(self) -> str:
-        if not (found := self._chosen):
+        if self.pair == REFERENCE or not (found := self._chosen):
             return str(self.pair)
         return (
             f"{self.pair} ({found.times_reference:.1f} times as fast as {REFERENCE}, "

@@ -46,6 +46,7 @@ def test_the_fastest_that_keeps_every_vector_and_their_order_wins() -> None:
     assert "not finite" in rows[BROKEN]["why_not"]
     json.dumps(list(rows.values()), allow_nan=False)
     assert str(Choice(pair, measured)).startswith("quick bf16 (5.0 times as fast as onnxruntime fp32")
+    assert str(Choice(REFERENCE, measured)) == "onnxruntime fp32", "which is as fast as itself"
 
 
 def test_only_what_was_asked_for_is_chosen() -> None:
