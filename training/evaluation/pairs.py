@@ -41,10 +41,14 @@ class TaskFiles:
         Raises:
             DataError: a file is missing, a row is broken, or pairs are missing.
         """
-        subsets = self.read(data_root(data) / self.folder)
+        folder = data_root(data) / self.folder
+        if not folder.is_dir():
+            fetch = "`python -m training data get sts` fetches what is"
+            raise DataError(f"{folder}: no such folder: {data} is not in SentEval's layout; {fetch}")
+        subsets = self.read(folder)
         found = sum(map(len, subsets.values()))
         if found != self.pairs:
-            raise DataError(f"{data_root(data) / self.folder}: {found} scored pairs, expected {self.pairs}")
+            raise DataError(f"{folder}: {found} scored pairs, expected {self.pairs}")
         return MappingProxyType(subsets)
 
     def present(self, data: Path) -> bool:
