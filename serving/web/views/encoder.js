@@ -21,8 +21,7 @@ const GEOMETRY = {
 	random_cosine_mean: "Cosine of different sentences, mean, near 0: no direction is preferred",
 	random_cosine_sd: "Cosine of different sentences, standard deviation",
 };
-const SELF_RETRIEVAL = "self_retrieval_mrr10"; // of 1, not of 100
-const CURVES = { stsb_dev_spearman: "STS-B dev", [SELF_RETRIEVAL]: "Self-retrieval", uniformity: "Uniformity", alignment: "Alignment" };
+const CURVES = { stsb_dev_spearman: "STS-B dev", self_retrieval_mrr10: "Self-retrieval", uniformity: "Uniformity", alignment: "Alignment" };
 
 export async function show(place, state) {
 	fill(place, loading());
@@ -35,7 +34,8 @@ export async function show(place, state) {
 	fill(place, which, about(info), live(state.signal), engines(info), judged, tried.element);
 	if (!info.report) {
 		tried.show({ method: "GET", path: "info" });
-		return fill(judged, unreported(info.scores));
+		const known = facts(Object.entries(info.scores).map(([task, score]) => [NAMES[task] ?? CURVES[task] ?? task, score.toPrecision(4)]));
+		return fill(judged, card("Scores", known, el("p.muted.clip", "No report: python -m training promote <bundle> makes one.")));
 	}
 	const request = { method: "GET", path: `models/${encodeURIComponent(model)}/report` };
 	tried.show(request);
@@ -74,7 +74,7 @@ function about(info) {
 }
 
 function engines({ engines: measured, engine, precision }) {
-	if (!measured?.length) return card("Precision", el("p.muted", engine ? `${engine} in ${precision}: asked for, or nothing else runs here, so nothing was measured.` : "The model is not loaded."));
+	if (!measured?.length) return card("Precision", el("p.muted", engine ? `${engine} in ${precision}: asked for, or all that runs here: not measured.` : "The model is not loaded."));
 	const best = measured.find(({ chosen }) => chosen);
 	const asked = measured.some((one) => one.why_not === "not asked for");
 	const why = asked ? "was asked for" : "was the fastest here whose vectors are those of float32: cosine at least 0.999, rank loss at most 0.1";
@@ -95,16 +95,6 @@ function parts({ evaluations = [], papers = {} }, page) {
 	return [Object.keys(SCORES).map((family) => scores(family, evaluations, papers[family])), retrieval(evaluations), geometry(evaluations), evaluations.slice(0, 1).map(curves), whole];
 }
 
-// what the manifest says, where nothing tells how it was measured
-function unreported(known) {
-	const rows = Object.entries(known).map(([task, score]) => ({ name: NAMES[task] ?? CURVES[task] ?? task, values: [fixed(score, task === SELF_RETRIEVAL ? 3 : 2)] }));
-	return card(
-		"Scores",
-		rows.length > 0 && table("Scores", ["Task", "Score"], rows),
-		el("p.muted.clip", "The bundle carries no report: python -m training promote <bundle> makes one."),
-	);
-}
-
 function scores(family, evaluations, papers) {
 	const { name, unit, score } = SCORES[family];
 	const measured = evaluations.filter((one) => one[family]?.tasks);
@@ -115,7 +105,7 @@ function scores(family, evaluations, papers) {
 	const rows = [...own, ...theirs].sort((a, b) => (b.mean ?? 0) - (a.mean ?? 0)).map((row) => ({ ...row, values: [fixed(row.mean), ...row.values] }));
 	const sources = theirs.length > 0 && el("details", el("summary", "Where the papers' rows are from"), el("ul", theirs.map((row) => el("li.muted", `${row.name}: ${row.source}`))));
 	const others = papers?.unreported ?? [];
-	const note = others.length ? `The papers don't report ${others.join(" and ")}: their rows are there for orientation.` : "Beside the papers' rows: between single runs, less than about one point is noise.";
+	const note = others.length ? `The papers don't report ${others.join(" and ")}: their rows are for orientation.` : "Beside the papers' rows: between single runs, less than a point is noise.";
 	return card(name, theirs.length > 0 && el("p.muted", note), table(`Scores: ${name}`, [unit, "Mean", ...tasks.map((task) => NAMES[task] ?? task)], rows), sources);
 }
 

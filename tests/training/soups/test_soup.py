@@ -122,7 +122,7 @@ def test_greedy_comes_before_the_start() -> None:
         (["--share", "0.5"], "share: of which encoder? name it by towards"),
         (["--towards", "minilm", "--share", "1.5"], "share: 1.5 is not from -1 to 1"),
         (["--greedy"], "are chosen by STS-B dev: name the data, --eval-data"),
-        (["--eval-data", "nowhere"], "nowhere/STS/STSBenchmark/sts-dev.csv: No such file"),
+        (["--eval-data", "nowhere"], "nowhere/STS/STSBenchmark: no such folder"),
     ],
 )
 @pytest.mark.usefixtures("_elsewhere")

@@ -135,7 +135,7 @@ def test_what_is_missing_or_broken_stops_the_study_before_anything_is_trained(
         plan(sts=False)
     with pytest.raises(StudyError, match="retrieval: expected a list, each text, got 'zoo'"):
         plan(retrieval="zoo")
-    with pytest.raises(DataError, match="sts-dev"):
+    with pytest.raises(DataError, match="STSBenchmark: no such folder"):
         plan(retrieval=["zoo"])
     out = tmp_path / "out"
     (data / "retrieval" / "zoo" / "queries.jsonl").write_text("{}\n")
