@@ -56,7 +56,7 @@ def main() -> int:
         parser.error(str(error))
     if absent := [name for name in STS_TASKS if name not in tasks]:
         parser.error(f"{options.data} lacks {', '.join(absent)}")
-    corpus = open_corpus([], held_out=0)
+    corpus = open_corpus([])
     seen = remembered(Encoder.load(ENCODER).encode)
     kept: dict[str, Any] = {"command": COMMAND, **surroundings(), "sentences": corpus.census.sentences, "seed": SEED}
     kept["rows"] = []
