@@ -75,6 +75,8 @@ async def _fill(service: Service, corpus: Corpus, size: Size) -> None:
     failed = {job.digest for job in before if job.state == "failed"}
     if not failed and (before or size.documents):
         return
+    if not failed:
+        log.info("a job embeds the demo corpus %s, which can be searched meanwhile (--no-demo turns it off)", NAME)
     async with service.jobs.spool() as spool:
         left = Event()
         for line in await in_thread(lambda: _lines(left), leave=left.set):
@@ -82,7 +84,6 @@ async def _fill(service: Service, corpus: Corpus, size: Size) -> None:
         if failed and digest_of(UPLOAD, NAME, OPTIONS, spool.digest) not in failed:
             return  # what failed were the uploads of others
         job = await service.jobs.submit(UPLOAD, NAME, OPTIONS, spool=spool)
-    log.info("the demo corpus %s is embedded by a job, and can be searched meanwhile (--no-demo: no demo)", NAME)
     job = await _ended(service, job)
     if job.ended:  # and the server goes on
         log.info("the demo corpus %s: job %s %s with %d documents", NAME, job.id, job.state, job.done)

@@ -44,7 +44,8 @@ def summary(manifest: Manifest) -> str:
     """Say in one line which encoder it is, how it was trained and what it scores."""
     known, backbone = training(manifest) or {}, _name(manifest.backbone)
     objective = known.get("objective") or manifest.objective
-    said = [known.get("about") or (f"{backbone} by {objective}" if objective else f"the untouched {backbone}")]
+    about = (known.get("about") or "").removesuffix(".")
+    said = [about or (f"{backbone} by {objective}" if objective else f"the untouched {backbone}")]
     said += [f"taught by {teacher}"] if (teacher := known.get("teacher")) else []
     said += [f"on {corpus['name']}"] if (corpus := known.get("corpus")) and corpus["name"] else []
     said += [f"seed {seed}"] if (seed := known.get("seed")) is not None else []

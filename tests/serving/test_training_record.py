@@ -82,7 +82,7 @@ def test_nothing_is_said_of_an_encoder_without_a_record() -> None:
 
 def test_the_summary_is_one_line_with_the_means() -> None:
     scores = {"STSB": 82.0, "STS mean": 80.091, "scifact nDCG@10": 66.05, "onnx_parity": 1e-7}
-    run = {"about": "minilm\nafter a \x1b[2Jsoup", "seed": 0, "corpus": CORPUS, "teacher": {"name": "large"}}
+    run = {"about": "minilm\nafter a \x1b[2Jsoup.", "seed": 0, "corpus": CORPUS, "teacher": {"name": "large"}}
     assert summary(manifest(run, scores=scores)) == (
         "mine: minilm after a [2Jsoup, taught by large, on wiki1m.txt, seed 0; STS mean 80.09, scifact nDCG@10 66.05"
     )
