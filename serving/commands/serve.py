@@ -33,6 +33,8 @@ curl -s {address}/similarity -H 'content-type: application/json' -d \
 SEARCH_TO_TRY = """\
 curl -s {address}/corpora/{corpus}/search -H 'content-type: application/json' -d \
 '{{"query": "run a coroutine with a time limit", "k": 3}}'"""
+LOOK_SECONDS = 0.2
+"""Between two looks for the first documents."""
 
 
 def serve(arguments: Sequence[str]) -> int:
@@ -72,11 +74,32 @@ def _reachable(host: str) -> str:
 
 
 async def _announce(service: Service, address: str) -> None:
+    """Print what can be tried, and a search as soon as there is something to find. Fill the demo corpus meanwhile."""
     await service.loaded.wait()
     if service.health.state != "ready":
         return
     print(THINGS_TO_TRY.format(address=address), flush=True)
-    names = []
+    _warn_of_stale_corpora(service)
+    async with asyncio.TaskGroup() as group:
+        filling = None if service.settings.no_demo else group.create_task(demo.fill(service))
+        while not (names := _searchable(service)) and filling and not filling.done():
+            await asyncio.sleep(LOOK_SECONDS)
+        if names:
+            name = demo.NAME if demo.NAME in names else names[0]
+            print(SEARCH_TO_TRY.format(address=address, corpus=name), flush=True)
+
+
+def _searchable(service: Service) -> list[str]:
+    """The names of the corpora that hold documents of an encoder that is served."""
+    served = service.encoders.fingerprints
+    return [
+        corpus.name
+        for corpus, size in service.library.corpora.listing()
+        if size.documents and not is_stale(corpus, size, served)
+    ]
+
+
+def _warn_of_stale_corpora(service: Service) -> None:
     for corpus, size in service.library.corpora.listing():
         if is_stale(corpus, size, service.encoders.fingerprints):
             name, jobs = corpus.name, service.jobs.unended("reembed", corpus.name)
@@ -86,8 +109,3 @@ async def _announce(service: Service, address: str) -> None:
                 name,
                 remedy,
             )
-        elif size.documents:
-            names.append(corpus.name)
-    if names:
-        name = demo.NAME if demo.NAME in names else names[0]
-        print(SEARCH_TO_TRY.format(address=address, corpus=name), flush=True)
