@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from pathlib import Path
 
 from models import bundle
@@ -40,5 +39,5 @@ def is_kept(planned: RunConfig, corpus: str) -> bool:
         run = bundle.load(folder).manifest.run or {}
     except BundleError:
         return False
-    same_run = run.get("config") == json.loads(json.dumps(asdict(planned)))
+    same_run = run.get("config") == json.loads(planned.to_json())
     return bool(same_run and run["corpus"]["digest"] == corpus)
