@@ -208,9 +208,10 @@ def _headline(setting: Setting, autocast: torch.dtype | None, resumed: int | Non
     config, census, devices = setting.config, setting.corpus.census, setting.devices
     processes = f" x {devices.count}" if devices.count > 1 else ""
     begin = "" if resumed is None else f", from step {resumed}"
+    adapter = f", an adapter of rank {config.adapter_rank}" if config.adapter_rank else ""
     fewer = "" if config.batch_size <= census.sentences else f", of which there are {census.sentences}"
     return (
-        f"{config.objective} on {config.backbone}, preset {config.preset}, {_pooling(config)}: "
+        f"{config.objective} on {config.backbone}, preset {config.preset}, {_pooling(config)}{adapter}: "
         f"{census.sentences} sentences of {setting.corpus.name} ({census.duplicates} duplicates and "
         f"{census.blank} blank lines dropped, {len(census.held_out)} held out), "
         f"{setting.total_steps} steps of {config.batch_size}{fewer}{begin}, "
