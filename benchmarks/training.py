@@ -37,6 +37,7 @@ CPU = torch.device("cpu")
 OURS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "simcse_fp32": ("simcse", {"precision": "fp32"}, {}),
     "simcse": ("simcse", {}, {}),
+    "simcse_adapter": ("simcse", {"adapter_rank": 8}, {}),
     "gs-infonce": ("gs-infonce", {}, {}),
     "dclr": ("dclr", {}, {}),
     "whitenedcse": ("whitenedcse", {}, {}),
@@ -123,13 +124,16 @@ def _work(name: str, seconds: float) -> dict[str, float]:
     """Tokens and operations a second, and their share of the peak in the contestant's precision."""
     encoder = Encoder.load(BACKBONE)
     lengths = [[min(len(tokens), LENGTH) for tokens in encoder.tokenizer.encode(batch)] for batch in _batches()]
-    needs, precision = Needs(), "fp32"
+    needs, precision, work = Needs(), "fp32", Work.of(encoder)
     if name in OURS:
         config = _config(name)
-        needs = initial(config, Devices("cpu"), None).objective.needs
+        state = initial(config, Devices("cpu"), None)
+        needs, work = state.objective.needs, Work.of(state.encoder)
         precision = "fp32" if config.precision == "fp32" else "bf16"
-    passes, work = needs.views + needs.clean, Work.of(encoder)
-    operations = statistics.mean((3 * passes + needs.teacher) * work.forward(batch) for batch in lengths)
+    passes = needs.views + needs.clean
+    operations = statistics.mean(
+        passes * work.training(batch) + needs.teacher * work.forward(batch) for batch in lengths
+    )
     peak = matmul_peak(CPU, _types().get(precision, torch.float32))
     return {
         "tokens_per_s": round(statistics.mean(map(sum, lengths)) * passes / seconds),

@@ -29,7 +29,8 @@ def initial(config: RunConfig, devices: Devices, autocast: torch.dtype | None) -
     """Step 0: every weight that is new drawn from the seed, on every process alike.
 
     Raises:
-        ConfigError: the encoder is too narrow for the objective, has no dropout, or the batch is less than the devices.
+        ConfigError: the encoder is too narrow for the objective or the adapter, has no dropout, or the batch is less
+            than the devices.
     """
     if config.batch_size < devices.count:
         raise ConfigError(
@@ -44,7 +45,7 @@ def initial(config: RunConfig, devices: Devices, autocast: torch.dtype | None) -
     check_views_differ(encoder, config, objective.needs.views)
     check_augmentation(encoder, config)
     objective.to(devices.device)
-    optimiser = adamw(
+    optimiser = adamw(  # a frozen weight gets no gradient, and so has no moments
         [*encoder.parameters(), *objective.parameters()],
         learning_rate=config.learning_rate,
         weight_decay=config.weight_decay,

@@ -1,8 +1,9 @@
 """A run that was killed goes on as if it had not been: everything that changes while training, in one file.
 
 The file is safetensors, its header carrying the few numbers, and is replaced whole. What is not here follows from the
-step: the learning rate, and the position in the corpus, whose order depends on the seed alone. Several processes share
-one file: the first writes it, with the random state of each.
+step: the learning rate, and the position in the corpus, whose order depends on the seed alone. Frozen weights are not
+here either: the backbone has them, and the file has their digest. Several processes share one file: the first writes
+it, with the random state of each.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from training.machine.devices import Devices
 from training.objectives.base import Objective
 from training.random_state import RandomState
 from training.state_file import (
+    digest,
     facts_of,
     named,
     optimiser_tensors,
@@ -72,6 +74,11 @@ class State:
     best: Best | None = None
     recalled: dict[str, int] = field(default_factory=dict)
     """How many vectors of a frozen encoder are kept, by the name of their file."""
+    frozen: str = field(init=False)
+    """Digest of the encoder's frozen weights."""
+
+    def __post_init__(self) -> None:
+        self.frozen = _frozen(self.encoder)
 
 
 @dataclass(frozen=True)
@@ -100,6 +107,7 @@ def save(state: State, folder: Path, devices: Devices, *, corpus: str) -> None:
         "step": state.step,
         "best": asdict(state.best) if state.best else None,
         "corpus": corpus,
+        "frozen": state.frozen,
         "scaler": state.scaler.state_dict(),
         "processes": devices.count,
         "recalled": state.recalled,
@@ -117,7 +125,8 @@ def load(state: State, folder: Path, devices: Devices, *, corpus: str) -> bool:
     """Brings `state` to where the checkpoint in `folder` has it; False, and nothing done, if there is none.
 
     Raises:
-        CheckpointError: the file is damaged, or corpus or number of processes are not those the run began with.
+        CheckpointError: the file is damaged, or backbone, corpus or number of processes are not those the run began
+            with.
     """
     file = folder / CHECKPOINT
     if not file.exists():
@@ -125,6 +134,7 @@ def load(state: State, folder: Path, devices: Devices, *, corpus: str) -> bool:
     try:
         facts = facts_of(file)
         check_origin(file, facts, devices, corpus=corpus)
+        _check_frozen(file, facts, state.frozen)
         tensors = load_file(file)
         _restore(state, tensors)
         restore_random(tensors, devices)
@@ -174,42 +184,49 @@ def save_moment(state: State, moment: Moment, file: Path, *, step: int, sentence
     """Writes weights and optimiser as they are, the rest as `moment` has it, and the sentences of the step to take."""
     tensors = _tensors(state) | random_tensors([moment.random]) | named("objective.", moment.objective)
     tensors |= {"rng.objective": moment.rng, "scale": moment.scale}
-    write(file, tensors, {"step": step, "sentences": list(sentences)})
+    write(file, tensors, {"step": step, "sentences": list(sentences), "frozen": state.frozen})
 
 
 def load_moment(state: State, file: Path, devices: Devices) -> list[str]:
     """Brings `state` to what `save_moment` wrote, and gives the sentences.
 
     Raises:
-        CheckpointError: the file is missing, damaged, or of another run.
+        CheckpointError: the file is missing, damaged, or of another run, or the backbone has changed since.
     """
     try:
         facts, tensors = facts_of(file), load_file(file)
+        _check_frozen(file, facts, state.frozen)
         _restore(state, tensors)
         restore_random(tensors, devices)
         if "scale" in tensors:  # earlier files have none
             state.scaler.load_state_dict({**state.scaler.state_dict(), "scale": tensors["scale"].item()})
         state.step = facts["step"]
         return [str(sentence) for sentence in facts["sentences"]]
+    except CheckpointError:
+        raise
     except (OSError, SafetensorError, KeyError, TypeError, ValueError, RuntimeError) as error:
         raise CheckpointError(f"{file}: not a step of this run: {first_line(error)}") from error
 
 
-def save_best(encoder: Encoder, best: Best, folder: Path) -> None:
+def save_best(state: State, best: Best, folder: Path) -> None:
     """Writes the weights of the best evaluation; the next checkpoint makes them the run's."""
-    write(_best_file(folder, best), named("", encoder.state_dict()), asdict(best))
+    facts = {**asdict(best), "frozen": state.frozen}
+    write(_best_file(folder, best), named("", _trained(state.encoder)), facts)
 
 
 def load_best(encoder: Encoder, best: Best, folder: Path) -> None:
     """Puts the weights of the best evaluation into `encoder`.
 
     Raises:
-        CheckpointError: their file is missing or damaged.
+        CheckpointError: their file is missing or damaged, or the backbone has changed since.
     """
     file = _best_file(folder, best)
     try:
-        encoder.load_state_dict(load_file(file))
-    except (OSError, SafetensorError, RuntimeError) as error:
+        _check_frozen(file, facts_of(file), _frozen(encoder))
+        _put(load_file(file), encoder)
+    except CheckpointError:
+        raise
+    except (OSError, SafetensorError, KeyError, TypeError, ValueError, RuntimeError) as error:
         raise CheckpointError(f"{file}: not the best weights of this run: {first_line(error)}") from error
 
 
@@ -219,7 +236,7 @@ def _best_file(folder: Path, best: Best) -> Path:
 
 def _tensors(state: State) -> dict[str, Tensor]:
     return {
-        **named("encoder.", state.encoder.state_dict()),
+        **named("encoder.", _trained(state.encoder)),
         **named("objective.", state.objective.state_dict()),
         **optimiser_tensors(state.optimiser),
         "rng.objective": state.rng.get_state(),
@@ -227,7 +244,33 @@ def _tensors(state: State) -> dict[str, Tensor]:
 
 
 def _restore(state: State, tensors: dict[str, Tensor]) -> None:
-    state.encoder.load_state_dict(under("encoder.", tensors))
+    _put(under("encoder.", tensors), state.encoder)
     state.objective.load_state_dict(under("objective.", tensors))
     restore_optimiser(state.optimiser, tensors)
     state.rng.set_state(tensors["rng.objective"])
+
+
+def _trained(encoder: Encoder) -> dict[str, Tensor]:
+    return {name: weight.detach() for name, weight in encoder.named_parameters() if weight.requires_grad}
+
+
+def _frozen(encoder: Encoder) -> str:
+    """The digest of everything that `_trained` leaves out."""
+    trained = _trained(encoder)
+    return digest({name: x for name, x in encoder.state_dict().items() if name not in trained})
+
+
+def _check_frozen(file: Path, facts: Mapping[str, Any], frozen: str) -> None:
+    if facts.get("frozen", frozen) != frozen:  # earlier files have none, and all weights
+        raise CheckpointError(f"{file}: the backbone has changed since; the run can't go on from another one")
+
+
+def _put(tensors: dict[str, Tensor], encoder: Encoder) -> None:
+    """Load trained weights; files of earlier versions have the frozen ones, too.
+
+    Raises:
+        RuntimeError: a weight is missing, unknown, or has another shape.
+    """
+    missing, unexpected = encoder.load_state_dict(tensors, strict=False)
+    if odd := [*(name for name in missing if name in _trained(encoder)), *unexpected]:
+        raise RuntimeError(f"{odd[0]} is missing or unknown")

@@ -29,9 +29,12 @@ PATHS = ("backbone", "corpus", "eval_data", "out", "run", "teacher", "tokenizer"
 
 
 POSITIVE = (
-    *("batch_size", "chunk_size", "epochs", "eval_every", "max_length", "max_steps"),
+    *("adapter_rank", "batch_size", "chunk_size", "epochs", "eval_every", "max_length", "max_steps"),
     *("learning_rate", "clip_norm"),
 )
+
+ADDED = {"adapter_rank": None}
+"""Fields that configurations of earlier versions lack, with the value that these runs had."""
 
 
 LEAST_LENGTH = 3
@@ -92,6 +95,8 @@ class RunConfig:
     """What the last view undergoes besides dropout."""
     augmentation_rate: float | None = None
     """The share it takes away; none is the published one."""
+    adapter_rank: int | None = None
+    """Rank of the low-rank adapter that is trained while the backbone stays frozen; none trains all weights."""
     chunk_size: int | None = None
     """Sentences encoded at once, by gradient caching: the batch may then be as large as one likes."""
     weight_decay: float = 0.0
@@ -140,7 +145,14 @@ class RunConfig:
 
     def to_json(self) -> str:
         """The run as a JSON object, a line a field."""
-        return json.dumps(asdict(self), indent=2) + "\n"
+        return json.dumps(self.values(), indent=2) + "\n"
+
+    def values(self) -> dict[str, Any]:
+        """Return all fields by name, without those of `ADDED` that have their earlier value.
+
+        So a run that was described by an earlier version has the same description, and the same digest, today.
+        """
+        return {name: value for name, value in asdict(self).items() if name not in ADDED or value != ADDED[name]}
 
     @classmethod
     def from_json(cls, text: str) -> Self:
@@ -154,7 +166,7 @@ class RunConfig:
             recipe = OBJECTIVES[values["objective"]]
             params = next(iter(recipe.presets.values())).params
             values["params"] = type(params)(**checked(values["params"], kinds(type(params))))
-            return cls(**checked(values, kinds(cls)))
+            return cls(**checked(ADDED | values, kinds(cls)))
         except ConfigError:
             raise
         except (TypeError, KeyError, ValueError) as error:

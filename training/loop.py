@@ -121,5 +121,5 @@ def _evaluate(state: State, setting: Setting, record: Write, progress: Progress)
     if best:
         state.best = Best(state.step, score)
         if setting.devices.first:
-            checkpoint.save_best(state.encoder, state.best, setting.folder)
+            checkpoint.save_best(state, state.best, setting.folder)
     progress.say(f"step {state.step}: {setting.metric} {score:.4f}{' (best so far)' if best else ''}")

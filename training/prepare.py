@@ -9,6 +9,7 @@ from torch import nn
 
 from models.encoder import Encoder
 from models.sources import local_bundle
+from training import lora
 from training.config import ConfigError, RunConfig
 from training.passes.acceleration import swift
 
@@ -19,11 +20,14 @@ def prepared(config: RunConfig, device: torch.device) -> Encoder:
     Raises:
         SourceError: there is no such backbone.
         BundleError: it is a bundle, and a file of it is not what its manifest says.
+        ConfigError: see `training.lora.attach`.
     """
     local_bundle(config.backbone)
     encoder = Encoder.load(config.backbone, pooling=config.pooling)
     if config.dropout is not None:
         set_dropout(encoder, config.dropout)
+    if config.adapter_rank is not None:
+        lora.attach(encoder, config.adapter_rank, backbone=config.backbone)
     encoder.to(device)
     if not config.compile:
         return swift(encoder)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -13,13 +13,14 @@ from models.encoder import Encoder
 from models.export import export
 from models.origin import read
 from models.sources import SourceError, local_bundle, resolve
-from training import record
+from training import lora, record
 from training.checkpoint import Best
 from training.config import RunConfig
 from training.corpus.corpus import Census
 from training.evaluation import sts
 from training.evaluation.pairs import STS_TASKS, Subsets
 from training.evaluation.sts import TaskScore
+from training.lora import Adapter
 from training.machine.environment import environment
 from training.objectives import OBJECTIVES
 from training.progress import encode_visibly
@@ -42,10 +43,14 @@ class Outcome:
     """The STS tasks of the run's evaluation data."""
     first: bool = True
     """Whether this process is the one to publish it."""
+    adapter: Adapter | None = None
+    """The adapter that the encoder's weights contain, if the run trained one."""
 
 
 def publish(config: RunConfig, outcome: Outcome, scores: Mapping[str, TaskScore]) -> Bundle:
-    """Exports the outcome of a run to `config.out`, its record and scores in the manifest."""
+    """Exports the outcome of a run to `config.out`, with record and scores; writes its adapter to `config.run`."""
+    if outcome.adapter:
+        lora.save(outcome.adapter, Path(config.run) / lora.FOLDER)
     return export(
         outcome.encoder,
         Path(config.out),
@@ -53,7 +58,7 @@ def publish(config: RunConfig, outcome: Outcome, scores: Mapping[str, TaskScore]
         backbone=config.backbone,
         objective=config.objective,
         run={
-            "config": asdict(config),
+            "config": config.values(),
             "environment": environment(),
             "corpus": counts(outcome.census),
             **({"teacher": identity(config.teacher)} if config.teacher else {}),

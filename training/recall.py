@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from models.disk import EXHAUSTED, fsync, naming
 from models.tokenizer import Tokens
+from training.state_file import digest
 from training.views import Teacher, sent
 
 log = logging.getLogger(__name__)
@@ -101,8 +101,4 @@ def _key(tokens: Tokens) -> int:
 
 def _digest(teacher: Teacher) -> str:
     """Of its weights and of all else that its vectors depend on."""
-    digest = hashlib.blake2b(f"{teacher.encoder.pooling} {teacher.autocast}".encode(), digest_size=8)
-    for name, weight in teacher.encoder.state_dict().items():
-        digest.update(name.encode())
-        digest.update(weight.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
-    return digest.hexdigest()
+    return digest(teacher.encoder.state_dict(), salt=f"{teacher.encoder.pooling} {teacher.autocast}")

@@ -28,6 +28,7 @@ from training.evaluation.pairs import STS_TASKS, Subsets, sts_tasks
 from training.interrupt import interruptible
 from training.lock import locked
 from training.loop import Setting, train
+from training.lora import merge
 from training.machine.devices import Devices
 from training.machine.environment import environment
 from training.machine.hardware import autocast_dtype, named
@@ -95,13 +96,14 @@ def fit(config: RunConfig, stream: TextIO, *, resume: bool = False) -> Outcome:
             forget(folder)
         checkpoint.load_best(state.encoder, state.best, folder)
         encoder = state.encoder.eval().cpu()
-        return Outcome(encoder, state.best, state.step, selection.metric, corpus.census, tasks, devices.first)
+        adapter = merge(encoder)
+        return Outcome(encoder, state.best, state.step, selection.metric, corpus.census, tasks, devices.first, adapter)
 
 
 def finish(config: RunConfig, stream: TextIO) -> Outcome:
     """The outcome of the run in `config.run` if it ends here: the best weights up to its last checkpoint.
 
-    Nothing of the run changes, and `fit` may still go on with it.
+    The run itself does not change, and `fit` may still go on with it.
 
     Raises:
         RunError: there is no such run, or the bundle can't be written.
@@ -120,7 +122,8 @@ def finish(config: RunConfig, stream: TextIO) -> Outcome:
         checkpoint.load_best(encoder, kept.best, folder)
     for line in (f"ended after step {kept.step}", *_told(config, selection.metric, kept.best)):
         print(line, file=stream)
-    return Outcome(encoder.eval(), kept.best, kept.step, selection.metric, corpus.census, tasks)
+    adapter = merge(encoder)
+    return Outcome(encoder.eval(), kept.best, kept.step, selection.metric, corpus.census, tasks, adapter=adapter)
 
 
 def _corpus(config: RunConfig) -> Corpus:
@@ -205,9 +208,10 @@ def _headline(setting: Setting, autocast: torch.dtype | None, resumed: int | Non
     config, census, devices = setting.config, setting.corpus.census, setting.devices
     processes = f" x {devices.count}" if devices.count > 1 else ""
     begin = "" if resumed is None else f", from step {resumed}"
+    adapter = f", an adapter of rank {config.adapter_rank}" if config.adapter_rank else ""
     fewer = "" if config.batch_size <= census.sentences else f", of which there are {census.sentences}"
     return (
-        f"{config.objective} on {config.backbone}, preset {config.preset}, {_pooling(config)}: "
+        f"{config.objective} on {config.backbone}, preset {config.preset}, {_pooling(config)}{adapter}: "
         f"{census.sentences} sentences of {setting.corpus.name} ({census.duplicates} duplicates and "
         f"{census.blank} blank lines dropped, {len(census.held_out)} held out), "
         f"{setting.total_steps} steps of {config.batch_size}{fewer}{begin}, "

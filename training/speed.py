@@ -31,21 +31,31 @@ class Work:
     """In the linear layers that a token passes."""
     attention: int
     """Layers x width: a token pays 4 operations for each of these and each token it attends to."""
+    frozen: int = 0
+    """Those of the weights that a backward pass computes no gradient of."""
 
     @classmethod
     def of(cls, encoder: Encoder) -> Work:
         """Counted from the backbone's layers; the pooler that no vector passes is left out."""
         linear = [
-            module
-            for name, module in encoder.backbone.named_modules()
-            if isinstance(module, nn.Linear) and not name.startswith("pooler")
+            layer
+            for name, layer in encoder.backbone.named_modules()
+            if isinstance(layer, nn.Linear) and not name.startswith("pooler")
         ]
         config = encoder.backbone.config
-        return cls(sum(module.weight.numel() for module in linear), config.num_hidden_layers * config.hidden_size)
+        return cls(
+            sum(layer.weight.numel() for layer in linear),
+            config.num_hidden_layers * config.hidden_size,
+            sum(layer.weight.numel() for layer in linear if not layer.weight.requires_grad),
+        )
 
     def forward(self, lengths: Iterable[int]) -> float:
         """Operations of one pass over sentences of so many tokens."""
         return sum(2.0 * self.weights * length + 4.0 * self.attention * length * length for length in lengths)
+
+    def training(self, lengths: Sequence[int]) -> float:
+        """Operations of a pass and its backward pass: three forward ones, less the gradients of frozen weights."""
+        return 3 * self.forward(lengths) - 2.0 * self.frozen * sum(lengths)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,8 +74,8 @@ class Meter:
     def __call__(self, steps: Sequence[tuple[int, Batch]], seconds: float) -> dict[str, float]:
         """Sentences, tokens and operations a second, of all processes; `utilisation` is the share of the peak.
 
-        `steps` are their numbers and batches. A backward pass is two forward ones; a second encoding for gradient
-        caching is not counted, as it is no progress. The other processes are taken to have had as many tokens as this
+        `steps` are their numbers and batches. A second encoding for gradient caching is not counted, as it is no
+        progress. The other processes are taken to have had as many tokens as this
         one.
         """
         passes = self.needs.views + self.needs.clean
@@ -76,11 +86,12 @@ class Meter:
         return dict(zip(FIGURES, figures, strict=True))
 
     def _operations(self, step: int, batch: Batch, passes: int) -> float:
-        own = self.work.forward(map(len, batch.tokens))
+        lengths = [len(sentence) for sentence in batch.tokens]
+        trained = passes * self.work.training(lengths)
         if step > self.recalled_after:
-            return 3 * passes * own
-        frozen = self.teacher.forward(map(len, batch.teacher_tokens or ())) if self.teacher else 0
-        return (3 * passes + self.needs.start) * own + frozen
+            return trained
+        taught = self.teacher.forward(map(len, batch.teacher_tokens or ())) if self.teacher else 0
+        return trained + self.needs.start * self.work.forward(lengths) + taught
 
 
 @cache

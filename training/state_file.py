@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -45,6 +46,15 @@ def facts_of(file: Path) -> dict[str, Any]:
 def named(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Tensors under one roof of a file."""
     return {prefix + name: tensor.contiguous() for name, tensor in tensors.items()}
+
+
+def digest(tensors: Mapping[str, Tensor], *, salt: str = "") -> str:
+    """Hash names and values, wherever the tensors are."""
+    found = hashlib.blake2b(salt.encode(), digest_size=8)
+    for name, tensor in tensors.items():
+        found.update(name.encode())
+        found.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return found.hexdigest()
 
 
 def under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from pathlib import Path
 
 from models import bundle
@@ -12,7 +11,7 @@ from training.config import ConfigError, RunConfig, from_preset
 from training.objectives import OBJECTIVES
 
 SHARED = (
-    *("backbone", "pooling", "dropout", "corpus", "eval_data", "seed", "max_steps", "max_length"),
+    *("backbone", "adapter_rank", "pooling", "dropout", "corpus", "eval_data", "seed", "max_steps", "max_length"),
     *("eval_every", "chunk_size", "precision", "compile", "device"),
 )
 """What the teacher's run has in common with the run that asks for it; the rest is SimCSE's preset."""
@@ -40,5 +39,5 @@ def is_kept(planned: RunConfig, corpus: str) -> bool:
         run = bundle.load(folder).manifest.run or {}
     except BundleError:
         return False
-    same_run = run.get("config") == json.loads(json.dumps(asdict(planned)))
+    same_run = run.get("config") == json.loads(planned.to_json())
     return bool(same_run and run["corpus"]["digest"] == corpus)

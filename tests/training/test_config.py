@@ -131,7 +131,7 @@ def test_settings_are_typed() -> None:
     ("setting", "message"),
     [
         ("nonsense", "nonsense: expected key=value"),
-        ("batch=3", "'batch' is none of augmentation, "),
+        ("batch=3", "'batch' is none of adapter_rank, "),
         ("objective=x", "'objective' is none of"),
         ("batch_size=three", "expected a whole number, got 'three'"),
         ("batch_size=1.5", "expected a whole number"),

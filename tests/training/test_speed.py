@@ -7,6 +7,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from models.encoder import Encoder
+from training import lora
 from training.corpus.batches import tokeniser
 from training.machine.devices import Devices
 from training.objectives.base import Needs
@@ -20,6 +21,17 @@ def test_work_is_what_torch_counts(tiny_backbone: Path) -> None:
     with FlopCounterMode(display=False) as counted, torch.no_grad():
         encoder(*encoder.tensors(tokens))
     assert Work.of(encoder).forward([8, 8]) == counted.get_total_flops()
+
+
+def test_what_is_frozen_has_no_gradient_to_compute(tiny_backbone: Path) -> None:
+    encoder = Encoder.load(tiny_backbone, pooling="cls").eval()
+    tokens = encoder.tokenizer.encode(["the man can see the river", "a woman will read this book"])
+    lora.attach(encoder, 4, backbone="mine")
+    with FlopCounterMode(display=False) as counted:
+        encoder(*encoder.tensors(tokens)).sum().backward()
+    spared = 3 * 2 * 2 * 8 * 32 * 32  # what the embeddings, frozen too, would get from query, key and value
+    spared += 3 * 2 * 2 * 8 * 32 * 4
+    assert Work.of(encoder).training([8, 8]) == counted.get_total_flops() + spared
 
 
 def test_a_meter_counts_every_pass_and_a_backward_as_two(tiny_backbone: Path) -> None:

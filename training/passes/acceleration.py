@@ -52,7 +52,7 @@ def _look_up_sparsely(encoder: Encoder) -> None:
     one: who wants to keep a gradient copies it.
     """
     words = encoder.backbone.get_input_embeddings()
-    if not isinstance(words, nn.Embedding):
+    if not isinstance(words, nn.Embedding) or not words.weight.requires_grad:
         return
     table = torch.empty(0)
 

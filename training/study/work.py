@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -62,7 +61,7 @@ def carry_out(folder: Path, stream: TextIO) -> None:
             "effective_rank": judgement.effective_rank,
             **trained,
             "seconds": {"steps": steps, "judging": time.perf_counter() - began},
-            "config": asdict(trial.config),
+            "config": trial.config.values(),
             "environment": environment(),
         }
         write_whole(folder / RESULT, json.dumps(result) + "\n")

@@ -60,7 +60,7 @@ def described(config: RunConfig, folder: Path, name: str) -> str:
     return str(file)
 
 
-CASES = [*OBJECTIVES, "simcse in chunks"]
+CASES = [*OBJECTIVES, "simcse in chunks", "dclr by an adapter"]
 
 
 @pytest.fixture(scope="module")
@@ -89,6 +89,7 @@ def _without_chance(case: str, backbone: Path, corpus: Path) -> RunConfig:
             "augmentation": "span-cutoff",
             "augmentation_rate": 0.0,
             "chunk_size": 4 if "chunks" in case else None,
+            "adapter_rank": 4 if "adapter" in case else None,
             "teacher": str(backbone) if needs.teacher else None,
             "precision": "fp32",
             "device": "auto",
@@ -103,7 +104,7 @@ def test_loss_and_gradients_of_two_processes_are_those_of_one(case: str, compute
     alone = load_file(computed / f"{case}.1.0")
     for rank in (0, 1):
         together = load_file(computed / f"{case}.2.{rank}")
-        assert together.keys() == alone.keys() and len(alone) > 30
+        assert together.keys() == alone.keys() and len(alone) > 25
         for name, gradient in alone.items():
             torch.testing.assert_close(together[name], gradient, rtol=1e-6, atol=1e-9, msg=f"{name} of rank {rank}")
 
@@ -117,7 +118,7 @@ def logged(config: RunConfig) -> list[dict[str, Any]]:
 def test_a_run_of_two_processes_leaves_one_record_and_one_bundle(make_config: MakeConfig, tmp_path: Path) -> None:
     # 228 sentences in batches of 114 and a teacher to train first; dropout is drawn on each process apart.
     config = replace(
-        make_config(max_steps=None, batch_size=114, eval_every=1),
+        make_config(max_steps=None, batch_size=114, eval_every=1, adapter_rank=4),
         objective="dclr",
         params=replace(OBJECTIVES["dclr"].presets["minilm"].params, head=True),
     )
@@ -130,6 +131,7 @@ def test_a_run_of_two_processes_leaves_one_record_and_one_bundle(make_config: Ma
     assert done.stderr.count("2 steps of 114, fp32 on cpu x 2") == 1, "the student, once"
     assert [line["step"] for line in logged(config) if line["kind"] == "train"] == [1, 2]
     assert (Path(config.out) / "manifest.json").exists()
+    assert (Path(config.run) / "adapter" / "adapter_config.json").exists()
     refused = launched(2, "-m", "training", "train", "--config", file)
     assert refused.returncode != 0 and "--config with several processes needs --out" in refused.stderr
 
