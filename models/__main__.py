@@ -103,13 +103,15 @@ def _parser() -> argparse.ArgumentParser:
     extract.add_argument("--no-biases", action="store_true", help="leave the base's biases as they are")
     extract.add_argument("--about", help="a sentence for the model card")
     extract.add_argument("--data", type=Path, help="SentEval's data: compare the two by STS-B dev, too")
-    publish = verbs.add_parser("publish", help="store a bundle on the hub or under a URL, and check what arrived")
-    publish.add_argument("folder", type=Path, help="a bundle")
+    publish = verbs.add_parser("publish", help="store a bundle or an adapter on the hub or under a URL, and check it")
+    publish.add_argument("folder", type=Path, help="a bundle or an adapter")
     publish.add_argument("target", help=PLACE)
     publish.add_argument("--private", action="store_true", help="a repository that has to be made is private")
     publish.add_argument("--revision", help="branch of the repository, made if it is not there")
     publish.add_argument("--message", help="of the commit")
-    pull = verbs.add_parser("pull", help="fetch a bundle, check every hash, put it in its folder whole or not at all")
+    pull = verbs.add_parser(
+        "pull", help="fetch one of them, check every hash, put it in its folder whole or not at all"
+    )
     pull.add_argument("source", help=f"{PLACE}; the first two may end in @revision")
     pull.add_argument("--out", type=Path, required=True, help="folder of the bundle")
     for verb in (publish, pull):
@@ -260,7 +262,7 @@ def _publish(arguments: argparse.Namespace) -> None:
     remote = remotes.named(
         arguments.target, revision=arguments.revision, private=arguments.private, message=arguments.message
     )
-    opened = bundle.load(arguments.folder)
+    opened = transfer.opened(arguments.folder)
     print(f"publishing {arguments.folder} to {remote} …", flush=True)
     sent = transfer.publish(opened, remote, replace=arguments.replace)
     print(f"{remote}: {sent} files sent, every hash compared" if sent else f"{remote}: already there, hashes compared")
@@ -269,7 +271,9 @@ def _publish(arguments: argparse.Namespace) -> None:
 def _pull(arguments: argparse.Namespace) -> None:
     opened, fetched = transfer.pull(remotes.named(arguments.source), arguments.out, replace=arguments.replace)
     how = f"{fetched} files fetched" if fetched else "already there"
-    print(f"{arguments.out}: {opened.manifest.name}, {how}, hashes verified; fingerprint {opened.manifest.fingerprint}")
+    assert opened.manifest, "pulled by its manifest"
+    manifest = opened.manifest
+    print(f"{arguments.out}: {manifest.name}, {how}, hashes verified; fingerprint {manifest.fingerprint}")
 
 
 if __name__ == "__main__":

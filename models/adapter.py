@@ -32,6 +32,8 @@ from models.errors import Refused, first_line
 CONFIG = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
 MANIFEST = "adapter.json"
+REQUIRED = (CONFIG, WEIGHTS, INT8)
+"""Files that adapter.json has to list."""
 MERGE_VERSION = 1
 """Part of the fingerprint: raise it when the arithmetic of `Adapter.updates` changes."""
 PREFIX = "base_model.model."
@@ -204,7 +206,7 @@ def _manifest(folder: Path) -> Manifest | None:
     file = folder / MANIFEST
     if not file.is_file():
         return None
-    manifest = bundle.parse_manifest(file.read_bytes(), str(file), required=(CONFIG, WEIGHTS, INT8))
+    manifest = bundle.parse_manifest(file.read_bytes(), str(file), required=REQUIRED)
     if manifest.adapter is None:
         raise AdapterError(f"{file}: adapter: says nothing of the base and its weights")
     for path, expected in manifest.files.items():

@@ -67,6 +67,18 @@ def local(name: str) -> Path | None:
     return None
 
 
+def whole(name: str) -> Path:
+    """Find the folder of an encoder with all its weights.
+
+    Raises:
+        SourceError: nothing usable is found, or an adapter.
+    """
+    folder = resolve(name)
+    if adapters.is_adapter(folder):
+        raise SourceError(f"{name}: an adapter, where whole weights are needed: `python -m models export` merges it")
+    return folder
+
+
 def opened_adapter(folder: Path) -> Adapter | None:
     """Read the adapter in a folder that `resolve` found; None where it holds a whole encoder.
 
@@ -84,12 +96,7 @@ def base_of(adapter: Adapter) -> Path:
     Raises:
         SourceError: it is not to be had, or is itself an adapter.
     """
-    folder = resolve(MINILM if adapter.base == MINILM_ID else adapter.base)
-    if adapters.is_adapter(folder):
-        raise SourceError(
-            f"{adapter.folder}: its base {adapter.base} is an adapter, too: export that one to a bundle first"
-        )
-    return folder
+    return whole(MINILM if adapter.base == MINILM_ID else adapter.base)
 
 
 def weights_sha256(folder: Path) -> str:
@@ -113,12 +120,12 @@ def manifest_of(name: str) -> Manifest | None:
         SourceError: there is no such encoder.
         BundleError, AdapterError: it is a damaged one.
     """
-    if name == MINILM or hub_id(name) == name:
+    if name == MINILM:
         return None
-    if found := opened_adapter(resolve(name)):
+    folder = resolve(name)
+    if found := opened_adapter(folder):
         return found.manifest
-    bundle = local_bundle(name)
-    return bundle.manifest if bundle else None
+    return load(folder).manifest if (folder / MANIFEST).is_file() else None
 
 
 def local_bundle(name: str) -> Bundle | None:
