@@ -37,7 +37,7 @@ class Extracted(NamedTuple):
     bytes: int
     mean_cosine: float
     least_cosine: float
-    """Between the two encoders' vectors of one sentence; over the golden sentences and those of `codes.calibration`."""
+    """See `likeness`."""
     stsb_dev: tuple[float, float] | None
     """Spearman x 100 of the tuned encoder and of the adapter."""
 
@@ -76,11 +76,17 @@ def extract(
         describe(
             draft, merged, base=base, name=folder.name, said=sources.manifest_of(source), source=source, about=about
         )
-        texts = [*GOLDEN_SENTENCES, *codes.calibration()]
-        cosines = (unit_vectors(merged, texts) * unit_vectors(tuned, texts)).sum(axis=1)
+        mean, least = likeness(tuned, merged)
         judged = (scores(tuned.encode), scores(merged.encode)) if scores else None
     size = sum(file.stat().st_size for file in folder.iterdir())
-    return Extracted(folder, size, float(cosines.mean()), float(cosines.min()), judged)
+    return Extracted(folder, size, mean, least, judged)
+
+
+def likeness(one: Encoder, other: Encoder) -> tuple[float, float]:
+    """Compute the mean and the least cosine of two encoders' vectors of a sentence, over sentences of several kinds."""
+    texts = [*GOLDEN_SENTENCES, *codes.calibration()]
+    cosines = (unit_vectors(one, texts) * unit_vectors(other, texts)).sum(axis=1)
+    return float(cosines.mean()), float(cosines.min())
 
 
 def describe(

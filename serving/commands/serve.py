@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import uvloop
 
-from models.bundle import BundleError
+from models.errors import Refused
 from serving import demo
 from serving.corpora.description import is_stale
 from serving.keys.keys import KeysError
@@ -18,7 +18,7 @@ from serving.ports import EngineError, StoreError
 from serving.server import BindError, Server, bind
 from serving.service import Service
 from serving.settings import Settings, SettingsError, read_settings
-from serving.starting import opened_models, opened_service
+from serving.starting import opened_models, opened_service, with_bundles
 from serving.telemetry import logs
 from serving.telemetry.collector import TracingError
 
@@ -45,11 +45,12 @@ def serve(arguments: Sequence[str]) -> int:
     try:
         settings = read_settings(arguments)
         logs.configure(settings.log_format)
+        settings = with_bundles(settings)
         models = opened_models(settings)
         listening = bind(settings)
         service = opened_service(settings, models, None if settings.no_demo else demo.prepare)
         server = Server(service)
-    except (SettingsError, BundleError, EngineError, BindError, KeysError, StoreError, TracingError) as error:
+    except (SettingsError, Refused, EngineError, BindError, KeysError, StoreError, TracingError) as error:
         print(f"serving: {error}", file=sys.stderr)
         return 2
     uvloop.run(_serve(server, service, listening, settings))
