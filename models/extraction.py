@@ -7,6 +7,7 @@ Young, 1936). Biases are small and are stored whole. Embeddings and layer norms 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from importlib.metadata import entry_points
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -127,6 +128,23 @@ def describe(
     manifest = adapter.write_manifest(folder, **facts)
     written = card.text(manifest, origin.read(source, sources.resolve(source)), citations)
     (folder / CARD).write_text(written, encoding="utf-8")
+    return adapter.write_manifest(folder, **facts)
+
+
+def record(folder: Path, scores: Mapping[str, float]) -> Manifest:
+    """Add scores of the merged encoder, by their names in a manifest, to an adapter's manifest and to its card.
+
+    Raises:
+        AdapterError: the folder holds no adapter with a manifest.
+    """
+    said = adapter.load(folder).manifest
+    if said is None:
+        raise AdapterError(f"{folder}: has no {adapter.MANIFEST} to record scores in")
+    rounded = {name: round(score, 2) for name, score in scores.items()}
+    facts = {field.name: getattr(said, field.name) for field in fields(said) if field.name != "files"}
+    facts["scores"] = {**(said.scores or {}), **rounded}
+    known = origin.read(str(folder), folder)
+    (folder / CARD).write_text(card.text(Manifest(**facts, files=said.files), known), encoding="utf-8")
     return adapter.write_manifest(folder, **facts)
 
 

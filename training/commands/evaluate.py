@@ -12,15 +12,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from models.adapter import is_adapter
 from models.disk import write_whole
+from models.extraction import record
 from models.pooling import POOLINGS
 from models.remotes.credentials import without_user
 from models.runtimes import RUNTIMES
+from models.sources import resolve
 from training.evaluation.pairs import DataError
 from training.evaluation.subjects import subject
 from training.evaluation.suite import TASKS, judge, material
 from training.evaluation.tables import tables
 from training.progress import encode_visibly
+from training.promotion.evaluations import scores
 from training.report.page import render
 
 
@@ -37,6 +41,7 @@ def add(command: argparse.ArgumentParser) -> None:
     command.add_argument("--precision", metavar="P", help="in which the engine, or torch, computes (default: fp32)")
     command.add_argument("--json", type=Path, metavar="FILE", help="write every number there")
     command.add_argument("--html", type=Path, metavar="FILE", help="write a report to look at")
+    command.add_argument("--record", action="store_true", help="write the scores into an adapter's manifest and card")
     command.add_argument("--beside", type=Path, nargs="+", default=[], metavar="JSON", help="others in the report")
     command.add_argument(
         "--key", type=_key, default=os.environ.get("ISOSPHERE_API_KEY"), help="of a server that wants one"
@@ -53,6 +58,7 @@ def evaluate(options: argparse.Namespace) -> int:
     if options.beside and not options.html:
         raise DataError("--beside: others stand beside this one in the report, so name that by --html")
     _check_writable(*filter(None, (options.json, options.html)))
+    recording = _adapter(options.source) if options.record else None
     beside = [_evaluation(file) for file in options.beside]
     given = material(options.data, options.tasks)
     judged = subject(
@@ -67,11 +73,25 @@ def evaluate(options: argparse.Namespace) -> int:
         visible = replace(judged, encode=encode_visibly(judged.encode, sys.stderr))
         evaluation = judge(visible, given, command=_command(options))
     print(tables(evaluation))
+    if recording:
+        record(recording, scores([evaluation]))
     if options.json:
         write_whole(options.json, json.dumps(evaluation, indent=2, allow_nan=False) + "\n")
     if options.html:
         write_whole(options.html, render([evaluation, *beside]))
     return 0
+
+
+def _adapter(source: str) -> Path:
+    """Find the folder of an adapter that was named to record scores in.
+
+    Raises:
+        DataError: it is no adapter.
+    """
+    folder = resolve(source)
+    if not is_adapter(folder):
+        raise DataError(f"--record: {source} is not an adapter; `make promote` records the scores of a bundle")
+    return folder
 
 
 def _command(options: argparse.Namespace) -> str:

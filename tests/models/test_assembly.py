@@ -1,0 +1,137 @@
+"""Bundles assembled without torch: the same as torch's own, from the files of the repository."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from models import adapter, assembly, bundle, sources
+from models.__main__ import main
+from models.assembly import TEMPLATE, AssemblyError, assemble, write_template
+from models.bundle import MANIFEST, ONNX, Bundle
+from models.encoder import Encoder
+from models.export import check_parity, export
+from models.verify import golden_cosine
+
+NAMES = ["minilm", *sources.shipped()]
+PARITY = 1e-5
+SURROUNDINGS = {
+    "config.json": "transformers_version",
+    "config_sentence_transformers.json": "__version__",
+    "tokenizer_config.json": "local_files_only",
+}
+"""Files that name something of the environment that wrote them, and where."""
+
+
+@pytest.fixture(scope="module")
+def assembled(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    return assemble(NAMES[-1], tmp_path_factory.mktemp("assembled") / "bundle", name="bundle")
+
+
+@pytest.mark.slow
+def test_the_template_is_what_torch_exports(tmp_path: Path) -> None:
+    """`write_template` makes it anew after an upgrade of torch or transformers."""
+    torchs = export(Encoder.load("minilm"), tmp_path / "torchs", name="minilm", backbone="minilm")
+    write_template(torchs, tmp_path / "again")
+    paths = sorted(str(file.relative_to(TEMPLATE)) for file in TEMPLATE.rglob("*") if file.is_file())
+    assert paths == sorted(
+        str(file.relative_to(tmp_path / "again")) for file in (tmp_path / "again").rglob("*") if file.is_file()
+    )
+    for path in paths:
+        kept, again = (folder / path for folder in (TEMPLATE, tmp_path / "again"))
+        if path == MANIFEST:
+            continue
+        if path in SURROUNDINGS:
+            said = [{**json.loads(file.read_text()), SURROUNDINGS[path]: None} for file in (kept, again)]
+            assert said[0] == said[1], path
+        elif path == bundle.INT8:
+            limits = [json.loads(file.read_text())["limit"] for file in (kept, again)]
+            assert limits[0] == pytest.approx(limits[1], abs=1e-6)
+        elif path != ONNX:
+            assert kept.read_bytes() == again.read_bytes(), path
+    graphs = [onnx.load(folder / ONNX) for folder in (TEMPLATE, tmp_path / "again")]
+    assert graphs[0].graph == graphs[1].graph
+    made = assemble("minilm", tmp_path / "ours", name="minilm")
+    assert made.manifest.fingerprint == torchs.manifest.fingerprint
+    for path in ("model.safetensors", "tokenizer.json"):
+        assert made.manifest.files[path] == torchs.manifest.files[path]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_the_graph_computes_what_torch_computes(name: str, tmp_path: Path) -> None:
+    made = assemble(name, tmp_path / "made", name="made")
+    encoder = Encoder.load(name)
+    assert check_parity(encoder, made.onnx) <= PARITY
+    torchs = export(encoder, tmp_path / "torchs", name="made", backbone="minilm", adapter=made.manifest.adapter)
+    assert made.manifest.fingerprint == torchs.manifest.fingerprint
+    assert golden_cosine(Bundle(torchs.folder, made.manifest)) > 0.99999
+
+
+def test_it_is_the_same_to_the_byte_every_time(assembled: Bundle, tmp_path: Path) -> None:
+    again = assemble(NAMES[-1], tmp_path / "bundle", name="bundle")
+    assert again.manifest == assembled.manifest
+
+
+def test_no_torch_is_loaded(tmp_path: Path) -> None:
+    code = (
+        "import sys; from models.__main__ import main; "
+        f"assert not main(['export', {NAMES[-1]!r}, '--out', {str(tmp_path / 'b')!r}, '--no-measure']); "
+        "assert not {'torch', 'transformers'} & sys.modules.keys(), 'torch was loaded'"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2])
+
+
+@pytest.mark.filterwarnings("ignore")  # sentence-transformers' own
+def test_sentence_transformers_opens_it(assembled: Bundle) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    golden = assembled.manifest.golden
+    theirs = SentenceTransformer(str(assembled.folder), device="cpu").encode([one.text for one in golden])
+    assert (theirs * np.array([one.vector for one in golden])).sum(axis=1).min() > 0.9999
+
+
+def test_other_options_are_torch_s_to_carry_out(tmp_path: Path) -> None:
+    assert main(["export", "minilm", "--pooling", "cls", "--out", str(tmp_path / "cls"), "--no-measure"]) == 0
+    assert bundle.load(tmp_path / "cls").manifest.pooling == "cls"
+
+
+def test_weights_that_do_not_fit_the_graph_are_named() -> None:
+    graph = onnx.load(TEMPLATE / ONNX)
+    with pytest.raises(AssemblyError, match=r"no embeddings\.word_embeddings\.weight"):
+        assembly.fill(graph, {})
+    with pytest.raises(AssemblyError, match=r"word_embeddings\.weight is \(2, 2\), expected \(30522, 384\)"):
+        assembly.fill(graph, {"embeddings.word_embeddings.weight": np.zeros((2, 2), "f4")})
+
+
+def test_wrong_golden_vectors_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill = assembly.fill
+    other = "embeddings.LayerNorm.weight"
+    monkeypatch.setattr(assembly, "fill", lambda graph, weights: fill(graph, {**weights, other: -weights[other]}))
+    with pytest.raises(AssemblyError, match="to a golden vector"):
+        assemble("minilm", tmp_path / "b", name="b")
+    assert not (tmp_path / "b").exists()
+
+
+def test_what_the_repository_keeps_is_small() -> None:
+    sizes = {name: sum(file.stat().st_size for file in sources.resolve(name).iterdir()) for name in sources.shipped()}
+    assert all(size <= (2e6 if name.endswith("+distilled") else 1e6) for name, size in sizes.items()), sizes
+    assert sum(sizes.values()) <= 8e6
+    assert (TEMPLATE / ONNX).stat().st_size <= 300_000
+
+
+@pytest.mark.parametrize("name", sources.shipped())
+def test_an_adapter_of_the_repository_says_how_it_was_made(name: str) -> None:
+    folder = sources.resolve(name)
+    said = adapter.load(folder).manifest
+    assert said is not None and said.adapter is not None and said.run is not None
+    assert said.name == folder.name and said.adapter["base_sha256"] == sources.MINILM_SHA256
+    assert "STS mean" in (said.scores or {})
+    assert not [text for text in (folder / adapter.MANIFEST).read_text().split('"') if text.startswith("/")]
+    assert "license: apache-2.0" in (folder / bundle.CARD).read_text(encoding="utf-8")
