@@ -312,7 +312,7 @@ def test_without_peft_the_error_says_how_to_install_it(
 
 def test_a_backbone_without_linear_layers_is_refused(tiny_backbone: Path) -> None:
     encoder = Encoder.load(tiny_backbone)
-    encoder.backbone.encoder.layer = torch.nn.ModuleList()
+    encoder.backbone.set_submodule("encoder.layer", torch.nn.ModuleList())
     with pytest.raises(ConfigError, match="adapter_rank: mine has no linear layers"):
         lora.attach(encoder, RANK, backbone="mine")
 
