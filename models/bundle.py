@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -21,12 +21,14 @@ from models.prompts import not_empty
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
 CONFIG = "config.json"
+WEIGHTS = "model.safetensors"
 ONNX = "onnx/model.onnx"
 FP32 = "fp32"
 """The precision of `ONNX`; a graph of another one is `onnx/model_<precision>.onnx`."""
 FP16_ONNX = "onnx/model_fp16.onnx"
 TOKENIZER = "tokenizer.json"
 TRANSFORM = "transform.safetensors"
+REQUIRED = (TOKENIZER, CONFIG, WEIGHTS, ONNX)
 CARD = "README.md"
 """What the hub shows: the bundle in words. Hashed as every file is, for it carries the claims about the others; no
 fingerprint changes with it."""
@@ -77,6 +79,8 @@ class Manifest:
     run: dict[str, Any] | None = None
     scores: dict[str, float] | None = None
     golden: list[Golden]
+    adapter: dict[str, Any] | None = None
+    """Of weights that were merged from a base and an adapter: the SHA-256 of both, see `models.adapter`."""
 
 
 @dataclass(frozen=True)
@@ -171,22 +175,35 @@ def write_manifest(folder: Path, **facts: Any) -> Manifest:
     files = {path: sha256(folder / path) for path in sorted(files_of(folder))}
     unsigned = Manifest(files=files, fingerprint="", **facts)
     manifest = replace(unsigned, fingerprint=fingerprint(folder, unsigned))
-    text = json.dumps(asdict(manifest), ensure_ascii=False, indent=1, allow_nan=False)
-    (folder / MANIFEST).write_text(text + "\n", encoding="utf-8")
+    (folder / MANIFEST).write_text(dumped(manifest), encoding="utf-8")
     return manifest
+
+
+def rounded(golden: Sequence[Golden]) -> list[Golden]:
+    """Shorten golden vectors to six decimals, for manifests that are kept in the repository."""
+    return [replace(one, vector=[round(number, 6) for number in one.vector]) for one in golden]
+
+
+def dumped(manifest: Manifest) -> str:
+    """Format a manifest as JSON with one golden vector a line: indented, its numbers would fill most of the file."""
+    fields = asdict(manifest)
+    golden = ",\n  ".join(json.dumps(one, ensure_ascii=False, allow_nan=False) for one in fields.pop("golden"))
+    text = json.dumps(fields, ensure_ascii=False, indent=1, allow_nan=False)
+    return text.removesuffix("\n}") + f',\n "golden": [\n  {golden}\n ]\n}}\n'
 
 
 def fingerprint(folder: Path, manifest: Manifest) -> str:
     """A hash of all that decides the vectors: weights, architecture, tokenizer, pooling, length, transform, prompts.
 
     Not of the ONNX bytes or the name: exporting the same encoder again must not cost anyone a re-embedding. A prompt
-    that puts nothing before a text is none.
+    that puts nothing before a text is none. Merged weights count as the base and the adapter that they were merged
+    from, because the last bits of a matrix product may differ between machines.
 
     Raises:
         BundleError: `config.json` is no object of JSON.
     """
     decides = {
-        "weights": manifest.files["model.safetensors"],
+        "weights": _merged(manifest.adapter) if manifest.adapter else manifest.files[WEIGHTS],
         "config": {key: value for key, value in _config(folder).items() if key not in VOLATILE_CONFIG},
         "tokenizer": manifest.files[TOKENIZER],
         "pooling": manifest.pooling,
@@ -197,6 +214,10 @@ def fingerprint(folder: Path, manifest: Manifest) -> str:
     if prompts := not_empty(manifest.prompts):
         decides["prompts"] = prompts
     return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()
+
+
+def _merged(adapter: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: adapter[name] for name in ("base_sha256", "sha256", "merge_version")}
 
 
 def _config(folder: Path) -> dict[str, Any]:
@@ -233,11 +254,12 @@ def read_manifest(file: Path) -> Manifest:
     return parse_manifest(content, str(file))
 
 
-def parse_manifest(content: bytes, file: str) -> Manifest:
+def parse_manifest(content: bytes, file: str, *, required: Sequence[str] = REQUIRED) -> Manifest:
     """The manifest that `file`, here or elsewhere, has as its content.
 
     Raises:
-        BundleError: it is none, a field is not what it has to be, or a name leads out of the folder.
+        BundleError: it is none, a field is not what it has to be, a name leads out of the folder, or a `required` file
+            is not listed.
     """
     try:
         raw = json.loads(content.decode())
@@ -245,7 +267,8 @@ def parse_manifest(content: bytes, file: str) -> Manifest:
         raise BundleError(f"{file}: not valid JSON ({error})") from error
     if not isinstance(raw, dict) or raw.get("format_version") != FORMAT_VERSION:
         raise BundleError(f"{file}: not a manifest of format version {FORMAT_VERSION}")
-    raw.setdefault("transform", None)  # bundles from before there were any
+    for later in ("transform", "adapter"):  # fields that earlier bundles do not have
+        raw.setdefault(later, None)
     known = {f.name for f in fields(Manifest)}
     if missing := known - raw.keys():
         raise BundleError(f"{file}: lacks {', '.join(sorted(missing))}")
@@ -254,15 +277,15 @@ def parse_manifest(content: bytes, file: str) -> Manifest:
     try:
         manifests.check(raw)
         manifest = Manifest(**{**raw, "golden": [Golden(**entry) for entry in raw["golden"]]})
-        _check(manifest)
+        _check(manifest, required)
     except ValueError as error:
         raise BundleError(f"{file}: {error}") from None
     return manifest
 
 
-def _check(manifest: Manifest) -> None:
+def _check(manifest: Manifest, required: Sequence[str]) -> None:
     """That the fields, each of which is what it has to be, fit each other."""
-    for path in (TOKENIZER, CONFIG, "model.safetensors", ONNX):
+    for path in required:
         if path not in manifest.files:
             raise BundleError(f"does not list {path}")
     if (TRANSFORM in manifest.files) != (manifest.transform is not None):

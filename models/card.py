@@ -19,6 +19,8 @@ from models.prompts import DOCUMENT, QUERY, of_role
 
 POOLING_FILE = "1_Pooling/config.json"
 """There where sentence-transformers can open the bundle."""
+ADAPTER_FILE = "adapter_config.json"
+"""There where the folder holds an adapter, and no whole encoder."""
 PARITY = "onnx_parity"
 BULKY = ("curve", "environment")
 """Parts of a run's record that a card leaves to the manifest."""
@@ -82,7 +84,7 @@ def text(manifest: Manifest, origin: Origin, citations: Sequence[str] = ()) -> s
 
 
 def _metadata(manifest: Manifest, origin: Origin) -> ModelCardData:
-    readable = POOLING_FILE in manifest.files
+    readable, adapter = POOLING_FILE in manifest.files, ADAPTER_FILE in manifest.files
     tasks = ["sentence-similarity", "feature-extraction"]
     readers = ["sentence-transformers"] if readable else []
     results = [_result(known, score) for name, score in (manifest.scores or {}).items() if (known := measure(name))]
@@ -93,9 +95,9 @@ def _metadata(manifest: Manifest, origin: Origin) -> ModelCardData:
         license=origin.licence.get("license", UNKNOWN_LICENCE),
         license_name=origin.licence.get("license_name"),
         license_link=origin.licence.get("license_link"),
-        library_name="sentence-transformers" if readable else "onnx",
-        pipeline_tag=tasks[0] if readable else tasks[1],
-        tags=[*readers, *tasks, "onnx", "isosphere", *filter(None, [manifest.objective])],
+        library_name="peft" if adapter else "sentence-transformers" if readable else "onnx",
+        pipeline_tag=tasks[0] if readable or adapter else tasks[1],
+        tags=[*readers, *tasks, "lora" if adapter else "onnx", "isosphere", *filter(None, [manifest.objective])],
         eval_results=results or None,
     )
 
@@ -115,13 +117,21 @@ def _result(measure: Measure, score: float) -> EvalResult:
 def _about(manifest: Manifest) -> str:
     transformed = f", then a {manifest.transform['kind']} transform" if manifest.transform else ""
     prompts = "".join(f"\n- `{name}`: `{prompt}`" for name, prompt in manifest.prompts.items())
-    about = _recipe(manifest).get("about")
+    about = _recipe(manifest).get("about") or (manifest.run or {}).get("about")
+    merged = manifest.adapter
+    weights = (
+        f"| adapter | `{merged['sha256'][:12]}…`, for `{merged['base']}` with the weights "
+        f"`{merged['base_sha256'][:12]}…` |\n"
+        if merged
+        else ""
+    )
     return (
         f"# {manifest.name}\n\n"
         + (f"{about}\n\n" if about else "")
         + f"A sentence encoder: it makes of a text a unit vector of {manifest.dim} numbers, such that texts of like "
         f"meaning have a high cosine.\n\n"
-        f"| | |\n|---|---|\n| backbone | `{manifest.backbone}` |\n| pooling | `{manifest.pooling}`{transformed} |\n"
+        f"| | |\n|---|---|\n| backbone | `{manifest.backbone}` |\n{weights}"
+        f"| pooling | `{manifest.pooling}`{transformed} |\n"
         f"| dimensions | {manifest.dim} |\n| tokens of a text, at most | {manifest.max_length} |\n"
         f"| fingerprint | `{manifest.fingerprint}` |" + (f"\n\nPrompts, by name:\n{prompts}" if prompts else "")
     )
@@ -238,6 +248,8 @@ def _json(content: Mapping[str, Any]) -> str:
 
 
 def _use(manifest: Manifest) -> str:
+    if ADAPTER_FILE in manifest.files:
+        return _use_adapter(manifest)
     roles = any(of_role(manifest.prompts, names) for names in (QUERY, DOCUMENT))
     encoded = (
         'documents = encoder.encode_document(["A man plays the guitar.", "Somebody makes music."])\n'
@@ -264,6 +276,23 @@ def _use(manifest: Manifest) -> str:
             if roles
             else ""
         )
+    )
+
+
+def _use_adapter(manifest: Manifest) -> str:
+    source = f"minilm+{manifest.name}" if manifest.backbone == "minilm" else "FOLDER"
+    folder = shlex.quote(f"artifacts/{manifest.name}")
+    return (
+        "## Use\n\nThe folder holds a low-rank adapter: it needs the weights of its base. With Isosphere's server, "
+        "which merges the two without torch:\n\n"
+        f"```sh\npython -m models export {source} --out {folder}  # or its folder, or its id on the hub\n"
+        f"python -m serving --bundle {folder}\n```\n\n"
+        "With `peft`, `FOLDER` being this folder or its id on the hub:\n\n"
+        "```python\nfrom peft import PeftModel\nfrom transformers import AutoModel\n\n"
+        'base = AutoModel.from_pretrained("sentence-transformers/all-MiniLM-L6-v2")\n'
+        'encoder = PeftModel.from_pretrained(base, "FOLDER").merge_and_unload()\n```\n\n'
+        f"The vector of a text is the {manifest.pooling} pooling of the last hidden states over the attention mask, "
+        "divided by its length."
     )
 
 

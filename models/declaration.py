@@ -8,8 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from models import adapter
+from models.bundle import MANIFEST
 from models.pooling import POOLINGS
-from models.sources import SourceError
+from models.sources import SourceError, base_of, opened_adapter
 
 log = logging.getLogger(__name__)
 
@@ -20,8 +22,11 @@ def declared(folder: Path) -> dict[str, Any]:
     Raises:
         SourceError: a file can't be read, or says what no encoder here is; names it.
     """
-    if manifest := _json(file := folder / "manifest.json"):
-        return _bundled(file, manifest)
+    for name in (MANIFEST, adapter.MANIFEST):
+        if manifest := _json(file := folder / name):
+            return _bundled(file, manifest)
+    if opened := opened_adapter(folder):
+        return declared(base_of(opened))
     _check_modules(folder / "modules.json")
     found: dict[str, Any] = {}
     if modes := _json(file := folder / "1_Pooling" / "config.json"):

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-from models import draft
-from models.bundle import MANIFEST, BundleError, files_of, read_manifest
+from models import bundle, card, draft
+from models.bundle import MANIFEST, Bundle, BundleError, files_of, read_manifest
+from models.origin import Origin
+from models.runtimes import cache, choice
+from models.runtimes.base import Options
+from models.runtimes.choice import Choice
 
 
 @contextmanager
@@ -24,6 +30,34 @@ def writing(folder: Path) -> Iterator[Path]:
     refuse_foreign(folder)
     with draft.replacing(folder) as written:
         yield written
+
+
+def seal(
+    written: Path,
+    facts: Mapping[str, Any],
+    origin: Origin,
+    citations: Sequence[str] = (),
+    *,
+    measured: Options | None = None,
+    chosen: Callable[[Choice], object] = lambda _: None,
+) -> None:
+    """Finish a draft whose other files are there: compare the runtimes where `measured` says how, then write the card
+    and the manifest.
+
+    Raises:
+        BundleError: the draft is no bundle, so it must not take the place of one.
+    """
+    manifest = bundle.write_manifest(written, **facts)
+    if measured:
+        fastest = choice.choose(Bundle(written, manifest), measured)
+        chosen(fastest)
+        if table := fastest.table():  # to be read: a host that serves the bundle decides by its own
+            said = {"host": cache.host(measured), "measured": table}
+            text = json.dumps(said, ensure_ascii=False, indent=1, allow_nan=False)
+            (written / bundle.ENGINES).write_text(text + "\n", encoding="utf-8")
+    (written / bundle.CARD).write_text(card.text(manifest, origin, citations), encoding="utf-8")
+    bundle.write_manifest(written, **facts)
+    bundle.load(written)
 
 
 def refuse_foreign(folder: Path) -> None:

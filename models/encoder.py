@@ -19,12 +19,13 @@ from torch import Tensor, nn
 from models import origin as origins
 from models import pretrained
 from models import transform as transforms
+from models.adapter import Adapter
 from models.declaration import declared
 from models.origin import Origin
 from models.pooling import AVERAGED_LAYERS, POOLINGS
 from models.precision import full_precision
 from models.pretrained import reading
-from models.sources import SourceError, resolve
+from models.sources import SourceError, base_of, opened_adapter, resolve, weights_sha256
 from models.tokenizer import Tokenizer, Tokens
 from models.transform import Transform
 
@@ -74,7 +75,7 @@ class Encoder(nn.Module):
         max_length: int | None = None,
         prompts: Mapping[str, str] | None = None,
     ) -> Self:
-        """The encoder under a name, in a folder or in a bundle.
+        """The encoder under a name, in a folder or in a bundle; an adapter is merged into its base.
 
         Pooling and length default to what the folder says in sentence-transformers' files, else to `cls` and 512;
         `prompts` stand beside those that it names, or in their place.
@@ -83,6 +84,7 @@ class Encoder(nn.Module):
 
         Raises:
             SourceError: the folder holds no encoder that can be read, or its transform belongs to another pooling.
+            AdapterError: the adapter does not fit its base.
         """
         folder = resolve(str(source))
         with reading(folder):
@@ -90,8 +92,12 @@ class Encoder(nn.Module):
             fitted = said.get("transform")
             if fitted and pooling not in (None, said["pooling"]):
                 raise SourceError(f"{folder}: its transform was fitted on {said['pooling']} pooling, not {pooling}")
-            backbone = _backbone(folder)
-            hub_tokenizer = pretrained.tokenizer(folder, lowers=bool(said.get("lower")))
+            adapter = opened_adapter(folder)
+            base = base_of(adapter) if adapter else folder
+            backbone = _backbone(base)
+            if adapter:
+                _merge(adapter, backbone, base)
+            hub_tokenizer = pretrained.tokenizer(base, lowers=bool(said.get("lower")))
             transform = transforms.load(folder, fitted) if fitted else None
             prompts = {**(said.get("prompts") or {}), **(prompts or {})}
             if any(prompts.values()) and said.get("include_prompt") is False:
@@ -218,6 +224,17 @@ def _backbone(folder: Path) -> PreTrainedModel:
     if absent := sorted(key for key in missing if not key.startswith("pooler.")):
         raise SourceError(f"{folder}: the weights lack {len(absent)} tensors of this architecture, e.g. {absent[0]}")
     return backbone
+
+
+def _merge(adapter: Adapter, backbone: PreTrainedModel, base: Path) -> None:
+    """Put the merged weights in the place of the base's.
+
+    Raises:
+        AdapterError: the adapter was made for another base.
+    """
+    adapter.identity(adapter.base, weights_sha256(base))
+    state = {name: tensor.numpy() for name, tensor in backbone.state_dict().items()}
+    backbone.load_state_dict({n: torch.from_numpy(x) for n, x in adapter.updates(state).items()}, strict=False)
 
 
 def _fast_tokenizer(hub_tokenizer: PreTrainedTokenizerBase, max_length: int) -> Tokenizer:

@@ -6,11 +6,10 @@ length of the pooled vector, is what `normalize: false` multiplies back.
 
 from __future__ import annotations
 
-import json
 import logging
 import shutil
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,13 +17,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from models import bundle, card, codes, cpus, destination, fp16, sentence_transformers_format, transform
+from models import bundle, codes, cpus, destination, fp16, sentence_transformers_format, transform
 from models.bundle import Bundle, BundleError, Golden
 from models.disk import naming
 from models.encoder import Encoder, dropout_off
 from models.errors import Failed
 from models.exporters import EXPORTERS
-from models.runtimes import cache, choice
 from models.runtimes.base import Embedded, Options
 from models.runtimes.choice import Choice
 from models.runtimes.session import CPU, Session
@@ -69,6 +67,7 @@ def export(
     citations: Sequence[str] = (),
     exporter: str = "torch",
     again: Bundle | None = None,
+    adapter: Mapping[str, Any] | None = None,
     half: bool = False,
     measured: Options | None = None,
     chosen: Callable[[Choice], object] = lambda _: None,
@@ -78,8 +77,9 @@ def export(
     `citations`, BibTeX, are of how it was trained; the card has them before those of its origin. `exporter` is one of
     `models.exporters.EXPORTERS`. `again` is a bundle of this very encoder: its config.json, and thereby its
     fingerprint, is kept (each version of transformers writes out other defaults), if its golden vectors come out
-    again. `half` asks for a float16 graph beside the float32 one. Where `measured` is given, the runtimes of this
-    machine are compared under these options and their table goes into the bundle; `chosen` hears what came of it.
+    again. `adapter` says what its weights were merged from, if they were (`models.adapter`). `half` asks for a float16
+    graph beside the float32 one. Where `measured` is given, the runtimes of this machine are compared under these
+    options and their table goes into the bundle; `chosen` hears what came of it.
 
     Raises:
         ExportError: ONNX Runtime's vectors differ from torch's by more than `PARITY`, or torch's from those of `again`,
@@ -100,8 +100,8 @@ def export(
         parity = check_parity(encoder, draft / bundle.ONNX)
         if half:
             write_fp16(encoder, draft / bundle.ONNX, draft / bundle.FP16_ONNX)
-        golden = _unit_vectors(encoder, GOLDEN_SENTENCES)
-        codes.write(codes.limit(_unit_vectors(encoder, codes.calibration())), draft / bundle.INT8)
+        golden = unit_vectors(encoder, GOLDEN_SENTENCES)
+        codes.write(codes.limit(unit_vectors(encoder, codes.calibration())), draft / bundle.INT8)
         facts = {
             "name": name,
             "objective": objective,
@@ -113,23 +113,11 @@ def export(
             "transform": transform.described(encoder.transform),
             "run": run,
             "scores": {**(scores or {}), "onnx_parity": parity},
+            "adapter": adapter and dict(adapter),
             "golden": [Golden(text=t, vector=v.tolist()) for t, v in zip(GOLDEN_SENTENCES, golden, strict=True)],
         }
-        manifest = bundle.write_manifest(draft, **facts)
-        if measured:
-            fastest = choice.choose(Bundle(draft, manifest), measured)
-            chosen(fastest)
-            if table := fastest.table():
-                _write_engines(draft / bundle.ENGINES, {"host": cache.host(measured), "measured": table})
-        (draft / bundle.CARD).write_text(card.text(manifest, encoder.origin, citations), encoding="utf-8")
-        bundle.write_manifest(draft, **facts)
-        bundle.load(draft)  # what is none takes no other's place
+        destination.seal(draft, facts, encoder.origin, citations, measured=measured, chosen=chosen)
     return bundle.load(folder)
-
-
-def _write_engines(file: Path, table: dict[str, Any]) -> None:
-    """What was measured, and on what machine: to be read. A host that serves the bundle decides by its own."""
-    file.write_text(json.dumps(table, ensure_ascii=False, indent=1, allow_nan=False) + "\n", encoding="utf-8")
 
 
 def write_onnx(encoder: Encoder, file: Path, exporter: str = "torch") -> None:
@@ -187,7 +175,7 @@ def check_again(encoder: Encoder, before: Bundle) -> None:
     Raises:
         ExportError: a golden vector of `before` does not come out again.
     """
-    worst = golden_cosine_of(lambda texts: _unit_vectors(encoder, texts), before)
+    worst = golden_cosine_of(lambda texts: unit_vectors(encoder, texts), before)
     if not worst >= AGAIN:
         raise ExportError(
             f"{before.folder}: cosine {worst:.6f} to a golden vector of it, below {AGAIN}: "
@@ -239,7 +227,8 @@ def _parity_batches(encoder: Encoder) -> dict[str, list[Tokens]]:
     return {case: encoder.tokenizer.encode(texts) for case, texts in groups.items()}
 
 
-def _unit_vectors(encoder: Encoder, texts: Sequence[str]) -> NDArray[np.float32]:
+def unit_vectors(encoder: Encoder, texts: Sequence[str]) -> NDArray[np.float32]:
+    """Embed texts by torch: (N, D), each of length 1."""
     vectors = encoder.encode(texts)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True).clip(SHORTEST)
     return vectors

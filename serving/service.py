@@ -43,7 +43,7 @@ PROBE_SECONDS = 1.0
 class Service:
     """Encoders with a queue each, and the corpora in one store. Whatever takes a model's name means the first by None.
 
-    `prepare` runs once they are loaded, before the first request is admitted (the demo corpus is built there).
+    `prepare` runs once they are loaded, before the first request is admitted (the demo corpus is created there).
 
     Raises:
         BundleError: two models have the same name.

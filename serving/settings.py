@@ -60,7 +60,8 @@ class Settings(BaseSettings):
 
     bundle: str = Field(
         default="artifacts/default",
-        description=f"folder of the encoder to serve; several: given again, or with {os.pathsep} between them",
+        description="folder of the encoder to serve, or minilm, or minilm+NAME, an adapter in models/adapters; "
+        f"several: given again, or with {os.pathsep} between them",
     )
     data: Path = Field(default=Path("var"), description="folder for corpora")
     host: str = Field(default="127.0.0.1", description="address to listen on")

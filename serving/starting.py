@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import logging
 import os
+import subprocess
+import sys
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
 
+from models import adapter, bundle
+from models.bundle import BundleError
+from models.sources import MINILM, manifest_of, shipped
 from serving import descriptors
 from serving.engines import ENGINES
 from serving.ports import Model, Store
@@ -14,6 +21,36 @@ from serving.settings import Settings
 from serving.stores import STORES
 
 log = logging.getLogger("serving")
+
+
+def with_bundles(settings: Settings) -> Settings:
+    """Replace each adapter among the bundles to serve by the bundle that it makes, kept in the data folder.
+
+    Another process assembles it, so that the server does not keep what is loaded for that alone.
+
+    Raises:
+        BundleError: it can't be assembled; the message is the one of `python -m models export`.
+        SourceError, AdapterError: there is no such adapter, or it is damaged.
+    """
+    folders = [_assembled(folder, settings.data / "encoders") for folder in settings.bundles]
+    return settings.model_copy(update={"bundle": os.pathsep.join(map(str, folders))})
+
+
+def _assembled(given: Path, kept: Path) -> Path:
+    name = str(given)
+    if not (adapter.is_adapter(given) or (not given.exists() and (name == MINILM or name in shipped()))):
+        return given
+    said, folder = manifest_of(name), kept / given.name
+    with suppress(BundleError):
+        there = bundle.load(folder).manifest
+        if there.fingerprint == said.fingerprint if said else name == MINILM:
+            return folder
+    log.info("assembling %s in %s, once", name, folder)
+    command = [sys.executable, "-m", "models", "export", name, "--out", str(folder), "--no-measure"]
+    made = subprocess.run(command, check=False, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    if made.returncode:
+        raise BundleError(made.stderr.strip().rpartition("\n")[2].removeprefix("error: "))
+    return folder
 
 
 def opened_models(settings: Settings) -> list[Model]:

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from models.encoder import Encoder
-from models.sources import local_bundle
+from models.sources import manifest_of
 from training.checkpoint import State
 from training.config import ConfigError, RunConfig
 from training.machine.devices import Devices
@@ -124,7 +124,7 @@ def loaded(source: str, devices: Devices, *, pooling: str | None = None) -> Enco
 
     The random state stays as it is, though a head that the files lack is drawn: a run that is taken up loads it again.
     """
-    local_bundle(source)
+    manifest_of(source)  # which checks its files
     with torch.random.fork_rng(devices=[]):
         encoder = Encoder.load(source, pooling=pooling)
     return swift(encoder.to(devices.device)).requires_grad_(False)

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from models.encoder import Encoder
-from models.sources import local_bundle
+from models.sources import manifest_of
 from training import lora
 from training.config import ConfigError, RunConfig
 from training.passes.acceleration import swift
@@ -22,7 +22,7 @@ def prepared(config: RunConfig, device: torch.device) -> Encoder:
         BundleError: it is a bundle, and a file of it is not what its manifest says.
         ConfigError: see `training.lora.attach`.
     """
-    local_bundle(config.backbone)
+    manifest_of(config.backbone)  # which checks its files
     encoder = Encoder.load(config.backbone, pooling=config.pooling)
     if config.dropout is not None:
         set_dropout(encoder, config.dropout)

@@ -12,7 +12,7 @@ from models.bundle import Bundle, BundleError
 from models.encoder import Encoder
 from models.export import export
 from models.origin import read
-from models.sources import SourceError, local_bundle, resolve
+from models.sources import SourceError, manifest_of, resolve
 from training import lora, record
 from training.checkpoint import Best
 from training.config import RunConfig
@@ -75,14 +75,14 @@ def identity(source: str) -> dict[str, Any]:
     """Whose vectors those of this name are, for its folder may be another's tomorrow; the name alone if it is gone by
     now: a run that is over does not need it any more."""
     try:
-        found, origin = local_bundle(source), read(source, resolve(source))
+        found, origin = manifest_of(source), read(source, resolve(source))
     except (SourceError, BundleError) as error:
         log.warning("teacher: %s; of it the record has the name alone", error)
         return {"name": source}
     return {
-        "name": found.manifest.name if found else source,
-        "backbone": found.manifest.backbone if found else None,
-        "fingerprint": found.manifest.fingerprint if found else None,
+        "name": found.name if found else source,
+        "backbone": found.backbone if found else None,
+        "fingerprint": found.fingerprint if found else None,
         "licence": origin.licence.get("license"),
     }
 

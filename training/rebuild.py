@@ -38,7 +38,7 @@ EXCERPTS = FOLDER / "excerpts"
 ARTIFACTS = Path("artifacts")
 SERVED = ("default", "promoted")
 """What promotion has in `ARTIFACTS`."""
-OWN = ("after", "excerpt", "soup", "expected", "tolerance", "corpus_sha256", "limits")
+OWN = ("after", "excerpt", "soup", "expected", "tolerance", "corpus_sha256", "limits", "adapter")
 Built = TypeVar("Built", Mixing, Excerpt)
 METRICS = (sts.STSB_DEV_METRIC, *STS_TASKS, STS_MEAN)
 TOLERANCE = 0.05
@@ -81,6 +81,8 @@ class Rebuild:
     """Of the text, unpacked, that came to the expected scores; None where nobody said."""
     limits: tuple[str, ...] = ()
     """What its card is to warn of, a sentence each."""
+    adapter: str | None = None
+    """The encoder of the repository that was cut from it, such as `minilm+default`."""
 
     @classmethod
     def read(cls, file: Path, *, wanted_by: tuple[Path, ...] = ()) -> Self:
@@ -108,6 +110,7 @@ class Rebuild:
                 _built("excerpt", Excerpt, own["excerpt"]) if "excerpt" in own else None,
                 corpus_sha256=_checked("corpus_sha256", own.get("corpus_sha256"), str | None),
                 limits=_checked("limits", own.get("limits", ()), tuple[str, ...]),
+                adapter=_checked("adapter", own.get("adapter"), str | None),
             )
             before = _checked("after", own.get("after", ()), tuple[str, ...])
         except ValueError as error:

@@ -15,6 +15,7 @@ from serving.api.deps import ServiceDep
 from serving.api.route import Route
 from serving.api.status_schemas import InfoAnswer, StateAnswer
 from serving.service import RETRY_SECONDS, Service
+from serving.training_record import PARITY, training
 
 router = APIRouter(tags=["status"], route_class=Route)
 
@@ -54,8 +55,9 @@ async def info(
         "dim": manifest.dim,
         "prompts": manifest.prompts,
         "int8_limit": slot.model.int8_limit,
-        "parity": scores.pop("onnx_parity", None),
+        "parity": scores.pop(PARITY, None),
         "scores": scores,
+        "training": training(manifest),
         "report": slot.model.report is not None,
         "engine": engine.name if engine else None,
         "precision": engine.precision if engine else None,

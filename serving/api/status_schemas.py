@@ -27,6 +27,25 @@ class ModelType(BaseModel):
     embedding: Pooling
 
 
+class TrainingCorpus(BaseModel):
+    """The sentences that an encoder was trained on."""
+
+    name: str | None = Field(description="of its file, if it is one")
+    sentences: int | None
+    digest: str | None = Field(description="hash of the sentences")
+
+
+class Training(BaseModel):
+    """How an encoder was trained; what its manifest does not say is null."""
+
+    about: str | None = Field(description="in a sentence")
+    objective: str | None
+    backbone: str | None = Field(description="what the training started from")
+    seed: int | None
+    corpus: TrainingCorpus | None
+    teacher: str | None
+
+
 class InfoAnswer(BaseModel):
     """text-embeddings-inference's keys, then ours; what the engine would say is null until it is loaded."""
 
@@ -59,6 +78,7 @@ class InfoAnswer(BaseModel):
     scores: dict[str, float] = Field(
         description="as its manifest has them: Spearman × 100 of STS tasks, MRR@10 of self-retrieval, in 0 to 1"
     )
+    training: Training | None = Field(description="null where the manifest records no training")
     report: bool = Field(description="whether `GET /models/{id}/report` tells how the model was judged")
     engine: str | None
     precision: str | None

@@ -30,7 +30,7 @@ from serving.names import check_corpus_name
 from serving.ports import EngineError, Stemming, Store, StoreError
 from serving.service import Service
 from serving.settings import Settings, SettingsError, read_settings
-from serving.starting import opened_models, opened_service, opened_store
+from serving.starting import opened_models, opened_service, opened_store, with_bundles
 from serving.telemetry import logs
 from serving.works.ingestion import check_fits
 
@@ -195,6 +195,7 @@ def _whole(store: Store, name: str) -> str:
 
 @asynccontextmanager
 async def _service(settings: Settings) -> AsyncIterator[Service]:
+    settings = with_bundles(settings)
     service = opened_service(settings, opened_models(settings))
     async with service.running():
         await service.loaded.wait()

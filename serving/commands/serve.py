@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import uvloop
 
-from models.bundle import BundleError
+from models.errors import Refused
 from serving import demo
 from serving.corpora.description import is_stale
 from serving.keys.keys import KeysError
@@ -18,7 +18,7 @@ from serving.ports import EngineError, StoreError
 from serving.server import BindError, Server, bind
 from serving.service import Service
 from serving.settings import Settings, SettingsError, read_settings
-from serving.starting import opened_models, opened_service
+from serving.starting import opened_models, opened_service, with_bundles
 from serving.telemetry import logs
 from serving.telemetry.collector import TracingError
 
@@ -33,6 +33,8 @@ curl -s {address}/similarity -H 'content-type: application/json' -d \
 SEARCH_TO_TRY = """\
 curl -s {address}/corpora/{corpus}/search -H 'content-type: application/json' -d \
 '{{"query": "run a coroutine with a time limit", "k": 3}}'"""
+LOOK_SECONDS = 0.2
+"""Between two looks for the first documents."""
 
 
 def serve(arguments: Sequence[str]) -> int:
@@ -43,11 +45,12 @@ def serve(arguments: Sequence[str]) -> int:
     try:
         settings = read_settings(arguments)
         logs.configure(settings.log_format)
+        settings = with_bundles(settings)
         models = opened_models(settings)
         listening = bind(settings)
         service = opened_service(settings, models, None if settings.no_demo else demo.prepare)
         server = Server(service)
-    except (SettingsError, BundleError, EngineError, BindError, KeysError, StoreError, TracingError) as error:
+    except (SettingsError, Refused, EngineError, BindError, KeysError, StoreError, TracingError) as error:
         print(f"serving: {error}", file=sys.stderr)
         return 2
     uvloop.run(_serve(server, service, listening, settings))
@@ -72,11 +75,32 @@ def _reachable(host: str) -> str:
 
 
 async def _announce(service: Service, address: str) -> None:
+    """Print what can be tried, and a search as soon as there is something to find. Fill the demo corpus meanwhile."""
     await service.loaded.wait()
     if service.health.state != "ready":
         return
     print(THINGS_TO_TRY.format(address=address), flush=True)
-    names = []
+    _warn_of_stale_corpora(service)
+    async with asyncio.TaskGroup() as group:
+        filling = None if service.settings.no_demo else group.create_task(demo.fill(service))
+        while not (names := _searchable(service)) and filling and not filling.done():
+            await asyncio.sleep(LOOK_SECONDS)
+        if names:
+            name = demo.NAME if demo.NAME in names else names[0]
+            print(SEARCH_TO_TRY.format(address=address, corpus=name), flush=True)
+
+
+def _searchable(service: Service) -> list[str]:
+    """The names of the corpora that hold documents of an encoder that is served."""
+    served = service.encoders.fingerprints
+    return [
+        corpus.name
+        for corpus, size in service.library.corpora.listing()
+        if size.documents and not is_stale(corpus, size, served)
+    ]
+
+
+def _warn_of_stale_corpora(service: Service) -> None:
     for corpus, size in service.library.corpora.listing():
         if is_stale(corpus, size, service.encoders.fingerprints):
             name, jobs = corpus.name, service.jobs.unended("reembed", corpus.name)
@@ -86,8 +110,3 @@ async def _announce(service: Service, address: str) -> None:
                 name,
                 remedy,
             )
-        elif size.documents:
-            names.append(corpus.name)
-    if names:
-        name = demo.NAME if demo.NAME in names else names[0]
-        print(SEARCH_TO_TRY.format(address=address, corpus=name), flush=True)

@@ -107,13 +107,6 @@ class Library:
             await self.lanes.run(corpus, put)
             return Added(truncated, sum(map(len, vectors)))
 
-    async def embedded(self, documents: Sequence[Document]) -> Content:
-        """Documents with their vectors, by the default encoder; usable while loading."""
-        with self._encoders.default.at_work.held() as embedder:
-            texts = [document.text for document in documents]
-            vectors, _ = await embed_passages(embedder, texts, lambda i: f"documents.{i}.text")
-            return Content(documents, vectors, embedder.manifest.fingerprint)
-
     async def search(self, corpus: str, queries: Sequence[str] | Floats, wanted: Wanted) -> Found:
         """The best passages for each query, given as text or as rows of a matrix.
 

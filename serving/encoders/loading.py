@@ -20,6 +20,7 @@ from serving.engines import ENGINES
 from serving.ports import EngineError, Model
 from serving.settings import Settings
 from serving.telemetry.metrics import Metrics
+from serving.training_record import summary
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -50,7 +51,6 @@ class Loader:
         """
         report(f"loading {model.manifest.name}")
         engine = await _apart(lambda: model.load(self._settings.engine_options))
-        log.info("%s runs on %s", model.manifest.name, engine.choice)
         embedder = Embedder(engine, model, self._settings, self._metrics, self._streams)
         report(f"testing the engine against the golden vectors of {model.manifest.name}")
         try:
@@ -58,6 +58,7 @@ class Loader:
         except BaseException:
             await embedder.close()
             raise
+        log.info("serving %s (%s)", summary(model.manifest), engine.choice)
         return embedder
 
 

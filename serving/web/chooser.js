@@ -32,6 +32,6 @@ const noCorpora = (named) =>
 		: toAdd("There is no corpus yet", "Add a file of texts, and it can be searched at once.");
 
 // What a view shows of a corpus without documents.
-export const noDocuments = (corpus) => toAdd("This corpus is empty", "Add a file of texts to it.", { corpus: corpus.name });
+export const noDocuments = (corpus) => toAdd("This corpus is empty", "Add a file of texts to it, or wait for what is being added.", { corpus: corpus.name });
 
 const toAdd = (name, text, address) => empty(name, text, el("a.button.primary", { href: link("corpora", address) }, "Add a file"));

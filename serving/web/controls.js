@@ -68,6 +68,6 @@ export const scrolled = (name, inside) => el("div.scroll", { tabindex: "0", role
 // Of elements: the cells of its head, and those of each row.
 export const table = (head, rows) => el("table", el("thead", el("tr", head)), el("tbody", rows.map((cells) => el("tr", cells))));
 
-// [name, value] each; values that are false are left out.
+// [name, value] each; values that are false or missing are left out.
 export const facts = (given) =>
-	el("dl.facts", given.filter(([, value]) => value !== false).map(([name, value]) => el("div", el("dt", name), el("dd.clip", value))));
+	el("dl.facts", given.filter(([, value]) => (value ?? false) !== false).map(([name, value]) => el("div", el("dt", name), el("dd.clip", value))));

@@ -130,7 +130,7 @@ function indexFacts({ index_details: index, recall_target: target, stemming }) {
 		"Memory and files": bytes(index.bytes),
 		"Built in": approximate && duration(index.build_seconds),
 		"Since the build": approximate && `${count(index.tail)} added, ${count(index.dead)} gone`,
-		"Why it is exact": index.reason ?? false,
+		"Why it is exact": index.reason,
 	};
 	return facts(Object.entries(known));
 }

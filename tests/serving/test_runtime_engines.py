@@ -92,7 +92,7 @@ def test_the_choice_is_in_the_log(
     with caplog.at_level(logging.INFO), TestClient(create_app(service)) as client:
         wait_until_ready(client)
         assert client.get("/info").json()["engines"] == [], "nothing was measured, for there was nothing to choose"
-    assert "tiny runs on onnxruntime fp32" in caplog.text
+    assert "serving tiny: the untouched tiny (onnxruntime fp32)" in caplog.text
 
 
 @pytest.fixture

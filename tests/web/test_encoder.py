@@ -80,6 +80,30 @@ def test_scores_of_its_manifest_are_told_without_a_report(page: Page) -> None:
     assert judged.locator("dd").all_inner_texts() == ["87.42", "82.00", "0.3428"]
 
 
+def test_the_card_says_how_the_encoder_was_trained(page: Page) -> None:
+    def info(route: Route) -> None:
+        answer = route.fetch()
+        corpus = {"name": "wiki1m.txt", "sentences": 1000000, "digest": "d"}
+        known = {
+            "about": EVIL,
+            "objective": "simcse",
+            "backbone": "minilm",
+            "seed": 0,
+            "corpus": corpus,
+            "teacher": None,
+        }
+        route.fulfill(response=answer, json=answer.json() | {"training": known})
+
+    page.route("**/info?*", info)
+    page.reload()
+    card = page.get_by_role("region", name="fake").locator(".facts > div")
+    expect(card.first).to_be_visible()
+    told = dict(one.split("\n", 1) for one in card.all_inner_texts())
+    assert told["Training"] == EVIL
+    assert (told["Trained on"], told["Sentences"], told["Seed"]) == ("wiki1m.txt", "1,000,000", "0")
+    assert "Teacher" not in told
+
+
 def test_scores_stand_among_those_of_the_papers(page: Page) -> None:
     reported(page)
     expect(page.get_by_role("heading", name="Semantic textual similarity")).to_be_visible()

@@ -38,8 +38,12 @@ def starting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 @pytest.fixture(scope="module")
 def demo(starting: Running) -> Running:
-    """The same when it is ready."""
+    """The same when all of the corpus is there."""
     answers(starting, "/readyz")
+    deadline = time.monotonic() + LOADING_SECONDS
+    while not any(job["state"] == "succeeded" for job in starting.client.get("/jobs").json()["jobs"]):
+        assert time.monotonic() < deadline, starting.log.read_text()
+        time.sleep(0.1)
     return starting
 
 

@@ -13,7 +13,7 @@ from models import destination
 from models.encoder import Encoder
 from models.export import export
 from models.pooling import POOLINGS
-from models.sources import local_bundle
+from models.sources import manifest_of
 from training.config import LEAST_LENGTH, ConfigError, check_seed
 from training.corpus.corpus import Corpus, open_corpus
 from training.evaluation import sts
@@ -50,8 +50,7 @@ def postprocess(options: argparse.Namespace) -> int:
     params = _overridden(chosen.params, options.set)
     tasks = _tasks(options.eval_data) if options.eval_data else {}
     corpus = open_corpus(options.corpus)
-    before = local_bundle(options.source)
-    origin = before.manifest if before else None
+    origin = manifest_of(options.source)
     encoder = Encoder.load(options.source, pooling=options.pooling, max_length=options.max_length)
     encoder.to(pick_device("auto"))
     fitted = chosen.apply(encoder, corpus, params, seed=options.seed, stream=sys.stderr)

@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 
 from models.bundle import Bundle
+from models.encoder import Encoder
+from models.extraction import likeness
 from training.interrupt import InterruptedRun, terminable
 from training.rebuild import Rebuild, rebuild
 
@@ -42,6 +44,9 @@ def _reported(step: Rebuild, made: Bundle) -> bool:
     scores = step.compared(made)
     for score in scores:
         print(score, file=sys.stdout if score.met else sys.stderr)
+    if step.adapter:
+        mean, least = likeness(Encoder.load(made.folder), Encoder.load(step.adapter))
+        print(f"cosine to {step.adapter}, the adapter in the repository: mean {mean:.5f}, least {least:.5f}")
     if not scores:
         print(f"{step.study.file} expects no scores: nothing was compared")
     return all(score.met for score in scores)

@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from models import bundle, cpus
-from models.bundle import FP32, MANIFEST, Bundle
+from models import cpus
+from models.bundle import FP32, Bundle
 from models.encoder import Encoder
 from models.errors import Refused, first_line
 from models.prompts import not_empty
@@ -20,7 +20,7 @@ from models.runtimes import REFERENCE, Pair, available
 from models.runtimes.base import Options, RuntimeUnavailable
 from models.runtimes.choice import candidates
 from models.runtimes.graph import Graph
-from models.sources import local_bundle, resolve
+from models.sources import local_bundle, manifest_of
 from training.evaluation.beir import Collection
 from training.evaluation.server import Server
 from training.evaluation.vectors import Encode
@@ -163,9 +163,8 @@ def _by_torch(source: str, pooling: str | None, precision: str) -> Subject:
         raise SubjectError(
             f"torch judges in {' or '.join(AUTOCAST)}, not in {precision}; a bundle's graphs may be in it"
         )
-    folder = resolve(source)
     encoder = Encoder.load(source, pooling=pooling)
-    made = bundle.load(folder).manifest if (folder / MANIFEST).is_file() else None
+    made = manifest_of(source)
 
     def encode(texts: Any) -> Any:
         with autocast(encoder, AUTOCAST[precision]):
@@ -173,7 +172,7 @@ def _by_torch(source: str, pooling: str | None, precision: str) -> Subject:
 
     facts = {
         "source": source,
-        "kind": "bundle" if made else "backbone",
+        "kind": "backbone" if made is None else "bundle" if local_bundle(source) else "adapter",
         "name": made.name if made else f"{Path(source).name}, {encoder.pooling}",
         "objective": made.objective if made else None,
         "backbone": made.backbone if made else Path(source).name,

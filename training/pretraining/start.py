@@ -15,7 +15,7 @@ from models import origin, pretrained
 from models.declaration import declared
 from models.origin import Origin
 from models.pretrained import Weights, reading
-from models.sources import SourceError, resolve
+from models.sources import SourceError, whole
 from training.config import ConfigError
 from training.pretraining.config import PretrainConfig
 from training.pretraining.masking import Vocabulary
@@ -45,7 +45,7 @@ def initial(config: PretrainConfig, device: torch.device) -> MaskedLM:
         SourceError: there is no such tokenizer or backbone, or it can't be read.
         ConfigError: the tokenizer is not WordPiece; the backbone is none that can be gone on with, or of another shape.
     """
-    start = _random(config) if config.backbone is None else _published(config, resolve(config.backbone))
+    start = _random(config) if config.backbone is None else _published(config, whole(config.backbone))
     nn.Module.to(start.bert, device)  # before it is made quick, which depends on where it lies
     return MaskedLM(start.bert, start.tokenizer, max_length=config.max_length, origin=start.origin)
 
@@ -57,7 +57,7 @@ def like(backbone: str) -> dict[str, Any]:
         SourceError: there is no such backbone.
         ConfigError: it is not a BERT.
     """
-    architecture = _architecture(backbone, resolve(backbone))
+    architecture = _architecture(backbone, whole(backbone))
     length = min(PretrainConfig.max_length, _positions(architecture))
     return {"backbone": backbone, "tokenizer": backbone, "max_length": length, **_shape(architecture)}
 
@@ -76,7 +76,7 @@ def _random(config: PretrainConfig) -> Start:
     """Weights as BERT's: normal with a standard deviation of 0.02."""
     from transformers import BertConfig, BertForMaskedLM
 
-    tokenizer = _tokenizer(config, resolve(config.tokenizer))
+    tokenizer = _tokenizer(config, whole(config.tokenizer))
     tokenizer.model_max_length = config.max_length
     architecture = BertConfig(
         vocab_size=len(Vocabulary.of(tokenizer)),

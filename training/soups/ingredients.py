@@ -18,7 +18,7 @@ from models.bundle import VOLATILE_CONFIG, Manifest
 from models.card import BULKY
 from models.encoder import Encoder
 from models.errors import Refused
-from models.sources import hub_id, local_bundle
+from models.sources import hub_id, manifest_of
 
 LEAST_LIKENESS = 0.5
 """Of encoders that began alike. After 60 steps `minilm` is at 0.999998 of itself; two models that were pre-trained
@@ -40,7 +40,7 @@ class Ingredient:
     source: str
     encoder: Encoder
     manifest: Manifest | None
-    """Of a bundle, every hash verified."""
+    """Of a bundle or an adapter, every hash verified."""
 
     @classmethod
     def load(cls, source: str, *, like: Encoder | None = None) -> Self:
@@ -49,11 +49,9 @@ class Ingredient:
         Raises:
             SourceError, BundleError: there is none, or its files are not those of its manifest.
         """
-        found = local_bundle(source)
+        found = manifest_of(source)
         pooling, max_length = (like.pooling, like.max_length) if like else (None, None)
-        return cls(
-            source, Encoder.load(source, pooling=pooling, max_length=max_length), found.manifest if found else None
-        )
+        return cls(source, Encoder.load(source, pooling=pooling, max_length=max_length), found)
 
     @cached_property
     def digest(self) -> str:

@@ -18,8 +18,8 @@ const SCORES = {
 const GEOMETRY = {
 	alignment: "Alignment, of pairs that mean the same; better the lower",
 	uniformity: "Uniformity, over the sphere; better the lower",
-	random_cosine_mean: "Cosine of different sentences, mean, near 0: no direction is preferred",
-	random_cosine_sd: "Cosine of different sentences, standard deviation",
+	random_cosine_mean: "Mean cosine of different sentences; best near 0",
+	random_cosine_sd: "Its standard deviation",
 };
 const CURVES = { stsb_dev_spearman: "STS-B dev", self_retrieval_mrr10: "Self-retrieval", uniformity: "Uniformity", alignment: "Alignment" };
 
@@ -60,9 +60,15 @@ function table(name, head, rows) {
 }
 
 function about(info) {
+	const { about: story, seed, corpus, teacher } = info.training ?? {};
 	const told = {
+		Training: story,
 		Objective: info.objective,
 		Backbone: info.backbone,
+		Teacher: teacher,
+		"Trained on": corpus?.name,
+		Sentences: corpus?.sentences && count(corpus.sentences),
+		Seed: seed,
 		Dimensions: info.dim,
 		"Tokens it reads": info.max_input_length,
 		Pooling: info.model_type?.embedding?.pooling,
@@ -70,14 +76,14 @@ function about(info) {
 		"Exported graph differs by": info.parity !== null && `${info.parity.toExponential(1)} at most`,
 		Fingerprint: info.fingerprint.slice(0, 12),
 	};
-	return card(info.served_model_name, facts(Object.entries(told).filter(([, value]) => value)));
+	return card(info.served_model_name, facts(Object.entries(told)));
 }
 
 function engines({ engines: measured, engine, precision }) {
 	if (!measured?.length) return card("Precision", el("p.muted", engine ? `${engine} in ${precision}: asked for, or all that runs here: not measured.` : "The model is not loaded."));
 	const best = measured.find(({ chosen }) => chosen);
 	const asked = measured.some((one) => one.why_not === "not asked for");
-	const why = asked ? "was asked for" : "was the fastest here whose vectors are those of float32: cosine at least 0.999, rank loss at most 0.1";
+	const why = asked ? "was asked for" : "was the fastest here whose vectors are those of float32 (cosine ≥ 0.999, rank loss ≤ 0.1)";
 	const rows = measured.map((one) => ({
 		name: `${one.runtime}, ${one.precision}`,
 		own: one.chosen,
@@ -105,7 +111,7 @@ function scores(family, evaluations, papers) {
 	const rows = [...own, ...theirs].sort((a, b) => (b.mean ?? 0) - (a.mean ?? 0)).map((row) => ({ ...row, values: [fixed(row.mean), ...row.values] }));
 	const sources = theirs.length > 0 && el("details", el("summary", "Where the papers' rows are from"), el("ul", theirs.map((row) => el("li.muted", `${row.name}: ${row.source}`))));
 	const others = papers?.unreported ?? [];
-	const note = others.length ? `The papers don't report ${others.join(" and ")}: their rows are for orientation.` : "Beside the papers' rows: between single runs, less than a point is noise.";
+	const note = others.length ? `The papers don't report ${others.join(" and ")}: their rows are for orientation.` : "Between single runs, less than a point is noise.";
 	return card(name, theirs.length > 0 && el("p.muted", note), table(`Scores: ${name}`, [unit, "Mean", ...tasks.map((task) => NAMES[task] ?? task)], rows), sources);
 }
 

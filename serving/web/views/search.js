@@ -237,7 +237,7 @@ class Search {
 		const filtered = !isEmpty(this.filter);
 		const { documents } = filtered ? { documents: [] } : await call(`${this.path}/documents?limit=${SAMPLE}`, { signal });
 		fill(this.hits, this.shown(documents));
-		fill(this.below, !this.corpus.documents && this.nothing());
+		fill(this.below, !documents.length && !this.corpus.documents && this.nothing());
 		const some = "Some of its documents. Press / to write, arrows to move, Enter to open.";
 		this.status.textContent = filtered ? "Write a query: the filters hold for what it finds." : documents.length ? some : "";
 	}

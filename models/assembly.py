@@ -1,0 +1,179 @@
+"""A bundle of `minilm`, or of an adapter to it, made without torch.
+
+`graphs/minilm/` holds the bundle that torch exports, without its weights: the ONNX graph with empty tensors, each named
+after the weight that fills it, and the small files. NumPy merges the adapter into the weights of the base, `onnx` puts
+them into the graph, and the golden vectors show that the result is the encoder that was trained.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from safetensors.numpy import load_file, save_file
+from tokenizers import Tokenizer
+
+from models import bundle, destination, origin, sources
+from models.bundle import ENGINES, INT8, MANIFEST, ONNX, TOKENIZER, WEIGHTS, Bundle, Manifest
+from models.disk import naming
+from models.errors import Failed
+from models.runtimes.base import Options
+from models.runtimes.choice import Choice
+from models.verify import golden_cosine
+
+TEMPLATE = Path(__file__).parent / "graphs" / sources.MINILM
+TRANSPOSED = ".T"
+"""Behind the name of a weight that the graph multiplies from the other side: the exporter stores it transposed."""
+MODULES = "modules.json"
+MODULE = "encoder.backbone."
+"""Before the names of weights in a graph that torch has written."""
+FAITHFUL = 0.9999
+"""The lowest cosine of an assembled bundle to a golden vector of torch's."""
+UNUSED = "embeddings.position_ids"
+"""A buffer in the published file, which no version of transformers reads any more."""
+KEPT = ("objective", "backbone", "dim", "max_length", "pooling", "prompts", "transform", "run", "scores", "golden")
+"""Fields of the manifest that a bundle has from the encoder that it is made of."""
+
+Weights = Mapping[str, NDArray[np.float32]]
+
+
+class AssemblyError(Failed):
+    """The assembled graph does not give the golden vectors."""
+
+
+def recorded(source: str) -> Manifest | None:
+    """What is recorded of an encoder that can be assembled; None of one that torch has to export.
+
+    Raises:
+        SourceError, AdapterError: there is no such encoder, or it can't be read.
+    """
+    file = TEMPLATE / MANIFEST
+    template = bundle.parse_manifest(file.read_bytes(), str(file), required=())
+    if source == sources.MINILM:
+        return template
+    adapter = sources.opened_adapter(sources.resolve(source))
+    if adapter is None or adapter.manifest is None or sources.base_of(adapter) != sources.minilm():
+        return None
+    fits = all(getattr(adapter.manifest, name) == getattr(template, name) for name in ("pooling", "dim", "transform"))
+    return adapter.manifest if fits and adapter.manifest.max_length == template.max_length else None
+
+
+def assemble(
+    source: str,
+    folder: Path,
+    *,
+    name: str,
+    measured: Options | None = None,
+    chosen: Callable[[Choice], object] = lambda _: None,
+) -> Bundle:
+    """Write the bundle of an encoder that `recorded` knows, atomically; `measured` and `chosen` as in `export`.
+
+    Raises:
+        SourceError, AdapterError: base or adapter can't be read, or do not fit each other.
+        AssemblyError: the bundle does not give the golden vectors.
+        BundleError: `folder` holds something that is not a bundle.
+        OSError: the bundle can't be written; names `folder`.
+    """
+    said, found = recorded(source), sources.resolve(source)
+    assert said is not None, "the caller asked `recorded`"
+    adapter = sources.opened_adapter(found)
+    base = sources.minilm()
+    weights = {name: tensor for name, tensor in load_file(base / WEIGHTS).items() if name != UNUSED}
+    if adapter:
+        weights |= adapter.updates(weights)
+    with naming(folder), destination.writing(folder) as draft:
+        _copy_small_files(draft)
+        if adapter:
+            shutil.copyfile(found / INT8, draft / INT8)
+        Tokenizer.from_file(str(base / TOKENIZER)).save(str(draft / TOKENIZER))
+        save_file(weights, draft / WEIGHTS, metadata={"format": "pt"})
+        graph = onnx.load(TEMPLATE / ONNX)
+        fill(graph, weights)
+        (draft / ONNX).parent.mkdir()
+        (draft / ONNX).write_bytes(graph.SerializeToString(deterministic=True))
+        facts = {field: getattr(said, field) for field in KEPT}
+        identity = adapter.identity(sources.MINILM, sources.MINILM_SHA256) if adapter else None
+        destination.seal(
+            draft,
+            {"name": name, "adapter": identity, **facts},
+            origin.read(source, found),
+            measured=measured,
+            chosen=chosen,
+        )
+        cosine = golden_cosine(bundle.load(draft))
+        if not cosine >= FAITHFUL:  # also when it is NaN
+            raise AssemblyError(
+                f"{source}: cosine {cosine:.6f} to a golden vector, below {FAITHFUL}: its files are damaged"
+            )
+    return bundle.load(folder)
+
+
+def fill(graph: onnx.ModelProto, weights: Weights) -> None:
+    """Put the weights into the empty tensors of a template.
+
+    Raises:
+        AssemblyError: a weight is missing or has another shape.
+    """
+    for tensor in graph.graph.initializer:
+        weight = tensor.name.removesuffix(TRANSPOSED)
+        if weight not in weights:
+            raise AssemblyError(f"{TEMPLATE / ONNX}: the weights have no {weight}")
+        array = weights[weight].T if tensor.name.endswith(TRANSPOSED) else weights[weight]
+        if array.shape != tuple(tensor.dims):
+            raise AssemblyError(f"{TEMPLATE / ONNX}: {weight} is {array.shape}, expected {tuple(tensor.dims)}")
+        tensor.raw_data = np.ascontiguousarray(array, dtype="<f4").tobytes()
+
+
+def empty(graph: onnx.ModelProto, weights: Weights) -> None:
+    """Make a template of a graph that torch has written: name each tensor after its weight, and take its numbers out.
+
+    Raises:
+        AssemblyError: a tensor is none of the weights.
+    """
+    by_bytes = {(weight.T.shape, np.ascontiguousarray(weight.T).tobytes()): name for name, weight in weights.items()}
+    names: dict[str, str] = {}
+    for tensor in graph.graph.initializer:
+        name = tensor.name.removeprefix(MODULE)
+        if name not in weights:
+            found = by_bytes.get((tuple(tensor.dims), tensor.raw_data))
+            if found is None:
+                raise AssemblyError(f"{tensor.name}: none of the weights, as it is or transposed")
+            name = found + TRANSPOSED
+        names[tensor.name] = tensor.name = name
+        tensor.ClearField("raw_data")
+    for node in graph.graph.node:
+        node.input[:] = [names.get(one, one) for one in node.input]
+
+
+def write_template(made: Bundle, folder: Path) -> None:
+    """Write the template of a bundle that torch has exported; scores that the folder has recorded stay."""
+    before = folder / MANIFEST
+    scores = bundle.parse_manifest(before.read_bytes(), str(before), required=()).scores if before.is_file() else None
+    shutil.rmtree(folder, ignore_errors=True)
+    for path in made.manifest.files.keys() - {WEIGHTS, TOKENIZER, ONNX, bundle.CARD, ENGINES}:
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(made.folder / path, folder / path)
+    graph = onnx.load(made.onnx)
+    empty(graph, load_file(made.folder / WEIGHTS))
+    (folder / ONNX).parent.mkdir()
+    (folder / ONNX).write_bytes(graph.SerializeToString(deterministic=True))
+    facts = {field: getattr(made.manifest, field) for field in KEPT}
+    golden = bundle.rounded(made.manifest.golden)
+    fields = {"name": sources.MINILM, "files": {}, "fingerprint": made.manifest.fingerprint}
+    manifest = Manifest(**{**facts, **fields, "scores": scores, "golden": golden})
+    before.write_text(bundle.dumped(manifest), encoding="utf-8")
+
+
+def _copy_small_files(draft: Path) -> None:
+    for file in TEMPLATE.rglob("*"):
+        path = file.relative_to(TEMPLATE)
+        if file.is_file() and str(path) not in (MANIFEST, ONNX):
+            (draft / path).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(file, draft / path)
+    for module in json.loads((TEMPLATE / MODULES).read_text(encoding="utf-8")):
+        (draft / module["path"]).mkdir(exist_ok=True)  # git keeps no empty folder, and sentence-transformers opens it

@@ -1,0 +1,219 @@
+"""From a tuned encoder to a low-rank adapter of its base: what tuning changed, cut by SVD.
+
+The change of each linear layer is cut to its largest singular values, the best approximation of that rank (Eckart and
+Young, 1936). Biases are small and are stored whole. Embeddings and layer norms keep the weights of the base.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import entry_points
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from models import adapter, bundle, card, codes, origin, sources
+from models import transform as transforms
+from models.adapter import PREFIX, AdapterError
+from models.bundle import CARD, CONFIG, INT8, TOKENIZER, TRANSFORM, Golden, Manifest
+from models.draft import replacing
+from models.encoder import Encoder
+from models.export import GOLDEN_SENTENCES, unit_vectors
+
+JUDGES = "isosphere.judges"
+"""The group of entry points by which `training` lends its scores: `models` imports nothing of it."""
+STSB_DEV = "stsb_dev_spearman"
+
+
+class Extracted(NamedTuple):
+    """An adapter, and how near it is to the encoder that it was cut from."""
+
+    folder: Path
+    bytes: int
+    mean_cosine: float
+    least_cosine: float
+    """See `likeness`."""
+    stsb_dev: tuple[float, float] | None
+    """Spearman x 100 of the tuned encoder and of the adapter."""
+
+
+def extract(
+    source: str,
+    folder: Path,
+    *,
+    base: str,
+    rank: int,
+    biases: bool = True,
+    about: str | None = None,
+    data: Path | None = None,
+) -> Extracted:
+    """Write the adapter that takes the encoder `base` to the encoder `source`, atomically.
+
+    Raises:
+        AdapterError: the two are not of one architecture and vocabulary, or the rank is none of their weights'.
+        SourceError, BundleError: one of them can't be read, or `folder` holds something else than an adapter.
+    """
+    tuned, start = Encoder.load(source), Encoder.load(base)
+    _check_alike(tuned, start, source, base)
+    scores = _stsb_dev(data) if data else None
+    modules = _linear_modules(start, rank)
+    tensors = _factors(tuned, start, modules, rank) | (_biases(tuned, modules) if biases else {})
+    named = sources.hub_id(base) or base
+    config = adapter.lora_config(named, rank=rank, target_modules=modules, bias="all" if biases else "none")
+    refuse_foreign(folder)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(folder) as draft:
+        adapter.write(draft, config=config, tensors=tensors)
+        merged = Encoder.load(draft, pooling=tuned.pooling, max_length=tuned.max_length, prompts=tuned.prompts)
+        if tuned.transform is not None:
+            merged.attach(tuned.transform)
+            transforms.save(tuned.transform, draft)
+        describe(
+            draft, merged, base=base, name=folder.name, said=sources.manifest_of(source), source=source, about=about
+        )
+        mean, least = likeness(tuned, merged)
+        judged = (scores(tuned.encode), scores(merged.encode)) if scores else None
+    size = sum(file.stat().st_size for file in folder.iterdir())
+    return Extracted(folder, size, mean, least, judged)
+
+
+def likeness(one: Encoder, other: Encoder) -> tuple[float, float]:
+    """Compute the mean and the least cosine of two encoders' vectors of a sentence, over sentences of several kinds."""
+    texts = [*GOLDEN_SENTENCES, *codes.calibration()]
+    cosines = (unit_vectors(one, texts) * unit_vectors(other, texts)).sum(axis=1)
+    return float(cosines.mean()), float(cosines.min())
+
+
+def describe(
+    folder: Path,
+    merged: Encoder,
+    *,
+    base: str,
+    name: str,
+    said: Manifest | None,
+    source: str,
+    about: str | None = None,
+    citations: Sequence[str] = (),
+) -> Manifest:
+    """Write what the repository keeps beside peft's files: int8 range, model card and adapter.json.
+
+    `said` is what is recorded of the tuned encoder `source`. Its scores are left out: they are those of other weights.
+    """
+    codes.write(codes.limit(unit_vectors(merged, codes.calibration())), folder / INT8)
+    opened = adapter.load(folder)
+    identity = opened.identity(base, sources.weights_sha256(sources.base_of(opened)))
+    golden = unit_vectors(merged, GOLDEN_SENTENCES)
+    run = without_paths({**(said.run or {} if said else {}), **({"about": about} if about else {})})
+    facts: dict[str, Any] = {
+        "name": name,
+        "objective": said.objective if said else None,
+        "backbone": base,
+        "dim": merged.dim,
+        "max_length": merged.max_length,
+        "pooling": merged.pooling,
+        "prompts": merged.prompts,
+        "transform": transforms.described(merged.transform),
+        "run": run or None,
+        "scores": None,
+        "golden": [Golden(text=t, vector=v.tolist()) for t, v in zip(GOLDEN_SENTENCES, golden, strict=True)],
+        "adapter": {**identity, "rank": opened.config["r"]},
+    }
+    facts["fingerprint"] = _fingerprint(merged, facts)
+    manifest = adapter.write_manifest(folder, **facts)
+    written = card.text(manifest, origin.read(source, sources.resolve(source)), citations)
+    (folder / CARD).write_text(written, encoding="utf-8")
+    return adapter.write_manifest(folder, **facts)
+
+
+def without_paths(value: Any) -> Any:
+    """Drop from the record of a run what is long, and reduce absolute paths, which name one machine, to their end."""
+    if isinstance(value, dict):
+        return {key: without_paths(inner) for key, inner in value.items() if key not in card.BULKY}
+    if isinstance(value, list | tuple):
+        return [without_paths(inner) for inner in value]
+    return Path(value).name if isinstance(value, str) and value.startswith("/") else value
+
+
+def refuse_foreign(folder: Path) -> None:
+    """Only an adapter may be replaced, for replacing deletes what is there.
+
+    Raises:
+        AdapterError: `folder` holds something else.
+    """
+    if folder.exists() and any(folder.iterdir()) and not adapter.is_adapter(folder):
+        raise AdapterError(f"{folder}: exists and is not an adapter; it is left alone")
+
+
+def _check_alike(tuned: Encoder, start: Encoder, source: str, base: str) -> None:
+    theirs, ours = tuned.backbone.state_dict(), start.backbone.state_dict()
+    for name in sorted({*theirs, *ours} - {name for name in {*theirs, *ours} if name.startswith("pooler.")}):
+        shapes = [tuple(weights[name].shape) if name in weights else "absent" for weights in (theirs, ours)]
+        if shapes[0] != shapes[1]:
+            raise AdapterError(f"{source}: {name} is {shapes[0]}, but {shapes[1]} in its base {base}")
+    if tuned.hub_tokenizer.get_vocab() != start.hub_tokenizer.get_vocab():
+        raise AdapterError(f"{source}: its tokenizer has another vocabulary than that of its base {base}")
+
+
+def _linear_modules(start: Encoder, rank: int) -> list[str]:
+    modules = {
+        name: module.weight
+        for name, module in start.backbone.named_modules()
+        if isinstance(module, nn.Linear) and not name.startswith("pooler")
+    }
+    largest = min((min(weight.shape) for weight in modules.values()), default=0)
+    if not 1 <= rank <= largest:
+        raise AdapterError(f"rank: {rank} is not from 1 to {largest}, the smaller side of a weight of the base")
+    return list(modules)
+
+
+def _factors(tuned: Encoder, start: Encoder, modules: Sequence[str], rank: int) -> dict[str, NDArray[Any]]:
+    """Cut the change of each module's weight W (out, in) to B (out, rank) times A (rank, in), in float16."""
+    factors: dict[str, NDArray[Any]] = {}
+    for module in modules:
+        after, before = (each.backbone.get_parameter(f"{module}.weight").detach().double() for each in (tuned, start))
+        left, values, right = torch.linalg.svd(after - before, full_matrices=False)
+        root = values[:rank].sqrt()  # shared by both sides, so that neither leaves the range of float16
+        factors[f"{PREFIX}{module}.lora_A.weight"] = (root[:, None] * right[:rank]).half().numpy()
+        factors[f"{PREFIX}{module}.lora_B.weight"] = (left[:, :rank] * root).half().numpy()
+    return factors
+
+
+def _biases(tuned: Encoder, modules: Sequence[str]) -> dict[str, NDArray[Any]]:
+    """Name every bias as peft does, in float32: float16 would round a bias by more than tuning has changed it."""
+    wrapped = {f"{module}.bias": f"{module}.base_layer.bias" for module in modules}
+    return {
+        PREFIX + wrapped.get(name, name): bias.detach().numpy()
+        for name, bias in tuned.backbone.named_parameters()
+        if name.endswith(".bias") and not name.startswith("pooler.")
+    }
+
+
+def _fingerprint(merged: Encoder, facts: Mapping[str, Any]) -> str:
+    """Compute the fingerprint that a bundle of the merged encoder will have."""
+    with TemporaryDirectory() as scratch:
+        saved = Path(scratch)
+        merged.save(saved)
+        files = {
+            path: bundle.sha256(saved / path) for path in (CONFIG, TOKENIZER, TRANSFORM) if (saved / path).is_file()
+        }
+        return bundle.fingerprint(saved, Manifest(**{**facts, "files": files, "fingerprint": ""}))
+
+
+def _stsb_dev(data: Path) -> Callable[[Callable[[Sequence[str]], NDArray[np.float32]]], float]:
+    """Find what judges an encoder by STS-B dev.
+
+    Raises:
+        AdapterError: `training` is not installed.
+        DataError: the data is not there.
+    """
+    found = entry_points(group=JUDGES, name=STSB_DEV)
+    if not found:
+        raise AdapterError("--data: STS-B dev is judged by `training`, which is not installed: `make setup`")
+    (entry,) = found
+    selection = entry.load()(data)
+    return lambda encode: float(selection.scores(encode)[STSB_DEV])
