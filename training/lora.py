@@ -6,8 +6,7 @@ frozen, A (rank, in) and B (out, rank) are trained. B begins at zero, so a run b
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,30 +14,30 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors.numpy import save_file
 from torch import nn
 
-from models.disk import make_folder, replacing, write_whole
+from models import adapter, sources
+from models import transform as transforms
+from models.adapter import PREFIX, Adapter
 from models.encoder import Encoder
-from models.sources import hub_id
 from training.config import ConfigError
 
 FOLDER = "adapter"
 """Subfolder of a run's folder that the adapter is written to."""
 SCALE = 2
-"""s. `peft` writes it as `lora_alpha`, which is s times the rank."""
+"""s. `peft` stores it as `lora_alpha`, which is s times the rank."""
 NAME = "default"
 """Name of the adapter inside `peft`."""
 
 
 @dataclass(frozen=True)
-class Adapter:
-    """An adapter in the layout of `peft`."""
+class Factors:
+    """A trained adapter, not yet written."""
 
-    config: dict[str, Any]
-    """Content of adapter_config.json."""
-    tensors: dict[str, NDArray[np.float32]]
-    """Content of adapter_model.safetensors."""
+    config: Mapping[str, Any]
+    """Configuration for `peft`."""
+    tensors: Mapping[str, NDArray[np.float32]]
+    """A and B of each layer, by their names in `peft`'s files."""
 
 
 def attach(encoder: Encoder, rank: int, *, backbone: str) -> None:
@@ -48,11 +47,13 @@ def attach(encoder: Encoder, rank: int, *, backbone: str) -> None:
 
     Raises:
         ConfigError: `peft` is not installed, or the rank does not fit the layers.
+        SourceError: the backbone is itself an adapter.
     """
     try:
         from peft import LoraConfig, inject_adapter_in_model
     except ImportError as error:
         raise ConfigError("adapter_rank: peft is not installed; `make train` installs it") from error
+    sources.whole(backbone)
     layers = {
         name: min(module.weight.shape)
         for name, module in encoder.backbone.named_modules()
@@ -69,14 +70,14 @@ def attach(encoder: Encoder, rank: int, *, backbone: str) -> None:
         r=rank,
         lora_alpha=SCALE * rank,
         target_modules=list(layers),
-        base_model_name_or_path=hub_id(backbone) or backbone,
+        base_model_name_or_path=sources.hub_id(backbone) or backbone,
     )
     inject_adapter_in_model(config, encoder.backbone, NAME)
     for _, layer in _adapted(encoder):
         layer.cast_input_dtype_enabled = False  # autocast narrows the input, which peft would first widen to float32
 
 
-def merge(encoder: Encoder) -> Adapter | None:
+def merge(encoder: Encoder) -> Factors | None:
     """Add s B A to the weights, in float64, and take the adapter off. Return None if the encoder has no adapter."""
     adapted = list(_adapted(encoder))
     if not adapted:
@@ -86,36 +87,27 @@ def merge(encoder: Encoder) -> Adapter | None:
     tensors: dict[str, NDArray[np.float32]] = {}
     for name, layer in adapted:
         a, b = (side[NAME].weight.detach().cpu().numpy() for side in (layer.lora_A, layer.lora_B))
-        tensors |= {f"base_model.model.{name}.lora_A.weight": a, f"base_model.model.{name}.lora_B.weight": b}
+        tensors |= {f"{PREFIX}{name}.lora_A.weight": a, f"{PREFIX}{name}.lora_B.weight": b}
         linear = layer.get_base_layer()
-        change = SCALE * (b.astype(np.float64) @ a.astype(np.float64))
+        change = layer.scaling[NAME] * (b.astype(np.float64) @ a.astype(np.float64))
         weight = linear.weight.detach().cpu().numpy() + change
         linear.weight.data.copy_(torch.from_numpy(weight))
         encoder.backbone.set_submodule(name, linear)
-    described = {
-        "peft_type": "LORA",
-        "task_type": "FEATURE_EXTRACTION",
-        "base_model_name_or_path": config.base_model_name_or_path,
-        "r": config.r,
-        "lora_alpha": config.lora_alpha,
-        "lora_dropout": 0.0,
-        "bias": "none",
-        "target_modules": [name for name, _ in adapted],
-        "inference_mode": True,
-    }
-    return Adapter(described, tensors)
+    described = adapter.lora_config(
+        config.base_model_name_or_path, rank=config.r, target_modules=[name for name, _ in adapted]
+    )
+    return Factors({**described, "lora_alpha": config.lora_alpha}, tensors)
 
 
-def save(adapter: Adapter, folder: Path) -> None:
-    """Write the files that `PeftModel.from_pretrained` reads.
+def write(factors: Factors, encoder: Encoder, folder: Path) -> Adapter:
+    """Write the files that decide vectors: `peft`'s two and, if the encoder has a transform, the transform's.
 
     Raises:
         OSError: they can't be written.
     """
-    make_folder(folder)
-    with replacing(folder / "adapter_model.safetensors") as beside:
-        save_file(adapter.tensors, beside, metadata={"format": "pt"})
-    write_whole(folder / "adapter_config.json", json.dumps(adapter.config, indent=2) + "\n")
+    if encoder.transform is not None:
+        transforms.save(encoder.transform, folder)
+    return adapter.write(folder, config=factors.config, tensors=factors.tensors)
 
 
 def _adapted(encoder: Encoder) -> Iterator[tuple[str, Any]]:

@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from models.bundle import Bundle, BundleError
+from models.draft import replacing
 from models.encoder import Encoder
 from models.export import export
+from models.extraction import describe
 from models.origin import read
-from models.sources import SourceError, manifest_of, resolve
+from models.sources import SourceError, base_of, manifest_of, resolve, weights_sha256
 from training import lora, record
 from training.checkpoint import Best
 from training.config import RunConfig
@@ -20,7 +22,7 @@ from training.corpus.corpus import Census
 from training.evaluation import sts
 from training.evaluation.pairs import STS_TASKS, Subsets
 from training.evaluation.sts import TaskScore
-from training.lora import Adapter
+from training.lora import Factors
 from training.machine.environment import environment
 from training.objectives import OBJECTIVES
 from training.progress import encode_visibly
@@ -43,14 +45,36 @@ class Outcome:
     """The STS tasks of the run's evaluation data."""
     first: bool = True
     """Whether this process is the one to publish it."""
-    adapter: Adapter | None = None
+    adapter: Factors | None = None
     """The adapter that the encoder's weights contain, if the run trained one."""
 
 
 def publish(config: RunConfig, outcome: Outcome, scores: Mapping[str, TaskScore]) -> Bundle:
-    """Exports the outcome of a run to `config.out`, with record and scores; writes its adapter to `config.run`."""
-    if outcome.adapter:
-        lora.save(outcome.adapter, Path(config.run) / lora.FOLDER)
+    """Export the outcome of a run to `config.out`, with record and scores, and write its adapter to `config.run`."""
+    if outcome.adapter is None:
+        return _exported(config, outcome, scores)
+    with replacing(Path(config.run) / lora.FOLDER) as draft:
+        written = lora.write(outcome.adapter, outcome.encoder, draft)
+        merged_from = written.identity(config.backbone, weights_sha256(base_of(written)))
+        made = _exported(config, outcome, scores, merged_from)
+        describe(
+            draft,
+            outcome.encoder,
+            base=config.backbone,
+            name=made.manifest.name,
+            said=made.manifest,
+            source=str(made.folder),
+            citations=[OBJECTIVES[config.objective].citation],
+        )
+    return made
+
+
+def _exported(
+    config: RunConfig,
+    outcome: Outcome,
+    scores: Mapping[str, TaskScore],
+    merged_from: Mapping[str, Any] | None = None,
+) -> Bundle:
     return export(
         outcome.encoder,
         Path(config.out),
@@ -68,6 +92,7 @@ def publish(config: RunConfig, outcome: Outcome, scores: Mapping[str, TaskScore]
         },
         scores={outcome.metric: outcome.best.score, **spearman(scores)},
         citations=[OBJECTIVES[config.objective].citation],
+        adapter=merged_from,
     )
 
 

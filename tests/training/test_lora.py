@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import shutil
 import sys
 from collections.abc import Callable
@@ -22,6 +21,7 @@ from transformers import AutoModel
 
 from models import bundle
 from models.encoder import Encoder
+from models.sources import SourceError, manifest_of
 from tests.conftest import soon
 from tests.models.test_families import FAMILIES, TEXTS, Family
 from tests.training.shaken import shaken
@@ -228,11 +228,13 @@ def test_the_bundle_is_promoted_and_the_adapter_is_beside_the_record(
     assert made.manifest.run is not None and made.manifest.run["config"]["adapter_rank"] == RANK
     vectors = outcome.encoder.encode(sentences[:5])
     np.testing.assert_allclose(Encoder.load(config.out).encode(sentences[:5]), vectors, atol=1e-6)
-    np.testing.assert_allclose(
-        pooled_by_peft(config.backbone, Path(config.run) / "adapter", outcome.encoder, sentences[:5]),
-        vectors,
-        atol=1e-5,
-    )
+    folder = Path(config.run) / "adapter"
+    by_peft = pooled_by_peft(config.backbone, folder, outcome.encoder, sentences[:5])
+    np.testing.assert_allclose(by_peft, vectors, atol=1e-5)
+    np.testing.assert_array_equal(Encoder.load(folder).encode(sentences[:5]), vectors)
+    said = manifest_of(str(folder))
+    assert said is not None and said.run is not None and said.run["best_step"] == outcome.best.step
+    assert said.fingerprint == made.manifest.fingerprint
     default = tmp_path / "artifacts" / "default"
     assert cli.main(["promote", config.out, "--default", str(default), "--corpus", str(corpus_file)]) == 0
     assert bundle.load(default).manifest.fingerprint == made.manifest.fingerprint
@@ -275,10 +277,23 @@ def test_the_merged_encoder_gives_the_vectors_of_peft(backbone: Path, tmp_path: 
     merged = encoder.encode(TEXTS)
     np.testing.assert_allclose(merged, vectors, atol=1e-5)
     assert np.abs(merged - plain.encode(TEXTS)).max() > 0.1
-    lora.save(adapter, tmp_path / "adapter")
-    described = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())
+    described = lora.write(adapter, encoder, tmp_path).config
     assert (described["base_model_name_or_path"], described["r"]) == (str(backbone), RANK)
-    np.testing.assert_allclose(pooled_by_peft(str(backbone), tmp_path / "adapter", encoder, TEXTS), merged, atol=1e-5)
+    loaded = state(Encoder.load(tmp_path))
+    assert all(torch.equal(x, loaded[name]) for name, x in state(encoder).items())
+    np.testing.assert_allclose(pooled_by_peft(str(backbone), tmp_path, encoder, TEXTS), merged, atol=1e-5)
+
+
+def test_a_backbone_that_is_an_adapter_is_refused(
+    backbone: Path, make_config: MakeConfig, fitted: Fit, tmp_path: Path
+) -> None:
+    encoder = Encoder.load(backbone)
+    lora.attach(encoder, RANK, backbone=str(backbone))
+    adapter = lora.merge(encoder)
+    assert adapter is not None
+    lora.write(adapter, encoder, tmp_path)
+    with pytest.raises(SourceError, match="an adapter, where whole weights are needed"):
+        fitted(make_config(adapter_rank=RANK, backbone=str(tmp_path)))
 
 
 def test_minilm_is_called_by_its_name_on_the_hub() -> None:
@@ -312,9 +327,9 @@ def test_without_peft_the_error_says_how_to_install_it(
 
 def test_a_backbone_without_linear_layers_is_refused(tiny_backbone: Path) -> None:
     encoder = Encoder.load(tiny_backbone)
-    encoder.backbone.encoder.layer = torch.nn.ModuleList()
-    with pytest.raises(ConfigError, match="adapter_rank: mine has no linear layers"):
-        lora.attach(encoder, RANK, backbone="mine")
+    encoder.backbone.set_submodule("encoder.layer", torch.nn.ModuleList())
+    with pytest.raises(ConfigError, match=r"adapter_rank: .* has no linear layers"):
+        lora.attach(encoder, RANK, backbone=str(tiny_backbone))
 
 
 @pytest.mark.parametrize("command", [["pretrain"], ["postprocess", "whitening", "minilm", "--out", "artifacts/x"]])

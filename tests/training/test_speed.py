@@ -26,7 +26,7 @@ def test_work_is_what_torch_counts(tiny_backbone: Path) -> None:
 def test_what_is_frozen_has_no_gradient_to_compute(tiny_backbone: Path) -> None:
     encoder = Encoder.load(tiny_backbone, pooling="cls").eval()
     tokens = encoder.tokenizer.encode(["the man can see the river", "a woman will read this book"])
-    lora.attach(encoder, 4, backbone="mine")
+    lora.attach(encoder, 4, backbone=str(tiny_backbone))
     with FlopCounterMode(display=False) as counted:
         encoder(*encoder.tensors(tokens)).sum().backward()
     spared = 3 * 2 * 2 * 8 * 32 * 32  # what the embeddings, frozen too, would get from query, key and value

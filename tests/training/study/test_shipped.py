@@ -12,8 +12,8 @@ from training.study.trial import Trial
 
 FILES = sorted((Path(__file__).parents[3] / "studies").glob("*.toml"))
 SIZES = {
-    "adaptation": 16, "adaptation_python": 16, "adaptation_rates": 21, "batch_size": 72, "dclr_ablations": 60,
-    "dclr_augmentations": 30, "dclr_few_shot": 36, "from_medium": 17, "from_minilm": 16,
+    "adapters": 6, "adaptation": 16, "adaptation_python": 16, "adaptation_rates": 21, "batch_size": 72,
+    "dclr_ablations": 60, "dclr_augmentations": 30, "dclr_few_shot": 36, "from_medium": 17, "from_minilm": 16,
     "from_pretrained": 17, "gs_infonce_negatives": 24, "imsimcse_ablations": 87, "objectives": 25, "poolings": 5,
     "published_parts": 9, "rates": 30, "swapping": 12, "transfer": 15, "whitenedcse_groups": 36,
     "whitenedcse_positives": 33,
@@ -23,7 +23,7 @@ STEPS = {
     **dict.fromkeys(("adaptation", "adaptation_python", "adaptation_rates", "from_minilm"), 200),
     "from_pretrained": 500,
     "from_medium": 3000,
-    **dict.fromkeys(("rates", "swapping"), 100),
+    **dict.fromkeys(("adapters", "rates", "swapping"), 100),
 }
 """Of minilm; 300 in the others."""
 WIDTHS = {"from_medium": 512}
