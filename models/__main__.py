@@ -15,7 +15,7 @@ from models.bundle import BundleError
 from models.card import NDCG10
 from models.command_line import Parser
 from models.disk import verdict
-from models.errors import Failed, Refused
+from models.errors import Failed, Refused, not_installed
 from models.exporters import require_optimum
 from models.prompts import DOCUMENT, QUERY, not_empty, of_role
 from models.quiet import quieten
@@ -51,6 +51,9 @@ def main(argv: list[str] | None = None) -> int:
         return 1
     except ValueError as error:  # Refused, an unknown pooling: the user's to mend
         print(f"error: {error}", file=sys.stderr)
+        return 2
+    except ModuleNotFoundError as error:
+        print(f"error: {not_installed(error)}", file=sys.stderr)
         return 2
     except OSError as error:
         if reader.has_gone(error):

@@ -11,6 +11,14 @@ class Failed(RuntimeError):
     """Nothing that was given is to blame, as far as can be told: the message is one line, the exit code 1."""
 
 
+def not_installed(error: ModuleNotFoundError) -> str:
+    """Name the missing package and the command that installs it; raise `error` where the module is one of ours."""
+    package = (error.name or "").partition(".")[0]
+    if package in ("", "models", "training", "serving"):
+        raise error
+    return f"the package {package} is not installed: `make setup` installs everything"
+
+
 def out_of_memory(error: Exception) -> bool:
     """Whether there was too little of it: torch says so by a `RuntimeError`, on a GPU of a class of its own."""
     words = ("can't allocate memory", "not enough memory")

@@ -10,7 +10,7 @@ from importlib import import_module
 from models import reader
 from models.command_line import Parser
 from models.disk import verdict
-from models.errors import Failed, Refused, first_line, out_of_memory
+from models.errors import Failed, Refused, first_line, not_installed, out_of_memory
 from models.quiet import quieten
 from training.interrupt import InterruptedRun
 
@@ -37,6 +37,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     quieten()
     try:
         return _carried_out(parsed(sys.argv[1:] if arguments is None else arguments))
+    except ModuleNotFoundError as error:
+        return _fail(not_installed(error), 2)
     except InterruptedRun as error:
         return _fail(f"{error}; the same command with {error.again} goes on", 130)
     except KeyboardInterrupt:

