@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from models import assembly, bundle, cpus, destination, reader, remotes, sources, transfer
+from models import bundle, cpus, destination, reader, remotes, sources, transfer
 from models.bundle import BundleError
 from models.card import NDCG10
 from models.command_line import Parser
@@ -107,7 +107,7 @@ def _parser() -> argparse.ArgumentParser:
     extract.add_argument("--about", help="a sentence for the model card")
     extract.add_argument("--data", type=Path, help="SentEval's data: compare the two by STS-B dev, too")
     publish = verbs.add_parser("publish", help="store a bundle or an adapter on the hub or under a URL, and check it")
-    publish.add_argument("folder", type=Path, help="a bundle or an adapter")
+    publish.add_argument("folder", type=Path, help="a bundle, an adapter or minilm+NAME")
     publish.add_argument("target", help=PLACE)
     publish.add_argument("--private", action="store_true", help="a repository that has to be made is private")
     publish.add_argument("--revision", help="branch of the repository, made if it is not there")
@@ -152,7 +152,9 @@ def _export(arguments: argparse.Namespace) -> None:
     options = None if arguments.no_measure else Options(threads=cpus.available())
     chosen: list[Choice] = []
     as_it_is = not (arguments.pooling or arguments.max_length or prompts or arguments.fp16)
-    if as_it_is and arguments.exporter == "torch" and assembly.recorded(arguments.source):
+    if as_it_is and arguments.exporter == "torch" and sources.recorded(arguments.source):
+        from models import assembly  # and so onnx, which no other verb needs
+
         print(f"assembling {arguments.source}, without torch …", flush=True)
         name = arguments.name or arguments.out.name
         made = assembly.assemble(arguments.source, arguments.out, name=name, measured=options, chosen=chosen.append)
@@ -217,7 +219,7 @@ def _origin(arguments: argparse.Namespace, encoder: Encoder) -> dict[str, Any]:
     searched = not_empty(encoder.prompts) == not_empty(said.prompts)
     scores = {name: score for name, score in (said.scores or {}).items() if searched or not name.endswith(NDCG10)}
     judged = {"scores": scores, "again": before} if same else {}  # another pooling or length scores otherwise
-    return {**kept, **judged, "name": arguments.name or said.name}
+    return {**kept, **judged, "name": arguments.name or (said.name if before else arguments.out.name)}
 
 
 def _extract(arguments: argparse.Namespace) -> None:
@@ -265,7 +267,7 @@ def _publish(arguments: argparse.Namespace) -> None:
     remote = remotes.named(
         arguments.target, revision=arguments.revision, private=arguments.private, message=arguments.message
     )
-    opened = transfer.opened(arguments.folder)
+    opened = transfer.opened(sources.shipped_folder(str(arguments.folder)) or arguments.folder)
     print(f"publishing {arguments.folder} to {remote} …", flush=True)
     sent = transfer.publish(opened, remote, replace=arguments.replace)
     print(f"{remote}: {sent} files sent, every hash compared" if sent else f"{remote}: already there, hashes compared")

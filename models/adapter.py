@@ -62,7 +62,7 @@ WITHOUT_EFFECT = {
     "target_modules",
     "task_type",
 }
-"""Fields that say how the adapter was trained or where it goes, which the names of the tensors say again."""
+"""Fields that do not change the merged weights."""
 PLAIN_STARTS = (True, False, "gaussian", "orthogonal", "eva")
 """Values of `init_lora_weights` that leave the base's weights as they are; others, such as PiSSA, change them."""
 
@@ -154,6 +154,20 @@ def is_adapter(folder: Path) -> bool:
     return (folder / CONFIG).is_file()
 
 
+def refuse_foreign(folder: Path) -> None:
+    """Only the files of an adapter may be replaced, for replacing deletes the folder.
+
+    Raises:
+        AdapterError: `folder` holds something else; it is left alone.
+    """
+    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+        return
+    if folder.is_symlink() or not is_adapter(folder):
+        raise AdapterError(f"{folder}: exists and is not an adapter; it is left alone")
+    if foreign := sorted(bundle.files_of(folder) - {CONFIG, WEIGHTS, MANIFEST, TRANSFORM, INT8, CARD}):
+        raise AdapterError(f"{folder / foreign[0]}: not part of the adapter there, which is therefore left alone")
+
+
 def load(folder: Path) -> Adapter:
     """Read an adapter and check everything that can be checked without its base.
 
@@ -208,7 +222,7 @@ def _manifest(folder: Path) -> Manifest | None:
         return None
     manifest = bundle.parse_manifest(file.read_bytes(), str(file), required=REQUIRED)
     if manifest.adapter is None:
-        raise AdapterError(f"{file}: adapter: says nothing of the base and its weights")
+        raise AdapterError(f"{file}: the field 'adapter' is null; it must name the base and its SHA-256")
     for path, expected in manifest.files.items():
         if not (folder / path).is_file():
             raise AdapterError(f"{folder / path}: missing, though {MANIFEST} lists it")
@@ -266,7 +280,11 @@ def _tensors(file: Path) -> Weights:
         tensors = load_file(file)
     except FileNotFoundError:
         raise AdapterError(f"{file}: missing") from None
-    except (SafetensorError, OSError, KeyError, TypeError) as error:
+    except TypeError as error:  # NumPy has no bfloat16
+        raise AdapterError(
+            f"{file}: holds numbers that NumPy can't read, such as bfloat16: save it in float16"
+        ) from error
+    except (SafetensorError, OSError, KeyError) as error:
         raise AdapterError(f"{file}: cut short, or not safetensors: {first_line(error)}") from error
     for name, tensor in tensors.items():
         if not np.isfinite(tensor.astype(np.float64)).all():

@@ -24,9 +24,9 @@ from models.disk import naming
 from models.errors import Failed
 from models.runtimes.base import Options
 from models.runtimes.choice import Choice
+from models.sources import TEMPLATE
 from models.verify import golden_cosine
 
-TEMPLATE = Path(__file__).parent / "graphs" / sources.MINILM
 TRANSPOSED = ".T"
 """Behind the name of a weight that the graph multiplies from the other side: the exporter stores it transposed."""
 MODULES = "modules.json"
@@ -46,23 +46,6 @@ class AssemblyError(Failed):
     """The assembled graph does not give the golden vectors."""
 
 
-def recorded(source: str) -> Manifest | None:
-    """What is recorded of an encoder that can be assembled; None of one that torch has to export.
-
-    Raises:
-        SourceError, AdapterError: there is no such encoder, or it can't be read.
-    """
-    file = TEMPLATE / MANIFEST
-    template = bundle.parse_manifest(file.read_bytes(), str(file), required=())
-    if source == sources.MINILM:
-        return template
-    adapter = sources.opened_adapter(sources.resolve(source))
-    if adapter is None or adapter.manifest is None or sources.base_of(adapter) != sources.minilm():
-        return None
-    fits = all(getattr(adapter.manifest, name) == getattr(template, name) for name in ("pooling", "dim", "transform"))
-    return adapter.manifest if fits and adapter.manifest.max_length == template.max_length else None
-
-
 def assemble(
     source: str,
     folder: Path,
@@ -71,7 +54,7 @@ def assemble(
     measured: Options | None = None,
     chosen: Callable[[Choice], object] = lambda _: None,
 ) -> Bundle:
-    """Write the bundle of an encoder that `recorded` knows, atomically; `measured` and `chosen` as in `export`.
+    """Write the bundle of an encoder that `sources.recorded` knows, atomically; `measured` and `chosen` as in `export`.
 
     Raises:
         SourceError, AdapterError: base or adapter can't be read, or do not fit each other.
@@ -79,7 +62,7 @@ def assemble(
         BundleError: `folder` holds something that is not a bundle.
         OSError: the bundle can't be written; names `folder`.
     """
-    said, found = recorded(source), sources.resolve(source)
+    said, found = sources.recorded(source), sources.resolve(source)
     assert said is not None, "the caller asked `recorded`"
     adapter = sources.opened_adapter(found)
     base = sources.minilm()

@@ -75,7 +75,7 @@ def text(manifest: Manifest, origin: Origin, citations: Sequence[str] = ()) -> s
         _about(manifest),
         _scores(manifest.scores or {}),
         _training(manifest),
-        _use(manifest),
+        _use(manifest, origin),
         _limits(manifest, origin),
         _citations([*citations, *origin.citations]),
         _licence(origin),
@@ -128,8 +128,8 @@ def _about(manifest: Manifest) -> str:
     return (
         f"# {manifest.name}\n\n"
         + (f"{about}\n\n" if about else "")
-        + f"A sentence encoder: it makes of a text a unit vector of {manifest.dim} numbers, such that texts of like "
-        f"meaning have a high cosine.\n\n"
+        + f"A sentence encoder. It maps a text to a unit vector of {manifest.dim} numbers. Texts with similar meaning "
+        f"have a high cosine.\n\n"
         f"| | |\n|---|---|\n| backbone | `{manifest.backbone}` |\n{weights}"
         f"| pooling | `{manifest.pooling}`{transformed} |\n"
         f"| dimensions | {manifest.dim} |\n| tokens of a text, at most | {manifest.max_length} |\n"
@@ -247,9 +247,9 @@ def _json(content: Mapping[str, Any]) -> str:
     return f"```json\n{json.dumps(content, ensure_ascii=False, indent=2)}\n```"
 
 
-def _use(manifest: Manifest) -> str:
+def _use(manifest: Manifest, origin: Origin) -> str:
     if ADAPTER_FILE in manifest.files:
-        return _use_adapter(manifest)
+        return _use_adapter(manifest, origin)
     roles = any(of_role(manifest.prompts, names) for names in (QUERY, DOCUMENT))
     encoded = (
         'documents = encoder.encode_document(["A man plays the guitar.", "Somebody makes music."])\n'
@@ -279,20 +279,23 @@ def _use(manifest: Manifest) -> str:
     )
 
 
-def _use_adapter(manifest: Manifest) -> str:
-    source = f"minilm+{manifest.name}" if manifest.backbone == "minilm" else "FOLDER"
+def _use_adapter(manifest: Manifest, origin: Origin) -> str:
+    base = next(iter(origin.base_models), manifest.backbone)
     folder = shlex.quote(f"artifacts/{manifest.name}")
+    transform = (
+        f" goes through the {manifest.transform['kind']} transform, which peft does not know, and"
+        if manifest.transform
+        else ""
+    )
     return (
-        "## Use\n\nThe folder holds a low-rank adapter: it needs the weights of its base. With Isosphere's server, "
-        "which merges the two without torch:\n\n"
-        f"```sh\npython -m models export {source} --out {folder}  # or its folder, or its id on the hub\n"
-        f"python -m serving --bundle {folder}\n```\n\n"
-        "With `peft`, `FOLDER` being this folder or its id on the hub:\n\n"
+        "## Use\n\nThe folder holds a low-rank adapter, which needs the weights of its base. Isosphere merges the two. "
+        "`FOLDER` is this folder:\n\n"
+        f"```sh\npython -m models export FOLDER --out {folder}\npython -m serving --bundle {folder}\n```\n\n"
+        "With `peft`, `FOLDER` is this folder or its id on the hub:\n\n"
         "```python\nfrom peft import PeftModel\nfrom transformers import AutoModel\n\n"
-        'base = AutoModel.from_pretrained("sentence-transformers/all-MiniLM-L6-v2")\n'
+        f'base = AutoModel.from_pretrained("{base}")\n'
         'encoder = PeftModel.from_pretrained(base, "FOLDER").merge_and_unload()\n```\n\n'
-        f"The vector of a text is the {manifest.pooling} pooling of the last hidden states over the attention mask, "
-        "divided by its length."
+        f"The {manifest.pooling} pooling of the last hidden states{transform} is divided by its length."
     )
 
 

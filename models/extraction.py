@@ -6,6 +6,7 @@ Young, 1936). Biases are small and are stored whole. Embeddings and layer norms 
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from importlib.metadata import entry_points
@@ -66,7 +67,7 @@ def extract(
     tensors = _factors(tuned, start, modules, rank) | (_biases(tuned, modules) if biases else {})
     named = sources.hub_id(base) or base
     config = adapter.lora_config(named, rank=rank, target_modules=modules, bias="all" if biases else "none")
-    refuse_foreign(folder)
+    adapter.refuse_foreign(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with replacing(folder) as draft:
         adapter.write(draft, config=config, tensors=tensors)
@@ -144,8 +145,10 @@ def record(folder: Path, scores: Mapping[str, float]) -> Manifest:
     facts = {field.name: getattr(said, field.name) for field in fields(said) if field.name != "files"}
     facts["scores"] = {**(said.scores or {}), **rounded}
     known = origin.read(str(folder), folder)
-    (folder / CARD).write_text(card.text(Manifest(**facts, files=said.files), known), encoding="utf-8")
-    return adapter.write_manifest(folder, **facts)
+    with replacing(folder) as draft:
+        shutil.copytree(folder, draft, dirs_exist_ok=True)
+        (draft / CARD).write_text(card.text(Manifest(**facts, files=said.files), known), encoding="utf-8")
+        return adapter.write_manifest(draft, **facts)
 
 
 def without_paths(value: Any) -> Any:
@@ -155,16 +158,6 @@ def without_paths(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [without_paths(inner) for inner in value]
     return Path(value).name if isinstance(value, str) and value.startswith("/") else value
-
-
-def refuse_foreign(folder: Path) -> None:
-    """Only an adapter may be replaced, for replacing deletes what is there.
-
-    Raises:
-        AdapterError: `folder` holds something else.
-    """
-    if folder.exists() and any(folder.iterdir()) and not adapter.is_adapter(folder):
-        raise AdapterError(f"{folder}: exists and is not an adapter; it is left alone")
 
 
 def _check_alike(tuned: Encoder, start: Encoder, source: str, base: str) -> None:
@@ -185,7 +178,7 @@ def _linear_modules(start: Encoder, rank: int) -> list[str]:
     }
     largest = min((min(weight.shape) for weight in modules.values()), default=0)
     if not 1 <= rank <= largest:
-        raise AdapterError(f"rank: {rank} is not from 1 to {largest}, the smaller side of a weight of the base")
+        raise AdapterError(f"rank: {rank} does not fit: the narrowest layer of the base allows 1 to {largest}")
     return list(modules)
 
 

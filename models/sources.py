@@ -8,7 +8,7 @@ from pathlib import Path
 
 from models import adapter as adapters
 from models.adapter import Adapter
-from models.bundle import MANIFEST, WEIGHTS, Bundle, Manifest, load, sha256
+from models.bundle import MANIFEST, TRANSFORM, WEIGHTS, Bundle, Manifest, load, parse_manifest, read_manifest, sha256
 from models.errors import Refused
 
 MINILM = "minilm"
@@ -21,7 +21,12 @@ MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9d
 ADAPTERS = Path(__file__).parent / "adapters"
 """Encoders of this project: a folder each, named `minilm+NAME` wherever an encoder is named."""
 
-WANTED = ["*.json", "*.txt", "*.model", "model*.safetensors", adapters.WEIGHTS, "1_Pooling/*", "README.md"]
+TEMPLATE = Path(__file__).parent / "graphs" / MINILM
+"""The bundle of `minilm` without its weights (`models.assembly`)."""
+ALIKE = ("pooling", "max_length", "dim", "transform", "prompts")
+"""What an adapter has to have in common with the template to be assembled."""
+
+WANTED = ["*.json", "*.txt", "*.model", "model*.safetensors", adapters.WEIGHTS, TRANSFORM, "1_Pooling/*", "README.md"]
 """From the hub: weights as safetensors only, what tokenizers need, the card; never code, never pickles."""
 
 
@@ -40,7 +45,7 @@ def resolve(name: str) -> Path:
     """
     if name == MINILM:
         return minilm()
-    return _shipped(name) or local(name) or _from_hub(name)
+    return shipped_folder(name) or local(name) or _from_hub(name)
 
 
 def shipped() -> list[str]:
@@ -65,6 +70,22 @@ def local(name: str) -> Path | None:
     if folder.is_absolute() or name.startswith((".", "~", "artifacts/", "runs/")) or name.count("/") > 1:
         raise SourceError(f"{folder}: no such folder")
     return None
+
+
+def recorded(name: str) -> Manifest | None:
+    """What is recorded of an encoder that can be made a bundle without torch; None of one that torch has to export.
+
+    Raises:
+        SourceError, AdapterError: there is no such encoder, or it can't be read.
+    """
+    template = parse_manifest((TEMPLATE / MANIFEST).read_bytes(), str(TEMPLATE / MANIFEST), required=())
+    if name == MINILM:
+        return template
+    adapter = opened_adapter(resolve(name))
+    said = adapter.manifest if adapter else None
+    if said is None or said.adapter is None or said.adapter["base_sha256"] != MINILM_SHA256:
+        return None
+    return said if all(getattr(said, field) == getattr(template, field) for field in ALIKE) else None
 
 
 def whole(name: str) -> Path:
@@ -114,7 +135,9 @@ def weights_sha256(folder: Path) -> str:
 
 
 def manifest_of(name: str) -> Manifest | None:
-    """What is recorded of the bundle or the adapter under this name, its files checked; None of any other encoder.
+    """What is recorded of the bundle or the adapter under this name; None of any other encoder.
+
+    Every file of a folder is checked. Of a bundle on the hub only the files that `WANTED` names are here.
 
     Raises:
         SourceError: there is no such encoder.
@@ -125,7 +148,9 @@ def manifest_of(name: str) -> Manifest | None:
     folder = resolve(name)
     if found := opened_adapter(folder):
         return found.manifest
-    return load(folder).manifest if (folder / MANIFEST).is_file() else None
+    if not (folder / MANIFEST).is_file():
+        return None
+    return read_manifest(folder / MANIFEST) if hub_id(name) else load(folder).manifest
 
 
 def local_bundle(name: str) -> Bundle | None:
@@ -171,7 +196,12 @@ def _is_shipped(name: str) -> bool:
     return name.startswith(f"{MINILM}+") and "/" not in name
 
 
-def _shipped(name: str) -> Path | None:
+def shipped_folder(name: str) -> Path | None:
+    """Find the folder of `minilm+NAME`; None of any other name.
+
+    Raises:
+        SourceError: there is no such adapter; the message lists those that there are.
+    """
     if not _is_shipped(name):
         return None
     folder = ADAPTERS / name.removeprefix(f"{MINILM}+")
@@ -194,10 +224,16 @@ def _from_hub(name: str) -> Path:
             continue  # in no cache; or, the second time, the hub can't be reached either
         except (HfHubHTTPError, OSError) as error:
             raise SourceError(f"{name!r}: not to be had from the hub ({error})".splitlines()[0]) from error
-        whole = (folder / "config.json").is_file() and any(folder.glob("model*.safetensors"))
-        if whole or (adapters.is_adapter(folder) and (folder / adapters.WEIGHTS).is_file()):
+        complete = (folder / "config.json").is_file() and any(folder.glob("model*.safetensors"))
+        if complete or _is_complete_adapter(folder, cached_only):
             return folder
     raise SourceError(f"{name!r}: neither a folder, nor whole in the local hub cache, nor to be had from the hub")
+
+
+def _is_complete_adapter(folder: Path, cached_only: bool) -> bool:
+    """Tell whether the files of an adapter are there; one without our manifest only after the hub was asked for it."""
+    there = adapters.is_adapter(folder) and (folder / adapters.WEIGHTS).is_file()
+    return there and ((folder / adapters.MANIFEST).is_file() or not cached_only)
 
 
 def path(name: str) -> Path:

@@ -36,9 +36,8 @@ def opened(folder: Path) -> Package:
 def publish(source: Package, remote: Remote, *, replace: bool = False) -> int:
     """Store a verified package at `remote`, and compare what is there afterwards with it; the number of files sent.
 
-    Files that are there already are not sent again, and beginnings of them are what a publication that was cut short
-    has left: the same one goes on. Where a remote takes one file after another, an old manifest goes before anything
-    comes, and the new one comes last: nobody pulls a part.
+    Complete files are skipped, and a partial upload is continued. Where a remote takes one file after another, an old
+    manifest is removed first and the new one is written last, so that nobody pulls a part.
 
     Raises:
         TransferError: another bundle is there and `replace` was not given, or files that are of none.
@@ -109,7 +108,9 @@ def _writing(folder: Path) -> AbstractContextManager[Path]:
 
 def _refuse_foreign(folder: Path) -> None:
     """An adapter may be replaced as a bundle may."""
-    if not (folder.is_dir() and not folder.is_symlink() and adapter.is_adapter(folder)):
+    if adapter.is_adapter(folder):
+        adapter.refuse_foreign(folder)
+    else:
         destination.refuse_foreign(folder)
 
 

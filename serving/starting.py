@@ -12,7 +12,7 @@ from pathlib import Path
 
 from models import adapter, bundle
 from models.bundle import BundleError
-from models.sources import MINILM, manifest_of, shipped
+from models.sources import MINILM, recorded
 from serving import descriptors
 from serving.engines import ENGINES
 from serving.ports import Model, Store
@@ -24,13 +24,14 @@ log = logging.getLogger("serving")
 
 
 def with_bundles(settings: Settings) -> Settings:
-    """Replace each adapter among the bundles to serve by the bundle that it makes, kept in the data folder.
+    """Replace each encoder that is no bundle by the bundle that `python -m models export` makes of it.
 
-    Another process assembles it, so that the server does not keep what is loaded for that alone.
+    Bundles are kept in the data folder. Another process makes them, so that the server does not keep what is loaded for
+    that alone.
 
     Raises:
-        BundleError: it can't be assembled; the message is the one of `python -m models export`.
-        SourceError, AdapterError: there is no such adapter, or it is damaged.
+        BundleError: one can't be made; the message is that of the command.
+        SourceError, AdapterError: there is no such encoder, or it is damaged.
     """
     folders = [_assembled(folder, settings.data / "encoders") for folder in settings.bundles]
     return settings.model_copy(update={"bundle": os.pathsep.join(map(str, folders))})
@@ -38,18 +39,26 @@ def with_bundles(settings: Settings) -> Settings:
 
 def _assembled(given: Path, kept: Path) -> Path:
     name = str(given)
-    if not (adapter.is_adapter(given) or (not given.exists() and (name == MINILM or name in shipped()))):
+    if not (adapter.is_adapter(given) or (not given.exists() and (name == MINILM or name.startswith(f"{MINILM}+")))):
         return given
-    said, folder = manifest_of(name), kept / given.name
+    said = recorded(name)
+    if said is None:
+        raise BundleError(
+            f"{name}: torch has to export it: `python -m models export {name} --out FOLDER`, then serve that"
+        )
+    folder = kept / f"{said.name}-{said.fingerprint[:12]}"
     with suppress(BundleError):
         there = bundle.load(folder).manifest
-        if there.fingerprint == said.fingerprint if said else name == MINILM:
+        if (there.fingerprint, there.scores) == (said.fingerprint, said.scores):
             return folder
     log.info("assembling %s in %s, once", name, folder)
-    command = [sys.executable, "-m", "models", "export", name, "--out", str(folder), "--no-measure"]
+    options = ["--out", str(folder), "--name", said.name, "--no-measure"]
+    command = [sys.executable, "-m", "models", "export", name, *options]
     made = subprocess.run(command, check=False, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     if made.returncode:
-        raise BundleError(made.stderr.strip().rpartition("\n")[2].removeprefix("error: "))
+        lines = [line for line in made.stderr.splitlines() if line.startswith("error: ")]
+        reason = lines[-1].removeprefix("error: ") if lines else f"the export ended with status {made.returncode}"
+        raise BundleError(f"{name}: {reason}")
     return folder
 
 

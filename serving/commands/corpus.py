@@ -16,9 +16,9 @@ import uvloop
 from tqdm import tqdm
 
 from models import reader
-from models.bundle import BundleError
 from models.command_line import Parser
 from models.disk import replacing
+from models.errors import Refused
 from serving.corpora.finding import Hit, Mode, Wanted
 from serving.errors import Invalid, ServiceError
 from serving.filters import Filter, compile_filter
@@ -59,7 +59,7 @@ def run(verb: str, arguments: Sequence[str]) -> int:
         else:
             status = uvloop.run({"ingest": _ingest, "search": _search}[verb](settings, given))
         reader.flush()
-    except (SettingsError, BundleError, EngineError, StoreError, ServiceError, OSError) as error:
+    except (SettingsError, Refused, EngineError, StoreError, ServiceError, OSError) as error:
         if isinstance(error, OSError) and reader.has_gone(error):
             return reader.GONE
         print(f"serving {verb}: {error}", file=sys.stderr)

@@ -13,10 +13,11 @@ import pytest
 
 from models import adapter, assembly, bundle, sources
 from models.__main__ import main
-from models.assembly import TEMPLATE, AssemblyError, assemble, write_template
+from models.assembly import AssemblyError, assemble, write_template
 from models.bundle import MANIFEST, ONNX, Bundle
 from models.encoder import Encoder
 from models.export import check_parity, export
+from models.sources import TEMPLATE
 from models.verify import golden_cosine
 
 NAMES = ["minilm", *sources.shipped()]

@@ -30,7 +30,9 @@ def test_the_recorded_scores_come_out_again(name: str, test_data: Path, tmp_path
 
 
 def test_readme_has_a_row_for_every_encoder_with_its_size_and_scores() -> None:
-    rows = re.findall(r"^\| `([\w-]+)` \| .+? \| ([\d.]+) \| ([\d.]+) \| ([\d.]+|–) \| .+ \|$", README.read_text(), re.M)
+    rows = re.findall(
+        r"^\| `([\w-]+)` \| .+? \| ([\d.]+) \| ([\d.]+) \| ([\d.]+|–) \| .+ \|$", README.read_text(), re.M
+    )
     told = {name: figures for name, *figures in rows if name != "minilm"}
     assert {f"minilm+{name}" for name in told} == set(sources.shipped())
     for name, (megabytes, mean, ndcg) in told.items():
@@ -39,4 +41,7 @@ def test_readme_has_a_row_for_every_encoder_with_its_size_and_scores() -> None:
         scores = said.scores if said and said.scores else {}
         assert float(megabytes) == round(sum(file.stat().st_size for file in folder.iterdir()) / 1e6, 2), name
         assert float(mean) == scores["STS mean"], name
-        assert (ndcg == "–") == ("scifact nDCG@10" not in scores) and ndcg in ("–", f"{scores.get('scifact nDCG@10', 0):.2f}")
+        assert (ndcg == "–") == ("scifact nDCG@10" not in scores) and ndcg in (
+            "–",
+            f"{scores.get('scifact nDCG@10', 0):.2f}",
+        )

@@ -18,7 +18,7 @@ from models.extraction import record
 from models.pooling import POOLINGS
 from models.remotes.credentials import without_user
 from models.runtimes import RUNTIMES
-from models.sources import resolve
+from models.sources import hub_id, resolve
 from training.evaluation.pairs import DataError
 from training.evaluation.subjects import subject
 from training.evaluation.suite import TASKS, judge, material
@@ -58,6 +58,8 @@ def evaluate(options: argparse.Namespace) -> int:
     if options.beside and not options.html:
         raise DataError("--beside: others stand beside this one in the report, so name that by --html")
     _check_writable(*filter(None, (options.json, options.html)))
+    if options.record and (options.pooling or options.precision):
+        raise DataError("--record: scores of another pooling or precision are not the adapter's own: leave one out")
     recording = _adapter(options.source) if options.record else None
     beside = [_evaluation(file) for file in options.beside]
     given = material(options.data, options.tasks)
@@ -89,8 +91,8 @@ def _adapter(source: str) -> Path:
         DataError: it is no adapter.
     """
     folder = resolve(source)
-    if not is_adapter(folder):
-        raise DataError(f"--record: {source} is not an adapter; `make promote` records the scores of a bundle")
+    if hub_id(source) or not is_adapter(folder):
+        raise DataError(f"--record: {source} is no folder of an adapter; `make promote` records the scores of a bundle")
     return folder
 
 

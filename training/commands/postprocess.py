@@ -67,6 +67,7 @@ def postprocess(options: argparse.Namespace) -> int:
         run=_record(options, encoder, params, corpus, fitted),
         scores=spearman(scores),
         citations=[chosen.citation],
+        adapter=origin.adapter if origin else None,
     )
     facts = ", ".join(f"{name.replace('_', ' ')} {value:g}" for name, value in fitted.facts.items())
     print(f"{made.folder}: {options.name}, {encoder.pooled_dim} to {encoder.dim} dimensions, {facts}")

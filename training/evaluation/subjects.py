@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from models import cpus
+from models.adapter import is_adapter
 from models.bundle import FP32, Bundle
 from models.encoder import Encoder
 from models.errors import Refused, first_line
@@ -20,7 +21,7 @@ from models.runtimes import REFERENCE, Pair, available
 from models.runtimes.base import Options, RuntimeUnavailable
 from models.runtimes.choice import candidates
 from models.runtimes.graph import Graph
-from models.sources import local_bundle, manifest_of
+from models.sources import local_bundle, manifest_of, resolve
 from training.evaluation.beir import Collection
 from training.evaluation.server import Server
 from training.evaluation.vectors import Encode
@@ -172,7 +173,7 @@ def _by_torch(source: str, pooling: str | None, precision: str) -> Subject:
 
     facts = {
         "source": source,
-        "kind": "backbone" if made is None else "bundle" if local_bundle(source) else "adapter",
+        "kind": "backbone" if made is None else "adapter" if is_adapter(resolve(source)) else "bundle",
         "name": made.name if made else f"{Path(source).name}, {encoder.pooling}",
         "objective": made.objective if made else None,
         "backbone": made.backbone if made else Path(source).name,
