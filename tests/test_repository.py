@@ -62,6 +62,23 @@ def test_every_package_is_listed() -> None:
     assert set(PROJECT["tool"]["setuptools"]["packages"]) == found
 
 
+def test_a_wheel_has_every_file_that_is_no_module() -> None:
+    patterns = PROJECT["tool"]["setuptools"]["package-data"]
+    carried = {
+        file
+        for package, globs in patterns.items()
+        for one in globs
+        for file in ROOT.glob(f"{package.replace('.', '/')}/{one}")
+    }
+    files = {
+        file
+        for room in ROOMS
+        for file in (ROOT / room).rglob("*")
+        if file.is_file() and file.suffix not in (".py", ".pyc")
+    }
+    assert files <= carried and files
+
+
 def test_every_module_can_be_imported() -> None:
     for room in ROOMS:
         for module in pkgutil.walk_packages([str(ROOT / room)], prefix=f"{room}."):
