@@ -171,13 +171,8 @@ def _export_by_torch(
     arguments: argparse.Namespace, prompts: dict[str, str], options: Options | None, chosen: list[Choice]
 ) -> None:
     sources.resolve(arguments.source)  # before torch is loaded: a wrong name is answered at once
-    try:
-        from models.encoder import Encoder
-        from models.export import export
-    except ModuleNotFoundError as error:
-        raise Refused(
-            f"{arguments.source}: torch has to export it, but {error.name} is not installed: `make setup`"
-        ) from error
+    from models.encoder import Encoder
+    from models.export import export
 
     quieten()
     print(f"loading {arguments.source} …", flush=True)

@@ -22,7 +22,7 @@ from models.__main__ import main
 from models.adapter import AdapterError
 from models.encoder import Encoder
 from models.export import GOLDEN_SENTENCES, unit_vectors
-from models.extraction import extract, likeness
+from models.extraction import extract, likeness, record
 from models.remotes import named
 from models.sources import SourceError
 
@@ -245,7 +245,7 @@ def test_a_file_that_is_not_the_manifest_s_is_refused(extracted: Path, tmp_path:
 
 @pytest.mark.parametrize("rank", [0, -1, 33])
 def test_a_rank_that_no_weight_has(tiny_backbone: Path, other_bundle: Path, tmp_path: Path, rank: int) -> None:
-    with pytest.raises(AdapterError, match=f"rank: {rank} is not from 1 to 32"):
+    with pytest.raises(AdapterError, match=f"rank: {rank} does not fit: .* 1 to 32"):
         extract(str(other_bundle), tmp_path / "a", base=str(tiny_backbone), rank=rank)
     assert not (tmp_path / "a").exists()
 
@@ -285,3 +285,63 @@ def test_an_unknown_name_lists_those_that_are_there() -> None:
     with pytest.raises(SourceError) as refusal:
         sources.resolve("minilm+nothing")
     assert all(name in str(refusal.value) for name in sources.shipped())
+
+
+def test_bfloat16_is_named(copied: Path) -> None:
+    import safetensors.torch
+
+    tensors = safetensors.torch.load_file(copied / adapter.WEIGHTS)
+    safetensors.torch.save_file({name: x.bfloat16() for name, x in tensors.items()}, copied / adapter.WEIGHTS)
+    with pytest.raises(AdapterError, match="bfloat16"):
+        adapter.load(copied)
+
+
+def test_a_folder_with_other_files_beside_the_adapter_s_is_left_alone(
+    tiny_backbone: Path, other_bundle: Path, copied: Path
+) -> None:
+    (copied / "optimizer.pt").write_bytes(b"moments")
+    with pytest.raises(AdapterError, match=r"optimizer\.pt: not part of the adapter"):
+        extract(str(other_bundle), copied, base=str(tiny_backbone), rank=1)
+    assert (copied / "optimizer.pt").read_bytes() == b"moments"
+
+
+def test_scores_are_recorded_in_manifest_and_card(extracted: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "scored"
+    shutil.copytree(extracted, folder)
+    before = adapter.load(folder).manifest
+    record(folder, {"STS mean": 51.234})
+    record(folder, {"scifact nDCG@10": 60.0})
+    after = adapter.load(folder).manifest
+    assert before is not None and after is not None
+    assert after.scores == {"STS mean": 51.23, "scifact nDCG@10": 60.0}
+    assert (after.fingerprint, after.golden, after.run) == (before.fingerprint, before.golden, before.run)
+    assert "51.23" in (folder / "README.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("cached", [True, False])
+def test_an_adapter_in_the_hub_s_cache(
+    extracted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cached: bool
+) -> None:
+    folder = tmp_path / "hub" / "models--org--mine"
+    (folder / "refs").mkdir(parents=True)
+    (folder / "refs" / "main").write_text("0" * 40)
+    if cached:
+        shutil.copytree(extracted, folder / "snapshots" / ("0" * 40))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    if cached:
+        np.testing.assert_array_equal(
+            Encoder.load("org/mine").encode(GOLDEN_SENTENCES[:3]), Encoder.load(extracted).encode(GOLDEN_SENTENCES[:3])
+        )
+        assert sources.manifest_of("org/mine") == adapter.load(extracted).manifest
+    else:
+        with pytest.raises(SourceError, match="org/mine"):
+            sources.resolve("org/mine")
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # peft's own
+@pytest.mark.parametrize("name", sources.shipped())
+def test_peft_opens_the_adapters_of_the_repository(name: str) -> None:
+    encoder = Encoder.load(name)
+    theirs = _peft(sources.minilm(), sources.resolve(name), encoder)
+    assert (unit_vectors(encoder, GOLDEN_SENTENCES) * theirs).sum(axis=1).min() > 0.9999

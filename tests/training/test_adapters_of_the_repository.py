@@ -8,11 +8,15 @@ from pathlib import Path
 import pytest
 
 from models import sources
+from models.__main__ import main
 from models.assembly import assemble
+from models.encoder import Encoder
+from training import cli
 from training.evaluation import sts
 from training.evaluation.pairs import STS_TASKS, sts_tasks
 from training.evaluation.subjects import subject
 from training.publish import spearman
+from training.selection import by_stsb_dev
 
 README = Path(__file__).parents[2] / "README.md"
 TOLERANCE = 0.05
@@ -45,3 +49,22 @@ def test_readme_has_a_row_for_every_encoder_with_its_size_and_scores() -> None:
             "–",
             f"{scores.get('scifact nDCG@10', 0):.2f}",
         )
+
+
+def test_extraction_compares_by_sts_b_dev(
+    tiny_backbone: Path, other_bundle: Path, stsb_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`models` finds the judge by its entry point, and imports nothing of `training`."""
+    options = ["--base", str(tiny_backbone), "--rank", "32", "--data", str(stsb_data), "--out", str(tmp_path / "a")]
+    assert main(["adapter", "extract", str(other_bundle), *options]) == 0
+    tuned = by_stsb_dev(stsb_data).scores(Encoder.load(other_bundle).encode)["stsb_dev_spearman"]
+    assert f"{other_bundle} has {tuned:.2f}" in capsys.readouterr().out
+
+
+def test_scores_of_another_pooling_are_not_recorded(
+    stsb_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = ["--data", str(stsb_data), "--record"]
+    assert cli.main(["evaluate", "minilm+default", "--pooling", "cls", *data]) == 2
+    assert cli.main(["evaluate", "minilm", *data]) == 2
+    assert "--record" in capsys.readouterr().err

@@ -1,0 +1,54 @@
+"""`--bundle` takes an encoder of the repository, or the folder of an adapter, and keeps the bundle that it makes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from models import adapter, bundle, sources
+from models.errors import Refused
+from serving.settings import Settings, read_settings
+from serving.starting import with_bundles
+
+
+def _settings(data: Path, *bundles: str) -> Settings:
+    return read_settings(["--data", str(data), "--no-demo", *(word for one in bundles for word in ("--bundle", one))])
+
+
+def test_an_encoder_is_assembled_once_and_has_its_recorded_facts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder,) = with_bundles(_settings(tmp_path, "minilm+default")).bundles
+    made, said = bundle.load(folder).manifest, sources.manifest_of("minilm+default")
+    assert said is not None and folder.is_relative_to(tmp_path)
+    assert (made.name, made.fingerprint, made.scores) == ("default", said.fingerprint, said.scores)
+    monkeypatch.setattr("subprocess.run", lambda *_, **__: pytest.fail("assembled again"))
+    assert with_bundles(_settings(tmp_path, "minilm+default")).bundles == (folder,)
+
+
+def test_two_adapters_in_folders_of_one_name_are_two_bundles(tmp_path: Path) -> None:
+    names = [name.removeprefix("minilm+") for name in sources.shipped()][:2]
+    for name in names:
+        shutil.copytree(sources.resolve(f"minilm+{name}"), tmp_path / name / "adapter")
+    made = with_bundles(_settings(tmp_path / "var", *(str(tmp_path / name / "adapter") for name in names)))
+    assert [bundle.load(folder).manifest.name for folder in made.bundles] == names
+
+
+def test_a_bundle_is_served_from_where_it_is(tiny_bundle: Path, tmp_path: Path) -> None:
+    assert with_bundles(_settings(tmp_path, str(tiny_bundle))).bundles == (tiny_bundle,)
+
+
+def test_what_can_t_be_served_is_told_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(Refused, match=r"minilm\+nothing: .*minilm\+default"):
+        with_bundles(_settings(tmp_path, "minilm+nothing"))
+    broken = tmp_path / "broken"
+    shutil.copytree(sources.resolve("minilm+default"), broken)
+    os.truncate(broken / adapter.WEIGHTS, 1000)
+    with pytest.raises(Refused, match=r"adapter_model\.safetensors"):
+        with_bundles(_settings(tmp_path, str(broken)))
+    monkeypatch.setattr("sys.executable", shutil.which("false"))  # a child that ends without a word
+    with pytest.raises(Refused, match=r"minilm\+default: the export ended with status 1"):
+        with_bundles(_settings(tmp_path / "other", "minilm+default"))
