@@ -20,6 +20,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import ml_dtypes  # noqa: F401 - by it NumPy reads bfloat16
 import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError
@@ -280,11 +281,7 @@ def _tensors(file: Path) -> Weights:
         tensors = load_file(file)
     except FileNotFoundError:
         raise AdapterError(f"{file}: missing") from None
-    except TypeError as error:  # NumPy has no bfloat16
-        raise AdapterError(
-            f"{file}: holds numbers that NumPy can't read, such as bfloat16: save it in float16"
-        ) from error
-    except (SafetensorError, OSError, KeyError) as error:
+    except (SafetensorError, OSError, KeyError, TypeError) as error:
         raise AdapterError(f"{file}: cut short, or not safetensors: {first_line(error)}") from error
     for name, tensor in tensors.items():
         if not np.isfinite(tensor.astype(np.float64)).all():
