@@ -301,7 +301,7 @@ def test_bfloat16_is_read(copied: Path) -> None:
     np.testing.assert_allclose(merged, _product(before), atol=0.02 * np.abs(_product(before)).max())
 
 
-def _product(opened: adapter.Adapter) -> np.ndarray:
+def _product(opened: adapter.Adapter) -> Any:
     a, b = (opened.tensors[f"{QUERY}.lora_{side}.weight"].astype("f4") for side in "AB")
     return np.matmul(b, a)
 
