@@ -1,4 +1,4 @@
-"""From a tuned encoder to a low-rank adapter of its base: what tuning changed, cut by SVD.
+"""Cut a low-rank adapter out of a tuned encoder: the change that tuning made, by SVD.
 
 The change of each linear layer is cut to its largest singular values, the best approximation of that rank (Eckart and
 Young, 1936). Biases are small and are stored whole. Embeddings and layer norms keep the weights of the base.

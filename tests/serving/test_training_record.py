@@ -29,7 +29,7 @@ def manifest(run: dict[str, Any] | None, **facts: Any) -> Manifest:
 
 @pytest.mark.parametrize("under", ["", "config"])
 def test_the_facts_stand_beside_the_configuration_or_in_it(under: str) -> None:
-    facts = {"about": "minilm after\n a soup.", "seed": 0, "corpus": CORPUS, "recipe": {"file": "/home/me/a.toml"}}
+    facts = {"about": "minilm after\n a soup.", "seed": 0, "corpus": CORPUS, "recipe": {"file": "/srv/me/a.toml"}}
     told = training(manifest({under: facts} if under else facts, objective="simcse"))
     assert told == {
         "about": "minilm after a soup.",
@@ -42,7 +42,7 @@ def test_the_facts_stand_beside_the_configuration_or_in_it(under: str) -> None:
 
 
 def test_a_run_is_told_without_its_paths() -> None:
-    config = {"objective": "distillation", "seed": 3, "corpus": ["/home/me/wiki1m.txt"], "teacher": "/home/me/large"}
+    config = {"objective": "distillation", "seed": 3, "corpus": ["/srv/me/wiki1m.txt"], "teacher": "/srv/me/large"}
     run = {"config": config, "corpus": {"sentences": 1000, "digest": "d1", "blank": 0}, "curve": [{"step": 1}]}
     told = training(manifest(run))
     assert told == NOTHING | {"objective": "distillation", "seed": 3, "corpus": CORPUS, "teacher": "large"}
