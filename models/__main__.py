@@ -10,7 +10,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from models import bundle, cpus, destination, reader, remotes, sources, transfer
+from models import adapter, bundle, cpus, destination, reader, remotes, sources, transfer
+from models.adapter import Adapter, AdapterError
 from models.bundle import BundleError
 from models.card import NDCG10
 from models.command_line import Parser
@@ -95,8 +96,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     export.add_argument("--if-missing", action="store_true", help="do nothing where a valid bundle already is")
     export.add_argument("--no-measure", action="store_true", help="do not compare the engines of this machine")
-    adapter = verbs.add_parser("adapter", help="low-rank adapters: encoders in a hundredth of the bytes")
-    extract = adapter.add_subparsers(dest="action", required=True).add_parser(
+    adapters = verbs.add_parser("adapter", help="low-rank adapters: encoders in a hundredth of the bytes")
+    extract = adapters.add_subparsers(dest="action", required=True).add_parser(
         "extract", help="cut the difference of a tuned encoder to its base down to a rank, and say what is lost"
     )
     extract.add_argument("source", help=f"the tuned encoder: {ENCODER}, or a bundle")
@@ -119,8 +120,8 @@ def _parser() -> argparse.ArgumentParser:
     pull.add_argument("--out", type=Path, required=True, help="folder of the bundle")
     for verb in (publish, pull):
         verb.add_argument("--replace", action="store_true", help="in the place of another bundle")
-    inspect = verbs.add_parser("inspect", help="print the manifest, without the golden vectors")
-    verify = verbs.add_parser("verify", help="check every hash, then the golden vectors on ONNX Runtime")
+    inspect = verbs.add_parser("inspect", help="print the manifest of a bundle or an adapter, without golden vectors")
+    verify = verbs.add_parser("verify", help="check every hash; of a bundle the golden vectors on ONNX Runtime, too")
     for verb in (inspect, verify):
         verb.add_argument("folder", type=Path)
     return parser
@@ -241,21 +242,30 @@ def _extract(arguments: argparse.Namespace) -> None:
 
 
 def _inspect(folder: Path) -> None:
-    facts = asdict(bundle.load(folder).manifest)
+    facts = asdict(_manifest(transfer.opened(folder)))
     facts["golden"] = [golden["text"] for golden in facts["golden"]]
     print(json.dumps(facts, ensure_ascii=False, indent=2))
-    if "1_Pooling/config.json" not in facts["files"]:
+    if not facts["files"].keys() & {"1_Pooling/config.json", adapter.CONFIG}:
         print("note: sentence-transformers has no words for this transform and can't open the bundle", file=sys.stderr)
 
 
 def _verify(folder: Path) -> None:
     from models.verify import golden_cosine
 
-    opened = bundle.load(folder)
+    if isinstance(opened := transfer.opened(folder), Adapter):
+        print(f"{folder}: {len(_manifest(opened).files)} files verified; `export` compares the golden vectors")
+        return
     worst = golden_cosine(opened)
     if not worst >= bundle.GOLDEN_COSINE:
         raise BundleError(f"{opened.onnx}: cosine {worst:.6f} to a golden vector, below {bundle.GOLDEN_COSINE}")
     print(f"{folder}: {len(opened.manifest.files)} files verified, golden cosine {worst:.6f}")
+
+
+def _manifest(opened: transfer.Package) -> bundle.Manifest:
+    """Raises `AdapterError` of an adapter that was made with peft alone."""
+    if opened.manifest is None:
+        raise AdapterError(f"{opened.folder}: has no {adapter.MANIFEST}: nothing is recorded of it")
+    return opened.manifest
 
 
 def _publish(arguments: argparse.Namespace) -> None:
@@ -271,8 +281,7 @@ def _publish(arguments: argparse.Namespace) -> None:
 def _pull(arguments: argparse.Namespace) -> None:
     opened, fetched = transfer.pull(remotes.named(arguments.source), arguments.out, replace=arguments.replace)
     how = f"{fetched} files fetched" if fetched else "already there"
-    assert opened.manifest, "pulled by its manifest"
-    manifest = opened.manifest
+    manifest = _manifest(opened)
     print(f"{arguments.out}: {manifest.name}, {how}, hashes verified; fingerprint {manifest.fingerprint}")
 
 

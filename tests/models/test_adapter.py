@@ -281,6 +281,15 @@ def test_there_and_back_by_publish_and_pull(extracted: Path, tmp_path: Path, cop
         transfer.publish(transfer.opened(copied), place)
 
 
+def test_inspect_and_verify_take_an_adapter(extracted: Path, copied: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspect", str(extracted)]) == 0
+    assert json.loads(capsys.readouterr().out)["adapter"]["rank"] == 4
+    assert main(["verify", str(extracted)]) == 0
+    assert "4 files verified" in capsys.readouterr().out
+    assert main(["inspect", str(copied)]) == main(["verify", str(copied)]) == 2
+    assert "adapter.json" in capsys.readouterr().err
+
+
 def test_an_unknown_name_lists_those_that_are_there() -> None:
     with pytest.raises(SourceError) as refusal:
         sources.resolve("minilm+nothing")
