@@ -24,7 +24,7 @@ from benchmarks.peers import EXPORTED, environment, python
 from models import cpus
 from models.sources import resolve
 
-BUNDLE = Path("artifacts/default")
+BUNDLE = Path("artifacts/minilm")
 OURS = "isosphere"
 UNFAIR = ("OMP_", "MKL_", "RAYON_", "ISOSPHERE_")
 """Beginnings of variables that would bind some contestants and not others; none of them is handed on."""

@@ -18,7 +18,7 @@ from training.evaluation import sts
 from training.evaluation.pairs import Subsets, texts
 from training.evaluation.suite import material
 
-BUNDLE = Path("artifacts/default")
+BUNDLE = Path("artifacts/minilm")
 DATA = "ISOSPHERE_TEST_DATA"
 """The folder that holds `senteval/downstream`: `python -m training data get sts` fetches it."""
 
