@@ -12,6 +12,7 @@ import httpx
 import pytest
 from playwright.sync_api import Browser, expect
 
+from serving.failpoints import VARIABLE
 from tests.serving.conftest import Launcher, Running
 from tests.web.conftest import LOOKS, Visit
 from tests.web.views import VIEWS, shown
@@ -20,25 +21,36 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[2]
 PICTURE_BYTES = 200_000
 QUESTION = "wait until several tasks have finished"
-LOADING_SECONDS = 300
+LOADING_SECONDS = 600
 
 
 @pytest.fixture(scope="module")
-def starting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """The default encoder and the demo corpus, as `make serve` shows them; it listens, and may still load."""
+def held(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file: until it is gone, the server waits before it creates the demo corpus, which is a part of loading."""
+    file = tmp_path_factory.mktemp("held") / "loading"
+    file.touch()
+    return file
+
+
+@pytest.fixture(scope="module")
+def starting(tmp_path_factory: pytest.TempPathFactory, held: Path) -> Iterator[Running]:
+    """The default encoder and the demo corpus, as `make serve` shows them; it loads until `held` is gone."""
     bundle = Path(os.environ.get("ISOSPHERE_BUNDLE") or ROOT / "artifacts" / "default")
     if not (bundle / "manifest.json").exists():
         pytest.skip(f"{bundle} is not there: `make serve` makes the default bundle, or name one in ISOSPHERE_BUNDLE")
     launcher = Launcher(tmp_path_factory.mktemp("demo"))
-    server = launcher("--bundle", str(bundle), engine="auto", demo=True, ready=False)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(VARIABLE, f"store.before-create=hold:{held}")
+        server = launcher("--bundle", str(bundle), engine="auto", demo=True, ready=False)
     answers(server, "/livez")
     yield server
     server.kill()
 
 
 @pytest.fixture(scope="module")
-def demo(starting: Running) -> Running:
+def demo(starting: Running, held: Path) -> Running:
     """The same when all of the corpus is there."""
+    held.unlink(missing_ok=True)
     answers(starting, "/readyz")
     deadline = time.monotonic() + LOADING_SECONDS
     while not any(job["state"] == "succeeded" for job in starting.client.get("/jobs").json()["jobs"]):
@@ -60,10 +72,11 @@ def answers(server: Running, path: str) -> None:
 
 
 def test_while_it_loads_the_page_says_so_and_goes_on_by_itself(
-    browser: Browser, starting: Running, visit: Visit
+    browser: Browser, starting: Running, held: Path, visit: Visit
 ) -> None:
     page = visit(starting.address, expected=[r"status of 503 .*/readyz\)$"])
     expect(page.get_by_text("The server is loading")).to_be_visible()
+    held.unlink()
     expect(page.get_by_role("searchbox")).to_be_visible(timeout=1000 * LOADING_SECONDS)
 
 
