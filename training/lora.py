@@ -1,7 +1,8 @@
 """A low-rank adapter trained in place of the backbone's weights.
 
 Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models" (ICLR 2022): a linear layer computes W + s B A. W is
-frozen, A (rank, in) and B (out, rank) are trained. B begins at zero, so a run begins with the backbone as it is.
+frozen, A (rank, in) and B (out, rank) are trained, and s is alpha / rank. B begins at zero, so a run begins with the
+backbone as it is.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ from training.config import ConfigError
 
 FOLDER = "adapter"
 """Subfolder of a run's folder that the adapter is written to."""
-SCALE = 2
-"""s. `peft` stores it as `lora_alpha`, which is s times the rank."""
+ALPHA = 480
+"""alpha, for every rank: at the presets' learning rates, which are those of all weights, an adapter then learns as fast
+(docs/training.md). With Adam a larger alpha does what a higher learning rate does."""
 NAME = "default"
 """Name of the adapter inside `peft`."""
 
@@ -68,7 +70,7 @@ def attach(encoder: Encoder, rank: int, *, backbone: str) -> None:
         )
     config = LoraConfig(
         r=rank,
-        lora_alpha=SCALE * rank,
+        lora_alpha=ALPHA,
         target_modules=list(layers),
         base_model_name_or_path=sources.hub_id(backbone) or backbone,
     )

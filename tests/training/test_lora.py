@@ -52,7 +52,7 @@ def adapted(make_config: MakeConfig, other_bundle: Path) -> Callable[..., RunCon
     """A run of an objective that trains an adapter."""
 
     def configured(objective: str = "simcse", name: str = "one", **changes: Any) -> RunConfig:
-        config = make_config(name, **{"adapter_rank": RANK, "learning_rate": 1e-2, **changes})
+        config = make_config(name, **{"adapter_rank": RANK, "learning_rate": 1e-3, **changes})
         params = narrow(objective)
         needs = OBJECTIVES[objective].build(params, 32).needs
         return replace(config, objective=objective, params=params, teacher=str(other_bundle) if needs.teacher else None)
@@ -76,7 +76,7 @@ def assert_only_the_adapter_was_added(outcome: Outcome, config: RunConfig) -> No
         if (a := tensors.get(f"base_model.model.{layer}.lora_A.weight")) is not None:
             b = tensors[f"base_model.model.{layer}.lora_B.weight"]
             assert a.shape[0] == b.shape[1] == config.adapter_rank
-            expected = (expected + lora.SCALE * (b.astype(np.float64) @ a.astype(np.float64))).astype(np.float32)
+            expected = (expected + lora.ALPHA / RANK * (b.astype(np.float64) @ a.astype(np.float64))).astype(np.float32)
         np.testing.assert_array_equal(after[name].numpy(), expected, err_msg=name)
 
 
