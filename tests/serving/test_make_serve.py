@@ -6,13 +6,19 @@ import json
 import os
 import signal
 import subprocess
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.conftest import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[2]
+
+
+def answer(command: str) -> Any:
+    return json.loads(subprocess.run(command, shell=True, capture_output=True, check=True).stdout)
 
 
 @pytest.mark.slow
@@ -33,13 +39,15 @@ def test_make_serve_ends_with_three_commands_that_work(tmp_path: Path) -> None:
             assert line, f"the server ended after printing {printed}"
             printed.append(line)
         commands = [line for line in printed if line.startswith("curl")]
-        embedded, similar, found = (
-            json.loads(subprocess.run(command, shell=True, capture_output=True, check=True).stdout)
-            for command in commands
-        )
+        embedded, similar, found = map(answer, commands)
         assert len(embedded[0]) == 384
         assert similar[0] > similar[1]
-        assert any("asyncio" in hit["metadata"]["module"] for hit in found["hits"])
+        # the server is ready before the demo corpus is: the modules of the example are the first to be embedded
+        deadline = time.monotonic() + PATIENCE
+        while not any("asyncio" in hit["metadata"]["module"] for hit in found["hits"]):
+            assert time.monotonic() < deadline, found
+            time.sleep(0.5)
+            found = answer(commands[2])
         assert all({"module", "name"} <= hit["metadata"].keys() for hit in found["hits"])
     finally:
         os.killpg(process.pid, signal.SIGTERM)

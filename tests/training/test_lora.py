@@ -269,7 +269,7 @@ def test_the_merged_encoder_gives_the_vectors_of_peft(backbone: Path, tmp_path: 
         for name, weight in encoder.named_parameters():
             assert weight.requires_grad == (".lora_" in name)
             if "lora_B" in name:
-                weight.normal_(std=0.1)
+                weight.normal_(std=0.002)  # the weights change by ALPHA / RANK times as much
     vectors = encoder.encode(TEXTS)
     adapter = lora.merge(encoder)
     assert adapter is not None and lora.merge(encoder) is None
