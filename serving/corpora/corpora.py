@@ -78,18 +78,16 @@ class Corpora:
         recall_target: float | None = None,
         stemming: Stemming | None = None,
         encoder: Manifest | None = None,
-        content: Content | None = None,
     ) -> bool:
-        """Create whole, `content` included, or take over what is given if it exists; whether it was created.
+        """Create it without documents, or take over what is given if it exists; whether it was created.
 
-        One that is no encoder's yet, and without content, is for `encoder`, if one is given; else for that of its first
-        document.
+        One that is no encoder's yet is for `encoder`, if one is given; else for that of its first document.
 
         Raises:
             Conflict: it is there, and not for `encoder`, or its documents' words are compared otherwise.
         """
         corpus = Corpus(name, description, recall_target, created=time.time(), stemming=stemming)
-        created = self._open.create(corpus, encoder, content)
+        created = self._open.create(corpus, encoder)
         if recall_target is not None:
             self._reconsider(name)
         return created

@@ -13,7 +13,7 @@ from models.bundle import Manifest
 from serving.corpora.open_corpus import OpenCorpus
 from serving.corpora.opening import Indexes
 from serving.errors import Conflict, NotFound, Stopped
-from serving.ports import Blocks, Content, Corpus, IndexSize, Stop, Store, never
+from serving.ports import Blocks, Corpus, IndexSize, Stop, Store, never
 
 
 class OpenCorpora:
@@ -51,7 +51,7 @@ class OpenCorpora:
             for name, live in open_now.items()
         }
 
-    def create(self, corpus: Corpus, encoder: Manifest | None = None, content: Content | None = None) -> bool:
+    def create(self, corpus: Corpus, encoder: Manifest | None = None) -> bool:
         """See `Corpora.create`."""
         name = corpus.name
         if encoder:
@@ -61,7 +61,7 @@ class OpenCorpora:
                 self._store.describe(corpus)
                 return False
         with self._naming:
-            created = self._store.create(corpus, content)
+            created = self._store.create(corpus)
             if created:
                 self._open[name] = self._opened(name)
         return created

@@ -12,7 +12,6 @@ from serving.filters import Filter
 from serving.ports.corpus import (
     Change,
     Chunking,
-    Content,
     Corpus,
     Document,
     Facets,
@@ -48,8 +47,8 @@ class Store(Protocol):
     def names(self) -> list[str]:
         """Every corpus, sorted."""
 
-    def create(self, corpus: Corpus, content: Content | None = None) -> bool:
-        """Create with all of `content` or not at all. An existing corpus is only described, and False is returned."""
+    def create(self, corpus: Corpus) -> bool:
+        """Create it without documents. An existing corpus is only described, and False is returned."""
 
     def describe(self, corpus: Corpus) -> None:
         """An existing corpus takes over the description, recall target and stemming that are not None, and the

@@ -16,7 +16,6 @@ from serving.ports import (
     Blocks,
     Change,
     Chunking,
-    Content,
     Corpus,
     Document,
     Facets,
@@ -100,10 +99,10 @@ class CorpusFile:
         with self._connections.alone(folded=folded):
             yield
 
-    def create(self, corpus: Corpus, content: Content | None) -> None:
-        """The corpus and all of its content, or nothing."""
+    def create(self, corpus: Corpus) -> None:
+        """The corpus that it is to hold."""
         with self._connections.writing() as writer:
-            create(writer, corpus, content)
+            create(writer, corpus)
 
     def rename(self, name: str) -> None:
         """It goes on as another corpus: keys may mean something else than in the one that had this name."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from models.disk import fsync
 from serving.errors import Damaged, ServiceError
 from serving.failpoints import reach
-from serving.ports import Blocks, Content, Corpus, Stop, StoreError, never
+from serving.ports import Blocks, Corpus, Stop, StoreError, never
 from serving.stores.corpus_file import CorpusFile
 from serving.stores.failures import naming
 from serving.stores.shared import Shared
@@ -61,10 +61,8 @@ def _with_beside(path: Path) -> list[Path]:
     return [path.with_name(path.name + suffix) for suffix in ("", *_BESIDE)]
 
 
-def make(
-    path: Path, corpus: Corpus, content: Content | None, synchronous: str, shared: Shared | None = None
-) -> CorpusFile:
-    """The file of a new corpus, with all of `content`; it gets its name when that is committed and in one piece.
+def make(path: Path, corpus: Corpus, synchronous: str, shared: Shared | None = None) -> CorpusFile:
+    """The file of a new corpus; it gets its name when the corpus is committed and the file in one piece.
 
     What fails leaves nothing, and what is killed nothing that `sweep` does not remove.
     """
@@ -72,7 +70,7 @@ def make(
     with naming(path):
         try:
             with closing(CorpusFile(part, synchronous, new=True)) as made:
-                made.create(corpus, content)
+                made.create(corpus)
                 with made.set_aside():
                     fsync(part)
             reach("store.before-create")

@@ -17,7 +17,6 @@ from serving.ports import (
     Blocks,
     Change,
     Chunking,
-    Content,
     Corpus,
     Document,
     Facets,
@@ -44,7 +43,7 @@ log = logging.getLogger(__name__)
 
 
 class SqliteStore:
-    """See `Store`. A corpus exists once its file has its name, which it gets when all that it begins with is committed.
+    """See `Store`. A corpus exists once its file has its name, which it gets when its creation is committed.
 
     A file that is not a corpus that this version can serve is a corpus that answers with `Damaged`, which names the
     file; the others are served. No file that has the name of a corpus is removed but by `drop` and `adopt`, which keep
@@ -81,14 +80,12 @@ class SqliteStore:
         """Sorted."""
         return sorted([*self._files, *self._refused])
 
-    def create(self, corpus: Corpus, content: Content | None = None) -> bool:
+    def create(self, corpus: Corpus) -> bool:
         """See `Store`."""
         with self._lock:
             self._check_served(corpus.name)
             if corpus.name not in self._files:
-                self._files[corpus.name] = files.make(
-                    self._place(corpus.name), corpus, content, self._synchronous, self._shared
-                )
+                self._files[corpus.name] = files.make(self._place(corpus.name), corpus, self._synchronous, self._shared)
                 return True
         self.describe(corpus)
         return False

@@ -19,8 +19,8 @@ from serving.stores.blocks import blocks, marks
 from serving.stores.records import DOCUMENT, PASSAGE, DocumentRow, PassageRow, document_in, part, passages_of
 
 
-def create(writer: sqlite3.Connection, corpus: Corpus, content: Content | None) -> None:
-    """The corpus of a file that has none yet, and all of its content."""
+def create(writer: sqlite3.Connection, corpus: Corpus) -> None:
+    """The corpus of a file that has none yet."""
     row = (
         corpus.name,
         corpus.description,
@@ -33,8 +33,6 @@ def create(writer: sqlite3.Connection, corpus: Corpus, content: Content | None) 
     )
     writer.execute(f"INSERT INTO corpora ({reading.CORPUS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
     stem(writer, corpus.wanted_stemming)
-    if content:
-        apply(writer, content)
 
 
 def attempt(writer: sqlite3.Connection, write: Write) -> Change | ServiceError:

@@ -11,15 +11,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from serving.commands.corpus import run
 from serving.errors import InsufficientStorage
 from serving.jobs.spool import Spool
-from serving.ports import Content, Corpus, Document
 from serving.stores import STORES
 from tests.serving.conftest import ROOT
+from tests.serving.stores.contents import Row, content, filled
 
 ROWS = [{"id": f"d{i}", "text": f"text number {i}", "metadata": {"even": i % 2 == 0}} for i in range(700)]
 Command = Callable[..., int]
@@ -191,10 +190,8 @@ def test_a_folder_in_use_is_said_so(command: Command, tmp_path: Path, capsys: py
 def test_what_an_earlier_version_stored_under_an_id_that_is_none_now_comes_out(
     command: Command, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    store = STORES["sqlite"](tmp_path / "var" / "corpora")
-    stored = [Document(id, f"text of {id}", {}) for id in (".", "..")]
-    store.create(Corpus("c"), Content(stored, np.eye(2, dtype=np.float32), "f"))
-    store.close()
+    rows: list[Row] = [(id, f"text of {id}", {}) for id in (".", "..")]
+    filled(STORES["sqlite"](tmp_path / "var" / "corpora"), "c", content(rows)).close()
     assert command("export", "--corpus", "c") == 0
     assert [line["id"] for line in lines(capsys)] == [".", ".."]
     bad = tmp_path / "bad.ndjson"

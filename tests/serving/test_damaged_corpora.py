@@ -17,9 +17,10 @@ from serving.corpora.finding import Query, Wanted
 from serving.corpora.opening import Indexes
 from serving.errors import Damaged, InsufficientStorage, NotFound, ServiceError, Unhealthy
 from serving.filters import compile_filter
-from serving.ports import Content, Corpus, Document
+from serving.ports import Content, Document
 from serving.service import Service
 from serving.stores.sqlite import SqliteStore
+from tests.serving.stores.contents import filled
 
 DIM = 4
 
@@ -41,8 +42,7 @@ def store(tmp_path: Path) -> SqliteStore:
 
 @pytest.fixture
 def corpora(store: SqliteStore, tmp_path: Path) -> Iterator[Corpora]:
-    opened = Corpora(store, Indexes(tmp_path / "indexes"))
-    opened.create("c", content=content("old"))
+    opened = Corpora(filled(store, "c", content("old")), Indexes(tmp_path / "indexes"))
     yield opened
     opened.close()
 
@@ -51,7 +51,7 @@ def made(folder: Path, *names: str) -> None:
     """Closed corpora of two documents each."""
     store = SqliteStore(folder)
     for name in names:
-        store.create(Corpus(name), content("one", "two"))
+        filled(store, name, content("one", "two"))
     store.close()
 
 
@@ -71,8 +71,7 @@ def spoil_a_vector(file: Path) -> None:
 def test_the_log_says_of_no_document_which(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, change: str, logged: str
 ) -> None:
-    store = SqliteStore(tmp_path)
-    store.create(Corpus("c"), Content([Document("secret", "a text", {})], np.eye(1, DIM, dtype=np.float32), "f"))
+    store = filled(SqliteStore(tmp_path), "c", content("secret"))
     with closing(sqlite3.connect(tmp_path / "c.sqlite")) as connection, connection:
         connection.execute(f"UPDATE documents SET {change}")
     with pytest.raises(Damaged) as told:

@@ -13,8 +13,8 @@ from fastapi.testclient import TestClient
 
 from serving.corpora import sampling
 from serving.corpora.sampling import sampled
-from serving.ports import Content, Corpus, Document
 from serving.stores import STORES
+from tests.serving.stores.contents import content, filled
 
 
 def upload(client: TestClient, documents: list[dict[str, Any]], **params: Any) -> None:
@@ -69,9 +69,7 @@ def test_nothing_to_map(client: TestClient, refuses: Callable[..., None]) -> Non
 
 @pytest.mark.parametrize("kind", STORES)
 def test_a_sample_is_of_one_encoder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
-    store = STORES[kind](tmp_path)
-    vectors = np.eye(40, 8, dtype=np.float32)
-    store.create(Corpus("c"), Content([Document(f"d{i}", "text", {}) for i in range(40)], vectors, "one"))
+    store = filled(STORES[kind](tmp_path), "c", content([(f"d{i}", "text", {}) for i in range(40)], "one"))
     told = sampling._told
 
     def swapped(*args: Any) -> Any:

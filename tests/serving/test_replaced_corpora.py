@@ -23,6 +23,7 @@ from serving.ports import Content, Document, Floats, Keys, Ranking, Size
 from serving.stores import files
 from serving.stores.sqlite import SqliteStore
 from tests.conftest import PATIENCE
+from tests.serving.stores.contents import filled
 
 DIM = 4
 ANY = np.ones(DIM, np.float32)
@@ -42,8 +43,7 @@ def store(tmp_path: Path) -> SqliteStore:
 
 @pytest.fixture
 def corpora(store: SqliteStore, tmp_path: Path) -> Iterator[Corpora]:
-    opened = Corpora(store, Indexes(tmp_path / "indexes"))
-    opened.create("c", content=content("old"))
+    opened = Corpora(filled(store, "c", content("old")), Indexes(tmp_path / "indexes"))
     yield opened
     opened.close()
 
@@ -51,7 +51,8 @@ def corpora(store: SqliteStore, tmp_path: Path) -> Iterator[Corpora]:
 @pytest.fixture
 def copy(corpora: Corpora, tmp_path: Path) -> Path:
     """Of a corpus that holds `new`."""
-    corpora.create("other", content=content("new"))
+    corpora.create("other")
+    corpora.put("other", content("new"))
     corpora.copy("other", tmp_path / "copy")
     corpora.drop("other")
     return tmp_path / "copy"
@@ -109,7 +110,8 @@ def reading_beside(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
 def test_nobody_waits_while_the_index_of_a_restored_corpus_is_read(
     corpora: Corpora, tmp_path: Path, reading_beside: Halt
 ) -> None:
-    corpora.create("other", content=content("new", "newer", "newest"))
+    corpora.create("other")
+    corpora.put("other", content("new", "newer", "newest"))
     corpora.copy("other", tmp_path / "copy")
     with ThreadPoolExecutor(1) as threads:
         adopting = threads.submit(corpora.adopt, "c", tmp_path / "copy")
@@ -195,7 +197,8 @@ def test_what_was_created_meanwhile_is_replaced_too(corpora: Corpora, copy: Path
     with ThreadPoolExecutor(1) as threads:
         adopting = threads.submit(corpora.adopt, "d", copy)
         assert checking.begun.wait(PATIENCE)
-        corpora.create("d", content=content("mine"))
+        corpora.create("d")
+        corpora.put("d", content("mine"))
         assert ids(corpora, "d") == ["mine"]
         checking.go_on.set()
         adopting.result(PATIENCE)

@@ -25,6 +25,7 @@ from serving.stores import STORES, reading
 from serving.stores.corpus_file import CorpusFile
 from serving.stores.memory import MemoryStore
 from tests.conftest import PATIENCE
+from tests.serving.stores.contents import filled
 
 DIM = 16
 
@@ -111,13 +112,13 @@ def test_a_missing_corpus(tmp_path: Path) -> None:
 @pytest.mark.parametrize("store", STORES)
 def test_corpora_come_and_go_while_others_use_them(tmp_path: Path, store: str) -> None:
     """Every answer is right or `NotFound`: nothing is read from, or written to, a file that is going."""
-    corpora = opened(STORES[store](tmp_path), tmp_path)
-    corpora.create("stays", content=content("a", 1))
+    corpora = opened(filled(STORES[store](tmp_path), "stays", content("a", 1)), tmp_path)
     done = threading.Event()
 
     def come_and_go() -> None:
         for seed in range(100):
-            assert corpora.create("goes", content=content("first", seed))
+            assert corpora.create("goes")
+            corpora.put("goes", content("first", seed))
             corpora.drop("goes")
 
     def upload(seed: int) -> None:
@@ -161,8 +162,7 @@ def test_corpora_come_and_go_while_others_use_them(tmp_path: Path, store: str) -
 
 @pytest.mark.parametrize("store", STORES)
 def test_a_document_that_is_being_replaced_is_always_found(tmp_path: Path, store: str) -> None:
-    corpora = opened(STORES[store](tmp_path), tmp_path)
-    corpora.create("c", content=content("a", 1))
+    corpora = opened(filled(STORES[store](tmp_path), "c", content("a", 1)), tmp_path)
     everything, replaced = Wanted(where=compile_filter({"seed": {"$gte": 0}})), threading.Event()
 
     def replace() -> None:
@@ -182,8 +182,7 @@ def test_a_document_that_is_being_replaced_is_always_found(tmp_path: Path, store
 
 def test_others_do_not_wait_for_a_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """While one search computes, its own corpus is written, read and searched; and it answers as of after that."""
-    corpora = opened(STORES["sqlite"](tmp_path), tmp_path)
-    corpora.create("c", content=content("a", 1))
+    corpora = opened(filled(STORES["sqlite"](tmp_path), "c", content("a", 1)), tmp_path)
     started, finish, compute = threading.Event(), threading.Event(), LiveIndex.search
 
     def slow(
@@ -210,8 +209,7 @@ def test_others_do_not_wait_for_a_search(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_others_do_not_wait_for_who_is_described(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A description waits for what writes into the same corpus, which may take minutes."""
-    corpora = opened(STORES["sqlite"](tmp_path), tmp_path)
-    corpora.create("c", content=content("a", 1))
+    corpora = opened(filled(STORES["sqlite"](tmp_path), "c", content("a", 1)), tmp_path)
     started, finish, describe = threading.Event(), threading.Event(), CorpusFile.describe
 
     def slow(self: CorpusFile, wanted: Corpus) -> None:
@@ -235,8 +233,8 @@ def test_others_do_not_wait_for_who_is_described(tmp_path: Path, monkeypatch: py
 def test_what_was_removed_before_there_was_an_index_is_forgotten(tmp_path: Path) -> None:
     store = STORES["sqlite"](tmp_path)
     corpora = opened(store, tmp_path)
-    corpora.create("c", content=content("a", 1))
-    for seed in range(5):
+    corpora.create("c")
+    for seed in range(6):
         corpora.put("c", content("a", seed))
     corpora.warm()
     removed = store.tombstones("c", store.last_key("c")).tolist()

@@ -14,6 +14,7 @@ from serving.corpora.opening import Indexes
 from serving.errors import Conflict
 from serving.ports import Content, Document
 from serving.stores.sqlite import SqliteStore
+from tests.serving.stores.contents import filled
 
 
 def content(name: str) -> Content:
@@ -23,8 +24,8 @@ def content(name: str) -> Content:
 def test_what_was_created_since_a_restore_looked_is_not_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    corpora = Corpora(SqliteStore(tmp_path / "corpora"), Indexes(tmp_path / "indexes"))
-    corpora.create("other", content=content("restored"))
+    store = filled(SqliteStore(tmp_path / "corpora"), "other", content("restored"))
+    corpora = Corpora(store, Indexes(tmp_path / "indexes"))
     corpora.copy("other", tmp_path / "copy")
     naming = corpora._open._naming
 
@@ -32,7 +33,8 @@ def test_what_was_created_since_a_restore_looked_is_not_replaced(
     def overtaken() -> Iterator[None]:
         """There was no corpus when it was looked for; when the lock is had, there is."""
         monkeypatch.undo()
-        corpora.create("c", content=content("mine"))
+        corpora.create("c")
+        corpora.put("c", content("mine"))
         with naming:
             yield
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 from zlib import crc32
 
 import numpy as np
 
-from serving.ports import Chunking, Content, Document, Floats, Span
+from serving.ports import Change, Chunking, Content, Corpus, Document, Floats, Span, Store
 
+Kind = TypeVar("Kind", bound=Store)
 DIMS = {"f": 4, "g": 3}
 """Of the vectors of each encoder."""
 Row = tuple[str, str, dict[str, Any]]
@@ -42,3 +43,11 @@ def content(rows: Sequence[Row], fingerprint: str = "f", chunking: Chunking | No
     spans = [cut(document.text, chunking) for document in documents]
     texts = [document.text[a:b] for document, own in zip(documents, spans, strict=True) for a, b in own]
     return Content(documents, vectors(fingerprint, texts), fingerprint, spans if chunking else None, chunking)
+
+
+def filled(store: Kind, name: str, held: Content) -> Kind:
+    """The store, with a new corpus that holds this."""
+    assert store.create(Corpus(name))
+    (change,) = store.write(name, [held])
+    assert isinstance(change, Change), change
+    return store

@@ -12,7 +12,7 @@ from serving.filters import compile_filter
 from serving.ports import Corpus, Removal, Write
 from serving.stores import connections, corpus_file, vectors
 from serving.stores.sqlite import SqliteStore
-from tests.serving.stores.contents import content
+from tests.serving.stores.contents import content, filled
 
 WRITERS, READERS = 8, 8
 KEPT = 20
@@ -101,8 +101,7 @@ def test_every_read_is_some_prefix_of_the_writes(store: SqliteStore, seconds: fl
 @pytest.mark.slow
 def test_the_log_stays_bounded_under_readers_that_never_pause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "LOG_BYTES", 1 << 20)
-    store = SqliteStore(tmp_path, synchronous="OFF")
-    store.create(Corpus("c"), content([(f"d{i}", "text", {}) for i in range(500)]))
+    store = filled(SqliteStore(tmp_path, synchronous="OFF"), "c", content([(f"d{i}", "text", {}) for i in range(500)]))
     load = Load()
 
     def read() -> None:

@@ -11,16 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from serving.ports import Chunking, Corpus, Removal, StoreError
+from serving.ports import Chunking, Removal, StoreError
 from serving.stores.corpus_file import CorpusFile
 from serving.stores.sqlite import SqliteStore
-from tests.serving.stores.contents import content
+from tests.serving.stores.contents import Row, content, filled
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[SqliteStore]:
-    opened = SqliteStore(tmp_path / "corpora")
-    opened.create(Corpus("c"), content([(f"d{i}", f"text {i}", {"i": i}) for i in range(50)], chunking=Chunking(1, 0)))
+    rows: list[Row] = [(f"d{i}", f"text {i}", {"i": i}) for i in range(50)]
+    opened = filled(SqliteStore(tmp_path / "corpora"), "c", content(rows, chunking=Chunking(1, 0)))
     yield opened
     opened.close()
 

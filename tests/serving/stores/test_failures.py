@@ -15,13 +15,12 @@ from serving import failpoints
 from serving.errors import Damaged, InsufficientStorage, ServiceError, Unhealthy
 from serving.ports import Corpus, Removal
 from serving.stores.sqlite import SqliteStore
-from tests.serving.stores.contents import content
+from tests.serving.stores.contents import content, filled
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[SqliteStore]:
-    opened = SqliteStore(tmp_path / "corpora")
-    opened.create(Corpus("c"), content([("a", "first", {})]))
+    opened = filled(SqliteStore(tmp_path / "corpora"), "c", content([("a", "first", {})]))
     yield opened
     opened.close()
 
@@ -94,10 +93,10 @@ def test_what_cannot_be_undone_is_never_committed(store: SqliteStore) -> None:
 def test_a_creation_that_fails_leaves_nothing(store: SqliteStore, tmp_path: Path, place: str) -> None:
     before = set((tmp_path / "corpora").iterdir())
     with armed(f"store.{place}=raise:ENOSPC"), pytest.raises(InsufficientStorage, match=r"e\.sqlite.*: .*No space"):
-        store.create(Corpus("e"), content([("a", "first", {})]))
+        store.create(Corpus("e"))
     assert store.names() == ["c"]
     assert set((tmp_path / "corpora").iterdir()) == before
-    assert store.create(Corpus("e"), content([("a", "first", {})]))
+    assert store.create(Corpus("e"))
 
 
 def test_a_file_that_somebody_removed_is_not_made_anew(store: SqliteStore, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from serving.stores import reading
 from serving.stores.matched import KEPT_BYTES, Matched
 from serving.stores.shared import Shared
 from serving.stores.sqlite import SqliteStore
-from tests.serving.stores.contents import content
+from tests.serving.stores.contents import content, filled
 
 ONE = compile_filter({"a": 1})
 
@@ -109,6 +109,6 @@ def test_so_much_is_kept_of_all_corpora_together(
     """There is room for one at least; the second one takes its place, or does not have to."""
     with closing(SqliteStore(tmp_path, shared=Shared(matched=Matched(room)))) as store:
         for name in ("c", "d"):
-            store.create(Corpus(name), content([("x", "text", {"a": 1})]))
+            filled(store, name, content([("x", "text", {"a": 1})]))
         assert [store.matching(name, ONE).tolist() for name in ("c", "c", "d", "d", "c")] == [[1]] * 5
     assert len(looked_up) == lookups

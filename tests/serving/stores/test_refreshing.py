@@ -8,7 +8,7 @@ import numpy as np
 
 from serving.ports import Chunking, Corpus, Removal
 from serving.stores.sqlite import SqliteStore
-from tests.serving.stores.contents import Row, content, vectors
+from tests.serving.stores.contents import Row, content, filled, vectors
 
 ROWS: list[Row] = [(f"d{i}", f"text {i} of several words", {}) for i in range(30)]
 
@@ -19,8 +19,7 @@ def refresh(store: SqliteStore, limit: int) -> None:
 
 
 def test_it_goes_on_after_a_restart(tmp_path: Path) -> None:
-    store = SqliteStore(tmp_path)
-    store.create(Corpus("c"), content(ROWS, chunking=Chunking(3, 0)))
+    store = filled(SqliteStore(tmp_path), "c", content(ROWS, chunking=Chunking(3, 0)))
     passages = store.size("c").passages
     assert passages == 60
     refresh(store, 25)
@@ -41,8 +40,7 @@ def test_it_goes_on_after_a_restart(tmp_path: Path) -> None:
 
 
 def test_another_encoder_starts_anew(tmp_path: Path) -> None:
-    store = SqliteStore(tmp_path)
-    store.create(Corpus("c"), content(ROWS))
+    store = filled(SqliteStore(tmp_path), "c", content(ROWS))
     refresh(store, 30)
     store.refresh("c", "h", np.array([1]), vectors("h", ["x"]))
     assert not store.swap("c", "g")
@@ -52,8 +50,7 @@ def test_another_encoder_starts_anew(tmp_path: Path) -> None:
 
 
 def test_a_gap_is_found(tmp_path: Path) -> None:
-    store = SqliteStore(tmp_path)
-    store.create(Corpus("c"), content(ROWS))
+    store = filled(SqliteStore(tmp_path), "c", content(ROWS))
     store.refresh("c", "g", np.array([3, 9]), vectors("g", ["a", "b"]))
     assert [key for key, _ in store.stale("c", "g", 5)] == [10, 11, 12, 13, 14]
     assert {key for key, _ in store.stale("c", "g", 100)} == set(range(1, 31)) - {3, 9}
@@ -61,9 +58,8 @@ def test_a_gap_is_found(tmp_path: Path) -> None:
 
 
 def test_the_generation_changes_and_the_disk_comes_back(tmp_path: Path) -> None:
-    store = SqliteStore(tmp_path)
     rows: list[Row] = [(f"d{i}", f"{i}", {}) for i in range(2000)]
-    store.create(Corpus("c"), content(rows))
+    store = filled(SqliteStore(tmp_path), "c", content(rows))
     before, generation = store.size("c").bytes, store.corpus("c").generation
     refresh(store, 2000)
     assert store.size("c").bytes > before

@@ -16,12 +16,12 @@ from serving.errors import Conflict, Damaged, Unhealthy
 from serving.ports import Corpus
 from serving.stores.corpus_file import CorpusFile
 from serving.stores.sqlite import SqliteStore
-from tests.serving.stores.contents import content
+from tests.serving.stores.contents import content, filled
 
 
 def corpus_named(file: Path, name: str) -> None:
     made = CorpusFile(file, new=True)
-    made.create(Corpus(name), None)
+    made.create(Corpus(name))
     made.close()
 
 
@@ -63,9 +63,7 @@ def test_a_file_that_is_not_ours_is_named_and_left_alone(
 ) -> None:
     """It keeps no other corpus from being served."""
     file = tmp_path / "c.sqlite"
-    other = SqliteStore(tmp_path)
-    other.create(Corpus("other"), content([("a", "b", {})]))
-    other.close()
+    filled(SqliteStore(tmp_path), "other", content([("a", "b", {})])).close()
     make(file)
     before = None if file.is_dir() else file.read_bytes()
     for _ in range(2):  # what was refused is held by nobody
@@ -143,8 +141,7 @@ def test_a_restore_over_a_damaged_file_that_fails_loses_nothing(tmp_path: Path, 
 
 @pytest.mark.parametrize("change", ["drop", "adopt"])
 def test_a_file_that_is_served_and_found_damaged_is_kept_too(tmp_path: Path, change: str) -> None:
-    store = SqliteStore(tmp_path)
-    store.create(Corpus("c"), content([("a", "b", {})]))
+    store = filled(SqliteStore(tmp_path), "c", content([("a", "b", {})]))
     store.copy("c", tmp_path / "copy")
     with closing(sqlite3.connect(tmp_path / "c.sqlite")) as database, database:
         database.execute("UPDATE vectors SET vector = zeroblob(16)")
@@ -165,8 +162,7 @@ def test_a_file_that_is_served_and_found_damaged_is_kept_too(tmp_path: Path, cha
 
 def test_a_corpus_whose_first_page_broke_while_it_is_served_is_restored(tmp_path: Path) -> None:
     """Nothing in it can be folded any more."""
-    store = SqliteStore(tmp_path)
-    store.create(Corpus("c"), content([("a", "b", {})]))
+    store = filled(SqliteStore(tmp_path), "c", content([("a", "b", {})]))
     store.copy("c", tmp_path / "copy")
     with (tmp_path / "c.sqlite").open("r+b") as file:
         file.write(b"?" * 100)
@@ -182,8 +178,7 @@ def test_a_corpus_whose_first_page_broke_while_it_is_served_is_restored(tmp_path
 
 def test_a_corpus_whose_damage_nobody_has_noticed_is_restored(tmp_path: Path) -> None:
     """By the first attempt, though the uploads that wait for it can't be read."""
-    store = SqliteStore(tmp_path)
-    store.create(Corpus("c"), content([("a", "b", {})]))
+    store = filled(SqliteStore(tmp_path), "c", content([("a", "b", {})]))
     store.copy("c", tmp_path / "copy")
     with closing(sqlite3.connect(tmp_path / "c.sqlite")) as database, database:
         database.execute("UPDATE corpora SET stemming = 'snowball'")
@@ -193,8 +188,7 @@ def test_a_corpus_whose_damage_nobody_has_noticed_is_restored(tmp_path: Path) ->
 
 
 def test_what_lies_beside_a_file_that_was_cut_is_left_alone(tmp_path: Path) -> None:
-    store = SqliteStore(tmp_path / "live")
-    store.create(Corpus("c"), content([("a", "b", {})]))
+    store = filled(SqliteStore(tmp_path / "live"), "c", content([("a", "b", {})]))
     store.write("c", [content([("d", "e", {})])])
     shutil.copytree(tmp_path / "live", tmp_path / "killed")
     store.close()

@@ -21,7 +21,8 @@ from tests.serving.stores.test_formats import FORMATS
 def made(path: Path, *, stemming: str = "none") -> Path:
     corpus = Corpus("c", stemming=stemming)  # type: ignore[arg-type]
     with closing(CorpusFile(path, new=True)) as file:
-        file.create(corpus, content([("a", "a text", {"n": 1})]))
+        file.create(corpus)
+        file.write([content([("a", "a text", {"n": 1})])])
         with file.set_aside():
             pass
     return path

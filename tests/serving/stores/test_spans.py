@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from serving.ports import Chunking, Content, Corpus, Removal
+from serving.ports import Chunking, Content, Removal
 from serving.stores.connections import Connections
 from serving.stores.sqlite import SqliteStore
-from tests.serving.stores.contents import content
+from tests.serving.stores.contents import content, filled
 
 WHOLE = content([(f"d{i}", f"text {i}", {"i": i}) for i in range(9)])
 ONE_PART = content([("cut", "  one part", {})], chunking=Chunking(2, 0))
@@ -21,8 +21,7 @@ PARTS = content([("cut", "a text of five words", {})], chunking=Chunking(2, 0))
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[SqliteStore]:
-    opened = SqliteStore(tmp_path)
-    opened.create(Corpus("c"), WHOLE)
+    opened = filled(SqliteStore(tmp_path), "c", WHOLE)
     yield opened
     opened.close()
 

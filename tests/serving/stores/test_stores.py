@@ -20,7 +20,7 @@ from serving.stores.corpus_file import CorpusFile
 from serving.stores.sqlite import SqliteStore
 from tests.conftest import soon
 from tests.serving.conftest import ROOT
-from tests.serving.stores.contents import DIMS, Row, content
+from tests.serving.stores.contents import DIMS, Row, content, filled
 
 
 @pytest.fixture(params=STORES)
@@ -34,7 +34,7 @@ def test_create_describe_drop(store: Store) -> None:
     assert store.create(Corpus("b", "first", 0.9, 1.0))
     assert not store.create(Corpus("b", None, 0.5, 2.0))
     assert store.corpus("b") == Corpus("b", "first", 0.5, 1.0)
-    assert store.create(Corpus("a"), content([("x", "y", {})]))
+    filled(store, "a", content([("x", "y", {})]))
     assert store.names() == ["a", "b"]
     assert (store.corpus("a").fingerprint, store.corpus("a").dim) == ("f", DIMS["f"])
     store.drop("a")
@@ -137,7 +137,7 @@ def test_a_missing_corpus_or_document(store: Store) -> None:
 
 
 def test_an_emptied_corpus_takes_another_encoder(store: Store) -> None:
-    store.create(Corpus("c"), content([("a", "b", {})]))
+    filled(store, "c", content([("a", "b", {})]))
     assert isinstance(store.write("c", [content([("a", "b", {})], "g")])[0], Conflict), (
         "not even by replacing all of it"
     )
@@ -148,18 +148,15 @@ def test_an_emptied_corpus_takes_another_encoder(store: Store) -> None:
 
 
 def test_an_encoder_of_the_same_name_and_another_width(store: Store) -> None:
-    store.create(Corpus("c"), content([("a", "b", {})]))
+    filled(store, "c", content([("a", "b", {})]))
     wider = replace(content([("a", "b", {})], "g"), fingerprint="f")
     assert isinstance(store.write("c", [wider])[0], Conflict)
 
 
-def test_creation_with_content_is_all_or_nothing(tmp_path: Path) -> None:
-    store = SqliteStore(tmp_path)
-    with pytest.raises(Invalid, match="'same' is given twice"):
-        store.create(Corpus("c"), content([("same", "a", {}), ("same", "b", {})]))
-    assert store.names() == []
-    assert [path.name for path in tmp_path.iterdir()] == ["lock"]
-    store.close()
+def test_an_id_that_is_given_twice_is_named(store: Store) -> None:
+    store.create(Corpus("c"))
+    (refusal,) = store.write("c", [content([("same", "a", {}), ("same", "b", {})])])
+    assert isinstance(refusal, Invalid) and "'same' is given twice" in refusal.message
 
 
 KILLED = """
@@ -210,7 +207,7 @@ def test_a_folder_that_cannot_be_used(tmp_path: Path, obstacle: str) -> None:
 
 
 def test_a_corpus_dropped_under_its_readers(store: Store) -> None:
-    store.create(Corpus("c"), content([("a", "b", {})]))
+    filled(store, "c", content([("a", "b", {})]))
     vectors = store.vectors("c")
     store.drop("c")
     with pytest.raises(NotFound, match="no corpus 'c'"):
