@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from serving.corpora.opening import Indexes
+from serving.engines.fake import FakeEngine
 from serving.indexes import KINDS, gpu
 from serving.indexes.flat import Flat
 from serving.indexes.gpu import GPU_KINDS, MOST_CANDIDATES, trouble
@@ -23,9 +24,13 @@ from serving.indexes.kind import BuildError, Candidates
 from serving.indexes.live import LiveIndex
 from serving.indexes.plan import Plan
 from serving.ports import Floats, StoreError
+from serving.service import Service
+from tests.serving.engines import model
 from tests.serving.indexes.following import IDENTITY, Turns, check, put
 from tests.serving.indexes.sources import DictSource
 
+MakeService = Callable[..., Service]
+Run = Callable[[Service, Callable[[], Coroutine[Any, Any, None]]], None]
 DIM = 8
 PROBE = gpu.PROBE
 FULL = "StandardGpuResources: alloc fail type TemporaryMemoryOverflow (cudaMalloc error out of memory [2])"
@@ -341,6 +346,52 @@ def test_a_gpu_is_tried_before_the_cpu_where_it_is_asked_for(tmp_path: Path) -> 
     assert asked._plan.kinds == (*GPU_KINDS, *unasked._plan.kinds)
     assert GPU_KINDS.keys() <= asked._kinds.keys()
     assert not GPU_KINDS.keys() & {*unasked._plan.kinds, *unasked._kinds}, "nor is one read that another server kept"
+
+
+class OnCuda(FakeEngine):
+    device = "cuda"
+
+
+NO_ROOM = "FAISS can't search on the CUDA device: out of memory"
+
+
+@pytest.mark.parametrize(
+    "server",
+    [
+        (OnCuda, "auto", None),
+        (OnCuda, "auto", NO_ROOM),
+        (OnCuda, "cpu", None),
+        (OnCuda, "exact", None),
+        (FakeEngine, "auto", None),
+    ],
+)
+def test_a_device_searches_where_it_embeds_and_is_asked_for_nothing_elsewhere(
+    server: tuple[type[FakeEngine], str, str | None],
+    make_service: MakeService,
+    run: Run,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    engine, index, trouble = server
+    asked: list[None] = []
+
+    def probe() -> str | None:
+        asked.append(None)
+        return trouble
+
+    monkeypatch.setattr(gpu, "trouble", probe)
+    service = make_service(model(lambda _: engine()), index=index)
+
+    async def work() -> None:
+        await service.loaded.wait()
+        assert service.health.state == "ready"
+
+    run(service, work)
+    tried = engine is OnCuda and index == "auto"
+    assert len(asked) == tried
+    assert (service._indexes._plan.kinds[:1] == ("gpu-flat",)) == (tried and not trouble)
+    warned = [record.message for record in caplog.records if record.levelname == "WARNING"]
+    assert warned == ([f"indexes stay on the CPU: {trouble}"] if trouble else [])
 
 
 real = pytest.mark.skipif(trouble() is not None, reason="FAISS finds no CUDA device")
