@@ -117,20 +117,23 @@ def test_it_finds_what_the_cpu_finds_and_filters_there(kind: Any, vectors: Float
     on_gpu.write(index, str(tmp_path / "index"))
     index = on_gpu.read(str(tmp_path / "index"), vectors)
     effort = on_gpu.efforts(parameters)[-1]
+    row = np.arange(len(vectors))
     for passing, rows, on_device in (
         (None, 10, True),
-        (2, 10, True),  # half of them
-        (50, 10, True),
-        (600, 10, False),
+        (row % 2 == 0, 10, True),
+        (row % 30 == 0, 10, True),
+        (row % 600 == 0, 10, False),
+        (row != 7, 10, True),
+        (row != 7, 2000, True),
+        (row % 2 == 0, MOST_CANDIDATES // 2, False),
         (None, MOST_CANDIDATES + 1, False),
-        (2, MOST_CANDIDATES // 2, False),
     ):
-        filtered = None if passing is None else np.packbits(np.arange(len(vectors)) % passing == 0, bitorder="little")
+        filtered = None if passing is None else np.packbits(passing, bitorder="little")
         wanted, before = Candidates(rows, effort, filtered), index.gpu.searches
         found = on_gpu.search(index, vectors[:5], wanted)
         np.testing.assert_array_equal(found, kind.search(index.cpu, vectors[:5], wanted))
         assert (index.gpu.searches > before) == on_device
-        assert passing is None or not (found[found >= 0] % passing).any()
+        assert passing is None or passing[found[found >= 0]].all()
 
 
 @pytest.mark.usefixtures("_device")
