@@ -22,9 +22,9 @@ from typing import Any
 
 import torch
 
-from benchmarks.__main__ import surroundings
 from benchmarks.interleave import interleaved, rates
 from benchmarks.loops import LENGTH, PEERS
+from benchmarks.surroundings import surroundings
 from models.command_line import Parser
 from models.encoder import Encoder
 from models.sources import resolve

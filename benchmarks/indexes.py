@@ -21,7 +21,7 @@ from typing import Any
 import faiss
 import numpy as np
 
-from benchmarks.__main__ import surroundings
+from benchmarks.surroundings import surroundings
 from models.command_line import Parser
 from serving.indexes import KINDS
 from serving.indexes.exact import nearest
