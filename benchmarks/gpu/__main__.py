@@ -17,7 +17,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.gpu.plan import LAST, PARTS, table
+from benchmarks.gpu.plan import LAST, PARTS, REHEARSAL, table
 from benchmarks.gpu.running import carry_out
 from benchmarks.gpu.setting import Setting
 from models.command_line import Parser
@@ -68,7 +68,7 @@ def _in_order(parts: list[str], setting: Setting) -> list[bool]:
     spare, done = 0.0, []
     for part in parts:
         began, seconds = time.monotonic(), PARTS[part].seconds + (spare if part == LAST else 0.0)
-        done.append(carry_out(part, setting, seconds))
+        done.append(carry_out(part, setting, REHEARSAL if setting.tiny else seconds))
         spare += seconds - (time.monotonic() - began)
     return done
 

@@ -32,6 +32,8 @@ PARTS = {
 """In order of value. Each is a module of this package with a function `measure`."""
 LAST = "pretraining"
 """Gets the seconds that the parts before it left over, too."""
+REHEARSAL = 600
+"""Seconds of each part of a rehearsal, which measures nothing and may run beside other work."""
 
 STUDIES = ("studies/gs_infonce_negatives.toml", "studies/whitenedcse_positives.toml")
 """Files of the part `studies`, in this order as long as its time lasts."""
