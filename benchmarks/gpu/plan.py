@@ -23,9 +23,9 @@ TRANSFERS = {
 }
 PARTS = {
     "checks": Step(65, "the tests that ask for a device, and the contract of every runtime on it"),
-    "serving": Step(130, "our server in float16 beside sentence-transformers and bare ONNX Runtime"),
-    "search": Step(90, "FAISS on the device beside HNSW on the CPU"),
-    "training": Step(185, "steps of every objective beside two peers, and one run over a million sentences"),
+    "serving": Step(125, "our server in float16 beside sentence-transformers and bare ONNX Runtime"),
+    "search": Step(110, "FAISS on the device beside HNSW on the CPU"),
+    "training": Step(170, "steps of every objective beside two peers, and one run over a million sentences"),
     "studies": Step(50, "the papers' ablations from minilm, several runs at once"),
     "pretraining": Step(50, "a language model, and encoders made of it"),
 }
