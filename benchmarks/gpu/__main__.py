@@ -49,6 +49,9 @@ def main() -> int:
         parser.error("torch finds no CUDA device; --device cpu --tiny rehearses")
     if asked.device == "cpu" and not asked.tiny:
         parser.error("--device cpu would take hours; add --tiny to rehearse")
+    chosen = [part for part in PARTS if part in (asked.parts or PARTS) and part not in asked.without]
+    if "studies" in chosen and not (asked.data or asked.tiny):
+        parser.error("a study judges by evaluation data: name their folder by --data, or add --without studies")
     setting = Setting(
         device=asked.device,
         tiny=asked.tiny,
@@ -59,7 +62,6 @@ def main() -> int:
         commit=asked.commit,
         ends=0.0,
     )
-    chosen = [part for part in PARTS if part in (asked.parts or PARTS) and part not in asked.without]
     return int(not all(_in_order(chosen, setting)))
 
 

@@ -65,12 +65,6 @@ def bundle(shape: Shape, folder: Path) -> Path:
     return export(encoder, folder / "bundle", name="random", backbone="random", half=True).folder
 
 
-def tokenizer(folder: Path) -> Path:
-    """Save minilm's tokenizer, or one made here where minilm is not installed, in a folder."""
-    _tokenizer().save_pretrained(folder)
-    return folder
-
-
 def _tokenizer() -> PreTrainedTokenizerFast:
     try:
         found: PreTrainedTokenizerFast = AutoTokenizer.from_pretrained(resolve("minilm"))

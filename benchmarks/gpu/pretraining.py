@@ -5,18 +5,20 @@ from __future__ import annotations
 import json
 import statistics
 import sys
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from benchmarks.gpu.encoders import BERT_SMALL, TINY, Shape, tokenizer
+from benchmarks.gpu import rehearsal
+from benchmarks.gpu.encoders import BERT_SMALL, TINY, Shape, backbone
 from benchmarks.gpu.report import Report
 from benchmarks.gpu.setting import Setting
 from training import record, run
 from training.config import RunConfig, from_preset
 from training.pretraining.config import PretrainConfig
 from training.pretraining.run import fit
-from training.publish import sts_scores
+from training.publish import spearman, sts_scores
 
 RESERVED = 22.0
 """Seconds for the encoders, of which each takes `STEPS` steps."""
@@ -31,6 +33,8 @@ def measure(setting: Setting, report: Report) -> None:
     with TemporaryDirectory() as temporary:
         folder = Path(temporary)
         shape = TINY if setting.tiny else BERT_SMALL
+        if setting.tiny and not setting.data:
+            setting = replace(setting, data=rehearsal.data(folder / "data"))
         config = described(shape, folder, setting)
         report.keep("model", pretrained(config, folder, setting, report))
         teacher = None
@@ -46,7 +50,7 @@ def described(shape: Shape, folder: Path, setting: Setting) -> PretrainConfig:
     layers, width, heads, length = shape
     return PretrainConfig(
         corpus=setting.corpus,
-        tokenizer=str(tokenizer(folder / "tokenizer")),
+        tokenizer=str(backbone(shape, folder / "tokenizer")),
         out=str(folder / "model"),
         run=str(folder / "pretraining"),
         layers=layers,
@@ -90,7 +94,7 @@ def encoder(config: RunConfig, folder: Path) -> dict[str, Any]:
         "steps": outcome.steps,
         "best_step": outcome.best.step,
         outcome.metric: round(outcome.best.score, 4),
-        "sts": {name: round(100 * score.spearman, 2) for name, score in scores.items()},
+        "sts": {task: round(score, 2) for task, score in spearman(scores).items()},
         "evaluations": [line for line in _lines(Path(config.run)) if line["kind"] == "evaluation"],
     }
 

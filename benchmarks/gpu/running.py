@@ -18,20 +18,20 @@ from benchmarks.gpu.report import add_error
 from benchmarks.gpu.setting import Setting
 
 ROOT = Path(__file__).parents[2]
+PROGRAM = (sys.executable, "-m", "benchmarks.gpu.part")
 GRACE = 5.0
 """Seconds of a part's limit that it is not told of: to end by itself, and be ended if it does not."""
 LAST_LINES = 15
 """Of what a failed part printed."""
 
 
-def carry_out(part: str, setting: Setting, seconds: float) -> bool:
+def carry_out(part: str, setting: Setting, seconds: float, program: Sequence[str] = PROGRAM) -> bool:
     """Run a part for at most so many seconds, and tell whether all of it succeeded."""
     began, file = time.monotonic(), setting.file(part)
     file.unlink(missing_ok=True)
     told = replace(setting, ends=began + seconds - GRACE)
-    command = [sys.executable, "-m", "benchmarks.gpu.part", part, told.to_json()]
     with TemporaryFile() as log:
-        code = end_of(command, log.fileno(), seconds)
+        code = end_of([*program, part, told.to_json()], log.fileno(), seconds)
         log.seek(0)
         lines = log.read().decode(errors="replace").splitlines()
     if code:

@@ -43,10 +43,11 @@ def measure(setting: Setting, report: Report) -> None:
 def described(size: Size) -> str:
     """Say in words what is measured."""
     return (
-        f"random weights, [CLS], batch {size.batch}, {LENGTH} tokens at most, bf16 autocast on CUDA; {size.rounds} interleaved "
-        f"rounds of {size.steps} steps, none waited for before the last; {steps.LAUNCHED}: ours, every kernel launched "
-        f"by itself; {', '.join(PEERS)}: princeton-nlp/SimCSE's loop in transformers, sdpa, padded to the longest, and "
-        "MultipleNegativesRankingLoss on (text, text); utilisation: share of the measured peak"
+        f"random weights, [CLS], batch {size.batch}, {LENGTH} tokens at most, bf16 autocast on CUDA; "
+        f"{size.rounds} interleaved rounds of {size.steps} steps, none waited for before the last; {steps.LAUNCHED}: "
+        f"ours, every kernel launched by itself; {', '.join(PEERS)}: princeton-nlp/SimCSE's loop in transformers, "
+        "sdpa, padded to the longest, and MultipleNegativesRankingLoss on (text, text); utilisation: share of the "
+        "measured peak"
     )
 
 
