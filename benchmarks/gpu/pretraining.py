@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 import statistics
 import sys
-from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from benchmarks.gpu import rehearsal
 from benchmarks.gpu.encoders import BERT_SMALL, TINY, Shape, backbone
 from benchmarks.gpu.report import Report
 from benchmarks.gpu.setting import Setting
@@ -33,8 +31,6 @@ def measure(setting: Setting, report: Report) -> None:
     with TemporaryDirectory() as temporary:
         folder = Path(temporary)
         shape = TINY if setting.tiny else BERT_SMALL
-        if setting.tiny and not setting.data:
-            setting = replace(setting, data=rehearsal.data(folder / "data"))
         config = described(shape, folder, setting)
         report.keep("model", pretrained(config, folder, setting, report))
         teacher = None

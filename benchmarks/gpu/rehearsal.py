@@ -1,43 +1,40 @@
-"""What a rehearsal has in place of files that only a measurement needs."""
+"""The files that a rehearsal reads in place of those that only a measurement needs."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
-from benchmarks.gpu.encoders import TINY, backbone
+from benchmarks.gpu.setting import Setting
 
 STSB = {"dev": 1500, "test": 1379}
 """Pairs, as many as the parts have."""
 WORDS = ("man", "woman", "dog", "cat", "bird", "fish", "horse", "guitar", "river", "city")
-STUDY = """
-[base]
-objective = "simcse"
-backbone = "{backbone}"
-device = "cpu"
-max_steps = 2
-eval_every = 2
-batch_size = 8
-
-[grid]
-seed = [0, 1]
-"""
 
 
-def data(folder: Path) -> str:
+def equipped(setting: Setting, folder: Path) -> Setting:
+    """Give a rehearsal a corpus and evaluation data, where it has none, in files in `folder`."""
+    return replace(
+        setting, corpus=setting.corpus or (str(corpus(folder / "corpus.txt")),), data=setting.data or str(data(folder))
+    )
+
+
+def corpus(file: Path) -> Path:
+    """Write a thousand different sentences."""
+    lines = (f"the {one} and the {other} can see a {third}\n" for one, other, third in product(WORDS, repeat=3))
+    file.write_text("".join(lines), encoding="utf-8")
+    return file
+
+
+def data(folder: Path) -> Path:
     """Write an STS-B of few different sentences in SentEval's layout."""
     place = folder / "STS" / "STSBenchmark"
     place.mkdir(parents=True)
     for part, pairs in STSB.items():
         rows = (_row(pair, WORDS[pair % 10], WORDS[pair // 10 % 10]) for pair in range(pairs))
         (place / f"sts-{part}.csv").write_text("".join(rows), encoding="utf-8")
-    return str(folder)
-
-
-def study(folder: Path) -> str:
-    """Write a study of two short runs."""
-    file = folder / "rehearsal.toml"
-    file.write_text(STUDY.format(backbone=backbone(TINY, folder / "tiny")), encoding="utf-8")
-    return str(file)
+    return folder
 
 
 def _row(pair: int, one: str, other: str) -> str:

@@ -16,7 +16,8 @@ from benchmarks.loads import Load, populations
 from benchmarks.serving import Choice, compared
 from models import bundle as bundles
 from models import cpus
-from models.runtimes.base import Options, RuntimeUnavailable
+from models.bundle import Bundle
+from models.runtimes.base import Device, Options, RuntimeUnavailable
 from models.runtimes.tensorrt import TensorRt
 from models.tokenizer import Tokenizer
 
@@ -25,22 +26,22 @@ TEXTS = ("short", "mixed", "long")
 CALLERS = (1, 32, 128)
 BATCH = 256
 """Texts of a request from one caller, which libraries are asked, too."""
-CHOICE = Choice(rounds=3, seconds=0.4)
+CHOICE = Choice(rounds=3, seconds=0.3)
 REHEARSAL = Choice(rounds=1, seconds=0.01)
 
 
 def measure(setting: Setting, report: Report) -> None:
     """Measure one encoder after the other, each in an equal share of the time."""
     shapes = {"tiny": TINY} if setting.tiny else {"minilm": MINILM, "bert-base": BERT_BASE}
-    missing = no_tensorrt(setting)
-    if missing:
-        report.keep("tensorrt", {"absent": missing})
+    choice = REHEARSAL if setting.tiny else CHOICE
     for waiting, (name, shape) in zip(range(len(shapes), 0, -1), shapes.items(), strict=True):
         ends = time.monotonic() + setting.left / waiting
         with report.attempt(name), TemporaryDirectory() as folder:
-            made = bundle(shape, Path(folder))
-            texts = populations(Tokenizer(bundles.load(made).tokenizer_file, max_length=shape.max_length))
-            chosen, choice = contestants(made, setting.device, not missing), REHEARSAL if setting.tiny else CHOICE
+            made = bundles.load(bundle(shape, Path(folder)))
+            missing = no_tensorrt(made, setting.device)
+            report.keep("tensorrt", {"absent": missing})
+            texts = populations(Tokenizer(made.tokenizer_file, max_length=shape.max_length))
+            chosen = contestants(made.folder, setting.device, tensorrt=not missing)
             for figures in compared(chosen, loads(setting.tiny), texts, shape.max_length, choice=choice, ends=ends):
                 report.keep(name, figures)
 
@@ -52,7 +53,7 @@ def loads(tiny: bool) -> Mapping[str, Load]:
     return singles | {f"{texts}_batch": Load(texts, batch) for texts in TEXTS}
 
 
-def contestants(made: Path, device: str, tensorrt: bool) -> dict[str, Spec]:
+def contestants(made: Path, device: str, *, tensorrt: bool) -> dict[str, Spec]:
     """Everyone who embeds by the bundle, all in float16."""
     own, route, library = Path(sys.executable), SCRIPTS / "route.py", SCRIPTS / "library.py"
     server: Command = (own, "-m", "serving", "--bundle", made, "--data", "{data}", "--port", "{port}", "--no-demo")
@@ -77,10 +78,10 @@ def contestants(made: Path, device: str, tensorrt: bool) -> dict[str, Spec]:
     return found
 
 
-def no_tensorrt(setting: Setting) -> str | None:
+def no_tensorrt(made: Bundle, device: Device) -> str | None:
     """Say why TensorRT does not take part; None if it does."""
     try:
-        TensorRt.precisions(None, Options(setting.device, 1))  # type: ignore[arg-type] - it looks at no bundle
+        TensorRt.precisions(made, Options(device, 1))
     except RuntimeUnavailable as reason:
         return str(reason)
     return None
