@@ -48,7 +48,7 @@ def device(setting: Setting) -> dict[str, Any]:
         "capability": f"{properties.major}.{properties.minor}",
         "driver": _driver(),
         "cuda": torch.version.cuda,
-        "cudnn": torch.backends.cudnn.version(),
+        "cudnn": torch.backends.cudnn.version(),  # type: ignore[no-untyped-call]
     }
 
 

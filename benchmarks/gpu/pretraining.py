@@ -96,7 +96,7 @@ def encoder(config: RunConfig, folder: Path) -> dict[str, Any]:
 
 
 def _from(model: str, name: str, folder: Path, setting: Setting, teacher: str | None) -> RunConfig:
-    """A run as the studies have it: from [CLS], with a head, at the published rate."""
+    """Describe a run as the studies have it: from [CLS], with a head, at the published rate."""
     steps, batch = (2, 8) if setting.tiny else (STEPS, BATCH)
     return from_preset(name, backbone=model).override(
         {
@@ -118,7 +118,7 @@ def _from(model: str, name: str, folder: Path, setting: Setting, teacher: str | 
 
 
 def _seconds_a_step(run: Path, batch: int) -> float:
-    """The median of the second half, when nothing is new to the device any more."""
+    """Take the median of the second half, when nothing is new to the device any more."""
     speeds = [line["sentences_per_s"] for line in _lines(run) if line["kind"] == "train"]
     return batch / statistics.median(speeds[len(speeds) // 2 :])
 

@@ -47,14 +47,14 @@ def measure(setting: Setting, report: Report) -> None:
 
 
 def loads(tiny: bool) -> Mapping[str, Load]:
-    """Single texts from one, 32 and 128 callers, and large requests from one caller, of every population."""
+    """Ask for single texts by one, 32 and 128 callers, and for many by one caller, of every population."""
     callers, batch = ((1, 2), 4) if tiny else (CALLERS, BATCH)
     singles = {f"{texts}_singles_{clients}": Load(texts, 1, clients) for texts in TEXTS for clients in callers}
     return singles | {f"{texts}_batch": Load(texts, batch) for texts in TEXTS}
 
 
 def contestants(made: Path, device: str, *, tensorrt: bool) -> dict[str, Spec]:
-    """Everyone who embeds by the bundle, all in float16."""
+    """List everyone who embeds by the bundle, all in float16."""
     own, route, library = Path(sys.executable), SCRIPTS / "route.py", SCRIPTS / "library.py"
     server: Command = (own, "-m", "serving", "--bundle", made, "--data", "{data}", "--port", "{port}", "--no-demo")
     server += ("--device", device, "--precision", PRECISION)

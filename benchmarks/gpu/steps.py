@@ -142,7 +142,7 @@ def peak(device: str) -> float:
 
 
 def _ours(name: str, backbone: Path, device: str, texts: Sequence[Sequence[str]], **changes: Any) -> Contestant:
-    """The step of a run, at its objective's preset; its teacher is the backbone."""
+    """Assemble the step of a run at its objective's preset; its teacher is the backbone."""
     given = {"batch_size": len(texts[0]), "dropout": 0.1, **changes}
     if name == "whitenedcse":  # groups of two channels, as the preset has for BERT-base, whatever the width
         given["groups"] = Encoder.load(backbone).dim // 2
