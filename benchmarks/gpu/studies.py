@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -16,6 +17,7 @@ from benchmarks.gpu.part import device
 from benchmarks.gpu.plan import JOBS, STUDIES
 from benchmarks.gpu.report import Report
 from benchmarks.gpu.setting import Setting
+from models import cpus
 from models.disk import make_folder, write_whole
 from training.study.results import RESULTS
 from training.study.schedule import STOPPED
@@ -69,7 +71,8 @@ def carried_out(file: str, out: Path, jobs: int, setting: Setting) -> int:
     command = [sys.executable, "-m", "training", "study", "run", file, "--jobs", str(jobs), "--out", str(out)]
     command += ["--data", setting.data] if setting.data else []
     command += ["--corpus", *setting.corpus] if setting.corpus else []
-    process = subprocess.Popen(command)
+    threads = str(max(1, cpus.available() // jobs))  # each run would take all of them
+    process = subprocess.Popen(command, env=os.environ | {"OMP_NUM_THREADS": threads})
     with suppress(subprocess.TimeoutExpired):
         return process.wait(max(setting.left - TO_END, 1.0))
     process.terminate()
