@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
@@ -67,10 +67,11 @@ def bundle(shape: Shape, folder: Path) -> Path:
 
 def _tokenizer() -> PreTrainedTokenizerFast:
     try:
-        found: PreTrainedTokenizerFast = AutoTokenizer.from_pretrained(resolve("minilm"))
+        folder = resolve("minilm")
     except SourceError:
-        found = _made()
-    return found
+        return _made()
+    found: Any = AutoTokenizer.from_pretrained(folder)
+    return found  # type: ignore[no-any-return]
 
 
 def _made() -> PreTrainedTokenizerFast:

@@ -119,7 +119,7 @@ def _from(model: str, name: str, folder: Path, setting: Setting, teacher: str | 
 
 def _seconds_a_step(run: Path, batch: int) -> float:
     """Take the median of the second half, when nothing is new to the device any more."""
-    speeds = [line["sentences_per_s"] for line in _lines(run) if line["kind"] == "train"]
+    speeds: list[float] = [line["sentences_per_s"] for line in _lines(run) if line["kind"] == "train"]
     return batch / statistics.median(speeds[len(speeds) // 2 :])
 
 

@@ -202,10 +202,12 @@ def _calls(library: Library, tokens: Sequence[int], batches: Iterator[Batch], se
     calls: list[tuple[Batch, float]] = []
 
     def stream(_: int) -> None:
-        while (started := time.perf_counter()) < ends:
-            batch = next(batches)
+        finished = began
+        while finished < ends:  # so that there is one call at least, however late the thread begins
+            started, batch = time.perf_counter(), next(batches)
             library.embed(batch.work)
-            calls.append((batch, time.perf_counter() - started))
+            finished = time.perf_counter()
+            calls.append((batch, finished - started))
 
     with ThreadPoolExecutor(library.streams) as threads:
         deque(threads.map(stream, range(library.streams)), maxlen=0)
