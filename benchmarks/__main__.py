@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import sys
 from collections.abc import Callable
-from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
 from benchmarks import encodings, ingest, opening, serving, training
 from benchmarks.search import measure as search
 from benchmarks.search import scifact
-from models import cpus
+from benchmarks.surroundings import surroundings
 from models.command_line import Parser
-from models.runtimes import cache
-from training.machine.checkout import checkout
 
 BENCHMARKS: dict[str, Callable[[], dict[str, Any]]] = {
     "training": training.measure,
@@ -31,17 +27,6 @@ BENCHMARKS: dict[str, Callable[[], dict[str, Any]]] = {
 JUDGED = ("encodings", "scifact")
 """Need data."""
 RESULTS = Path(__file__).parent / "results"
-PACKAGES = (
-    "torch",
-    "transformers",
-    "onnxruntime",
-    "openvino",
-    "sentence-transformers",
-    "tokenizers",
-    "faiss-cpu",
-    "faiss-gpu",
-    "numpy",
-)
 
 
 def main() -> int:
@@ -85,16 +70,6 @@ def _kept(name: str, measured: dict[str, Any]) -> Path:
     file = RESULTS / f"{name}.json"
     file.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
     return file
-
-
-def surroundings() -> dict[str, Any]:
-    """What the figures were measured on and with, and by which commit."""
-    installed = {package.name: package.version for package in distributions()}
-    return {
-        "machine": {"cpu": cache.cpu(), "cpus": cpus.available(), "python": platform.python_version()},
-        "versions": {package: installed[package] for package in PACKAGES if package in installed},
-        **checkout(),
-    }
 
 
 if __name__ == "__main__":

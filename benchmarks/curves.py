@@ -15,7 +15,8 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from benchmarks.__main__ import RESULTS, surroundings
+from benchmarks.__main__ import RESULTS
+from benchmarks.surroundings import surroundings
 from models.command_line import Parser
 from training import run
 from training.config import from_preset

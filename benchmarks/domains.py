@@ -22,7 +22,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from benchmarks.__main__ import RESULTS, surroundings
+from benchmarks.__main__ import RESULTS
+from benchmarks.surroundings import surroundings
 from models.command_line import Parser
 from models.encoder import Encoder
 from models.transform import Affine

@@ -12,7 +12,8 @@ import os
 import shlex
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -21,16 +22,16 @@ from typing import Any
 import faiss
 import numpy as np
 
-from benchmarks.__main__ import surroundings
+from benchmarks.surroundings import surroundings
 from models.command_line import Parser
 from serving.indexes import KINDS
 from serving.indexes.exact import nearest
 from serving.indexes.gpu import GPU_KINDS, trouble
-from serving.indexes.kind import BuildError, Kind
+from serving.indexes.kind import BuildError, Candidates, Kind
 from serving.indexes.main import Approximate, Main, Marks, Tuning
 from serving.indexes.saved import write_vectors
-from serving.indexes.tuning import QUERIES, recall, tune
-from serving.ports import Floats
+from serving.indexes.tuning import QUERIES, SHARES, recall, tune
+from serving.ports import Floats, Ranking
 
 TARGET = 0.95
 ROUNDS = 5
@@ -68,32 +69,50 @@ def measured(kind: Kind, exact: Main, held: Floats, fresh: Floats, folder: Path)
     begin = perf_counter()
     index = kind.read(str(path), exact.vectors)
     opening = perf_counter() - begin
-    main = Main(exact.keys, exact.vectors, Approximate(kind, parameters, index), Tuning(TARGET))
-    row: dict[str, Any] = {
+    approximate = Approximate(kind, parameters, index)
+    found = searched(approximate, exact, held, fresh)
+    if "fails" not in found:
+        found["recall_of_own"] = round(own_recall(replace(exact, approximate=approximate), found["efforts"][1.0]), 4)
+    return {
         "kind": kind.name,
         "parameters": dict(parameters),
         "build_s": round(seconds, 1),
         "open_s": round(opening, 3),
         "index_bytes_a_vector": round(path.stat().st_size / len(exact.keys), 1),
+        **found,
     }
+
+
+def searched(
+    approximate: Approximate,
+    exact: Main,
+    held: Floats,
+    fresh: Floats,
+    *,
+    shares: Sequence[float] = SHARES,
+    threads: int = 1,
+) -> dict[str, Any]:
+    """Tune what was built on `held`, and time it on `fresh`: through `Main` on so many threads, and by itself."""
+    main = replace(exact, approximate=approximate)
     begin = perf_counter()
     try:
-        tuning = tune(main, held, TARGET, lambda: None)
+        tuning = tune(main, held, TARGET, lambda: None, shares)
     except BuildError as error:
-        return row | {"fails": str(error)}
-    marks = Marks(len(exact.keys))
-    tuned = Main(exact.keys, exact.vectors, main.approximate, tuning)
-    truth = nearest(exact.keys, exact.vectors, fresh, 10)
-    effort = tuning.efforts[1.0]
-    return row | {
+        return {"fails": str(error)}
+    tuned = replace(main, tuning=tuning)
+    effort, marks = tuning.efforts[1.0], Marks(len(exact.keys))
+
+    def search(queries: Floats) -> list[Ranking]:
+        return tuned.search(queries, 10, marks, threads=threads)
+
+    return {
         "tune_s": round(perf_counter() - begin, 1),
         "efforts": dict(tuning.efforts),
         "recall_by_share": {share: round(value, 4) for share, value in tuning.recalls.items()},
-        "recall_of_own": round(own_recall(tuned, effort), 4),
-        "recall_fresh": round(float(recall(tuned.search(fresh, 10, marks), truth).mean()), 4),
-        "qps_batch": round(rate(lambda: tuned.search(fresh, 10, marks), len(fresh))),
-        "qps_one": round(rate(lambda: [tuned.search(one[None], 10, marks) for one in fresh[:200]], 200)),
-        "qps_raw": round(rate(lambda: raw(tuned, effort, fresh), len(fresh))),
+        "recall_fresh": round(float(recall(search(fresh), nearest(exact.keys, exact.vectors, fresh, 10)).mean()), 4),
+        "qps_batch": round(rate(lambda: search(fresh), len(fresh))),
+        "qps_one": round(rate(lambda: [search(one[None]) for one in fresh[:200]], 200)),
+        "qps_raw": round(rate(lambda: raw(approximate, effort, fresh, threads), len(fresh))),
     }
 
 
@@ -105,13 +124,11 @@ def own_recall(main: Main, effort: int) -> float:
     return float(recall(main.candidates(main.vectors[own], 10, effort, others.bitmap), truth).mean())
 
 
-def raw(main: Main, effort: int, queries: Floats) -> None:
+def raw(approximate: Approximate, effort: int, queries: Floats, threads: int) -> None:
     """The library alone, at the same effort."""
-    assert main.approximate is not None
-    kind, _, index = main.approximate
-    settings = {"efSearch": faiss.SearchParametersHNSW, "nprobe": faiss.SearchParametersIVF}
-    parameters = settings[kind.knob](**{kind.knob: effort}) if kind.knob else None
-    index.search(queries, 10 * kind.refined, params=parameters)
+    faiss.omp_set_num_threads(threads)
+    kind, _, index = approximate
+    kind.search(index, queries, Candidates(10 * kind.refined, effort, None))
 
 
 def rate(call: Callable[[], object], queries: int) -> float:

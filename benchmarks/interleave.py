@@ -9,9 +9,15 @@ from collections.abc import Callable, Mapping
 
 
 def interleaved(
-    contestants: Mapping[str, Callable[[], object]], rounds: int, warmup: int = 1
+    contestants: Mapping[str, Callable[[], object]],
+    rounds: int,
+    warmup: int = 1,
+    after: Callable[[Mapping[str, list[float]]], object] = lambda _: None,
 ) -> dict[str, list[float]]:
-    """Seconds of each call, `rounds` for each contestant, their order drawn anew every round."""
+    """Seconds of each call, `rounds` for each contestant, their order drawn anew every round.
+
+    `after` each round is told those there are.
+    """
     for _ in range(warmup):
         for run in contestants.values():
             run()
@@ -22,6 +28,7 @@ def interleaved(
             started = time.perf_counter()
             contestants[name]()
             seconds[name].append(time.perf_counter() - started)
+        after(seconds)
     return seconds
 
 

@@ -17,7 +17,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from benchmarks.__main__ import RESULTS, surroundings
+from benchmarks.__main__ import RESULTS
+from benchmarks.surroundings import surroundings
 from models.command_line import Parser
 from models.encoder import Encoder
 from models.transform import Affine, Transform

@@ -102,35 +102,54 @@ def measure(choice: Choice = Choice()) -> dict[str, Any]:
     Raises:
         Absent: our own server does not start.
     """
-    began = time.monotonic()
+    ends = time.monotonic() + 60 * MINUTES
     source = bundle.load(BUNDLE)
     tokenizer = Tokenizer(source.tokenizer_file, max_length=source.manifest.max_length)
     texts, loads = populations(tokenizer), selected(choice.loads)
-    with ExitStack() as stack:
-        contestants = _start(stack, _chosen(choice.contestants), texts, tokenizer.max_length)
-        _idle(contestants)
-        turns, failures = _rounds(contestants, loads, texts, choice, began)
-        for name, contestant in contestants.running.items():
-            contestants.facts[name]["memory_mb"] = memory_mb(contestant.pid)
+    *_, figures = compared(_chosen(choice.contestants), loads, texts, tokenizer.max_length, choice=choice, ends=ends)
     ceilings = _chip(texts)
+    for name, load in loads.items():
+        figures["loads"][name] = {"chip_texts_per_s": ceilings[load.texts], **figures["loads"][name]}
     return {
         "setting": (
             f"all-MiniLM-L6-v2; interleaved rounds, {choice.seconds:g} s a turn, twice that in an open loop; "
             "client and servers share the CPUs; bodies and replies are OpenAI's JSON; versions of the peers: "
             "benchmarks/peers/*.txt, of st_torch and bare_*: as above"
         ),
-        "figures": {
-            "contestants": contestants.facts,
-            "loads": {
-                name: {
-                    "chip_texts_per_s": ceilings[load.texts],
-                    **{one: _figures(taken, turns[name].get(OURS, {})) for one, taken in turns[name].items()},
-                    **failures[name],
-                }
-                for name, load in loads.items()
-            },
-        },
+        "figures": figures,
     }
+
+
+def compared(
+    chosen: Mapping[str, Spec],
+    loads: Mapping[str, Load],
+    texts: Mapping[str, Population],
+    max_length: int,
+    *,
+    choice: Choice,
+    ends: float,
+) -> Iterator[dict[str, Any]]:
+    """Start everyone, ours first, and yield the figures after every round; no load begins that would end after `ends`.
+
+    Raises:
+        Absent: our own server does not start.
+    """
+    with ExitStack() as stack:
+        contestants = _start(stack, chosen, texts, max_length)
+        _idle(contestants)
+        for turns, failures in _rounds(contestants, loads, texts, choice, ends):
+            for name, contestant in contestants.running.items():
+                contestants.facts[name]["memory_mb"] = memory_mb(contestant.pid)
+            yield {
+                "contestants": contestants.facts,
+                "loads": {
+                    name: {
+                        **{one: _figures(taken, turns[name].get(OURS, {})) for one, taken in turns[name].items()},
+                        **failures[name],
+                    }
+                    for name in loads
+                },
+            }
 
 
 def _chosen(names: Sequence[str]) -> dict[str, Spec]:
@@ -193,8 +212,8 @@ def _idle(contestants: Field) -> None:
 
 
 def _rounds(
-    contestants: Field, loads: Mapping[str, Load], texts: Mapping[str, Population], choice: Choice, began: float
-) -> tuple[Turns, Failures]:
+    contestants: Field, loads: Mapping[str, Load], texts: Mapping[str, Population], choice: Choice, ends: float
+) -> Iterator[tuple[Turns, Failures]]:
     """Round after round through all loads, the order of the contestants drawn anew each time."""
     turns: Turns = {load: defaultdict(dict) for load in loads}
     failures: Failures = {load: {} for load in loads}
@@ -203,7 +222,7 @@ def _rounds(
     for number in range(choice.rounds):
         for name, load in loads.items():
             load_began = time.monotonic()
-            if load_began + took[name] > began + 60 * MINUTES and number:
+            if load_began + took[name] > ends and number:
                 continue
             taking = [one for one, contestant in contestants.running.items() if contestant.takes(load)]
             for one in order.sample(taking, len(taking)):
@@ -225,7 +244,7 @@ def _rounds(
                     rates[one] = _rate(taken)
             took[name] = time.monotonic() - load_began
             print(f"  round {number + 1}, {name}: {took[name]:.0f} s", flush=True)
-    return turns, failures
+        yield turns, failures
 
 
 def _take(contestant: Contestant, turn: Turn) -> Taken:

@@ -22,6 +22,7 @@ from serving.corpora.snapshots import Snapshots
 from serving.embeddings import Embeddings, EmbedOptions, Inputs
 from serving.encoders.embedder import Embedder
 from serving.encoders.encoders import Encoders, Reloaded
+from serving.encoders.loading import apart
 from serving.encoders.reading import At
 from serving.errors import Unhealthy
 from serving.health import Health
@@ -61,14 +62,14 @@ class Service:
         self.metrics = Metrics(settings.named_corpora)
         self.encoders = Encoders(settings, [model, *others], self.metrics)
         indexed, copied = settings.data / "indexes", settings.data / "snapshots"
-        indexes = Indexes(
+        self._indexes = Indexes(
             indexed,
             approximate=settings.index != "exact",
             gpu=settings.index == "gpu",
             threads=settings.threads or cpus.available(),
             least=settings.exact_below,
         )
-        self.library = Library(Corpora(store, indexes), self.encoders, self.metrics, self.admitted)
+        self.library = Library(Corpora(store, self._indexes), self.encoders, self.metrics, self.admitted)
         self.snapshots = Snapshots(self.library.corpora, copied)
         self.room = Room(
             self.library.corpora,
@@ -276,9 +277,18 @@ class Service:
         cosines = rounded(np.vecdot(embeddings.vectors[1:], embeddings.vectors[0]))
         return np.clip(cosines, -1, 1), embeddings
 
+    async def _index_where_the_encoder_runs(self) -> None:
+        """By `--index auto` a CUDA device that embeds queries searches for them too; without one nothing is tried."""
+        if self.settings.index != "auto" or all(one.engine.device != "cuda" for one in self.encoders.loaded):
+            return
+        self.report("trying to search on the CUDA device")
+        if reason := await apart(self._indexes.use_gpu):
+            log.warning("indexes stay on the CPU: %s", reason)
+
     async def _load(self) -> None:
         try:
             await self.encoders.load(self.report)
+            await self._index_where_the_encoder_runs()
             self.report("opening the indexes")
             await self.library.lanes.run("", self.snapshots.sweep)
             await self.library.lanes.run("", lambda: self.acceptance.begin(partial(self.jobs.unended, UPLOAD)))

@@ -84,9 +84,10 @@ class Settings(BaseSettings):
         default="auto", description="numbers it computes in; auto: the fastest that keep the vectors"
     )
     store: str = Field(default="sqlite", description=f"where corpora are kept: {', '.join(STORES)}")
-    index: Literal["auto", "exact", "gpu"] = Field(
+    index: Literal["auto", "exact", "cpu", "gpu"] = Field(
         default="auto",
-        description="what searches vectors: auto builds an index where a corpus is large, gpu one on a CUDA device",
+        description="what searches vectors: auto builds an index where a corpus is large, on the CUDA device if the "
+        "model runs there; cpu or gpu builds it there; exact builds none",
     )
     exact_below: PositiveInt = Field(default=Plan.least, description="passages that make a corpus large, 10 or more")
     device: Device = Field(default="auto", description="where the model runs")

@@ -13,8 +13,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from benchmarks.__main__ import surroundings
 from benchmarks.durability.trials import TRIALS
+from benchmarks.surroundings import surroundings
 from models.command_line import Parser
 
 RESULTS = Path(__file__).parents[1] / "results" / "durability.json"

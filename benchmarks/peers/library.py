@@ -1,9 +1,10 @@
-"""`python library.py NAME BUNDLE [THREADS [call]]`: what has no server, in a process of its own, told on stdin.
+"""`python library.py NAME BUNDLE [THREADS [session|call [DEVICE PRECISION]]]`: what has no server, told on stdin.
 
-`fastembed` embeds the texts of one request a call; a peer's interpreter runs it, so nothing of ours is imported. Any
-other name is one of our runtimes, called bare on texts tokenised beforehand: on all of its streams at once with batches
-sorted by length, the most that a server on that engine could reach; with `call`, on all threads with the texts of one
-request at a time, the least that it could take. Each line in and out is JSON:
+`fastembed` and `sentence-transformers` embed the texts of one request a call; they import nothing of ours, so that a
+peer's interpreter can run them. Any other name is one of our runtimes, called bare on texts tokenised beforehand: on
+all of its streams at once with batches sorted by length, the most that a server on that engine could reach; with
+`call`, on all threads with the texts of one request at a time, the least that it could take. Each line in and out is
+JSON:
 
     {"populations": {name: {"texts": [...], "tokens": [...]}}, "max_length": 256}   ->  {"ready": true}
     {"embed": [text, ...]}                                                          ->  {"vectors": [[...], ...]}
@@ -78,28 +79,53 @@ class Fastembed:
 
     def batches(self, texts: Sequence[str], per_request: int) -> list[Batch]:
         """Requests as they come."""
-        starts = range(0, len(texts) - per_request + 1, per_request)
-        rows = [range(start, start + per_request) for start in starts]
-        return [Batch([texts[row] for row in some], some) for some in rows]
+        return _as_they_come(texts, per_request)
 
     def embed(self, work: Any) -> Vectors:
         """One call of the library."""
         return np.stack(list(self._model.embed(work)))
 
 
+class SentenceTransformers:
+    """`SentenceTransformer.encode` at its default settings, its weights in float16 for a precision of fp16."""
+
+    of_requests = True
+    streams = 1
+
+    def __init__(self, bundle: Path, device: str, precision: str | None) -> None:
+        from sentence_transformers import SentenceTransformer
+
+        self._model = SentenceTransformer(str(bundle), device=device)
+        if precision == "fp16":
+            self._model.half()
+
+    def batches(self, texts: Sequence[str], per_request: int) -> list[Batch]:
+        """Requests as they come."""
+        return _as_they_come(texts, per_request)
+
+    def embed(self, work: Any) -> Vectors:
+        """One call of the library."""
+        return np.asarray(self._model.encode(work, show_progress_bar=False), np.float32)
+
+
 class Session:
-    """One of our runtimes with its own settings, in bfloat16 where it has that: token ids in, vectors out."""
+    """One of our runtimes with its own settings: token ids in, vectors out.
+
+    Where no precision is asked for it runs in bfloat16 if the runtime has that, else in float32.
+    """
 
     of_requests = False
 
-    def __init__(self, name: str, bundle: Path, max_length: int, threads: int) -> None:
+    def __init__(
+        self, name: str, bundle: Path, max_length: int, *, threads: int, device: Any, precision: str | None
+    ) -> None:
         from models.bundle import load
         from models.runtimes import RUNTIMES
         from models.runtimes.base import Options
         from models.tokenizer import Tokenizer
 
-        source, options = load(bundle), Options("cpu", threads)
-        precision = "bf16" if "bf16" in RUNTIMES[name].precisions(source, options) else "fp32"
+        source, options = load(bundle), Options(device, threads)
+        precision = precision or ("bf16" if "bf16" in RUNTIMES[name].precisions(source, options) else "fp32")
         self._runtime = RUNTIMES[name](source, precision, options)
         self._tokenizer = Tokenizer(source.tokenizer_file, max_length=max_length)
         self.streams = self._runtime.streams
@@ -135,15 +161,19 @@ class Call(Session):
         return self._runtime.run(*work, alone=True).vectors
 
 
-def main(name: str, folder: str, threads: str = "1", kind: str = "session") -> None:
+def main(name: str, folder: str, threads: str = "1", kind: str = "session", *place: str) -> None:
     """Serve stdin until it ends."""
     bundle = Path(folder)
+    device, precision = place or ("cpu", None)
     given = json.loads(sys.stdin.readline())
     library: Library
     if name == "fastembed":
         library = Fastembed(bundle, given["max_length"])
+    elif name == "sentence-transformers":
+        library = SentenceTransformers(bundle, device, precision)
     else:
-        library = (Call if kind == "call" else Session)(name, bundle, given["max_length"], int(threads))
+        runtime = Call if kind == "call" else Session
+        library = runtime(name, bundle, given["max_length"], threads=int(threads), device=device, precision=precision)
 
     @cache
     def prepared(texts: str, per_request: int) -> tuple[list[int], Iterator[Batch]]:
@@ -172,10 +202,12 @@ def _calls(library: Library, tokens: Sequence[int], batches: Iterator[Batch], se
     calls: list[tuple[Batch, float]] = []
 
     def stream(_: int) -> None:
-        while (started := time.perf_counter()) < ends:
-            batch = next(batches)
+        finished = began
+        while finished < ends:  # so that there is one call at least, however late the thread begins
+            started, batch = time.perf_counter(), next(batches)
             library.embed(batch.work)
-            calls.append((batch, time.perf_counter() - started))
+            finished = time.perf_counter()
+            calls.append((batch, finished - started))
 
     with ThreadPoolExecutor(library.streams) as threads:
         deque(threads.map(stream, range(library.streams)), maxlen=0)
@@ -185,6 +217,12 @@ def _calls(library: Library, tokens: Sequence[int], batches: Iterator[Batch], se
         "tokens": sum(tokens[row] for batch, _ in calls for row in batch.rows),
         "latencies": [latency for _, latency in calls] if library.of_requests else [],
     }
+
+
+def _as_they_come(texts: Sequence[str], per_request: int) -> list[Batch]:
+    starts = range(0, len(texts) - per_request + 1, per_request)
+    rows = [range(start, start + per_request) for start in starts]
+    return [Batch([texts[row] for row in some], some) for some in rows]
 
 
 def _vectors(library: Library, texts: Sequence[str]) -> Vectors:

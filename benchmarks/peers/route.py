@@ -1,4 +1,4 @@
-"""`python route.py BACKEND MODEL PORT`: sentence-transformers behind the least there is of a FastAPI route.
+"""`python route.py BACKEND MODEL PORT [DEVICE PRECISION]`: sentence-transformers behind a minimal FastAPI route.
 
 Kind to the peer: no validation, orjson straight from NumPy, one call of the model at a time. BACKEND `constant` answers
 with vectors made beforehand: what HTTP and JSON cost. Run by the interpreter of a peer's environment.
@@ -48,15 +48,18 @@ def constant() -> Callable[[list[str]], bytes]:
     return lambda texts: made(len(texts))
 
 
-def sentence_transformers(backend: Any, model: str) -> Encode:
-    """`SentenceTransformer.encode` at its default settings."""
+def sentence_transformers(backend: Any, model: str, device: str, precision: str) -> Encode:
+    """`SentenceTransformer.encode` at its default settings, its weights in float16 for a PRECISION of fp16."""
     from sentence_transformers import SentenceTransformer
 
-    encoder = SentenceTransformer(model, backend=backend, device="cpu")
+    encoder = SentenceTransformer(model, backend=backend, device=device)
+    if precision == "fp16":
+        encoder.half()
     return lambda texts: encoder.encode(texts, show_progress_bar=False)
 
 
 if __name__ == "__main__":
-    backend, model, port = sys.argv[1:]
-    answer = constant() if backend == "constant" else answers(sentence_transformers(backend, model))
+    backend, model, port, *place = sys.argv[1:]
+    device, precision = place or ("cpu", "fp32")
+    answer = constant() if backend == "constant" else answers(sentence_transformers(backend, model, device, precision))
     uvicorn.run(application(answer), host="127.0.0.1", port=int(port), log_level="warning")

@@ -13,12 +13,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from benchmarks.__main__ import surroundings
 from benchmarks.client import ReplyError
 from benchmarks.contestants import BUNDLE
 from benchmarks.stress.server import started
 from benchmarks.stress.trial import Bound, Texts
 from benchmarks.stress.trials import APART, TRIALS
+from benchmarks.surroundings import surroundings
 from models.command_line import Parser
 
 RESULTS = Path(__file__).parents[1] / "results" / "stress.json"

@@ -56,8 +56,8 @@ def _session(graph: Path, device: Device, threads: int) -> Session:
     session = Session(graph, _providers(device), threads)
     if device == "cuda" and session.device != "cuda":
         raise RuntimeUnavailable(
-            "CUDA was asked for, but ONNX Runtime could not start on it: NVIDIA's driver, CUDA or cuDNN is missing; "
-            "`pip install 'onnxruntime-gpu[cuda,cudnn]'` brings the last two"
+            "CUDA was asked for, but ONNX Runtime could not start on it: NVIDIA's driver, CUDA or cuDNN is missing "
+            "(`pip install 'onnxruntime-gpu[cuda,cudnn]'` brings the last two), or the device has no memory left"
         )
     return session
 

@@ -43,7 +43,10 @@ class TensorRt:
         providers = [(TENSORRT, settings(bundle, precision)), *cuda.PROVIDERS]
         self._session = Session(bundle.onnx, providers, options.cpu_threads)
         if self._session.provider != TENSORRT:
-            raise RuntimeUnavailable("ONNX Runtime could not start TensorRT: NVIDIA's driver, CUDA or cuDNN is missing")
+            raise RuntimeUnavailable(
+                "ONNX Runtime could not start TensorRT: NVIDIA's driver, CUDA or cuDNN is missing, "
+                "or the device has no memory left"
+            )
         cuda.warm_up(self.run, bundle.manifest.max_length)
 
     def run(self, ids: Ids, mask: Ids, *, alone: bool = False) -> Embedded:  # noqa: ARG002 - there is one stream

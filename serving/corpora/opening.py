@@ -11,7 +11,6 @@ from itertools import chain
 from pathlib import Path
 
 from serving.indexes import KINDS
-from serving.indexes import gpu as gpus
 from serving.indexes.building import Builder
 from serving.indexes.live import LiveIndex
 from serving.indexes.opened import Generations
@@ -69,13 +68,24 @@ class Indexes:
         shutil.rmtree(self._beside, ignore_errors=True)  # a server that was killed left it
         self._plan = Plan(max(least, FEWEST)) if approximate else Plan(kinds=())
         self._kinds = KINDS
-        if gpu:
-            if reason := gpus.trouble():
-                raise StoreError(f"--index gpu: {reason}")
-            self._plan = replace(self._plan, kinds=(*gpus.GPU_KINDS, *self._plan.kinds))
-            self._kinds = {**KINDS, **gpus.GPU_KINDS}
         self._threads = threads
         self._builder = Builder()
+        if gpu and (reason := self.use_gpu()):
+            raise StoreError(f"--index gpu: {reason}")
+
+    def use_gpu(self) -> str | None:
+        """Build and read indexes on the first CUDA device too, in corpora that are opened from now on.
+
+        Returns:
+            Why FAISS can't search there, if it can't; all stays as it was then.
+        """
+        from serving.indexes.gpu import GPU_KINDS, trouble
+
+        if reason := trouble():
+            return reason
+        self._plan = replace(self._plan, kinds=(*GPU_KINDS, *self._plan.kinds))
+        self._kinds = {**KINDS, **GPU_KINDS}
+        return None
 
     def read(self, vectors: Blocks) -> Read | None:
         """What an index of `vectors` begins with, before they serve; None if there are none.

@@ -233,6 +233,8 @@ class Batcher:
         except Exception as error:  # whatever an engine raises, its callers hear of it and the next batch runs
             self._fail({item.request.future for item in batch}, error)
         else:
+            if self.failing:
+                log.info("the engine works again")
             self.failures.clear()
             self._measure(sum(map(len, tokens)), perf_counter() - started)
 
@@ -278,7 +280,10 @@ class Batcher:
 
     def _fail(self, futures: Collection[asyncio.Future[Answer]], error: Exception) -> None:
         told = error if isinstance(error, ServiceError) else Backend(f"the engine failed: {error}")
+        known = self.failing
         self.failures = [*self.failures, told.message][-FAILURES:]
+        if self.failing and not known:
+            log.error("%d batches in a row failed, so the server is not ready: %s", FAILURES, told.message)
         for future in futures:
             if not future.done():
                 future.set_exception(told)

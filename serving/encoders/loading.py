@@ -41,7 +41,7 @@ class Loader:
         Raises:
             BundleError: no whole bundle.
         """
-        return await _apart(lambda: ENGINES[self._settings.engine](folder))
+        return await apart(lambda: ENGINES[self._settings.engine](folder))
 
     async def load(self, model: Model, report: Callable[[str], None] = log.debug) -> Embedder:
         """Load and test it; `report` hears what is being done.
@@ -50,7 +50,7 @@ class Loader:
             EngineError: it does not give the bundle's golden vectors, or can't run here.
         """
         report(f"loading {model.manifest.name}")
-        engine = await _apart(lambda: model.load(self._settings.engine_options))
+        engine = await apart(lambda: model.load(self._settings.engine_options))
         embedder = Embedder(engine, model, self._settings, self._metrics, self._streams)
         report(f"testing the engine against the golden vectors of {model.manifest.name}")
         try:
@@ -62,7 +62,7 @@ class Loader:
         return embedder
 
 
-def _apart(work: Callable[[], T]) -> asyncio.Future[T]:
+def apart(work: Callable[[], T]) -> asyncio.Future[T]:
     """What `work` gives, from a thread that the end of the loop does not wait for: nothing can interrupt a load."""
     outcome = concurrent.futures.Future[T]()
     outcome.set_running_or_notify_cancel()  # or whoever stops waiting would cancel it under the thread

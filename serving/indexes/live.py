@@ -131,7 +131,11 @@ class LiveIndex:
 
         Without `exact` some of the best may be missed, as few as the recall target says; never is the answer shorter.
         """
-        return self._seen.search(queries, k, allowed, exact=exact, threads=self._threads)
+        seen = self._seen
+        found = seen.search(queries, k, allowed, exact=exact, threads=self._threads)
+        if seen.main.fallen:
+            self._consider()
+        return found
 
     def reconsider(self) -> None:
         """The target may be another: build again if it is."""
@@ -167,7 +171,7 @@ class LiveIndex:
             return False
         if len(seen.main.keys):
             target = self._target()
-            if seen.main.tuning.target != target or (seen.main.approximate and target >= CERTAIN):
+            if seen.main.fallen or seen.main.tuning.target != target or (seen.main.approximate and target >= CERTAIN):
                 return True
         return self._plan.wanted(seen.built, seen.dead, seen.fresh)
 
@@ -256,6 +260,8 @@ class LiveIndex:
             self._removed_since = removed
             covered = self._building = max(self._covered, seen.last)
         reach("index.compaction")
+        if seen.main.fallen:  # or it would be built on that device again, and fail again
+            self._plan = self._plan.without(seen.main.kind)
         count, target = seen.held, self._target()
         held = held_out(count if count >= self._plan.least else 0)
         keys, vectors = saved.write_vectors(generation, self.identity.dim, seen.copy(held))

@@ -127,6 +127,11 @@ class Main:
         """By its name."""
         return "exact" if self.approximate is None else self.approximate.kind.name
 
+    @property
+    def fallen(self) -> bool:
+        """Whether the CPU serves in place of a device that failed: slower than what is built for a CPU."""
+        return self.approximate is not None and getattr(self.approximate.built, "fallen", False)
+
     def search(
         self,
         queries: Floats,

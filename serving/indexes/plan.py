@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from serving.indexes.kind import Kind
@@ -35,6 +35,10 @@ class Plan:
     def wanted(self, main: int, dead: int, tail: int) -> bool:
         """Whether so many vectors in the main index and in the tail, some of them removed, call for a build."""
         return tail > max(self.least - 1, self.tail * main) or dead > self.dead * main
+
+    def without(self, kind: str) -> Plan:
+        """The plan that does not try `kind`."""
+        return replace(self, kinds=[name for name in self.kinds if name != kind])
 
     def outgrown(self, built: int, tail: int) -> bool:
         """Whether a tail of so many vectors is too long to be searched exactly until a build takes it in.

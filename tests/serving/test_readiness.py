@@ -24,8 +24,9 @@ Run = Callable[[Service, Callable[[], Coroutine[Any, Any, None]]], None]
 
 
 def test_an_engine_that_fails_again_and_again_is_not_ready_until_it_works(
-    make_service: MakeService, wait_until_ready: Callable[[TestClient], None]
+    make_service: MakeService, wait_until_ready: Callable[[TestClient], None], caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level("INFO", "serving.encoders.batcher")
     broken = threading.Event()
 
     class Breaking(FakeEngine):
@@ -58,6 +59,11 @@ def test_an_engine_that_fails_again_and_again_is_not_ready_until_it_works(
         broken.clear()
         assert client.get("/readyz").status_code == 200  # asking tries it, though no caller comes any more
         assert "isosphere_ready 1.0" in client.get("/metrics").text
+    said = [record.message for record in caplog.records if record.name == "serving.encoders.batcher"]
+    assert said == [
+        "3 batches in a row failed, so the server is not ready: the engine failed: device lost",
+        "the engine works again",
+    ], "once each, however many fail"
 
 
 def test_those_who_ask_at_once_share_a_probe_that_is_no_request_and_wait_for_it_shortly(

@@ -116,11 +116,11 @@ class Replayed(Generic[G]):
                 torch.cuda.graph(graph, pool=self._memory, stream=self._stream, capture_error_mode="thread_local"),
             ):
                 found = compute(given.holding(places))
-        except torch.OutOfMemoryError:
-            raise
         except RuntimeError as error:  # its end says that something was wrong before, and its context what
             torch.cuda.set_stream(current)  # which is left to whoever enters a recording that does not end
             cause = error.__context__ if isinstance(error.__context__, RuntimeError) else error
+            if isinstance(cause, torch.OutOfMemoryError):
+                raise cause from None
             raise RecordingError(
                 f"a step can't be recorded: {first_line(cause)}; a run begun with --set chunk_size=N has none recorded"
             ) from error

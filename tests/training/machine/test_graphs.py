@@ -86,6 +86,7 @@ def dot(monkeypatch: pytest.MonkeyPatch) -> Dot:
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: POOL)
     monkeypatch.setattr(torch.cuda, "Stream", lambda: STREAM)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: DEFAULT)
+    monkeypatch.setattr(torch.cuda, "set_stream", lambda _: None)
     return dot
 
 
@@ -132,15 +133,22 @@ def test_so_many_shapes_are_recorded_and_no_more(dot: Dot, monkeypatch: pytest.M
     assert dot.launched == 2 * (MET + 1) + (MET + 3)
 
 
+@pytest.mark.parametrize("broken", [False, True])
 def test_without_room_for_one_all_are_launched(
-    dot: Dot, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    dot: Dot, broken: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Those that were recorded are let go: what is launched needs their memory."""
+    """Those that were recorded are let go: what is launched needs their memory. That the want of memory broke the
+    recording, too, is what its end says then.
+    """
 
     @contextmanager
     def full(*_: Any, **__: Any) -> Iterator[None]:
         yield
-        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB.")
+        try:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB.")
+        finally:
+            if broken:
+                raise RuntimeError("CUDA error: operation failed due to a previous error during capture")
 
     replayed: Replayed[Pair] = Replayed()
 

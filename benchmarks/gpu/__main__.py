@@ -1,0 +1,83 @@
+"""All that a GPU must prove, one part after another, each within its seconds of the plan.
+
+    python -m benchmarks.gpu --plan
+    python -m benchmarks.gpu --corpus wiki200k.txt --data senteval --to benchmarks/results/gpu
+    python -m benchmarks.gpu --device cpu --tiny --to /tmp/gpu          # a rehearsal, in under two minutes
+
+A part that fails or takes too long leaves what it measured and an `error` in its file, and the others go on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import torch
+
+from benchmarks.gpu.plan import LAST, PARTS, REHEARSAL, table
+from benchmarks.gpu.rehearsal import equipped
+from benchmarks.gpu.running import carry_out
+from benchmarks.gpu.setting import Setting
+from models.command_line import Parser
+
+RESULTS = Path(__file__).parents[1] / "results" / "gpu"
+
+
+def main() -> int:
+    """Run the parts named, or all of them; the exit code is 1 if anything failed."""
+    parser = Parser(
+        prog="python -m benchmarks.gpu", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"{', '.join(PARTS)} (default: all)")
+    parser.add_argument("--without", nargs="+", default=[], metavar="PART", help="parts to leave out")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="default: %(default)s")
+    parser.add_argument("--tiny", action="store_true", help="rehearse on sizes that measure nothing")
+    parser.add_argument("--corpus", nargs="+", default=[], metavar="FILE", help="default: CPython's documentation")
+    parser.add_argument("--data", metavar="DIR", help="SentEval's data, to judge encoders by")
+    parser.add_argument("--commit", metavar="HASH", help="of this code, where there is no git beside it")
+    parser.add_argument("--to", type=Path, default=RESULTS, metavar="DIR", help="default: benchmarks/results/gpu")
+    parser.add_argument("--plan", action="store_true", help="print the seconds of every part and end")
+    asked = parser.parse_args()
+    if unknown := {*asked.parts, *asked.without} - set(PARTS):
+        parser.error(f"no part {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
+    if asked.plan:
+        print(table())
+        return 0
+    if asked.device == "cuda" and not torch.cuda.is_available():
+        parser.error("torch finds no CUDA device; --device cpu --tiny rehearses")
+    if asked.device == "cpu" and not asked.tiny:
+        parser.error("--device cpu would take hours; add --tiny to rehearse")
+    chosen = [part for part in PARTS if part in (asked.parts or PARTS) and part not in asked.without]
+    if "studies" in chosen and not (asked.data or asked.tiny):
+        parser.error("a study judges by evaluation data: name their folder by --data, or add --without studies")
+    setting = Setting(
+        device=asked.device,
+        tiny=asked.tiny,
+        corpus=tuple(str(Path(file).resolve()) for file in asked.corpus),
+        data=asked.data and str(Path(asked.data).resolve()),
+        to=str(asked.to.resolve()),
+        command=shlex.join(["python", "-m", "benchmarks.gpu", *sys.argv[1:]]),
+        commit=asked.commit,
+        ends=0.0,
+    )
+    with TemporaryDirectory() as folder:
+        given = equipped(setting, Path(folder)) if setting.tiny else setting
+        return int(not all(_in_order(chosen, given)))
+
+
+def _in_order(parts: list[str], setting: Setting) -> list[bool]:
+    """Run them all, whatever fails; the last part also gets the seconds that the others left over."""
+    spare, done = 0.0, []
+    for part in parts:
+        began, seconds = time.monotonic(), PARTS[part].seconds + (spare if part == LAST else 0.0)
+        done.append(carry_out(part, setting, REHEARSAL if setting.tiny else seconds))
+        spare += seconds - (time.monotonic() - began)
+    return done
+
+
+if __name__ == "__main__":
+    sys.exit(main())

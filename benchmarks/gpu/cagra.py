@@ -1,0 +1,69 @@
+"""CAGRA: a graph of neighbours, built and searched on the device (Ootomo et al., 2023). FAISS has it with cuVS only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import faiss
+import numpy as np
+from numpy.typing import NDArray
+
+from serving.indexes.kind import BuildError, Candidates, Parameters, Pause
+from serving.ports import Floats
+
+DEGREE = 64
+"""Neighbours of a vector, FAISS's default."""
+EFFORTS = tuple(range(32, 545, 32))
+"""Of `itopk_size`, which cuVS rounds up to a multiple of 32."""
+
+
+class Cagra:
+    """Measured only: it is not kept in files, and the server does not offer it."""
+
+    name = "gpu-cagra"
+    knob: str | None = "itopk_size"
+    refined = 1
+
+    def __init__(self) -> None:
+        self._resources = faiss.StandardGpuResources()
+
+    def parameters(self, count: int, dim: int) -> Parameters:  # noqa: ARG002 - the same for any number
+        """Name the degrees of the graph, before and after it is pruned."""
+        return {"graph_degree": DEGREE, "intermediate_graph_degree": 2 * DEGREE}
+
+    def memory(self, count: int, dim: int) -> int:
+        """Count the vectors and both graphs, which are all on the device."""
+        return count * (4 * dim + 4 * 3 * DEGREE)
+
+    def build(self, vectors: Floats, parameters: Parameters, pause: Pause) -> faiss.Index:
+        """Build the graph by L2 distance, which orders unit vectors as their inner product does."""
+        pause()
+        config = faiss.GpuIndexCagraConfig()
+        config.graph_degree = parameters["graph_degree"]
+        config.intermediate_graph_degree = parameters["intermediate_graph_degree"]
+        index = faiss.GpuIndexCagra(self._resources, vectors.shape[1], faiss.METRIC_L2, config)
+        index.train(np.ascontiguousarray(vectors))
+        return index
+
+    def complete(self, index: faiss.Index, vectors: Floats) -> faiss.Index:  # noqa: ARG002 - refused
+        """Refuse, as the graph can't grow."""
+        raise BuildError(f"{self.name} can't take further vectors")
+
+    def write(self, index: faiss.Index, path: str) -> None:  # noqa: ARG002 - refused
+        """Refuse, as the graph is measured only."""
+        raise BuildError(f"{self.name} is not kept")
+
+    def read(self, path: str, vectors: Floats) -> faiss.Index:  # noqa: ARG002 - refused
+        """Refuse, as there is no file of it."""
+        raise BuildError(f"{self.name} is not kept")
+
+    def efforts(self, parameters: Parameters) -> Sequence[int]:  # noqa: ARG002 - the same for any graph
+        """List the sizes of the list of candidates."""
+        return EFFORTS
+
+    def search(self, index: faiss.Index, queries: Floats, wanted: Candidates) -> NDArray[np.int64]:
+        """Find rows for each query, from all vectors: there is no filter here."""
+        assert wanted.bitmap is None, "CAGRA is measured without filters"
+        parameters = faiss.SearchParametersCagra(itopk_size=max(wanted.effort, wanted.rows))
+        _, rows = index.search(queries, wanted.rows, params=parameters)
+        return rows  # type: ignore[no-any-return]

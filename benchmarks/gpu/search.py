@@ -1,0 +1,117 @@
+"""FAISS on the device beside HNSW on the CPU: build time, memory, and searches a second at the recall that is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from time import perf_counter
+from typing import Any
+
+import faiss
+import numpy as np
+import torch
+
+from benchmarks.gpu.cagra import Cagra
+from benchmarks.gpu.report import Report
+from benchmarks.gpu.setting import Setting
+from benchmarks.indexes import FRESH, TARGET, clustered, searched
+from models import cpus
+from serving.indexes import KINDS
+from serving.indexes.gpu import GPU_KINDS, trouble
+from serving.indexes.kind import CancelledError, Kind
+from serving.indexes.main import Approximate, Main, Tuning
+from serving.indexes.tuning import QUERIES
+from serving.ports import Floats
+
+DIM = 384
+SIZES = {1_000_000: (QUERIES, FRESH), 10_000_000: (100, 200)}
+"""Vectors, with the queries that tune an index and those that judge it: exact search on the CPU answers all of them."""
+TINY_DIM = 32
+TINY = {2_000: (100, 100), 4_000: (50, 50)}
+BLOCKS = 10
+"""Threads that draw vectors, each a mixture of its own: one thread would take minutes for 10^7."""
+HNSW = "hnsw"
+BETWEEN = 20.0
+"""Seconds that a build may go on without a look at the clock."""
+
+
+def measure(setting: Setting, report: Report) -> None:
+    """Measure all kinds on the smaller number of vectors, and those of the device on the larger one."""
+    threads, dim = cpus.available(), TINY_DIM if setting.tiny else DIM
+    (some, queries), (many, few) = (TINY if setting.tiny else SIZES).items()
+    known = {"faiss": faiss.__version__, "cagra": hasattr(faiss, "GpuIndexCagra")}
+    report.keep("setting", {"dim": dim, "target": TARGET, "threads": threads, **known})
+    kinds = of_device(setting)
+    exact, held, fresh = drawn(some, dim, *queries)
+    for kind in (*kinds, KINDS[HNSW]):
+        _keep(f"{kind.name} of {some}", kind, exact, held, fresh, setting=setting, report=report)
+    exact, held, fresh = drawn(many, dim, *few)
+    for kind in kinds[:2]:
+        _keep(f"{kind.name} of {many}", kind, exact, held, fresh, setting=setting, report=report)
+
+
+def of_device(setting: Setting) -> list[Kind]:
+    """List what the device searches: flat, IVF and CAGRA; on a CPU, which rehearses, its own flat and IVF.
+
+    Raises:
+        RuntimeError: FAISS can't search on the device.
+    """
+    if setting.device == "cpu":
+        return [KINDS["flat"], KINDS["ivf-flat"]]
+    if reason := trouble():
+        raise RuntimeError(reason)
+    cagra = [Cagra()] if hasattr(faiss, "GpuIndexCagra") else []
+    return [GPU_KINDS["gpu-flat"], GPU_KINDS["gpu-ivf-flat"], *cagra]
+
+
+def drawn(count: int, dim: int, held: int, fresh: int) -> tuple[Main, Floats, Floats]:
+    """Draw clustered unit vectors to be searched exactly, and queries of the same clusters to tune with and to time."""
+    vectors, size, asked = np.empty((count, dim), np.float32), count // BLOCKS, (held + fresh) // BLOCKS
+
+    def block(number: int) -> Floats:
+        made = clustered(size + asked, dim, seed=number)
+        vectors[number * size : (number + 1) * size] = made[:size]
+        return made[size:]
+
+    with ThreadPoolExecutor(BLOCKS) as pool:
+        queries = np.concatenate(list(pool.map(block, range(BLOCKS))))
+    queries = np.random.default_rng(0).permutation(queries)
+    return Main(np.arange(1, count + 1), vectors, None, Tuning(TARGET)), queries[:held], queries[held:]
+
+
+def _keep(name: str, kind: Kind, exact: Main, held: Floats, fresh: Floats, *, setting: Setting, report: Report) -> None:
+    with report.attempt(name):
+        row = measured(kind, exact, held, fresh, setting)
+        report.keep(name, row)
+        if "fails" in row:
+            report.fail(f"{name}: {row['fails']}")
+
+
+def measured(kind: Kind, exact: Main, held: Floats, fresh: Floats, setting: Setting) -> Mapping[str, Any]:
+    """Build one kind and search it, without filters; an index of the CPU on all threads and on one."""
+
+    def pause() -> None:
+        if setting.left < BETWEEN:
+            raise CancelledError
+
+    threads, parameters, before = cpus.available(), kind.parameters(*exact.vectors.shape), _free(setting)
+    faiss.omp_set_num_threads(threads)
+    begin = perf_counter()
+    try:
+        built = Approximate(kind, parameters, kind.build(exact.vectors, parameters, pause))
+    except CancelledError:
+        return {"left_out": f"it was not built after {perf_counter() - begin:.0f} s, the end of the part's time"}
+    row = {
+        "parameters": dict(parameters),
+        "build_s": round(perf_counter() - begin, 1),
+        "device_bytes": before - _free(setting),
+        **searched(built, exact, held, fresh, shares=(1.0,), threads=threads),
+    }
+    if kind.name == HNSW:
+        row["one_thread"] = searched(built, exact, held, fresh, shares=(1.0,))
+    return row
+
+
+def _free(setting: Setting) -> int:
+    """Count the bytes of the device that nobody has."""
+    return torch.cuda.mem_get_info()[0] if setting.device == "cuda" else 0

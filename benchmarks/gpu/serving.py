@@ -1,0 +1,87 @@
+"""Our server in float16 beside sentence-transformers in float16 and bare ONNX Runtime, on encoders of two shapes."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from benchmarks.contestants import OURS, SCRIPTS, Command, Spec
+from benchmarks.gpu.encoders import BERT_BASE, MINILM, TINY, bundle
+from benchmarks.gpu.report import Report
+from benchmarks.gpu.setting import Setting
+from benchmarks.loads import Load, populations
+from benchmarks.serving import Choice, compared
+from models import bundle as bundles
+from models import cpus
+from models.bundle import Bundle
+from models.runtimes.base import Device, Options, RuntimeUnavailable
+from models.runtimes.tensorrt import TensorRt
+from models.tokenizer import Tokenizer
+
+PRECISION = "fp16"
+TEXTS = ("short", "mixed", "long")
+CALLERS = (1, 32, 128)
+BATCH = 256
+"""Texts of a request from one caller, which libraries are asked, too."""
+CHOICE = Choice(rounds=3, seconds=0.3)
+REHEARSAL = Choice(rounds=1, seconds=0.01)
+
+
+def measure(setting: Setting, report: Report) -> None:
+    """Measure one encoder after the other, each in an equal share of the time."""
+    shapes = {"tiny": TINY} if setting.tiny else {"minilm": MINILM, "bert-base": BERT_BASE}
+    choice = REHEARSAL if setting.tiny else CHOICE
+    for waiting, (name, shape) in zip(range(len(shapes), 0, -1), shapes.items(), strict=True):
+        ends = time.monotonic() + setting.left / waiting
+        with report.attempt(name), TemporaryDirectory() as folder:
+            made = bundles.load(bundle(shape, Path(folder)))
+            missing = no_tensorrt(made, setting.device)
+            report.keep("tensorrt", {"absent": missing})
+            texts = populations(Tokenizer(made.tokenizer_file, max_length=shape.max_length))
+            chosen = contestants(made.folder, setting.device, tensorrt=not missing)
+            for figures in compared(chosen, loads(setting.tiny), texts, shape.max_length, choice=choice, ends=ends):
+                report.keep(name, figures)
+
+
+def loads(tiny: bool) -> Mapping[str, Load]:
+    """Ask for single texts by one, 32 and 128 callers, and for many by one caller, of every population."""
+    callers, batch = ((1, 2), 4) if tiny else (CALLERS, BATCH)
+    singles = {f"{texts}_singles_{clients}": Load(texts, 1, clients) for texts in TEXTS for clients in callers}
+    return singles | {f"{texts}_batch": Load(texts, batch) for texts in TEXTS}
+
+
+def contestants(made: Path, device: str, *, tensorrt: bool) -> dict[str, Spec]:
+    """List everyone who embeds by the bundle, all in float16."""
+    own, route, library = Path(sys.executable), SCRIPTS / "route.py", SCRIPTS / "library.py"
+    server: Command = (own, "-m", "serving", "--bundle", made, "--data", "{data}", "--port", "{port}", "--no-demo")
+    server += ("--device", device, "--precision", PRECISION)
+    place = device, PRECISION
+    called: Command = (str(cpus.available()), "call", *place)
+    alone: Command = (str(cpus.available()), "session", *place)
+    found = {
+        OURS: Spec((*server, "--engine", "onnxruntime"), "our server on ONNX Runtime", "/v1/embeddings"),
+        "st_torch": Spec((own, route, "torch", made, "{port}", *place), "sentence-transformers, minimal FastAPI route"),
+        "st_library": Spec((own, library, "sentence-transformers", made, *called), "the same called, no HTTP", None),
+        "bare_onnxruntime": Spec((own, library, "onnxruntime", made, *alone), "ceiling of the engine", None),
+        "bare_call": Spec(
+            (own, library, "onnxruntime", made, *called), "floor of one request: one run, tokenised", None, most_texts=1
+        ),
+    }
+    if tensorrt:
+        found["isosphere_tensorrt"] = Spec(
+            (*server, "--engine", "tensorrt"), "our server on TensorRT", "/v1/embeddings"
+        )
+        found["bare_tensorrt"] = Spec((own, library, "tensorrt", made, *alone), "ceiling of TensorRT", None)
+    return found
+
+
+def no_tensorrt(made: Bundle, device: Device) -> str | None:
+    """Say why TensorRT does not take part; None if it does."""
+    try:
+        TensorRt.precisions(made, Options(device, 1))
+    except RuntimeUnavailable as reason:
+        return str(reason)
+    return None

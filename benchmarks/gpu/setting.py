@@ -1,0 +1,48 @@
+"""What a part is told: where to measure, how much, and until when."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal, Self
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """The options of the command, and the end of the part's time."""
+
+    device: Literal["cuda", "cpu"]
+    tiny: bool
+    """Whether this is a rehearsal: the same code on sizes that measure nothing."""
+    corpus: tuple[str, ...]
+    """Files, a sentence a line. None stands for CPython's documentation."""
+    data: str | None
+    """Folder in SentEval's layout."""
+    to: str
+    """Folder of the results."""
+    command: str
+    commit: str | None
+    """Of a checkout that has no git beside it."""
+    ends: float
+    """When the part's time is up, by `time.monotonic`, which all processes of a machine share."""
+
+    @property
+    def left(self) -> float:
+        """Seconds until the part's time is up."""
+        return self.ends - time.monotonic()
+
+    def file(self, part: str) -> Path:
+        """Name the file of a part's results."""
+        return Path(self.to) / f"{part}.json"
+
+    def to_json(self) -> str:
+        """Write the setting for another process."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Read what `to_json` wrote."""
+        values: dict[str, Any] = json.loads(text)
+        return cls(**values | {"corpus": tuple(values["corpus"])})

@@ -1,0 +1,163 @@
+"""Training steps of every objective, beside the published loop and sentence-transformers' trainer.
+
+Weights are random, in the published layout: what is measured does not depend on them. Each contestant takes some steps
+before anyone waits for the device, as a run does. They take turns, so that ratios hold on a shared machine.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import cycle
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from benchmarks.gpu.report import Report
+from benchmarks.interleave import interleaved, rates
+from benchmarks.loops import LENGTH, PEERS
+from models.encoder import Encoder
+from training.assembly import initial, loaded, meter_of, step_of
+from training.config import from_preset
+from training.corpus.batches import Batch, tokeniser
+from training.machine.devices import Devices
+from training.objectives.base import Needs
+from training.speed import Meter, Work, matmul_peak
+
+OURS = ("simcse", "gs-infonce", "dclr", "whitenedcse", "imsimcse")
+LAUNCHED = "simcse_launched"
+"""SimCSE's step with the batch in one chunk, which is not recorded: every kernel is launched by itself."""
+SENTENCES = 1_000_000
+KERNELS = 15
+"""Of a profile, the dearest."""
+
+
+class Size(NamedTuple):
+    """How much is measured."""
+
+    batch: int = 64
+    steps: int = 20
+    """Of a turn."""
+    rounds: int = 6
+    warmup: int = 2
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """A step on the next batch, and what turns batches and seconds into figures."""
+
+    step: Callable[[], object]
+    meter: Meter
+
+
+def contestants(
+    backbone: Path, device: str, texts: Sequence[Sequence[str]], report: Report
+) -> Mapping[str, Contestant]:
+    """Assemble everyone who takes part; who can't be assembled is noted in the report."""
+    makers: dict[str, Callable[[], Contestant]] = {
+        **{name: partial(_ours, name, backbone, device, texts) for name in OURS},
+        LAUNCHED: partial(_ours, "simcse", backbone, device, texts, chunk_size=len(texts[0])),
+        **{name: partial(_peer, name, backbone, device, texts) for name in PEERS},
+    }
+    found = {}
+    for name, make in makers.items():
+        with report.attempt(name):
+            found[name] = make()
+    return found
+
+
+def measure(
+    taking: Mapping[str, Contestant], device: str, batches: Sequence[Batch], size: Size, told: Callable[[Any], object]
+) -> None:
+    """Take whole steps (tokens, forward, backward, clip, AdamW) in turns, and tell the figures after every round."""
+
+    def turn(one: Contestant) -> None:
+        for _ in range(size.steps):
+            one.step()
+        synchronise(device)
+
+    interleaved(
+        {name: partial(turn, one) for name, one in taking.items()},
+        size.rounds,
+        size.warmup,
+        after=lambda seconds: told(figures(taking, seconds, batches, size)),
+    )
+
+
+def figures(
+    taking: Mapping[str, Contestant], seconds: Mapping[str, list[float]], batches: Sequence[Batch], size: Size
+) -> dict[str, dict[str, float]]:
+    """Give medians over rounds, and the ratios to peers in the same round."""
+    amount = size.batch * size.steps
+    peers = [name for name in (*PEERS, LAUNCHED) if name in seconds]
+    against = {peer: rates(dict(seconds), amount, peer) for peer in peers}
+    found = {}
+    for name, times in seconds.items():
+        median = statistics.median(times)
+        speed = taking[name].meter([(1, batch) for batch in batches[: size.steps]], median)
+        found[name] = {
+            "ms_a_step": round(median / size.steps * 1e3, 2),
+            "sentences_per_s": round(amount / median),
+            "utilisation": round(speed["utilisation"], 3),
+            "seconds_for_1e6_sentences": round(median / amount * SENTENCES),
+            **{f"times_{peer}": against[peer][name][f"times_{peer}"] for peer in peers},
+        }
+    return found
+
+
+def profile(step: Callable[[], object], device: str, steps: int) -> dict[str, Any]:
+    """Give the milliseconds a step of the dearest kernels, and of all; on a CPU of its operators."""
+    kind = torch.profiler.ProfilerActivity.CUDA if device == "cuda" else torch.profiler.ProfilerActivity.CPU
+    with torch.profiler.profile(activities=[kind]) as taken:
+        for _ in range(steps):
+            step()
+        synchronise(device)
+    spent = "self_device_time_total" if device == "cuda" else "self_cpu_time_total"
+    events = sorted(taken.key_averages(), key=lambda event: -getattr(event, spent))
+    dearest = {event.key[:100]: round(getattr(event, spent) / steps / 1e3, 3) for event in events[:KERNELS]}
+    return {
+        "ms_a_step": round(sum(getattr(event, spent) for event in events) / steps / 1e3, 2),
+        "launches_a_step": round(sum(event.count for event in events) / steps),
+        "dearest_ms_a_step": dearest,
+    }
+
+
+def synchronise(device: str) -> None:
+    """Wait for the device."""
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+def autocast(device: str) -> torch.dtype | None:
+    """Name the type of matrix products, as the peers have it: bfloat16 on CUDA, and float32 (None) on a CPU."""
+    return torch.bfloat16 if device == "cuda" else None
+
+
+def peak(device: str) -> float:
+    """Measure what the device reaches in that type: operations a second."""
+    return matmul_peak(torch.device(device), autocast(device) or torch.float32)
+
+
+def _ours(name: str, backbone: Path, device: str, texts: Sequence[Sequence[str]], **changes: Any) -> Contestant:
+    """Assemble the step of a run at its objective's preset; its teacher is the backbone."""
+    given = {"batch_size": len(texts[0]), "dropout": 0.1, **changes}
+    if name == "whitenedcse":  # groups of two channels, as the preset has for BERT-base, whatever the width
+        given["groups"] = Encoder.load(backbone).dim // 2
+    config, devices = from_preset(name, backbone=str(backbone)).override(given), Devices(device)
+    state = initial(config, devices, autocast(device))
+    state.encoder.train()
+    teacher = loaded(str(backbone), devices, pooling="cls") if state.objective.needs.teacher else None
+    step = step_of(config, state, devices, teacher, autocast(device))
+    tokenise = tokeniser(state.encoder, teacher, max_length=LENGTH, own=devices.rows)
+    waiting = cycle(texts)
+    meter = meter_of(state, teacher, devices, autocast(device))
+    return Contestant(lambda: step(tokenise(next(waiting)), config.learning_rate), meter)
+
+
+def _peer(name: str, backbone: Path, device: str, texts: Sequence[Sequence[str]]) -> Contestant:
+    work = Work.of(Encoder.load(backbone, pooling="cls"))
+    meter = Meter(needs=Needs(), work=work, teacher=None, peak=peak(device))
+    return Contestant(PEERS[name](cycle(texts), backbone, device), meter)

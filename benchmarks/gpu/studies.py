@@ -1,0 +1,101 @@
+"""The papers' ablations from minilm, several runs at once on one device, added to the lines that CPUs have measured."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from benchmarks.gpu.encoders import TINY, backbone
+from benchmarks.gpu.part import device
+from benchmarks.gpu.plan import JOBS, STUDIES
+from benchmarks.gpu.report import Report
+from benchmarks.gpu.setting import Setting
+from models import cpus
+from models.disk import make_folder, write_whole
+from training.study.results import RESULTS
+from training.study.schedule import STOPPED
+
+TO_END = 10.0
+"""Seconds in which runs that are stopped finish their step."""
+LEAST = 25.0
+"""Seconds in which no run would come to its end."""
+FAILED = 1
+"""Exit code of a study of which a run failed."""
+ENDED = (0, FAILED, STOPPED)
+"""Exit codes of a study that leaves results."""
+REHEARSAL = """
+[base]
+objective = "simcse"
+backbone = "{backbone}"
+device = "cpu"
+max_steps = 2
+eval_every = 2
+batch_size = 8
+
+[grid]
+seed = [0, 1]
+"""
+
+
+def measure(setting: Setting, report: Report) -> None:
+    """Carry out one study after the other as long as the time lasts; runs that are not done by then are lost."""
+    with TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        files, jobs = ((_rehearsal(folder),), 2) if setting.tiny else (STUDIES, JOBS)
+        for file in files:
+            name, out = Path(file).stem, folder / "studies" / Path(file).stem
+            if setting.left < LEAST:
+                report.keep(name, {"left_out": "no time was left"})
+                continue
+            with report.attempt(name):
+                code = carried_out(file, out, jobs, setting)
+                if code not in ENDED:
+                    raise RuntimeError(f"`training study run` ended with exit code {code}")
+                kept = Path(setting.to).parent / "studies" / f"{name}.jsonl"
+                lines = (out / RESULTS).read_text(encoding="utf-8").splitlines()
+                new = append(lines, kept, device(setting)["name"])
+                report.keep(name, {"jobs": jobs, "finished": len(lines), "new": new, "to": kept.name, **speeds(lines)})
+                if code == FAILED:
+                    report.fail(f"{name}: a run failed")
+
+
+def carried_out(file: str, out: Path, jobs: int, setting: Setting) -> int:
+    """Run a study as its user would, and stop it when the part's time is up."""
+    command = [sys.executable, "-m", "training", "study", "run", file, "--jobs", str(jobs), "--out", str(out)]
+    command += ["--data", setting.data] if setting.data else []
+    command += ["--corpus", *setting.corpus] if setting.corpus else []
+    threads = str(max(1, cpus.available() // jobs))  # each run would take all of them
+    process = subprocess.Popen(command, env=os.environ | {"OMP_NUM_THREADS": threads})
+    with suppress(subprocess.TimeoutExpired):
+        return process.wait(max(setting.left - TO_END, 1.0))
+    process.terminate()
+    return process.wait()
+
+
+def append(lines: Sequence[str], to: Path, where: str) -> list[str]:
+    """Add the runs that a file lacks, with the device that carried them out, and give their ids."""
+    before = to.read_text(encoding="utf-8") if to.exists() else ""
+    there = {json.loads(line)["id"] for line in before.splitlines()}
+    new = [run for run in map(json.loads, lines) if run["id"] not in there]
+    make_folder(to.parent)
+    write_whole(to, before + "".join(json.dumps(run | {"device": where}) + "\n" for run in new))
+    return [run["id"] for run in new]
+
+
+def speeds(lines: Sequence[str]) -> Mapping[str, Any]:
+    """Give the seconds of each run, by what they were spent on."""
+    return {"seconds_of_runs": [json.loads(line)["seconds"] for line in lines]}
+
+
+def _rehearsal(folder: Path) -> str:
+    """Write a study of two short runs."""
+    file = folder / "rehearsal.toml"
+    file.write_text(REHEARSAL.format(backbone=backbone(TINY, folder / "tiny")), encoding="utf-8")
+    return str(file)

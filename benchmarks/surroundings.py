@@ -1,0 +1,36 @@
+"""What figures were measured on and with."""
+
+from __future__ import annotations
+
+import platform
+from importlib.metadata import distributions
+from typing import Any
+
+from models import cpus
+from models.runtimes import cache
+from training.machine.checkout import checkout
+
+PACKAGES = (
+    "torch",
+    "transformers",
+    "onnxruntime",
+    "onnxruntime-gpu",
+    "openvino",
+    "tensorrt",
+    "sentence-transformers",
+    "tokenizers",
+    "faiss-cpu",
+    "faiss-gpu",
+    "faiss-gpu-cuvs",
+    "numpy",
+)
+
+
+def surroundings() -> dict[str, Any]:
+    """Describe the machine and the packages, and name the commit that measured."""
+    installed = {package.name: package.version for package in distributions()}
+    return {
+        "machine": {"cpu": cache.cpu(), "cpus": cpus.available(), "python": platform.python_version()},
+        "versions": {package: installed[package] for package in PACKAGES if package in installed},
+        **checkout(),
+    }

@@ -1,0 +1,228 @@
+"""What can be said of it without a device: the plan, parts that fail, and a rehearsal of all parts on the CPU."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from benchmarks.gpu import __main__, encoders, running, steps
+from benchmarks.gpu.encoders import BERT_BASE, TINY
+from benchmarks.gpu.plan import LAST, LIMIT, PARTS, STUDIES, TRANSFERS, table, total
+from benchmarks.gpu.report import Report
+from benchmarks.gpu.running import ROOT, carry_out
+from benchmarks.gpu.setting import Setting
+from benchmarks.gpu.steps import Size
+from benchmarks.gpu.studies import append
+from benchmarks.loops import PEERS
+from models.encoder import Encoder
+from models.sources import SourceError
+from training.corpus.batches import tokeniser
+from training.study.description import Study
+
+HEAD = {"part", "command", "tiny", "device", "machine", "versions", "git_commit", "seconds", "figures"}
+
+
+@pytest.fixture
+def setting(tmp_path: Path) -> Setting:
+    return Setting(
+        device="cpu", tiny=True, corpus=(), data=None, to=str(tmp_path), command="a command", commit=None, ends=0.0
+    )
+
+
+def kept(setting: Setting, part: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(setting.file(part).read_text())
+    return found
+
+
+def test_the_plan_fits_into_a_visit_and_names_what_there_is() -> None:
+    assert total() <= LIMIT and list(PARTS)[-1] == LAST
+    assert all(name in table() for name in (*PARTS, *TRANSFERS))
+    for part in PARTS:
+        assert callable(import_module(f"benchmarks.gpu.{part}").measure)
+    for file in STUDIES:
+        assert Study.read(ROOT / file).trials()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "torch finds no CUDA device; --device cpu --tiny rehearses"),
+        (["--device", "cpu"], "add --tiny to rehearse"),
+        (["sleeping"], "no part sleeping; there are checks, serving,"),
+        (["--without", "sleeping"], "no part sleeping"),
+    ],
+)
+def test_what_can_not_be_measured_is_said(
+    arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr("sys.argv", ["benchmarks.gpu", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        __main__.main()
+    assert ended.value.code == 2 and message in capsys.readouterr().err
+
+
+def test_studies_are_refused_without_data(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr("sys.argv", ["benchmarks.gpu", "studies"])
+    with pytest.raises(SystemExit):
+        __main__.main()
+    assert "name their folder by --data" in capsys.readouterr().err
+
+
+def test_the_last_part_gets_what_the_others_left_over(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: dict[str, float] = {}
+
+    def at_once(part: str, _: Setting, seconds: float) -> bool:
+        given[part] = seconds
+        return part != "checks"
+
+    monkeypatch.setattr(__main__, "carry_out", at_once)
+    measuring = Setting(**vars(setting) | {"tiny": False})
+    assert __main__._in_order(["checks", LAST], measuring) == [False, True]
+    assert given["checks"] == PARTS["checks"].seconds
+    assert PARTS[LAST].seconds < given[LAST] <= PARTS[LAST].seconds + PARTS["checks"].seconds
+
+
+def test_a_report_is_whole_after_every_figure_and_after_an_error(setting: Setting) -> None:
+    report = Report(setting.file("checks"), {"part": "checks"})
+    with report.attempt("one"):
+        report.keep("one", 1)
+        raise ValueError("no more\nof it")
+    report.keep("two", 2)
+    found = kept(setting, "checks")
+    assert found["error"] == "one: ValueError: no more" and found["figures"] == {"one": 1, "two": 2}
+    assert report.failed
+
+
+KEEPS = """
+import os, sys, time
+from benchmarks.gpu.report import Report
+from benchmarks.gpu.setting import Setting
+name, given = sys.argv[1:]
+Report(Setting.from_json(given).file(name), {"part": name}).keep("some", 1)
+"""
+
+
+@pytest.mark.parametrize(
+    ("ends", "error"),
+    [
+        ("time.sleep(60)", "not done after 4 seconds, its limit"),
+        ("os.abort()", "ended with exit code -6"),
+        ("print('the last words'); os._exit(3)", "ended with exit code 3: the last words"),
+    ],
+)
+def test_a_part_that_ends_early_leaves_what_it_measured_and_why(
+    ends: str, error: str, setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(running, "GRACE", 0.5)
+    seconds = 4.0 if "sleep" in ends else 60.0
+    assert not carry_out("checks", setting, seconds, (sys.executable, "-c", KEEPS + ends))
+    found = kept(setting, "checks")
+    assert error in found["error"]
+    assert "sleep" in ends or found["figures"] == {"some": 1}
+
+
+def test_a_part_that_says_nothing_has_a_file_too(setting: Setting) -> None:
+    assert not carry_out("search", setting, 60.0, (sys.executable, "-c", "raise SystemExit('no such library')"))
+    assert kept(setting, "search") == {
+        "part": "search",
+        "command": "a command",
+        "error": "ended with exit code 1: no such library",
+        "figures": {},
+    }
+
+
+def test_what_a_part_started_ends_with_it(setting: Setting, tmp_path: Path) -> None:
+    starts = f"""
+import subprocess, sys
+from pathlib import Path
+server = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+Path({str(tmp_path / "pid")!r}).write_text(str(server.pid))
+"""
+    carry_out("serving", setting, 60.0, (sys.executable, "-c", starts))
+    pid = (tmp_path / "pid").read_text()
+    stat = Path("/proc") / pid / "stat"
+    assert not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z"
+
+
+def test_runs_are_added_once(tmp_path: Path) -> None:
+    file = tmp_path / "studies" / "objectives.jsonl"
+    assert append(['{"id": "a"}', '{"id": "b"}'], file, "a GPU") == ["a", "b"]
+    assert append(['{"id": "b"}', '{"id": "c"}'], file, "another") == ["c"]
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    assert lines == [{"id": "a", "device": "a GPU"}, {"id": "b", "device": "a GPU"}, {"id": "c", "device": "another"}]
+
+
+def test_what_is_trained_has_the_shape_of_bert_base(tmp_path: Path) -> None:
+    encoder = Encoder.load(encoders.backbone(BERT_BASE, tmp_path / "bert-base-uncased"), pooling="cls")
+    assert (encoder.dim, encoder.backbone.config.num_hidden_layers, encoder.max_length) == (768, 12, 512)
+    assert sum(weight.numel() for weight in encoder.backbone.parameters()) > 100e6
+
+
+@pytest.mark.slow  # seconds for a vocabulary
+def test_without_minilm_a_vocabulary_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent(_: str) -> Path:
+        raise SourceError("minilm: not installed")
+
+    monkeypatch.setattr(encoders, "resolve", absent)
+    encoder = Encoder.load(encoders.backbone(TINY, tmp_path / "tiny"))
+    (tokens,) = encoder.tokenizer.encode(["The function returns an iterator."])
+    assert 6 <= tokens.length <= 12 and encoder.encode(["a text"]).shape == (1, TINY.width)
+
+
+def test_contestants_take_turns(tiny_backbone: Path, setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the CPU, SimCSE and WhitenedCSE alone of ours, two steps of each a round."""
+    monkeypatch.setattr(steps, "OURS", ("simcse", "whitenedcse"))
+    texts = [["the man can see the river", "a dog", "the old teacher"]] * 4
+    encoder = Encoder.load(tiny_backbone, pooling="cls")
+    batch = tokeniser(encoder, None, max_length=32, own=range)(texts[0])
+    report, told = Report(setting.file("training"), {}), list[Mapping[str, Any]]()
+    taking = steps.contestants(tiny_backbone, "cpu", texts, report)
+    steps.measure(taking, "cpu", [batch, batch], Size(batch=3, steps=2, rounds=2, warmup=1), told.append)
+    assert not report.failed and len(told) == 2
+    assert told[-1].keys() == {"simcse", "whitenedcse", steps.LAUNCHED, *PEERS}
+    for figures in told[-1].values():
+        assert figures["ms_a_step"] > 0 and figures["sentences_per_s"] > 0
+    assert told[-1]["published"]["times_published"] == 1
+    found = steps.profile(taking["simcse"].step, "cpu", 1)
+    assert found["launches_a_step"] > 100 and len(found["dearest_ms_a_step"]) == steps.KERNELS
+
+
+@pytest.mark.slow
+def test_a_rehearsal_leaves_every_part_complete(tmp_path: Path) -> None:
+    to = tmp_path / "gpu"
+    command = [sys.executable, "-m", "benchmarks.gpu", "--device", "cpu", "--tiny", "--to", str(to)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    found = {file.stem: json.loads(file.read_text()) for file in to.iterdir()}
+    assert done.returncode == 0, done.stderr + str({name: each.get("error") for name, each in found.items()})
+    assert found.keys() == PARTS.keys()
+    for name, content in found.items():
+        assert content.keys() >= HEAD and "error" not in content, name
+        assert content["part"] == name and content["device"] == {"name": "cpu"}
+    figures = {name: content["figures"] for name, content in found.items()}
+    assert sum(each["passed"] for each in figures["checks"].values()) >= 10
+    assert {"isosphere", "st_torch", "st_library", "bare_onnxruntime"} <= figures["serving"]["tiny"][
+        "contestants"
+    ].keys()
+    assert figures["serving"]["tiny"]["loads"].keys() == {
+        f"{texts}_{load}" for texts in ("short", "mixed", "long") for load in ("singles_1", "singles_2", "batch")
+    }
+    rows = [row for name, row in figures["search"].items() if name != "setting"]
+    assert len(rows) == 5 and all(row["recall_fresh"] >= 0.9 and row["qps_batch"] > 0 for row in rows)
+    assert figures["training"].keys() == {"setting", "peak_flops_per_s", "steps", "profile", "million"}
+    assert figures["training"]["steps"].keys() == {*steps.OURS, steps.LAUNCHED, *PEERS}
+    assert figures["training"]["million"]["complete"] and figures["training"]["million"]["loss"]
+    study = figures["studies"]["rehearsal"]
+    lines = (tmp_path / "studies" / study["to"]).read_text().splitlines()
+    assert study["finished"] == len(study["new"]) == len(lines) == 2
+    assert figures["pretraining"].keys() == {"probe", "model", "simcse", "dclr"}
+    assert all("STSB" in figures["pretraining"][name]["sts"] for name in ("simcse", "dclr"))
