@@ -103,6 +103,12 @@ def _parser() -> argparse.ArgumentParser:
     extract.add_argument("source", help=f"the tuned encoder: {ENCODER}, or a bundle")
     extract.add_argument("--base", default=sources.MINILM, help=f"what it was tuned from (default: {sources.MINILM})")
     extract.add_argument("--rank", type=int, required=True, help="of each linear layer's change: 4 to 32 are usual")
+    extract.add_argument(
+        "--dtype",
+        choices=("float16", "float8_e4m3fn"),
+        default="float16",
+        help="of the factors; float8_e4m3fn stores twice the rank in as many bytes (default: float16)",
+    )
     extract.add_argument("--out", type=Path, required=True, help="folder of the adapter; its name is the adapter's")
     extract.add_argument("--no-biases", action="store_true", help="leave the base's biases as they are")
     extract.add_argument("--about", help="a sentence for the model card")
@@ -228,6 +234,7 @@ def _extract(arguments: argparse.Namespace) -> None:
         arguments.out,
         base=arguments.base,
         rank=arguments.rank,
+        dtype=arguments.dtype,
         biases=not arguments.no_biases,
         about=arguments.about,
         data=arguments.data,

@@ -20,11 +20,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import ml_dtypes  # noqa: F401 - by it NumPy reads bfloat16
+import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
+from safetensors import SafetensorError, deserialize
+from safetensors.numpy import save_file
 
 from models import bundle
 from models.bundle import CARD, INT8, TRANSFORM, Manifest
@@ -45,6 +45,15 @@ Weights = Mapping[str, NDArray[Any]]
 
 MERGED = ("r", "lora_alpha", "rank_pattern", "alpha_pattern", "use_rslora", "bias")
 """Fields of peft's configuration that decide the merged weights."""
+DTYPES: Mapping[str, type] = {
+    "F64": np.float64,
+    "F32": np.float32,
+    "F16": np.float16,
+    "BF16": ml_dtypes.bfloat16,
+    "F8_E4M3": ml_dtypes.float8_e4m3fn,
+    "F8_E5M2": ml_dtypes.float8_e5m2,
+}
+"""NumPy's types, by their names in safetensors, whose own reader for NumPy lacks float8."""
 WITHOUT_EFFECT = {
     "auto_mapping",
     "base_model_name_or_path",
@@ -202,14 +211,16 @@ def write_manifest(folder: Path, **facts: Any) -> Manifest:
     return manifest
 
 
-def lora_config(base: str, *, rank: int, target_modules: list[str], bias: str = "none") -> dict[str, Any]:
-    """Build peft's configuration of an adapter with one rank for all modules and a scaling of 1."""
+def lora_config(
+    base: str, *, rank: int, target_modules: list[str], alpha: float | None = None, bias: str = "none"
+) -> dict[str, Any]:
+    """Build peft's configuration of an adapter with one rank, and one scaling alpha / rank (1), for all modules."""
     return {
         "peft_type": "LORA",
         "task_type": "FEATURE_EXTRACTION",
         "base_model_name_or_path": base,
         "r": rank,
-        "lora_alpha": rank,
+        "lora_alpha": rank if alpha is None else alpha,
         "lora_dropout": 0.0,
         "bias": bias,
         "target_modules": target_modules,
@@ -278,11 +289,16 @@ def _check_rank(file: Path, config: Mapping[str, Any]) -> None:
 
 def _tensors(file: Path) -> Weights:
     try:
-        tensors = load_file(file)
+        stored = dict(deserialize(file.read_bytes()))
     except FileNotFoundError:
         raise AdapterError(f"{file}: missing") from None
-    except (SafetensorError, OSError, KeyError, TypeError) as error:
+    except (SafetensorError, OSError) as error:
         raise AdapterError(f"{file}: cut short, or not safetensors: {first_line(error)}") from error
+    tensors: dict[str, NDArray[Any]] = {}
+    for name, each in stored.items():
+        if each["dtype"] not in DTYPES:
+            raise AdapterError(f"{file}: {name}: is {each['dtype']}, which is none of {', '.join(DTYPES)}")
+        tensors[name] = np.frombuffer(each["data"], DTYPES[each["dtype"]]).reshape(each["shape"])
     for name, tensor in tensors.items():
         if not np.isfinite(tensor.astype(np.float64)).all():
             raise AdapterError(f"{file}: {name}: has numbers that are not finite")

@@ -6,6 +6,7 @@ Young, 1936). Biases are small and are stored whole. Embeddings and layer norms 
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
@@ -14,6 +15,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
+import ml_dtypes
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -30,6 +32,8 @@ from models.export import GOLDEN_SENTENCES, unit_vectors
 JUDGES = "isosphere.judges"
 """The group of entry points by which `training` lends its scores: `models` imports nothing of it."""
 STSB_DEV = "stsb_dev_spearman"
+DTYPES: Mapping[str, type] = {"float16": np.float16, "float8_e4m3fn": ml_dtypes.float8_e4m3fn}
+"""Types that the factors may be stored in, by their names in torch."""
 
 
 class Extracted(NamedTuple):
@@ -50,11 +54,14 @@ def extract(
     *,
     base: str,
     rank: int,
+    dtype: str = "float16",
     biases: bool = True,
     about: str | None = None,
     data: Path | None = None,
 ) -> Extracted:
     """Write the adapter that takes the encoder `base` to the encoder `source`, atomically.
+
+    `dtype` is one of `DTYPES`: float8 has the same file hold twice the rank, each number within 6 %.
 
     Raises:
         AdapterError: the two are not of one architecture and vocabulary, or the rank is none of their weights'.
@@ -64,9 +71,15 @@ def extract(
     _check_alike(tuned, start, source, base)
     scores = _stsb_dev(data) if data else None
     modules = _linear_modules(start, rank)
-    tensors = _factors(tuned, start, modules, rank) | (_biases(tuned, modules) if biases else {})
-    named = sources.hub_id(base) or base
-    config = adapter.lora_config(named, rank=rank, target_modules=modules, bias="all" if biases else "none")
+    factors, scaling = _rounded(_factors(tuned, start, modules, rank), DTYPES[dtype])
+    tensors = factors | (_biases(tuned, modules) if biases else {})
+    config = adapter.lora_config(
+        sources.hub_id(base) or base,
+        rank=rank,
+        target_modules=modules,
+        alpha=rank * scaling,
+        bias="all" if biases else "none",
+    )
     adapter.refuse_foreign(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with replacing(folder) as draft:
@@ -182,16 +195,28 @@ def _linear_modules(start: Encoder, rank: int) -> list[str]:
     return list(modules)
 
 
-def _factors(tuned: Encoder, start: Encoder, modules: Sequence[str], rank: int) -> dict[str, NDArray[Any]]:
-    """Cut the change of each module's weight W (out, in) to B (out, rank) times A (rank, in), in float16."""
-    factors: dict[str, NDArray[Any]] = {}
+def _factors(tuned: Encoder, start: Encoder, modules: Sequence[str], rank: int) -> dict[str, NDArray[np.float64]]:
+    """Cut the change of each module's weight W (out, in) to B (out, rank) times A (rank, in)."""
+    factors: dict[str, NDArray[np.float64]] = {}
     for module in modules:
         after, before = (each.backbone.get_parameter(f"{module}.weight").detach().double() for each in (tuned, start))
         left, values, right = torch.linalg.svd(after - before, full_matrices=False)
-        root = values[:rank].sqrt()  # shared by both sides, so that neither leaves the range of float16
-        factors[f"{PREFIX}{module}.lora_A.weight"] = (root[:, None] * right[:rank]).half().numpy()
-        factors[f"{PREFIX}{module}.lora_B.weight"] = (left[:, :rank] * root).half().numpy()
+        root = values[:rank].sqrt()  # shared by both sides, so that the two are alike in size
+        factors[f"{PREFIX}{module}.lora_A.weight"] = (root[:, None] * right[:rank]).numpy()
+        factors[f"{PREFIX}{module}.lora_B.weight"] = (left[:, :rank] * root).numpy()
     return factors
+
+
+def _rounded(factors: Mapping[str, NDArray[np.float64]], dtype: type) -> tuple[dict[str, NDArray[Any]], float]:
+    """Round A and B to `dtype`; return them, and the scaling that their product then needs.
+
+    float8 has four bits of exponent. Both are multiplied by one power of two, so that its range begins at the largest.
+    """
+    if dtype is np.float16:
+        return {name: factor.astype(dtype) for name, factor in factors.items()}, 1
+    largest = max(float(np.abs(factor).max()) for factor in factors.values())
+    up = 2.0 ** math.floor(math.log2(float(ml_dtypes.finfo(dtype).max) / largest)) if largest else 1.0
+    return {name: (up * factor).astype(dtype) for name, factor in factors.items()}, up**-2
 
 
 def _biases(tuned: Encoder, modules: Sequence[str]) -> dict[str, NDArray[Any]]:

@@ -96,9 +96,12 @@ def merge(encoder: Encoder) -> Factors | None:
         linear.weight.data.copy_(torch.from_numpy(weight))
         encoder.backbone.set_submodule(name, linear)
     described = adapter.lora_config(
-        config.base_model_name_or_path, rank=config.r, target_modules=[name for name, _ in adapted]
+        config.base_model_name_or_path,
+        rank=config.r,
+        target_modules=[name for name, _ in adapted],
+        alpha=config.lora_alpha,
     )
-    return Factors({**described, "lora_alpha": config.lora_alpha}, tensors)
+    return Factors(described, tensors)
 
 
 def write(factors: Factors, encoder: Encoder, folder: Path) -> Adapter:

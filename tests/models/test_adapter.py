@@ -71,6 +71,26 @@ def test_peft_opens_the_folder_and_gives_the_same_vectors(tiny_backbone: Path, e
 
 
 @pytest.mark.filterwarnings("ignore")  # peft's own
+def test_float8_halves_the_factors_and_peft_reads_them_as_we_do(
+    tiny_backbone: Path, other_bundle: Path, extracted: Path, tmp_path: Path
+) -> None:
+    command = ["adapter", "extract", str(other_bundle), "--base", str(tiny_backbone), "--rank", "4"]
+    assert main([*command, "--dtype", "float8_e4m3fn", "--out", str(tmp_path / "narrow")]) == 0
+    wide, narrow = adapter.load(extracted), adapter.load(tmp_path / "narrow")
+    base = Encoder.load(tiny_backbone).backbone.state_dict()
+    base = {name: weight.numpy() for name, weight in base.items()}
+    rounded, changed = narrow.updates(base), wide.updates(base)
+    for name in (name for name in changed if name.endswith(".weight")):
+        change = changed[name] - base[name]
+        assert np.linalg.norm(rounded[name] - changed[name]) < 2**-3 * np.linalg.norm(change)
+    for name in wide.tensors:
+        assert narrow.tensors[name].nbytes == wide.tensors[name].nbytes // (2 if ".lora_" in name else 1)
+    encoder = Encoder.load(narrow.folder)
+    ours = unit_vectors(encoder, GOLDEN_SENTENCES)
+    assert (ours * _peft(tiny_backbone, narrow.folder, encoder)).sum(axis=1).min() > 0.9999
+
+
+@pytest.mark.filterwarnings("ignore")  # peft's own
 @pytest.mark.parametrize(
     "options",
     [
@@ -194,6 +214,10 @@ def _cut(folder: Path) -> None:
         (_tensors(lambda tensors: tensors.pop(f"{QUERY}.lora_B.weight")), "query.lora_B.weight: missing"),
         (_tensors(lambda tensors: tensors[f"{QUERY}.lora_A.weight"].fill(np.nan)), "not finite"),
         (_tensors(lambda tensors: tensors.update({"base_model.model.x.weight": np.ones(2, "f4")})), "x.weight"),
+        (
+            _tensors(lambda tensors: tensors.update({f"{QUERY}.lora_A.weight": np.ones((4, 32), "i1")})),
+            "lora_A.weight: is I8",
+        ),
     ],
 )
 def test_what_can_t_be_merged_is_refused_by_name(copied: Path, damage: Callable[[Path], None], names: str) -> None:
