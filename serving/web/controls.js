@@ -5,6 +5,9 @@ import { el, fill } from "./dom.js";
 // A part of a view, with its name.
 export const card = (name, ...inside) => el("section.card", { "aria-label": name }, el("h2", name), inside);
 
+// Whether a finger points, and there is no keyboard.
+export const touched = matchMedia("(pointer: coarse)").matches;
+
 // A line that is read out when it changes.
 export const status = (text) => el("p.muted", { role: "status" }, text);
 

@@ -111,7 +111,8 @@ function range({ field, least, greatest }, set) {
 
 function choice({ field, kinds, values, complete }, set) {
 	const telling = complete || values.some(({ documents }) => documents !== 1);
-	const boxes = (telling ? values : []).map(({ value, documents }) => {
+	const ordered = values.every(({ value }) => typeof value === "number") ? [...values].sort((a, b) => a.value - b.value) : values;
+	const boxes = (telling ? ordered : []).map(({ value, documents }) => {
 		const change = () => choose(box.checked ? [...current, value] : current.filter((one) => one !== value));
 		const box = el("input", { type: "checkbox", onchange: change });
 		const many = documents !== null && el("span.muted", count(documents));

@@ -4,19 +4,23 @@ import { call } from "./api.js";
 import { link } from "./app.js";
 import { button, div, facts, status } from "./controls.js";
 import { el, fill } from "./dom.js";
-import { count, written } from "./format.js";
+import { count, counted, written } from "./format.js";
 import { marked } from "./passages.js";
 import { copier } from "./snippets.js";
 import { failure, left } from "./states.js";
 
 const DIGITS = 3;
+const TITLES = ["title", "name", "heading", "subject", "headline"];
+const TITLE = 80; // characters of a title
+const MADE = /^[0-9a-f]{32}$/; // an id that the server made, which tells nothing
 const MEANS = { dense: "Cosine", lexical: "BM25", hybrid: "Reciprocal rank fusion" };
 
-// One hit of `corpus`; `best`: the score of the first one, by which those without a greatest are measured. `opened`: those that
-// are open; toggled() is called when it changes.
-export function hit(found, { corpus, mode, best, signal, opened, toggled }) {
+// One hit of `corpus`, and the `others` that have the same text. `best`: the score of the first one, by which those without a
+// greatest are measured; `weak`: the cosine up to which a hit may be chance, or null. `opened`: those that are open; toggled() is
+// called when it changes.
+export function hit([found, ...others], { corpus, mode, best, weak, signal, opened, toggled }) {
 	const { id, text, metadata, highlights = [], span = null } = found;
-	const title = typeof metadata.title === "string" && metadata.title ? metadata.title : id;
+	const title = titleOf(found);
 	const key = `${span?.start ?? ""} ${id}`;
 	const words = el("p.text.clip", marked(text, highlights));
 	const more = el("div.opened", { hidden: true });
@@ -39,8 +43,9 @@ export function hit(found, { corpus, mode, best, signal, opened, toggled }) {
 	function actions() {
 		const said = status();
 		const like = { corpus, like: id, ...(span && { span: `${span.start}-${span.end}` }) };
+		const chance = isWeak(found, mode, weak) && `a weak hit: unrelated sentences have cosines of up to ${weak.toFixed(2)}`;
 		const where = span && `a passage, characters ${count(span.start)} to ${count(span.end)}`;
-		const about = [title !== id && `id ${id}`, where].filter(Boolean).join(" · ");
+		const about = [title !== id && `id ${id}`, where, chance].filter(Boolean).join(" · ");
 		return [
 			about && el("p.muted.clip", about),
 			div(
@@ -66,11 +71,31 @@ export function hit(found, { corpus, mode, best, signal, opened, toggled }) {
 	}
 
 	show();
+	const same = others.map((other) => el("li", titleOf(other), saying(other.metadata, titleOf(other))));
 	return el(
-		"li.hit.card",
+		`li.hit.card${isWeak(found, mode, weak) ? ".weak" : ""}`,
 		score(found, mode, best),
-		el("div", el("h2", opens), words, saying(metadata, title), more),
+		el(
+			"div",
+			el("h2", opens),
+			words,
+			saying(metadata, title),
+			same.length > 0 && el("details.same.clip", el("summary", `The same text in ${counted(same.length, "other document")}`), el("ul", same)),
+			more,
+		),
 	);
+}
+
+export const isWeak = ({ score: cosine }, mode, weak) => mode === "dense" && weak !== null && cosine <= weak;
+
+// Hits with one text, under the best of them.
+export const byText = (hits) => [...Map.groupBy(hits, ({ text }) => text).values()];
+
+// What the metadata call it, or its id; of an id that was made, a short text of the metadata instead.
+function titleOf({ id, metadata }) {
+	const isTitle = (value) => typeof value === "string" && value.trim() !== "" && value.length <= TITLE;
+	const named = TITLES.map((field) => metadata[field]).find(isTitle);
+	return named ?? (MADE.test(id) ? (Object.values(metadata).find(isTitle) ?? `${id.slice(0, 8)}…`) : id);
 }
 
 function score(found, mode, best) {
@@ -89,6 +114,6 @@ function score(found, mode, best) {
 
 // What the metadata say, one after the other.
 function saying(metadata, title) {
-	const told = Object.entries(metadata).filter(([field, value]) => value !== "" && !(field === "title" && value === title));
+	const told = Object.entries(metadata).filter(([, value]) => value !== "" && value !== title);
 	return told.length > 0 && facts(told.map(([field, value]) => [field, written(value)]));
 }

@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.serving.conftest import Running
-from tests.web.conftest import Visit
+from tests.web.conftest import PHONE, Visit
 from tests.web.contents import EVIL
 from tests.web.views import open_view
 
@@ -45,6 +45,15 @@ def test_the_nearest_pair_is_the_first(page: Page) -> None:
     first = page.get_by_role("region", name="Nearest pairs").get_by_role("listitem").first
     expect(first).to_contain_text("red green blue")
     expect(first).to_contain_text("red green black")
+
+
+def test_six_columns_fit_a_phone(server: Running, visit: Visit) -> None:
+    page = visit(server.address, "?view=compare", viewport=PHONE, has_touch=True, is_mobile=True)
+    table = page.get_by_role("region", name="Similarity matrix")
+    expect(table.get_by_role("columnheader")).to_have_count(6)
+    assert table.evaluate("(element) => element.scrollWidth <= element.clientWidth")
+    assert "A man is playing the guitar" in table.get_by_role("rowheader").first.inner_text()
+    expect(page.get_by_text("Tap a number")).to_be_visible()
 
 
 def test_two_lists(page: Page) -> None:

@@ -80,6 +80,16 @@ def test_scores_of_its_manifest_are_told_without_a_report(page: Page) -> None:
     assert judged.locator("dd").all_inner_texts() == ["87.42", "82.00", "0.3428"]
 
 
+def test_an_encoder_that_nobody_tuned_is_called_unchanged(page: Page) -> None:
+    def info(route: Route) -> None:
+        answer = route.fetch()
+        route.fulfill(response=answer, json=answer.json() | {"training": None, "objective": None})
+
+    page.route("**/info?*", info)
+    page.reload()
+    expect(page.get_by_role("region", name="fake").get_by_text("unchanged, as it was published")).to_be_visible()
+
+
 def test_the_card_says_how_the_encoder_was_trained(page: Page) -> None:
     def info(route: Route) -> None:
         answer = route.fetch()

@@ -49,6 +49,41 @@ def test_before_anything_is_asked_some_documents_are_shown(page: Page) -> None:
     expect(hits(page)).to_have_count(5)
 
 
+def test_the_demo_corpus_offers_queries_instead_of_documents(server: Running, visit: Visit) -> None:
+    fill(server.client, "python-docs", rows(20))
+    page = visit(server.address, "?corpus=python-docs")
+    examples = page.get_by_role("button", name=re.compile("^[a-z ]+$"))
+    expect(examples).to_have_count(3)
+    expect(hits(page)).to_have_count(0)
+    text = examples.first.inner_text()
+    examples.first.click()
+    expect(hits(page)).to_have_count(10)
+    assert asked(page)["q"] == text
+
+
+@pytest.mark.parametrize(("chance", "weak"), [(0.999, 10), (-1.0, 0)])
+def test_hits_no_nearer_than_unrelated_sentences_are_called_weak(
+    server: Running, visit: Visit, chance: float, weak: int
+) -> None:
+    page = visit(server.address, "?corpus=houses")
+    page.route("**/similarity", lambda route: route.fulfill(json=[[chance] * 16] * 16))
+    ask(page, "something else altogether")
+    expect(hits(page)).to_have_count(10)
+    expect(page.locator("li.weak")).to_have_count(weak)
+    expect(page.get_by_text("No hit is nearer than chance")).to_have_count(min(1, weak))
+
+
+def test_one_text_of_several_documents_is_one_hit(server: Running, visit: Visit) -> None:
+    documents = [{"text": "boiler", "metadata": {"name": name}} for name in ("first", "second", "third")]
+    server.client.put("/corpora/alike", json={}).raise_for_status()
+    server.client.post("/corpora/alike/documents", json={"documents": documents}).raise_for_status()
+    page = visit(server.address, "?corpus=alike&q=boiler")
+    expect(hits(page)).to_have_count(1)
+    page.get_by_text("The same text in 2 other documents").click()
+    for name in ("first", "second", "third"):  # their ids are hashes
+        expect(hits(page).first).to_contain_text(name)
+
+
 def test_words_that_were_asked_for_are_marked(page: Page) -> None:
     ask(page, "the radiator of house 21")
     expect(hits(page).first.locator("mark").get_by_text("radiator")).to_be_visible()
@@ -90,6 +125,17 @@ def test_a_condition_of_the_address_stays_when_another_is_chosen(server: Running
     page.get_by_role("checkbox", name=re.compile("^garden")).check()
     expect(page.get_by_role("button", name="topic: garden")).to_be_visible()
     expect(page.get_by_role("button", name=re.compile("^open"))).to_be_visible()
+
+
+def test_numbers_to_choose_from_are_in_their_order(server: Running, visit: Visit) -> None:
+    stars = [4, 4, 4, 1, 1, 3, 5, 2]
+    documents = [{"id": str(i), "text": f"boiler {i}", "metadata": {"stars": n}} for i, n in enumerate(stars)]
+    server.client.put("/corpora/rated", json={}).raise_for_status()
+    server.client.post("/corpora/rated/documents", json={"documents": documents}).raise_for_status()
+    page = visit(server.address, "?corpus=rated")
+    expect(page.get_by_role("checkbox")).to_have_count(5)
+    offered = page.get_by_role("complementary", name="Filters").locator("label.option .clip").all_inner_texts()
+    assert offered == ["1", "2", "3", "4", "5"]
 
 
 def test_the_back_button_undoes_a_filter(page: Page) -> None:

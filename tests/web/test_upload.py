@@ -12,7 +12,7 @@ import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from tests.serving.conftest import Running
-from tests.web.conftest import Visit
+from tests.web.conftest import PHONE, Visit
 from tests.web.contents import EVIL, as_csv, fill, rows
 from tests.web.views import open_view
 
@@ -93,6 +93,15 @@ def test_every_format(page: Page, tmp_path: Path, name: str, content: bytes) -> 
     page.get_by_role("button", name="Upload").click()
     expect(job(page, corpus)).to_contain_text("succeeded")
     expect(corpus_card(page, corpus)).to_contain_text("Documents2")
+
+
+def test_a_phone_shows_whole_words_of_the_header(server: Running, visit: Visit, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("text,description,manufacturer,availability\n" + "a,b,c,d\n" * 3)
+    page = visit(server.address, "?view=corpora", viewport=PHONE)
+    choose(page, tmp_path / "a.csv")
+    for name in ("description", "manufacturer", "availability"):
+        header = page.get_by_role("columnheader", name=name).locator("span").first
+        assert header.evaluate("(element) => element.getClientRects().length") == 1
 
 
 def test_other_fields_of_json_are_metadata(server: Running, page: Page, tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 // Sentences against each other.
 
 import { call } from "../api.js";
-import { button, card, choice, div, labelled, scrolled, status } from "../controls.js";
+import { button, card, choice, div, labelled, scrolled, status, touched } from "../controls.js";
 import { el, fill } from "../dom.js";
 import { copied, tryIt } from "../snippets.js";
 import { empty, failure, left, loading } from "../states.js";
@@ -132,11 +132,11 @@ class Compare {
 		const lines = rows.slice(0, SHOWN).map((text, i) =>
 			el(
 				"tr",
-				el("th", { scope: "row", title: text }, el("span.place", `${one}${i + 1}`), " ", text),
+				el("th", { scope: "row", title: text }, el("span.place", `${one}${i + 1}`), el("span.sentence", " ", text)),
 				matrix[i].slice(0, SHOWN).map((cosine) => el("td", { style: { "--heat": `${Math.round(100 * Math.max(0, cosine))}%` } }, number(cosine))),
 			),
 		);
-		const told = el("p.muted.told.clip", "Point at a number to read its two sentences.");
+		const told = el("p.muted.told.clip", `${touched ? "Tap" : "Point at"} a number to read its two sentences.`);
 		const tell = (event) => {
 			const cell = event.target.closest("tbody td");
 			if (!cell) return;

@@ -62,7 +62,7 @@ function table(name, head, rows) {
 function about(info) {
 	const { about: story, seed, corpus, teacher } = info.training ?? {};
 	const told = {
-		Training: story,
+		Training: story ?? (!info.objective && "unchanged, as it was published"),
 		Objective: info.objective,
 		Backbone: info.backbone,
 		Teacher: teacher,

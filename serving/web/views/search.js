@@ -2,12 +2,13 @@
 
 import { call } from "../api.js";
 import { link } from "../app.js";
+import { chance } from "../chance.js";
 import { chooser, noDocuments, wanted } from "../chooser.js";
-import { button, choice, div, status, typing } from "../controls.js";
+import { button, choice, div, status, touched, typing } from "../controls.js";
 import { el, fill } from "../dom.js";
 import { chip, filterOf, filters, isEmpty } from "../filters.js";
 import { counted } from "../format.js";
-import { hit } from "../hits.js";
+import { byText, hit, isWeak } from "../hits.js";
 import { cut } from "../passages.js";
 import { tryIt } from "../snippets.js";
 import { empty, failure, left } from "../states.js";
@@ -18,6 +19,8 @@ const SAMPLE = 5; // documents that are shown before anything is asked
 const PAUSE_MS = 150; // after a key
 const SLOW_MS = 200; // a search that takes longer is seen to run
 const MOST_LIKE = 2000; // characters of a document that others are to be like
+// What can be asked of the corpus that a server comes with.
+const EXAMPLES = { "python-docs": ["pick a random element of a list", "read a gzip file", "tell whether a year has 366 days"] };
 const MODES = { dense: "Meaning", lexical: "Words", hybrid: "Both" };
 
 export async function show(place, state) {
@@ -66,7 +69,7 @@ class Search {
 			clearTimeout(this.timer);
 			this.asked.abort();
 		});
-		if (!matchMedia("(pointer: coarse)").matches) this.query.focus({ preventScroll: true });
+		if (!touched) this.query.focus({ preventScroll: true });
 		this.offerFilters();
 		return this.search(null, state.remembered.k);
 	}
@@ -173,7 +176,9 @@ class Search {
 				...(cursor && { cursor }),
 				...(!this.state.address.has("like") && { highlight: true }),
 			};
-			const answer = await call(`${this.path}/search`, { body, signal });
+			const asked = call(`${this.path}/search`, { body, signal });
+			const [answer, weak] = await Promise.all([asked, this.mode === "dense" ? this.chance() : null]);
+			this.weak = weak;
 			this.tried.show({ method: "POST", path: `${this.path}/search`, body });
 			this.k = Math.min(MOST, cursor ? this.k + k : k);
 			this.state.remember({ k: this.k });
@@ -184,6 +189,11 @@ class Search {
 			clearTimeout(slow);
 			if (this.asked.signal === signal) this.place.classList.remove("busy");
 		}
+	}
+
+	// What hits by meaning are measured by, asked for once.
+	chance() {
+		return (this.measured ??= chance(this.corpus, this.state.signal));
 	}
 
 	// The text that is searched for: what was typed, or that of the document that the hits are to be like.
@@ -208,16 +218,18 @@ class Search {
 		this.found += others.length;
 		if (!this.found && cursor) return this.search(cursor, 10 * PAGE); // all of them are the document's own passages
 		const how = this.mode === "lexical" ? "" : ` · ${index === "exact" ? "exact search" : `index ${index}`}`;
+		const weak = after === null && hits[0] && isWeak(hits[0], this.mode, this.weak) && "No hit is nearer than chance: the corpus may say nothing about it · ";
 		const times = `${Math.round(took)} ms on the server, ${Math.round(waited)} ms in all`;
-		this.status.textContent = this.found ? `${cursor ? "The first " : ""}${counted(this.found, "hit")} · ${times}${how}` : "";
+		this.status.textContent = this.found ? `${weak || ""}${cursor ? "The first " : ""}${counted(this.found, "hit")} · ${times}${how}` : "";
 		fill(this.below, cursor && button("More hits", () => this.search(cursor)), this.found === 0 && this.nothing());
 	}
 
 	shown(found) {
 		const { opened, state } = this;
 		const toggled = () => state.remember({ opened: [...opened] });
-		const about = { corpus: this.corpus.name, mode: this.mode, best: this.best, signal: state.signal, opened, toggled };
-		return found.map((one) => hit(one, about));
+		const { mode, best, weak } = this;
+		const about = { corpus: this.corpus.name, mode, best, weak, signal: state.signal, opened, toggled };
+		return byText(found).map((alike) => hit(alike, about));
 	}
 
 	nothing() {
@@ -232,14 +244,29 @@ class Search {
 		return empty("No document has any of these words", "Write them in another way, or go by what they mean.", byMeaning);
 	}
 
-	// Before anything is asked: some of what can be found.
+	// Before anything is asked: what could be, or some of what can be found.
 	async idle(signal) {
+		const examples = isEmpty(this.filter) && this.corpus.documents > 0 && EXAMPLES[this.corpus.name];
+		if (examples) {
+			fill(this.hits);
+			fill(this.below, el("p.muted", "Ask for something in your own words, for example:"), div("chips", examples.map((text) => this.example(text))));
+			this.status.textContent = "";
+			return;
+		}
 		const filtered = !isEmpty(this.filter);
 		const { documents } = filtered ? { documents: [] } : await call(`${this.path}/documents?limit=${SAMPLE}`, { signal });
 		fill(this.hits, this.shown(documents));
 		fill(this.below, !documents.length && !this.corpus.documents && this.nothing());
-		const some = "Some of its documents. Press / to write, arrows to move, Enter to open.";
+		const some = `Some of its documents.${touched ? "" : " Press / to write, arrows to move, Enter to open."}`;
 		this.status.textContent = filtered ? "Write a query: the filters hold for what it finds." : documents.length ? some : "";
+	}
+
+	example(text) {
+		return button(text, () => {
+			this.query.value = text;
+			this.ask();
+			this.settle();
+		}, { class: "chip" });
 	}
 
 	failed(error, cursor) {
