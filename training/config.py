@@ -24,7 +24,7 @@ FALLBACK_PRESET = "bert-base-uncased"
 NOT_SET = ("objective", "backbone", "preset", "params")
 """What a run is built around: an option of its own, never a `--set`."""
 
-PATHS = ("backbone", "corpus", "eval_data", "out", "run", "teacher", "tokenizer")
+PATHS = ("backbone", "corpus", "dev_data", "eval_data", "out", "run", "teacher", "tokenizer")
 """Each may be written in several ways; a backbone's name, as a path, is still one name."""
 
 
@@ -33,7 +33,7 @@ POSITIVE = (
     *("learning_rate", "clip_norm"),
 )
 
-ADDED = {"adapter_rank": None}
+ADDED = {"adapter_rank": None, "dev_data": None}
 """Fields that configurations of earlier versions lack, with the value that these runs had."""
 
 
@@ -82,6 +82,8 @@ class RunConfig:
     trains one first."""
     eval_data: str | None = None
     """Folder in SentEval's layout; with it the best weights are chosen by STS-B dev."""
+    dev_data: str | None = None
+    """File of scored pairs, which choose the best weights instead."""
     seed: int = 42
     max_steps: int | None = None
     """Steps instead of epochs; the learning rate reaches zero there."""

@@ -37,7 +37,7 @@ from training.progress import Progress
 from training.publish import Outcome, counts, publish
 from training.recall import forget
 from training.record import Record, RunError
-from training.selection import Selection, by_self_retrieval, by_stsb_dev
+from training.selection import Selection, by_own_pairs, by_self_retrieval, by_stsb_dev
 from training.step import Step
 from training.teacher import is_kept, plan
 
@@ -128,7 +128,7 @@ def finish(config: RunConfig, stream: TextIO) -> Outcome:
 
 def _corpus(config: RunConfig) -> Corpus:
     """The run's, with sentences held out where they choose the best weights."""
-    return open_corpus(config.corpus, held_out=0 if config.eval_data else HELD_OUT)
+    return open_corpus(config.corpus, held_out=0 if config.dev_data or config.eval_data else HELD_OUT)
 
 
 def _named_teacher(config: RunConfig, state: State, corpus: Corpus, devices: Devices) -> Encoder | None:
@@ -163,10 +163,11 @@ def _planned_teacher(planned: RunConfig, corpus: Corpus, devices: Devices, strea
 
 def _judges(config: RunConfig, corpus: Corpus, stream: TextIO) -> tuple[Selection, dict[str, Subsets]]:
     """What chooses the best weights, and the STS tasks that judge them; says which of those the data lacks."""
+    selection = by_own_pairs(Path(config.dev_data)) if config.dev_data else None
     if config.eval_data is None:
-        return by_self_retrieval(corpus), {}
+        return selection or by_self_retrieval(corpus), {}
     data = Path(config.eval_data)
-    selection = by_stsb_dev(data)
+    selection = selection or by_stsb_dev(data)
     tasks = sts_tasks(data)
     if absent := [name for name in STS_TASKS if name not in tasks]:
         print(f"{data} lacks {', '.join(absent)}: the final scores go without", file=stream)

@@ -6,11 +6,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from training.corpus.corpus import Corpus, CorpusError
 from training.evaluation import geometry, self_retrieval, sts
-from training.evaluation.pairs import STSB_DEV
+from training.evaluation.pairs import STSB_DEV, Subsets, own_pairs
 from training.evaluation.vectors import ConstantError, Encode, remembered, unit_vectors
 
+OWN_DEV_METRIC = "dev_spearman"
 COLLAPSED = 0.0
 """What chance has, for an encoder that tells no two texts apart; as in self-retrieval."""
 
@@ -34,16 +38,30 @@ def by_stsb_dev(data: Path) -> Selection:
     """
     subsets = STSB_DEV.load(data)
     pairs = [pair for subset in subsets.values() for pair in subset]
+    return _by_spearman(sts.STSB_DEV_METRIC, subsets, lambda encode: geometry.of_pairs(encode, pairs))
 
+
+def by_own_pairs(file: Path) -> Selection:
+    """Spearman x 100 on pairs of one's own. Their scores have any scale, so none says which pairs are close.
+
+    Raises:
+        DataError: the file is missing or broken.
+    """
+    pairs = own_pairs(file)
+    texts = sorted({text for pair in pairs for text in (pair.a, pair.b)})
+    return _by_spearman(OWN_DEV_METRIC, {file.name: pairs}, lambda encode: _spread(unit_vectors(encode, texts)))
+
+
+def _by_spearman(metric: str, subsets: Subsets, space: Callable[[Encode], Mapping[str, float]]) -> Selection:
     def scores(encode: Encode) -> dict[str, float]:
         encode = remembered(encode)
         try:
-            spearman = sts.evaluate(encode, {"STSB-dev": subsets})["STSB-dev"].spearman.all
+            spearman = sts.evaluate(encode, {metric: subsets})[metric].spearman.all
         except ConstantError:  # all vectors are one: it may recover, and others are better until it does
             spearman = COLLAPSED
-        return {sts.STSB_DEV_METRIC: spearman, **geometry.of_pairs(encode, pairs)}
+        return {metric: spearman, **space(encode)}
 
-    return Selection(sts.STSB_DEV_METRIC, scores)
+    return Selection(metric, scores)
 
 
 def by_self_retrieval(corpus: Corpus) -> Selection:
@@ -55,17 +73,17 @@ def by_self_retrieval(corpus: Corpus) -> Selection:
     pairs = [pair for pair in map(self_retrieval.halves, corpus.census.watched) if pair]
     if len(pairs) < 2:
         raise CorpusError(
-            f"{corpus.name}: choosing the best without --eval-data needs two held-out sentences of "
+            f"{corpus.name}: choosing the best without --dev-data and --eval-data needs two held-out sentences of "
             f"{self_retrieval.LEAST_WORDS} words or more, and there are {len(pairs)}"
         )
 
     def scores(encode: Encode) -> dict[str, float]:
         encode = remembered(encode)
         unit = unit_vectors(encode, [half for pair in pairs for half in pair])
-        return {
-            self_retrieval.METRIC: self_retrieval.mrr10(encode, pairs),
-            "uniformity": geometry.uniformity(unit),
-            "effective_rank": geometry.spectrum(unit).effective_rank,
-        }
+        return {self_retrieval.METRIC: self_retrieval.mrr10(encode, pairs), **_spread(unit)}
 
     return Selection(self_retrieval.METRIC, scores)
+
+
+def _spread(unit: NDArray[np.float32]) -> dict[str, float]:
+    return {"uniformity": geometry.uniformity(unit), "effective_rank": geometry.spectrum(unit).effective_rank}

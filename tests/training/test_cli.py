@@ -335,6 +335,16 @@ def test_train_with_evaluation_data_selects_by_stsb_dev(
     assert "stsb_dev_spearman" in scores and "STS mean" not in scores
 
 
+def test_train_with_own_pairs_selects_by_them(tiny_backbone: Path, corpus_file: Path, capsys: Capture) -> None:
+    Path("dev.csv").write_text("sentence1,sentence2,score\na cat,a dog,3\na cat,the law,1\n")
+    assert call(*small(tiny_backbone, corpus_file), "--dev-data", "dev.csv") == 0
+    err = capsys.readouterr().err
+    assert "dev_spearman" in err and "0 held out" in err
+    assert "dev_spearman" in json.loads(Path("artifacts/simcse/manifest.json").read_text())["scores"]
+    assert call(*small(tiny_backbone, corpus_file), "--dev-data", "nowhere.csv", "--out", "artifacts/other") == 2
+    assert "nowhere.csv" in capsys.readouterr().err
+
+
 def test_help_needs_no_more_than_a_screen(capsys: Capture, make_config: Callable[..., RunConfig]) -> None:
     assert call("train", "--help") == 0
     assert len(capsys.readouterr().out.splitlines()) < 40

@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
 from training.corpus.corpus import WATCHED, open_corpus
+from training.evaluation.pairs import DataError
 from training.promotion.yardsticks import Unlabelled
-from training.selection import by_self_retrieval, by_stsb_dev
+from training.selection import by_own_pairs, by_self_retrieval, by_stsb_dev
 
 
 def test_an_encoder_that_tells_no_two_texts_apart_is_scored_as_chance(stsb_data: Path) -> None:
@@ -39,3 +41,51 @@ def test_a_part_of_what_is_held_out_chooses_and_all_of_it_judges(tmp_path: Path)
     Unlabelled(corpus).judge(encode)
     assert len(chosen_by) == 2 * WATCHED and len(asked) == 2 * len(corpus.census.held_out) == 3 * WATCHED
     assert chosen_by < set(asked)
+
+
+PAIRS = [("one", "one", "9"), ("one", "two", "5"), ("one", "three", "-1.5")]
+ANGLES = {"one": 0.0, "two": 0.5, "three": 1.0}
+
+
+def _turned(texts: Sequence[str]) -> NDArray[np.float32]:
+    return np.array([[np.cos(ANGLES[text]), np.sin(ANGLES[text])] for text in texts], np.float32)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.csv", "sentence1,sentence2,score\n" + "".join(f"{','.join(pair)}\n" for pair in PAIRS)),
+        ("b.csv", "\ufeffid,score,sentence2,sentence1\r\n" + "".join(f'7,{s},"{b}",{a}\r\n' for a, b, s in PAIRS)),
+        ("c.tsv", "sentence1\tsentence2\tscore\n" + "".join("\t".join(pair) + "\n" for pair in PAIRS)),
+        (
+            "d.jsonl",
+            "".join(f'{{"sentence1": "{a}", "sentence2": "{b}", "score": {s}}}\n' for a, b, s in PAIRS),
+        ),
+    ],
+)
+def test_own_pairs_on_any_scale_choose(tmp_path: Path, name: str, content: str) -> None:
+    (tmp_path / name).write_text(content, encoding="utf-8", newline="")
+    chosen = by_own_pairs(tmp_path / name)
+    assert chosen.scores(_turned)["dev_spearman"] == pytest.approx(100)
+    assert chosen.scores(lambda texts: _turned(list(reversed(texts))))["dev_spearman"] < 100
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("a.csv", "text,score\nx,1\n", "a.csv:1: lacks the column sentence1"),
+        ("a.csv", "sentence1,sentence2,score\na,b,1\na,,2\n", "a.csv:3: sentence1 and sentence2"),
+        ("a.csv", "sentence1,sentence2,score\na,b,good\n", "a.csv:2: score: 'good'"),
+        ("a.csv", "sentence1,sentence2,score\na,b,nan\n", "a.csv:2: score: 'nan'"),
+        ("a.csv", "sentence1,sentence2,score\na,b,1\nb,c,1\n", "don't differ"),
+        ("a.jsonl", '{"sentence1": "a"}\n', "a.jsonl:1: sentence1"),
+        ("a.jsonl", "[]\n", "a.jsonl:1: not an object"),
+        ("absent.csv", None, "absent.csv: No such file"),
+    ],
+)
+def test_own_pairs_that_are_broken_are_named(tmp_path: Path, name: str, content: str | None, says: str) -> None:
+    if content is not None:
+        (tmp_path / name).write_text(content)
+    with pytest.raises(DataError) as refusal:
+        by_own_pairs(tmp_path / name)
+    assert says in str(refusal.value) and str(tmp_path) in str(refusal.value)

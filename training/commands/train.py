@@ -29,6 +29,9 @@ def add(command: argparse.ArgumentParser) -> None:
     command.add_argument("--backbone", metavar="NAME|DIR", help="default: minilm")
     command.add_argument("--corpus", nargs="+", metavar="FILE", help="text, a sentence a line (default: Python's docs)")
     command.add_argument("--eval-data", metavar="DIR", help="SentEval's data: choose the best by STS-B dev")
+    command.add_argument(
+        "--dev-data", metavar="FILE", help="choose the best by your own pairs: sentence1,sentence2,score"
+    )
     command.add_argument("--teacher", metavar="BUNDLE", help="reference encoder (default: SimCSE trains one first)")
     command.add_argument("--preset", metavar="NAME[+ABLATION]", help="published values (default: the backbone's)")
     command.add_argument("--max-steps", type=int, metavar="N")
@@ -72,7 +75,7 @@ def resolve(options: argparse.Namespace) -> RunConfig:
         ConfigError, RunError: there is no such run; the message names the option.
     """
     base = _described(options)
-    named = ("objective", "backbone", "eval_data", "teacher", "max_steps", "out", "seed")
+    named = ("objective", "backbone", "eval_data", "dev_data", "teacher", "max_steps", "out", "seed")
     given: dict[str, Any] = {name: getattr(options, name) for name in named if getattr(options, name) is not None}
     if options.preset is not None:
         given["preset"] = options.preset

@@ -1,11 +1,15 @@
-"""Scored sentence pairs in SentEval's layout: the seven STS tasks and STS-B's dev part."""
+"""Scored sentence pairs: in SentEval's layout the seven STS tasks and STS-B's dev part, and files of one's own."""
 
 from __future__ import annotations
 
+import csv
+import json
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from models.errors import Refused
 
@@ -75,6 +79,54 @@ def sts_benchmark(part: str) -> Callable[[Path], dict[str, list[Pair]]]:
 def sick_test(folder: Path) -> dict[str, list[Pair]]:
     """Reads the test part of SICK, scored for relatedness."""
     return {"test": list(_table(folder / "SICK_test_annotated.txt", gold=3, a=1, b=2, header=True))}
+
+
+OWN = ("sentence1", "sentence2", "score")
+"""Columns of a file of one's own pairs: those that sentence similarity data sets of the hub have."""
+
+
+def own_pairs(file: Path) -> list[Pair]:
+    """Read pairs from CSV or TSV with a header, or from JSON lines, by the names in `OWN`. Any scale of scores will do.
+
+    Raises:
+        DataError: the file can't be read, a row is broken, or the scores don't differ.
+    """
+    pairs = []
+    for number, row in _json_lines(file) if file.suffix in (".jsonl", ".ndjson") else _own_table(file):
+        a, b, gold = (row.get(name) for name in OWN)
+        if not (isinstance(a, str) and isinstance(b, str) and a.strip() and b.strip()):
+            raise DataError(f"{file}:{number}: {OWN[0]} and {OWN[1]} must both be a text")
+        try:
+            score = float(gold)
+        except (TypeError, ValueError):
+            score = math.nan
+        if not math.isfinite(score):
+            raise DataError(f"{file}:{number}: {OWN[2]}: {gold!r} is not a number")
+        pairs.append(Pair(" ".join(a.split()), " ".join(b.split()), score))
+    if len({pair.gold for pair in pairs}) < 2:
+        raise DataError(f"{file}: {len(pairs)} pairs, whose scores don't differ, so they can't rank anything")
+    return pairs
+
+
+def _json_lines(file: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    for number, line in enumerate(lines(file), start=1):
+        try:
+            row = json.loads(line)
+        except ValueError:
+            row = None
+        if not isinstance(row, dict):
+            raise DataError(f"{file}:{number}: not an object of JSON")
+        yield number, row
+
+
+def _own_table(file: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    header, *rows = lines(file)
+    header = header.removeprefix("\ufeff")
+    reader = csv.DictReader([header, *rows], delimiter="\t" if "\t" in header else ",")
+    if missing := [name for name in OWN if name not in (reader.fieldnames or ())]:
+        raise DataError(f"{file}:1: lacks the column {missing[0]}; the header is {header!r}")
+    for row in reader:
+        yield reader.line_num, row
 
 
 def _semeval(folder: Path, subset: str) -> Iterator[Pair]:

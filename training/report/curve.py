@@ -14,6 +14,7 @@ from training.report.svg import Frame
 
 QUANTITIES = {
     "stsb_dev_spearman": ("STS-B dev", "Spearman × 100", "Better the higher."),
+    "dev_spearman": ("Own development pairs", "Spearman × 100", "Better the higher."),
     "self_retrieval_mrr10": ("Self-retrieval", "MRR@10", "Half a sentence finds the other half. Better the higher."),
     "uniformity": ("Uniformity", "Uniformity", "Better the lower."),
     "alignment": ("Alignment", "Alignment", "Better the lower."),

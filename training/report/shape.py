@@ -99,7 +99,9 @@ EVALUATION = Fields(
         "retrieval": Each(Fields({**_numbers("ndcg10 mrr10 recall100 queries documents"), "through": Kind.TEXT})),
         "geometry": _GEOMETRY,
         "curve": Listed(
-            Fields(_numbers("step stsb_dev_spearman self_retrieval_mrr10 uniformity alignment effective_rank"))
+            Fields(
+                _numbers("step stsb_dev_spearman dev_spearman self_retrieval_mrr10 uniformity alignment effective_rank")
+            )
         ),
         "best_step": Kind.NUMBER,
         "speed": Fields(
