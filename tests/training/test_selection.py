@@ -7,9 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from training.corpus.corpus import WATCHED, open_corpus
+from training.corpus.excerpt import Excerpt
+from training.evaluation import self_retrieval
 from training.evaluation.pairs import DataError
 from training.promotion.yardsticks import Unlabelled
 from training.selection import by_own_pairs, by_self_retrieval, by_stsb_dev
@@ -41,6 +45,28 @@ def test_a_part_of_what_is_held_out_chooses_and_all_of_it_judges(tmp_path: Path)
     Unlabelled(corpus).judge(encode)
     assert len(chosen_by) == 2 * WATCHED and len(asked) == 2 * len(corpus.census.held_out) == 3 * WATCHED
     assert chosen_by < set(asked)
+
+
+@given(st.text())
+def test_halves_are_the_whole_sentence_and_as_even_as_its_words(text: str) -> None:
+    halves, words = self_retrieval.halves(text), text.split()
+    if halves is not None:
+        assert [each for half in halves for each in half.split()] == words or "".join(halves) == " ".join(words)
+    if text.isascii():
+        middle = (len(words) + 1) // 2
+        assert halves == ((" ".join(words[:middle]), " ".join(words[middle:])) if len(words) >= 4 else None)
+
+
+@pytest.mark.parametrize(
+    "sentence", ["今日は天気がいいです", "机器学习的入门书", "วันนี้อากาศดีมาก", "Python 用の辞書です"]
+)
+def test_a_sentence_without_spaces_is_halved_by_characters(sentence: str, tmp_path: Path) -> None:
+    halves = self_retrieval.halves(sentence)
+    assert halves is not None and min(map(len, halves)) >= len(sentence) // 5
+    file = tmp_path / "many.txt"
+    file.write_text("".join(f"{sentence}{i}\n" for i in range(200)), encoding="utf-8")
+    by_self_retrieval(open_corpus([str(file)]))
+    assert list(Excerpt(words=(4, 20)).of([sentence, sentence * 5])) == [sentence]
 
 
 PAIRS = [("one", "one", "9"), ("one", "two", "5"), ("one", "three", "-1.5")]

@@ -12,6 +12,7 @@ from pathlib import Path
 from models.bundle import sha256
 from models.disk import make_folder, replacing
 from training.corpus.corpus import CorpusError, lines
+from training.corpus.words import starts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,7 +22,7 @@ class Excerpt:
     first: int | None = None
     """So many lines at its beginning."""
     words: tuple[int, ...] | None = None
-    """Of those lines the ones with at least so many words and at most so many, as white space parts them."""
+    """Of those lines the ones with at least so many words and at most so many, as `starts` finds them."""
 
     def __post_init__(self) -> None:
         if self.first is not None and self.first < 1:
@@ -32,7 +33,7 @@ class Excerpt:
     def of(self, lines: Iterable[str]) -> Iterator[str]:
         """Those lines, in their order, without the blank ones."""
         least, most = self.words or (1, math.inf)
-        return (line for line in islice(lines, self.first) if least <= len(line.split()) <= most)
+        return (line for line in islice(lines, self.first) if least <= len(starts(line)) <= most)
 
     def write(self, files: Sequence[str], folder: Path) -> str:
         """The file in `folder` with this part of the corpus that `files` are, written if it is not there.

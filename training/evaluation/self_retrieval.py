@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from training.corpus.words import starts
 from training.evaluation.vectors import Encode, unit_vectors
 
 METRIC = "self_retrieval_mrr10"
@@ -15,9 +16,12 @@ LEAST_WORDS = 4
 
 def halves(sentence: str) -> tuple[str, str] | None:
     """The two halves by words, the first the longer one; None if there are too few words to halve."""
-    words = sentence.split()
-    middle = (len(words) + 1) // 2
-    return (" ".join(words[:middle]), " ".join(words[middle:])) if len(words) >= LEAST_WORDS else None
+    flat = " ".join(sentence.split())
+    words = starts(flat)
+    if len(words) < LEAST_WORDS:
+        return None
+    middle = words[(len(words) + 1) // 2]
+    return flat[:middle].rstrip(), flat[middle:]
 
 
 def mrr10(encode: Encode, pairs: Sequence[tuple[str, str]]) -> float:
