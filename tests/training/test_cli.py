@@ -335,6 +335,17 @@ def test_train_with_evaluation_data_selects_by_stsb_dev(
     assert "stsb_dev_spearman" in scores and "STS mean" not in scores
 
 
+def test_a_single_task_is_evaluated_by_its_name_and_has_no_mean(
+    tiny_bundle: Path, stsb_data: Path, capsys: Capture
+) -> None:
+    command = ("evaluate", str(tiny_bundle), "--data", str(stsb_data), "--tasks", "STSB")
+    assert call(*command, "--json", "scores.json", "--html", "scores.html") == 0
+    assert capsys.readouterr().out.splitlines()[2].split() == ["STSB"]
+    content = json.loads(Path("scores.json").read_text())
+    assert [*content["sts"]["tasks"]] == ["STSB"] and "mean" not in content["sts"] and "transfer" not in content
+    assert "STS-B" in Path("scores.html").read_text()
+
+
 def test_train_with_own_pairs_selects_by_them(tiny_backbone: Path, corpus_file: Path, capsys: Capture) -> None:
     Path("dev.csv").write_text("sentence1,sentence2,score\na cat,a dog,3\na cat,the law,1\n")
     assert call(*small(tiny_backbone, corpus_file), "--dev-data", "dev.csv") == 0

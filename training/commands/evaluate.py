@@ -19,7 +19,8 @@ from models.pooling import POOLINGS
 from models.remotes.credentials import without_user
 from models.runtimes import RUNTIMES
 from models.sources import hub_id, resolve
-from training.evaluation.pairs import DataError
+from training.evaluation.labelled import TRANSFER_TASKS
+from training.evaluation.pairs import STS_TASKS, DataError
 from training.evaluation.subjects import subject
 from training.evaluation.suite import TASKS, judge, material
 from training.evaluation.tables import tables
@@ -33,7 +34,11 @@ def add(command: argparse.ArgumentParser) -> None:
     command.add_argument("source", metavar="BUNDLE|BACKBONE|URL", help="a bundle is judged by its ONNX graph")
     command.add_argument("--data", type=Path, required=True, metavar="DIR", help="SentEval's and BEIR's data")
     command.add_argument(
-        "--tasks", type=_tasks, default=["sts"], metavar="TASK,…", help=f"of {', '.join(TASKS)}, or all (default: sts)"
+        "--tasks",
+        type=_tasks,
+        default=["sts"],
+        metavar="TASK,…",
+        help=f"of {', '.join(TASKS)}, one by its name (STSB, MR), or all (default: sts)",
     )
     command.add_argument("--torch", action="store_true", help="judge the torch encoder, not the bundle's graph")
     command.add_argument("--pooling", choices=list(POOLINGS), help="another than its own, by torch")
@@ -154,6 +159,7 @@ def _key(text: str) -> str:
 def _tasks(text: str) -> list[str]:
     tasks = list(TASKS) if text == "all" else text.split(",")
     for task in tasks:
-        if task not in TASKS:
-            raise argparse.ArgumentTypeError(f"no task {task!r}; there is {', '.join(TASKS)}, all")
+        if task not in (*TASKS, *STS_TASKS, *TRANSFER_TASKS):
+            known = ", ".join((*TASKS, "all", *STS_TASKS, *TRANSFER_TASKS))
+            raise argparse.ArgumentTypeError(f"no task {task!r}; there is {known}")
     return tasks

@@ -23,6 +23,7 @@ from training.machine.environment import environment
 
 FORMAT = 1
 TASKS = ("sts", "transfer", "retrieval", "geometry")
+"""Families, and geometry; a single task of sts or transfer has its own name."""
 ALONE = 50
 """Texts encoded one by one, for the latency."""
 SENTENCES_OF = "STS-B dev, first of each pair"
@@ -51,8 +52,8 @@ def material(data: Path, tasks: Sequence[str]) -> Material:
     if not data_root(data).is_dir():
         raise DataError(f"{data}: no such folder")
     return Material(
-        sts={name: files.load(data) for name, files in STS_TASKS.items()} if "sts" in tasks else {},
-        transfer={name: files.load(data) for name, files in TRANSFER_TASKS.items()} if "transfer" in tasks else {},
+        sts={name: files.load(data) for name, files in STS_TASKS.items() if {"sts", name} & {*tasks}},
+        transfer={name: files.load(data) for name, files in TRANSFER_TASKS.items() if {"transfer", name} & {*tasks}},
         retrieval={name: beir.load(place) for name, place in collections.items()} if "retrieval" in tasks else {},
         geometry=STSB_DEV.load(data) if "geometry" in tasks else {},
     )
@@ -65,6 +66,7 @@ def judge(subject: Subject, given: Material, *, command: str) -> dict[str, Any]:
         EvaluationError: a vector is not finite, or the encoder gives all texts the same one.
         SubjectError: another graph that is to be compared does not run; it is tried before anything is judged.
     """
+    all_sts, all_transfer = len(given.sts) == len(STS_TASKS), len(given.transfer) == len(TRANSFER_TASKS)
     if given.sts:
         for other in subject.others.values():
             other.encode(["a text"])
@@ -80,17 +82,16 @@ def judge(subject: Subject, given: Material, *, command: str) -> dict[str, Any]:
     if given.sts:
         scores = sts.evaluate(encode, given.sts)
         tasks = {name: score.to_json() for name, score in scores.items()}
-        found["sts"] = {"tasks": tasks, "mean": sts.mean_of_tasks(scores)}
+        found["sts"] = {"tasks": tasks, **({"mean": sts.mean_of_tasks(scores)} if all_sts else {})}
     if given.geometry:
         pairs = [pair for subset in given.geometry.values() for pair in subset]
         shape = geometry.evaluate(encode, pairs, sentences=[pair.a for pair in pairs])
         found["geometry"] = {**shape.to_json(), "sentences_of": SENTENCES_OF}
     if given.transfer:
         accuracies = transfer.evaluate(encode, given.transfer)
-        found["transfer"] = {
-            "tasks": {name: score.to_json() for name, score in accuracies.items()},
-            "mean": statistics.fmean(score.accuracy for score in accuracies.values()),
-        }
+        mean = statistics.fmean(score.accuracy for score in accuracies.values())
+        tasks = {name: score.to_json() for name, score in accuracies.items()}
+        found["transfer"] = {"tasks": tasks, **({"mean": mean} if all_transfer else {})}
     if given.retrieval:
         found["retrieval"] = {name: _searched(subject, encode, each) for name, each in given.retrieval.items()}
     if watched.texts:  # a server's own search encodes out of sight

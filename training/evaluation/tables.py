@@ -34,25 +34,28 @@ def _described(subject: Mapping[str, Any]) -> str:
 
 def _sts(scores: Mapping[str, Any]) -> Iterator[str]:
     tasks = scores["tasks"]
-    rows = [["", *tasks, "mean"]]
+    whole = "mean" in scores
+    rows = [["", *tasks, *(["mean"] if whole else [])]]
     for kind in ("spearman", "pearson"):
         for over in ("all", "mean", "wmean"):
             values = [tasks[task][kind][over] for task in tasks]
-            mean = scores["mean"] if (kind, over) == ("spearman", "all") else sum(values) / len(values)
-            rows.append([f"{kind.capitalize()}, {OVER[over]}", *(f"{value:.2f}" for value in (*values, mean))])
+            if whole:
+                values.append(scores["mean"] if (kind, over) == ("spearman", "all") else sum(values) / len(values))
+            rows.append([f"{kind.capitalize()}, {OVER[over]}", *(f"{value:.2f}" for value in values)])
     yield from aligned(rows)
 
 
 def _transfer(scores: Mapping[str, Any]) -> Iterator[str]:
     tasks = scores["tasks"]
-    yield from aligned(
-        [
-            ["Transfer", *tasks, "mean"],
-            ["accuracy", *(f"{task['accuracy']:.2f}" for task in tasks.values()), f"{scores['mean']:.2f}"],
-            ["on dev", *(f"{task['dev_accuracy']:.2f}" for task in tasks.values()), ""],
-            ["F1", *(f"{task['f1']:.2f}" if task["f1"] is not None else "" for task in tasks.values()), ""],
-        ]
-    )
+    rows = [
+        ["Transfer", *tasks],
+        ["accuracy", *(f"{task['accuracy']:.2f}" for task in tasks.values())],
+        ["on dev", *(f"{task['dev_accuracy']:.2f}" for task in tasks.values())],
+        ["F1", *(f"{task['f1']:.2f}" if task["f1"] is not None else "" for task in tasks.values())],
+    ]
+    if "mean" in scores:
+        rows = [[*row, cell] for row, cell in zip(rows, ["mean", f"{scores['mean']:.2f}", "", ""], strict=True)]
+    yield from aligned(rows)
 
 
 def _retrieval(scores: Mapping[str, Any]) -> Iterator[str]:
