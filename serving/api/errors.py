@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from enum import Enum
@@ -18,7 +19,8 @@ from serving.api.answers import json_response, retry_headers
 from serving.api.methods import allowed
 from serving.api.request_id import id_of
 from serving.api.schemas import UNION_TAGS
-from serving.errors import Invalid, ServiceError
+from serving.errors import Invalid, ServiceError, going
+from serving.service import Service
 
 log = logging.getLogger(__name__)
 
@@ -78,13 +80,16 @@ def invalid(errors: Sequence[Mapping[str, Any]]) -> Invalid:
 
 
 class Bugs:
-    """Pure ASGI around the routes, within what every answer passes: of a bug, too, a browser may see the answer."""
+    """Answer for what no route expects: a bug, and the end of the server before that of the request.
+
+    Pure ASGI inside the layers that every answer passes, so that a browser may see these answers, too.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass on; an exception that nobody expected is a 500 if no answer was begun."""
+        """Pass on; an exception that nobody expected is a 500, and a request that outlasts the drain a 503."""
         begun = scope["type"] != "http"
 
         async def watched(message: Message) -> None:
@@ -94,6 +99,14 @@ class Bugs:
 
         try:
             await self._app(scope, receive, watched)
+        except asyncio.CancelledError:
+            request = Request(scope)
+            service: Service = request.state.service
+            if service.health.state != "draining":
+                raise
+            # Only the server cancels whole requests. It logs an answer that was begun and is cut, in one line.
+            if not begun:
+                await service_error(request, going())(scope, receive, send)
         except Exception as error:
             if begun:
                 raise
