@@ -13,7 +13,7 @@ import orjson
 
 from models.python_docs import Section, sections
 from serving.corpora.description import is_stale
-from serving.errors import Overloaded, ServiceError
+from serving.errors import ServiceError
 from serving.ingest import Options
 from serving.jobs import Duplicate, Job
 from serving.jobs.acceptance import UPLOAD
@@ -43,16 +43,16 @@ async def prepare(service: Service) -> None:
     ours.
     """
     corpora = service.library.corpora
-    if not corpora.names():
-        async with service.jobs.leaving(NAME):  # a job of a corpus that is gone must not write into this one
-            await service.library.lanes.run(NAME, lambda: corpora.create(NAME, description=DESCRIPTION))
-    elif any(_is_ours(*found) and is_stale(*found, service.encoders.fingerprints) for found in corpora.listing()):
-        log.info("the demo corpus %s is embedded again by a job, for another encoder made its vectors", NAME)
-        try:
+    try:
+        if not corpora.names():
+            async with service.jobs.leaving(NAME):  # a job of a corpus that is gone must not write into this one
+                await service.library.lanes.run(NAME, lambda: corpora.create(NAME, description=DESCRIPTION))
+        elif any(_is_ours(*found) and is_stale(*found, service.encoders.fingerprints) for found in corpora.listing()):
+            log.info("the demo corpus %s is embedded again by a job, for another encoder made its vectors", NAME)
             with suppress(Duplicate):  # since the server was here last
                 await service.jobs.submit("reembed", NAME, {"model": service.encoders.default.name})
-        except Overloaded as error:
-            log.warning("the demo corpus %s is not embedded again: %s", NAME, error)
+    except ServiceError as error:  # a full disk, a long queue: a server without its demo corpus is a server
+        log.warning("the demo corpus %s is left as it is: %s", NAME, error)
 
 
 async def fill(service: Service) -> None:

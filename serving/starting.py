@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Sequence
@@ -19,6 +20,7 @@ from serving.ports import Model, Store
 from serving.service import Service
 from serving.settings import Settings
 from serving.stores import STORES
+from serving.stores.corpus_file import RESERVED_BYTES
 
 log = logging.getLogger("serving")
 
@@ -95,6 +97,8 @@ def opened_service(
         BundleError, StoreError: as said above.
     """
     store = opened_store(settings)
+    if shutil.disk_usage(settings.data).free < RESERVED_BYTES:
+        log.warning("the disk of %s is full: writes are refused (507) until there is room", settings.data.absolute())
     try:
         return Service(settings, models[0], store, prepare, models[1:])
     except BaseException:

@@ -22,6 +22,7 @@ from serving.jobs.idempotency import Requests
 from serving.jobs.intake import Answered, Intake, Note
 from serving.jobs.job import MAX_ERRORS, Job, State, digest_of
 from serving.jobs.ledger import Ledger
+from serving.jobs.patience import patiently
 from serving.jobs.running import Running
 from serving.jobs.spool import Spool, check_kept
 from serving.jobs.threads import whole
@@ -78,7 +79,7 @@ class Jobs:
         """The corpora of `_tasks`, of those that keep others from it."""
         self._cancelled: set[str] = set()
         self._stalled: set[str] = set()
-        """For the next server to go on with, since the disk of the ledger failed; others wait for them as for any."""
+        """For the next server to go on with, since the ledger is damaged; others wait for them as for any."""
         self._kept_before = frozenset(self._unended)
         """Uploads of these were on disk while nobody looked."""
         self._changes = Changes()
@@ -249,7 +250,7 @@ class Jobs:
                 task.add_done_callback(partial(self._left, job.id))
 
     def _left(self, id: str, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()):  # of the disk that the ledger is on
+        if not task.cancelled() and (error := task.exception()):
             log.error("job %s stops, and goes on when the server is started again", id, exc_info=error)
             self._stalled.add(id)
         else:
@@ -261,11 +262,11 @@ class Jobs:
 
     async def _run(self, job: Job) -> None:
         job = replace(job, state="running", started=job.started or time.time())
-        await self._save(job)
+        await self._save_patiently(job)
         spool = self._spools / job.id
-        running = self._running[job.id] = Running(job, spool if spool.exists() else None, self._save)
+        running = self._running[job.id] = Running(job, spool if spool.exists() else None, self._save_patiently)
         state, error = await self._worked(running)
-        await self._end(running.seen, state, error)
+        await patiently(lambda: self._end(running.seen, state, error))
 
     async def _worked(self, running: Running) -> tuple[State, tuple[str, str] | None]:
         work = self._kinds.get(running.job.kind)
@@ -308,6 +309,9 @@ class Jobs:
             self._changes.tell(job.id)
 
         await whole(finished())
+
+    async def _save_patiently(self, job: Job) -> None:
+        await patiently(lambda: self._save(job))
 
     async def _save(self, job: Job) -> None:
         async def saved() -> None:

@@ -15,6 +15,7 @@ from serving.failpoints import reach
 from serving.jobs.job import Job, State
 from serving.ports import StoreError
 from serving.stores import files
+from serving.stores.connections import connect
 from serving.stores.failures import DamageError, is_damage, naming
 
 FORMAT = 2
@@ -80,7 +81,7 @@ class Ledger:
         try:
             if not path.exists():
                 _make(path)
-            self._connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
+            self._connection = connect(path)
             self._connection.row_factory = sqlite3.Row
             self._connection.execute("PRAGMA journal_mode = WAL")
             self._connection.execute("PRAGMA synchronous = FULL")

@@ -263,10 +263,21 @@ class Connections:
             self._turn.notify_all()
 
     def _connect(self) -> sqlite3.Connection:
-        existing = f"{self.path.absolute().as_uri()}?mode=rw"  # never made by opening: of a file that is gone, an error
-        made = sqlite3.connect(existing, uri=True, timeout=PATIENCE, isolation_level=None, check_same_thread=False)
+        made = connect(self.path)
         made.set_progress_handler(self._stop, STEPS)
         return made
+
+
+def connect(path: Path) -> sqlite3.Connection:
+    """Open a file that exists, for the connections of this process alone and from any thread.
+
+    Raises:
+        sqlite3.OperationalError: there is no such file.
+    """
+    # unix-excl keeps the index of the write-ahead log in this process's memory. The other VFS writes that index to a
+    # file beside the log, for which a full disk has no room: nothing could be read until there is some.
+    existing = f"{path.absolute().as_uri()}?mode=rw&vfs=unix-excl"
+    return sqlite3.connect(existing, uri=True, timeout=PATIENCE, isolation_level=None, check_same_thread=False)
 
 
 @contextmanager

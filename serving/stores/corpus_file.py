@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import secrets
+import shutil
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 
 from models.disk import fsync
-from serving.errors import NotFound, ServiceError
+from serving.errors import InsufficientStorage, NotFound, ServiceError
 from serving.failpoints import reach
 from serving.filters import Filter
 from serving.ports import (
     Blocks,
     Change,
     Chunking,
+    Content,
     Corpus,
     Document,
     Facets,
@@ -42,6 +44,9 @@ from serving.stores.shared import Shared
 from serving.stores.vectors import Table
 from serving.stores.verification import verify
 from serving.stores.writing import attempt, create, promise, stem
+
+RESERVED_BYTES = 4 << 20
+"""Of the disk: nothing is added to them, so that documents can be removed from a disk that corpora have filled."""
 
 
 class CorpusFile:
@@ -143,7 +148,16 @@ class CorpusFile:
     def write(self, writes: Sequence[Write]) -> list[Change | ServiceError]:
         """See `Store`."""
         with self._connections.writing() as writer:
-            return [attempt(writer, write) for write in writes]
+            full = self._full()
+            return [full if full and isinstance(write, Content) else attempt(writer, write) for write in writes]
+
+    def _full(self) -> InsufficientStorage | None:
+        """What is answered to a write that adds something when only the room for removals is left."""
+        if shutil.disk_usage(self.path.parent).free >= RESERVED_BYTES:
+            return None
+        return InsufficientStorage(
+            f"{self.path.name}: the disk is full: its last {RESERVED_BYTES >> 20} MB are for removals"
+        )
 
     def accepted(self) -> list[str]:
         """See `Store`."""
@@ -260,6 +274,8 @@ class CorpusFile:
 
     def refresh(self, fingerprint: str, keys: Keys, matrix: Floats) -> None:
         """See `Store`."""
+        if full := self._full():
+            raise full
         with self._connections.writing() as writer:
             refreshing.refresh(writer, fingerprint, keys, matrix)
 

@@ -22,7 +22,7 @@ from serving.jobs import Running
 from serving.jobs.threads import in_thread
 from serving.ports import Chunking
 from serving.settings import Settings
-from serving.works.patience import patiently
+from serving.jobs.patience import patiently
 
 if TYPE_CHECKING:
     from serving.corpora.library import Library

@@ -11,7 +11,7 @@ from serving.corpora.library import Library, embed_passages
 from serving.encoders.embedder import Embedder
 from serving.encoders.encoders import Encoders
 from serving.jobs import Running
-from serving.works.patience import patiently
+from serving.jobs.patience import patiently
 
 BLOCK = 512
 """Passages between two checkpoints."""

@@ -20,7 +20,7 @@ from serving.jobs.progress import told
 from serving.jobs.threads import in_thread
 from serving.settings import Settings
 from serving.works.ingestion import ingest
-from serving.works.patience import patiently
+from serving.jobs.patience import patiently
 from serving.works.reembedding import reembed
 
 SNAPSHOT = "snapshot"

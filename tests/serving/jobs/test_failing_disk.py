@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from serving.errors import InsufficientStorage
+from serving.errors import Damaged, InsufficientStorage
 from serving.jobs import Job, Jobs, Running
 from serving.jobs.ledger import Ledger
 from tests.serving.jobs.counting import ended, run
@@ -30,7 +30,7 @@ def test_a_job_that_the_ledger_lost_sight_of_keeps_others_from_its_corpus(
 
     def saved(ledger: Ledger, job: Job) -> None:
         if job.options.get("fails") and job.ended and failing[0]:
-            full()
+            raise Damaged("the ledger is damaged")
         save(ledger, job)
 
     monkeypatch.setattr(Ledger, "save", saved)
@@ -51,6 +51,35 @@ def test_a_job_that_the_ledger_lost_sight_of_keeps_others_from_its_corpus(
         await jobs.stop()
         jobs.close()
         assert Jobs(tmp_path, {}).unended("take", "c") == []
+
+    run(work)
+
+
+@pytest.mark.parametrize("step", ["running", "checkpoint", "succeeded"])
+def test_a_job_goes_on_when_the_ledger_has_room_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    save, sleep, refused = Ledger.save, asyncio.sleep, list[str]()
+
+    async def take(job: Running) -> None:
+        await job.checkpoint(1, 1)
+
+    def saved(ledger: Ledger, job: Job) -> None:
+        if len(refused) < 3 and step == ("checkpoint" if job.done and not job.ended else job.state):
+            refused.append(job.state)
+            full()
+        save(ledger, job)
+
+    monkeypatch.setattr(Ledger, "save", saved)
+    monkeypatch.setattr(asyncio, "sleep", lambda _: sleep(0))
+
+    async def work() -> None:
+        jobs = Jobs(tmp_path, {"take": take})
+        jobs.start()
+        job = await ended(jobs, (await jobs.submit("take", "c", {})).id)
+        assert (job.state, job.done, job.error_count, len(refused)) == ("succeeded", 1, 0, 3)
+        await jobs.stop()
+        jobs.close()
 
     run(work)
 

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from serving.errors import Backend, Damaged, InsufficientStorage, Invalid, NoRoom, Overloaded, ServiceError, Unhealthy
-from serving.works.patience import TRIES, patiently
+from serving.jobs.patience import TRIES, patiently
 
 
 @pytest.fixture(autouse=True)
