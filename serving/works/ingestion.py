@@ -19,10 +19,10 @@ from serving.errors import Invalid
 from serving.ingest import Checked, Options, checked, names_within, rows
 from serving.ingest.documents import empty, unrepeated
 from serving.jobs import Running
+from serving.jobs.patience import patiently
 from serving.jobs.threads import in_thread
 from serving.ports import Chunking
 from serving.settings import Settings
-from serving.jobs.patience import patiently
 
 if TYPE_CHECKING:
     from serving.corpora.library import Library

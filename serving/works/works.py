@@ -16,11 +16,11 @@ from serving.encoders.encoders import Encoders
 from serving.errors import Invalid, TooLarge
 from serving.jobs import Job, Running, Work
 from serving.jobs.acceptance import RESTORE, UPLOAD, Acceptance
+from serving.jobs.patience import patiently
 from serving.jobs.progress import told
 from serving.jobs.threads import in_thread
 from serving.settings import Settings
 from serving.works.ingestion import ingest
-from serving.jobs.patience import patiently
 from serving.works.reembedding import reembed
 
 SNAPSHOT = "snapshot"
