@@ -27,12 +27,14 @@ log = logging.getLogger("serving")
 THINGS_TO_TRY = """\
 Isosphere is ready on {address}   (page: {address}/  API: {address}/docs)  Try:
 
-curl -s {address}/embed -H 'content-type: application/json' -d '{{"inputs": "A sentence to embed."}}'
-curl -s {address}/similarity -H 'content-type: application/json' -d \
+curl -s {address}/embed{key} -H 'content-type: application/json' -d '{{"inputs": "A sentence to embed."}}'
+curl -s {address}/similarity{key} -H 'content-type: application/json' -d \
 '{{"inputs": {{"source_sentence": "A cat sits outside.", "sentences": ["A feline is outdoors.", "Taxes rose."]}}}}'"""
 SEARCH_TO_TRY = """\
-curl -s {address}/corpora/{corpus}/search -H 'content-type: application/json' -d \
+curl -s {address}/corpora/{corpus}/search{key} -H 'content-type: application/json' -d \
 '{{"query": "run a coroutine with a time limit", "k": 3}}'"""
+KEY = ' -H "authorization: Bearer $KEY"'
+KEY_NEEDED = "The server asks for a key. Run export KEY=... first; python -m serving keys add NAME makes a key.\n"
 LOOK_SECONDS = 0.2
 """Between two looks for the first documents."""
 
@@ -79,7 +81,8 @@ async def _announce(service: Service, address: str) -> None:
     await service.loaded.wait()
     if service.health.state != "ready":
         return
-    print(THINGS_TO_TRY.format(address=address), flush=True)
+    key = KEY if service.settings.api_keys_file else ""
+    print((KEY_NEEDED if key else "") + THINGS_TO_TRY.format(address=address, key=key), flush=True)
     _warn_of_stale_corpora(service)
     async with asyncio.TaskGroup() as group:
         filling = None if service.settings.no_demo else group.create_task(demo.fill(service))
@@ -87,7 +90,7 @@ async def _announce(service: Service, address: str) -> None:
             await asyncio.sleep(LOOK_SECONDS)
         if names:
             name = demo.NAME if demo.NAME in names else names[0]
-            print(SEARCH_TO_TRY.format(address=address, corpus=name), flush=True)
+            print(SEARCH_TO_TRY.format(address=address, corpus=name, key=key), flush=True)
 
 
 def _searchable(service: Service) -> list[str]:

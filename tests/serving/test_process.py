@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import os
 import signal
 import socket
 import subprocess
@@ -24,7 +25,7 @@ from serving.engines.fake import FakeEngine
 from serving.failpoints import VARIABLE
 from tests.conftest import PATIENCE
 from tests.serving.conftest import Launcher, Running
-from tests.serving.processes import refused
+from tests.serving.processes import python, refused
 
 
 @pytest.mark.parametrize(
@@ -141,19 +142,25 @@ def embed(address: str, i: int, told: threading.Event) -> int | None:
 
 
 @pytest.mark.slow
-def test_printed_commands_work(launch: Launcher) -> None:
+@pytest.mark.parametrize("keyed", [False, True])
+def test_printed_commands_work(launch: Launcher, tmp_path: Path, *, keyed: bool) -> None:
     server = launch()
     server.client.put("/corpora/c").raise_for_status()
     server.client.post("/corpora/c/documents", json={"documents": [{"text": "run a coroutine"}]}).raise_for_status()
     server.process.terminate()
     server.process.communicate(timeout=PATIENCE)
-    server = launch()
+    keys = tmp_path / "keys.json"
+    secret = python("-m", "serving", "keys", "add", "k", "--api-keys-file", keys).stdout.strip()
+    server = launch(*(["--api-keys-file", str(keys)] if keyed else []))
     assert server.process.stdout
-    lines = [server.process.stdout.readline() for _ in range(5)]
+    lines = [server.process.stdout.readline() for _ in range(5 + keyed)]
+    assert keyed == ("export KEY=" in lines[0])
     commands = [line for line in lines if line.startswith("curl")]
     assert len(commands) == 3, lines
     for command in commands:
-        ran = subprocess.run(f"{command.rstrip()} --fail", shell=True, capture_output=True, text=True, check=False)
+        shell = f"{command.rstrip()} --fail"
+        environment = {**os.environ, "KEY": secret} if keyed else None
+        ran = subprocess.run(shell, shell=True, capture_output=True, text=True, check=False, env=environment)
         assert ran.returncode == 0, (command, ran)
     assert '"run a coroutine"' in ran.stdout
 
