@@ -21,6 +21,7 @@ from serving.jobs.job import digest_of
 from serving.jobs.threads import in_thread
 from serving.ports import Corpus, Document, Size
 from serving.service import Service
+from serving.works.works import REEMBED
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +51,7 @@ async def prepare(service: Service) -> None:
         elif any(_is_ours(*found) and is_stale(*found, service.encoders.fingerprints) for found in corpora.listing()):
             log.info("the demo corpus %s is embedded again by a job, for another encoder made its vectors", NAME)
             with suppress(Duplicate):  # since the server was here last
-                await service.jobs.submit("reembed", NAME, {"model": service.encoders.default.name})
+                await service.jobs.submit(REEMBED, NAME, {"model": service.encoders.default.name})
     except ServiceError as error:  # a full disk, a long queue: a server without its demo corpus is a server
         log.warning("the demo corpus %s is left as it is: %s", NAME, error)
 

@@ -29,10 +29,11 @@ from serving.health import Health
 from serving.indexes.ranking import rounded
 from serving.jobs import Jobs
 from serving.jobs.acceptance import UPLOAD, Acceptance
+from serving.jobs.job import progress_of
 from serving.ports import EngineError, Floats, Model, Store, StoreError
 from serving.settings import Settings
 from serving.telemetry.metrics import Metrics
-from serving.works.works import CHANGE_NOTHING, Works
+from serving.works.works import CHANGE_NOTHING, REEMBED, Works
 
 log = logging.getLogger(__name__)
 Compared = tuple[Floats, Embeddings]
@@ -69,7 +70,7 @@ class Service:
             threads=settings.threads or cpus.available(),
             least=settings.exact_below,
         )
-        self.library = Library(Corpora(store, self._indexes), self.encoders, self.metrics, self.admitted)
+        self.library = Library(Corpora(store, self._indexes), self.encoders, self.metrics, self.admitted, self.remedy)
         self.snapshots = Snapshots(self.library.corpora, copied)
         self.room = Room(
             self.library.corpora,
@@ -140,6 +141,12 @@ class Service:
             Unhealthy: there is none yet.
         """
         return self.encoders.default.at_work
+
+    def remedy(self, corpus: str) -> str:
+        """Say how a corpus can be searched again after a change of encoder, and how far that is."""
+        if job := self.jobs.under_way(REEMBED, corpus):
+            return f"Job {job.id} embeds the corpus again: {progress_of(job, 'passages')} (GET /jobs/{job.id})"
+        return f"POST /corpora/{corpus}/reembed embeds the corpus again, or serve that encoder"
 
     @property
     def readiness(self) -> Health:

@@ -27,7 +27,7 @@ from serving.jobs.threads import in_thread
 from serving.json_body import parse_exact
 from serving.names import CORPUS_NAME, check_corpus_name
 from serving.service import Service
-from serving.works.works import SNAPSHOT
+from serving.works.works import REEMBED, SNAPSHOT
 
 router = APIRouter(prefix="/corpora/{name}", tags=["snapshots"], route_class=Route, dependencies=CLOSED)
 streamed = APIRouter(prefix="/corpora/{name}", tags=["snapshots"], route_class=StreamedRoute, dependencies=CLOSED)
@@ -90,7 +90,7 @@ async def reembed(name: CorpusName, service: ServiceDep, body: ReembedRequest | 
     model = body.model if body else None
     slot = service.encoders.asked_for(model)
     await service.library.read(lambda corpora: corpora.corpus(name), of=name)
-    return await submitted(service.jobs, "reembed", name, {"model": slot.name})
+    return await submitted(service.jobs, REEMBED, name, {"model": slot.name})
 
 
 @router.post("/snapshots", summary="Make a snapshot", **_JOB)

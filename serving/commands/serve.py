@@ -106,10 +106,6 @@ def _searchable(service: Service) -> list[str]:
 def _warn_of_stale_corpora(service: Service) -> None:
     for corpus, size in service.library.corpora.listing():
         if is_stale(corpus, size, service.encoders.fingerprints):
-            name, jobs = corpus.name, service.jobs.unended("reembed", corpus.name)
-            remedy = f"job {jobs[0]} embeds it again" if jobs else f"POST /corpora/{name}/reembed embeds it again"
             log.warning(
-                "corpus %s was embedded by an encoder that is not served: it can't be searched by another; %s",
-                name,
-                remedy,
+                "corpus %s was embedded by an encoder that is not served. %s", corpus.name, service.remedy(corpus.name)
             )

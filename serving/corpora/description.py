@@ -22,6 +22,10 @@ class Description:
     """Why it can't be served, if it can't."""
 
 
+class Stale(Conflict):
+    """None of the encoders that are served embedded the corpus."""
+
+
 def is_stale(corpus: Corpus, size: Size, served: Collection[str]) -> bool:
     """Whether none of the bundles of the fingerprints `served` embedded what the corpus holds."""
     return size.documents > 0 and corpus.fingerprint not in served
@@ -33,12 +37,11 @@ def encoder(corpus: Corpus, size: Size, served: Sequence[str]) -> str:
     The one that it was made with; where that is gone and the corpus is empty, the first.
 
     Raises:
-        Conflict: the corpus was embedded by another bundle: vectors of different encoders are not compared.
+        Stale: the corpus was embedded by another bundle: vectors of different encoders are not compared.
     """
     if is_stale(corpus, size, served):
-        raise Conflict(
-            f"corpus {corpus.name!r} was embedded by the bundle {corpus.fingerprint}, not by {', '.join(served)}: "
-            f"serve that one, or have a server embed the corpus again "
-            f"(POST /corpora/{corpus.name}/reembed; GET /jobs tells of one that is at it)"
+        raise Stale(
+            f"corpus {corpus.name!r} was embedded by an encoder (fingerprint {str(corpus.fingerprint)[:12]}) that this "
+            f"server does not serve"
         )
     return next((one for one in served if one == corpus.fingerprint), served[0])

@@ -13,6 +13,7 @@ import numpy as np
 
 from models.tokenizer import Piece
 from serving.corpora.corpora import Corpora
+from serving.corpora.description import Stale
 from serving.corpora.finding import Found, Query, Wanted
 from serving.corpora.lanes import Lanes
 from serving.embeddings import AS_DOCUMENTS, AS_QUERIES, Embeddings
@@ -48,12 +49,15 @@ class Library:
         encoders: Encoders,
         metrics: Metrics,
         admitted: Callable[[], AbstractContextManager[None]],
+        remedy: Callable[[str], str],
     ) -> None:
+        """Take `remedy`, which says of a corpus how it can be searched again after a change of encoder."""
         self.corpora = corpora
         self.lanes = Lanes()
         self._encoders = encoders
         self._metrics = metrics
         self._admitted = admitted
+        self._remedy = remedy
 
     async def add(
         self,
@@ -150,7 +154,10 @@ class Library:
             served: dict[str, Embedder] = {}
             for embedder in self._encoders.loaded:
                 served.setdefault(embedder.manifest.fingerprint, holding.enter_context(embedder.held()))
-            fingerprint = await self.lanes.read(corpus, lambda: self.corpora.encoder(corpus, list(served)))
+            try:
+                fingerprint = await self.lanes.read(corpus, lambda: self.corpora.encoder(corpus, list(served)))
+            except Stale as error:
+                raise Stale(f"{error.message}. {self._remedy(corpus)}") from None
             with served[fingerprint].held() as embedder:
                 holding.close()
                 yield embedder

@@ -58,6 +58,14 @@ class Job:
         return max(0, self.total - self.done) / self.rate
 
 
+def progress_of(job: Job, things: str) -> str:
+    """How far the job is, in words."""
+    if job.state == "queued":
+        return "it waits for the jobs before it"
+    far = f"{job.done:,} of {job.total:,} {things} are done" if job.total else "it has begun"
+    return far if job.eta_s is None else f"{far}, about {job.eta_s:.0f} s are left"
+
+
 class Duplicate(Conflict):
     """The same is queued or running; `job` is its id."""
 

@@ -149,6 +149,12 @@ class Jobs:
         """The jobs of a kind that are queued or running for a corpus, oldest first."""
         return [job.id for job in list(self._unended.values()) if (job.kind, job.corpus) == (kind, corpus)]
 
+    def under_way(self, kind: str, corpus: str) -> Job | None:
+        """Find the oldest of them, as it is at this moment."""
+        for id in self.unended(kind, corpus):
+            return running.seen if (running := self._running.get(id)) else self._unended[id]
+        return None
+
     def uploaded(self, of: Callable[[str], bool], besides: str) -> int:
         """Bytes of uploads that are queued or running, but for one job's, for corpora whose names it takes. Blocking.
 

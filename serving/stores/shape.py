@@ -29,7 +29,7 @@ def check_shape(path: Path) -> None:
     Raises:
         StoreError: it is not what the format of the file makes.
     """
-    with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as reader:
+    with closing(sqlite3.connect(f"{path.absolute().as_uri()}?immutable=1", uri=True)) as reader:
         (format,), found = reader.execute("PRAGMA user_version").fetchone(), _shape(reader)
     format = max(format, 0)  # there is none below
     if format <= len(MIGRATIONS) and found not in (shapes := _shapes(format)):

@@ -13,10 +13,11 @@ const STATES = {
 	stale: ["warn", "embedded by another encoder: embed it again to search it"],
 	damaged: ["wrong", "damaged"],
 };
+const REEMBEDDED = ["muted", "being embedded again: it can be searched when the job has ended"];
 
 // `models`: { name, fingerprint } of each encoder served. `begin(request)` starts a job, `drop()` deletes the corpus,
-// `opened(open)` is called when its details are opened, and `add()` when more is to be put into it.
-export function corpusCard(name, { models, where, begin, add, drop, opened, signal, open = false }) {
+// `reembedded()`: whether a job embeds it again. `opened(open)` is called when its details are opened, and `add()` when more is to be put into it.
+export function corpusCard(name, { models, reembedded, where, begin, add, drop, opened, signal, open = false }) {
 	const path = `corpora/${name}`;
 	const badge = el("span", { role: "status" });
 	const [about, told, more] = [el("p.muted.clip"), el("div"), el("div")];
@@ -59,7 +60,7 @@ export function corpusCard(name, { models, where, begin, add, drop, opened, sign
 		corpus = now;
 		if (other) fill(actions, doors());
 		const building = now.index_details?.state === "building" && "index under construction, search is exact until then";
-		[badge.className, badge.textContent] = STATES[now.state] ?? ["muted", building || (now.documents ? "" : "empty")];
+		[badge.className, badge.textContent] = (now.state === "stale" && reembedded() && REEMBEDDED) || (STATES[now.state] ?? ["muted", building || (now.documents ? "" : "empty")]);
 		about.hidden = !now.description;
 		about.textContent = now.description;
 		const encoder = models().find(({ fingerprint }) => fingerprint === now.fingerprint)?.name ?? now.fingerprint?.slice(0, 12);

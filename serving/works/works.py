@@ -23,7 +23,7 @@ from serving.settings import Settings
 from serving.works.ingestion import ingest
 from serving.works.reembedding import reembed
 
-SNAPSHOT = "snapshot"
+SNAPSHOT, REEMBED = "snapshot", "reembed"
 CHANGE_NOTHING = (SNAPSHOT,)
 """Kinds that run beside other jobs of their corpus."""
 ADDING = (UPLOAD, SNAPSHOT, RESTORE)
@@ -45,7 +45,7 @@ class Works:
         """A kind's work, to which a job is given."""
         return {
             UPLOAD: self._upload,
-            "reembed": partial(reembed, self.library, self.encoders),
+            REEMBED: partial(reembed, self.library, self.encoders),
             SNAPSHOT: self._snapshot,
             RESTORE: self._restore,
         }

@@ -6,6 +6,7 @@ import asyncio
 import re
 import signal
 import threading
+import time
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any
@@ -95,6 +96,24 @@ def test_an_upload_and_a_search_keep_to_one_encoder(make_service: MakeService, r
     run(service, work)
 
 
+def test_the_conflict_names_the_job_that_embeds_the_corpus_again_and_how_far_it_is(
+    local: TestClient, bundles: Bundles
+) -> None:
+    local.put("/corpora/c")
+    documents = {"documents": [{"id": str(i), "text": f"text {i}"} for i in range(3)]}
+    local.post("/corpora/c/documents", json=documents).raise_for_status()
+    local.post("/admin/reload").raise_for_status()
+    bundles.open.clear()  # nothing is embedded
+    job = local.post("/corpora/c/reembed").json()["id"]
+    while local.get(f"/jobs/{job}").json()["total"] is None:
+        time.sleep(0.01)
+    said = f"Job {job} embeds the corpus again: 0 of 3 passages are done (GET /jobs/{job})"
+    for path, body in (("search", {"query": "text"}), ("documents", documents)):
+        refused = local.post(f"/corpora/c/{path}", json=body)
+        assert refused.status_code == 409 and refused.json()["error"].endswith(said)
+    bundles.open.set()
+
+
 def test_everything_follows(local: TestClient) -> None:
     local.put("/corpora/c")
     documents = {"documents": [{"id": "a", "text": "a text"}]}
@@ -104,7 +123,7 @@ def test_everything_follows(local: TestClient) -> None:
     for path, key in (("search", "query"), ("search", "queries")):
         sent = {"query": "a"} if key == "query" else {"queries": ["a", "b"]}
         refused = local.post(f"/corpora/c/{path}", json=sent)
-        assert refused.status_code == 409 and "fake-2" in refused.json()["error"]
+        assert refused.status_code == 409 and "fake-1" in refused.json()["error"]
     assert local.post("/corpora/c/documents", json=documents).status_code == 409
     assert local.get("/corpora/c").json()["state"] == "stale"
     info = local.get("/info").json()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 from urllib.parse import parse_qs, quote, urlsplit
 
 import pytest
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import Locator, Page, Route, expect
 
 from tests.serving.conftest import Running
 from tests.web.conftest import Visit
@@ -277,3 +278,23 @@ def test_the_code_does_what_the_page_did(server: Running, page: Page) -> None:
     for language, word in (("Python", "requests.post"), ("JavaScript", "await fetch")):
         page.get_by_role("radio", name=language).check()
         expect(code).to_contain_text(word)
+
+
+def test_while_a_corpus_is_embedded_again_its_job_is_shown_and_then_the_hits(server: Running, visit: Visit) -> None:
+    job = dict.fromkeys(("rate", "eta_s", "finished", "result"))
+    job |= {"id": "j", "kind": "reembed", "corpus": "few", "errors": [], "error_count": 0, "created": 1, "started": 1}
+    running = job | {"state": "running", "done": 7, "total": 20}
+    ended = job | {"state": "succeeded", "done": 20, "total": 20, "finished": 2}
+    followed: list[Route] = []
+    page = visit(server.address, "?corpus=few", expected=("409",))
+    stale = {"error": "corpus 'few' was embedded by an encoder that this server does not serve"}
+    page.route("**/corpora/few/search", lambda route: route.fulfill(status=409, json=stale), times=1)
+    page.route("**/jobs", lambda route: route.fulfill(json={"jobs": [running]}))
+    page.route("**/jobs/j/events", lambda route: followed.append(route))  # noqa: PLW0108 - Playwright marks it
+    ask(page, "boiler")
+    expect(page.get_by_text("7 of 20 passages")).to_be_visible()
+    assert page.get_by_role("progressbar").get_attribute("value") == "7"
+    expect(page.get_by_role("alert")).to_have_count(0)
+    event = f"event: progress\ndata: {json.dumps(ended)}\n\n"
+    followed[0].fulfill(content_type="text/event-stream", body=event)
+    expect(hits(page)).to_have_count(10)

@@ -153,6 +153,7 @@ export async function show(place, state) {
 	function card({ name }) {
 		return corpusCard(name, {
 			models: () => shown.models,
+			reembedded: () => [...shown.jobs.values()].some((job) => active(job) && job.kind === "reembed" && job.corpus === name),
 			where,
 			begin,
 			add: () => form.into(name),

@@ -9,6 +9,7 @@ import { el, fill } from "../dom.js";
 import { chip, filterOf, filters, isEmpty } from "../filters.js";
 import { counted } from "../format.js";
 import { byText, hit, isWeak } from "../hits.js";
+import { active, follow, jobRow } from "../jobs.js";
 import { cut } from "../passages.js";
 import { tryIt } from "../snippets.js";
 import { empty, failure, left } from "../states.js";
@@ -272,7 +273,26 @@ class Search {
 	failed(error, cursor) {
 		this.status.textContent = "";
 		if (cursor === null) fill(this.hits);
-		const stale = this.corpus.state === "stale" && link("corpora", { corpus: this.corpus.name });
-		fill(this.below, failure(error, () => this.search(cursor)), stale && el("a", { href: stale }, "Embed it again under Corpora"));
+		const again = () => this.search(cursor);
+		if (error.status !== 409) return fill(this.below, failure(error, again));
+		const corpora = link("corpora", { corpus: this.corpus.name });
+		fill(this.below, failure(error, again), el("a", { href: corpora }, "Embed it again under Corpora"));
+		this.followReembedding(this.asked.signal);
+	}
+
+	// If a job embeds the corpus again, show the job in place of the error, and search when it has ended.
+	async followReembedding(signal) {
+		try {
+			const { jobs } = await call("jobs", { signal });
+			const job = jobs.find((one) => active(one) && one.kind === "reembed" && one.corpus === this.corpus.name);
+			if (!job) return;
+			const row = jobRow((error) => this.failed(error, null));
+			row.show(job);
+			fill(this.below, el("p", { role: "status" }, "Another encoder is served now. The corpus can be searched when this job has ended."), el("ul.works", row.element));
+			await follow(job.id, { signal, seen: row.show, lost: row.lost });
+			if (!signal.aborted) this.search();
+		} catch (error) {
+			if (!left(error)) fill(this.below, failure(error, () => this.search()));
+		}
 	}
 }
