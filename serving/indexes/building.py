@@ -72,7 +72,8 @@ def build(material: Material, target: float, plan: Plan, kinds: Mapping[str, Kin
         keys,
         vectors,
         None,
-        Tuning(target, held),
+        # Only the plan asked for exact search: another plan is to build, whatever the target.
+        Tuning(target if plan.kinds and len(keys) >= plan.least else 0.0, held),
         perf_counter() - begin,
         reason="; ".join(reasons) or "no other kind is wanted",
     )

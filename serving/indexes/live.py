@@ -75,7 +75,7 @@ class LiveIndex:
         self._queued = self._growing = False
         self._not_before = 0.0
         self._closed = False
-        opening = Opening(source, identity, self._generations, self._kinds, threads)
+        opening = Opening(source, identity, self._generations, self._kinds, threads, self._plan)
         self._seen, self._tail, self._generation, self._covered = opening.opened(beside)
         self._consider()
 
@@ -169,9 +169,11 @@ class LiveIndex:
         seen = self._seen
         if self._closed:
             return False
-        if len(seen.main.keys):
+        if seen.main.fallen:
+            return True
+        if self._plan.kinds and len(seen.main.keys) >= self._plan.least:
             target = self._target()
-            if seen.main.fallen or seen.main.tuning.target != target or (seen.main.approximate and target >= CERTAIN):
+            if seen.main.tuning.target != target or (seen.main.approximate and target >= CERTAIN):
                 return True
         return self._plan.wanted(seen.built, seen.dead, seen.fresh)
 

@@ -18,6 +18,7 @@ from serving.indexes import saved
 from serving.indexes.exact import ExactIndex
 from serving.indexes.kind import Kind
 from serving.indexes.main import Main, Marks
+from serving.indexes.plan import Plan
 from serving.indexes.reading import Read, Source, read
 from serving.indexes.saved import Identity, UnfitError
 from serving.indexes.seen import Part, Seen
@@ -69,6 +70,7 @@ class Opening:
     generations: Generations
     kinds: Mapping[str, Kind] = field(default_factory=dict)
     threads: int = 1
+    plan: Plan = field(default_factory=Plan)
 
     def opened(self, beside: Read | None) -> Opened:
         """Take `beside`, or what the folder keeps, or what the source has; whatever else is in the folder goes."""
@@ -100,6 +102,9 @@ class Opening:
             if found is None and (generation / saved.MANIFEST).exists():
                 try:
                     main, covered = saved.load(generation, self.identity, self.kinds, self.threads)
+                    kind, count = main.approximate and main.approximate.kind.name, len(main.keys)
+                    if kind and not self.plan.allows(kind, count):
+                        raise UnfitError(f"{kind}, but by the server's options {count} vectors are searched exactly")
                     gone = self.source.tombstones(covered)
                     found = self._caught_up(main, ExactIndex(self.identity.dim), covered, gone)
                     found = found._replace(generation=generation, covered=covered)

@@ -32,6 +32,10 @@ class Plan:
     memory: int | None = None
     """Bytes that a build may take; None: half of what is free."""
 
+    def allows(self, kind: str, count: int) -> bool:
+        """Whether an index of this kind over so many vectors is one that it would build."""
+        return kind in self.kinds and count >= self.least
+
     def wanted(self, main: int, dead: int, tail: int) -> bool:
         """Whether so many vectors in the main index and in the tail, some of them removed, call for a build."""
         return tail > max(self.least - 1, self.tail * main) or dead > self.dead * main

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -105,6 +106,30 @@ def test_what_happens_during_a_build_is_in_what_follows(
     with closing(opened(source, builder, tmp_path)) as again:
         assert again.report.main == 2500
         check(again, source)
+
+
+@pytest.mark.parametrize("other", [replace(PLAN, kinds=()), replace(PLAN, least=3000)])
+def test_another_plan_holds_from_the_next_opening_on(
+    builder: Turns, tmp_path: Path, caplog: pytest.LogCaptureFixture, other: Plan
+) -> None:
+    source = DictSource()
+    with closing(opened(source, builder, tmp_path)) as index:
+        put(index, source, 2500)
+        builder.build()
+        assert index.report.kind == "hnsw"
+    with closing(opened(source, builder, tmp_path, other)) as index:
+        assert "hnsw, but by the server's options 2500 vectors are searched exactly" in caplog.text
+        assert (index.report.kind, len(index)) == ("exact", 2500)
+        check(index, source)
+        builder.build()
+        index.build_now()  # as when much is removed
+        assert index.report.kind == "exact" and not builder.waiting
+    with closing(opened(source, builder, tmp_path, other)) as index:
+        assert (index.report.kind, index.report.state) == ("exact", "ready")
+    with closing(opened(source, builder, tmp_path)) as index:
+        builder.build()
+        assert index.report.kind == "hnsw"
+        check(index, source)
 
 
 @pytest.mark.slow
