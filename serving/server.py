@@ -7,11 +7,13 @@ again, unless it says that the terminal has gone: then it is SIGTERM.
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
 import socket
 import threading
-from contextlib import suppress
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
 from types import FrameType
 
 import uvicorn
@@ -31,34 +33,60 @@ SECONDS_IDLE = 75
 """Between two requests of a connection: more than the 60 s after which load balancers give up theirs."""
 
 
+LOCAL = ("127.0.0.1", "::1")
+"""What `localhost` is. Many programs try the second one first."""
+ABSENT = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
+"""The machine has no such address, as where IPv6 is turned off."""
+
+
 class BindError(RuntimeError):
     """The address can't be had; the message names it."""
 
 
-def bind(settings: Settings) -> socket.socket:
-    """A listening socket, before anything slow is done.
+def bind(settings: Settings) -> list[socket.socket]:
+    """Open the sockets before anything slow is done: on `localhost` one for IPv4 and one for IPv6.
 
     Raises:
         BindError: the port is taken, the host is not one of this machine, or others can reach it and no key is asked.
     """
-    try:
-        family = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM)[0][0]
-        # asyncio sets TCP_NODELAY only where the protocol is named; Nagle's delay would hold back every answer
-        bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.bind((settings.host, settings.port))
-    except OSError as error:
-        raise BindError(f"can't listen on {settings.host}:{settings.port}: {error.strerror or error}") from None
-    if not (is_loopback(bound.getsockname()[0]) or settings.api_keys_file or settings.insecure):
-        bound.close()
+    bound = _bound(LOCAL if settings.host == "localhost" else (settings.host,), settings.port)
+    if not (is_loopback(bound[0].getsockname()[0]) or settings.api_keys_file or settings.insecure):
+        bound[0].close()
         raise BindError(
             f"others can reach {settings.host}: ask them for keys (--api-keys-file), or let all of them in (--insecure)"
         )
     return bound
 
 
+def _bound(hosts: Sequence[str], port: int) -> list[socket.socket]:
+    """Bind one socket for each of the hosts that this machine has, which is at least one, all to one port."""
+    bound: list[socket.socket] = []
+    with ExitStack() as opened:
+        for host in hosts:
+            try:
+                bound.append(opened.enter_context(_socket(host, bound[0].getsockname()[1] if bound else port)))
+            except OSError as error:
+                if error.errno not in ABSENT or (host == hosts[-1] and not bound):
+                    raise BindError(f"can't listen on {host}:{port}: {error.strerror or error}") from None
+        opened.pop_all()
+    return bound
+
+
+def _socket(host: str, port: int) -> socket.socket:
+    family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+    # asyncio sets TCP_NODELAY only where the protocol is named; Nagle's delay would hold back every answer
+    made = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.bind((host, port))
+    except BaseException:
+        made.close()
+        raise
+    return made
+
+
 class Server(uvicorn.Server):
-    """One service on one socket.
+    """One service on its sockets.
 
     Raises:
         KeysError: the file of keys can't be used.

@@ -59,20 +59,20 @@ def serve(arguments: Sequence[str]) -> int:
     return 0
 
 
-async def _serve(server: Server, service: Service, listening: socket.socket, settings: Settings) -> None:
-    address = f"http://{_reachable(settings.host)}:{listening.getsockname()[1]}"
+async def _serve(server: Server, service: Service, listening: list[socket.socket], settings: Settings) -> None:
+    address = f"http://{_reachable(settings.host)}:{listening[0].getsockname()[1]}"
     names = " and ".join(slot.name for slot in service.encoders.slots)
     log.info("listening on %s, loading %s (engine %s)", address, names, settings.engine)
     asyncio.get_running_loop().set_exception_handler(logs.loop_failed)
     announcing = asyncio.create_task(_announce(service, address))
-    await server.serve(sockets=[listening])
+    await server.serve(sockets=listening)
     announcing.cancel()
     log.info("stopped")
 
 
 def _reachable(host: str) -> str:
     """The host as a URL names it; this machine's own name for it where it means every address."""
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    host = {"0.0.0.0": "127.0.0.1", "localhost": "127.0.0.1", "::": "::1"}.get(host, host)
     return f"[{host}]" if ":" in host else host
 
 

@@ -28,9 +28,9 @@ async def listening(service: Service) -> AsyncIterator[tuple[Server, Callable[[]
     bound = bind(service.settings)
     server = Server(service)
     async with asyncio.timeout(PATIENCE):
-        serving = asyncio.create_task(server.serve(sockets=[bound]))
+        serving = asyncio.create_task(server.serve(sockets=bound))
         await service.loaded.wait()
-        yield server, lambda: asyncio.ensure_future(asyncio.open_connection(*bound.getsockname()[:2]))
+        yield server, lambda: asyncio.ensure_future(asyncio.open_connection(*bound[0].getsockname()[:2]))
         if service.health.state != "draining":  # a second signal would end this process
             server.handle_exit(signal.SIGTERM, None)
         await serving

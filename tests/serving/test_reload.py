@@ -241,7 +241,7 @@ def test_a_hangup_during_a_reload_is_followed_by_another(make_service: MakeServi
 
     async def main() -> None:
         server = Server(service)
-        serving = asyncio.create_task(server.serve(sockets=[bind(service.settings)]))
+        serving = asyncio.create_task(server.serve(sockets=bind(service.settings)))
         await service.loaded.wait()
         bundles.may_load.clear()
         first = asyncio.create_task(service.reload())
