@@ -39,9 +39,8 @@ def refresh(writer: sqlite3.Connection, fingerprint: str, keys: Keys, matrix: Fl
         writer.execute("DELETE FROM fresh")
         writer.execute("UPDATE corpora SET fresh = ?", (fingerprint,))
     writer.executemany(
-        "INSERT OR REPLACE INTO fresh (key, vector, checksum) "
-        "SELECT ?1, ?2, ?3 WHERE EXISTS (SELECT 1 FROM passages WHERE key = ?1)",
-        vectors.rows(keys.tolist(), matrix),
+        "INSERT OR REPLACE INTO fresh (key, vector, checksum) SELECT key, ?, ? FROM passages WHERE key = ?",
+        ((vector, checksum, key) for key, vector, checksum in vectors.rows(keys.tolist(), matrix)),
     )
 
 
