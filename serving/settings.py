@@ -64,9 +64,7 @@ class Settings(BaseSettings):
         f"several: given again, or with {os.pathsep} between them",
     )
     data: Path = Field(default=Path("var"), description="folder for corpora")
-    host: str = Field(
-        default="localhost", description="address to listen on; localhost is both 127.0.0.1 and ::1"
-    )
+    host: str = Field(default="localhost", description="address to listen on; localhost is both 127.0.0.1 and ::1")
     port: int = Field(default=8080, ge=0, le=65535, description="port to listen on; 0 takes a free one")
     api_keys_file: Path | None = Field(
         default=None, description="file of the keys that open the server (`python -m serving keys` writes it)"

@@ -91,6 +91,9 @@ def fit(config: RunConfig, stream: TextIO, *, resume: bool = False) -> Outcome:
         step = step_of(config, state, devices, teacher, autocast, keep=folder if recalls else None)
         _loop(state, step, setting, _headline(setting, autocast, state.step if taken_up else None), stream)
         assert state.best is not None, "the loop evaluates before its first step"
+        if devices.first:
+            for line in _told(config, selection, state.best, state.step, corpus):
+                print(line, file=stream)
         devices.wait()
         if devices.first:
             forget(folder)
@@ -120,7 +123,7 @@ def finish(config: RunConfig, stream: TextIO) -> Outcome:
         selection, tasks = _judges(config, corpus, stream)
         encoder = prepared(replace(config, compile=False), torch.device("cpu"))
         checkpoint.load_best(encoder, kept.best, folder)
-    for line in (f"ended after step {kept.step}", *_told(config, selection.metric, kept.best)):
+    for line in (f"ended after step {kept.step}", *_told(config, selection, kept.best, kept.step, corpus)):
         print(line, file=stream)
     adapter = merge(encoder)
     return Outcome(encoder.eval(), kept.best, kept.step, selection.metric, corpus.census, tasks, adapter=adapter)
@@ -187,18 +190,25 @@ def _loop(state: State, step: Step, setting: Setting, headline: str, stream: Tex
         progress.close()
         if lines:
             lines.close()
-    if state.best is not None:
-        for line in _told(config, setting.metric, state.best):
-            progress.say(line)
 
 
-def _told(config: RunConfig, metric: str, best: Best) -> Iterator[str]:
-    yield f"best: {metric} {best.score:.4f} at step {best.step}"
-    if best.step == 0:
-        yield (
-            f"no step was better than {config.backbone} as it was: "
-            f"the result is its own weights with {config.pooling} pooling"
-        )
+def _told(config: RunConfig, selection: Selection, best: Best, steps: int, corpus: Corpus) -> Iterator[str]:
+    yield f"best: {selection.metric} {best.score:.4f} at step {best.step}"
+    if best.step > 0:
+        return
+    curve = record.evaluations(Path(config.run), until=steps)
+    values = ", ".join(f"{each[selection.metric]:.4f} at step {each['step']}" for each in curve)
+    yield (
+        f"no step was better than {config.backbone} as it was: "
+        f"the result is its own weights with {config.pooling} pooling"
+    )
+    yield f"the criterion was {selection.metric}, {selection.criterion}: {values}"
+    yield (
+        f"what can help: smaller steps (--set learning_rate={config.learning_rate / 3:.1g}; it was "
+        f"{config.learning_rate:g}), an earlier evaluation (--set eval_every={max(1, config.eval_every // 5)}; it was "
+        f"{config.eval_every}), more sentences (there were {corpus.census.sentences})"
+        + ("" if config.dev_data or config.eval_data else ", or pairs with scores as the criterion (--dev-data FILE)")
+    )
 
 
 def left_to_the_first(_kind: str, _step: int, _values: Mapping[str, float]) -> None:

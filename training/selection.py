@@ -25,6 +25,8 @@ class Selection:
 
     metric: str
     """The score that chooses, more is better; its name in metrics and manifest."""
+    criterion: str
+    """What that score is, in words."""
     scores: Callable[[Encode], Mapping[str, float]]
     """It, and beside it how the vectors lie: uniformity, effective rank and, where there are labels, alignment (DCLR,
     Figure 4)."""
@@ -38,7 +40,7 @@ def by_stsb_dev(data: Path) -> Selection:
     """
     subsets = STSB_DEV.load(data)
     pairs = [pair for subset in subsets.values() for pair in subset]
-    return _by_spearman(sts.STSB_DEV_METRIC, subsets, lambda encode: geometry.of_pairs(encode, pairs))
+    return _by_spearman(sts.STSB_DEV_METRIC, {"STS-B dev": pairs}, lambda encode: geometry.of_pairs(encode, pairs))
 
 
 def by_own_pairs(file: Path) -> Selection:
@@ -61,7 +63,8 @@ def _by_spearman(metric: str, subsets: Subsets, space: Callable[[Encode], Mappin
             spearman = COLLAPSED
         return {metric: spearman, **space(encode)}
 
-    return Selection(metric, scores)
+    criterion = f"Spearman x 100 on {sum(map(len, subsets.values()))} pairs of {' and '.join(subsets)}"
+    return Selection(metric, criterion, scores)
 
 
 def by_self_retrieval(corpus: Corpus) -> Selection:
@@ -82,7 +85,8 @@ def by_self_retrieval(corpus: Corpus) -> Selection:
         unit = unit_vectors(encode, [half for pair in pairs for half in pair])
         return {self_retrieval.METRIC: self_retrieval.mrr10(encode, pairs), **_spread(unit)}
 
-    return Selection(self_retrieval.METRIC, scores)
+    criterion = f"MRR@10 of one half of a held-out sentence finding its other half, over {len(pairs)} sentences"
+    return Selection(self_retrieval.METRIC, criterion, scores)
 
 
 def _spread(unit: NDArray[np.float32]) -> dict[str, float]:

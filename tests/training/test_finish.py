@@ -157,6 +157,7 @@ def test_that_nothing_was_learnt_is_said(
     out, err = capsys.readouterr()
     assert out.endswith(" at step 0\n")
     assert "ended after step 5\n" in err and f"no step was better than {config.backbone} as it was" in err
+    assert "at step 0, " in err and "at step 5\n" in err, "up to where it ended"
 
 
 def test_it_may_go_on_afterwards(diverged: RunConfig, fitted: Fit, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,6 +58,20 @@ def test_the_outcome_has_the_best_weights(ended: Ended) -> None:
     assert score == pytest.approx(outcome.best.score)
 
 
+def test_a_run_that_no_step_improved_says_by_what_that_was_judged_and_what_can_help(
+    make_config: MakeConfig, fitted: Fit
+) -> None:
+    config = make_config(learning_rate=3e-30, max_steps=4, eval_every=2)
+    outcome, said = fitted(config)
+    assert outcome.best.step == 0
+    scores = [f"{line[outcome.metric]:.4f} at step {line['step']}" for line in metrics(config, "evaluation")]
+    assert len(scores) == 3
+    criterion = "MRR@10 of one half of a held-out sentence finding its other half, over 12 sentences"
+    assert f"the criterion was self_retrieval_mrr10, {criterion}: {', '.join(scores)}\n" in said
+    assert "--set learning_rate=1e-30; it was 3e-30" in said and "--set eval_every=1; it was 2" in said
+    assert "there were 228" in said and "--eval-data DIR" in said
+
+
 def test_what_is_logged(ended: Ended) -> None:
     config, _, said = ended
     steps = metrics(config, "train")
@@ -186,7 +200,7 @@ def test_the_pooling_is_said_first_and_with_the_result(make_config: MakeConfig, 
     outcome, said = fitted(config)
     assert f"simcse on {config.backbone}, preset bert-base-uncased, last2 pooling: 228 sentences" in said
     assert outcome.best.step == 0
-    assert said.rstrip().endswith("as it was: the result is its own weights with last2 pooling")
+    assert "as it was: the result is its own weights with last2 pooling\n" in said
 
 
 class Broken(torch.nn.Module):
