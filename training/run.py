@@ -178,7 +178,7 @@ def _judges(config: RunConfig, corpus: Corpus, stream: TextIO) -> tuple[Selectio
 
 
 def _loop(state: State, step: Step, setting: Setting, headline: str, stream: TextIO) -> None:
-    config, total = setting.config, setting.total_steps
+    total = setting.total_steps
     begin = state.step if state.best else -1  # a run that was taken up has been judged at least once
     lines = Record(setting.folder, step=begin) if setting.devices.first else None
     progress = Progress(stream, total=total, done=state.step)
