@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from training.corpus.corpus import Corpus, CorpusError
 from training.evaluation import geometry, self_retrieval, sts
-from training.evaluation.pairs import STSB_DEV, Subsets, own_pairs
+from training.evaluation.pairs import STSB_DEV, Pair, own_pairs
 from training.evaluation.vectors import ConstantError, Encode, remembered, unit_vectors
 
 OWN_DEV_METRIC = "dev_spearman"
@@ -40,7 +40,7 @@ def by_stsb_dev(data: Path) -> Selection:
     """
     subsets = STSB_DEV.load(data)
     pairs = [pair for subset in subsets.values() for pair in subset]
-    return _by_spearman(sts.STSB_DEV_METRIC, {"STS-B dev": pairs}, lambda encode: geometry.of_pairs(encode, pairs))
+    return _by_spearman(sts.STSB_DEV_METRIC, "STS-B dev", pairs, lambda encode: geometry.of_pairs(encode, pairs))
 
 
 def by_own_pairs(file: Path) -> Selection:
@@ -51,20 +51,21 @@ def by_own_pairs(file: Path) -> Selection:
     """
     pairs = own_pairs(file)
     texts = sorted({text for pair in pairs for text in (pair.a, pair.b)})
-    return _by_spearman(OWN_DEV_METRIC, {file.name: pairs}, lambda encode: _spread(unit_vectors(encode, texts)))
+    return _by_spearman(OWN_DEV_METRIC, file.name, pairs, lambda encode: _spread(unit_vectors(encode, texts)))
 
 
-def _by_spearman(metric: str, subsets: Subsets, space: Callable[[Encode], Mapping[str, float]]) -> Selection:
+def _by_spearman(
+    metric: str, name: str, pairs: list[Pair], space: Callable[[Encode], Mapping[str, float]]
+) -> Selection:
     def scores(encode: Encode) -> dict[str, float]:
         encode = remembered(encode)
         try:
-            spearman = sts.evaluate(encode, {metric: subsets})[metric].spearman.all
+            spearman = sts.evaluate(encode, {metric: {name: pairs}})[metric].spearman.all
         except ConstantError:  # all vectors are one: it may recover, and others are better until it does
             spearman = COLLAPSED
         return {metric: spearman, **space(encode)}
 
-    criterion = f"Spearman x 100 on {sum(map(len, subsets.values()))} pairs of {' and '.join(subsets)}"
-    return Selection(metric, criterion, scores)
+    return Selection(metric, f"Spearman x 100 on the {len(pairs)} pairs of {name}", scores)
 
 
 def by_self_retrieval(corpus: Corpus) -> Selection:

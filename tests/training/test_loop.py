@@ -69,7 +69,7 @@ def test_a_run_that_no_step_improved_says_by_what_that_was_judged_and_what_can_h
     criterion = "MRR@10 of one half of a held-out sentence finding its other half, over 12 sentences"
     assert f"the criterion was self_retrieval_mrr10, {criterion}: {', '.join(scores)}\n" in said
     assert "--set learning_rate=1e-30; it was 3e-30" in said and "--set eval_every=1; it was 2" in said
-    assert "there were 228" in said and "--eval-data DIR" in said
+    assert "there were 228" in said and "--dev-data FILE" in said
 
 
 def test_what_is_logged(ended: Ended) -> None:
