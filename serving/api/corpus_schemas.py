@@ -171,7 +171,7 @@ class SearchRequest(ClosedBody):
     filter: Conditions | None = None
     cursor: str | None = Field(default=None, max_length=200, description="of the page before; `offset` counts from it")
     exact: bool = Field(default=False, description="compare with every vector, whatever the index")
-    min_score: FiniteFloat | None = None
+    min_score: FiniteFloat | None = Field(default=None, description="the least `score`, as hits show it, of a hit")
     with_text: bool = True
     with_metadata: bool = True
     with_vector: bool = False

@@ -19,7 +19,7 @@ from serving.api.corpus_schemas import CorpusSearchRequest, SearchAnswer, Search
 from serving.api.deps import CLOSED, CorpusName, ServiceDep
 from serving.api.route import Route
 from serving.bounds import check_text
-from serving.corpora.finding import Found, Hit, Place, Wanted
+from serving.corpora.finding import Found, Hit, Place, Wanted, shown
 from serving.errors import Empty, Invalid, TooLarge
 from serving.filters import compile_filter
 from serving.names import check_corpus_name
@@ -124,7 +124,7 @@ def _result(found: Found, hits: Sequence[Hit], order: str, body: SearchRequest) 
 
 def _hit(hit: Hit, body: SearchRequest) -> dict[str, Any]:
     document, span = hit.passage
-    answer: dict[str, Any] = {"id": document.id, "score": round(hit.score, 6)}
+    answer: dict[str, Any] = {"id": document.id, "score": shown(hit.score)}
     if body.mode == "hybrid":
         answer |= {"dense": _rounded(hit.dense), "lexical": _rounded(hit.lexical)}
     if span is not None:
@@ -141,7 +141,7 @@ def _hit(hit: Hit, body: SearchRequest) -> dict[str, Any]:
 
 
 def _rounded(score: float | None) -> float | None:
-    return None if score is None else round(score, 6)
+    return None if score is None else shown(score)
 
 
 def _cursor(order: str, place: Place) -> str:

@@ -19,7 +19,7 @@ from models import reader
 from models.command_line import Parser
 from models.disk import replacing
 from models.errors import Refused
-from serving.corpora.finding import Hit, Mode, Wanted
+from serving.corpora.finding import Hit, Mode, Wanted, shown
 from serving.errors import Invalid, ServiceError
 from serving.filters import Filter, compile_filter
 from serving.indexes.saved import damage
@@ -206,10 +206,11 @@ async def _service(settings: Settings) -> AsyncIterator[Service]:
 
 def _json(hit: Hit, mode: Mode) -> str:
     document, span = hit.passage
-    parts = {"dense": hit.dense, "lexical": hit.lexical} if mode == "hybrid" else {}
+    scores = {"score": hit.score} | ({"dense": hit.dense, "lexical": hit.lexical} if mode == "hybrid" else {})
+    told = {name: None if score is None else shown(score) for name, score in scores.items()}
     where = {} if span is None else {"span": span._asdict()}
     what = {"text": hit.text, "metadata": dict(document.metadata)}
-    return orjson.dumps({"id": document.id, "score": hit.score, **parts, **where, **what}).decode()
+    return orjson.dumps({"id": document.id, **told, **where, **what}).decode()
 
 
 def _name(hit: Hit) -> str:

@@ -118,6 +118,11 @@ class _Ranked(NamedTuple):
     lexical: dict[int, float]
 
 
+def shown(score: float) -> float:
+    """Round a score to what hits show and `min_score` compares: BM25 has more decimals, by which hits are ordered."""
+    return round(score, DECIMALS)
+
+
 def find(store: Store, name: str, index: LiveIndex | None, queries: Sequence[Query], wanted: Wanted) -> list[list[Hit]]:
     """The hits of each query in the corpus `name`, whose `index` is None as long as it never held a vector.
 
@@ -211,7 +216,7 @@ class _Search:
             if len(keys) >= wanted.k or whole:
                 keep = slice(0, wanted.k)
                 if wanted.min_score is not None:
-                    good = scores >= wanted.min_score
+                    good = np.array([shown(score) >= wanted.min_score for score in scores.tolist()], dtype=bool)
                     keys, scores = keys[good], scores[good]
                 return ranked._replace(ranking=Ranking(keys[keep], scores[keep]))
             depth *= 2
@@ -238,7 +243,7 @@ class _Search:
         missing = [key for key in ranking.keys.tolist() if key not in cosines]
         unit = _units([query])[0]
         for key, vector in self._vectors(missing).items():
-            cosines[key] = round(float(vector @ unit), DECIMALS)
+            cosines[key] = shown(float(vector @ unit))
         return _Ranked(ranking, cosines, dict(zip(lexical.keys.tolist(), lexical.scores.tolist(), strict=True)))
 
     def _dense(self, queries: Sequence[Query], depth: int) -> list[Ranking]:

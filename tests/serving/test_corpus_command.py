@@ -66,6 +66,7 @@ def test_in_and_out_again(command: Command, file: Path, capsys: pytest.CaptureFi
     assert command("search", "41", "--corpus", "c", "--mode", "hybrid", "--json") == 0
     both, *others = lines(capsys)
     assert both["id"] == "d41" and both["dense"] <= 1 and both["lexical"] > 0
+    assert all(both[part] == round(both[part], 6) for part in ("score", "dense", "lexical")), "as a server shows them"
     assert others and all(hit["dense"] <= 1 and hit["lexical"] is None for hit in others)
     out = tmp_path / "out.ndjson"
     assert command("export", "--corpus", "c", "--out", str(out)) == 0

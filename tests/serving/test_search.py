@@ -121,6 +121,18 @@ def test_pages_scores_and_filters(books: TestClient) -> None:
     assert len(ids(books, query="a", filter={})) == 3
 
 
+@pytest.mark.parametrize("mode", ["dense", "lexical", "hybrid"])
+def test_the_least_score_is_compared_with_the_scores_shown(client: TestClient, mode: str) -> None:
+    client.put("/corpora/c")
+    texts = [f"whale {'and ' * i}sea" for i in range(12)] + [f"ship {i}" for i in range(20)]
+    client.post("/corpora/c/documents", json={"documents": [{"id": str(i), "text": t} for i, t in enumerate(texts)]})
+    asked = {"query": "whale sea", "corpus": "c", "mode": mode, "k": 12}
+    scores = [hit["score"] for hit in client.post("/search", json=asked).json()["hits"]]
+    for score in scores:
+        kept = client.post("/search", json=asked | {"min_score": score}).raise_for_status().json()["hits"]
+        assert [hit["score"] for hit in kept] == [one for one in scores if one >= score]
+
+
 def test_an_empty_corpus_has_no_hits(client: TestClient) -> None:
     client.put("/corpora/books")
     assert ids(client, query="a") == []
