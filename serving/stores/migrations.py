@@ -2,26 +2,37 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from unicodedata import unidata_version
 
 import orjson
 
-from serving.ports import Document, StoreError
-from serving.stores import fields, overtaken, vectors, words
+from serving.ports import Document, Stemming, StoreError
+from serving.stores import fields, overtaken, reading, vectors, words
 from serving.stores.blocks import BLOCK
 from serving.stores.failures import DamageError
 from serving.stores.records import DOCUMENT, PASSAGE, DocumentRow, PassageRow
 
+log = logging.getLogger(__name__)
 APPLICATION = int.from_bytes(b"ISOS")
 """SQLite's `application_id`: what tells a corpus file from any other database."""
 _MAGIC, _APPLICATION_AT = b"SQLite format 3\0", slice(68, 72)
 """https://www.sqlite.org/fileformat.html, section 1.3."""
 _PAGE_BYTES = 8192
 """Five vectors of 384 dimensions; of SQLite's own 4096 bytes, which hold two, they waste a quarter (ADR 0018)."""
+
+_FOLDED_SINCE = 6
+_UNFOLDED: dict[Stemming, str] = {
+    "none": "CREATE VIRTUAL TABLE words USING fts5(text, content = '', tokenize = 'unicode61 remove_diacritics 2')",
+    "porter": "CREATE VIRTUAL TABLE words USING fts5("
+    "text, content = '', tokenize = 'porter unicode61 remove_diacritics 2')",
+}
+"""The index of words up to format 5."""
 
 Step = Callable[[sqlite3.Connection], None]
 
@@ -95,7 +106,7 @@ def _passages(connection: sqlite3.Connection) -> None:
         *fields.TABLES,
     ):
         connection.execute(statement)
-    words.create(connection)
+    create_words(connection, 2, "none")
     last = 0
     old = """SELECT key, id, text, metadata, vector FROM documents_1 JOIN vectors_1 USING (key)
         WHERE key > ? ORDER BY key LIMIT ?"""
@@ -115,7 +126,6 @@ def _passages(connection: sqlite3.Connection) -> None:
             ((key, vector, vectors.checksum(key, vector)) for key, *_, vector in rows),
         )
         fields.index(connection, ((row.number, orjson.loads(row.metadata)) for row in documents))
-        words.index(connection, ((row.number, row.text) for row in documents))
     (given,) = connection.execute("SELECT max(seq) FROM sqlite_sequence WHERE name = 'documents_1'").fetchone()
     connection.execute("DELETE FROM sqlite_sequence WHERE name = 'passages'")
     connection.execute("INSERT INTO sqlite_sequence (name, seq) VALUES ('passages', ?)", (given or 0,))
@@ -145,7 +155,21 @@ def _stemming(connection: sqlite3.Connection) -> None:
     connection.execute("ALTER TABLE corpora ADD COLUMN stemming TEXT")
 
 
-MIGRATIONS: tuple[Step, ...] = (_first, _passages, _spans, _uploads, _stemming)
+def _unicode(connection: sqlite3.Connection) -> None:
+    """The version of Unicode by which the words were folded, see `_index_words`."""
+    connection.execute("ALTER TABLE corpora ADD COLUMN unicode TEXT")
+    words.create(connection)
+
+
+MIGRATIONS: tuple[Step, ...] = (_first, _passages, _spans, _uploads, _stemming, _unicode)
+
+
+def create_words(connection: sqlite3.Connection, format: int, stemming: Stemming) -> None:
+    """Create the index of words that files of `format` have, without any."""
+    words.create(connection, stemming)
+    if format < _FOLDED_SINCE:
+        connection.execute("DROP TABLE words")
+        connection.execute(_UNFOLDED[stemming])
 
 
 def check_ours(path: Path) -> None:
@@ -172,7 +196,7 @@ def mark(path: Path) -> None:
 
 
 def migrate(connection: sqlite3.Connection, file: Path) -> None:
-    """Run the steps that the file lacks, inside the caller's transaction.
+    """Run the steps that the file lacks, inside the caller's transaction; index its words anew if they are outdated.
 
     Raises:
         StoreError: the file was written by a later version.
@@ -181,8 +205,27 @@ def migrate(connection: sqlite3.Connection, file: Path) -> None:
     if version > len(MIGRATIONS):
         known = f"format {version}, known up to {len(MIGRATIONS)}"
         raise StoreError(f"{file}: written by a later version ({known}); start that version")
-    if version == len(MIGRATIONS):
+    if version < len(MIGRATIONS):
+        for step in MIGRATIONS[version:]:
+            step(connection)
+        connection.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
+    _index_words(connection, file)
+
+
+def _index_words(connection: sqlite3.Connection, file: Path) -> None:
+    """Index them anew if another version of Unicode folded them: FTS5 forgets a passage by the words it was given."""
+    found = connection.execute("SELECT unicode FROM corpora").fetchone()
+    if found in (None, (unidata_version,)):
         return
-    for step in MIGRATIONS[version:]:
-        step(connection)
-    connection.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
+    log.info("%s: words are indexed anew, by Unicode %s", file, unidata_version)
+    words.create(connection, reading.corpus(connection).wanted_stemming)
+    words.index(connection, _texts(connection))
+    connection.execute("UPDATE corpora SET unicode = ?", (unidata_version,))
+
+
+def _texts(connection: sqlite3.Connection) -> Iterator[tuple[int, str]]:
+    """Of all passages in the order of their keys. A checksum that is wrong keeps no corpus from being served."""
+    parts = 'SELECT key, start, "end" FROM passages WHERE document = ? ORDER BY key'
+    for number, text in connection.execute("SELECT number, text FROM documents ORDER BY number"):
+        for key, start, end in connection.execute(parts, (number,)):
+            yield key, text[start:end]

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import get_args
 
 from serving.ports import Stemming, StoreError
-from serving.stores import words
-from serving.stores.migrations import MIGRATIONS
+from serving.stores.migrations import MIGRATIONS, create_words
 
 _RENAMED = re.compile(r'^(CREATE TABLE )"(\w+)"')
 """SQLite quotes the name of a table that had another: a re-embedding lets two of them change names."""
@@ -48,7 +47,7 @@ def _shapes(format: int) -> list[Shape]:
             for step in MIGRATIONS[:format]:
                 step(made)
             if any(name == "words" for _, name, *_ in _shape(made)):
-                words.create(made, stemming)
+                create_words(made, format, stemming)
             found.append(_shape(made))
     return found
 

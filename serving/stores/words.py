@@ -1,7 +1,8 @@
 """Words of passages: an FTS5 index by key that keeps no text of its own, and BM25 over it.
 
-A word is what FTS5's tokenizer unicode61 makes one: a run of letters and digits, without case and diacritics. Where a
-corpus wants stemming, words of one stem are one word. Scores are FTS5's BM25, k1 = 1.2 and b = 0.75
+A word is what `analysis` and FTS5's tokenizer unicode61 make one: a run of letters and digits, without case and
+diacritics, or a pair of characters of a script without spaces. Where a corpus wants stemming, words of one stem are one
+word. Scores are FTS5's BM25, k1 = 1.2 and b = 0.75
 (https://www.sqlite.org/fts5.html, section 5.1.1), with the sign turned.
 """
 
@@ -18,6 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from serving.ports import Keys, Ranking, Span, Stemming
+from serving.stores import analysis
 from serving.stores.fields import numbers
 
 MAX_WORDS = 64
@@ -25,16 +27,20 @@ MAX_WORDS = 64
 MAX_ASKED = 20_000
 """Characters of a query in which its words are."""
 MAX_MARKED = 20_000
-"""Characters of a text in which `highlights` looks: FTS5 takes the square of their number."""
+"""Characters of a text in which `highlights` looks."""
+MARKED_AT_ONCE = 2_000
+"""Characters that are looked at first."""
 MAX_SPANS = 200
 """Of a text, the first ones."""
 K1 = 1.2
 RARE = (K1 + 1) * 2
 """A term that can add so much is rare: about one passage in eight has it."""
 _CONTROL = re.compile("[\0-\2]")
+_UNICODE = "unicode61 remove_diacritics 2 categories 'L* M* N* So Co'"
+"""Marks are part of words in India, symbols are what `analysis` leaves of them: emoji."""
 _TOKENIZERS: dict[Stemming, str] = {
-    "none": "tokenize = 'unicode61 remove_diacritics 2'",
-    "porter": "tokenize = 'porter unicode61 remove_diacritics 2'",
+    "none": f'tokenize = "{_UNICODE}"',
+    "porter": f'tokenize = "porter {_UNICODE}"',
 }
 
 _Term = tuple[str, ...]
@@ -57,12 +63,12 @@ def create(writer: sqlite3.Connection, stemming: Stemming = "none") -> None:
 
 def index(writer: sqlite3.Connection, rows: Iterable[tuple[int, str]]) -> None:
     """Add the texts of new passages, each with its key."""
-    writer.executemany("INSERT INTO words (rowid, text) VALUES (?, ?)", rows)
+    writer.executemany("INSERT INTO words (rowid, text) VALUES (?, ?)", _indexed(rows))
 
 
 def remove(writer: sqlite3.Connection, rows: Iterable[tuple[int, str]]) -> None:
     """Take back what `index` added of the same rows; with any other text the index would be wrong from then on."""
-    writer.executemany("INSERT INTO words (words, rowid, text) VALUES ('delete', ?, ?)", rows)
+    writer.executemany("INSERT INTO words (words, rowid, text) VALUES ('delete', ?, ?)", _indexed(rows))
 
 
 def clear(writer: sqlite3.Connection) -> None:
@@ -126,13 +132,18 @@ def parse(query: str, *, stemming: Stemming) -> Asked:
     left = MAX_WORDS
     parts = query[:MAX_ASKED].split('"', 2 * MAX_WORDS)
     for i, part in enumerate(parts):
-        words = _tokenizers["none"].words(part)[:left]
-        stems = words if stemming == "none" else _tokenizers[stemming].words(part)[:left]
-        left -= len(words)
+        prepared = analysis.indexed(part)
+        words = _tokenizers["none"].words(prepared)
+        stems = words if stemming == "none" else _tokenizers[stemming].words(prepared)
         quoted = i % 2 == 1 and i + 1 < len(parts)  # the last quote may be alone
-        pairs = zip(stems, words, strict=True)
-        for stem, term in [(tuple(stems), tuple(words))] if quoted else [((one,), (word,)) for one, word in pairs]:
-            terms.setdefault(stem, term)
+        # The end of a run may be within a longer run of a passage. Only inside of a phrase it is one there, too.
+        ends = range(len(words) - 1 if quoted else 0, len(words))
+        kept = [at for at in range(len(words)) if not (at in ends and analysis.ends_run(words, at))][:left]
+        left -= len(kept)
+        groups = [kept] if quoted else [[at] for at in kept]
+        for group in groups:
+            stem = tuple(stems[at] for at in group)
+            terms.setdefault(stem, tuple(words[at] for at in group))
             if quoted:
                 required.add(stem)
     terms.pop((), None)
@@ -144,8 +155,24 @@ def highlights(texts: Sequence[str], query: str, *, stemming: Stemming) -> list[
     terms = parse(query, stemming=stemming).terms
     if not terms:
         return [[] for _ in texts]
-    asked = _expression(terms, "OR")
-    return [_tokenizers[stemming].highlights(text[:MAX_MARKED], asked)[:MAX_SPANS] for text in texts]
+    asked = _expression([tuple(analysis.apart(term)) for term in terms], "OR", prefixes=False)
+    return [_highlights(text[:MAX_MARKED], asked, stemming) for text in texts]
+
+
+def _highlights(text: str, expression: str, stemming: Stemming) -> list[Span]:
+    """Look at more and more of the text, until there are enough: FTS5 takes the square of the number of its marks."""
+    spread = analysis.spread(text)
+    found: list[Span] = []
+    step = max(MARKED_AT_ONCE, len(spread.text) // 4)
+    for end in range(step, len(spread.text) + step, step):
+        found = _tokenizers[stemming].highlights(spread.text[:end], expression)
+        if len(found) > MAX_SPANS:
+            break
+    return found[:MAX_SPANS] if spread.text is text else [spread.origin(span) for span in found[:MAX_SPANS]]
+
+
+def _indexed(rows: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str]]:
+    return ((key, analysis.indexed(text)) for key, text in rows)
 
 
 def _table(stemming: Stemming) -> str:
@@ -189,9 +216,10 @@ def _decoded(text: bytes) -> str:
     return text.decode(errors="ignore")
 
 
-def _expression(terms: Sequence[_Term], operator: str) -> str:
+def _expression(terms: Sequence[_Term], operator: str, *, prefixes: bool = True) -> str:
     """Each term in quotes, where FTS5 knows no syntax; a word holds none itself."""
-    return f" {operator} ".join(f'"{" ".join(term)}"' for term in terms)
+    ends = ("*" if prefixes and analysis.is_character(term[-1]) else "" for term in terms)
+    return f" {operator} ".join(f'"{" ".join(term)}"{end}' for term, end in zip(terms, ends, strict=True))
 
 
 def _best(reader: sqlite3.Connection, terms: Sequence[_Term], k: int, allowed: Keys | None) -> Ranking:

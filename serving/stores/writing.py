@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import count
 from typing import Literal
+from unicodedata import unidata_version
 
 import numpy as np
 import orjson
@@ -30,8 +31,9 @@ def create(writer: sqlite3.Connection, corpus: Corpus) -> None:
         corpus.dim,
         None,  # words are compared as they are in any new file
         secrets.token_hex(8),
+        unidata_version,
     )
-    writer.execute(f"INSERT INTO corpora ({reading.CORPUS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
+    writer.execute(f"INSERT INTO corpora ({reading.CORPUS}, unicode) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
     stem(writer, corpus.wanted_stemming)
 
 

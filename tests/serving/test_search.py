@@ -283,6 +283,22 @@ def test_queries_are_texts(
         refuses((status, "Validation", f"{field}: {says}"), "POST", "/corpora/books/search", **sent)
 
 
+@pytest.mark.parametrize("mode", ["lexical", "hybrid"])
+def test_words_without_spaces_and_look_alikes_are_found_and_highlighted(client: TestClient, mode: str) -> None:
+    texts = {"book": "機械学習の入門書", "day": "今日は天気がいい", "office": "The ﬁnancial ofﬁce"}
+    client.put("/corpora/c")
+    client.post("/corpora/c/documents", json={"documents": [{"id": id, "text": text} for id, text in texts.items()]})
+    asked = {"queries": ["機械学習", "天気", "FINANCIAL"], "mode": mode, "highlight": True, "k": 3}
+    for result, (id, word) in zip(
+        client.post("/corpora/c/search", json=asked).raise_for_status().json()["results"],
+        [("book", "機械学習"), ("day", "天気"), ("office", "ﬁnancial")],
+        strict=True,
+    ):
+        hit = next(hit for hit in result["hits"] if hit["highlights"])
+        assert (hit["id"], [hit["text"][one["start"] : one["end"]] for one in hit["highlights"]]) == (id, [word])
+        assert mode == "lexical" or hit["lexical"] > 0
+
+
 def test_what_each_query_highlights_is_its_own(books: TestClient) -> None:
     answer = search(books, queries=["captain", "woman", "nothing"], highlight=True, k=3)
     marked = [

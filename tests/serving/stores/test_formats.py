@@ -6,7 +6,9 @@ Each was written by the code of its time. Before a step is added to the migratio
 from __future__ import annotations
 
 import shutil
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,7 @@ import pytest
 from serving.filters import compile_filter
 from serving.ports import Document, Removal, Span
 from serving.stores.sqlite import SqliteStore
-from tests.serving.stores.contents import content
+from tests.serving.stores.contents import content, filled
 
 FOLDER = Path(__file__).parent / "formats"
 FORMATS = sorted(FOLDER.glob("[0-9].sqlite"))
@@ -87,4 +89,43 @@ def test_what_was_cut_before_spans_were_counted(tmp_path: Path) -> None:
     store.write("2-cut", [Removal(["one", "parts"])])
     assert [passage.span for passage in store.passages("2-cut", [1, 2, 3, 4]).values()] == [None]
     assert store.verify("2-cut") == []
+    store.close()
+
+
+@pytest.mark.parametrize("restored", [False, True])
+def test_words_that_were_not_folded_are_indexed_anew(tmp_path: Path, restored: bool) -> None:
+    """Of a corpus with stems and a document in three parts, opened as it lies there or restored from a snapshot."""
+    given = Path(shutil.copy(FOLDER / "5-words.sqlite", tmp_path))
+    with closing(sqlite3.connect(given, isolation_level=None)) as connection:
+        connection.execute(
+            "UPDATE documents SET checksum = 0 WHERE id = 'whole'"
+        )  # is found, and told of when it is read
+    if restored:
+        shutil.copy(FOLDER / "5-words.sqlite", given)
+        (tmp_path / "served").mkdir()
+    store = SqliteStore(tmp_path / "served" if restored else tmp_path)
+    if restored:
+        store.adopt("5-words", given)
+    asked = ["機械学習", "financial", "softhyphen connects", "天気", "機械 gone"]
+    found = [store.words("5-words", query, 5).keys.tolist() for query in asked]
+    assert found == [[1], [2], [3], [4], [1]]
+    assert store.corpus("5-words").stemming == "porter"
+    assert [line for line in store.verify("5-words") if "whole" not in line] == []
+    store.write("5-words", [Removal(["cut"])])
+    assert [store.words("5-words", query, 5).keys.tolist() for query in asked] == [[1], [], [], [], [1]]
+    store.close()
+
+
+def test_words_that_another_unicode_folded_are_indexed_anew(tmp_path: Path) -> None:
+    store = filled(SqliteStore(tmp_path), "c", content([("a", "Straße", {})]))
+    store.close()
+    with closing(sqlite3.connect(tmp_path / "c.sqlite", isolation_level=None)) as connection:
+        connection.execute("INSERT INTO words (words) VALUES ('delete-all')")
+        connection.execute("INSERT INTO words (rowid, text) VALUES (1, 'straße')")
+        connection.execute("UPDATE corpora SET unicode = '3.2.0'")
+    store = SqliteStore(tmp_path)
+    assert store.words("c", "strasse", 5).keys.tolist() == [1]
+    store.write("c", [Removal(["a"])])
+    assert store.words("c", "strasse straße", 5).keys.tolist() == []
+    assert store.verify("c") == []
     store.close()

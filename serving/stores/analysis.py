@@ -1,0 +1,201 @@
+"""Text as it is given to FTS5, whose tokenizer neither folds look-alikes nor cuts scripts without spaces into words.
+
+Characters that look the same become one: compatibility forms, case and ignorable characters are folded as Unicode's
+NFKC_Casefold does (https://www.unicode.org/reports/tr44/#NFKC_Casefold). A symbol is never part of a word. An emoji is
+a word of its own. ASCII stays as it is.
+
+A run of a script without spaces becomes pairs of neighbouring characters, as in Lucene's CJKAnalyzer, and the run's
+last character alone. So every character begins exactly one token, and the query of one character is a prefix.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from itertools import pairwise
+from operator import add
+from typing import NamedTuple
+from unicodedata import category, combining, decomposition, normalize
+
+from serving.ports import Span
+
+_MOST_MARKS = 30
+"""Combining marks on one character, as in https://www.unicode.org/reports/tr15/#Stream_Safe_Text_Format: to normalize
+takes the square of their number."""
+_UNSPACED = (
+    "\u0e00-\u0eff"  # Thai, Lao
+    "\u1000-\u109f\ua9e0-\ua9ff\uaa60-\uaa7f"  # Burmese
+    "\u1780-\u17ff"  # Khmer
+    "\u1950-\u19df\u1a20-\u1aaf\uaa80-\uaadf\U00011700-\U0001174f"  # Tai scripts
+    "\u1100-\u11ff\ua960-\ua97f\uac00-\ud7ff"  # Hangul: it has spaces, and endings that are written together
+    "\u3005-\u3007\u3021-\u3029\u3031-\u303c\u3041-\u312f\u31a0-\u31bf\u31f0-\u31ff\U0001aff0-\U0001b16f"  # Kana
+    "\u2e80-\u2fdf\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"  # Han
+    "\U0001f1e6-\U0001f1ff"  # halves of flags
+)
+_CHARACTER, _RUN = re.compile(f"[{_UNSPACED}]"), re.compile(f"[{_UNSPACED}]+")
+_STRETCH = re.compile("[\x00-\x7f]?[^\x00-\x7f]+")
+"""What is folded as one: ASCII is as it is to be, save a letter whose mark follows."""
+_SHORT = 8
+"""Characters of a stretch that is folded once: letters with accents come again and again."""
+_MANY_SIGNS = re.compile(rf"[^\w\x00-\x7f]{{{_MOST_MARKS + 1},}}")
+_IGNORABLE = re.compile(
+    "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164"
+    "\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufff8\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
+    "\U0001f3fb-\U0001f3ff]"
+)
+"""Unicode's Default_Ignorable_Code_Point, and skin tones."""
+_PART = re.compile("[\u2e80-\u2fdf\U0001f1e6-\U0001f1ff]")
+"""Symbols that words are made of: radicals, which stand for characters in text copied from PDF, and halves of flags."""
+_PICTOGRAPH = re.compile("[\u2300-\u23ff\u2600-\u27bf\u2b00-\u2bff\U0001f000-\U0001faff]")
+
+
+def indexed(text: str) -> str:
+    """Prepare a text, of a passage or a query, for FTS5."""
+    return text if text.isascii() else _RUN.sub(_pairs, _folded(text))
+
+
+class Spread(NamedTuple):
+    """A text in which words of a query can be marked, and where each of its characters comes from."""
+
+    text: str
+    starts: Sequence[int]
+    ends: Sequence[int]
+
+    def origin(self, span: Span) -> Span:
+        """Where in the original text `span` is."""
+        return Span(self.starts[span.start], self.ends[span.end - 1])
+
+
+def spread(text: str) -> Spread:
+    """Fold `text` and put spaces around each character of a script without spaces, see `apart`."""
+    if text.isascii():
+        return Spread(text, range(len(text)), range(1, len(text) + 1))
+    spreads: list[str] = []
+    starts: list[int] = []
+    ends: list[int] = []
+    for start, end in _pieces(text):
+        piece = text[start:end]
+        made = _CHARACTER.sub(r" \g<0> ", _folded(piece))
+        spreads.append(made)
+        starts += range(start, end) if piece.isascii() else [start] * len(made)
+        ends += range(start + 1, end + 1) if piece.isascii() else [end] * len(made)
+    return Spread("".join(spreads), starts, ends)
+
+
+def is_character(token: str) -> bool:
+    """Whether it is a single character of a script without spaces."""
+    return _CHARACTER.fullmatch(token) is not None
+
+
+def ends_run(tokens: Sequence[str], at: int) -> bool:
+    """Whether the token there is the last character of a run, which the token before it has as well."""
+    return at > 0 and is_character(tokens[at]) and _is_pair(tokens[at - 1])
+
+
+def apart(tokens: Sequence[str]) -> list[str]:
+    """Take the pairs of a phrase apart into characters, as `spread` has them."""
+    characters = [token[0] if _is_pair(token) else token for token in tokens]
+    return characters + [token[1] for token in tokens[-1:] if _is_pair(token)]
+
+
+def _is_pair(token: str) -> bool:
+    return len(token) == 2 and _RUN.fullmatch(token) is not None
+
+
+def _pairs(run: re.Match[str]) -> str:
+    characters = run[0]
+    return f" {' '.join(map(add, characters, characters[1:]))} {characters[-1]} "
+
+
+def _pieces(text: str) -> Iterator[tuple[int, int]]:
+    """Where the parts of `text` are that are folded by themselves: ASCII as it comes, else a character with marks."""
+    last = 0
+    for stretch in _STRETCH.finditer(text):
+        borders = [i for i in range(*stretch.span()) if i == stretch.start() or not _joins(text[i])]
+        yield last, stretch.start()
+        yield from pairwise([*borders, stretch.end()])
+        last = stretch.end()
+    yield last, len(text)
+
+
+@lru_cache(1 << 14)
+def _joins(character: str) -> bool:
+    """Whether it is folded together with the character before it."""
+    first = _folded(character)[:1]
+    return not first or "M" in category(character) + category(first) or "\u1160" <= first <= "\u11ff"
+
+
+def _folded(text: str) -> str:
+    return _STRETCH.sub(_folded_stretch, text)
+
+
+def _folded_stretch(stretch: re.Match[str]) -> str:
+    found = stretch[0]
+    return _fold_short(found) if len(found) <= _SHORT else _fold_long(found)
+
+
+def _fold_long(text: str) -> str:
+    composed = normalize("NFC", _with_few_marks(text))
+    return normalize("NFC", _with_few_marks(composed.translate(_FOLDED)))
+
+
+_fold_short = lru_cache(1 << 14)(_fold_long)
+
+
+def _with_few_marks(text: str) -> str:
+    return _MANY_SIGNS.sub(_with_spaces_for_marks, text)
+
+
+def _with_spaces_for_marks(signs: re.Match[str]) -> str:
+    marks, kept = 0, []
+    for sign in signs[0]:
+        marks = marks + 1 if combining(sign) else 0
+        kept.append(sign if marks <= _MOST_MARKS else " ")
+    return "".join(kept)
+
+
+class _Folded(dict[int, str]):
+    """What `str.translate` makes of each character, kept for those that Unicode has assigned."""
+
+    def __missing__(self, code: int) -> str:
+        character = chr(code)
+        folded = _fold(character)
+        if category(character) not in ("Cn", "Co"):
+            self[code] = folded
+        return folded
+
+
+_FOLDED = _Folded()
+
+
+def _fold(character: str) -> str:
+    if character.isascii():
+        return character
+    if _IGNORABLE.match(character) or _is_accent(character):
+        return ""
+    if _is_in_words(character):
+        return _casefolded(character)
+    if category(character) == "So" and _PICTOGRAPH.match(character):
+        return f" {character} "
+    return re.sub(r"\W", " ", f" {_casefolded(character)} ")
+
+
+def _casefolded(character: str) -> str:
+    return normalize("NFKC", normalize("NFKC", character).casefold())
+
+
+def _is_accent(character: str) -> bool:
+    """Whether it is a mark that words are compared without, as Hebrew and Arabic vowels are; marks of India are not."""
+    place = combining(character)
+    return category(character) == "Me" or (
+        not is_character(character) and (place in (1, *range(10, 36)) or place >= 200)
+    )
+
+
+def _is_in_words(character: str) -> bool:
+    """Whether it can stand among letters; a fraction or a number in a circle would become part of a longer number."""
+    kind, made_of = category(character), decomposition(character)
+    if kind == "No":
+        return not made_of or made_of.startswith(("<sub>", "<super>"))
+    return kind[0] in "LM" or kind in ("Nd", "Nl", "Cn", "Co") or _PART.match(character) is not None
