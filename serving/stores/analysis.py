@@ -11,7 +11,7 @@ last character alone. So every character begins exactly one token, and the query
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import pairwise
 from operator import add
@@ -47,6 +47,8 @@ _IGNORABLE = re.compile(
 """Unicode's Default_Ignorable_Code_Point, and skin tones."""
 _PART = re.compile("[\u2e80-\u2fdf\U0001f1e6-\U0001f1ff]")
 """Symbols that words are made of: radicals, which stand for characters in text copied from PDF, and halves of flags."""
+_RUN_END = "\u2300\u2300"
+"""What no text is folded to, for two symbols have a space between."""
 _PICTOGRAPH = re.compile("[\u2300-\u23ff\u2600-\u27bf\u2b00-\u2bff\U0001f000-\U0001faff]")
 
 
@@ -62,25 +64,43 @@ class Spread(NamedTuple):
     starts: Sequence[int]
     ends: Sequence[int]
 
-    def origin(self, span: Span) -> Span:
-        """Where in the original text `span` is."""
-        return Span(self.starts[span.start], self.ends[span.end - 1])
+    def origins(self, spans: Iterable[Span]) -> list[Span]:
+        """Where in the original text the sorted `spans` are; those of one character there are one."""
+        found: list[Span] = []
+        for start, end in spans:
+            origin = Span(self.starts[start], self.ends[end - 1])
+            if found and origin.start < found[-1].end:
+                origin = Span(found.pop().start, origin.end)
+            found.append(origin)
+        return found
 
 
 def spread(text: str) -> Spread:
-    """Fold `text` and put spaces around each character of a script without spaces, see `apart`."""
+    """Fold `text`, with spaces between the characters of each run and a token at its end, see `apart`."""
     if text.isascii():
         return Spread(text, range(len(text)), range(1, len(text) + 1))
-    spreads: list[str] = []
+    parts: list[str] = []
     starts: list[int] = []
     ends: list[int] = []
     for start, end in _pieces(text):
-        piece = text[start:end]
-        made = _CHARACTER.sub(r" \g<0> ", _folded(piece))
-        spreads.append(made)
-        starts += range(start, end) if piece.isascii() else [start] * len(made)
-        ends += range(start + 1, end + 1) if piece.isascii() else [end] * len(made)
-    return Spread("".join(spreads), starts, ends)
+        part = _folded(text[start:end])
+        parts.append(part)
+        one_by_one = text[start:end].isascii()
+        starts += range(start, end) if one_by_one else [start] * len(part)
+        ends += range(start + 1, end + 1) if one_by_one else [end] * len(part)
+    folded = "".join(parts)
+    spreads: list[str] = []
+    order: list[int] = []
+    last = 0
+    for run in _RUN.finditer(folded):
+        spreads += [folded[last : run.start()], *(f" {character}" for character in run[0]), f" {_RUN_END} "]
+        order += range(last, run.start())
+        order += (place for place in range(*run.span()) for _ in range(2))
+        last = run.end()
+        order += [last - 1] * (len(_RUN_END) + 2)
+    spreads.append(folded[last:])
+    order += range(last, len(folded))
+    return Spread("".join(spreads), [starts[i] for i in order], [ends[i] for i in order])
 
 
 def is_character(token: str) -> bool:
@@ -94,9 +114,13 @@ def ends_run(tokens: Sequence[str], at: int) -> bool:
 
 
 def apart(tokens: Sequence[str]) -> list[str]:
-    """Take the pairs of a phrase apart into characters, as `spread` has them."""
-    characters = [token[0] if _is_pair(token) else token for token in tokens]
-    return characters + [token[1] for token in tokens[-1:] if _is_pair(token)]
+    """Take the pairs of a phrase apart into characters and ends of runs, as `spread` has them."""
+    found: list[str] = []
+    for token in tokens:
+        found += [token[0]] if _is_pair(token) else [token, _RUN_END] if is_character(token) else [token]
+    if _is_pair(tokens[-1]):
+        return [*found, tokens[-1][1]]
+    return found[:-1] if is_character(tokens[-1]) else found
 
 
 def _is_pair(token: str) -> bool:

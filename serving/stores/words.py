@@ -168,7 +168,7 @@ def _highlights(text: str, expression: str, stemming: Stemming) -> list[Span]:
         found = _tokenizers[stemming].highlights(spread.text[:end], expression)
         if len(found) > MAX_SPANS:
             break
-    return found[:MAX_SPANS] if spread.text is text else [spread.origin(span) for span in found[:MAX_SPANS]]
+    return found[:MAX_SPANS] if spread.text is text else spread.origins(found[:MAX_SPANS])
 
 
 def _indexed(rows: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str]]:
