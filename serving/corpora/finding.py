@@ -26,7 +26,7 @@ CANDIDATES = 1000
 
 
 MARKED_TOGETHER = 1_000_000
-"""Characters in which one search highlights: two seconds, at the worst."""
+"""Characters in which one search highlights: three seconds, at the worst."""
 
 
 class Query(NamedTuple):
