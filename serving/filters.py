@@ -1,19 +1,21 @@
 """The filter language over metadata: a JSON object becomes a tree of conditions.
 
-`{"field": value}`, `{"field": {"$gt": 3}}`, `$and`, `$or`, `$not`; dotted paths reach into objects. As in MongoDB a
-list matches where one of its elements does, `null` matches an absent field, and `$ne`, `$nin` are negations.
+`{"field": value}`, `{"field": {"$gt": 3}}`, `$and`, `$or`, `$not`; dotted paths reach into objects and into the objects
+of lists. A list matches if one of its elements passes every test of a condition. As in MongoDB, `null` matches an
+absent field, `$ne` and `$nin` are negations, and `$elemMatch` asks for one element that matches a whole filter.
 """
 
 from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 from serving.errors import Invalid
+from serving.instants import instant
 from serving.json_body import MAX_DEPTH, TOO_DEEP, is_unicode, levels, no_json
 
 MAX_CONDITIONS = 1000
@@ -26,8 +28,8 @@ ORDER: dict[str, Callable[[Any, Any], bool]] = {
     "$lt": operator.lt,
     "$lte": operator.le,
 }
-MISSING = object()
-_Path = tuple[str, ...]
+_Path = str | None
+"""Dotted; None in a filter of `$elemMatch` that tests the element itself."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,7 @@ class All:
 
     parts: tuple[Filter, ...]
 
-    def matches(self, metadata: Mapping[str, Any]) -> bool:
+    def matches(self, metadata: Any) -> bool:
         """Whether a document with these metadata does."""
         return all(part.matches(metadata) for part in self.parts)
 
@@ -47,7 +49,7 @@ class AnyOf:
 
     parts: tuple[Filter, ...]
 
-    def matches(self, metadata: Mapping[str, Any]) -> bool:
+    def matches(self, metadata: Any) -> bool:
         """Whether a document with these metadata does."""
         return any(part.matches(metadata) for part in self.parts)
 
@@ -58,26 +60,27 @@ class Not:
 
     part: Filter
 
-    def matches(self, metadata: Mapping[str, Any]) -> bool:
+    def matches(self, metadata: Any) -> bool:
         """Whether a document with these metadata does."""
         return not self.part.matches(metadata)
 
 
 @dataclass(frozen=True)
 class In:
-    """The value at `path`, or an element of it, equals one of `options`; an absent one equals null."""
+    """A value at `path`, or an element of one, equals one of `options`; an absent one equals null."""
 
     path: _Path
     options: tuple[Any, ...]
 
-    def matches(self, metadata: Mapping[str, Any]) -> bool:
+    def matches(self, metadata: Any) -> bool:
         """Whether a document with these metadata does."""
-        return any(
-            any(_equal(value, option) for option in self._containers)
-            if isinstance(value, list | dict)
-            else _scalar(value) in self._scalars
-            for value in _values(reach(metadata, self.path))
-        )
+        return any(map(self.accepts, _candidates(metadata, self.path)))
+
+    def accepts(self, value: Any) -> bool:
+        """Whether this one value is among the options."""
+        if isinstance(value, list | dict):
+            return any(_equal(value, option) for option in self._containers)
+        return _scalar(value) in self._scalars
 
     @cached_property
     def _containers(self) -> list[Any]:
@@ -92,17 +95,35 @@ class In:
 
 @dataclass(frozen=True)
 class Compares:
-    """The value at `path`, or an element of it, stands in the order `name` to `operand`: finite numbers or strings."""
+    """A value at `path`, or an element of one, is within all `bounds`: each is an operator of `ORDER` and its operand.
+
+    Finite numbers compare with numbers. Strings compare as points in time if all operands are dates, else as strings.
+    """
 
     path: _Path
-    name: str
-    operand: int | float | str
+    bounds: tuple[tuple[str, int | float | str], ...]
 
-    def matches(self, metadata: Mapping[str, Any]) -> bool:
+    def matches(self, metadata: Any) -> bool:
         """Whether a document with these metadata does."""
-        alike = is_number if is_number(self.operand) else _is_string
-        compare = ORDER[self.name]
-        return any(alike(value) and compare(value, self.operand) for value in _values(reach(metadata, self.path)))
+        return any(map(self.accepts, _candidates(metadata, self.path)))
+
+    def accepts(self, value: Any) -> bool:
+        """Whether this one value is within the bounds."""
+        place = _placed(value, self.kind)
+        return place is not None and all(ORDER[name](place, operand) for name, operand in self.placed)
+
+    @cached_property
+    def kind(self) -> Kind:
+        """What is compared: values of another kind don't match."""
+        operands = [operand for _, operand in self.bounds]
+        if any(map(is_number, operands)):
+            return "number"
+        return "date" if all(isinstance(one, str) and instant(one) for one in operands) else "string"
+
+    @cached_property
+    def placed(self) -> list[tuple[str, int | float | str | bytes]]:
+        """The bounds, dates as `instant`s."""
+        return [(name, _placed(operand, self.kind)) for name, operand in self.bounds]
 
 
 @dataclass(frozen=True)
@@ -111,12 +132,32 @@ class Exists:
 
     path: _Path
 
-    def matches(self, metadata: Mapping[str, Any]) -> bool:
+    def matches(self, metadata: Any) -> bool:
         """Whether a document with these metadata does."""
-        return reach(metadata, self.path) is not MISSING
+        return bool(_at(metadata, self.path))
 
 
-Filter = All | AnyOf | Not | In | Compares | Exists
+@dataclass(frozen=True)
+class Element:
+    """An element of a list at `path` matches `part`: an object, or any element if the part tests the element itself."""
+
+    path: _Path
+    part: Filter
+    itself: bool
+
+    def matches(self, metadata: Any) -> bool:
+        """Whether a document with these metadata does."""
+        return any(
+            self.part.matches(element)
+            for found in _at(metadata, self.path)
+            if isinstance(found, list)
+            for element in found
+            if self.itself or isinstance(element, Mapping)
+        )
+
+
+Kind = Literal["number", "string", "date"]
+Filter = All | AnyOf | Not | In | Compares | Exists | Element
 
 
 def compile_filter(condition: Any, field: str = "filter") -> Filter:
@@ -156,12 +197,13 @@ class _Compiler:
             raise Invalid("unknown operator; here stand $and, $or, $not or the name of a field", field=field)
         if not is_unicode(key):
             raise Invalid("not valid Unicode: a lone surrogate", field=field)
-        return self._test(tuple(key.split(".")), value, field, depth)
+        return self._test(key, value, field, depth)
 
     def _test(self, path: _Path, value: Any, field: str, depth: int) -> Filter:
         if not (isinstance(value, dict) and any(key.startswith("$") for key in value)):
             return self._operator(path, "$eq", value, f"{field}.$eq", depth)
-        return _all(self._operator(path, key, operand, f"{field}.{key}", depth) for key, operand in value.items())
+        parts = [self._operator(path, key, operand, f"{field}.{key}", depth) for key, operand in value.items()]
+        return _all(_of_one_value(path, parts, field))
 
     def _operator(self, path: _Path, name: str, operand: Any, field: str, depth: int) -> Filter:
         if depth > MAX_DEPTH:
@@ -170,6 +212,13 @@ class _Compiler:
             return Not(self._operator(path, "$eq" if name == "$ne" else "$in", operand, field, depth))
         if name == "$not":
             return Not(self._test(path, operand, field, depth + 1))
+        if name == "$elemMatch":
+            itself = _tests_a_value(operand)
+            part = self._test(None, operand, field, depth + 1) if itself else self.filter(operand, field, depth + 1)
+            return Element(path, part, itself)
+        return self._leaf(path, name, operand, field)
+
+    def _leaf(self, path: _Path, name: str, operand: Any, field: str) -> Filter:
         self._count(operand, field)
         if name == "$eq":
             return In(path, (operand,))
@@ -184,9 +233,10 @@ class _Compiler:
         if name in ORDER:
             if not is_number(operand) and not _is_string(operand):
                 raise Invalid("must be a number or a string", field=field)
-            return Compares(path, name, operand)
+            return Compares(path, ((name, operand),))
         raise Invalid(
-            "unknown operator; known are $eq $ne $gt $gte $lt $lte $in $nin $exists $not, $and $or", field=field
+            "unknown operator; known are $eq $ne $gt $gte $lt $lte $in $nin $exists $elemMatch $not, $and $or",
+            field=field,
         )
 
     def _count(self, operand: Any, field: str) -> None:
@@ -211,21 +261,62 @@ def _all(parts: Iterable[Filter]) -> Filter:
     return several[0] if len(several) == 1 else All(several)
 
 
-def reach(metadata: Mapping[str, Any], path: _Path) -> Any:
-    """What stands at a path, `MISSING` where nothing does."""
-    found: Any = metadata
-    for name in path:
-        if not isinstance(found, Mapping) or name not in found:
-            return MISSING
-        found = found[name]
-    return found
+def _of_one_value(path: _Path, parts: Sequence[Filter], field: str) -> list[Filter]:
+    """Join the tests that one value has to pass: the bounds of a range, and the options that are within it."""
+    bounds = tuple(bound for part in parts if isinstance(part, Compares) for bound in part.bounds)
+    if len({is_number(operand) for _, operand in bounds}) > 1:
+        raise Invalid("no value is within these bounds: one is a number, another a string", field=field)
+    ranges = [Compares(path, bounds)] if bounds else []
+    sets = [part for part in parts if isinstance(part, In)]
+    others = [part for part in parts if not isinstance(part, In | Compares)]
+    if not sets:
+        return [*ranges, *others]
+    tests: list[In | Compares] = [*sets[1:], *ranges]
+    return [In(path, tuple(one for one in sets[0].options if all(test.accepts(one) for test in tests))), *others]
 
 
-def _values(found: Any) -> list[Any]:
-    """What may match: the value itself and, of a list, each element; an absent field matches as null."""
-    if found is MISSING:
-        return [None]
-    return [found, *found] if isinstance(found, list) else [found]
+def _tests_a_value(condition: Any) -> bool:
+    """Whether it consists of operators for a value, not of names of fields."""
+    return isinstance(condition, dict) and any(
+        key.startswith("$") and key not in ("$and", "$or") and (key != "$not" or _tests_a_value(value))
+        for key, value in condition.items()
+    )
+
+
+def reach(metadata: Mapping[str, Any], path: str) -> Iterator[Any]:
+    """All values at a dotted path. Names may have dots themselves, and every object of a list is looked into."""
+    if "." not in path:
+        if path in metadata:
+            yield metadata[path]
+        return
+    for name, value in metadata.items():
+        if name == path:
+            yield value
+        elif path.startswith(f"{name}."):
+            for one in value if isinstance(value, list) else (value,):
+                if isinstance(one, Mapping):
+                    yield from reach(one, path[len(name) + 1 :])
+
+
+def _at(found: Any, path: _Path) -> list[Any]:
+    return [found] if path is None else list(reach(found, path))
+
+
+def _candidates(found: Any, path: _Path) -> list[Any]:
+    """Values that may match: those at the path and the elements of each list; an absent field matches as null."""
+    if path is None:
+        return [found]
+    values = list(reach(found, path))
+    return [*values, *(one for value in values if isinstance(value, list) for one in value)] if values else [None]
+
+
+def _placed(value: Any, kind: Kind) -> Any:
+    """What `value` compares by in the order of its kind; None if it is of another kind."""
+    if kind == "number":
+        return value if is_number(value) else None
+    if not isinstance(value, str):
+        return None
+    return value if kind == "string" else instant(value)
 
 
 def is_number(value: Any) -> bool:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from serving.filters import reach
 from serving.ports import Floats, Passage, Store
 
 SEED = 0
@@ -64,16 +65,10 @@ def _told(store: Store, name: str, keys: Sequence[int], field: str | None) -> It
     for start in range(0, len(keys), READ_TOGETHER):
         for key, passage in sorted(store.passages(name, keys[start : start + READ_TOGETHER]).items()):
             document = passage.document
-            yield key, Sampled(document.id, _excerpt(passage), _at(document.metadata, field) if field else None)
+            value = next(reach(document.metadata, field), None) if field else None
+            yield key, Sampled(document.id, _excerpt(passage), value)
 
 
 def _excerpt(passage: Passage) -> str:
     text, (start, end) = passage.document.text, passage.span or (0, len(passage.document.text))
     return text[start:end] if end - start <= EXCERPT else f"{text[start : start + EXCERPT - 1]}…"
-
-
-def _at(metadata: object, field: str) -> object:
-    """What stands at a dotted path."""
-    for name in field.split("."):
-        metadata = metadata.get(name) if isinstance(metadata, dict) else None
-    return metadata

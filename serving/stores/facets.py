@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from types import NoneType
 from typing import Any
 
-from serving.filters import MISSING, is_number, reach
+from serving.filters import is_number, reach
 from serving.ports import Facet, Facets, FacetValue
 from serving.stores.fields import FALSE, LIST, NULL, OBJECT, OPAQUE, TRUE, WHOLE, Value, documents, numbers
 
@@ -70,10 +70,9 @@ def _unposted(reader: sqlite3.Connection, field: int, path: str) -> tuple[list[A
     """What stands in the field in the first documents that postings leave open, and whether those are all of them."""
     select = "SELECT DISTINCT document AS number FROM postings WHERE field IN (?, ?) AND value = ? LIMIT ?"
     left_open = numbers(reader, select, field, WHOLE, OPAQUE, OPEN + 1)
-    names = tuple(path.split("."))
-    found = [reach(metadata, names) for _, metadata in documents(reader, left_open[:OPEN])]
+    found = [value for _, metadata in documents(reader, left_open[:OPEN]) for value in reach(metadata, path)]
     elements = [one for value in found for one in (value if isinstance(value, list) else ())]
-    return [value for value in (*found, *elements) if value is not MISSING], len(left_open) <= OPEN
+    return [*found, *elements], len(left_open) <= OPEN
 
 
 def _postings(reader: sqlite3.Connection, field: int, limit: int) -> int:
@@ -99,20 +98,18 @@ def _has(reader: sqlite3.Connection, field: int, condition: str, *values: Value)
 def _most_frequent(reader: sqlite3.Connection, field: int, limit: int) -> Iterator[FacetValue]:
     """Ties in SQLite's order of values."""
     select = """SELECT value, count(*) AS many FROM postings
-        WHERE field = ? AND value NOT IN (?, ?, ?) GROUP BY value ORDER BY many DESC, value LIMIT ?"""
-    for value, many in reader.execute(select, (field, LIST, OBJECT, OPAQUE, limit)):
+        WHERE field = ? AND value < ? GROUP BY value ORDER BY many DESC, value LIMIT ?"""
+    for value, many in reader.execute(select, (field, OBJECT, limit)):
         yield FacetValue(_SCALARS[value] if isinstance(value, bytes) else value, many)
 
 
 def _first(reader: sqlite3.Connection, field: int, limit: int) -> Iterator[FacetValue]:
     """The first in their order, a lookup for each."""
     beyond, last = "", ()
-    while limit:
-        select = f"SELECT value FROM postings WHERE field = ? {beyond} ORDER BY value LIMIT 1"
-        row = reader.execute(select, (field, *last)).fetchone()
+    for _ in range(limit):
+        select = f"SELECT value FROM postings WHERE field = ? AND value < ? {beyond} ORDER BY value LIMIT 1"
+        row = reader.execute(select, (field, OBJECT, *last)).fetchone()
         if row is None:
             return
         beyond, last = "AND value > ?", row
-        if row[0] not in (LIST, OBJECT, OPAQUE):
-            limit -= 1
-            yield FacetValue(_SCALARS[row[0]] if isinstance(row[0], bytes) else row[0], None)
+        yield FacetValue(_SCALARS[row[0]] if isinstance(row[0], bytes) else row[0], None)

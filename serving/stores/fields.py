@@ -2,25 +2,27 @@
 
 A posting is a row for each value at each path, each element of a list included. Their order is SQLite's own: numbers as
 numbers, whole or not, then strings by UTF-8, which is by code point as in Python, then blobs, which stand here for what
-is neither (https://www.sqlite.org/datatype3.html, section 4.1). What can't be posted leaves `OPAQUE` in its field: a
-filter then reads the document. `matching.py` answers filters.
+is neither (https://www.sqlite.org/datatype3.html, section 4.1). A string that is a date is posted as its point in time,
+too: a blob behind all others. What can't be posted leaves `OPAQUE` in its field: a filter then reads the document.
+`matching.py` answers filters.
 """
 
 from __future__ import annotations
 
 import math
 import sqlite3
-from collections.abc import Iterable, Iterator, KeysView, Mapping
-from itertools import islice
+from collections.abc import Iterable, Iterator, KeysView, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import orjson
 from numpy.typing import NDArray
 
+from serving.instants import instant
 from serving.json_body import is_unicode
 
-FALSE, TRUE, NULL, OBJECT, LIST, OPAQUE = (bytes([kind]) for kind in range(6))
+FALSE, TRUE, NULL, OBJECT, LIST, OPAQUE, DATES = (bytes([kind]) for kind in range(7))
+"""In this order: scalars before `OBJECT`, points in time from `DATES` on."""
 Value = int | float | str | bytes
 Numbers = NDArray[np.int64]
 """Of documents."""
@@ -28,7 +30,7 @@ Numbers = NDArray[np.int64]
 MAX_TEXT = 256
 """Characters of a string; a longer one is opaque."""
 MAX_ELEMENTS = 256
-"""Of a list; a longer one is opaque."""
+"""Values at a path of a document, those of lists included; where there are more the path is opaque."""
 MAX_FIELDS, MAX_PATH = 256, 512
 """Paths of a document, characters of a path; a document beyond them is opaque as a whole."""
 WHOLE = 0
@@ -90,10 +92,17 @@ def documents(reader: sqlite3.Connection, chosen: Numbers) -> Iterator[tuple[int
 
 def posted(metadata: Mapping[str, Any]) -> KeysView[tuple[str | None, Value]]:
     """Path and value of each posting of a document, each once, in order; no path where the whole document is opaque."""
-    found = list(islice(_fields(metadata, ""), MAX_FIELDS + 1))
-    if len(found) > MAX_FIELDS or any(len(path) > MAX_PATH for path, _ in found):
-        return {(None, OPAQUE): None}.keys()
-    return dict.fromkeys((path, value) for path, at_path in found for value in _values(at_path)).keys()
+    found: dict[str, list[Any]] = {}
+    for path, value in _fields(metadata, ""):
+        found.setdefault(path, []).append(value)
+        if len(found) > MAX_FIELDS or len(path) > MAX_PATH:
+            return {(None, OPAQUE): None}.keys()
+    return dict.fromkeys((path, value) for path, at_path in found.items() for value in _values(at_path)).keys()
+
+
+def posted_date(date: bytes) -> bytes:
+    """How an `instant` is posted."""
+    return DATES + date
 
 
 def stored(value: Any) -> Value:
@@ -129,19 +138,22 @@ def _field(writer: sqlite3.Connection, path: str) -> int:
 
 
 def _fields(metadata: Mapping[str, Any], parent: str) -> Iterator[tuple[str, Any]]:
+    """Each path with each value there: what `filters.reach` finds."""
     for name, value in metadata.items():
-        if "." in name:
-            continue  # no filter reaches it: it would read a path
         path = parent + name
         yield path, value
-        if isinstance(value, Mapping) and len(path) <= MAX_PATH:
-            yield from _fields(value, path + ".")
+        for one in value if isinstance(value, list) else (value,):
+            if isinstance(one, Mapping) and len(path) <= MAX_PATH:
+                yield from _fields(one, path + ".")
 
 
-def _values(found: Any) -> list[Value]:
-    if not isinstance(found, list):
-        return [stored(found)]
-    return [LIST, *map(stored, found)] if len(found) <= MAX_ELEMENTS else [OPAQUE]
+def _values(found: Sequence[Any]) -> Iterable[Value]:
+    if sum(len(one) if isinstance(one, list) else 1 for one in found) > MAX_ELEMENTS:
+        return [OPAQUE]
+    lists = [LIST for one in found if isinstance(one, list)]
+    values = [value for one in found for value in (one if isinstance(one, list) else (one,))]
+    dates = (date for one in values if isinstance(one, str) and len(one) <= MAX_TEXT and (date := instant(one)))
+    return [*lists, *map(stored, values), *map(posted_date, dates)]
 
 
 def _as_float(number: int | float) -> Value:

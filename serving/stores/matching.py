@@ -7,6 +7,7 @@ end. That also makes it safe not to look a condition up where it could only thin
 
 from __future__ import annotations
 
+import operator
 import sqlite3
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
@@ -14,10 +15,22 @@ from functools import reduce
 
 import numpy as np
 
-from serving.filters import All, AnyOf, Compares, Exists, Filter, In, Not
+from serving.filters import All, AnyOf, Compares, Element, Exists, Filter, In, Not
 from serving.json_body import is_unicode
 from serving.sets import union
-from serving.stores.fields import LIST, OBJECT, OPAQUE, WHOLE, Numbers, Value, documents, numbers, stored
+from serving.stores.fields import (
+    DATES,
+    LIST,
+    OBJECT,
+    OPAQUE,
+    WHOLE,
+    Numbers,
+    Value,
+    documents,
+    numbers,
+    posted_date,
+    stored,
+)
 
 READ = 20
 """Postings that are looked up while one document is read, about."""
@@ -27,6 +40,12 @@ MANY_OPTIONS = 10_000
 """Options asked for in one statement, of the 32,766 values that SQLite may be built for."""
 _NO_FIELD = -1
 _SQL = {"$gt": ">", "$gte": ">=", "$lt": "<", "$lte": "<="}
+_OF_KIND = {
+    "number": "value < ''",
+    "string": "value >= '' AND value < x''",
+    "date": f"value >= x'{DATES.hex()}'",
+}
+"""Where each kind stands in SQLite's order."""
 
 
 def matching(reader: sqlite3.Connection, where: Filter) -> Numbers:
@@ -65,6 +84,7 @@ class _Set:
         return ~(~self & ~with_)
 
 
+_AtPath = In | Compares | Exists | Element
 _NONE = _Set(np.empty(0, dtype=np.int64))
 _Bounds = tuple[_Set, _Set]
 """Documents that match for sure; those and all that possibly do."""
@@ -102,6 +122,9 @@ class _Postings:
             case Not(part):
                 sure, possible = self.bounds(part)
                 return ~possible, ~sure
+            case Element(path, part):
+                sure, possible = self._at_path(where)
+                return sure, possible & self._with_element(path, part)
             case _:
                 return self._at_path(where)
 
@@ -114,7 +137,19 @@ class _Postings:
             sure, possible = sure & more_sure, possible & more_possible
         return sure, possible
 
-    def _at_path(self, where: In | Compares | Exists) -> _Bounds:
+    def _with_element(self, path: str | None, part: Filter) -> _Set:
+        """Documents that may have an element at `path` that matches `part`: what it asks for, they have somewhere."""
+        match part:
+            case All(parts):
+                return reduce(operator.and_, (self._with_element(path, one) for one in parts))
+            case AnyOf(parts):
+                return reduce(operator.or_, (self._with_element(path, one) for one in parts))
+            case In() | Compares() | Exists() if not _matches_absent(part):
+                return self._at_path(replace(part, path=path if part.path is None else f"{path}.{part.path}"))[1]
+            case _:
+                return ~_NONE
+
+    def _at_path(self, where: _AtPath) -> _Bounds:
         field = self._field(where.path)
         sure_lookups, open_lookups = _lookups(where, field)
         sure = self._set(sure_lookups)
@@ -136,7 +171,7 @@ class _Postings:
                 return min(map(self._size, parts), default=MANY)
             case AnyOf(parts):
                 return sum(map(self._size, parts))
-            case In() | Compares() | Exists() if not _matches_absent(where):
+            case In() | Compares() | Exists() | Element() if not _matches_absent(where):
                 sure, opaque = _lookups(where, self._field(where.path))
                 return sum(self._postings(lookup) for lookup in (*sure, *opaque))
             case _:
@@ -150,8 +185,8 @@ class _Postings:
         found = [numbers(self._reader, lookup.select, *lookup.values) for lookup in lookups]
         return _Set(union(*found)) if found else _NONE
 
-    def _field(self, path: Sequence[str]) -> int:
-        known = self._reader.execute("SELECT number FROM fields WHERE path = ?", (".".join(path),)).fetchone()
+    def _field(self, path: str | None) -> int:
+        known = self._reader.execute("SELECT number FROM fields WHERE path = ?", (path,)).fetchone()
         return int(known[0]) if known else _NO_FIELD
 
 
@@ -163,7 +198,7 @@ def _matches_absent(where: Filter) -> bool:
     return isinstance(where, In) and any(option is None for option in where.options)
 
 
-def _lookups(where: In | Compares | Exists, field: int) -> tuple[list[_Lookup], list[_Lookup]]:
+def _lookups(where: _AtPath, field: int) -> tuple[list[_Lookup], list[_Lookup]]:
     """Postings whose documents match for sure, and those whose documents must be read."""
     match where:
         case Exists():
@@ -172,15 +207,25 @@ def _lookups(where: In | Compares | Exists, field: int) -> tuple[list[_Lookup], 
             wanted = {stored(option) for option in options}
             to_read = wanted & {OBJECT, LIST} | {OPAQUE}
             return _equal(field, wanted - to_read), _equal(field, to_read)
-        case Compares(operand=operand, name=name):
+        case Element():
+            return [], _equal(field, {LIST, OPAQUE})
+        case Compares():
             opaque = _equal(field, {OPAQUE})
-            lowest, highest = ("value >= ''", "value < x''") if isinstance(operand, str) else ("true", "value < ''")
-            bound = operand if isinstance(operand, str) and is_unicode(operand) else stored(operand)
-            if isinstance(bound, bytes):
-                return [], [_Lookup(field, f"{lowest} AND {highest}"), *opaque]
-            compared = f"value {_SQL[name]} ?"
-            span = (compared, highest) if name in ("$gt", "$gte") else (lowest, compared)
-            return [_Lookup(field, " AND ".join(span), (bound,))], opaque
+            bounds = [(_SQL[name], _bound(operand)) for name, operand in where.placed]
+            known = [(sign, bound) for sign, bound in bounds if bound is not None]
+            condition = " AND ".join([_OF_KIND[where.kind], *(f"value {sign} ?" for sign, _ in known)])
+            within = [_Lookup(field, condition, tuple(bound for _, bound in known))]
+            return (within, opaque) if len(known) == len(bounds) else ([], [*within, *opaque])
+
+
+def _bound(operand: int | float | str | bytes) -> Value | None:
+    """An operand as SQLite compares it; None if it can't: more postings are looked at then."""
+    if isinstance(operand, bytes):
+        return posted_date(operand)
+    if isinstance(operand, str):
+        return operand if is_unicode(operand) else None
+    bound = stored(operand)
+    return None if bound == OPAQUE else bound
 
 
 def _equal(field: int, wanted: Collection[Value]) -> list[_Lookup]:

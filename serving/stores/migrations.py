@@ -161,7 +161,15 @@ def _unicode(connection: sqlite3.Connection) -> None:
     words.create(connection)
 
 
-MIGRATIONS: tuple[Step, ...] = (_first, _passages, _spans, _uploads, _stemming, _unicode)
+def _fields_within_lists(connection: sqlite3.Connection) -> None:
+    """Post all metadata anew: objects of lists, names with dots in them and points in time were not posted."""
+    connection.execute("DELETE FROM postings")
+    everything = fields.numbers(connection, "SELECT number FROM documents")
+    for start in range(0, len(everything), BLOCK):
+        fields.index(connection, fields.documents(connection, everything[start : start + BLOCK]))
+
+
+MIGRATIONS: tuple[Step, ...] = (_first, _passages, _spans, _uploads, _stemming, _unicode, _fields_within_lists)
 
 
 def create_words(connection: sqlite3.Connection, format: int, stemming: Stemming) -> None:

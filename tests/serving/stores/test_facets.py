@@ -180,12 +180,10 @@ def _scalars(found: Mapping[str, Any], parent: str) -> Iterator[tuple[str, tuple
 def _elements(found: Mapping[str, Any], parent: str) -> Iterator[tuple[str, Any]]:
     """Path and value of all that a filter reaches, of a list each element."""
     for name, value in found.items():
-        if "." in name:
-            continue
-        if isinstance(value, Mapping):
-            yield from _elements(value, f"{parent}{name}.")
         for one in value if isinstance(value, list) else [value]:
             yield parent + name, one
+            if isinstance(one, Mapping):
+                yield from _elements(one, f"{parent}{name}.")
 
 
 def _is_listed(value: Any) -> bool:

@@ -129,3 +129,16 @@ def test_words_that_another_unicode_folded_are_indexed_anew(tmp_path: Path) -> N
     assert store.words("c", "strasse straße", 5).keys.tolist() == []
     assert store.verify("c") == []
     store.close()
+
+
+def test_metadata_that_filters_did_not_reach(tmp_path: Path) -> None:
+    shutil.copy(FOLDER / "5-nested.sqlite", tmp_path)
+    store = SqliteStore(tmp_path)
+    for where, ids in (
+        ({"by.name": "Austen"}, ["lists", "dots"]),
+        ({"by": {"$elemMatch": {"name": "Burney"}}}, ["lists"]),
+        ({"at": {"$lt": "2024-03-05T08:30:00Z"}}, ["date"]),
+    ):
+        assert store.ids_matching("5-nested", compile_filter(where)) == ids
+    assert store.verify("5-nested") == []
+    store.close()

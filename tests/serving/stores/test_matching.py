@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from serving.errors import Invalid
 from serving.filters import compile_filter
+from serving.instants import instant
 from serving.stores import fields, matching
 from serving.stores.fields import (
     FALSE,
@@ -27,34 +28,52 @@ from serving.stores.fields import (
     OBJECT,
     OPAQUE,
     TRUE,
+    posted_date,
 )
 
 NUMBERS = [0, 1, -1, 2, 1.5, -0.0, 2**53, 2**53 + 1, 2.0**53, 2**63 - 1, 2**63, 2**63 + 1, 2.0**63, -(2**63), 1e300]
 STRINGS = ["", "a", "b", "ab", "é", "z", "\U0001f600", "\uffff", "a\0", "1", "x" * MAX_TEXT, "x" * MAX_TEXT + "y"]
+DATES = [
+    "2024-03-05",
+    "2024-03-05T00:00:00Z",
+    "2024-03-05T10:00:00+02:00",
+    "2024-03-05T08:00:00.5Z",
+    f"2024-03-05T08:00:00.5{'0' * MAX_TEXT}1Z",
+    "2024-03",
+    "2024-02-30",
+]
 NAMES = ["a", "b", "c", "", "a.b", "$x"]
 
-scalar = st.none() | st.booleans() | st.sampled_from(NUMBERS) | st.sampled_from(STRINGS) | st.text(max_size=2)
+strings = st.sampled_from(STRINGS) | st.sampled_from(DATES)
+scalar = st.none() | st.booleans() | st.sampled_from(NUMBERS) | strings | st.text(max_size=2)
 value = st.recursive(
     scalar,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(NAMES), inner, max_size=3),
     max_leaves=5,
 )
 metadata = st.dictionaries(st.sampled_from(NAMES), value, max_size=4)
-ordered = st.sampled_from([*NUMBERS, 10**400, -(10**400)]) | st.sampled_from([*STRINGS, "\ud800"])
+ordered = st.sampled_from([*NUMBERS, 10**400, -(10**400)]) | strings | st.just("\ud800")
+bounds = st.sampled_from(["$gt", "$gte", "$lt", "$lte"])
 test = (
     st.builds(lambda operator, operand: {operator: operand}, st.sampled_from(["$eq", "$ne"]), value)
     | st.builds(
         lambda operator, options: {operator: options}, st.sampled_from(["$in", "$nin"]), st.lists(value, max_size=4)
     )
-    | st.builds(lambda operator, operand: {operator: operand}, st.sampled_from(["$gt", "$gte", "$lt", "$lte"]), ordered)
+    | st.dictionaries(bounds, ordered, min_size=1, max_size=2)
+    | st.dictionaries(bounds, st.sampled_from(DATES), min_size=1, max_size=2)
+    | st.builds(
+        lambda options, bound: {"$in": options} | bound, st.lists(scalar), st.dictionaries(bounds, ordered, max_size=1)
+    )
     | st.builds(lambda exists: {"$exists": exists}, st.booleans())
     | st.just({"$eq": float("nan")})
 )
 path = st.sampled_from(["a", "b", "c", "a.b", "b.a", "a.b.c", "", "a.", "a.$x"])
+not_test = st.builds(lambda inner: {"$not": inner}, test)
 condition = st.recursive(
-    st.dictionaries(path, test | value | st.builds(lambda inner: {"$not": inner}, test), min_size=1, max_size=2),
+    st.dictionaries(path, test | value | not_test, min_size=1, max_size=2),
     lambda inner: (
-        st.builds(lambda parts: {"$and": parts}, st.lists(inner, min_size=1, max_size=3))
+        st.builds(lambda at, part: {at: {"$elemMatch": part}}, path, inner | test | not_test)
+        | st.builds(lambda parts: {"$and": parts}, st.lists(inner, min_size=1, max_size=3))
         | st.builds(lambda parts: {"$or": parts}, st.lists(inner, min_size=1, max_size=3))
         | st.builds(lambda part: {"$not": part}, inner)
     ),
@@ -125,7 +144,21 @@ def test_what_is_removed_is_found_no_more(documents: list[dict[str, Any]], gone:
         ({"a": 1, "b": {"c": "x", "d": {}}}, {("a", 1), ("b", OBJECT), ("b.c", "x"), ("b.d", OBJECT)}),
         ({"a": [1, 1.0, "1", [], None, True]}, {("a", v) for v in (LIST, 1, "1", NULL, TRUE)}),
         ({"a": False, "b": 2**63, "c": 2**63 + 1}, {("a", FALSE), ("b", 2.0**63), ("c", OPAQUE)}),
-        ({"a.b": 1, "b": {"a.b": 1}}, {("b", OBJECT)}),
+        ({"a.b": 1, "b": {"a.b": 1}}, {("a.b", 1), ("b", OBJECT), ("b.a.b", 1)}),
+        (
+            {"a": [{"b": 1}, {"b": [2, "x"]}, {"c": {"d": 3}}, 4]},
+            {("a", LIST), ("a", OBJECT), ("a", 4), ("a.b", 1), ("a.b", LIST), ("a.b", 2), ("a.b", "x")}
+            | {("a.c", OBJECT), ("a.c.d", 3)},
+        ),
+        (
+            {"a": [{"b": i} for i in range(MAX_ELEMENTS)]},
+            {("a", LIST), ("a", OBJECT)} | {("a.b", i) for i in range(256)},
+        ),
+        ({"a": [{"b": [i, i]} for i in range(200)]}, {("a", LIST), ("a", OBJECT), ("a.b", OPAQUE)}),
+        (
+            {"at": "2024-03-05T10:00:00+02:00"},
+            {("at", "2024-03-05T10:00:00+02:00"), ("at", posted_date(instant("2024-03-05T08:00:00Z") or b""))},
+        ),
         ({"a": "x" * MAX_TEXT, "b": "x" * MAX_TEXT + "x"}, {("a", "x" * MAX_TEXT), ("b", OPAQUE)}),
         ({"a": [1] * MAX_ELEMENTS, "b": [1] * (MAX_ELEMENTS + 1)}, {("a", LIST), ("a", 1), ("b", OPAQUE)}),
         ({"a" * MAX_PATH: 1}, {("a" * MAX_PATH, 1)}),
@@ -143,6 +176,7 @@ BEYOND_BOUNDS: list[dict[str, Any]] = [
     {"a": [*range(MAX_ELEMENTS + 1)]},
     {"a": [1, "x" * MAX_TEXT + "y"]},
     {"a": {"b": ["é" * MAX_TEXT, 2**63 + 1]}},
+    {"a": [{"b": [i, i]} for i in range(MAX_ELEMENTS)]},
     {"a": 1},
     {},
 ]
@@ -162,6 +196,8 @@ BEYOND_BOUNDS: list[dict[str, Any]] = [
         {"a.b": {"$gt": 2**63}},
         {"a.b": {"$lt": 10**400}},
         {"a.b": {"$in": ["é" * MAX_TEXT, 3]}},
+        {"a": {"$elemMatch": {"b": {"$gt": MAX_ELEMENTS - 2}}}},
+        {"a": {"$elemMatch": {"$not": {"$lt": MAX_ELEMENTS}}}},
         {f"f{MAX_FIELDS - 1}": {"$gte": 0}},
         {"x" * (MAX_PATH + 1) + ".b": 1},
         {"$or": [{"a": 1}, {"a": None}]},
