@@ -2,11 +2,14 @@
 
 `{"field": value}`, `{"field": {"$gt": 3}}`, `$and`, `$or`, `$not`; dotted paths reach into objects and into the objects
 of lists. A list matches if one of its elements passes every test of a condition. As in MongoDB, `null` matches an
-absent field, `$ne` and `$nin` are negations, and `$elemMatch` asks for one element that matches a whole filter.
+absent field, `$ne` and `$nin` are negations, and `$elemMatch` asks for one element that matches a whole filter. `$id`
+is the id of the document.
 """
 
 from __future__ import annotations
 
+import difflib
+import json
 import math
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -28,6 +31,15 @@ ORDER: dict[str, Callable[[Any, Any], bool]] = {
     "$lt": operator.lt,
     "$lte": operator.le,
 }
+OPERATORS = ("$eq", "$ne", "$gt", "$gte", "$lt", "$lte", "$in", "$nin", "$exists", "$elemMatch", "$not")
+"""For the value of a field."""
+_LOGIC = ("$and", "$or", "$not")
+"""For filters."""
+_MEANT = {name.strip("$").lower(): name for name in OPERATORS}
+_MEANT |= {"=": "$eq", "==": "$eq", "!=": "$ne", ">": "$gt", ">=": "$gte", "<": "$lt", "<=": "$lte"}
+"""What other languages call them."""
+ID = "$id"
+"""What a filter calls the id of a document: no field of the metadata can be asked for by this name."""
 _Path = str | None
 """Dotted; None in a filter of `$elemMatch` that tests the element itself."""
 
@@ -175,6 +187,7 @@ class _Compiler:
     def __init__(self, field: str) -> None:
         self._field = field
         self._conditions = self._values = 0
+        self._in_element = False
 
     def filter(self, condition: Any, field: str, depth: int) -> Filter:
         if depth > MAX_DEPTH:
@@ -193,14 +206,18 @@ class _Compiler:
             return _all(parts) if key == "$and" else AnyOf(tuple(parts))
         if key == "$not":
             return Not(self.filter(value, field, depth))
-        if key.startswith("$"):
-            raise Invalid("unknown operator; here stand $and, $or, $not or the name of a field", field=field)
+        if key == ID and self._in_element:
+            raise Invalid("the id is that of the document: ask for it beside $elemMatch", field=field)
+        if key.startswith("$") and key != ID:
+            raise Invalid("unknown operator; here stand $and, $or, $not, $id or the name of a field", field=field)
         if not is_unicode(key):
             raise Invalid("not valid Unicode: a lone surrogate", field=field)
+        _check_logic(key, value, field)
         return self._test(key, value, field, depth)
 
     def _test(self, path: _Path, value: Any, field: str, depth: int) -> Filter:
         if not (isinstance(value, dict) and any(key.startswith("$") for key in value)):
+            _check_operators(value, field)
             return self._operator(path, "$eq", value, f"{field}.$eq", depth)
         parts = [self._operator(path, key, operand, f"{field}.{key}", depth) for key, operand in value.items()]
         return _all(_of_one_value(path, parts, field))
@@ -213,13 +230,22 @@ class _Compiler:
         if name == "$not":
             return Not(self._test(path, operand, field, depth + 1))
         if name == "$elemMatch":
-            itself = _tests_a_value(operand)
-            part = self._test(None, operand, field, depth + 1) if itself else self.filter(operand, field, depth + 1)
-            return Element(path, part, itself)
+            return self._element(path, operand, field, depth + 1)
         return self._leaf(path, name, operand, field)
+
+    def _element(self, path: _Path, operand: Any, field: str, depth: int) -> Filter:
+        if itself := _tests_a_value(operand):
+            return Element(path, self._test(None, operand, field, depth), itself)
+        _check_operators(operand, field)
+        outer, self._in_element = self._in_element, True
+        part = self.filter(operand, field, depth)
+        self._in_element = outer
+        return Element(path, part, itself)
 
     def _leaf(self, path: _Path, name: str, operand: Any, field: str) -> Filter:
         self._count(operand, field)
+        if path == ID:
+            return _of_ids(name, operand, field)
         if name == "$eq":
             return In(path, (operand,))
         if name == "$in":
@@ -234,10 +260,9 @@ class _Compiler:
             if not is_number(operand) and not _is_string(operand):
                 raise Invalid("must be a number or a string", field=field)
             return Compares(path, ((name, operand),))
-        raise Invalid(
-            "unknown operator; known are $eq $ne $gt $gte $lt $lte $in $nin $exists $elemMatch $not, $and $or",
-            field=field,
-        )
+        nearest = difflib.get_close_matches(name.lower(), [one.lower() for one in OPERATORS], n=1, cutoff=0.7)
+        meant = f", did you mean {_MEANT[nearest[0].strip('$')]}?" if nearest else ""
+        raise Invalid(f"unknown operator{meant}; known are {' '.join(OPERATORS)}, $and $or", field=field)
 
     def _count(self, operand: Any, field: str) -> None:
         self._conditions += 1
@@ -253,6 +278,33 @@ class _Compiler:
             self._values += len(level) if depth else 0  # the operand itself is the condition
             if self._values > MAX_VALUES:
                 raise Invalid(f"more than {MAX_VALUES} values within lists and objects", field=self._field)
+
+
+def _check_logic(key: str, value: Any, field: str) -> None:
+    """Refuse what would be compared with a field, though it looks like `$and`, `$or` or `$not` of filters."""
+    objects = value if isinstance(value, list) else [value]
+    plain = objects and all(isinstance(one, dict) and one and not _tests_a_value(one) for one in objects)
+    if plain and (meant := f"${key.lower()}") in _LOGIC:
+        named = json.dumps({key: {"$eq": "…"}}, ensure_ascii=False)
+        raise Invalid(f"did you mean {meant}? For a field of this name write {named}", field=field)
+
+
+def _check_operators(value: Any, field: str) -> None:
+    """Refuse what would be compared as an object, though it looks like operators."""
+    if isinstance(value, dict) and value and all(key.lower() in _MEANT for key in value):
+        key = next(iter(value))
+        equal = 'For a field that holds this object write {"$eq": {…}}'
+        raise Invalid(f"did you mean {_MEANT[key.lower()]}? {equal}", field=f"{field}.{key}")
+
+
+def _of_ids(name: str, operand: Any, field: str) -> Filter:
+    """Integers name the documents whose ids are their decimal strings."""
+    if name not in ("$eq", "$in"):
+        raise Invalid("ids are asked for by $eq, $ne, $in, $nin and $not", field=field)
+    options = [operand] if name == "$eq" else operand
+    if not isinstance(options, list) or any(isinstance(one, bool) or not isinstance(one, str | int) for one in options):
+        raise Invalid(f"must be {'an id' if name == '$eq' else 'a list of ids'}, each a string", field=field)
+    return In(ID, tuple(map(str, options)))
 
 
 def _all(parts: Iterable[Filter]) -> Filter:
@@ -278,9 +330,14 @@ def _of_one_value(path: _Path, parts: Sequence[Filter], field: str) -> list[Filt
 def _tests_a_value(condition: Any) -> bool:
     """Whether it consists of operators for a value, not of names of fields."""
     return isinstance(condition, dict) and any(
-        key.startswith("$") and key not in ("$and", "$or") and (key != "$not" or _tests_a_value(value))
+        key.startswith("$") and key not in ("$and", "$or", ID) and (key != "$not" or _tests_a_value(value))
         for key, value in condition.items()
     )
+
+
+def with_id(metadata: Mapping[str, Any], id: str) -> dict[str, Any]:
+    """What filters look at: the metadata of a document and, by the name `ID`, its id."""
+    return {**metadata, ID: id}
 
 
 def reach(metadata: Mapping[str, Any], path: str) -> Iterator[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, FiniteFloat
@@ -21,6 +22,20 @@ Conditions = Annotated[
     ),
 ]
 """Each name has a condition at least."""
+
+
+Warnings = Annotated[
+    list[str] | None,
+    Field(
+        description="conditions of the filter that no document can meet: their field is missing or holds other types;"
+        " absent where there are none"
+    ),
+]
+
+
+def warnings_of(unmatched: Sequence[str]) -> list[str]:
+    """Name the part of the request, as errors do."""
+    return [f"filter: {warning}" for warning in unmatched]
 
 
 class CorpusRequest(ClosedBody):
@@ -144,6 +159,7 @@ class DeleteAnswer(BaseModel):
     """How many are gone."""
 
     deleted: int
+    warnings: Warnings = None
 
 
 class SearchRequest(ClosedBody):
@@ -231,3 +247,4 @@ class SearchAnswer(BaseModel):
         description="what found them by meaning: exact, or the kind of an approximate index; null where only words were"
         " looked for"
     )
+    warnings: Warnings = None

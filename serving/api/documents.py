@@ -7,7 +7,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from serving.api.corpus_schemas import DeleteAnswer, DeleteRequest, DocumentAnswer, DocumentsAnswer
+from serving.api.corpus_schemas import DeleteAnswer, DeleteRequest, DocumentAnswer, DocumentsAnswer, warnings_of
 from serving.api.deps import CLOSED, CorpusName, DocumentId, ServiceDep
 from serving.api.route import Route
 from serving.corpora.corpora import Corpora
@@ -37,15 +37,20 @@ async def listing(
     )
 
 
-@router.delete("", summary="Delete documents by filter")
+@router.delete("", summary="Delete documents by filter", response_model_exclude_unset=True)
 async def delete_where(name: CorpusName, body: DeleteRequest, service: ServiceDep) -> DeleteAnswer:
     """Every document whose metadata matches."""
     if not body.filter:
         raise Invalid("would match everything; to empty a corpus, delete it", field="filter")
     where = compile_filter(body.filter)
     still = partial(check_stays, service.jobs, name)
-    removed = await service.library.on(lambda corpora: corpora.delete_where(name, where, still), of=name)
-    return DeleteAnswer(deleted=removed)
+
+    def delete(corpora: Corpora) -> DeleteAnswer:
+        unmatched = corpora.unmatched(name, where)
+        removed = corpora.delete_where(name, where, still)
+        return DeleteAnswer(deleted=removed, **({"warnings": warnings_of(unmatched)} if unmatched else {}))
+
+    return await service.library.on(delete, of=name)
 
 
 @router.get("/{id:any}", summary="Get a document")

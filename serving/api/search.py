@@ -15,7 +15,7 @@ from fastapi import APIRouter, Request, Response
 
 from serving.api.answers import json_response, truncation_header
 from serving.api.auth import check_corpus_allowed
-from serving.api.corpus_schemas import CorpusSearchRequest, SearchAnswer, SearchRequest
+from serving.api.corpus_schemas import CorpusSearchRequest, SearchAnswer, SearchRequest, warnings_of
 from serving.api.deps import CLOSED, CorpusName, ServiceDep
 from serving.api.route import Route
 from serving.bounds import check_text
@@ -80,7 +80,9 @@ async def _search(service: Service, name: str, body: SearchRequest) -> Response:
     results = [_result(found, hits, order, body) for hits, order in zip(found.hits, orders, strict=True)]
     answer: dict[str, Any] = {"results": results} if body.queries is not None else results[0]
     took = round(1000 * (time.perf_counter() - started), 3)
-    facts = {"took_ms": took, "mode": body.mode, "index": found.index}
+    facts: dict[str, Any] = {"took_ms": took, "mode": body.mode, "index": found.index}
+    if found.warnings:
+        facts["warnings"] = warnings_of(found.warnings)
     return json_response(answer | facts, headers=truncation_header(found.truncated))
 
 

@@ -137,6 +137,8 @@ async def _search(settings: Settings, given: argparse.Namespace) -> int:
     wanted = Wanted(k=given.k, mode=given.mode, exact=given.exact, where=given.filter)
     async with _service(settings) as service:
         found = await service.library.search(given.corpus, [given.query], wanted)
+    for warning in found.warnings:
+        print(f"serving search: --filter: {warning}", file=sys.stderr)
     for hit in found.hits[0]:
         print(_json(hit, given.mode) if given.json else f"{hit.score:.4f}  {_name(hit)}  {_line(hit.text)}")
     return 0

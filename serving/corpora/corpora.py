@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,7 @@ from serving.corpora.pages import Seen, check_generation
 from serving.corpora.sampling import Sample, sampled
 from serving.corpora.searching import search
 from serving.errors import NotFound, ServiceError
-from serving.filters import Filter
+from serving.filters import Filter, with_id
 from serving.indexes.reading import Read
 from serving.indexes.report import Report
 from serving.ports import (
@@ -175,8 +176,12 @@ class Corpora:
     def _matches(self, name: str, document: str, where: Filter) -> bool:
         """Still: it may have been replaced since."""
         with suppress(NotFound):
-            return where.matches(self._store.document(name, document).metadata)
+            return where.matches(with_id(self._store.document(name, document).metadata, document))
         return False
+
+    def unmatched(self, name: str, where: Filter) -> list[str]:
+        """See `Store.unmatched`."""
+        return self._store.unmatched(name, where)
 
     def embedded(
         self, name: str, texts: Sequence[str], chunking: Chunking | None, fingerprint: str
@@ -210,7 +215,8 @@ class Corpora:
 
     def search(self, name: str, queries: Sequence[Query], wanted: Wanted, fingerprint: str | None = None) -> Found:
         """See `searching.search`."""
-        return search(self._store, self._open, name, queries, wanted, fingerprint=fingerprint)
+        found = search(self._store, self._open, name, queries, wanted, fingerprint=fingerprint)
+        return replace(found, warnings=self.unmatched(name, wanted.where)) if wanted.where else found
 
     def encoder(self, name: str, served: Sequence[str]) -> str:
         """See `description.encoder`."""

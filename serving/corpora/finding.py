@@ -84,6 +84,8 @@ class Found:
     """What found them by meaning, if anything did."""
     truncated: int = 0
     """Queries that were cut to the model's length."""
+    warnings: Sequence[str] = ()
+    """See `Store.unmatched`."""
 
     def behind(self, hit: Hit) -> Place:
         """Where a page ends whose last hit it is."""

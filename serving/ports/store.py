@@ -103,6 +103,9 @@ class Store(Protocol):
     def matching(self, name: str, where: Filter) -> Keys:
         """Sorted keys of the passages of every document whose metadata match."""
 
+    def unmatched(self, name: str, where: Filter) -> list[str]:
+        """Warnings: conditions that no document can meet, because its field is missing or holds other types."""
+
     def ids_matching(self, name: str, where: Filter) -> list[str]:
         """Ids of every document whose metadata match."""
 

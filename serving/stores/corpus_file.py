@@ -209,6 +209,11 @@ class CorpusFile:
         with self._connections.reading() as reader:
             return self._matched.keys(self.path, reader, where)
 
+    def unmatched(self, where: Filter) -> list[str]:
+        """See `Store`."""
+        with self._connections.reading() as reader:
+            return self._matched.unmatched(self.path, reader, where)
+
     def ids_matching(self, where: Filter) -> list[str]:
         """See `Store`."""
         with self._connections.reading() as reader:

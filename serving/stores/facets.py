@@ -19,7 +19,7 @@ OPEN = 100
 """Documents that are read of a field where postings leave them open; where there are more its range is not told."""
 _SCALARS = {FALSE: False, TRUE: True, NULL: None}
 _KINDS = {NULL: "null", FALSE: "boolean", TRUE: "boolean", LIST: "list", OBJECT: "object"}
-_KIND_OF: dict[type, str] = {
+KIND_OF: dict[type, str] = {
     NoneType: "null",
     bool: "boolean",
     int: "number",
@@ -57,20 +57,25 @@ def facets(reader: sqlite3.Connection, values: int) -> Facets:
 def _facet(reader: sqlite3.Connection, field: int, path: str, listed: Sequence[FacetValue], values: int) -> Facet:
     unposted, all_read = _unposted(reader, field, path)
     least, greatest = _extremes(reader, field)
-    kinds = {_KINDS[blob] for blob in _KINDS if _has(reader, field, "value = ?", blob)}
-    kinds |= {"number"} if least is not None else set()
-    kinds |= {"string"} if _has(reader, field, _TEXT) else set()
-    kinds |= {_KIND_OF[type(value)] for value in unposted}
+    kinds = posted_kinds(reader, field) | {KIND_OF[type(value)] for value in unposted}
     ordered = [value for value in (least, greatest, *unposted) if is_number(value)] if all_read else []
     complete = len(listed) <= values and all_read and not unposted
     return Facet(path, sorted(kinds), min(ordered, default=None), max(ordered, default=None), listed[:values], complete)
+
+
+def posted_kinds(reader: sqlite3.Connection, field: int) -> set[str]:
+    """Kinds of the values that are posted in a field."""
+    kinds = {_KINDS[blob] for blob in _KINDS if _has(reader, field, "value = ?", blob)}
+    return kinds | {
+        kind for kind, condition in (("number", _NUMBER), ("string", _TEXT)) if _has(reader, field, condition)
+    }
 
 
 def _unposted(reader: sqlite3.Connection, field: int, path: str) -> tuple[list[Any], bool]:
     """What stands in the field in the first documents that postings leave open, and whether those are all of them."""
     select = "SELECT DISTINCT document AS number FROM postings WHERE field IN (?, ?) AND value = ? LIMIT ?"
     left_open = numbers(reader, select, field, WHOLE, OPAQUE, OPEN + 1)
-    found = [value for _, metadata in documents(reader, left_open[:OPEN]) for value in reach(metadata, path)]
+    found = [value for _, _, metadata in documents(reader, left_open[:OPEN]) for value in reach(metadata, path)]
     elements = [one for value in found for one in (value if isinstance(value, list) else ())]
     return [*found, *elements], len(left_open) <= OPEN
 

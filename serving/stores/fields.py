@@ -64,7 +64,7 @@ def check(reader: sqlite3.Connection) -> list[str]:
     """What is wrong with the postings, held against the metadata in the table `documents`; a line each."""
     fields = {path: number for number, path in reader.execute("SELECT number, path FROM fields")}
     expected = missing = 0
-    for number, metadata in documents(reader, numbers(reader, "SELECT number FROM documents")):
+    for number, _, metadata in documents(reader, numbers(reader, "SELECT number FROM documents")):
         for path, value in posted(metadata):
             row = (WHOLE if path is None else fields.get(path), value, number)
             select = "SELECT 1 FROM postings WHERE field = ? AND value = ? AND document = ?"
@@ -81,13 +81,13 @@ def numbers(connection: sqlite3.Connection, select: str, *values: Value) -> NDAr
     return np.array(orjson.loads(found), dtype=np.int64)
 
 
-def documents(reader: sqlite3.Connection, chosen: Numbers) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """Number and metadata of the `chosen` documents."""
-    select = "SELECT number, metadata FROM documents WHERE number IN (SELECT value FROM json_each(?))"
+def documents(reader: sqlite3.Connection, chosen: Numbers) -> Iterator[tuple[int, str, Mapping[str, Any]]]:
+    """Number, id and metadata of the `chosen` documents."""
+    select = "SELECT number, id, metadata FROM documents WHERE number IN (SELECT value FROM json_each(?))"
     for start in range(0, len(chosen), BLOCK):
         block = orjson.dumps(chosen[start : start + BLOCK].tolist()).decode()
-        for number, metadata in reader.execute(select, (block,)).fetchall():
-            yield number, orjson.loads(metadata)
+        for number, name, metadata in reader.execute(select, (block,)).fetchall():
+            yield number, name, orjson.loads(metadata)
 
 
 def posted(metadata: Mapping[str, Any]) -> KeysView[tuple[str | None, Value]]:

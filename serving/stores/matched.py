@@ -5,13 +5,19 @@ from __future__ import annotations
 import sqlite3
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
 
 from serving.filters import Filter
 from serving.lru import Lru
 from serving.ports import Keys
 from serving.stores import reading
+from serving.stores.unmatched import unmatched
 
+T = TypeVar("T")
 KEPT_BYTES = 64 << 20
 """Of all corpora together: 8 million keys."""
 BESIDE_BYTES = 400
@@ -21,24 +27,44 @@ _Moment = tuple[str, int, int]
 
 
 class Matched:
-    """Keys by corpus and filter, of the moment that they were looked up at."""
+    """What was found by corpus and filter, of the moment that it was looked up at.
+
+    Call its methods inside a transaction that reads `file`.
+    """
 
     def __init__(self, max_bytes: int = KEPT_BYTES) -> None:
-        self._kept: Lru[tuple[Path, str], tuple[_Moment, Keys]] = Lru(max_bytes)
+        self._kept: Lru[tuple[Path, str, str], tuple[_Moment, Any]] = Lru(max_bytes)
         self._lock = threading.Lock()
 
     def keys(self, file: Path, reader: sqlite3.Connection, where: Filter) -> Keys:
-        """See `Store.matching`; inside the transaction of whoever calls, who reads `file`."""
+        """See `Store.matching`."""
+        return self._looked_up("keys", file, reader, where, reading.keys_matching)
+
+    def unmatched(self, file: Path, reader: sqlite3.Connection, where: Filter) -> list[str]:
+        """See `Store.unmatched`."""
+        return self._looked_up("unmatched", file, reader, where, unmatched)
+
+    def _looked_up(
+        self,
+        what: str,
+        file: Path,
+        reader: sqlite3.Connection,
+        where: Filter,
+        look_up: Callable[[sqlite3.Connection, Filter], T],
+    ) -> T:
         now = _moment(reader)
-        key = file, repr(where)  # filters that are equal may match differently: 1 == True
+        key = file, what, repr(where)  # filters that are equal may match differently: 1 == True
         with self._lock:
             kept = self._kept.get(key)
         if kept and kept[0] == now:
-            return kept[1]
-        found = reading.keys_matching(reader, where)
-        found.flags.writeable = False
+            found: T = kept[1]
+            return found
+        found = look_up(reader, where)
+        if isinstance(found, np.ndarray):
+            found.flags.writeable = False
+        size = found.nbytes if isinstance(found, np.ndarray) else sys.getsizeof(str(found))
         with self._lock:
-            self._kept.put(key, (now, found), found.nbytes + sys.getsizeof(key[1]) + BESIDE_BYTES)
+            self._kept.put(key, (now, found), size + sys.getsizeof(key[2]) + BESIDE_BYTES)
         return found
 
 

@@ -15,9 +15,10 @@ from functools import reduce
 
 import numpy as np
 
-from serving.filters import All, AnyOf, Compares, Element, Exists, Filter, In, Not
+from serving.filters import ID, All, AnyOf, Compares, Element, Exists, Filter, In, Not, with_id
 from serving.json_body import is_unicode
 from serving.sets import union
+from serving.stores.blocks import blocks, marks
 from serving.stores.fields import (
     DATES,
     LIST,
@@ -55,7 +56,7 @@ def matching(reader: sqlite3.Connection, where: Filter) -> Numbers:
     """
     sure, possible = _Postings(reader).bounds(where)
     between = _numbers(reader, possible & ~sure)
-    found = [number for number, metadata in documents(reader, between) if where.matches(metadata)]
+    found = [number for number, id, metadata in documents(reader, between) if where.matches(with_id(metadata, id))]
     return union(_numbers(reader, sure), np.array(found, dtype=np.int64))
 
 
@@ -122,6 +123,9 @@ class _Postings:
             case Not(part):
                 sure, possible = self.bounds(part)
                 return ~possible, ~sure
+            case In(path, options) if path == ID:
+                found = self._with_ids(options)
+                return found, found
             case Element(path, part):
                 sure, possible = self._at_path(where)
                 return sure, possible & self._with_element(path, part)
@@ -149,6 +153,13 @@ class _Postings:
             case _:
                 return ~_NONE
 
+    def _with_ids(self, ids: Sequence[str]) -> _Set:
+        found = [
+            numbers(self._reader, f"SELECT number FROM documents WHERE id IN ({marks(block)})", *block)
+            for block in blocks(list(set(ids)), MANY_OPTIONS)
+        ]
+        return _Set(union(*found)) if found else _NONE
+
     def _at_path(self, where: _AtPath) -> _Bounds:
         field = self._field(where.path)
         sure_lookups, open_lookups = _lookups(where, field)
@@ -171,6 +182,8 @@ class _Postings:
                 return min(map(self._size, parts), default=MANY)
             case AnyOf(parts):
                 return sum(map(self._size, parts))
+            case In(path, options) if path == ID:
+                return len(options)
             case In() | Compares() | Exists() | Element() if not _matches_absent(where):
                 sure, opaque = _lookups(where, self._field(where.path))
                 return sum(self._postings(lookup) for lookup in (*sure, *opaque))
@@ -230,8 +243,7 @@ def _bound(operand: int | float | str | bytes) -> Value | None:
 
 def _equal(field: int, wanted: Collection[Value]) -> list[_Lookup]:
     values = tuple(wanted)
-    blocks = (values[start : start + MANY_OPTIONS] for start in range(0, len(values), MANY_OPTIONS))
-    return [_Lookup(field, f"value IN ({','.join('?' * len(block))})", block) for block in blocks]
+    return [_Lookup(field, f"value IN ({marks(block)})", tuple(block)) for block in blocks(values, MANY_OPTIONS)]
 
 
 def _numbers(reader: sqlite3.Connection, chosen: _Set) -> Numbers:

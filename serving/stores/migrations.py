@@ -166,7 +166,8 @@ def _fields_within_lists(connection: sqlite3.Connection) -> None:
     connection.execute("DELETE FROM postings")
     everything = fields.numbers(connection, "SELECT number FROM documents")
     for start in range(0, len(everything), BLOCK):
-        fields.index(connection, fields.documents(connection, everything[start : start + BLOCK]))
+        some = fields.documents(connection, everything[start : start + BLOCK])
+        fields.index(connection, ((number, metadata) for number, _, metadata in some))
 
 
 MIGRATIONS: tuple[Step, ...] = (_first, _passages, _spans, _uploads, _stemming, _unicode, _fields_within_lists)

@@ -165,6 +165,10 @@ class SqliteStore:
         """See `Store`."""
         return self._file(name).matching(where)
 
+    def unmatched(self, name: str, where: Filter) -> list[str]:
+        """See `Store`."""
+        return self._file(name).unmatched(where)
+
     def ids_matching(self, name: str, where: Filter) -> list[str]:
         """See `Store`."""
         return self._file(name).ids_matching(where)

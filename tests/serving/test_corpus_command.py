@@ -61,6 +61,8 @@ def test_in_and_out_again(command: Command, file: Path, capsys: pytest.CaptureFi
     assert lines(capsys)[0]["id"] == "d41"
     assert command("search", "41", "--corpus", "c", "--mode", "lexical", "--filter", '{"even": true}') == 0
     assert capsys.readouterr().out == ""
+    assert command("search", "41", "--corpus", "c", "--filter", '{"evne": true}') == 0
+    assert "--filter: no document has the field 'evne'. Did you mean 'even'?" in capsys.readouterr().err
     assert command("search", "41", "--corpus", "c", "--mode", "lexical") == 0
     assert "d41  text number 41" in capsys.readouterr().out
     assert command("search", "41", "--corpus", "c", "--mode", "hybrid", "--json") == 0

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.errors import Invalid
-from serving.filters import MAX_CONDITIONS, MAX_VALUES, compile_filter
+from serving.filters import MAX_CONDITIONS, MAX_VALUES, compile_filter, with_id
 from serving.json_body import MAX_DEPTH
 
 BOOK = {
@@ -25,6 +25,7 @@ BOOK = {
     "added": "2024-03-05T10:00:00+02:00",
     "ok": True,
     "none": None,
+    "$id": "of the metadata",
 }
 
 
@@ -99,10 +100,22 @@ BOOK = {
         ({"added": {"$gte": "2024-03", "$lt": "2024-04"}}, True),
         ({"added": {"$gte": "2024-01-01", "$lt": "2024-02"}}, False),
         ({"title": {"$gt": "2024-03-05"}}, False),
+        ({"author": {"$eq": {"gt": 4}}}, False),
+        ({"author": {"name": "Jane", "in": 4}}, False),
+        ({"or": [{"$gt": 1}]}, False),
+        ({"not": {"$ne": 1}}, True),
+        ({"$id": "7"}, True),
+        ({"$id": 7}, True),
+        ({"$id": {"$ne": "7"}}, False),
+        ({"$id": {"$in": ["8", 7]}}, True),
+        ({"$id": {"$nin": ["8", 9]}}, True),
+        ({"$id": {"$not": {"$in": ["8", 7]}}}, False),
+        ({"$id": "8", "year": 2011}, False),
+        ({"id": "7"}, False),
     ],
 )
 def test_matches(condition: dict[str, Any], matches: bool) -> None:
-    assert compile_filter(condition).matches(BOOK) is matches
+    assert compile_filter(condition).matches(with_id(BOOK, "7")) is matches
 
 
 def test_integers_have_no_bound() -> None:
@@ -127,6 +140,21 @@ def test_integers_have_no_bound() -> None:
         ({"a.b": {"$in": 1}}, "filter.a.b.$in: "),
         ({"a": {"$exists": 1}}, "filter.a.$exists: "),
         ({"a": {"$lt": True}}, "filter.a.$lt: "),
+        ({"a": {"gte": 4}}, "filter.a.gte: did you mean $gte?"),
+        ({"a": {"Lt": 4, "ne": 1}}, "filter.a.Lt: did you mean $lt?"),
+        ({"a": {">": 4}}, "filter.a.>: did you mean $gt?"),
+        ({"a": {"$not": {"in": [4]}}}, "filter.a.$not.in: did you mean $in?"),
+        ({"a": {"elemMatch": {"b": 1}}}, "filter.a.elemMatch: did you mean $elemMatch?"),
+        ({"a": {"$elemMatch": {"gt": 1}}}, "filter.a.$elemMatch.gt: did you mean $gt?"),
+        ({"a": {"$ge": 4}}, "filter.a.$ge: unknown operator, did you mean $gte?"),
+        ({"or": [{"a": 1}, {"b": 2}]}, "filter.or: did you mean $or?"),
+        ({"$and": [{"NOT": {"a": 1}}]}, "filter.$and.0.NOT: did you mean $not?"),
+        ({"$id": {"$gt": "a"}}, "filter.$id.$gt: ids are asked for by"),
+        ({"$id": True}, "filter.$id.$eq: must be an id"),
+        ({"$id": {"$in": "a"}}, "filter.$id.$in: must be a list of ids"),
+        ({"$id": {"in": ["a"]}}, "filter.$id.in: did you mean $in?"),
+        ({"$id.a": 1}, "filter.$id.a: unknown operator"),
+        ({"a": {"$elemMatch": {"$id": "x"}}}, "filter.a.$elemMatch.$id: the id is that of the document"),
         ({"a": {"$gt": 1, "$lt": "x"}}, "filter.a: no value is within these bounds"),
         ({"a": {"$elemMatch": 1}}, "filter.a.$elemMatch: must be an object"),
         ({"a": {"$elemMatch": {}}}, "filter.a.$elemMatch: must name a field"),

@@ -133,6 +133,32 @@ def test_the_least_score_is_compared_with_the_scores_shown(client: TestClient, m
         assert [hit["score"] for hit in kept] == [one for one in scores if one >= score]
 
 
+def test_what_no_document_can_match_is_told_beside_the_hits(books: TestClient, refuses: Callable[..., None]) -> None:
+    warning = "filter: no document has the field 'yaer'. Did you mean 'year'?"
+    answer = search(books, query="a", filter={"yaer": {"$gt": 1850}})
+    assert (answer["hits"], answer["warnings"]) == ([], [warning])
+    answer = search(books, queries=["a", "b"], mode="lexical", filter={"yaer": {"$ne": 1850}})
+    assert (len(answer["results"]), answer["warnings"]) == (2, [warning])
+    assert "warnings" not in search(books, query="a", filter={"year": 1})
+    gone = books.request("DELETE", DOCUMENTS, json={"filter": {"year": "1922"}})
+    (told,) = gone.json().pop("warnings")
+    assert told.startswith("filter: no document has a string in 'year', only numbers.")
+    refuses(
+        (422, "Validation", "filter.year.gte: did you mean $gte?"),
+        "POST",
+        "/corpora/books/search",
+        json={"query": "a", "filter": {"year": {"gte": 1850}}},
+    )
+
+
+def test_a_filter_by_id(books: TestClient) -> None:
+    assert ids(books, query="a", filter={"$id": "moby/dick"}) == ["moby/dick"]
+    assert set(ids(books, query="a", filter={"$id": {"$ne": "emma"}, "year": {"$lt": 1900}})) == {"moby/dick"}
+    gone = books.request("DELETE", DOCUMENTS, json={"filter": {"$id": {"$in": ["emma", "ulysses", "nobody"]}}})
+    assert gone.json() == {"deleted": 2}
+    assert ids(books, query="a") == ["moby/dick"]
+
+
 def test_an_empty_corpus_has_no_hits(client: TestClient) -> None:
     client.put("/corpora/books")
     assert ids(client, query="a") == []

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.errors import Invalid
-from serving.filters import compile_filter
+from serving.filters import compile_filter, with_id
 from serving.instants import instant
 from serving.stores import fields, matching
 from serving.stores.fields import (
@@ -69,8 +69,10 @@ test = (
 )
 path = st.sampled_from(["a", "b", "c", "a.b", "b.a", "a.b.c", "", "a.", "a.$x"])
 not_test = st.builds(lambda inner: {"$not": inner}, test)
+ids = st.sampled_from(["d1", "d2", "d3", "d9"])
+of_id = ids | st.builds(lambda one: {"$ne": one}, ids) | st.builds(lambda some: {"$in": some}, st.lists(ids))
 condition = st.recursive(
-    st.dictionaries(path, test | value | not_test, min_size=1, max_size=2),
+    st.dictionaries(path, test | value | not_test, min_size=1, max_size=2) | st.builds(lambda one: {"$id": one}, of_id),
     lambda inner: (
         st.builds(lambda at, part: {at: {"$elemMatch": part}}, path, inner | test | not_test)
         | st.builds(lambda parts: {"$and": parts}, st.lists(inner, min_size=1, max_size=3))
@@ -84,12 +86,15 @@ condition = st.recursive(
 @contextmanager
 def corpus(*documents: Mapping[str, Any]) -> Iterator[sqlite3.Connection]:
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
-        connection.execute("CREATE TABLE documents (number INTEGER PRIMARY KEY, metadata TEXT NOT NULL)")
+        connection.execute(
+            "CREATE TABLE documents (number INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, metadata TEXT NOT NULL)"
+        )
         for statement in fields.TABLES:
             connection.execute(statement)
         rows = list(enumerate(documents, start=1))
         connection.executemany(
-            "INSERT INTO documents VALUES (?, ?)", [(number, json.dumps(found)) for number, found in rows]
+            "INSERT INTO documents VALUES (?, ?, ?)",
+            [(number, f"d{number}", json.dumps(found)) for number, found in rows],
         )
         fields.index(connection, rows)
         yield connection
@@ -101,7 +106,7 @@ def found(connection: sqlite3.Connection, where: Any) -> list[int]:
 
 def expected(documents: Sequence[Mapping[str, Any]], where: Any) -> list[int]:
     matches = compile_filter(where).matches
-    return [number for number, metadata in enumerate(documents, start=1) if matches(metadata)]
+    return [number for number, metadata in enumerate(documents, start=1) if matches(with_id(metadata, f"d{number}"))]
 
 
 @given(
@@ -131,7 +136,8 @@ def test_what_is_removed_is_found_no_more(documents: list[dict[str, Any]], gone:
     with corpus(*documents) as connection:
         fields.remove(connection, [(number, rows[number]) for number in gone & rows.keys()])
         connection.executemany("DELETE FROM documents WHERE number = ?", [(number,) for number in gone])
-        assert found(connection, where) == [n for n, kept in rows.items() if n not in gone and matches(kept)]
+        left = [n for n, kept in rows.items() if n not in gone and matches(with_id(kept, f"d{n}"))]
+        assert found(connection, where) == left
         assert fields.check(connection) == []
         if gone >= rows.keys():
             assert connection.execute("SELECT count(*) FROM postings").fetchone() == (0,)
@@ -214,7 +220,7 @@ def test_of_an_and_only_the_few_candidates_of_its_rarest_part_are_read(monkeypat
     documents = [{"rare": i == 7, "even": i % 2 == 0, "n": i} for i in range(100)]
     read: list[int] = []
 
-    def spied(reader: sqlite3.Connection, chosen: fields.Numbers) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    def spied(reader: sqlite3.Connection, chosen: fields.Numbers) -> Iterator[tuple[int, str, Mapping[str, Any]]]:
         read.extend(chosen.tolist())
         return fields.documents(reader, chosen)
 
@@ -224,6 +230,11 @@ def test_of_an_and_only_the_few_candidates_of_its_rarest_part_are_read(monkeypat
         assert read == [8]
         assert found(connection, {"even": False, "n": {"$lt": 50}}) == [*range(2, 51, 2)]
         assert read == [8]
+
+
+def test_a_list_of_ids_may_be_long() -> None:
+    with corpus({}, {}, {"a": 1}) as connection:
+        assert found(connection, {"$id": {"$in": [f"d{i}" for i in range(2, 40_000)]}}) == [2, 3]
 
 
 def test_an_option_list_may_be_long() -> None:

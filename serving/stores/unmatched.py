@@ -1,0 +1,126 @@
+"""Conditions of a filter that no document of a corpus can meet: its field is missing, or holds other types."""
+
+from __future__ import annotations
+
+import difflib
+import sqlite3
+from collections.abc import Iterator, Set
+from functools import cached_property
+from itertools import islice
+
+from serving.filters import ID, All, AnyOf, Compares, Element, Exists, Filter, In, Not
+from serving.stores.facets import KIND_OF, posted_kinds
+from serving.stores.fields import DATES, MAX_PATH, OPAQUE, WHOLE
+
+MAX_WARNINGS = 10
+COMPARED = 1000
+"""Names of fields that a wrong name is compared with: the first that the corpus had."""
+_SHOWN = 100
+"""Characters of a name in a warning."""
+_A = {"object": "an object", "null": "null"}
+
+
+def unmatched(reader: sqlite3.Connection, where: Filter) -> list[str]:
+    """Warn of each such condition, in the order of the filter.
+
+    A field may be missing if `$exists` or null asks for that. A corpus with a document that is opaque as a whole may
+    have any field.
+    """
+    known = "SELECT EXISTS (SELECT 1 FROM documents) AND NOT EXISTS (SELECT 1 FROM postings WHERE field = ?)"
+    ((told,),) = reader.execute(known, (WHOLE,))
+    return list(islice(dict.fromkeys(_Fields(reader).warnings(where)), MAX_WARNINGS)) if told else []
+
+
+class _Fields:
+    """The fields of a corpus, each looked up once."""
+
+    def __init__(self, reader: sqlite3.Connection) -> None:
+        self._reader = reader
+        self._kinds: dict[str, Set[str]] = {}
+
+    def warnings(self, where: Filter, parent: str | None = None) -> Iterator[str]:
+        """`parent` is the path of the list whose elements `where` is about."""
+        match where:
+            case All(parts) | AnyOf(parts):
+                for part in parts:
+                    yield from self.warnings(part, parent)
+            case Not(part):
+                if not isinstance(part, Exists):
+                    yield from self.warnings(part, parent)
+            case _ if (path := _joined(parent, where.path)) != ID:
+                warning = self._warning(where, path)
+                if warning:
+                    yield warning
+                elif isinstance(where, Element):
+                    yield from self.warnings(where.part, path)
+
+    def _warning(self, where: In | Compares | Exists | Element, path: str) -> str | None:
+        wanted = _wanted(where)
+        held = self._held(path)
+        if wanted is None or held & wanted:
+            return None
+        if not held:
+            return f"no document has the field {path[:_SHOWN]!r}.{self._nearest(path)}"
+        a = " or ".join(_A.get(kind, f"a {kind}") for kind in sorted(wanted - {"opaque"}))
+        only = " and ".join(kind if kind == "null" else f"{kind}s" for kind in sorted(held))
+        return f"no document has {a} in {path[:_SHOWN]!r}, only {only}.{_hint(where, path, wanted, held)}"
+
+    def _held(self, path: str) -> Set[str]:
+        if path not in self._kinds:
+            known = self._reader.execute("SELECT number FROM fields WHERE path = ?", (path,)).fetchone()
+            self._kinds[path] = self._kinds_in(known[0]) if known else set()
+        return self._kinds[path]
+
+    def _kinds_in(self, field: int) -> set[str]:
+        kinds = posted_kinds(self._reader, field)
+        for kind, condition, value in (("opaque", "value = ?", OPAQUE), ("date", "value >= ?", DATES)):
+            select = f"SELECT 1 FROM postings WHERE field = ? AND {condition} LIMIT 1"
+            if self._reader.execute(select, (field, value)).fetchone():
+                kinds.add(kind)
+        return kinds
+
+    def _nearest(self, path: str) -> str:
+        if path in ("id", "_id"):
+            return f" Did you mean {ID!r}, the id of the document?"
+        asked = path[:MAX_PATH].lower()
+        close = difflib.get_close_matches(asked, self._names, n=1)
+        close += [name for name in self._names if name.endswith(f".{asked}")]
+        return f" Did you mean {self._names[close[0]][:_SHOWN]!r}?" if close else ""
+
+    @cached_property
+    def _names(self) -> dict[str, str]:
+        """The names of fields by what they are in lower case."""
+        held = "SELECT path FROM fields WHERE EXISTS (SELECT 1 FROM postings WHERE field = number) LIMIT ?"
+        return {path.lower(): path for (path,) in self._reader.execute(held, (COMPARED,))}
+
+
+def _joined(parent: str | None, path: str | None) -> str:
+    return ".".join(part for part in (parent, path) if part is not None)
+
+
+def _wanted(where: In | Compares | Exists | Element) -> Set[str] | None:
+    """The kinds of values that may match, any for `$exists`; None where a missing field matches, or nothing does."""
+    match where:
+        case Exists():
+            return {*KIND_OF.values()}
+        case Element():
+            kinds = {"list"}
+        case Compares():
+            kinds = {where.kind}
+        case In(options=options):
+            kinds = {KIND_OF[type(option)] for option in options}
+    return None if not kinds or "null" in kinds else kinds | {"opaque"}
+
+
+def _hint(where: Filter, path: str, wanted: Set[str], held: Set[str]) -> str:
+    if isinstance(where, Element):
+        return ""
+    if "string" in held and (typed := wanted & {"number", "boolean"}):
+        return f" A CSV column has {min(typed)}s if its header is {f'{path[:_SHOWN]}:{min(typed)}'!r}."
+    if "string" in wanted and held & {"number", "boolean"}:
+        return " Numbers, true and false stand without quotes."
+    return {
+        "date": " Write a date as 2024-03-05 or 2024-03-05T08:30:00Z.",
+        "list": " For one of several values use $in.",
+        "object": " Operators begin with $, such as $gte.",
+    }.get(min(wanted - {"opaque"}), "")

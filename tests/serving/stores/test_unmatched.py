@@ -1,0 +1,91 @@
+"""Warnings of what no document can match."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from serving.filters import compile_filter
+from serving.stores.fields import MAX_FIELDS, MAX_TEXT
+from serving.stores.unmatched import MAX_WARNINGS, unmatched
+from tests.serving.stores.test_matching import corpus
+
+DOCUMENTS: list[dict[str, Any]] = [
+    {"year": 1815, "price": "4.50", "by": [{"name": "Austen"}], "read": True, "added": "2024-03-05", "gone": None},
+    {"year": 1851, "by": [{"name": "Melville", "born": 1819}], "long": "x" * (MAX_TEXT + 1), "tags": ["novel"]},
+]
+
+
+def warnings(where: Any, *documents: dict[str, Any]) -> list[str]:
+    with corpus(*documents or DOCUMENTS) as connection:
+        return unmatched(connection, compile_filter(where))
+
+
+@pytest.mark.parametrize(
+    ("where", "warning"),
+    [
+        ({"yaer": 1815}, "no document has the field 'yaer'. Did you mean 'year'?"),
+        ({"YEAR": {"$ne": 1}}, "no document has the field 'YEAR'. Did you mean 'year'?"),
+        ({"name": "Austen"}, "no document has the field 'name'. Did you mean 'by.name'?"),
+        ({"by": {"$elemMatch": {"nmae": "x"}}}, "no document has the field 'by.nmae'. Did you mean 'by.name'?"),
+        ({"must": [{"key": "year"}]}, "no document has the field 'must'."),
+        ({"id": "a"}, "no document has the field 'id'. Did you mean '$id', the id of the document?"),
+        ({"yaer": {"$exists": True}}, "no document has the field 'yaer'. Did you mean 'year'?"),
+        (
+            {"price": {"$gte": 4}},
+            "no document has a number in 'price', only strings. A CSV column has numbers if its header is "
+            "'price:number'.",
+        ),
+        ({"price": {"$in": [4, 5]}}, "no document has a number in 'price', only strings. A CSV column has numbers"),
+        ({"year": "1815"}, "no document has a string in 'year', only numbers. Numbers, true and false stand without"),
+        ({"read": {"$not": {"$eq": "true"}}}, "no document has a string in 'read', only booleans. Numbers, true"),
+        ({"price": {"$gt": "2024-01-01"}}, "no document has a date in 'price', only strings. Write a date as"),
+        ({"year": [1815]}, "no document has a list in 'year', only numbers. For one of several values use $in."),
+        ({"year": {"min": 1815}}, "no document has an object in 'year', only numbers. Operators begin with $"),
+        ({"year": {"$elemMatch": {"$gt": 1}}}, "no document has a list in 'year', only numbers."),
+        ({"by": {"$elemMatch": {"born": "1819"}}}, "no document has a string in 'by.born', only numbers."),
+        ({"by": "Austen"}, "no document has a string in 'by', only lists and objects."),
+        ({"gone": 1}, "no document has a number in 'gone', only null."),
+        ({"$or": [{"year": 1815}, {"$and": [{"$not": {"pirce": 4}}]}]}, "no document has the field 'pirce'. Did you"),
+    ],
+)
+def test_it_is_named(where: Any, warning: str) -> None:
+    (found,) = warnings(where)
+    assert found.startswith(warning)
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        {},
+        {"year": 1900},
+        {"year": {"$in": ["1815", 1815]}},
+        {"year": {"$in": []}},
+        {"by.name": {"$gt": "Z"}},
+        {"by": {"$elemMatch": {"name": "Jane", "born": {"$lt": 1800}}}},
+        {"tags": {"$elemMatch": {"$eq": "x"}}},
+        {"added": {"$gt": "2024-03-05T08:30:00Z"}},
+        {"added": {"$gt": "2024-03"}},
+        {"long": {"$gt": "y"}},
+        {"long": 3},
+        {"gone": None},
+        {"yaer": None},
+        {"yaer": {"$exists": False}},
+        {"$not": {"yaer": {"$exists": True}}},
+        {"$id": "nobody's"},
+    ],
+)
+def test_what_may_match_another_document_is_not(where: Any) -> None:
+    assert warnings(where) == []
+
+
+def test_a_corpus_that_may_have_any_field_is_not_warned_of() -> None:
+    with corpus() as connection:
+        assert unmatched(connection, compile_filter({"yaer": 1})) == []
+    assert warnings({"yaer": 1}, {str(i): i for i in range(MAX_FIELDS + 1)}) == []
+
+
+def test_warnings_are_few_and_each_is_told_once() -> None:
+    assert len(warnings({"$or": [{f"unheard of {i}": 1} for i in range(MAX_WARNINGS + 5)]})) == MAX_WARNINGS
+    assert len(warnings({"$or": [{"yaer": i} for i in range(3)]})) == 1
