@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
+import orjson
+
 from serving.errors import Invalid
 from serving.instants import instant
 from serving.json_body import MAX_DEPTH, TOO_DEEP, is_unicode, levels, no_json
@@ -179,6 +181,18 @@ def compile_filter(condition: Any, field: str = "filter") -> Filter:
         Invalid: it is not a filter; the message names the path of what is wrong.
     """
     return _Compiler(field).filter(condition, field, 0)
+
+
+def read_filter(text: str, field: str = "filter") -> Filter:
+    """The conditions that a JSON text describes.
+
+    Raises:
+        Invalid: it is not JSON, or not a filter.
+    """
+    try:
+        return compile_filter(orjson.loads(text), field)
+    except orjson.JSONDecodeError as error:
+        raise Invalid(f"not JSON: {error}", field=field) from None
 
 
 class _Compiler:

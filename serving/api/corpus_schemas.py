@@ -139,6 +139,8 @@ class DocumentsAnswer(BaseModel):
 
     documents: list[DocumentAnswer]
     cursor: str | None
+    count: int = Field(description="documents on all pages")
+    warnings: Warnings = None
 
 
 class UploadAnswer(BaseModel):

@@ -13,27 +13,32 @@ from serving.api.route import Route
 from serving.corpora.corpora import Corpora
 from serving.corpora.pages import Seen
 from serving.errors import Invalid
-from serving.filters import compile_filter
+from serving.filters import compile_filter, read_filter
 from serving.jobs.acceptance import check_stays
 from serving.ports import Document
 
 router = APIRouter(prefix="/corpora/{name}/documents", tags=["documents"], route_class=Route, dependencies=CLOSED)
 
 
-@router.get("", summary="List documents")
+@router.get("", summary="List or count documents", response_model_exclude_unset=True)
 async def listing(
     name: CorpusName,
     service: ServiceDep,
-    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+    limit: Annotated[int, Query(ge=0, le=1000, description="0 counts only")] = 100,
     cursor: str | None = None,
+    filter: Annotated[str | None, Query(description="as JSON: only documents that match")] = None,
 ) -> DocumentsAnswer:
     """Oldest first; a replaced document counts as new. A page of large documents ends before `limit`; while there is
     a `cursor` there are more."""
     after = None if cursor is None else _after(cursor)
-    documents, following = await service.library.read(lambda corpora: corpora.page(name, after, limit), of=name)
+    where = None if filter is None else read_filter(filter)
+    found = await service.library.read(lambda corpora: corpora.page(name, after, limit, where), of=name)
+    following = found.following
     return DocumentsAnswer(
-        documents=[_answer(document) for document in documents],
+        documents=[_answer(document) for document in found.documents],
         cursor=None if following is None else f"{following.generation}.{following.key}",
+        count=found.total,
+        **({"warnings": warnings_of(found.warnings)} if found.warnings else {}),
     )
 
 

@@ -21,7 +21,7 @@ from models.disk import replacing
 from models.errors import Refused
 from serving.corpora.finding import Hit, Mode, Wanted, shown
 from serving.errors import Invalid, ServiceError
-from serving.filters import Filter, compile_filter
+from serving.filters import Filter, read_filter
 from serving.indexes.saved import damage
 from serving.ingest import Options
 from serving.jobs import Duplicate, Job
@@ -137,8 +137,7 @@ async def _search(settings: Settings, given: argparse.Namespace) -> int:
     wanted = Wanted(k=given.k, mode=given.mode, exact=given.exact, where=given.filter)
     async with _service(settings) as service:
         found = await service.library.search(given.corpus, [given.query], wanted)
-    for warning in found.warnings:
-        print(f"serving search: --filter: {warning}", file=sys.stderr)
+    _warn("search", found.warnings)
     for hit in found.hits[0]:
         print(_json(hit, given.mode) if given.json else f"{hit.score:.4f}  {_name(hit)}  {_line(hit.text)}")
     return 0
@@ -148,9 +147,11 @@ def _export(settings: Settings, given: argparse.Namespace) -> int:
     """A document a line, as `ingest` reads them."""
     store = opened_store(settings)
     try:
+        if given.filter is not None:
+            _warn("export", store.unmatched(given.corpus, given.filter))
         with _written(given.out) as out:
             after = 0
-            while rows := store.page(given.corpus, after, PAGE).rows:
+            while rows := store.page(given.corpus, after, PAGE, given.filter).rows:
                 after = rows[-1][0]
                 out.writelines(
                     orjson.dumps({"id": one.id, "text": one.text, "metadata": dict(one.metadata)}) + b"\n"
@@ -160,6 +161,11 @@ def _export(settings: Settings, given: argparse.Namespace) -> int:
     finally:
         store.close()
     return 0
+
+
+def _warn(verb: str, warnings: Sequence[str]) -> None:
+    for warning in warnings:
+        print(f"serving {verb}: --filter: {warning}", file=sys.stderr)
 
 
 @contextmanager
@@ -221,10 +227,7 @@ def _name(hit: Hit) -> str:
 
 
 def _filter(given: str) -> Filter:
-    try:
-        return compile_filter(orjson.loads(given), "--filter")
-    except orjson.JSONDecodeError as error:
-        raise Invalid(f"not JSON: {error}", field="--filter") from None
+    return read_filter(given, "--filter")
 
 
 def _hits(given: str) -> int:
@@ -266,6 +269,7 @@ def _parser(verb: str) -> argparse.ArgumentParser:
         parser.description = "Write the documents of a corpus, a line of JSON each."
         parser.add_argument("--corpus", required=True, **name)
         parser.add_argument("--out", type=Path, help="default: the standard output")
+        parser.add_argument("--filter", type=_filter, help="as JSON; default: all documents")
     else:
         parser.description = "Read every byte of the corpora and say what is wrong."
         parser.add_argument("--corpus", action="append", **name)

@@ -16,7 +16,7 @@ from serving.corpora.description import Description, encoder
 from serving.corpora.finding import Found, Query, Wanted
 from serving.corpora.open_corpora import OpenCorpora
 from serving.corpora.opening import Indexes
-from serving.corpora.pages import Seen, check_generation
+from serving.corpora.pages import Listed, Seen, check_generation
 from serving.corpora.sampling import Sample, sampled
 from serving.corpora.searching import search
 from serving.errors import NotFound, ServiceError
@@ -193,8 +193,8 @@ class Corpora:
         """One document by its id."""
         return self._store.document(name, document)
 
-    def page(self, name: str, after: Seen | None, limit: int) -> tuple[list[Document], Seen | None]:
-        """See `Store.page`; and where the next one begins, if there are more.
+    def page(self, name: str, after: Seen | None, limit: int, where: Filter | None = None) -> Listed:
+        """See `Store.page`; a page of no documents counts them.
 
         Raises:
             Invalid: what was seen is of another generation.
@@ -202,8 +202,10 @@ class Corpora:
         generation = self._store.corpus(name).generation
         if after:
             check_generation(after.generation, generation)
-        rows, more = self._store.page(name, after.key if after else 0, limit)
-        return [document for _, document in rows], Seen(generation, rows[-1][0]) if more else None
+        rows, more, total = self._store.page(name, after.key if after else 0, limit, where)
+        following = Seen(generation, rows[-1][0]) if rows and more else None
+        warnings = self.unmatched(name, where) if where else ()
+        return Listed([document for _, document in rows], following, total, warnings)
 
     def facets(self, name: str, values: int) -> Facets:
         """See `Store.facets`."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from serving.errors import Invalid
+from serving.ports import Document
 
 
 class Seen(NamedTuple):
@@ -12,6 +14,18 @@ class Seen(NamedTuple):
 
     generation: str
     key: int
+
+
+class Listed(NamedTuple):
+    """A page of documents."""
+
+    documents: list[Document]
+    following: Seen | None
+    """Where the next page begins, if there is one."""
+    total: int
+    """Documents on all pages."""
+    warnings: Sequence[str]
+    """See `Store.unmatched`."""
 
 
 def check_generation(seen: str, now: str) -> None:

@@ -110,6 +110,8 @@ class Page(NamedTuple):
     rows: list[tuple[int, Document]]
     more: bool
     """Whether others follow."""
+    total: int
+    """Documents on all pages."""
 
 
 class Passage(NamedTuple):

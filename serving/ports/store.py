@@ -92,9 +92,10 @@ class Store(Protocol):
     def passages(self, name: str, keys: Sequence[int]) -> dict[int, Passage]:
         """Those of `keys` that exist."""
 
-    def page(self, name: str, after: int, limit: int) -> Page:
-        """Up to `limit` documents beyond the place `after`, fewer where they are large, and none only where none is
-        left.
+    def page(self, name: str, after: int, limit: int, where: Filter | None = None) -> Page:
+        """Up to `limit` documents beyond the place `after`, of those whose metadata match.
+
+        A page of large documents ends before `limit`, but has one document at least, unless none is left.
         """
 
     def keys(self, name: str) -> Keys:

@@ -194,10 +194,11 @@ class CorpusFile:
         with self._connections.reading() as reader:
             return records.passages(reader, keys)
 
-    def page(self, after: int, limit: int) -> Page:
+    def page(self, after: int, limit: int, where: Filter | None = None) -> Page:
         """See `Store`."""
         with self._connections.reading() as reader:
-            return records.page(reader, after, limit)
+            among = None if where is None else self._matched.numbers(self.path, reader, where)
+            return records.page(reader, after, limit, among)
 
     def keys(self) -> Keys:
         """See `Store`."""

@@ -15,6 +15,8 @@ from serving.filters import Filter
 from serving.lru import Lru
 from serving.ports import Keys
 from serving.stores import reading
+from serving.stores.fields import Numbers
+from serving.stores.matching import matching
 from serving.stores.unmatched import unmatched
 
 T = TypeVar("T")
@@ -39,6 +41,10 @@ class Matched:
     def keys(self, file: Path, reader: sqlite3.Connection, where: Filter) -> Keys:
         """See `Store.matching`."""
         return self._looked_up("keys", file, reader, where, reading.keys_matching)
+
+    def numbers(self, file: Path, reader: sqlite3.Connection, where: Filter) -> Numbers:
+        """Sorted numbers of the documents that match."""
+        return self._looked_up("numbers", file, reader, where, matching)
 
     def unmatched(self, file: Path, reader: sqlite3.Connection, where: Filter) -> list[str]:
         """See `Store.unmatched`."""

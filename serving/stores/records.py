@@ -9,11 +9,13 @@ from collections.abc import Iterator, Sequence
 from hashlib import blake2b
 from typing import NamedTuple
 
+import numpy as np
 import orjson
 
 from serving.ports import Chunking, Document, Page, Passage, Span
 from serving.stores.blocks import blocks, marks
 from serving.stores.failures import DamageError
+from serving.stores.fields import Numbers
 
 DOCUMENT = "number, id, text, metadata, hash, checksum"
 PASSAGE = 'key, document, start, "end", checksum'
@@ -67,18 +69,24 @@ def document(reader: sqlite3.Connection, name: str) -> Document | None:
     return row and document_in(row)
 
 
-def page(reader: sqlite3.Connection, after: int, limit: int) -> Page:
-    """See `Store.page`."""
-    select = f"SELECT {DOCUMENT} FROM documents WHERE number > ? ORDER BY number LIMIT ?"
+def page(reader: sqlite3.Connection, after: int, limit: int, among: Numbers | None) -> Page:
+    """See `Store.page`; `among` are the sorted numbers of the documents that match, None stands for all."""
+    if among is None:
+        select = f"SELECT {DOCUMENT} FROM documents WHERE number > ? ORDER BY number LIMIT ?"
+        found = reader.execute(select, (after, limit + 1))
+        ((total,),) = reader.execute("SELECT documents FROM corpora")
+    else:
+        ahead = among[np.searchsorted(among, after, side="right") :][: limit + 1]
+        found, total = reader.execute(_NUMBERED, (orjson.dumps(ahead.tolist()).decode(),)), len(among)
     rows: list[tuple[int, Document]] = []
     left = PAGE_CHARACTERS
-    for row in reader.execute(select, (after, limit + 1)):
+    for row in found:
         if len(rows) == limit or left <= 0:
-            return Page(rows, more=True)
+            return Page(rows, True, total)
         number, _, text, metadata, *_ = row
         rows.append((number, document_in(row)))
         left -= len(text) + len(metadata)
-    return Page(rows, more=False)
+    return Page(rows, False, total)
 
 
 def ids(reader: sqlite3.Connection, numbers: Sequence[int]) -> list[str]:

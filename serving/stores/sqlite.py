@@ -153,9 +153,9 @@ class SqliteStore:
         """See `Store`."""
         return self._file(name).passages(keys)
 
-    def page(self, name: str, after: int, limit: int) -> Page:
+    def page(self, name: str, after: int, limit: int, where: Filter | None = None) -> Page:
         """See `Store`."""
-        return self._file(name).page(after, limit)
+        return self._file(name).page(after, limit, where)
 
     def keys(self, name: str) -> Keys:
         """See `Store`."""

@@ -77,7 +77,7 @@ def test_documents_and_nothing_is_kept(refuses: Refuses, client: TestClient, ref
     path = "/corpora/c/documents"
     refuses(refusal, "POST", path, content=json.dumps(body), headers=JSON)
     assert client.get("/corpora/c").json()["documents"] == 0
-    assert client.get(path).json() == {"documents": [], "cursor": None}
+    assert client.get(path).json() == {"documents": [], "cursor": None, "count": 0}
 
 
 def test_documents_of_another_type(refuses: Refuses, client: TestClient) -> None:

@@ -245,7 +245,9 @@ def test_other_bad_values(refuses: Refuses, client: TestClient) -> None:
     for empty in empties:
         refuses((422, "Validation", "match everything"), "DELETE", "/corpora/c/documents", json={"filter": empty})
     refuses((422, "Validation", "cursor: not a cursor"), "GET", "/corpora/c/documents?cursor=x")
-    refuses((422, "Validation", "limit: "), "GET", "/corpora/c/documents?limit=0")
+    refuses((422, "Validation", "limit: "), "GET", "/corpora/c/documents?limit=-1")
+    refuses((422, "Validation", "filter: not JSON"), "GET", "/corpora/c/documents?filter=year:1")
+    refuses((422, "Validation", "filter: must be an object"), "GET", "/corpora/c/documents?filter=[]")
     refuses((422, "Validation", "recall_target: "), "PUT", "/corpora/c", json={"recall_target": 2})
     refuses((422, "Validation", "id: must not contain NUL"), "GET", "/corpora/c/documents/%00")
     refuses((404, "NotFound", "no document 'x'"), "DELETE", "/corpora/c/documents/x")

@@ -74,6 +74,8 @@ def test_in_and_out_again(command: Command, file: Path, capsys: pytest.CaptureFi
     assert command("export", "--corpus", "c", "--out", str(out)) == 0
     exported = [json.loads(line) for line in out.read_text().splitlines()]  # blocks are committed as they come
     assert sorted(exported, key=lambda row: int(row["id"][1:])) == ROWS
+    assert command("export", "--corpus", "c", "--filter", '{"$id": {"$in": ["d7", "d8"]}, "even": true}') == 0
+    assert [row["id"] for row in lines(capsys)] == ["d8"]
     assert command("verify") == 0
     assert capsys.readouterr().out == "c: whole, 700 documents, 700 vectors\n"
 

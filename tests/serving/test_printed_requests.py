@@ -59,7 +59,7 @@ def test_every_request_of_the_readme_is_answered(launch: Launch, tmp_path: Path)
 @pytest.mark.slow
 def test_every_request_about_corpora_is_answered(launch: Launch, tmp_path: Path) -> None:
     server = launch()
-    first, jobs, snapshots = blocks("docs/corpora.md")
+    first, jobs, listing, snapshots = blocks("docs/corpora.md")
     created, added, listed, found = map(json.loads, sent(server, first, tmp_path))
     assert created["recall_target"] == 0.97
     assert added == {"ids": ["1", "2"], "count": 2}
@@ -71,6 +71,10 @@ def test_every_request_about_corpora_is_answered(launch: Launch, tmp_path: Path)
     assert json.loads(shown)["id"] == upload.json()["id"]
     assert events.startswith("event: ") and '"succeeded"' in events.splitlines()[-2]
     assert json.loads(cancelled)["state"] == "succeeded"
+
+    page, counted = map(json.loads, sent(server, listing, tmp_path))
+    assert ([one["id"] for one in page["documents"]], page["count"]) == (["1"], 1)
+    assert counted == {"documents": [], "cursor": None, "count": 2}
 
     *made, restoring = re.split(r"^(?=curl)", snapshots, flags=re.MULTILINE)[1:]
     succeeds(server, *sent(server, made[0], tmp_path))

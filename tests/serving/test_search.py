@@ -159,6 +159,29 @@ def test_a_filter_by_id(books: TestClient) -> None:
     assert ids(books, query="a") == ["moby/dick"]
 
 
+def test_documents_are_listed_and_counted_by_a_filter_alone(books: TestClient) -> None:
+    def listed(**params: Any) -> dict[str, Any]:
+        answer = books.get(DOCUMENTS, params={"filter": json.dumps({"year": {"$gt": 1820}}), **params})
+        assert answer.status_code == 200, answer.text
+        found: dict[str, Any] = answer.json()
+        return found
+
+    assert listed() == {"documents": BOOKS[1:], "cursor": None, "count": 2}
+    first = listed(limit=1)
+    assert (first["documents"], first["count"]) == (BOOKS[1:2], 2)
+    assert listed(limit=1, cursor=first["cursor"]) == {"documents": BOOKS[2:], "cursor": None, "count": 2}
+    assert listed(limit=0) == {"documents": [], "cursor": None, "count": 2}
+    assert listed(filter='{"$id": "emma"}')["documents"] == BOOKS[:1]
+    assert listed(filter="{}", limit=0) == {"documents": [], "cursor": None, "count": 3}
+    assert books.get(DOCUMENTS, params={"limit": 2}).json()["count"] == 3
+    assert listed(filter='{"yaer": 1}') == {
+        "documents": [],
+        "cursor": None,
+        "count": 0,
+        "warnings": ["filter: no document has the field 'yaer'. Did you mean 'year'?"],
+    }
+
+
 def test_an_empty_corpus_has_no_hits(client: TestClient) -> None:
     client.put("/corpora/books")
     assert ids(client, query="a") == []

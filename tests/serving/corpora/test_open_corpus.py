@@ -6,6 +6,7 @@ import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -149,11 +150,11 @@ def test_an_emptied_corpus_takes_another_encoder(corpora: Corpora) -> None:
 def test_a_page_is_of_one_moment(corpora: Corpora, store: Slow, monkeypatch: pytest.MonkeyPatch) -> None:
     """A document that is replaced behind it counts as new, and would be listed twice."""
 
-    def then_replaced(name: str, after: int, limit: int) -> Page:
-        page = SqliteStore.page(store, name, after, limit)
+    def then_replaced(*asked: Any) -> Page:
+        page = SqliteStore.page(store, *asked)
         corpora.put("c", one("first"))
         return page
 
     monkeypatch.setattr(store, "page", then_replaced)
-    documents, cursor = corpora.page("c", None, 10)
-    assert ([document.id for document in documents], cursor) == (["first"], None)
+    page = corpora.page("c", None, 10)
+    assert ([document.id for document in page.documents], page.following) == (["first"], None)

@@ -211,6 +211,11 @@ class AsADictionary(RuleBasedStateMachine):
         matching = [entry for entry in self.held.values() if where.matches(entry.document.metadata)]
         assert self.store.matching("c", where).tolist() == sorted(key for entry in matching for key in entry.keys)
         assert self.store.ids_matching("c", where) == [entry.document.id for entry in matching]
+        page = self.store.page("c", 0, 2, where)
+        assert [document for _, document in page.rows] == [entry.document for entry in matching[:2]]
+        assert (page.more, page.total) == (len(matching) > 2, len(matching))
+        rest = self.store.page("c", page.rows[-1][0] if page.rows else 0, 100, where).rows
+        assert [document for _, document in rest] == [entry.document for entry in matching[2:]]
 
     @rule(word=st.sampled_from(WORDS), condition=st.none() | conditions)
     def words(self, word: str, condition: dict[str, Any] | None) -> None:
@@ -239,7 +244,8 @@ class AsADictionary(RuleBasedStateMachine):
 
     @invariant()
     def same(self) -> None:
-        page = self.store.page("c", 0, 100).rows
+        page, _, total = self.store.page("c", 0, 100)
+        assert total == len(self.held)
         assert [document for _, document in page] == [entry.document for entry in self.held.values()]
         assert self.store.page("c", page[0][0] if page else 0, 1).rows == page[1:2]
         assert [self.store.document("c", name) for name in self.held] == [document for _, document in page]
