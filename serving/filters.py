@@ -243,7 +243,7 @@ class _Compiler:
             return Not(self._operator(path, "$eq" if name == "$ne" else "$in", operand, field, depth))
         if name == "$not":
             return Not(self._test(path, operand, field, depth + 1))
-        if name == "$elemMatch":
+        if name == "$elemMatch" and path != ID:
             return self._element(path, operand, field, depth + 1)
         return self._leaf(path, name, operand, field)
 
@@ -296,9 +296,10 @@ class _Compiler:
 
 def _check_logic(key: str, value: Any, field: str) -> None:
     """Refuse what would be compared with a field, though it looks like `$and`, `$or` or `$not` of filters."""
+    if (meant := f"${key.lower()}") not in _LOGIC:
+        return
     objects = value if isinstance(value, list) else [value]
-    plain = objects and all(isinstance(one, dict) and one and not _tests_a_value(one) for one in objects)
-    if plain and (meant := f"${key.lower()}") in _LOGIC:
+    if objects and all(isinstance(one, dict) and one and not _tests_a_value(one) for one in objects):
         named = json.dumps({key: {"$eq": "…"}}, ensure_ascii=False)
         raise Invalid(f"did you mean {meant}? For a field of this name write {named}", field=field)
 
@@ -342,11 +343,13 @@ def _of_one_value(path: _Path, parts: Sequence[Filter], field: str) -> list[Filt
 
 
 def _tests_a_value(condition: Any) -> bool:
-    """Whether it consists of operators for a value, not of names of fields."""
-    return isinstance(condition, dict) and any(
-        key.startswith("$") and key not in ("$and", "$or", ID) and (key != "$not" or _tests_a_value(value))
-        for key, value in condition.items()
-    )
+    """Whether it consists of operators for a value, not of names of fields; `$not` may stand before either."""
+    while isinstance(condition, dict):
+        operators = {key for key in condition if key.startswith("$")} - {"$and", "$or", ID}
+        if operators != {"$not"}:
+            return bool(operators)
+        condition = condition["$not"]
+    return False
 
 
 def with_id(metadata: Mapping[str, Any], id: str) -> dict[str, Any]:

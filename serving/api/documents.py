@@ -26,7 +26,9 @@ async def listing(
     service: ServiceDep,
     limit: Annotated[int, Query(ge=0, le=1000, description="0 counts only")] = 100,
     cursor: str | None = None,
-    filter: Annotated[str | None, Query(description="as JSON: only documents that match")] = None,
+    filter: Annotated[
+        str | None, Query(description="as JSON: only documents that match", examples=['{"year": {"$gte": 2020}}'])
+    ] = None,
 ) -> DocumentsAnswer:
     """Oldest first; a replaced document counts as new. A page of large documents ends before `limit`; while there is
     a `cursor` there are more."""

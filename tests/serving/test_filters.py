@@ -150,6 +150,8 @@ def test_integers_have_no_bound() -> None:
         ({"or": [{"a": 1}, {"b": 2}]}, "filter.or: did you mean $or?"),
         ({"$and": [{"NOT": {"a": 1}}]}, "filter.$and.0.NOT: did you mean $not?"),
         ({"$id": {"$gt": "a"}}, "filter.$id.$gt: ids are asked for by"),
+        ({"$id": {"$elemMatch": {"$eq": "a"}}}, "filter.$id.$elemMatch: ids are asked for by"),
+        ({"a": {"$gte": 1, "lt": 5}}, "filter.a.lt: unknown operator, did you mean $lt?"),
         ({"$id": True}, "filter.$id.$eq: must be an id"),
         ({"$id": {"$in": "a"}}, "filter.$id.$in: must be a list of ids"),
         ({"$id": {"in": ["a"]}}, "filter.$id.in: did you mean $in?"),
@@ -178,10 +180,11 @@ def test_depth_is_bounded() -> None:
     with pytest.raises(Invalid, match="nested deeper"):
         compile_filter(deep)
     deep = {"$gt": 1}
-    for _ in range(100):
+    for _ in range(1000):
         deep = {"$not": deep}
-    with pytest.raises(Invalid, match="nested deeper"):
-        compile_filter({"a": deep})
+    for where in ({"a": deep}, {"a": {"$elemMatch": deep}}, {"not": deep}):
+        with pytest.raises(Invalid, match="nested deeper"):
+            compile_filter(where)
 
 
 @pytest.mark.parametrize("test", ["$eq", "$ne", "$in", "$nin"])

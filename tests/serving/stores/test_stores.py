@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from serving.errors import Conflict, Invalid, NotFound
+from serving.filters import compile_filter
 from serving.ports import Change, Corpus, Removal, Size, Store, StoreError
 from serving.stores import STORES, reading
 from serving.stores.corpus_file import CorpusFile
@@ -127,6 +128,7 @@ def test_a_missing_corpus_or_document(store: Store) -> None:
         lambda: store.copy("c", Path("nowhere")),
         lambda: store.size("c"),
         lambda: store.page("c", 0, 1).rows,
+        lambda: store.unmatched("c", compile_filter({"a": 1})),
     ]
     for call in calls:
         with pytest.raises(NotFound, match="no corpus 'c'"):
