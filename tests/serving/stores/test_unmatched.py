@@ -5,11 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from serving.errors import Invalid
 from serving.filters import compile_filter
 from serving.stores.fields import MAX_FIELDS, MAX_TEXT
 from serving.stores.unmatched import MAX_WARNINGS, unmatched
-from tests.serving.stores.test_matching import corpus
+from tests.serving.stores.test_matching import bounds, corpus, found, metadata, ordered, path, value
 
 DOCUMENTS: list[dict[str, Any]] = [
     {"year": 1815, "price": "4.50", "by": [{"name": "Austen"}], "read": True, "added": "2024-03-05", "gone": None},
@@ -51,8 +54,8 @@ def warnings(where: Any, *documents: dict[str, Any]) -> list[str]:
     ],
 )
 def test_it_is_named(where: Any, warning: str) -> None:
-    (found,) = warnings(where)
-    assert found.startswith(warning)
+    (told,) = warnings(where)
+    assert told.startswith(warning)
 
 
 @pytest.mark.parametrize(
@@ -78,6 +81,26 @@ def test_it_is_named(where: Any, warning: str) -> None:
 )
 def test_what_may_match_another_document_is_not(where: Any) -> None:
     assert warnings(where) == []
+
+
+positive = (
+    st.builds(lambda operand: {"$eq": operand}, value)
+    | st.builds(lambda options: {"$in": options}, st.lists(value, max_size=3))
+    | st.dictionaries(bounds, ordered, min_size=1, max_size=2)
+    | st.just({"$exists": True})
+)
+nested = st.builds(lambda at, test: {"$elemMatch": {at: test}}, path, positive)
+
+
+@given(st.lists(metadata, max_size=5), path, positive | nested)
+def test_whatever_is_warned_of_matches_nothing(documents: list[dict[str, Any]], at: str, test: Any) -> None:
+    try:
+        compile_filter({at: test})
+    except Invalid:
+        return  # bounds of two types
+    with corpus(*documents) as connection:
+        if unmatched(connection, compile_filter({at: test})):
+            assert found(connection, {at: test}) == []
 
 
 def test_a_corpus_that_may_have_any_field_is_not_warned_of() -> None:
