@@ -164,9 +164,10 @@ def _unicode(connection: sqlite3.Connection) -> None:
 def _fields_within_lists(connection: sqlite3.Connection) -> None:
     """Post all metadata anew: objects of lists, names with dots in them and points in time were not posted."""
     connection.execute("DELETE FROM postings")
-    everything = fields.numbers(connection, "SELECT number FROM documents")
-    for start in range(0, len(everything), BLOCK):
-        some = fields.documents(connection, everything[start : start + BLOCK])
+    # A document that is damaged keeps no corpus from being served.
+    readable = fields.numbers(connection, "SELECT number FROM documents WHERE json_valid(metadata)")
+    for start in range(0, len(readable), BLOCK):
+        some = fields.documents(connection, readable[start : start + BLOCK])
         fields.index(connection, ((number, metadata) for number, _, metadata in some))
 
 

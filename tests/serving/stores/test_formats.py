@@ -142,3 +142,13 @@ def test_metadata_that_filters_did_not_reach(tmp_path: Path) -> None:
         assert store.ids_matching("5-nested", compile_filter(where)) == ids
     assert store.verify("5-nested") == []
     store.close()
+
+
+def test_a_damaged_document_keeps_no_old_corpus_from_being_served(tmp_path: Path) -> None:
+    given = Path(shutil.copy(FOLDER / "5-nested.sqlite", tmp_path))
+    with closing(sqlite3.connect(given, isolation_level=None)) as connection:
+        connection.execute("UPDATE documents SET metadata = '{' WHERE id = 'lists'")
+    store = SqliteStore(tmp_path)
+    assert store.ids_matching("5-nested", compile_filter({"by.name": "Austen"})) == ["dots"]
+    assert "document 'lists' is damaged" in store.verify("5-nested")[0]
+    store.close()
