@@ -41,12 +41,8 @@ MANY_OPTIONS = 10_000
 """Options asked for in one statement, of the 32,766 values that SQLite may be built for."""
 _NO_FIELD = -1
 _SQL = {"$gt": ">", "$gte": ">=", "$lt": "<", "$lte": "<="}
-_OF_KIND = {
-    "number": "value < ''",
-    "string": "value >= '' AND value < x''",
-    "date": f"value >= x'{DATES.hex()}'",
-}
-"""Where each kind stands in SQLite's order."""
+_OF_KIND = {"number": (None, "''"), "string": ("''", "x''"), "date": (f"x'{DATES.hex()}'", None)}
+"""Where each kind begins and ends in SQLite's order."""
 
 
 def matching(reader: sqlite3.Connection, where: Filter) -> Numbers:
@@ -226,8 +222,12 @@ def _lookups(where: _AtPath, field: int) -> tuple[list[_Lookup], list[_Lookup]]:
             opaque = _equal(field, {OPAQUE})
             bounds = [(_SQL[name], _bound(operand)) for name, operand in where.placed]
             known = [(sign, bound) for sign, bound in bounds if bound is not None]
-            condition = " AND ".join([_OF_KIND[where.kind], *(f"value {sign} ?" for sign, _ in known)])
-            within = [_Lookup(field, condition, tuple(bound for _, bound in known))]
+            conditions = [f"value {sign} ?" for sign, _ in known]
+            # SQLite seeks one bound of each side, and reads all postings behind a wider one.
+            for sign, end in zip((">", "<"), _OF_KIND[where.kind], strict=True):
+                if end and not any(one.startswith(sign) for one, _ in known):
+                    conditions.append(f"value {sign}{'=' if sign == '>' else ''} {end}")
+            within = [_Lookup(field, " AND ".join(conditions), tuple(bound for _, bound in known))]
             return (within, opaque) if len(known) == len(bounds) else ([], [*within, *opaque])
 
 
