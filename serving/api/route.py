@@ -49,7 +49,10 @@ register_url_convertor("any", AnyConvertor())
 
 def media_type(request: Request) -> str:
     """The content type without parameters; JSON where the caller says nothing."""
-    return _parsed_type(request.headers.get("content-type", "application/json")).get_content_type()
+    given = request.headers.get("content-type", "")
+    _parsed_type(given)
+    # Not what `Message` says: it takes whatever it can't parse for text/plain.
+    return given.partition(";")[0].strip().lower() or "application/json"
 
 
 def charset(request: Request) -> str | None:

@@ -144,7 +144,7 @@ async def restore(name: CorpusName, request: Request, service: ServiceDep) -> Re
     serves until the snapshot is checked and whole.
     """
     assert isinstance(request, BoundedRequest), "StreamedRoute makes it"
-    if "content-type" not in request.headers:
+    if not request.headers.get("content-type"):
         raise UnsupportedMedia(_NEITHER, field="content-type")
     media = media_type(request)
     async with service.jobs.spool() as spool:

@@ -19,7 +19,7 @@ from serving.api.route import StreamedRoute, charset, media_type, while_connecte
 from serving.api.schemas import lower
 from serving.encoding import content_coding
 from serving.errors import UnsupportedMedia
-from serving.ingest import Options, Upload, names_within, read_upload, rows
+from serving.ingest import Options, Upload, check_is_text, names_within, read_upload, rows
 from serving.ingest.chunking import MIN_TOKENS, asked_chunking
 from serving.ingest.documents import random_names
 from serving.ingest.multipart import FilePart
@@ -31,6 +31,7 @@ from serving.jobs.spool import IN_MEMORY
 from serving.jobs.threads import in_thread
 from serving.names import MAX_ID_BYTES
 from serving.service import Service
+from serving.settings import Settings
 from serving.works.ingestion import check_fits
 
 router = APIRouter(
@@ -172,13 +173,20 @@ def _small(service: Service, options: Options, spool: Spool, keyed: Keyed | None
         return read_upload(given, service.settings, skip_errors=options.on_error == "skip", naming=naming)
 
 
+def _check_is_text(spool: Spool, options: Options, settings: Settings) -> None:
+    with spool.open() as file:
+        check_is_text(file, options, settings)
+
+
 async def _received(request: BoundedRequest, spool: Spool, how: dict[str, Any]) -> Options:
     """Put what is uploaded into `spool`; how it is to be read."""
     media, coding = media_type(request), content_coding(request.headers.get("content-encoding", ""))
-    limit = service_of(request).settings.max_upload_bytes
+    settings = service_of(request).settings
+    limit = settings.max_upload_bytes
     if media != "multipart/form-data":
         options = Options.of_media(media, charset(request), coding=coding, **how)
         await request.arrive(spool.write, limit, IN_MEMORY)
+        await in_thread(lambda: _check_is_text(spool, options, settings))
         return options
     if coding:
         raise UnsupportedMedia("of multipart/form-data pack the file, not the whole", field="content-encoding")

@@ -4,6 +4,17 @@ from __future__ import annotations
 
 from serving.ingest.documents import Checked, Rejected, Upload, checked, names_within, read_upload
 from serving.ingest.rows import Row
-from serving.ingest.uploading import Options, rows
+from serving.ingest.uploading import Options, check_is_text, rows
 
-__all__ = ["Checked", "Options", "Rejected", "Row", "Upload", "checked", "names_within", "read_upload", "rows"]
+__all__ = [
+    "Checked",
+    "Options",
+    "Rejected",
+    "Row",
+    "Upload",
+    "check_is_text",
+    "checked",
+    "names_within",
+    "read_upload",
+    "rows",
+]

@@ -7,11 +7,11 @@ surrogates told by the field that holds them).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO, NoReturn
 
 from serving.errors import Invalid, Malformed, ServiceError, TooLarge
-from serving.ingest.lines import BOM
+from serving.ingest.lines import BOM, ndjson_rows
 from serving.ingest.rows import Row, json_value, row_bytes
 from serving.settings import Settings
 
@@ -44,6 +44,26 @@ def json_rows(stream: BinaryIO, settings: Settings) -> Iterator[Row]:
         _checked(text.value("the body"))
         text.end()
         raise Invalid("must be a list of documents", field="documents")
+
+
+def json_media(begun: Callable[[], BinaryIO], settings: Settings) -> str | None:
+    """The content type of a file that holds documents as JSON, or None if it is something else.
+
+    Args:
+        begun: opens the file at its beginning. Of a list of objects no more is read than the first.
+    """
+    try:
+        first = next(ndjson_rows(begun(), settings), None)
+        if first and isinstance(first.value, dict) and "documents" not in first.value:
+            return "application/x-ndjson"
+        if _Text(begun(), row_bytes(settings)).peek() not in (b"{", b"["):
+            return None
+        next((row for row in json_rows(begun(), settings) if isinstance(row.value, dict)), None)
+    except Invalid:  # it is JSON, though not documents
+        pass
+    except ServiceError:
+        return None
+    return "application/json"
 
 
 def _fields(text: _Text) -> Iterator[Row]:

@@ -13,7 +13,7 @@ from serving.encoding import Inflating
 from serving.errors import Invalid, UnsupportedMedia
 from serving.ingest.chunking import asked_chunking
 from serving.ingest.fields import read_fields
-from serving.ingest.json_documents import json_rows
+from serving.ingest.json_documents import json_media, json_rows
 from serving.ingest.lines import ndjson_rows, text_rows
 from serving.ingest.rows import Row
 from serving.ingest.table import csv_rows
@@ -133,6 +133,24 @@ def rows(file: BinaryIO, options: Options, settings: Settings) -> Iterator[Row]:
             return csv_rows(stream, settings, options.text_column, options.id_column)
         case "text":
             return text_rows(stream, settings)
+
+
+def check_is_text(file: BinaryIO, options: Options, settings: Settings) -> None:
+    """Refuse JSON that was sent as text/plain, which is the type that a browser's `fetch` gives to every string.
+
+    Raises:
+        UnsupportedMedia: `file` begins as documents in JSON do; the message names the type to send.
+    """
+
+    def begun() -> BinaryIO:
+        return _unpacked(file, options.coding, settings.max_upload_bytes)
+
+    if options.format == "text" and (media := json_media(begun, settings)):
+        raise UnsupportedMedia(
+            f"the body is JSON: send it as {media}, not as text/plain. To store each line of it as a text, send it in "
+            "multipart/form-data as a file whose name ends in .txt",
+            field="content-type",
+        )
 
 
 def _fields(found: Iterator[Row], options: Options) -> Iterator[Row]:

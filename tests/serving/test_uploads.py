@@ -67,6 +67,53 @@ def test_text_is_a_document_a_line(client: TestClient) -> None:
     assert [one["text"] for one in client.get(DOCUMENTS).json()["documents"]] == ["one", "two", "three"]
 
 
+JSON_BODIES = [
+    ("application/json", b'{"documents": [{"text": "one"}]}'),
+    ("application/json", b'[\n  {"text": "one"},\n  {"text": "two"}\n]'),
+    ("application/json", b'["one", "two"]'),
+    ("application/json", b'{\n  "text": "one"\n}'),
+    ("application/x-ndjson", b'\n{"text": "one"}\n{"text": "two"}\n'),
+]
+
+
+@pytest.mark.parametrize("media", ["text/plain;charset=UTF-8", "Text/Plain"])
+@pytest.mark.parametrize("query", ["", "?async=true"])
+@pytest.mark.parametrize(("right", "body"), JSON_BODIES)
+def test_json_that_is_sent_as_text_is_refused_with_the_type_to_send(
+    refuses: Refuses, client: TestClient, right: str, body: bytes, query: str, media: str
+) -> None:
+    says = f"content-type: the body is JSON: send it as {right}, not as text/plain"
+    refuses((415, "Validation", says), "POST", DOCUMENTS + query, content=body, headers=of(media))
+    packed = {"content": gzip.compress(body), "headers": of(media)}
+    refuses((415, "Validation", says), "POST", DOCUMENTS + query, **packed)
+    assert client.get("/jobs").json()["jobs"] == [] and stored(client) == 0
+
+
+@pytest.mark.parametrize(
+    "body", [b"{name}, hello\n", b"[1] Smith et al.\n[2] Jones", b"[1]\nSmith", b'{"a quote"\n', b'"{}"', b"7"]
+)
+def test_a_text_may_begin_with_a_bracket(client: TestClient, body: bytes) -> None:
+    answer = client.post(DOCUMENTS, content=body, headers=of("text/plain;charset=UTF-8"))
+    assert answer.json()["count"] == len(body.splitlines()), answer.text
+
+
+def test_lines_of_json_are_texts_in_a_file_that_is_called_so(client: TestClient) -> None:
+    line = b'{"text": "one"}'
+    client.post(DOCUMENTS, files={"file": ("a.txt", line)}).raise_for_status()
+    assert [one["text"] for one in client.get(DOCUMENTS).json()["documents"]] == [line.decode()]
+
+
+@pytest.mark.parametrize("headers", [{}, {"content-type": ""}, {"content-type": " ; charset=utf-8"}])
+def test_a_body_without_a_type_is_json(client: TestClient, headers: dict[str, str]) -> None:
+    answer = client.post(DOCUMENTS, content=b'[{"id": "a", "text": "one"}]', headers=headers)
+    assert answer.json()["ids"] == ["a"], answer.text
+
+
+def test_a_type_that_is_none_is_refused(refuses: Refuses) -> None:
+    refuses((415, "Validation", "not as json"), "POST", DOCUMENTS, content=b'[{"text": "one"}]', headers=of("json"))
+    refuses((415, "Validation", "not json"), "POST", "/embed", content=b'{"inputs": "a"}', headers=of("json"))
+
+
 def test_columns(client: TestClient) -> None:
     body = b"key;title;year\n1;A;1999\n"
     answer = client.post(
