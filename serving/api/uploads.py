@@ -29,6 +29,7 @@ from serving.jobs.idempotency import check_key
 from serving.jobs.job import digest_of
 from serving.jobs.spool import IN_MEMORY
 from serving.jobs.threads import in_thread
+from serving.json_body import LEAST, MOST
 from serving.names import MAX_ID_BYTES
 from serving.service import Service
 from serving.settings import Settings
@@ -42,7 +43,14 @@ _ROW: dict[str, Any] = {
     "type": "object",
     "required": ["text"],
     "properties": {
-        "id": {"type": ["string", "null"], "minLength": 1, "maxLength": MAX_ID_BYTES},
+        "id": {
+            "type": ["string", "integer", "null"],
+            "minLength": 1,
+            "maxLength": MAX_ID_BYTES,
+            "minimum": LEAST,
+            "maximum": MOST,
+            "description": "an integer is the same id as its decimal digits",
+        },
         "text": {"type": "string"},
         "metadata": {"type": ["object", "null"]},
     },

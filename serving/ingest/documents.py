@@ -12,7 +12,7 @@ import orjson
 from serving.bounds import check_text
 from serving.errors import Empty, Invalid, ServiceError, TooLarge
 from serving.ingest.rows import Row
-from serving.json_body import unwritable
+from serving.json_body import FITS, LEAST, MOST, unwritable
 from serving.names import check_document_id
 from serving.ports import Document
 from serving.settings import Settings
@@ -123,8 +123,10 @@ def document_of(row: Row, settings: Settings, number: int, naming: Naming) -> Do
         raise Invalid("is required" if text is None else "must be a string", field=text_field)
     if name is None:
         name = naming(number)
+    if type(name) is int and LEAST <= name <= MOST:  # True is an int, too
+        name = str(name)
     if not isinstance(name, str):
-        raise Invalid("must be a string", field=id_field)
+        raise Invalid(f"must be a string or an integer {FITS}", field=id_field)
     check_document_id(name, id_field)
     check_text(text, settings.max_text_bytes, text_field)
     _check_metadata(metadata, settings.max_metadata_bytes, f"{row.place}.metadata")

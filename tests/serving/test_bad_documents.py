@@ -25,7 +25,7 @@ DOCUMENTS = [
     ((422, "Validation", "documents.1.text: is required"), {"documents": [{"text": "a"}, {"id": "b"}]}),
     ((422, "Validation", "documents.0.text: must be a string"), {"documents": [{"text": 3}]}),
     ((422, "Validation", "documents.0.text: not valid Unicode"), {"documents": [{"text": "\ud800"}]}),
-    ((422, "Validation", "documents.0.id: must be a string"), {"documents": [{"text": "a", "id": 3}]}),
+    ((422, "Validation", "documents.0.id: must be a string or an integer"), {"documents": [{"text": "a", "id": 3.5}]}),
     ((422, "Validation", "documents.0.id: must be 1 to 512 bytes"), {"documents": [{"text": "a", "id": ""}]}),
     ((422, "Validation", "documents.0.id: must be 1 to 512 bytes"), {"documents": [{"text": "a", "id": "é" * 257}]}),
     ((422, "Validation", "documents.0.id: must not contain NUL"), {"documents": [{"text": "a", "id": "a\0"}]}),

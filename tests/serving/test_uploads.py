@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -80,7 +81,7 @@ JSON_BODIES = [
 @pytest.mark.parametrize("query", ["", "?async=true"])
 @pytest.mark.parametrize(("right", "body"), JSON_BODIES)
 def test_json_that_is_sent_as_text_is_refused_with_the_type_to_send(
-    refuses: Refuses, client: TestClient, right: str, body: bytes, query: str, media: str
+    refuses: Refuses, client: TestClient, *, right: str, body: bytes, query: str, media: str
 ) -> None:
     says = f"content-type: the body is JSON: send it as {right}, not as text/plain"
     refuses((415, "Validation", says), "POST", DOCUMENTS + query, content=body, headers=of(media))
@@ -123,6 +124,25 @@ def test_columns(client: TestClient) -> None:
     assert client.get(f"{DOCUMENTS}/1").json() == {"id": "1", "text": "A", "metadata": {"year": "1999"}}
 
 
+@pytest.mark.parametrize("media", ["application/json", "application/x-ndjson"])
+@pytest.mark.parametrize("field", ["id", "_id"])
+def test_an_integer_is_an_id_as_its_digits(client: TestClient, media: str, field: str) -> None:
+    path = DOCUMENTS if field == "id" else f"{DOCUMENTS}?id_column={field}"
+
+    def sent(*documents: dict[str, Any]) -> Any:
+        body = json.dumps(documents) if media == "application/json" else "\n".join(map(json.dumps, documents))
+        return client.post(path, content=body, headers=of(media)).json()
+
+    assert sent(*({field: id, "text": "a"} for id in (5, -7, 2**64 - 1, 0)))["ids"] == ["5", "-7", str(2**64 - 1), "0"]
+    assert sent({field: "5", "text": "again"})["ids"] == ["5"]
+    assert client.get(f"{DOCUMENTS}/5").json()["text"] == "again" and stored(client) == 4
+    again = sent({field: 8, "text": "a"}, {field: "8", "text": "b"})["error"]
+    assert f".{field}: '8' is already the id of" in again or f"line 2.{field}: '8' is already the id of" in again
+    for id in (5.0, 2**64, -(2**63) - 1, True, [5]):
+        assert f"{field}: must be a string or an integer" in sent({field: id, "text": "a"})["error"]
+    assert stored(client) == 4
+
+
 def test_a_page_of_documents_can_be_sent_to_another_corpus_as_it_is(client: TestClient) -> None:
     client.post(DOCUMENTS, json=[{"id": "a", "text": "one", "metadata": {"n": 1}}, {"text": "two"}]).raise_for_status()
     page = client.get(f"{DOCUMENTS}?limit=1")
@@ -148,7 +168,7 @@ def test_a_line_of_beir_is_kept_whole(client: TestClient, background: str) -> No
 @pytest.mark.parametrize(
     ("media", "body", "says"),
     [
-        ("application/json", b'[{"_id": 5, "body": "a"}]', "documents.0._id: must be a string"),
+        ("application/json", b'[{"_id": [5], "body": "a"}]', "documents.0._id: must be a string or an integer"),
         ("application/json", b'[{"_id": "", "body": "a"}]', "documents.0._id: must be 1 to 512 bytes"),
         ("application/json", b'[{"_id": "a", "body": 7, "text": "b"}]', "documents.0.body: must be a string"),
         ("application/json", b'[{"_id": "a", "body": null}]', "documents.0.body: is required"),
