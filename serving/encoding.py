@@ -6,7 +6,7 @@ import io
 import sys
 import zlib
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, BinaryIO, Protocol
+from typing import TYPE_CHECKING, BinaryIO, Protocol, cast
 
 from serving.errors import Malformed, TooLarge, UnsupportedMedia
 
@@ -28,6 +28,7 @@ bgzip makes 500 of 32 MB."""
 PART_BYTES = 4096
 """Beyond `MAX_PARTS` they must hold so much each, in the mean; bgzip's hold 65,280."""
 PIECE = 65_536
+BUFFER = 1 << 18
 ZSTD_WINDOW: dict[int, int] = {zstd.DecompressionParameter.window_log_max: 23}
 """8 MB, what RFC 9659 lets a body ask of its reader."""
 
@@ -103,11 +104,19 @@ def inflated(body: bytes, coding: str, limit: int) -> bytes:
     return b"".join(_checked(io.BytesIO(body), len(body), coding, limit))
 
 
-class Inflating(io.RawIOBase):
+def inflating(packed: BinaryIO, size: int, coding: str, limit: int) -> BinaryIO:
     """A stream of what a packed one of `size` bytes holds; reading raises what `inflated` does."""
+    return stream_of(_checked(packed, size, coding, limit))
 
-    def __init__(self, packed: BinaryIO, size: int, coding: str, limit: int) -> None:
-        self._pieces = _checked(packed, size, coding, limit)
+
+def stream_of(pieces: Iterator[bytes]) -> BinaryIO:
+    """Read `pieces` as one stream."""
+    return cast("BinaryIO", io.BufferedReader(_Pieces(pieces), BUFFER))
+
+
+class _Pieces(io.RawIOBase):
+    def __init__(self, pieces: Iterator[bytes]) -> None:
+        self._pieces = pieces
         self._rest = memoryview(b"")
 
     def readable(self) -> bool:

@@ -204,7 +204,7 @@ async def _received(request: BoundedRequest, spool: Spool, how: dict[str, Any]) 
         await spool.write(part.feed(piece))
 
     await request.arrive(take, limit, IN_MEMORY)
-    return Options.of_part(PurePath(part.finish()), part.media, **how)
+    return Options.of_part(PurePath(part.finish()), part.media, part.charset, **how)
 
 
 async def _generation(service: Service, name: str) -> str:

@@ -77,6 +77,7 @@ async def _ingest(settings: Settings, given: argparse.Namespace) -> int:
     """As an upload to the server that became a job: killed, it goes on with the next server or command."""
     options = Options.of_file(
         given.file,
+        given.charset,
         text_column=given.text_column,
         id_column=given.id_column,
         on_error=given.on_error,
@@ -250,6 +251,7 @@ def _parser(verb: str) -> argparse.ArgumentParser:
         parser.add_argument("--corpus", required=True, **name)
         parser.add_argument("--text-column", help="column of csv, or field of json, with the text; default: text")
         parser.add_argument("--id-column", help="the same with the id; default: id, if there is one")
+        parser.add_argument("--charset", help="of csv and txt, e.g. windows-1252; default: UTF-8, or what a BOM says")
         parser.add_argument("--on-error", choices=("fail", "skip"), default="fail", help="skip keeps the good rows")
         parser.add_argument("--chunk-tokens", type=int, help="cut longer texts into passages of so many tokens")
         parser.add_argument("--chunk-overlap", type=int, help="tokens that a passage shares with the one before")

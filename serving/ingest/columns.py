@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Self
 
 from serving.errors import Invalid
+from serving.ingest.rows import absent, listed
 from serving.json_body import FITS, LEAST, MOST
 
 _INTEGER = re.compile(r"[+-]?0*([0-9]+)")
@@ -16,6 +17,10 @@ _DIGITS = 20
 """Of the largest integer that is kept."""
 _BOOLEANS = {"true": True, "false": False}
 _SHOWN = 40
+JSON_HINT = (
+    "the header looks like JSON: send it as application/json, or as application/x-ndjson where each line is a "
+    "document, or name the file .json or .ndjson"
+)
 
 
 class Columns(NamedTuple):
@@ -24,36 +29,43 @@ class Columns(NamedTuple):
     width: int
     text: int
     id: int | None
+    text_name: str
+    id_name: str
     metadata: Sequence[tuple[int, str, Callable[[str], Any] | None]]
     """Place, name, and what reads a field that is no string."""
 
     @classmethod
-    def of(cls, header: Sequence[str], text_column: str | None, id_column: str | None) -> Self:
+    def of(cls, header: Sequence[str], text_column: str | None, id_column: str | None, place: str) -> Self:
         """By a header, in which a column may name its type, as in Meilisearch: `year:number`, `open:boolean`.
 
-        `:string`, or none, is what it is anyway; any other ending belongs to the name. Text and id are strings.
+        `:string`, or none, is what it is anyway; any other ending belongs to the name. Text and id are strings, and
+        their columns are found in any case. White space around a name is not part of it, and a column without a name
+        is left out: spreadsheets write some at the end, and pandas its index at the beginning.
 
         Raises:
             Invalid: a column is there twice, or one that is asked for is not.
         """
-        columns = [_typed(name) for name in header]
+        columns = [_typed(name.strip()) for name in header]
         names = [name for name, _ in columns]
-        there = ", ".join(map(repr, names))[:300]
-        if len(set(names)) < len(names):
-            raise Invalid(f"a column is there twice: {there}", field="line 1")
-        text, id = text_column or "text", id_column or "id"
-        if text not in names:
-            raise Invalid(f"there is no column {text!r}, only {there}", field="text_column")
-        if id_column is not None and id not in names:
-            raise Invalid(f"there is no column {id!r}, only {there}", field="id_column")
-        text_at = names.index(text)
-        id_at = names.index(id) if id in names and (id_column or id != text) else None
-        others = [(i, name, read) for i, (name, read) in enumerate(columns) if i not in (text_at, id_at)]
-        return cls(len(header), text_at, id_at, others)
+        named = [name for name in names if name]
+        if len(set(named)) < len(named):
+            raise Invalid(f"a column is there twice: {listed(names)}", field=place)
+        text_at = _place(text_column or "text", names)
+        if text_at is None:
+            json = header[0].lstrip().startswith(("{", "["))
+            raise Invalid(JSON_HINT if json else absent(text_column or "text", named, "column"), field="text_column")
+        id_at = _place(id_column or "id", names)
+        if id_column is not None and id_at is None:
+            raise Invalid(absent(id_column, named, "column", "id_column"), field="id_column")
+        if id_at == text_at and id_column is None:
+            id_at = None
+        others = [(i, name, read) for i, (name, read) in enumerate(columns) if name and i not in (text_at, id_at)]
+        id_name = "id" if id_at is None else names[id_at]
+        return cls(len(header), text_at, id_at, names[text_at], id_name, others)
 
     def value(self, fields: Sequence[str]) -> dict[str, Any] | Invalid:
         """A row as the document that it should be, or what is wrong with it; an id that is empty is none."""
-        if len(fields) != self.width:
+        if len(fields) < self.width or any(map(str.strip, fields[self.width :])):
             return Invalid(f"has {len(fields)} fields, the header {self.width}")
         metadata = {}
         for i, name, read in self.metadata:
@@ -67,9 +79,17 @@ class Columns(NamedTuple):
         return {"id": id, "text": fields[self.text], "metadata": metadata}
 
 
+def _place(wanted: str, names: Sequence[str]) -> int | None:
+    """Of the column of that name, or of the only one whose name differs by case alone."""
+    if wanted in names:
+        return names.index(wanted)
+    alike = [i for i, name in enumerate(names) if name.casefold() == wanted.strip().casefold()]
+    return alike[0] if len(alike) == 1 else None
+
+
 def _typed(column: str) -> tuple[str, Callable[[str], Any] | None]:
     name, colon, kind = column.rpartition(":")
-    return (name, _TYPES[kind]) if colon and kind in _TYPES else (column, None)
+    return (name.strip(), _TYPES[kind]) if colon and kind in _TYPES else (column, None)
 
 
 def _number(field: str) -> int | float | None:

@@ -120,7 +120,7 @@ def document_of(row: Row, settings: Settings, number: int, naming: Naming) -> Do
     text, name, metadata = row.value.get("text"), row.value.get("id"), row.value.get("metadata", {})
     text_field, id_field = f"{row.place}.{row.text_field}", f"{row.place}.{row.id_field}"
     if not isinstance(text, str):
-        raise Invalid("is required" if text is None else "must be a string", field=text_field)
+        raise Invalid(f"is required{row.hint}" if text is None else "must be a string", field=text_field)
     if name is None:
         name = naming(number)
     if type(name) is int and LEAST <= name <= MOST:  # True is an int, too

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from serving.errors import Invalid
-from serving.ingest.rows import Row
+from serving.ingest.rows import Row, absent
 from serving.json_body import unwritable
 
 _SHOWN = 80
@@ -21,10 +21,10 @@ def read_fields(row: Row, text_field: str | None, id_field: str | None) -> Row:
     """
     if not isinstance(row.value, dict):
         return row
-    for name in (text_field, id_field):
-        if name is not None and name not in row.value:
-            return row._replace(value=Invalid("is required", field=name))
     text, id = text_field or "text", id_field or "id"
+    if id_field is not None and id not in row.value:
+        return row._replace(value=Invalid(f"is required; {absent(id, row.value, 'field', 'id_column')}", field=id))
+    hint = "" if text in row.value else f"; {absent(text, row.value, 'field')}"
     others = {name: value for name, value in row.value.items() if value is not None and name not in (text, id)}
     try:
         metadata = _together(others.pop("metadata", {}), others)
@@ -32,7 +32,7 @@ def read_fields(row: Row, text_field: str | None, id_field: str | None) -> Row:
         return row._replace(value=error)
     name = row.value.get(id) if id_field or id != text else None
     value = {"text": row.value.get(text), "id": name, "metadata": metadata}
-    return Row(row.place, value, text_field=text, id_field=id)
+    return Row(row.place, value, text_field=text, id_field=id, hint=hint)
 
 
 def _together(metadata: Any, others: dict[str, Any]) -> Any:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Iterator
 from typing import BinaryIO
 
-from serving.errors import Malformed, ServiceError, TooLarge
+from serving.errors import ServiceError, TooLarge
 from serving.ingest.rows import Row, json_value, row_bytes, utf8
 from serving.settings import Settings
 
@@ -18,15 +17,10 @@ def lines(stream: BinaryIO, limit: int) -> Iterator[tuple[int, bytes | TooLarge]
     """Each line with its number, from 1, its end and without a byte order mark.
 
     Of one with more than `limit` bytes the rest is passed over and never kept.
-
-    Raises:
-        Malformed: the file says that it is UTF-16, where line ends are no bytes of their own.
     """
     number = 0
     while line := stream.readline(limit + 1):
         number += 1
-        if number == 1 and line.startswith((BOM_UTF16_LE, BOM_UTF16_BE)):
-            raise Malformed("the file is in UTF-16, as its first two bytes say: save it as UTF-8", field="line 1")
         if len(line) > limit and not line.endswith(b"\n"):
             while (rest := stream.readline(PIECE)) and not rest.endswith(b"\n"):
                 pass

@@ -21,6 +21,8 @@ class FilePart:
             raise Malformed("multipart/form-data needs a boundary", field="content-type")
         self.media = ""
         """The content type of the file, if it has one."""
+        self.charset = ""
+        """That of its content type."""
         self._name: str | None = None
         self._whole = False
         self._headers: dict[bytes, bytes] = {}
@@ -90,8 +92,9 @@ class FilePart:
         if self._name is not None:
             raise Invalid("one upload is one file; send the others by themselves", field=name.decode(errors="replace"))
         self._name = name.decode(errors="replace")
-        media, _ = parse_options_header(self._headers.get(b"content-type", b""))
+        media, options = parse_options_header(self._headers.get(b"content-type", b""))
         self.media = media.decode("latin-1")
+        self.charset = options.get(b"charset", b"").decode("latin-1")
 
     def _data(self, data: bytes, start: int, end: int) -> None:
         self._found += data[start:end]

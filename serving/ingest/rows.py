@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import re
+from collections.abc import Collection, Iterable
 from typing import Any, NamedTuple
 
 from serving.errors import Invalid, Malformed, ServiceError
@@ -28,6 +30,24 @@ class Row(NamedTuple):
     text_field: str = "text"
     """What the upload calls it."""
     id_field: str = "id"
+    hint: str = ""
+    """What to say beside that it has no text."""
+
+
+def listed(names: Iterable[str]) -> str:
+    """As many as a message has room for."""
+    return ", ".join(map(repr, names))[:300]
+
+
+def absent(wanted: str, names: Collection[str], what: str, option: str = "text_column") -> str:
+    """That no field of an upload is called `wanted`, which there are, and which `option` would name it."""
+    known = {name.casefold(): name for name in names}
+    near = difflib.get_close_matches(wanted.casefold(), known, 1)
+    said = f"there is no {what} {wanted!r}, only {listed(names) or 'none'}."
+    if near:
+        said += f" Did you mean {known[near[0]]!r}?"
+    name = (known[near[0]] if near else "NAME")[:40]
+    return f"{said} Name it by ?{option}={name} (--{option.replace('_', '-')} {name})"
 
 
 def row_bytes(settings: Settings) -> int:

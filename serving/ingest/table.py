@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 import sys
 from collections.abc import Iterator
 from itertools import chain
@@ -15,6 +16,7 @@ from serving.ingest.rows import Row, row_bytes, utf8
 from serving.settings import Settings
 
 DELIMITERS = ",;\t"
+_SEPARATOR = re.compile(r'"?sep=([^"\r\n])"?\s*', re.IGNORECASE)
 CR_ALONE = "a line ends in CR alone: lines end in LF or CR LF"
 csv.field_size_limit(sys.maxsize)  # one for the whole process, and too small for a text; `_Feed` bounds whole rows
 
@@ -58,10 +60,11 @@ class _Feed:
 def csv_rows(
     stream: BinaryIO, settings: Settings, text_column: str | None = None, id_column: str | None = None
 ) -> Iterator[Row]:
-    """The rows, called by the line that they begin in; separated by comma, semicolon or tab, as the header is.
+    """The rows, called by the line that they begin in; separated by comma, semicolon or tab, as the header is, or as
+    a line before it says (`sep=;`, which Excel writes and reads).
 
     `text_column` is `text`, and `id_column` `id` if there is one, where none is named; the others are metadata, see
-    `Columns`. Lines that hold nothing are passed over.
+    `Columns`. Rows that hold nothing are passed over.
 
     Raises:
         Empty, Malformed, Invalid: there is no header, or it lacks a column or has one twice.
@@ -69,21 +72,28 @@ def csv_rows(
     """
     feed = _Feed(stream, row_bytes(settings))
     first = next(feed, None)
+    if separator := _SEPARATOR.fullmatch(first or ""):
+        feed.next_row()
+        first = next(feed, None)
+    place = f"line {feed.begins}"
     if feed.bad:
-        raise type(feed.bad)(feed.bad.message, field="line 1")
+        raise type(feed.bad)(feed.bad.message, field=place)
     if first is None:
-        raise Empty("must begin with a header that names the columns", field="line 1")
-    delimiter = max(DELIMITERS, key=_outside_quotes(first).count)
-    reader = csv.reader(chain([first], feed), delimiter=delimiter, strict=True)
+        raise Empty("must begin with a header that names the columns", field=place)
+    names = _outside_quotes(first)
+    delimiter = separator[1] if separator else max(DELIMITERS, key=names.count)
+    _, *others = names.split(delimiter)
+    spaced = bool(others) and all(name.startswith(" ") for name in others)  # then also before quotes: `1, "a, b"`
+    reader = csv.reader(chain([first], feed), delimiter=delimiter, skipinitialspace=spaced, strict=True)
     try:
         header = next(reader)
     except csv.Error as error:
-        raise Malformed(f"not a header of CSV: {_said(error)}", field="line 1") from None
+        raise Malformed(f"not a header of CSV: {_said(error)}", field=place) from None
     except TooLarge as error:
-        raise TooLarge(error.message, field="line 1") from None
+        raise TooLarge(error.message, field=place) from None
     if feed.bad:
-        raise type(feed.bad)(feed.bad.message, field="line 1")
-    columns = Columns.of(header, text_column, id_column)
+        raise type(feed.bad)(feed.bad.message, field=place)
+    columns = Columns.of(header, text_column, id_column, place)
     while True:
         feed.next_row()
         try:
@@ -96,9 +106,8 @@ def csv_rows(
         except TooLarge as error:
             raise TooLarge(error.message, field=f"line {feed.begins}") from None
         else:
-            if fields or feed.bad:
-                value = feed.bad or columns.value(fields)
-                yield Row(f"line {feed.begins}", value, text_column or "text", id_column or "id")
+            if feed.bad or any(map(str.strip, fields)):
+                yield Row(f"line {feed.begins}", feed.bad or columns.value(fields), columns.text_name, columns.id_name)
 
 
 def _said(error: csv.Error) -> str:

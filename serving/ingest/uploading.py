@@ -5,12 +5,13 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator
 from pathlib import PurePath
-from typing import Any, BinaryIO, Literal, Self, cast
+from typing import Any, BinaryIO, Literal, Self
 
 from pydantic import BaseModel, ConfigDict
 
-from serving.encoding import Inflating
+from serving.encoding import inflating
 from serving.errors import Invalid, UnsupportedMedia
+from serving.ingest.charsets import codec, in_utf8
 from serving.ingest.chunking import asked_chunking
 from serving.ingest.fields import read_fields
 from serving.ingest.json_documents import json_media, json_rows
@@ -26,8 +27,11 @@ MEDIA: dict[str, Format] = {
     "application/x-ndjson": "ndjson",
     "application/ndjson": "ndjson",
     "application/jsonl": "ndjson",
+    "application/x-jsonl": "ndjson",
+    "application/jsonlines": "ndjson",
     "application/x-jsonlines": "ndjson",
     "text/csv": "csv",
+    "application/csv": "csv",
     "text/tab-separated-values": "csv",
     "text/plain": "text",
 }
@@ -39,12 +43,9 @@ SUFFIXES: dict[str, Format] = {
     ".tsv": "csv",
     ".txt": "text",
 }
-UTF8 = (None, "utf-8", "utf8", "us-ascii", "ascii")
-"""What UTF-8 is called, or a part of it."""
 PACKED = (".gz", ".zst")
 MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
 """How packed bytes begin (RFC 1952, RFC 8878); no text does."""
-BUFFER = 1 << 18
 
 
 class Options(BaseModel):
@@ -55,6 +56,8 @@ class Options(BaseModel):
     format: Format
     coding: str = ""
     """`gzip` or `zstd`; without one it is found out."""
+    charset: str = ""
+    """As `charsets.codec` names it."""
     text_column: str | None = None
     """A column of CSV, a field of JSON."""
     id_column: str | None = None
@@ -68,7 +71,7 @@ class Options(BaseModel):
         """By the content type.
 
         Raises:
-            UnsupportedMedia: documents do not come so, or text not as UTF-8.
+            UnsupportedMedia: documents do not come so, or not in this charset.
         """
         if media.startswith("application/") and media.endswith("+json"):
             media = "application/json"
@@ -77,32 +80,35 @@ class Options(BaseModel):
                 "documents come as application/json, application/x-ndjson, text/csv, text/plain, or as such a file in "
                 f"multipart/form-data, not as {media[:80]}"
             )
-        if media.startswith("text/") and charset not in UTF8:
-            raise UnsupportedMedia(f"charset {str(charset)[:40]!r} is not read, only UTF-8", field="content-type")
-        return cls(format=MEDIA[media], **others)
+        return cls._of(MEDIA[media], charset, others)
 
     @classmethod
-    def of_file(cls, name: PurePath, **others: Any) -> Self:
+    def of_file(cls, name: PurePath, charset: str | None = None, **others: Any) -> Self:
         """By the suffix of a file's name, `.gz` and `.zst` apart.
 
         Raises:
-            UnsupportedMedia: it has another.
+            UnsupportedMedia: it has another, or the charset is not read.
         """
         suffix = (name.with_suffix("") if name.suffix.lower() in PACKED else name).suffix.lower()
         if suffix not in SUFFIXES:
             known = f"{', '.join(SUFFIXES)}, with {' or '.join(PACKED)} behind it where it is packed"
             raise UnsupportedMedia(f"{name.name[:80]!r}: the name of a file of documents ends in {known}")
-        return cls(format=SUFFIXES[suffix], **others)
+        return cls._of(SUFFIXES[suffix], charset, others)
 
     @classmethod
-    def of_part(cls, name: PurePath, media: str, **others: Any) -> Self:
+    def of_part(cls, name: PurePath, media: str, charset: str | None = None, **others: Any) -> Self:
         """By the name of a file, which says more than the type that a browser gives it, else by that."""
         try:
-            return cls.of_file(name, **others)
+            return cls.of_file(name, charset, **others)
         except UnsupportedMedia:
             if media not in MEDIA:
                 raise
-        return cls.of_media(media, **others)
+        return cls.of_media(media, charset, **others)
+
+    @classmethod
+    def _of(cls, format: Format, charset: str | None, others: dict[str, Any]) -> Self:
+        """JSON has no charset but UTF-8 (RFC 8259), whatever its content type says."""
+        return cls(format=format, charset=codec(charset) if charset and format in ("csv", "text") else "", **others)
 
     @property
     def chunking(self) -> Chunking | None:
@@ -123,7 +129,7 @@ def rows(file: BinaryIO, options: Options, settings: Settings) -> Iterator[Row]:
     for option in ("text_column", "id_column"):
         if getattr(options, option) == "":
             raise Invalid("must not be empty", field=option)
-    stream = _unpacked(file, options.coding, settings.max_upload_bytes)
+    stream = _begun(file, options, settings)
     match options.format:
         case "json":
             return _fields(json_rows(stream, settings), options)
@@ -141,11 +147,7 @@ def check_is_text(file: BinaryIO, options: Options, settings: Settings) -> None:
     Raises:
         UnsupportedMedia: `file` begins as documents in JSON do; the message names the type to send.
     """
-
-    def begun() -> BinaryIO:
-        return _unpacked(file, options.coding, settings.max_upload_bytes)
-
-    if options.format == "text" and (media := json_media(begun, settings)):
+    if options.format == "text" and (media := json_media(lambda: _begun(file, options, settings), settings)):
         raise UnsupportedMedia(
             f"the body is JSON: send it as {media}, not as text/plain. To store each line of it as a text, send it in "
             "multipart/form-data as a file whose name ends in .txt",
@@ -157,6 +159,10 @@ def _fields(found: Iterator[Row], options: Options) -> Iterator[Row]:
     return (read_fields(row, options.text_column, options.id_column) for row in found)
 
 
+def _begun(file: BinaryIO, options: Options, settings: Settings) -> BinaryIO:
+    return in_utf8(lambda: _unpacked(file, options.coding, settings.max_upload_bytes), options.charset)
+
+
 def _unpacked(file: BinaryIO, coding: str, limit: int) -> BinaryIO:
     size = file.seek(0, io.SEEK_END)
     file.seek(0)
@@ -166,4 +172,4 @@ def _unpacked(file: BinaryIO, coding: str, limit: int) -> BinaryIO:
         coding = next((named for magic, named in MAGIC.items() if start.startswith(magic)), "")
     if not coding:
         return file
-    return cast("BinaryIO", io.BufferedReader(Inflating(file, size, coding, limit), BUFFER))
+    return inflating(file, size, coding, limit)

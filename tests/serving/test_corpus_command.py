@@ -184,6 +184,17 @@ def test_what_the_encoder_does_not_read_is_told(
     assert "c: 2 documents, 1 cut to what the encoder reads" in capsys.readouterr().err
 
 
+def test_a_table_as_a_spreadsheet_exports_it(
+    command: Command, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.csv").write_bytes("sep=;\r\nId;Text;Price:number;\r\n7;Café;5;\r\n;;;\r\n".encode("cp1252"))
+    assert command("ingest", str(tmp_path / "a.csv"), "--corpus", "c", "--charset", "windows-1252") == 0
+    assert command("export", "--corpus", "c") == 0
+    assert lines(capsys) == [{"id": "7", "text": "Café", "metadata": {"Price": 5}}]
+    assert command("ingest", str(tmp_path / "a.csv"), "--corpus", "c", "--charset", "klingon") == 2
+    assert "charset: 'klingon' is not read" in capsys.readouterr().err
+
+
 def test_a_folder_in_use_is_said_so(command: Command, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     held = STORES["sqlite"](tmp_path / "var" / "corpora")
     assert command("verify") == 2

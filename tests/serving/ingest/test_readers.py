@@ -115,7 +115,10 @@ def test_fields_of_json_that_are_named(format: Any) -> None:
     body = "\n".join(map(json.dumps, given)) if format == "ndjson" else json.dumps(given)
     first, second, third, fourth = values(read(body.encode(), format, text_column="body", id_column="_id"))
     assert first == {"id": "1", "text": "A", "metadata": {"a": 1, "id": 7}}
-    assert (str(second), str(third), fourth) == ("body: is required", "_id: is required", 5)
+    assert (second["text"], fourth) == (None, 5)
+    assert str(third) == (
+        "_id: is required; there is no field '_id', only 'body', 'text'. Name it by ?id_column=NAME (--id-column NAME)"
+    )
 
 
 NAMES = PLAIN.filter(lambda name: name not in ("id", "text", "metadata"))
@@ -185,12 +188,54 @@ def test_text(texts: list[str]) -> None:
     assert {row.place: row.value["text"] for row in found} == whole
 
 
-@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
-@pytest.mark.parametrize("format", ["ndjson", "text", "csv"])
-def test_a_file_in_utf_16_is_none_of_whose_lines_are_read(format: str, encoding: str) -> None:
-    body = {"ndjson": '{"text": "a"}\n{"text": "b"}', "text": "a\nb", "csv": "text\na"}[format]
-    with pytest.raises(Malformed, match="line 1: the file is in UTF-16"):
-        read(("\ufeff" + body).encode(encoding), format)
+BODIES = {
+    "ndjson": '{"text": "é"}\n{"text": "日本"}',
+    "json": '[{"text": "é"}, {"text": "日本"}]',
+    "text": "é\n日本",
+    "csv": "text\r\né\r\n日本\r\n",
+}
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be"])
+@pytest.mark.parametrize("named", ["", "cp1252"])
+@pytest.mark.parametrize("format", BODIES)
+def test_a_byte_order_mark_says_the_encoding(format: str, named: str, encoding: str) -> None:
+    body = ("\ufeff" + BODIES[format]).encode(encoding)
+    assert [row["text"] for row in values(read(body, format, charset=named))] == ["é", "日本"]
+    assert [row["text"] for row in values(read(gzip.compress(body), format, charset=named))] == ["é", "日本"]
+    utf8 = b"\xef\xbb\xbf" + BODIES[format].encode()
+    assert [row["text"] for row in values(read(utf8, format, charset=named))] == ["é", "日本"]
+
+
+@pytest.mark.parametrize("format", ["csv", "text"])
+@pytest.mark.parametrize(
+    ("charset", "text"),
+    [
+        *((charset, "Café – 5 €") for charset in ("windows-1252", "CP1252", "UTF-16", "utf-16le", "utf-16be", "utf-8")),
+        *((charset, "Café") for charset in ("iso-8859-1", "latin1", "iso-8859-15", "macintosh")),
+        *(("windows-1251", "Москва"), ("shift_jis", "日本語"), ("gbk", "中文"), ("us-ascii", "plain")),
+    ],
+)
+def test_text_in_a_charset_that_is_named(format: str, charset: str, text: str) -> None:
+    python = {"utf-16": "utf-16-le", "macintosh": "mac-roman"}.get(charset.lower(), charset)
+    body = "\n".join([*["text"] * (format == "csv"), text, text]).encode(python)
+    how = Options.of_part(PurePath(f"a.{'csv' if format == 'csv' else 'txt'}"), "", charset)
+    assert how == Options.of_media({"csv": "text/csv", "text": "text/plain"}[format], charset)
+    assert [row["text"] for row in values(read(body, format, charset=how.charset))] == [text, text]
+
+
+@pytest.mark.parametrize("charset", ["klingon", "zlib", "utf-7", "unicode_escape", "idna", "a b", "\udce9"])
+def test_a_charset_that_is_none_is_refused_by_its_name(charset: str) -> None:
+    with pytest.raises(UnsupportedMedia, match=r"charset: .* is not read: save the file as UTF-8"):
+        Options.of_media("text/csv", charset)
+    assert Options.of_media("application/json", charset).charset == "", "JSON is in UTF-8"
+
+
+def test_bytes_that_the_charset_does_not_have_are_told_by_their_line() -> None:
+    with pytest.raises(Malformed, match="line 3: not cp1252: a byte is 0x81"):
+        read(b"a\nb\nc\x81", "text", charset="cp1252")
+    with pytest.raises(Malformed, match="line 2: not utf-16-le"):
+        read("\ufeffa\nb".encode("utf-16-le") + b"\x00", "text")
 
 
 @pytest.mark.parametrize("format", ["ndjson", "text", "csv"])

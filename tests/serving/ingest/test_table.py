@@ -29,8 +29,9 @@ def test_csv(table: list[list[str]], delimiter: str, end: str, bom: bool) -> Non
         writer.writerow(fields)
     body = ("\ufeff" * bom + out.getvalue()).encode()
     found = read(body, "csv")
-    assert [row.place for row in found] == [f"line {line}" for line in lines]
-    for row, (lang, id, text, year) in zip(found, table, strict=True):
+    held = [(line, row) for line, row in zip(lines, table, strict=True) if "".join(row).strip()]
+    assert [row.place for row in found] == [f"line {line}" for line, _ in held]
+    for row, (_, (lang, id, text, year)) in zip(found, held, strict=True):
         assert row.value["id"] == (id or None)
         assert row.value["text"] == text
         assert list(row.value["metadata"].values()) == [lang, year]
@@ -44,6 +45,49 @@ def test_columns_that_are_named() -> None:
     assert values(read(body, "csv", text_column="title")) == [{"id": "x", "text": "A", "metadata": {"key": "1"}}]
 
 
+@pytest.mark.parametrize("header", ["Text;ID", " TEXT ; id", '"text";"Id "'])
+def test_text_and_id_are_found_in_any_case(header: str) -> None:
+    (row,) = read(f"{header}; Year :number\na;1;1999\n".encode(), "csv")
+    assert row.value == {"id": "1", "text": "a", "metadata": {"Year": 1999}}
+    (row,) = read(f"{header}; Year\na;1;1999\n".encode(), "csv", text_column="year", id_column="TEXT")
+    assert (row.value["id"], row.value["text"]) == ("a", "1999")
+    assert (row.text_field, row.id_field.casefold()) == ("Year", "text")
+
+
+def test_a_name_as_it_is_asked_for_goes_before_one_in_another_case() -> None:
+    assert values(read(b"Text,text\na,b\n", "csv")) == [{"id": None, "text": "b", "metadata": {"Text": "a"}}]
+
+
+@pytest.mark.parametrize("first", ["sep=;", "SEP=;", '"sep=;"', "sep=|", "sep=\t"])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_a_first_line_may_name_the_separator(first: str, end: str) -> None:
+    mark = first.strip('"')[4]
+    body = end.join([first, f"id{mark}text", f"1{mark}a, b", f"2{mark}c", f"3{mark}d{mark}e"])
+    first_row, second, third = read(("\ufeff" + body).encode(), "csv")
+    assert first_row.value == {"id": "1", "text": "a, b", "metadata": {}}
+    assert (first_row.place, second.place, str(third.value)) == ("line 3", "line 4", "has 3 fields, the header 2")
+
+
+def test_columns_without_a_name_are_left_out() -> None:
+    body = b",text,year,,\n0,a,1999,,\n1,b,2000,x,y\n"
+    assert [row["metadata"] for row in values(read(body, "csv"))] == [{"year": "1999"}, {"year": "2000"}]
+
+
+def test_empty_fields_behind_the_last_column_and_rows_of_nothing_are_passed_over() -> None:
+    body = b"text,n\na,1,,\n,,\n , \nb,2\n\nc,3,4\n"
+    found = {row.place: row.value for row in read(body, "csv")}
+    assert list(found) == ["line 2", "line 5", "line 7"]
+    assert found["line 2"] == {"id": None, "text": "a", "metadata": {"n": "1"}}
+    assert str(found["line 7"]) == "has 3 fields, the header 2"
+
+
+def test_spaces_before_fields_are_left_out_where_the_header_has_them() -> None:
+    body = b'id, text, n\n1, "a, b", 2\n'
+    assert values(read(body, "csv")) == [{"id": "1", "text": "a, b", "metadata": {"n": "2"}}]
+    assert values(read(b"id,text\n1, a\n", "csv")) == [{"id": "1", "text": " a", "metadata": {}}]
+    assert values(read(b"text\n a\n", "csv")) == [{"id": None, "text": " a", "metadata": {}}]
+
+
 @pytest.mark.parametrize(("format", "body"), [("csv", b"id,text\na,b\n"), ("ndjson", b'{"id": "a", "text": "b"}\n')])
 def test_a_text_is_the_id_where_it_is_named_as_both(format: Any, body: bytes) -> None:
     found = {"text": "a", "metadata": {"text": "b"}}
@@ -55,8 +99,25 @@ def test_a_text_is_the_id_where_it_is_named_as_both(format: Any, body: bytes) ->
     ("body", "columns", "says"),
     [
         (b"", {}, "line 1: must begin with a header"),
-        (b"a,b\n1,2\n", {}, "text_column: there is no column 'text', only 'a', 'b'"),
-        (b"text\na\n", {"id_column": "id"}, "id_column: there is no column 'id'"),
+        (
+            b"a,b\n1,2\n",
+            {},
+            r"text_column: there is no column 'text', only 'a', 'b'\. Name it by \?text_column=NAME \(--text-col",
+        ),
+        (
+            b"year,Txt:string\n1,2\n",
+            {},
+            r"there is no column 'text', only 'year', 'Txt'\. Did you mean 'Txt'\? Name it by \?text_column=Txt ",
+        ),
+        (b"Text,TEXT\n", {}, "there is no column 'text', only 'Text', 'TEXT'"),
+        (
+            b"text\na\n",
+            {"id_column": "ids"},
+            r"id_column: there is no column 'ids', only 'text'\. Name it by \?id_column",
+        ),
+        (b'{"documents": [{"text": "a"}]}', {}, "text_column: the header looks like JSON: send it as application/json"),
+        (b"sep=;\n", {}, "line 2: must begin with a header"),
+        (b"sep=;\ntext;a;a\n", {}, "line 2: a column is there twice"),
         (b"text,a,a\n", {}, "line 1: a column is there twice"),
         (b"text,a:number,a\n", {}, "line 1: a column is there twice"),
         (b'text,"a\n', {}, "line 1: not a header of CSV"),
@@ -73,9 +134,9 @@ NUMBERS = st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False, allow_in
 
 @given(NUMBERS.map(lambda number: number + 0), st.booleans())  # no zero has a sign
 def test_columns_that_name_their_type(number: float, yes: bool) -> None:
-    body = f"id:string,text,year:number,open:boolean,a:b,:number\n1,a, {number} ,{yes},{number},{number!r}\n"
+    body = f"id:string,text,year:number,open:boolean,a:b,n:number\n1,a, {number} ,{yes},{number},{number!r}\n"
     (row,) = values(read(body.encode(), "csv"))
-    assert row == {"id": "1", "text": "a", "metadata": {"year": number, "open": yes, "a:b": str(number), "": number}}
+    assert row == {"id": "1", "text": "a", "metadata": {"year": number, "open": yes, "a:b": str(number), "n": number}}
     assert type(row["metadata"]["year"]) is type(number)
 
 
