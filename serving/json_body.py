@@ -23,6 +23,7 @@ MAX_CONTAINERS = 1_000_000
 LEAST, MOST = -(2**63), 2**64 - 1
 """Integers that are kept: what orjson reads and writes."""
 FITS = "from -2^63 to 2^64 - 1"
+_SHOWN = 80
 LARGE = 65_536
 """Bytes from which the garbage collector is paused: it would look through all that is being made, again and again."""
 _NO_MARKS = bytes(set(range(256)) - set(b'"[{'))
@@ -130,6 +131,21 @@ def unwritable(value: Any) -> str | None:
         if any(isinstance(one, int) and not LEAST <= one <= MOST for one in level):
             return f"integers must be {FITS}"
     return None
+
+
+def misfit(value: Mapping[str, Any]) -> tuple[str, str] | None:
+    """What of `value` can't be stored, as a dotted path, and why; None if all of it can."""
+    reason = unwritable(value)
+    if reason is None:
+        return None
+    path, at = list[str](), value
+    while True:
+        inside = at.items() if isinstance(at, Mapping) else enumerate(at) if isinstance(at, list) else ()
+        found = next(((key, one) for key, one in inside if unwritable([key, one])), None)
+        if found is None or (path and reason == TOO_DEEP):
+            return ".".join(path)[:_SHOWN], reason
+        path.append(str(found[0]))
+        at = found[1]
 
 
 def no_json(values: Sequence[Any]) -> str | None:

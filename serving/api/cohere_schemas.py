@@ -8,6 +8,7 @@ from pydantic import BaseModel, BeforeValidator, Field, model_validator
 
 from serving.api.schemas import AskedModel, Body, Texts, lower
 from serving.embeddings import Embeddings, EmbedOptions, Encoding, Role
+from serving.errors import Invalid
 
 
 def _lower_all(value: Any) -> Any:
@@ -62,7 +63,7 @@ class CohereEmbedRequest(Body):
     @model_validator(mode="after")
     def _either(self) -> Self:
         if (self.texts is None) == (self.inputs is None):
-            raise ValueError("texts: give either texts or inputs")
+            raise Invalid("give either texts or inputs", field="texts")
         return self
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from serving.bounds import check_count
+from serving.filters import is_number
 from serving.settings import Settings
 
 _TEXTS, _TEXTS_OR_IDS = ("queries", "texts"), ("inputs", "input", "ids")
@@ -30,7 +31,7 @@ def check_counts(body: Any, settings: Settings) -> None:
 
 
 def _check_texts_or_ids(inputs: list[Any], settings: Settings, field: str) -> None:
-    if inputs and isinstance(inputs[0], int):
+    if inputs and is_number(inputs[0]):
         ids = len(inputs)
     else:
         check_count(len(inputs), settings.max_request_texts, field)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from enum import Enum
 from typing import Any
@@ -20,13 +21,27 @@ from serving.api.methods import allowed
 from serving.api.request_id import id_of
 from serving.api.schemas import UNION_TAGS
 from serving.errors import Invalid, ServiceError, going
+from serving.json_body import FITS
 from serving.service import Service
 
 log = logging.getLogger(__name__)
 
 _OPENAI_PATHS = ("/v1/", "/embeddings", "/models")
-_SAID = dict.fromkeys(("model_type", "model_attributes_type"), "must be a JSON object")
-"""pydantic's words for it name a class of ours."""
+_SAID = {
+    **dict.fromkeys(("model_type", "model_attributes_type"), "must be a JSON object"),
+    "missing": "is required",
+    "int_parsing": "must be an integer",
+    "bool_parsing": "must be true or false",
+    "string_type": "must be a string",
+    "bool_type": "must be true or false",
+    "int_type": "must be an integer",
+    "float_type": "must be a number",
+    "list_type": "must be a list",
+    "dict_type": "must be an object",
+    "none_required": "is not supported",
+}
+"""What pydantic says in Python's words, or with the name of a class of ours."""
+_SHOULD = re.compile("^(Input|List|String) should ")
 _HEADERS = {401: {"www-authenticate": "Bearer"}, 408: {"connection": "close"}}
 _KINDS = {404: "NotFound", 405: "Validation"}
 
@@ -74,7 +89,9 @@ def invalid(errors: Sequence[Mapping[str, Any]]) -> Invalid:
     """pydantic's first complaint, naming the field as the caller wrote it."""
     first = errors[0]
     location = [str(step) for step in first["loc"] if step not in UNION_TAGS]
-    message = _SAID.get(first["type"], str(first["msg"]).removeprefix("Value error, "))
+    message = _SAID.get(first["type"], _SHOULD.sub("must ", str(first["msg"]).removeprefix("Value error, ")))
+    if first["type"] == "int_type" and isinstance(first["input"], float) and first["input"].is_integer():
+        message = f"must be an integer {FITS}, without a fraction"  # JSON's larger ones are parsed as floats
     more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
     return Invalid(message + more, field=".".join(location) or "body")
 

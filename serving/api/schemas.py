@@ -24,6 +24,7 @@ from pydantic_core import CoreSchema
 
 from serving.embeddings import EmbedOptions, Encoding
 from serving.errors import Invalid, Kind
+from serving.filters import is_number
 
 UNION_TAGS = _TEXTS, _IDS, _SOURCE, _PAIRS, _EMBED, _COMPARE = (
     *("<texts>", "<ids>", "<source>", "<pairs>"),
@@ -47,14 +48,22 @@ def _or_null(schema: JsonSchemaValue) -> JsonSchemaValue:
 
 
 def _listed(value: Any) -> Any:
+    if not isinstance(value, str | list):
+        raise ValueError("must be a text or a list of texts")
     return [value] if isinstance(value, str) else value
 
 
 def _input_list(value: Any) -> Any:
     """OpenAI's four shapes as two: a text is a list of one, and so are the ids of one text."""
-    if isinstance(value, str):
-        return [value]
-    return [value] if isinstance(value, list) and value and isinstance(value[0], int) else value
+    if not isinstance(value, str | list):
+        raise ValueError("must be a text, a list of texts, a list of token ids, or a list of such lists")
+    return [value] if isinstance(value, str) else _id_lists(value)
+
+
+def _id_lists(value: Any) -> Any:
+    if not isinstance(value, list):
+        raise ValueError("must be a list of token ids, or a list of such lists")
+    return [value] if value and is_number(value[0]) else value
 
 
 def _input_kind(value: Any) -> str:
@@ -286,7 +295,7 @@ class DecodeRequest(Body):
     ids: Annotated[
         list[Ids],
         Field(fail_fast=True, examples=[[101, 7592, 102]]),
-        BeforeValidator(_input_list, json_schema_input_type=_SomeIds | Annotated[list[_SomeIds], Field(min_length=1)]),
+        BeforeValidator(_id_lists, json_schema_input_type=_SomeIds | Annotated[list[_SomeIds], Field(min_length=1)]),
     ]
     skip_special_tokens: bool = True
     model: AskedModel = None

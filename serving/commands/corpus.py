@@ -17,7 +17,7 @@ from tqdm import tqdm
 
 from models import reader
 from models.command_line import Parser
-from models.disk import replacing
+from models.disk import replacing, verdict
 from models.errors import Refused
 from serving.corpora.finding import Hit, Mode, Wanted, shown
 from serving.errors import Invalid, ServiceError
@@ -59,9 +59,13 @@ def run(verb: str, arguments: Sequence[str]) -> int:
         else:
             status = uvloop.run({"ingest": _ingest, "search": _search}[verb](settings, given))
         reader.flush()
-    except (SettingsError, Refused, EngineError, StoreError, ServiceError, OSError) as error:
-        if isinstance(error, OSError) and reader.has_gone(error):
+    except OSError as error:
+        if reader.has_gone(error):
             return reader.GONE
+        line, status = verdict(error)
+        print(f"serving {verb}: {line}", file=sys.stderr)
+        return status
+    except (SettingsError, Refused, EngineError, StoreError, ServiceError) as error:
         print(f"serving {verb}: {error}", file=sys.stderr)
         return 2
     except _Failed as error:
@@ -75,6 +79,8 @@ def run(verb: str, arguments: Sequence[str]) -> int:
 
 async def _ingest(settings: Settings, given: argparse.Namespace) -> int:
     """As an upload to the server that became a job: killed, it goes on with the next server or command."""
+    if given.file.is_dir():
+        raise Refused(f"{given.file} is a folder: name a file of documents")
     options = Options.of_file(
         given.file,
         given.charset,

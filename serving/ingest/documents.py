@@ -12,7 +12,7 @@ import orjson
 from serving.bounds import check_text
 from serving.errors import Empty, Invalid, ServiceError, TooLarge
 from serving.ingest.rows import Row
-from serving.json_body import FITS, LEAST, MOST, unwritable
+from serving.json_body import FITS, LEAST, MOST, misfit
 from serving.names import check_document_id
 from serving.ports import Document
 from serving.settings import Settings
@@ -136,8 +136,8 @@ def document_of(row: Row, settings: Settings, number: int, naming: Naming) -> Do
 def _check_metadata(metadata: Any, limit: int, field: str) -> None:
     if not isinstance(metadata, Mapping):
         raise Invalid("must be an object", field=field)
-    if reason := unwritable(metadata):
-        raise Invalid(reason, field=field)
+    if wrong := misfit(metadata):
+        raise Invalid(wrong[1], field=f"{field}.{wrong[0]}")
     if (size := len(orjson.dumps(metadata))) > limit:
         raise TooLarge(
             f"{size} bytes are more than the {limit} of one document's metadata, all its other fields included",

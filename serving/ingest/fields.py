@@ -6,7 +6,7 @@ from typing import Any
 
 from serving.errors import Invalid
 from serving.ingest.rows import Row, absent
-from serving.json_body import unwritable
+from serving.json_body import misfit
 
 _SHOWN = 80
 
@@ -46,6 +46,6 @@ def _together(metadata: Any, others: dict[str, Any]) -> Any:
     for name, value in others.items():
         if name in metadata:
             raise Invalid("stands in metadata, too", field=name[:_SHOWN])
-        if reason := unwritable({name: value}):
-            raise Invalid(reason, field=name[:_SHOWN])
+        if wrong := misfit({name: value}):
+            raise Invalid(wrong[1], field=wrong[0])
     return metadata | others

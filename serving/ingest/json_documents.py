@@ -18,6 +18,7 @@ from serving.settings import Settings
 OPTIONS = ("async", "on_error", "text_column", "id_column", "chunk_tokens", "chunk_overlap")
 """Parameters of the query, which some write into the body."""
 PIECE = 1 << 18
+NO_LIST = 'must be a list of documents, as {"documents": [{"text": "…"}]} or as the list alone'
 _MARK = re.compile(rb'"(?:[^"\\]++|\\.)*+"|["\[\]{}]', re.DOTALL)
 """A whole string, a quote whose string does not end here, or a bracket."""
 _SPACE = re.compile(rb"[ \t\r\n]*+")
@@ -43,7 +44,7 @@ def json_rows(stream: BinaryIO, settings: Settings) -> Iterator[Row]:
     else:
         _checked(text.value("the body"))
         text.end()
-        raise Invalid("must be a list of documents", field="documents")
+        raise Invalid(NO_LIST, field="documents")
 
 
 def json_media(begun: Callable[[], BinaryIO], settings: Settings) -> str | None:
@@ -83,12 +84,12 @@ def _fields(text: _Text) -> Iterator[Row]:
             found = text.peek() == b"["
             if not found:
                 _checked(text.value("documents"))
-                raise Invalid("must be a list of documents", field="documents")
+                raise Invalid(NO_LIST, field="documents")
             yield from _elements(text)
         more = text.another(b"}")
     text.end()
     if not found:
-        raise Invalid("must be a list of documents", field="documents")
+        raise Invalid(NO_LIST, field="documents")
     if misplaced:
         raise Invalid(f"stands in the query, as ?{misplaced}=, not in the body", field=misplaced)
 

@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import BinaryIO
 
-from serving.errors import ServiceError, TooLarge
+from serving.errors import Invalid, Malformed, ServiceError, TooLarge
 from serving.ingest.rows import Row, json_value, row_bytes, utf8
 from serving.settings import Settings
 
 BOM = b"\xef\xbb\xbf"
 PIECE = 65_536
+NOT_LINES = (
+    "must be a document, as a JSON object on a line of its own; a list of documents, or JSON over several lines, is "
+    "application/json, or a file called .json"
+)
 
 
 def lines(stream: BinaryIO, limit: int) -> Iterator[tuple[int, bytes | TooLarge]]:
@@ -35,7 +39,10 @@ def ndjson_rows(stream: BinaryIO, settings: Settings) -> Iterator[Row]:
         if isinstance(line, ServiceError):
             yield Row(f"line {number}", line)
         elif line and not line.isspace():
-            yield Row(f"line {number}", json_value(line))
+            value = json_value(line)
+            is_list = isinstance(value, list) or (isinstance(value, dict) and isinstance(value.get("documents"), list))
+            cut = isinstance(value, Malformed) and line.rstrip().endswith((b"[", b"{", b","))
+            yield Row(f"line {number}", Invalid(NOT_LINES) if is_list or cut else value)
 
 
 def text_rows(stream: BinaryIO, settings: Settings) -> Iterator[Row]:

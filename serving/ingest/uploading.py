@@ -92,7 +92,8 @@ class Options(BaseModel):
         suffix = (name.with_suffix("") if name.suffix.lower() in PACKED else name).suffix.lower()
         if suffix not in SUFFIXES:
             known = f"{', '.join(SUFFIXES)}, with {' or '.join(PACKED)} behind it where it is packed"
-            raise UnsupportedMedia(f"{name.name[:80]!r}: the name of a file of documents ends in {known}")
+            called = repr(name.name[:80]) if name.name else "a file without a name"
+            raise UnsupportedMedia(f"{called}: the name of a file of documents ends in {known}")
         return cls._of(SUFFIXES[suffix], charset, others)
 
     @classmethod

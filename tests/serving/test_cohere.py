@@ -164,7 +164,7 @@ def test_rerank_gives_all_and_no_documents_unless_asked(client: TestClient) -> N
     ("status", "says", "path", "body"),
     [
         (400, "texts: must hold", "/v2/embed", {"texts": []}),
-        (422, "texts: ", "/v2/embed", {}),
+        (422, "texts: give either texts or inputs", "/v2/embed", {}),
         (422, "texts.1: ", "/v2/embed", {"texts": ["a", 1]}),
         (422, "embedding_types.0: ", "/v2/embed", {"texts": ["a"], "embedding_types": ["int4"]}),
         (422, "input_type: ", "/v2/embed", {"texts": ["a"], "input_type": "image"}),

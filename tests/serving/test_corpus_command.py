@@ -105,6 +105,7 @@ def test_the_file_that_is_wrong_is_named_and_nothing_is_kept(
     ("verb", "arguments", "says"),
     [
         ("ingest", ["nope.csv", "--corpus", "c"], "nope.csv"),
+        ("ingest", [".", "--corpus", "c"], "serving ingest: . is a folder: name a file of documents"),
         ("ingest", ["{file}", "--corpus", "../c"], "corpus name"),
         ("ingest", ["{file}", "--corpus", "c", "--chunk-tokens", "3"], "chunk_tokens"),
         ("ingest", ["{file}", "--corpus", "c", "--chunk-tokens", "5000"], "the encoder of the corpus reads"),
@@ -157,13 +158,18 @@ def test_an_upload_that_can_not_be_kept_makes_no_corpus(
     assert command("export", "--corpus", "d") == 2
 
 
-def test_an_export_that_fails_leaves_what_was_there(command: Command, file: Path, tmp_path: Path) -> None:
+def test_an_export_that_fails_leaves_what_was_there(
+    command: Command, file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert command("ingest", str(file), "--corpus", "c") == 0
     backup = tmp_path / "backup.ndjson"
     assert command("export", "--corpus", "c", "--out", str(backup)) == 0
     held = backup.read_bytes()
     assert held and command("export", "--corpus", "typo", "--out", str(backup)) == 2
     assert backup.read_bytes() == held
+    nowhere = tmp_path / "nope" / "o"
+    assert command("export", "--corpus", "c", "--out", str(nowhere)) == 2
+    assert capsys.readouterr().err.endswith(f"serving export: {nowhere}: No such file or directory\n")
     assert command("export", "--corpus", "c", "--out", "/dev/null") == 0
     assert Path("/dev/null").is_char_device()
 

@@ -276,7 +276,8 @@ def test_refusals(refuses: Refuses, client: TestClient, refusal: tuple[int, str,
         ((422, "Validation", "chunk_overlap: must be between 0 and half"), "chunk_tokens=20&chunk_overlap=11"),
         ((422, "Validation", "chunk_overlap: goes with chunk_tokens"), "chunk_overlap=11"),
         ((422, "Validation", "chunk_tokens: the encoder of the corpus reads"), "chunk_tokens=100000"),
-        ((422, "Validation", "async"), "async=maybe"),
+        ((422, "Validation", "async: must be true or false"), "async=maybe"),
+        ((422, "Validation", "chunk_tokens: must be an integer"), "chunk_tokens=many"),
     ],
 )
 def test_bad_options(refuses: Refuses, refusal: tuple[int, str, str], query: str) -> None:
