@@ -22,6 +22,7 @@ from serving.api.methods import Head
 from serving.api.own_pages import OwnPages
 from serving.api.request_id import RequestId
 from serving.api.shortcut import Shortcut
+from serving.api.trailing_slash import TrailingSlash
 from serving.keys.keyring import Keyring
 from serving.keys.limits import Clock
 from serving.service import Service
@@ -63,6 +64,7 @@ def create_app(service: Service, clock: Clock = time.monotonic_ns) -> FastAPI:
 
         app.add_middleware(Traces, collector=traces)
     app.add_middleware(RequestId)
+    app.add_middleware(TrailingSlash, routers=ROUTERS)
     return app
 
 

@@ -40,11 +40,12 @@ def json_response(content: Any, *, status: int = 200, headers: dict[str, str] | 
     return Response(body, status, headers, media_type=JSON)
 
 
-def encoded(embeddings: Embeddings, encoding: Encoding) -> list[str] | NDArray[Any]:
-    """The vectors (N, D) as they are, as codes, or as N strings of base64 over little-endian float32."""
-    if encoding == "base64":
-        return [base64.b64encode(vector).decode() for vector in embeddings.vectors.astype("<f4", copy=False)]
-    return embeddings.numbers(encoding)
+def encoded(embeddings: Embeddings, encoding: Encoding, *, packed: bool = False) -> list[str] | NDArray[Any]:
+    """The vectors (N, D) as they are or as codes; `packed`, and as `base64`, N strings of base64 over such numbers."""
+    numbers = embeddings.numbers(encoding)
+    if packed or encoding == "base64":
+        return [base64.b64encode(row).decode() for row in _little_endian(numbers)]
+    return numbers
 
 
 def wants_raw(request: Request) -> bool:
@@ -71,7 +72,11 @@ def raw_response(embeddings: Embeddings, encoding: Encoding) -> Response:
         "x-embedding-dtype": rows.dtype.name,
         **embedding_headers(embeddings),
     }
-    return Response(rows.astype(rows.dtype.newbyteorder("<"), copy=False).tobytes(), headers=headers, media_type=RAW)
+    return Response(_little_endian(rows).tobytes(), headers=headers, media_type=RAW)
+
+
+def _little_endian(rows: NDArray[Any]) -> NDArray[Any]:
+    return rows.astype(rows.dtype.newbyteorder("<"), copy=False)
 
 
 def embedding_headers(embeddings: Embeddings) -> dict[str, str]:

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, Field, model_validator
 
-from serving.api.schemas import AskedModel, Body, Texts, lower
+from serving.api.schemas import AskedModel, Body, FullyRead, Texts, agreed, lower
 from serving.embeddings import Embeddings, EmbedOptions, Encoding, Role
 from serving.errors import Invalid
 
@@ -39,7 +39,7 @@ class CohereInput(Body):
     content: list[CohereBlock] = Field(min_length=1, max_length=1)
 
 
-class CohereEmbedRequest(Body):
+class CohereEmbedRequest(FullyRead):
     """/v2/embed: `texts` or `inputs`."""
 
     texts: Texts | None = None
@@ -114,21 +114,28 @@ class CohereDocument(BaseModel):
 _SomeDocuments = Annotated[list[str | CohereDocument], Field(min_length=1)]
 
 
-class CohereRerankRequest(Body):
-    """/v1/rerank and /v2/rerank, Jina's too."""
+class CohereRerankRequest(FullyRead):
+    """/v1/rerank and /v2/rerank, Jina's and Voyage's too."""
 
     query: str = Field(examples=["How do I read a file line by line?"])
     documents: Annotated[Texts, BeforeValidator(_text_of, json_schema_input_type=str | _SomeDocuments)]
     model: AskedModel = None
     top_n: int | None = Field(default=None, ge=1)
+    top_k: int | None = Field(default=None, ge=1, description="Voyage's name for `top_n`")
+    truncation: bool = Field(default=True, description="false: too long a text is refused")
     max_tokens_per_doc: int | None = Field(
         default=4096, ge=1, description="of each document no more are read, nor more than the model reads"
     )
     return_documents: bool = False
 
+    @property
+    def most(self) -> int | None:
+        """How many documents are answered."""
+        return agreed({"top_n": self.top_n, "top_k": self.top_k})
+
     def options(self) -> EmbedOptions:
         """What the service wants to know."""
-        return EmbedOptions()
+        return EmbedOptions(truncate=self.truncation)
 
 
 class CohereRank(BaseModel):

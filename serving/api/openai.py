@@ -24,11 +24,11 @@ async def embeddings(body: OpenAIEmbeddingsRequest, service: ServiceDep, request
     """
     result = await service.embed(body.input, body.options(), "input", model=body.model)
     if wants_raw(request):
-        return raw_response(result, body.encoding_format)
+        return raw_response(result, body.numbers)
     usage = {"prompt_tokens": result.tokens, "total_tokens": result.tokens, "truncated": result.truncated}
     data = [
         {"object": "embedding", "index": i, "embedding": vector}
-        for i, vector in enumerate(encoded(result, body.encoding_format))
+        for i, vector in enumerate(encoded(result, body.numbers, packed=body.packed))
     ]
     return json_response(
         {"object": "list", "data": data, "model": result.manifest.name, "usage": usage},

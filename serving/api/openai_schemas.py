@@ -2,23 +2,101 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, Field, model_validator
 
-from serving.api.schemas import AskedModel, TextsOrIds, VectorFields, called
+from serving.api.schemas import AskedModel, TextsOrIds, VectorFields, agreed, called, lower
+from serving.embeddings import EmbedOptions, Encoding, Role
+from serving.errors import Invalid
+
+_ROLES: dict[str, Role | None] = {
+    "query": "search_query",
+    "document": "search_document",
+    "passage": "search_document",
+    "separation": "clustering",
+    "text": None,
+    "text-matching": None,
+    **{role: role for role in get_args(Role)},
+}
+"""What Azure, Voyage, NVIDIA and Jina embed texts for; before a dot Jina says where (`retrieval.query`)."""
+
+
+def _role(value: Any) -> Any:
+    name = value.lower().rpartition(".")[2] if isinstance(value, str) else value
+    if not isinstance(name, str) or name not in _ROLES:
+        raise ValueError(f"must be one of {', '.join(_ROLES)}")
+    return _ROLES[name]
+
+
+def _only(value: Any) -> Any:
+    """Jina takes a list, too."""
+    return lower(value[0] if isinstance(value, list) and len(value) == 1 else value)
+
+
+_Role = Annotated[Role | None, BeforeValidator(_role, json_schema_input_type=str)]
 
 
 class OpenAIEmbeddingsRequest(VectorFields):
-    """OpenAI's /v1/embeddings, or with `inputs`; what else /embed takes goes in its clients' `extra_body`."""
+    """OpenAI's /v1/embeddings, or with `inputs`; what else /embed takes goes in its clients' `extra_body`.
+
+    Azure, Jina, Voyage and Mistral have the same route and other names for some fields.
+    """
 
     input: TextsOrIds = Field(examples=["A text."])
     model: AskedModel = None
+    output_dimension: int | None = Field(default=None, description="Voyage's and Mistral's name for `dimensions`")
+    output_dtype: Annotated[Encoding | None, BeforeValidator(lower)] = Field(
+        default=None, description="Voyage's and Mistral's: what numbers; with `encoding_format: base64` in base64"
+    )
+    embedding_type: Annotated[Encoding | None, BeforeValidator(_only)] = Field(
+        default=None, description="Jina's name for `output_dtype`"
+    )
+    input_type: _Role = Field(default=None, description="takes the bundle's prompt for it, if it has one")
+    task: _Role = Field(default=None, description="Jina's name for `input_type`")
+    normalized: bool = Field(default=True, description="Jina's name for `normalize`")
+    truncation: bool = Field(default=True, description="Voyage's name for `truncate`")
 
     @model_validator(mode="before")
     @classmethod
     def _inputs(cls, value: Any) -> Any:
         return called("input", value, "inputs")
+
+    @property
+    def _types(self) -> dict[str, Encoding | None]:
+        return {name: getattr(self, name) for name in ("encoding_format", "output_dtype", "embedding_type")}
+
+    @property
+    def numbers(self) -> Encoding:
+        """What the vectors are made of."""
+        return (
+            agreed({name: None if one in ("float", "base64") else one for name, one in self._types.items()}) or "float"
+        )
+
+    @property
+    def packed(self) -> bool:
+        """Whether each vector is a string of base64."""
+        return "base64" in self._types.values()
+
+    def options(self) -> EmbedOptions:
+        """What the service wants to know.
+
+        Raises:
+            Invalid: two fields that mean the same differ, or what texts are for is told of token ids.
+        """
+        role = agreed({"input_type": self.input_type, "task": self.task})
+        if role and self.input and not isinstance(self.input[0], str):
+            raise Invalid("goes with texts, not with token ids", field="input_type" if self.input_type else "task")
+        return replace(
+            super().options(),
+            normalize=self.normalize and self.normalized,
+            truncate=self.truncate and self.truncation,
+            role=role,
+            dimensions=agreed({"dimensions": self.dimensions, "output_dimension": self.output_dimension}),
+            dimensions_field="dimensions" if self.output_dimension is None else "output_dimension",
+            calibrated=self.numbers in ("int8", "uint8"),
+        )
 
 
 class OpenAIEmbedding(BaseModel):

@@ -58,7 +58,7 @@ async def cohere_rerank(body: CohereRerankRequest, service: ServiceDep, request:
     )
     scores = _decimal(cosines)
     results: list[dict[str, Any]] = [
-        {"index": i, "relevance_score": scores[i]} for i in _best_first(cosines)[: body.top_n]
+        {"index": i, "relevance_score": scores[i]} for i in _best_first(cosines)[: body.most]
     ]
     if body.return_documents:
         for result in results:

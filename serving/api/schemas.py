@@ -4,7 +4,8 @@ clients of other servers know.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import (
     BaseModel,
@@ -26,6 +27,7 @@ from serving.embeddings import EmbedOptions, Encoding
 from serving.errors import Invalid, Kind
 from serving.filters import is_number
 
+T = TypeVar("T")
 UNION_TAGS = _TEXTS, _IDS, _SOURCE, _PAIRS, _EMBED, _COMPARE = (
     *("<texts>", "<ids>", "<source>", "<pairs>"),
     *("<embed>", "<compare>"),
@@ -133,6 +135,43 @@ class ClosedBody(Body):
         return value
 
 
+ALIKE: tuple[tuple[tuple[str, ...], list[Any]], ...] = (
+    (("dimensions", "output_dimension", "output_dimensionality", "outputDimensionality"), []),
+    (("encoding_format", "embedding_types", "output_dtype", "embedding_type"), ["float", ["float"]]),
+    (("input_type", "task", "task_type", "taskType"), []),
+    (("normalize", "normalized"), [True]),
+    (("truncate", "truncation", "auto_truncate", "autoTruncate"), [True]),
+)
+"""What OpenAI, Cohere, Jina, Voyage, Mistral and Gemini call the same thing, and the values that change nothing."""
+NOT_DONE: dict[str, tuple[Any, str]] = {
+    "late_chunking": (False, "every text is embedded by itself"),
+    "return_multivector": (False, "a text has one vector"),
+    "return_embeddings": (False, "ask /v1/embeddings for them"),
+    "rank_fields": (["text"], "of a document only its text is read"),
+    "title": ("", "put it before the text"),
+}
+"""Fields of theirs that no route here knows, the value that changes nothing, and what to say of others."""
+
+
+class FullyRead(Body):
+    """A request in whose place other APIs have fields that would change the answer: none of them is passed over."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _nothing_that_matters_is_passed_over(cls, value: Any) -> Any:
+        for name in value.keys() - cls.model_fields.keys() if isinstance(value, dict) else ():
+            given = value[name]
+            if name in NOT_DONE:
+                harmless, why = NOT_DONE[name]
+                if given not in (None, harmless):
+                    raise Invalid(f"is not supported: {why}", field=name)
+            for names, harmless in ALIKE:
+                own = next((one for one in names if one in cls.model_fields), None)
+                if name in names and own and given is not None and given not in harmless:
+                    raise Invalid(f"is called {own} by this route", field=name)
+        return value
+
+
 class TextFields(Body):
     """How texts are read: shared by all that embed them."""
 
@@ -151,7 +190,7 @@ class TextFields(Body):
         )
 
 
-class VectorFields(TextFields):
+class VectorFields(TextFields, FullyRead):
     """How vectors are answered."""
 
     normalize: bool = True
@@ -175,6 +214,19 @@ class VectorFields(TextFields):
             dimensions=self.dimensions,
             calibrated=self.encoding_format in ("int8", "uint8"),
         )
+
+
+def agreed(given: Mapping[str, T | None]) -> T | None:
+    """The value of fields that mean the same, if any is given.
+
+    Raises:
+        Invalid: two of them differ.
+    """
+    (first, value), *others = [(name, one) for name, one in given.items() if one is not None] or [("", None)]
+    for name, other in others:
+        if other != value:
+            raise Invalid(f"means the same as {first}, but has another value: give one of them", field=name)
+    return value
 
 
 def called(name: str, body: Any, otherwise: str) -> Any:
