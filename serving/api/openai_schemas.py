@@ -35,6 +35,7 @@ def _only(value: Any) -> Any:
     return lower(value[0] if isinstance(value, list) and len(value) == 1 else value)
 
 
+_OneEncoding = Annotated[list[Encoding], Field(min_length=1, max_length=1)]
 _Role = Annotated[Role | None, BeforeValidator(_role, json_schema_input_type=str)]
 
 
@@ -50,9 +51,9 @@ class OpenAIEmbeddingsRequest(VectorFields):
     output_dtype: Annotated[Encoding | None, BeforeValidator(lower)] = Field(
         default=None, description="Voyage's and Mistral's: what numbers; with `encoding_format: base64` in base64"
     )
-    embedding_type: Annotated[Encoding | None, BeforeValidator(_only)] = Field(
-        default=None, description="Jina's name for `output_dtype`"
-    )
+    embedding_type: Annotated[
+        Encoding | None, BeforeValidator(_only, json_schema_input_type=Encoding | _OneEncoding)
+    ] = Field(default=None, description="Jina's name for `output_dtype`")
     input_type: _Role = Field(default=None, description="takes the bundle's prompt for it, if it has one")
     task: _Role = Field(default=None, description="Jina's name for `input_type`")
     normalized: bool = Field(default=True, description="Jina's name for `normalize`")
@@ -85,7 +86,8 @@ class OpenAIEmbeddingsRequest(VectorFields):
         Raises:
             Invalid: two fields that mean the same differ, or what texts are for is told of token ids.
         """
-        role = agreed({"input_type": self.input_type, "task": self.task})
+        roles: dict[str, Role | None] = {"input_type": self.input_type, "task": self.task}
+        role = agreed(roles)
         if role and self.input and not isinstance(self.input[0], str):
             raise Invalid("goes with texts, not with token ids", field="input_type" if self.input_type else "task")
         return replace(

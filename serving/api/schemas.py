@@ -222,11 +222,11 @@ def agreed(given: Mapping[str, T | None]) -> T | None:
     Raises:
         Invalid: two of them differ.
     """
-    (first, value), *others = [(name, one) for name, one in given.items() if one is not None] or [("", None)]
-    for name, other in others:
-        if other != value:
-            raise Invalid(f"means the same as {first}, but has another value: give one of them", field=name)
-    return value
+    known = [(name, one) for name, one in given.items() if one is not None]
+    for name, one in known[1:]:
+        if one != known[0][1]:
+            raise Invalid(f"means the same as {known[0][0]}, but has another value: give one of them", field=name)
+    return known[0][1] if known else None
 
 
 def called(name: str, body: Any, otherwise: str) -> Any:

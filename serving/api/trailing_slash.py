@@ -23,7 +23,7 @@ class TrailingSlash:
         """Pass on."""
         if scope["type"] == "http" and scope["path"].endswith("/") and not self._takes(scope):
             bare = {"path": scope["path"][:-1], "raw_path": scope.get("raw_path", b"").removesuffix(b"/")}
-            if self._takes(scope | bare):
+            if self._takes({**scope, **bare}):
                 scope.update(bare)
         await self._app(scope, receive, send)
 
