@@ -87,7 +87,7 @@ class OpenAIEmbeddingsRequest(VectorFields):
             Invalid: two fields that mean the same differ, or what texts are for is told of token ids.
         """
         roles: dict[str, Role | None] = {"input_type": self.input_type, "task": self.task}
-        role = agreed(roles)
+        role: Role | None = agreed(roles)
         if role and self.input and not isinstance(self.input[0], str):
             raise Invalid("goes with texts, not with token ids", field="input_type" if self.input_type else "task")
         return replace(

@@ -92,6 +92,7 @@ _UPLOAD = {
 
 
 async def _options(
+    *,
     on_error: Annotated[
         Literal["fail", "skip"], BeforeValidator(lower), Query(description="skip keeps the good rows")
     ] = "fail",
@@ -99,6 +100,11 @@ async def _options(
         str | None, Query(description="column of CSV, or field of JSON, that is the text; default: text")
     ] = None,
     id_column: Annotated[str | None, Query(description="the same for the id; default: id, if there is one")] = None,
+    column_types: Annotated[
+        Literal["header", "auto"],
+        BeforeValidator(lower),
+        Query(description="auto: a column of CSV is of numbers, or booleans, if all its fields are"),
+    ] = "header",
     chunk_tokens: Annotated[
         int | None, Query(ge=MIN_TOKENS, description="cut long texts into passages of so many tokens")
     ] = None,
@@ -110,6 +116,7 @@ async def _options(
         "on_error": on_error,
         "text_column": text_column,
         "id_column": id_column,
+        "column_types": column_types,
         "chunk_tokens": chunk_tokens,
         "chunk_overlap": chunk_overlap,
     }
@@ -177,7 +184,7 @@ async def _added(
 def _small(service: Service, options: Options, spool: Spool, keyed: Keyed | None) -> Upload | None:
     naming = names_within(keyed.space) if keyed else random_names
     with spool.open() as file:
-        given = rows(file, options, service.settings)
+        given = rows(file, options, service.settings, most=service.settings.max_upload_documents + 1)
         return read_upload(given, service.settings, skip_errors=options.on_error == "skip", naming=naming)
 
 

@@ -86,6 +86,7 @@ async def _ingest(settings: Settings, given: argparse.Namespace) -> int:
         given.charset,
         text_column=given.text_column,
         id_column=given.id_column,
+        column_types=given.column_types,
         on_error=given.on_error,
         chunk_tokens=given.chunk_tokens,
         chunk_overlap=given.chunk_overlap,
@@ -257,6 +258,12 @@ def _parser(verb: str) -> argparse.ArgumentParser:
         parser.add_argument("--corpus", required=True, **name)
         parser.add_argument("--text-column", help="column of csv, or field of json, with the text; default: text")
         parser.add_argument("--id-column", help="the same with the id; default: id, if there is one")
+        parser.add_argument(
+            "--column-types",
+            choices=("header", "auto"),
+            default="header",
+            help="auto: a column of csv is of numbers, or booleans, if all its fields are",
+        )
         parser.add_argument("--charset", help="of csv and txt, e.g. windows-1252; default: UTF-8, or what a BOM says")
         parser.add_argument("--on-error", choices=("fail", "skip"), default="fail", help="skip keeps the good rows")
         parser.add_argument("--chunk-tokens", type=int, help="cut longer texts into passages of so many tokens")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
 from serving.errors import Invalid
-from serving.ingest.rows import absent, listed
+from serving.ingest.rows import Row, absent, listed
 from serving.json_body import FITS, LEAST, MOST
 
 _INTEGER = re.compile(r"[+-]?0*([0-9]+)")
@@ -35,12 +35,20 @@ class Columns(NamedTuple):
     """Place, name, and what reads a field that is no string."""
 
     @classmethod
-    def of(cls, header: Sequence[str], text_column: str | None, id_column: str | None, place: str) -> Self:
+    def of(
+        cls,
+        header: Sequence[str],
+        text_column: str | None,
+        id_column: str | None,
+        *,
+        types: Mapping[str, str],
+        place: str,
+    ) -> Self:
         """By a header, in which a column may name its type, as in Meilisearch: `year:number`, `open:boolean`.
 
-        `:string`, or none, is what it is anyway; any other ending belongs to the name. Text and id are strings, and
-        their columns are found in any case. White space around a name is not part of it, and a column without a name
-        is left out: spreadsheets write some at the end, and pandas its index at the beginning.
+        Without a type there it is that of `types`, or string; any other ending belongs to the name. Text and id are
+        strings, and their columns are found in any case. White space around a name is not part of it, and a column
+        without a name is left out: spreadsheets write some at the end, and pandas its index at the beginning.
 
         Raises:
             Invalid: a column is there twice, or one that is asked for is not.
@@ -59,7 +67,11 @@ class Columns(NamedTuple):
             raise Invalid(absent(id_column, named, "column", "id_column"), field="id_column")
         if id_at == text_at and id_column is None:
             id_at = None
-        others = [(i, name, read) for i, (name, read) in enumerate(columns) if name and i not in (text_at, id_at)]
+        others = [
+            (i, name, read or _TYPES.get(types.get(name, "")))
+            for i, (name, read) in enumerate(columns)
+            if name and i not in (text_at, id_at)
+        ]
         id_name = "id" if id_at is None else names[id_at]
         return cls(len(header), text_at, id_at, names[text_at], id_name, others)
 
@@ -116,4 +128,25 @@ def _boolean(field: str) -> bool | None:
     return _BOOLEANS[given]
 
 
-_TYPES: dict[str, Callable[[str], Any] | None] = {"string": None, "number": _number, "boolean": _boolean}
+_TYPES: dict[str, Callable[[str], Any]] = {"string": str, "number": _number, "boolean": _boolean}
+_PADDED = re.compile(r"\s*(\+|-?0[0-9])")
+"""What begins so is more than a number: a telephone number or a postal code."""
+
+
+def types_of(found: Iterable[Row]) -> dict[str, str]:
+    """The types of those columns whose fields are all numbers, or all true or false, in all rows; empty ones apart."""
+    possible = dict[str, list[str]]()
+    for row in found:
+        for name, value in row.value["metadata"].items() if isinstance(row.value, dict) else ():
+            if isinstance(value, str) and value.strip():
+                kinds = possible.setdefault(name, ["number", "boolean"])
+                kinds[:] = [kind for kind in kinds if _is(kind, value)]
+    return {name: kinds[0] for name, kinds in possible.items() if kinds}
+
+
+def _is(kind: str, field: str) -> bool:
+    try:
+        _TYPES[kind](field)
+    except ValueError:
+        return False
+    return not _PADDED.match(field)

@@ -15,7 +15,7 @@ from serving.ingest.lines import BOM, ndjson_rows
 from serving.ingest.rows import Row, json_value, row_bytes
 from serving.settings import Settings
 
-OPTIONS = ("async", "on_error", "text_column", "id_column", "chunk_tokens", "chunk_overlap")
+OPTIONS = ("async", "on_error", "text_column", "id_column", "column_types", "chunk_tokens", "chunk_overlap")
 """Parameters of the query, which some write into the body."""
 PIECE = 1 << 18
 NO_LIST = 'must be a list of documents, as {"documents": [{"text": "…"}]} or as the list alone'

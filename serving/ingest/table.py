@@ -5,8 +5,9 @@ from __future__ import annotations
 import csv
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import chain
+from types import MappingProxyType
 from typing import BinaryIO
 
 from serving.errors import Empty, Malformed, ServiceError, TooLarge
@@ -58,13 +59,17 @@ class _Feed:
 
 
 def csv_rows(
-    stream: BinaryIO, settings: Settings, text_column: str | None = None, id_column: str | None = None
+    stream: BinaryIO,
+    settings: Settings,
+    text_column: str | None = None,
+    id_column: str | None = None,
+    types: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[Row]:
     """The rows, called by the line that they begin in; separated by comma, semicolon or tab, as the header is, or as
     a line before it says (`sep=;`, which Excel writes and reads).
 
     `text_column` is `text`, and `id_column` `id` if there is one, where none is named; the others are metadata, see
-    `Columns`. Rows that hold nothing are passed over.
+    `Columns`, which takes `types`, too. Rows that hold nothing are passed over.
 
     Raises:
         Empty, Malformed, Invalid: there is no header, or it lacks a column or has one twice.
@@ -93,7 +98,7 @@ def csv_rows(
         raise TooLarge(error.message, field=place) from None
     if feed.bad:
         raise type(feed.bad)(feed.bad.message, field=place)
-    columns = Columns.of(header, text_column, id_column, place)
+    columns = Columns.of(header, text_column, id_column, types=types, place=place)
     while True:
         feed.next_row()
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import PurePath
 from typing import Any, BinaryIO, Literal, Self
 
@@ -13,6 +14,7 @@ from serving.encoding import inflating
 from serving.errors import Invalid, UnsupportedMedia
 from serving.ingest.charsets import codec, in_utf8
 from serving.ingest.chunking import asked_chunking
+from serving.ingest.columns import types_of
 from serving.ingest.fields import read_fields
 from serving.ingest.json_documents import json_media, json_rows
 from serving.ingest.lines import ndjson_rows, text_rows
@@ -61,6 +63,8 @@ class Options(BaseModel):
     text_column: str | None = None
     """A column of CSV, a field of JSON."""
     id_column: str | None = None
+    column_types: Literal["header", "auto"] = "header"
+    """Whether columns of CSV without a type in the header have that of all their fields."""
     on_error: Literal["fail", "skip"] = "fail"
     """Whether a bad row is all that is left out."""
     chunk_tokens: int | None = None
@@ -121,8 +125,11 @@ class Options(BaseModel):
         return asked_chunking(self.chunk_tokens, self.chunk_overlap)
 
 
-def rows(file: BinaryIO, options: Options, settings: Settings) -> Iterator[Row]:
+def rows(file: BinaryIO, options: Options, settings: Settings, most: int | None = None) -> Iterator[Row]:
     """The rows of a file that can be sought, from its beginning. A row that can't be read is one whose value says why.
+
+    Args:
+        most: whoever reads more rows does not keep them: types of columns are found in so many.
 
     Raises:
         Malformed, Invalid, Empty, TooLarge: what can't be read is more than a row, or an option names nothing.
@@ -130,6 +137,10 @@ def rows(file: BinaryIO, options: Options, settings: Settings) -> Iterator[Row]:
     for option in ("text_column", "id_column"):
         if getattr(options, option) == "":
             raise Invalid("must not be empty", field=option)
+    types = dict[str, str]()
+    if options.format == "csv" and options.column_types == "auto":
+        strings = csv_rows(_begun(file, options, settings), settings, options.text_column, options.id_column)
+        types = types_of(islice(strings, most))
     stream = _begun(file, options, settings)
     match options.format:
         case "json":
@@ -137,7 +148,7 @@ def rows(file: BinaryIO, options: Options, settings: Settings) -> Iterator[Row]:
         case "ndjson":
             return _fields(ndjson_rows(stream, settings), options)
         case "csv":
-            return csv_rows(stream, settings, options.text_column, options.id_column)
+            return csv_rows(stream, settings, options.text_column, options.id_column, types)
         case "text":
             return text_rows(stream, settings)
 

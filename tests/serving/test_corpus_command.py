@@ -193,8 +193,9 @@ def test_what_the_encoder_does_not_read_is_told(
 def test_a_table_as_a_spreadsheet_exports_it(
     command: Command, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "a.csv").write_bytes("sep=;\r\nId;Text;Price:number;\r\n7;Café;5;\r\n;;;\r\n".encode("cp1252"))
-    assert command("ingest", str(tmp_path / "a.csv"), "--corpus", "c", "--charset", "windows-1252") == 0
+    (tmp_path / "a.csv").write_bytes("sep=;\r\nId;Text;Price;\r\n7;Café;5;\r\n;;;\r\n".encode("cp1252"))
+    as_it_is = ("--charset", "windows-1252", "--column-types", "auto")
+    assert command("ingest", str(tmp_path / "a.csv"), "--corpus", "c", *as_it_is) == 0
     assert command("export", "--corpus", "c") == 0
     assert lines(capsys) == [{"id": "7", "text": "Café", "metadata": {"Price": 5}}]
     assert command("ingest", str(tmp_path / "a.csv"), "--corpus", "c", "--charset", "klingon") == 2

@@ -156,6 +156,21 @@ def test_an_integer_is_an_id_as_its_digits(client: TestClient, media: str, field
     assert stored(client) == 4
 
 
+@pytest.mark.parametrize("rows", [2, 300])
+@pytest.mark.parametrize("types", ["auto", "AUTO"])
+def test_columns_have_the_types_of_their_fields_where_that_is_asked_for(
+    client: TestClient, rows: int, types: str
+) -> None:
+    """The last field of a large table decides, too."""
+    body = "id,text,n,m\n" + "".join(f"{i},text,{i},{i}\n" for i in range(rows)) + "z,text,5,five\n"
+    answer = client.post(f"{DOCUMENTS}?column_types={types}", content=body, headers=of("text/csv"))
+    if answer.status_code == 202:
+        assert ended(client, answer.headers["location"])["state"] == "succeeded"
+    assert client.get(f"{DOCUMENTS}/1").json()["metadata"] == {"n": 1, "m": "1"}
+    search = {"query": "text", "filter": {"n": {"$lt": 1}}}
+    assert [hit["id"] for hit in client.post("/corpora/c/search", json=search).json()["hits"]] == ["0"]
+
+
 def test_a_page_of_documents_can_be_sent_to_another_corpus_as_it_is(client: TestClient) -> None:
     client.post(DOCUMENTS, json=[{"id": "a", "text": "one", "metadata": {"n": 1}}, {"text": "two"}]).raise_for_status()
     page = client.get(f"{DOCUMENTS}?limit=1")
@@ -276,6 +291,7 @@ def test_refusals(refuses: Refuses, client: TestClient, refusal: tuple[int, str,
         ((422, "Validation", "chunk_overlap: must be between 0 and half"), "chunk_tokens=20&chunk_overlap=11"),
         ((422, "Validation", "chunk_overlap: goes with chunk_tokens"), "chunk_overlap=11"),
         ((422, "Validation", "chunk_tokens: the encoder of the corpus reads"), "chunk_tokens=100000"),
+        ((422, "Validation", "column_types: must be 'header' or 'auto'"), "column_types=guess"),
         ((422, "Validation", "async: must be true or false"), "async=maybe"),
         ((422, "Validation", "chunk_tokens: must be an integer"), "chunk_tokens=many"),
     ],

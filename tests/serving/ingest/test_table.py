@@ -140,6 +140,26 @@ def test_columns_that_name_their_type(number: float, yes: bool) -> None:
     assert type(row["metadata"]["year"]) is type(number)
 
 
+def test_types_are_found_in_all_fields_of_a_column() -> None:
+    body = (
+        b"text,year,price,open,zip,phone,late,name:string,n:number,none\n"
+        b"a,1999, 1.5 ,TRUE,01234,+49,7,5,6,\n"
+        b"b,,-2e3,false,12345,49,8,7,8,\n"
+        b"c,2001,0,,10115,50,seven,8,9, \n"
+    )
+    first, second, third = (row["metadata"] for row in values(read(body, "csv", column_types="auto")))
+    others = {"zip": "01234", "phone": "+49", "late": "7", "name": "5", "n": 6, "none": ""}
+    assert first == {"year": 1999, "price": 1.5, "open": True} | others
+    assert second["price"] == -2000.0 and "year" not in second and "open" not in third
+    assert values(read(body, "csv"))[0]["metadata"]["year"] == "1999"
+
+
+def test_types_hold_for_rows_that_are_wrong() -> None:
+    body = b'text,n\na,1\nb,1,2\n"c" d,x\ne,2\n'
+    found = [row.value for row in read(body, "csv", column_types="auto")]
+    assert [one["metadata"] for one in found if isinstance(one, dict)] == [{"n": 1}, {"n": 2}]
+
+
 def test_a_field_without_its_number_is_absent() -> None:
     body = b"text,n:number,b:boolean,s:string\na,, ,\n"
     assert values(read(body, "csv")) == [{"id": None, "text": "a", "metadata": {"s": ""}}]
