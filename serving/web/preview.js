@@ -12,6 +12,8 @@ const GZIP = [0x1f, 0x8b];
 const ZSTD = [0x28, 0xb5, 0x2f, 0xfd];
 const WRITTEN = /[^\s\x1c-\x1f\x85]|\ufeff/; // anything but what Python, which reads it, takes for space
 
+const isWritten = (text) => WRITTEN.test(text);
+
 export const FORMATS = {
 	csv: "CSV with a header",
 	ndjson: "JSON lines",
@@ -149,11 +151,11 @@ function csv(text, whole) {
 	const header = types.map(([, name]) => name);
 	const twice = header.find((name, i) => header.indexOf(name) < i);
 	if (twice !== undefined) throw new Unreadable(`The header names the column “${twice}” twice. Call one of them otherwise.`);
-	const fits = ({ fields }) => fields.length === header.length;
+	const fits = ({ fields }) => fields.length >= header.length && !fields.slice(header.length).some(isWritten);
 	const problems = all
 		.filter((row) => !fits(row))
 		.map(({ line, fields }) => ({ place: `line ${line}`, error: `has ${fields.length} fields, the header ${header.length}` }));
-	const rows = all.filter(fits).map(({ fields }) => fields);
+	const rows = all.filter(fits).map(({ fields }) => fields.slice(0, header.length));
 	const length = (i) => rows.slice(0, 50).reduce((sum, row) => sum + row[i].length, 0);
 	const named = TEXTS.map((name) => header.findIndex((column) => column.toLowerCase() === name)).find((i) => i >= 0);
 	const textAt = named ?? header.reduce((best, _, i) => (length(i) > length(best) ? i : best), 0);
@@ -162,13 +164,13 @@ function csv(text, whole) {
 	return { columns: roles(header[textAt], id), rows, problems, roles };
 }
 
-// The rows of CSV, each with the number of the line that it begins in; lines that hold nothing are passed over.
+// The rows of CSV, each with the number of the line that it begins in; rows that hold nothing are passed over.
 function table(text, delimiter) {
 	const rows = [];
-	let [fields, field, quoted, line, begins, at] = [[], "", false, 1, 1, 0];
-	const end = (i) => {
-		if (text.slice(at, i).replace("\r", "")) rows.push({ line: begins, fields: [...fields, field] });
-		[fields, field, begins, at] = [[], "", line, i + 1];
+	let [fields, field, quoted, line, begins] = [[], "", false, 1, 1];
+	const end = () => {
+		if ([...fields, field].some(isWritten)) rows.push({ line: begins, fields: [...fields, field] });
+		[fields, field, begins] = [[], "", line];
 	};
 	for (let i = 0; i < text.length; i++) {
 		const character = text[i];
@@ -177,9 +179,9 @@ function table(text, delimiter) {
 		else if (character === '"' && (quoted || !field)) quoted = !quoted;
 		else if (!quoted && character === delimiter) [fields, field] = [[...fields, field], ""];
 		else if (!quoted && character === "\r" && text[i + 1] === "\n") continue;
-		else if (!quoted && character === "\n") end(i);
+		else if (!quoted && character === "\n") end();
 		else field += character;
 	}
-	end(text.length);
+	end();
 	return rows;
 }
