@@ -28,6 +28,7 @@ from safetensors.numpy import save_file
 
 from models import bundle
 from models.bundle import CARD, INT8, TRANSFORM, Manifest
+from models.disk import LFS, lfs_pointer
 from models.errors import Refused, first_line
 
 CONFIG = "adapter_config.json"
@@ -184,6 +185,8 @@ def load(folder: Path) -> Adapter:
     Raises:
         AdapterError: a file is missing, damaged, not the manifest's, or uses a feature of peft that is not supported.
     """
+    if (weights := folder / WEIGHTS).is_file() and lfs_pointer(weights):
+        raise AdapterError(f"{weights}: {LFS}")
     adapter = Adapter(folder, _config(folder / CONFIG), _tensors(folder / WEIGHTS), _manifest(folder))
     if not list(_low_rank(adapter)) + list(_biases(adapter)):
         raise AdapterError(f"{folder / WEIGHTS}: holds no tensor")

@@ -15,6 +15,7 @@ from typing import Any
 
 from models import codes
 from models import manifest as manifests
+from models.disk import LFS, lfs_pointer
 from models.errors import Refused
 from models.prompts import not_empty
 
@@ -162,7 +163,8 @@ def load(folder: Path) -> Bundle:
         raise BundleError(f"{folder / foreign[0]}: not in the manifest; a bundle holds nothing else")
     for path, expected in manifest.files.items():
         if sha256(folder / path) != expected:
-            raise BundleError(f"{folder / path}: altered (its SHA-256 is not the manifest's)")
+            altered = LFS if lfs_pointer(folder / path) else "altered (its SHA-256 is not the manifest's)"
+            raise BundleError(f"{folder / path}: {altered}")
     found = fingerprint(folder, manifest)
     of_old = fingerprint(folder, replace(manifest, prompts={}))  # before prompts were part of it
     if manifest.fingerprint not in (found, of_old):

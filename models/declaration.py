@@ -2,18 +2,34 @@
 
 from __future__ import annotations
 
-import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from models import adapter
+from models import adapter, sources
 from models.bundle import MANIFEST
-from models.pooling import POOLINGS
-from models.sources import SourceError, base_of, opened_adapter
+from models.pooling import JOINED, parts
+from models.sources import MODULES, Module, SourceError, backbone_folder, base_of, opened_adapter, read_json
 
 log = logging.getLogger(__name__)
+
+FLAGS = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
+}
+"""The poolings of sentence-transformers by their older names, in the order in which it joins their vectors."""
+SETTINGS = [
+    f"sentence_{family}_config.json"
+    for family in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+]
+"""Where versions of sentence-transformers have written the settings of a Transformer; the first one counts."""
+BEHIND = ("Dense", "Normalize", "Dropout")
+"""Modules that may follow the pooling."""
 
 
 def declared(folder: Path) -> dict[str, Any]:
@@ -27,34 +43,47 @@ def declared(folder: Path) -> dict[str, Any]:
             return _bundled(file, manifest)
     if opened := opened_adapter(folder):
         return declared(base_of(opened))
-    _check_modules(folder / "modules.json")
-    found: dict[str, Any] = {}
-    if modes := _json(file := folder / "1_Pooling" / "config.json"):
-        found["pooling"] = _only_mode(file, modes)
-    read = _json(file := folder / "sentence_bert_config.json")
+    pooling, behind = _modules(folder)
+    found: dict[str, Any] = {"behind": behind}
+    if pooling:
+        found["pooling"] = _pooling(file := pooling / "config.json")
+        found["prompts_left_out"] = _json(file).get("include_prompt") is False
+    backbone = backbone_folder(folder)
+    read, file = next(((said, one) for name in SETTINGS if (said := _json(one := backbone / name))), ({}, backbone))
     if (length := read.get("max_seq_length")) is not None:
         if type(length) is not int or length < 1:
             raise SourceError(f"{file}: max_seq_length must be a whole number above 0, not {length!r}")
         found["max_length"] = length
+    if (task := read.get("transformer_task", "feature-extraction")) != "feature-extraction":
+        raise SourceError(f"{file}: transformer_task {task!r} is not supported")
     found["lower"] = read.get("do_lower_case")
-    found["prompts"] = _prompts(folder / "config_sentence_transformers.json")
-    found["include_prompt"] = modes.get("include_prompt", True)
+    said = _json(file := folder / "config_sentence_transformers.json")
+    found["prompts"] = _prompts(file, said)
+    if (cut := said.get("truncate_dim")) is not None and (type(cut) is not int or cut < 1):
+        raise SourceError(f"{file}: truncate_dim must be a whole number above 0, not {cut!r}")
+    found["truncate"] = cut
     return found
 
 
 def _bundled(file: Path, manifest: Mapping[str, Any]) -> dict[str, Any]:
     """What `models.bundle` checks in full; here a folder may be somebody else's."""
     match manifest:
-        case {"pooling": str(pooling), "max_length": int(length), "prompts": dict(prompts)} if (
-            length > 0 and pooling in POOLINGS
+        case {"pooling": str(pooling), "max_length": int(length), "prompts": dict(prompts)} if length > 0 and _known(
+            pooling
         ):
             transform = manifest.get("transform")
             return {"pooling": pooling, "max_length": length, "prompts": prompts, "transform": transform}
     raise SourceError(f"{file}: not a bundle's manifest: pooling, max_length and prompts are not as a bundle says them")
 
 
-def _prompts(file: Path) -> dict[str, str] | None:
-    said = _json(file)
+def _known(pooling: str) -> bool:
+    try:
+        return bool(parts(pooling))
+    except ValueError:
+        return False
+
+
+def _prompts(file: Path, said: Mapping[str, Any]) -> dict[str, str] | None:
     prompts, default = said.get("prompts"), said.get("default_prompt_name")
     if default is not None:
         log.warning("%s: default_prompt_name %r is left out; serve with --default-prompt-name for it", file, default)
@@ -63,38 +92,43 @@ def _prompts(file: Path) -> dict[str, str] | None:
     raise SourceError(f"{file}: prompts must be an object of names and texts")
 
 
-def _check_modules(file: Path) -> None:
-    """Raises `SourceError` if sentence-transformers would change the pooled vectors by more than their length."""
-    modules = _read(file) if file.is_file() else []
-    for module in modules if isinstance(modules, list) else [modules]:
-        match module:
-            case {"type": str(kind), "path": str(path)}:
-                kind = kind.rpartition(".")[2]  # its package is another in each generation of sentence-transformers
-            case _:
-                raise SourceError(f"{file}: not a list of modules, each with a type and a path")
-        if kind not in ("Transformer", "Pooling", "Normalize", "Dropout"):  # which does nothing but in training
-            raise SourceError(f"{file}: the module {kind} ({path or '.'}) is not known")
+def _modules(folder: Path) -> tuple[Path | None, Sequence[Module]]:
+    """The folder of the pooling, if there is one, and the modules behind it.
+
+    Raises:
+        SourceError: the modules are not a Transformer, a Pooling, and what may follow that.
+    """
+    listed = [module for module in sources.modules(folder) if module.kind != "Dropout"]
+    if not listed:
+        return next(filter(Path.is_dir, [folder / "1_Pooling"]), None), []
+    for module, known in zip(listed, (["Transformer"], ["Pooling"], *[BEHIND] * len(listed)), strict=False):
+        if module.kind not in known:
+            place = module.folder.relative_to(folder)
+            raise SourceError(
+                f"{folder / MODULES}: the module {module.kind} ({place}) is not supported where "
+                f"{' or '.join(known)} is expected"
+            )
+    if len(listed) < 2:
+        raise SourceError(f"{folder / MODULES}: names no Pooling")
+    return listed[1].folder, listed[2:]
 
 
-def _only_mode(file: Path, said: Mapping[str, Any]) -> str:
-    """The pooling; of several modes at once sentence-transformers concatenates the vectors."""
-    names = {"pooling_mode_cls_token": "cls", "pooling_mode_mean_tokens": "mean"}
-    of_old = [names.get(key, key) for key, on in said.items() if key.startswith("pooling_mode_") and on]
-    modes = [said["pooling_mode"]] if "pooling_mode" in said else of_old
-    if modes not in (["cls"], ["mean"]):
-        raise SourceError(f"{file}: only the poolings cls and mean are known, one alone, not {modes}")
-    return str(modes[0])
+def _pooling(file: Path) -> str:
+    """The pooling; of several at once sentence-transformers puts the vectors side by side."""
+    if not file.is_file():
+        raise SourceError(f"{file}: missing, though {MODULES} names its folder")
+    said = _json(file)
+    by_flags = [mode for flag, mode in FLAGS.items() if said.get(flag)] or "mean"
+    modes = said.get("pooling_mode", by_flags)
+    names = [modes] if isinstance(modes, str) else modes
+    unknown = [key for key, on in said.items() if key.startswith("pooling_mode_") and on and key not in FLAGS]
+    if unknown or not isinstance(names, list) or not names or not all(name in FLAGS.values() for name in names):
+        raise SourceError(f"{file}: pooling must be of {', '.join(FLAGS.values())}, not {unknown or modes}")
+    return JOINED.join(names)
 
 
 def _json(file: Path) -> dict[str, Any]:
-    said = _read(file) if file.is_file() else {}
+    said = read_json(file) if file.is_file() else {}
     if not isinstance(said, dict):
         raise SourceError(f"{file}: not an object of JSON")
     return said
-
-
-def _read(file: Path) -> Any:
-    try:
-        return json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise SourceError(f"{file}: not JSON in UTF-8: {error}") from error

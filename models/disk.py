@@ -19,6 +19,7 @@ AT_FDCWD, RENAME_EXCHANGE = -100, 2
 """Of Linux's renameat2(2)."""
 UNABLE = {errno.ENOSYS, errno.EINVAL, errno.ENOTSUP}
 """A kernel or a file system that can't exchange two names."""
+LFS = "a Git LFS pointer, not the file itself: fetch the file with `git lfs pull`"
 
 
 def fsync(path: Path) -> None:
@@ -136,6 +137,12 @@ def exchanged(one: Path, other: Path) -> bool:
     if (number := ctypes.get_errno()) not in UNABLE:
         raise OSError(number, os.strerror(number), str(other))
     return False
+
+
+def lfs_pointer(file: Path) -> bool:
+    """Tell whether Git LFS has left a pointer in the place of the file, as a clone without LFS does."""
+    with file.open("rb") as stream:
+        return stream.read(42) == b"version https://git-lfs.github.com/spec/v1"
 
 
 @contextmanager

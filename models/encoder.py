@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,16 +22,19 @@ from models import pretrained
 from models import transform as transforms
 from models.adapter import Adapter
 from models.declaration import declared
+from models.dense import Layers
 from models.origin import Origin
-from models.pooling import AVERAGED_LAYERS, POOLINGS
+from models.pooling import AVERAGED_LAYERS, parts, pool
 from models.precision import full_precision
 from models.pretrained import reading
-from models.sources import SourceError, base_of, opened_adapter, resolve, weights_sha256
+from models.sources import SourceError, backbone_folder, base_of, check_fetched, opened_adapter, resolve, weights_sha256
 from models.tokenizer import Tokenizer, Tokens
 from models.transform import Transform
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+log = logging.getLogger(__name__)
 
 LONGEST = 512
 
@@ -50,8 +54,7 @@ class Encoder(nn.Module):
         origin: Origin | None = None,
     ) -> None:
         super().__init__()
-        if pooling not in POOLINGS:
-            raise ValueError(f"pooling {pooling!r} is none of {', '.join(POOLINGS)}")
+        parts(pooling)
         if getattr(backbone, "pooler", None) is not None:
             # Pretraining's own head: kept for others to find in the saved folder, but no vector here passes through.
             backbone.pooler.requires_grad_(False)
@@ -77,7 +80,8 @@ class Encoder(nn.Module):
     ) -> Self:
         """The encoder under a name, in a folder or in a bundle; an adapter is merged into its base.
 
-        Pooling and length default to what the folder says in sentence-transformers' files, else to `cls` and 512;
+        Pooling and length default to what the folder says in sentence-transformers' files, else to `cls` and 512 or
+        what the tokenizer says. No length is above the number of positions.
         `prompts` stand beside those that it names, or in their place.
         Attention is the eager implementation: the faster one where dropout is on (training on CPU), and the only
         one whose exported graph ONNX Runtime knows how to fuse.
@@ -88,29 +92,31 @@ class Encoder(nn.Module):
         """
         folder = resolve(str(source))
         with reading(folder):
-            said = declared(folder)
-            fitted = said.get("transform")
-            if fitted and pooling not in (None, said["pooling"]):
-                raise SourceError(f"{folder}: its transform was fitted on {said['pooling']} pooling, not {pooling}")
             adapter = opened_adapter(folder)
             base = base_of(adapter) if adapter else folder
-            backbone = _backbone(base)
+            check_fetched(base)
+            said = declared(folder)
+            place = backbone_folder(base)
+            backbone = _backbone(place)
             if adapter:
                 _merge(adapter, backbone, base)
-            hub_tokenizer = pretrained.tokenizer(base, lowers=bool(said.get("lower")))
-            transform = transforms.load(folder, fitted) if fitted else None
+            hub_tokenizer = pretrained.tokenizer(place, lowers=bool(said.get("lower")))
+            own = said.get("pooling", "cls")
+            transform = _transform(folder, said, width=int(backbone.config.hidden_size) * len(parts(own)))
+            if transform and pooling not in (None, own):
+                raise SourceError(f"{folder}: its {transform.kind} transform belongs to {own} pooling, not {pooling}")
             prompts = {**(said.get("prompts") or {}), **(prompts or {})}
-            if any(prompts.values()) and said.get("include_prompt") is False:
-                raise SourceError(f"{folder}/1_Pooling/config.json: include_prompt is false: here prompts are pooled")
+            if any(prompts.values()) and said.get("prompts_left_out"):
+                raise SourceError(f"{folder}: include_prompt of its Pooling is false: here prompts are pooled")
+            if max_length is None:
+                max_length = said.get("max_length", min(LONGEST, hub_tokenizer.model_max_length))
+            elif max_length > _positions(backbone):
+                log.warning("%s reads %d tokens, not %d", source, _positions(backbone), max_length)
         return cls(
             backbone,
             hub_tokenizer,
-            pooling=pooling or said.get("pooling", "cls"),
-            max_length=min(
-                said.get("max_length", LONGEST) if max_length is None else max_length,
-                hub_tokenizer.model_max_length,
-                _positions(backbone),
-            ),
+            pooling=pooling or own,
+            max_length=min(max_length, _positions(backbone)),
             prompts=prompts,
             transform=transform,
             origin=origins.read(str(source), folder),
@@ -124,7 +130,7 @@ class Encoder(nn.Module):
     @property
     def pooled_dim(self) -> int:
         """The width of the pooled vectors, which is what a transform takes."""
-        return int(self.backbone.config.hidden_size)
+        return int(self.backbone.config.hidden_size) * len(parts(self.pooling))
 
     @property
     def device(self) -> torch.device:
@@ -146,7 +152,7 @@ class Encoder(nn.Module):
 
     def pooled(self, layers: Sequence[Tensor], attention_mask: Tensor) -> Tensor:
         """Vectors (N, D), float32 at least, of what `layers` gave for sentences with this mask (N, L)."""
-        vectors = POOLINGS[self.pooling]([full_precision(each) for each in layers], attention_mask)
+        vectors = pool(self.pooling, [full_precision(each) for each in layers], attention_mask)
         return vectors if self.transform is None else self.transform(vectors)
 
     def attach(self, transform: Transform) -> None:
@@ -212,6 +218,13 @@ def dropout_off(encoder: nn.Module) -> Iterator[None]:
         yield
     finally:
         encoder.train(before)
+
+
+def _transform(folder: Path, said: Mapping[str, Any], *, width: int) -> Transform | None:
+    """What stands behind a pooling of this width: of a bundle or an adapter as recorded, else modules."""
+    if fitted := said.get("transform"):
+        return transforms.load(folder, fitted)
+    return Layers.read(said.get("behind", []), dim=width, truncate=said.get("truncate"))
 
 
 def _backbone(folder: Path) -> PreTrainedModel:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import torch
 from torch import Tensor
 
 Pooling = Callable[[Sequence[Tensor], Tensor], Tensor]
@@ -38,13 +39,41 @@ def last2(hidden_states: Sequence[Tensor], mask: Tensor) -> Tensor:
     return _mean_over_tokens((hidden_states[-2] + hidden_states[-1]) / 2, mask)
 
 
+def max_over_tokens(hidden_states: Sequence[Tensor], mask: Tensor) -> Tensor:
+    """Take the largest value of each coordinate in the last layer."""
+    return hidden_states[-1].masked_fill(mask.unsqueeze(-1) == 0, float("-inf")).amax(1)
+
+
+def mean_sqrt_len_tokens(hidden_states: Sequence[Tensor], mask: Tensor) -> Tensor:
+    """Divide the sum of the last layer by the root of the number of tokens."""
+    hidden = hidden_states[-1]
+    return mean(hidden_states, mask) * mask.sum(1, keepdim=True).to(hidden.dtype).sqrt()
+
+
+def weightedmean(hidden_states: Sequence[Tensor], mask: Tensor) -> Tensor:
+    """Average the last layer, the n-th token n times (SGPT)."""
+    return _mean_over_tokens(hidden_states[-1], mask * _places(mask))
+
+
+def lasttoken(hidden_states: Sequence[Tensor], mask: Tensor) -> Tensor:
+    """Take the last layer at the last token."""
+    hidden = hidden_states[-1]
+    last = (mask * _places(mask)).to(torch.int32).argmax(1)  # ONNX Runtime has no ArgMax of int64 everywhere
+    return hidden.gather(1, last[:, None, None].expand(-1, 1, hidden.shape[-1])).squeeze(1)
+
+
 POOLINGS: dict[str, Pooling] = {
     "cls": cls,
     "mean": mean,
     "first_last": first_last,
     "first_last_1": first_last_1,
     "last2": last2,
+    "max": max_over_tokens,
+    "mean_sqrt_len_tokens": mean_sqrt_len_tokens,
+    "weightedmean": weightedmean,
+    "lasttoken": lasttoken,
 }
+"""Those of SimCSE, and those of sentence-transformers by its names for them."""
 
 AVERAGED_LAYERS: dict[str, tuple[int, int]] = {
     "first_last": (0, -1),
@@ -53,7 +82,35 @@ AVERAGED_LAYERS: dict[str, tuple[int, int]] = {
 }
 """The entries of `hidden_states` that a pooling averages; the others read the last layer alone."""
 
+JOINED = "+"
+"""Between the names of poolings whose vectors are put side by side."""
+
+
+def parts(name: str) -> list[str]:
+    """Split the name of a pooling: `mean+max` is two poolings, put side by side.
+
+    Raises:
+        ValueError: a part is unknown, or reads more than the last layer beside others.
+    """
+    found = name.split(JOINED)
+    for one in found:
+        if one not in POOLINGS:
+            raise ValueError(f"pooling {one!r} is none of {', '.join(POOLINGS)}")
+        if one in AVERAGED_LAYERS and len(found) > 1:
+            raise ValueError(f"pooling {name!r}: {one} can't be joined with others, for it averages layers")
+    return found
+
+
+def pool(name: str, hidden_states: Sequence[Tensor], mask: Tensor) -> Tensor:
+    """Vectors (N, D), or (N, parts x D) of joined poolings."""
+    return torch.cat([POOLINGS[one](hidden_states, mask) for one in parts(name)], dim=-1)
+
 
 def _mean_over_tokens(hidden: Tensor, mask: Tensor) -> Tensor:
     weights = mask.unsqueeze(-1).to(hidden.dtype)
     return (hidden * weights).sum(1) / weights.sum(1)
+
+
+def _places(mask: Tensor) -> Tensor:
+    """The place of each token in its text, from 1 on."""
+    return torch.arange(1, mask.shape[1] + 1, device=mask.device)

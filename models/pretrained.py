@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Set
 from contextlib import contextmanager
 from pathlib import Path
+from pickle import PickleError
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -38,7 +39,7 @@ def reading(folder: Path) -> Iterator[None]:
         yield
     except Refused:
         raise
-    except (OSError, ValueError, SafetensorError, StrictDataclassError) as error:
+    except (OSError, ValueError, PickleError, SafetensorError, StrictDataclassError) as error:
         if "trust_remote_code" in str(error):  # which is what transformers advises
             raise SourceError(f"{folder}: needs code that comes with it, and such code is never run") from error
         raise SourceError(f"{folder}: {on_one_line(error)}") from error
@@ -73,7 +74,7 @@ def weights(kind: Any, folder: Path, **options: Any) -> Weights:
     """
     model, report = kind.from_pretrained(
         folder,
-        use_safetensors=True,
+        weights_only=True,  # of weights that torch has pickled: no code in them is run
         dtype=torch.float32,
         output_loading_info=True,
         ignore_mismatched_sizes=True,  # left to itself, transformers says which in a table only

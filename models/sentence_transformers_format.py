@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import save_file
+from torch import nn
 
+from models.declaration import FLAGS
+from models.dense import Dense, Layers, Normalize, Truncate
 from models.encoder import Encoder
 from models.flow import Flow
-from models.pooling import AVERAGED_LAYERS
+from models.pooling import AVERAGED_LAYERS, parts
 from models.prompts import DOCUMENT, of_role
-from models.transform import Affine
+from models.transform import Affine, Transform
 
 UNKNOWN_MODULE = "isosphere.transform.Flow"
 """Nobody can import it. Without a `modules.json`, sentence-transformers would take the mean of the last layer."""
+OLD_FLAGS = ("cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens")
+"""Flags that every version of sentence-transformers knows."""
 
 
 def can_say(encoder: Encoder) -> bool:
@@ -40,13 +46,30 @@ def write(encoder: Encoder, folder: Path) -> None:
         _write_layer_weights(encoder, folder)
     modules.append(("1_Pooling", "Pooling"))
     _write_pooling(encoder, folder)
-    if isinstance(encoder.transform, Affine):
-        modules.append(("2_Dense", "Dense"))
-        _write_dense(encoder.transform, folder / "2_Dense")
-    modules.append(("2_Normalize" if encoder.transform is None else "3_Normalize", "Normalize"))
-    (folder / modules[-1][0]).mkdir()
+    for number, layer in enumerate([*_layers(encoder.transform), Normalize()], 2):
+        path = f"{number}_{type(layer).__name__}"
+        modules.append((path, type(layer).__name__))
+        (folder / path).mkdir()
+        if isinstance(layer, Dense):
+            _write_dense(layer, folder / path)
     _write_modules(folder, [(path, f"sentence_transformers.models.{name}") for path, name in modules])
     _write_settings(encoder, folder)
+
+
+def _layers(transform: Transform | None) -> Iterator[nn.Module]:
+    """The modules between pooling and unit vector; a cut is a setting of sentence-transformers, not a module."""
+    if isinstance(transform, Affine):
+        affine = Dense(dim=transform.dim, out=transform.out, bias=True, activation="Identity")
+        affine.linear.load_state_dict({"weight": transform.matrix.T, "bias": transform.bias()})
+        yield affine
+    elif isinstance(transform, Layers):
+        yield from (layer for layer in transform.layers if not isinstance(layer, Truncate))
+
+
+def _cut(transform: Transform | None) -> int | None:
+    """The width that the last layer cuts vectors to."""
+    last = transform.layers[-1] if isinstance(transform, Layers) else None
+    return last.out if isinstance(last, Truncate) else None
 
 
 def _write_modules(folder: Path, modules: list[tuple[str, str]]) -> None:
@@ -55,14 +78,15 @@ def _write_modules(folder: Path, modules: list[tuple[str, str]]) -> None:
 
 
 def _write_pooling(encoder: Encoder, folder: Path) -> None:
+    modes = ["mean"] if encoder.pooling in AVERAGED_LAYERS else parts(encoder.pooling)
+    in_order = [mode for mode in FLAGS.values() if mode in modes]  # in which the flags join them
     _write_json(
         folder / "1_Pooling" / "config.json",
         {
-            "word_embedding_dimension": encoder.pooled_dim,
-            "pooling_mode_cls_token": encoder.pooling == "cls",
-            "pooling_mode_mean_tokens": encoder.pooling != "cls",
-            "pooling_mode_max_tokens": False,
-            "pooling_mode_mean_sqrt_len_tokens": False,
+            "word_embedding_dimension": int(encoder.backbone.config.hidden_size),
+            **{f"pooling_mode_{flag}": FLAGS[f"pooling_mode_{flag}"] in modes for flag in OLD_FLAGS},
+            **{flag: True for flag, mode in FLAGS.items() if mode in modes},
+            **({} if modes == in_order else {"pooling_mode": modes}),
         },
     )
 
@@ -78,6 +102,7 @@ def _write_settings(encoder: Encoder, folder: Path) -> None:
             "prompts": encoder.prompts | ({DOCUMENT[0]: document} if document else {}),
             "default_prompt_name": None,
             "similarity_fn_name": "cosine",
+            **({"truncate_dim": cut} if (cut := _cut(encoder.transform)) else {}),
         },
     )
 
@@ -96,18 +121,19 @@ def _write_layer_weights(encoder: Encoder, folder: Path) -> None:
     _write_json(folder / "config.json", {**config, "output_hidden_states": True})
 
 
-def _write_dense(affine: Affine, target: Path) -> None:
+def _write_dense(dense: Dense, target: Path) -> None:
+    linear, activation = dense.linear, type(dense.activation)
     _write_json(
         target / "config.json",
         {
-            "in_features": affine.dim,
-            "out_features": affine.out,
-            "bias": True,
-            "activation_function": "torch.nn.modules.linear.Identity",
+            "in_features": linear.in_features,
+            "out_features": linear.out_features,
+            "bias": linear.bias is not None,
+            "activation_function": f"{activation.__module__}.{activation.__name__}",
         },
     )
-    weights = {"linear.weight": affine.matrix.T.contiguous(), "linear.bias": affine.bias()}
-    save_file({name: tensor.cpu() for name, tensor in weights.items()}, target / "model.safetensors")
+    weights = {f"linear.{name}": weight.detach().cpu().contiguous() for name, weight in linear.named_parameters()}
+    save_file(weights, target / "model.safetensors")
 
 
 def _write_json(file: Path, content: Any) -> None:

@@ -4,11 +4,26 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import json
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from models import adapter as adapters
 from models.adapter import Adapter
-from models.bundle import MANIFEST, TRANSFORM, WEIGHTS, Bundle, Manifest, load, parse_manifest, read_manifest, sha256
+from models.bundle import (
+    CONFIG,
+    MANIFEST,
+    TRANSFORM,
+    WEIGHTS,
+    Bundle,
+    Manifest,
+    load,
+    parse_manifest,
+    read_manifest,
+    sha256,
+)
+from models.disk import LFS, lfs_pointer
 from models.errors import Refused
 
 MINILM = "minilm"
@@ -26,19 +41,33 @@ TEMPLATE = Path(__file__).parent / "graphs" / MINILM
 ALIKE = ("pooling", "max_length", "dim", "transform", "prompts")
 """What an adapter has to have in common with the template to be assembled."""
 
-WANTED = ["*.json", "*.txt", "*.model", "model*.safetensors", adapters.WEIGHTS, TRANSFORM, "1_Pooling/*", "README.md"]
-"""From the hub: weights as safetensors only, what tokenizers need, the card; never code, never pickles."""
+WANTED = ["*.json", "*.txt", "*.model", "model*.safetensors", "[0-9]_*/model*.safetensors"]
+WANTED += [adapters.WEIGHTS, TRANSFORM, "README.md"]
+"""From the hub: weights as safetensors, what tokenizers need, the card; never code."""
+PICKLED = "pytorch_model*.bin"
+"""Weights as torch saves them. They are read only where there are no safetensors, and without running any code."""
+MODULES = "modules.json"
+"""Where sentence-transformers lists the modules of an encoder."""
+CODE = "such code is never run"
 
 
 class SourceError(Refused):
     """No usable weights under this name; the message says where they were looked for."""
 
 
+class Module(NamedTuple):
+    """A module that sentence-transformers would run."""
+
+    kind: str
+    """The name of its class."""
+    folder: Path
+
+
 def resolve(name: str) -> Path:
     """Find the local folder of an encoder or of an adapter (`opened_adapter` tells which).
 
-    A name is `minilm`, `minilm+NAME` for an adapter of this repository, a folder, or a hub id: the local cache is asked
-    first, then the hub.
+    A name is `minilm`, `minilm+NAME` for an adapter of this repository, a folder, or a hub id, `org/name` or
+    `org/name@revision`: the local cache is asked first, then the hub.
 
     Raises:
         SourceError: nothing usable is found there.
@@ -64,7 +93,7 @@ def local(name: str) -> Path | None:
         return None
     folder = path(name)
     if folder.is_dir():
-        if not (folder / "config.json").is_file() and not adapters.is_adapter(folder):
+        if not (backbone_folder(folder) / CONFIG).is_file() and not adapters.is_adapter(folder):
             raise SourceError(f"{folder}: no config.json, so this is not the folder of an encoder")
         return folder
     if folder.is_absolute() or name.startswith((".", "~", "artifacts/", "runs/")) or name.count("/") > 1:
@@ -120,13 +149,73 @@ def base_of(adapter: Adapter) -> Path:
     return whole(MINILM if adapter.base == MINILM_ID else adapter.base)
 
 
+def modules(folder: Path) -> list[Module]:
+    """List what sentence-transformers would run; nothing where the folder has no modules.json.
+
+    Raises:
+        SourceError: the file is none of sentence-transformers, or names a module with code of its own.
+    """
+    listed = read_json(file) if (file := folder / MODULES).is_file() else []
+    found = []
+    for module in listed if isinstance(listed, list) else [listed]:
+        match module:
+            case {"type": str(kind), "path": str(place)} if not {"..", "/"} & {*Path(place).parts}:
+                pass
+            case _:
+                raise SourceError(f"{file}: not a list of modules, each with a type and a path")
+        package, _, name = kind.rpartition(".")  # the package is another in each generation of sentence-transformers
+        if package.partition(".")[0] != "sentence_transformers":
+            raise SourceError(f"{file}: the module {kind} needs code that comes with it, and {CODE}")
+        found.append(Module(name, folder / place))
+    return found
+
+
+def backbone_folder(folder: Path) -> Path:
+    """Find the folder of the transformer itself: early versions of sentence-transformers put it into `0_Transformer`.
+
+    Raises:
+        SourceError: see `modules`.
+    """
+    if (folder / MANIFEST).is_file():  # of a bundle, whose modules.json may name what nobody else can compute
+        return folder
+    return next((module.folder for module in modules(folder) if module.kind == "Transformer"), folder)
+
+
+def read_json(file: Path) -> Any:
+    """Parse a file of JSON.
+
+    Raises:
+        SourceError: it is none; names the file.
+    """
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise SourceError(f"{file}: not JSON in UTF-8: {error}") from error
+
+
+def weight_files(folder: Path) -> Sequence[Path]:
+    """List the files with the weights of a transformer or a module: safetensors, else what torch has pickled."""
+    return sorted(folder.glob("model*.safetensors")) or sorted(folder.glob(PICKLED))
+
+
+def check_fetched(folder: Path) -> None:
+    """Look for pointers of Git LFS in the place of files.
+
+    Raises:
+        SourceError: there is one; names it.
+    """
+    for file in sorted(folder.rglob("*")):
+        if file.is_file() and lfs_pointer(file):
+            raise SourceError(f"{file}: {LFS}")
+
+
 def weights_sha256(folder: Path) -> str:
     """Hash the weights of a whole encoder: one file's SHA-256, or one over the hashes of its parts.
 
     Raises:
         SourceError: there are none.
     """
-    parts = sorted(folder.glob("model*.safetensors"))
+    parts = weight_files(backbone_folder(folder))
     if not parts:
         raise SourceError(f"{folder}: holds no {WEIGHTS}")
     if len(parts) == 1:
@@ -168,7 +257,7 @@ def hub_id(name: str) -> str | None:
     """The id on the hub of what `resolve` finds under this name; None for a folder and for `minilm+NAME`."""
     if name == MINILM:
         return MINILM_ID
-    return None if _is_shipped(name) or path(name).is_dir() else name
+    return None if _is_shipped(name) or path(name).is_dir() else name.partition("@")[0]
 
 
 def minilm() -> Path:
@@ -215,19 +304,30 @@ def _from_hub(name: str) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
-    for cached_only in (True, False):
+    repository, _, revision = name.partition("@")
+    for cached_only, wanted in ((True, WANTED), (False, WANTED), (False, [*WANTED, PICKLED, f"[0-9]_*/{PICKLED}"])):
         try:
-            folder = Path(snapshot_download(name, allow_patterns=WANTED, local_files_only=cached_only))
+            folder = Path(
+                snapshot_download(
+                    repository, revision=revision or None, allow_patterns=wanted, local_files_only=cached_only
+                )
+            )
         except HFValidationError as error:
             raise SourceError(f"{name!r}: neither a folder nor a hub id") from error
         except LocalEntryNotFoundError:
             continue  # in no cache; or, the second time, the hub can't be reached either
         except (HfHubHTTPError, OSError) as error:
             raise SourceError(f"{name!r}: not to be had from the hub ({error})".splitlines()[0]) from error
-        complete = (folder / "config.json").is_file() and any(folder.glob("model*.safetensors"))
-        if complete or _is_complete_adapter(folder, cached_only):
+        if _is_complete(folder) or _is_complete_adapter(folder, cached_only):
             return folder
     raise SourceError(f"{name!r}: neither a folder, nor whole in the local hub cache, nor to be had from the hub")
+
+
+def _is_complete(folder: Path) -> bool:
+    """Tell whether the transformer and every other module with weights are there."""
+    backbone = backbone_folder(folder)
+    weighty = [backbone, *(module.folder for module in modules(folder) if module.kind == "Dense")]
+    return (backbone / CONFIG).is_file() and all(map(weight_files, weighty))
 
 
 def _is_complete_adapter(folder: Path, cached_only: bool) -> bool:

@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from models.bundle import TRANSFORM
+from models.dense import Layers
 from models.flow import Flow
 
 
@@ -58,9 +59,9 @@ class Affine(nn.Module):
         return -(self.mean.double() @ self.matrix.double()).to(self.matrix.dtype)
 
 
-Transform = Affine | Flow
+Transform = Affine | Flow | Layers
 
-TRANSFORMS: dict[str, Callable[..., Transform]] = {"affine": Affine, "flow": Flow}
+TRANSFORMS: dict[str, Callable[..., Transform]] = {"affine": Affine, "flow": Flow, "dense": Layers}
 """By what a manifest calls them: each is built from its sizes."""
 
 
@@ -88,6 +89,6 @@ def load(folder: Path, description: Mapping[str, Any]) -> Transform:
     try:
         transform = TRANSFORMS[kind](**sizes)
         transform.load_state_dict(load_file(file))
-    except (OSError, RuntimeError, SafetensorError, TypeError) as error:
+    except (OSError, LookupError, RuntimeError, SafetensorError, TypeError) as error:
         raise ValueError(f"{file}: {error}") from error
     return transform

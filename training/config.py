@@ -10,7 +10,7 @@ from typing import Any, Literal, Self
 
 from models.declaration import declared
 from models.errors import Refused
-from models.pooling import POOLINGS
+from models.pooling import parts
 from models.sources import path
 from training.augment import Augmentation
 from training.fields import check, check_finite, kinds, settings
@@ -115,9 +115,8 @@ class RunConfig:
     def __post_init__(self) -> None:
         if self.objective not in OBJECTIVES:
             raise ConfigError(f"objective {self.objective!r} is none of {', '.join(OBJECTIVES)}")
-        if self.pooling not in POOLINGS:
-            raise ConfigError(f"pooling {self.pooling!r} is none of {', '.join(POOLINGS)}")
         try:
+            parts(self.pooling)
             check_finite(self)
             check_finite(self.params)
         except ValueError as error:

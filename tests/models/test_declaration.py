@@ -23,7 +23,11 @@ def described(tiny_backbone: Path, tmp_path: Path) -> Path:
 
 
 def describe(folder: Path, *types: str) -> None:
-    modules = [{"idx": i, "name": str(i), "path": f"{i}_" if i else "", "type": kind} for i, kind in enumerate(types)]
+    names = [kind.rpartition(".")[2] for kind in types]
+    modules = [
+        {"idx": i, "name": str(i), "path": f"{i}_{name}" if i else "", "type": kind}
+        for i, (name, kind) in enumerate(zip(names, types, strict=True))
+    ]
     (folder / "modules.json").write_text(json.dumps(modules))
 
 
@@ -46,16 +50,43 @@ def test_folders_of_old_and_new_sentence_transformers_say_their_pooling(describe
 
 
 @pytest.mark.parametrize(
-    "module", ["sentence_transformers.models.Dense", "sentence_transformers.sentence_transformer.modules.LayerNorm"]
+    ("types", "named"),
+    [
+        ([*NEW, "sentence_transformers.sentence_transformer.modules.LayerNorm"], r"LayerNorm \(2_LayerNorm\)"),
+        (["sentence_transformers.models.WordEmbeddings", NEW[1]], r"WordEmbeddings \(\.\)"),
+        ([NEW[0], "sentence_transformers.models.WeightedLayerPooling", NEW[1]], r"WeightedLayerPooling \(1_"),
+        ([NEW[0], "sentence_transformers.models.Dense", NEW[1]], r"Dense \(1_Dense\)"),
+        ([*NEW, "sentence_transformers.base.modules.Router"], r"Router \(2_Router\)"),
+        (["custom_st.Transformer", NEW[1]], r"custom_st\.Transformer needs code that comes with it"),
+    ],
 )
-def test_a_module_that_would_change_the_vectors_is_refused_by_name(described: Path, module: str) -> None:
-    describe(described, *NEW, module)
-    with pytest.raises(SourceError, match=rf"modules\.json: the module {module.rpartition('.')[2]} \(2_\)"):
+def test_a_module_that_is_not_supported_is_refused_by_name(described: Path, types: list[str], named: str) -> None:
+    describe(described, *types)
+    with pytest.raises(SourceError, match=rf"modules\.json: the module {named}"):
+        Encoder.load(described)
+
+
+def test_a_folder_without_pooling_is_refused(described: Path) -> None:
+    describe(described, NEW[0])
+    with pytest.raises(SourceError, match=r"modules\.json: names no Pooling"):
+        Encoder.load(described)
+    describe(described, *NEW)
+    shutil.rmtree(described / "1_Pooling")
+    with pytest.raises(SourceError, match=r"1_Pooling/config\.json: missing, though modules\.json names"):
         Encoder.load(described)
 
 
 @pytest.mark.parametrize(
-    "modules", ['{"0": "Transformer"}', '[{"type": "Pooling"}]', '["Pooling"]', "[1]", "5", "null"]
+    "modules",
+    [
+        '{"0": "Transformer"}',
+        '[{"type": "Pooling"}]',
+        '[{"type": "sentence_transformers.models.Pooling", "path": "../x"}]',
+        '["Pooling"]',
+        "[1]",
+        "5",
+        "null",
+    ],
 )
 def test_modules_that_are_none_are_told_by_their_file(described: Path, modules: str) -> None:
     (described / "modules.json").write_text(modules)
@@ -86,6 +117,8 @@ def test_a_file_that_is_no_json_is_named(described: Path, name: str) -> None:
         ("sentence_bert_config.json", {"max_seq_length": "16"}, "max_seq_length must be a whole number above 0"),
         ("sentence_bert_config.json", {"max_seq_length": 16.0}, "max_seq_length must be a whole number above 0"),
         ("sentence_bert_config.json", {"max_seq_length": 0}, "max_seq_length must be a whole number above 0"),
+        ("sentence_bert_config.json", {"transformer_task": "fill-mask"}, "transformer_task 'fill-mask' is not supp"),
+        ("config_sentence_transformers.json", {"truncate_dim": 0}, "truncate_dim must be a whole number above 0"),
         ("config_sentence_transformers.json", {"prompts": ["a"]}, "prompts must be an object of names and texts"),
         ("config_sentence_transformers.json", {"prompts": {"query": None}}, "prompts must be an object"),
     ],
@@ -103,7 +136,7 @@ def test_prompts_that_pooling_would_have_to_pass_over_are_refused(described: Pat
     (described / "config_sentence_transformers.json").write_text(json.dumps({"prompts": {"query": "query: "}}))
     given: list[dict[str, str]] = [{}, {"query": "", "document": "passage: "}]
     for prompts in given:
-        with pytest.raises(SourceError, match=r"1_Pooling/config\.json: include_prompt is false"):
+        with pytest.raises(SourceError, match="include_prompt of its Pooling is false"):
             Encoder.load(described, prompts=prompts)
     assert Encoder.load(described, prompts={"query": ""}).prompts == {"query": ""}
 
@@ -117,17 +150,25 @@ def test_a_prompt_before_every_text_is_told_to_be_left_out(described: Path, capl
 
 
 @pytest.mark.parametrize(
-    "modes",
+    ("modes", "pooling"),
     [
-        {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": True},
-        {"pooling_mode_mean_tokens": True, "pooling_mode_max_tokens": True},
-        {"pooling_mode": ["cls", "mean"]},
-        {"pooling_mode": "max"},
+        ({"pooling_mode_max_tokens": True, "pooling_mode_cls_token": True}, "cls+max"),
+        ({"pooling_mode": ["max", "cls"]}, "max+cls"),
+        ({"pooling_mode_mean_tokens": False}, "mean"),
+        ({}, "mean"),
     ],
 )
-def test_poolings_that_are_joined_or_unknown_are_refused(described: Path, modes: dict[str, object]) -> None:
+def test_poolings_are_joined_in_their_order(described: Path, modes: dict[str, object], pooling: str) -> None:
     pool(described, **modes)
-    with pytest.raises(SourceError, match=r"1_Pooling/config\.json: only the poolings cls and mean are known"):
+    assert Encoder.load(described).pooling == pooling
+
+
+@pytest.mark.parametrize(
+    "modes", [{"pooling_mode": "multihead"}, {"pooling_mode": []}, {"pooling_mode": 1}, {"pooling_mode_new": True}]
+)
+def test_poolings_that_are_unknown_are_refused(described: Path, modes: dict[str, object]) -> None:
+    pool(described, **modes)
+    with pytest.raises(SourceError, match=r"1_Pooling/config\.json: pooling must be of cls, max, mean"):
         Encoder.load(described)
 
 
@@ -136,7 +177,7 @@ def test_poolings_that_are_joined_or_unknown_are_refused(described: Path, modes:
     [
         {"pooling": "mean"},
         {"pooling": "mean", "max_length": "16", "prompts": {}},
-        {"pooling": "max", "max_length": 16, "prompts": {}},
+        {"pooling": "average", "max_length": 16, "prompts": {}},
     ],
 )
 def test_somebody_elses_manifest_is_named(described: Path, said: dict[str, object]) -> None:

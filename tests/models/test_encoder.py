@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -63,13 +65,22 @@ def test_padding_never_reaches_the_vector(tiny_backbone: Path, pooling: str) -> 
 
 def test_an_unknown_pooling_names_the_known_ones(tiny_backbone: Path) -> None:
     with pytest.raises(ValueError, match="cls, mean, first_last"):
-        Encoder.load(tiny_backbone, pooling="max")
+        Encoder.load(tiny_backbone, pooling="average")
 
 
-def test_length_is_bounded_by_what_the_positions_allow(tiny_backbone: Path) -> None:
+def test_length_is_bounded_by_what_the_positions_allow(
+    tiny_backbone: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     assert Encoder.load(tiny_backbone).max_length == 64
-    assert Encoder.load(tiny_backbone, max_length=1000).max_length == 64
     assert Encoder.load(tiny_backbone, max_length=32).max_length == 32
+    assert not [record for record in caplog.records if record.name == "models.encoder"]
+    assert Encoder.load(tiny_backbone, max_length=1000).max_length == 64
+    assert f"{tiny_backbone} reads 64 tokens, not 1000" in caplog.messages
+    shutil.copytree(tiny_backbone, tmp_path, dirs_exist_ok=True)
+    said = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(said | {"model_max_length": 20}))
+    assert Encoder.load(tmp_path).max_length == 20
+    assert Encoder.load(tmp_path, max_length=50).max_length == 50, "who asks for more gets it"
 
 
 def test_no_length_is_no_default_one(tiny_backbone: Path) -> None:

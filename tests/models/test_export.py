@@ -42,7 +42,7 @@ def _embed(folder: Path, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
     return vectors, norms
 
 
-@pytest.fixture(scope="module", params=soon(POOLINGS, "mean", "first_last_1"))
+@pytest.fixture(scope="module", params=soon([*POOLINGS, "lasttoken+max", "max+mean"], "mean", "first_last_1"))
 def pooled_bundle(
     request: pytest.FixtureRequest, tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Path:

@@ -77,8 +77,14 @@ def test_the_hubs_local_cache_is_used_without_a_network(
     (repository / "refs" / "main").write_text(commit)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     assert Encoder.load("someone/tiny").dim == 32
+    (repository / "refs" / "v2").write_text(commit)
+    assert Encoder.load("someone/tiny@v2").origin.base_models == ("someone/tiny",)
+    for revision in (commit, "main"):
+        assert resolve(f"someone/tiny@{revision}") == snapshot
+    with pytest.raises(SourceError, match=r"'someone/tiny@v3': neither a folder, nor whole"):
+        resolve("someone/tiny@v3")
     (snapshot / "modules.json").write_text('[{"path": "2_Dense", "type": "sentence_transformers.models.Dense"}]')
-    with pytest.raises(SourceError, match="the module Dense"):
+    with pytest.raises(SourceError, match="neither a folder, nor whole"):  # the weights of 2_Dense are not here
         Encoder.load("someone/tiny")
 
 

@@ -13,6 +13,7 @@ import torch
 from models import bundle, transform
 from models.__main__ import main
 from models.bundle import BundleError
+from models.dense import Layers
 from models.encoder import Encoder
 from models.export import export
 from models.flow import Flow
@@ -25,7 +26,12 @@ TEXTS = ["The man plays the guitar.", "a", "", "The river runs to the sea. " * 2
 def random_transform(kind: str, dim: int = 32) -> Transform:
     """With weights like those of a fitted one: none of them zero or one."""
     torch.manual_seed(0)
-    made = Flow(dim=dim, levels=2, depth=2, hidden=8) if kind == "flow" else Affine(dim=dim, out=dim * 3 // 8)
+    dense = {"kind": "dense", "dim": dim, "out": dim * 3 // 8, "bias": True, "activation": "Tanh"}
+    made: Transform = {
+        "affine": lambda: Affine(dim=dim, out=dim * 3 // 8),
+        "flow": lambda: Flow(dim=dim, levels=2, depth=2, hidden=8),
+        "dense": lambda: Layers(dim=dim, layers=[{"kind": "normalize"}, dense]),
+    }[kind]()
     made.load_state_dict({name: 0.3 * torch.randn_like(weights) for name, weights in made.state_dict().items()})
     return made
 
@@ -125,7 +131,7 @@ def test_a_bundle_from_before_transforms_is_one_without(tiny_bundle: Path, tmp_p
 
 def test_a_transform_is_tied_to_the_pooling_it_was_fitted_on(made: tuple[Encoder, Path]) -> None:
     assert Encoder.load(made[1], pooling="mean", max_length=16).max_length == 16
-    with pytest.raises(SourceError, match="fitted on mean pooling, not cls"):
+    with pytest.raises(SourceError, match="belongs to mean pooling, not cls"):
         Encoder.load(made[1], pooling="cls")
 
 
