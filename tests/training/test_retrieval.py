@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from math import log2
 from pathlib import Path
@@ -16,7 +17,10 @@ from numpy.typing import NDArray
 from training.evaluation import beir, retrieval
 from training.evaluation.beir import Collection
 from training.evaluation.pairs import DataError
+from training.evaluation.suite import material
+from training.evaluation.tables import tables
 from training.evaluation.vectors import EvaluationError
+from training.study.contents import retrieval_digest
 
 Vectors = NDArray[np.float32]
 
@@ -39,6 +43,32 @@ def test_a_document_is_title_and_text_and_only_judged_queries_are_asked(tmp_path
     )
 
 
+def test_a_judged_document_that_is_not_there_counts_as_one_that_is_never_found(tmp_path: Path) -> None:
+    """The ideal order has it, too, as in trec_eval."""
+    found = beir.load(write(tmp_path, judged="q1\td2\t1\nq1\td9\t1\nq1\td8\t0\n"))
+    assert found.missing == 1
+    score = retrieval.score({"q1": ["d2", "d1"]}, found)
+    assert (score.missing, score.to_json()["missing"]) == (1, 1)
+    assert score.ndcg10 == pytest.approx(100 / (1 + 1 / log2(3)))
+    assert (score.mrr10, score.recall100) == (100, 50)
+    said = tables({"subject": {}, "retrieval": {"c": {**score.to_json(), "through": "exact search"}}}).splitlines()[-1]
+    assert said == "c: 1 judgements name relevant documents that the collection lacks"
+
+
+def test_the_folder_of_one_collection_is_data_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "arguana").mkdir(), (tmp_path / "other").mkdir()
+    folder = write(tmp_path / "arguana")
+    write(tmp_path / "other")
+    assert list(beir.collections(folder)) == ["arguana"]
+    assert beir.find(folder, "arguana") == beir.load(folder)
+    monkeypatch.chdir(folder)
+    assert list(material(Path(), ["retrieval"]).retrieval) == ["arguana"]
+    moved = tmp_path / "data" / "retrieval"
+    moved.mkdir(parents=True)
+    shutil.copytree(folder, moved / "arguana")
+    assert retrieval_digest(str(folder), ("arguana",)) == retrieval_digest(str(tmp_path / "data"), ("arguana",))
+
+
 @pytest.mark.parametrize(
     ("broken", "message"),
     [
@@ -57,7 +87,7 @@ def test_a_document_is_title_and_text_and_only_judged_queries_are_asked(tmp_path
         ({"corpus": '{"_id": "d1", "text": "x"}\n' * 2}, r"corpus\.jsonl:2: the _id 'd1' comes twice"),
         ({"queries": '{"_id": 1, "text": "x"}\n'}, r"queries\.jsonl:1: _id is missing or no string"),
         ({"judged": "q1\td1\t1\nq9\td1\t1\n"}, r"test\.tsv:3: no query has the id 'q9'"),
-        ({"judged": "q1\td9\t1\n"}, r"test\.tsv:2: no document has the id 'd9'"),
+        ({"judged": "q1\td9\t1\n"}, r"test\.tsv: no document of .*corpus\.jsonl has one of the ids .* such as 'd9'"),
         ({"judged": "q1\td1\tgood\n"}, r"test\.tsv:2: 'good' is not a score, expected a whole number"),
         ({"judged": f"q1\td1\t1{'0' * 400}\n"}, r"test\.tsv:2: a score of 401 digits, expected 9 at most"),
         ({"judged": "q1\td1\n"}, r"test\.tsv:2: 2 columns with tabs between, expected 3"),

@@ -17,6 +17,7 @@ FOLDER = "retrieval"
 TEST = "test"
 """The part of a collection that its name alone means."""
 
+CORPUS = "corpus.jsonl"
 HEADER = "query-id\tcorpus-id\tscore"
 LONGEST_GRADE = 9
 """Digits of a judgement: sums of what has more are no numbers any more."""
@@ -32,10 +33,20 @@ class Collection:
     judgements: Mapping[str, Mapping[str, int]]
     """By query and document. Above 0 is relevant, and more so the higher."""
 
+    @property
+    def missing(self) -> int:
+        """How often a relevant document is not among the documents, and so can't be found."""
+        return sum(
+            grade > 0 and document not in self.documents
+            for grades in self.judgements.values()
+            for document, grade in grades.items()
+        )
+
 
 def collections(data: Path) -> dict[str, Path]:
-    """The folder of each collection in `data`, `retrieval/<name>`, by name; they are not read."""
-    return {file.parent.name: file.parent for file in sorted((data / FOLDER).glob("*/corpus.jsonl"))}
+    """The folder of each collection in `data`, `retrieval/<name>` or `data` itself, by name; they are not read."""
+    alone = [data.resolve() / CORPUS] if (data / CORPUS).is_file() else []
+    return {file.parent.name: file.parent for file in alone or sorted((data / FOLDER).glob(f"*/{CORPUS}"))}
 
 
 def part(name: str) -> tuple[str, str]:
@@ -46,7 +57,7 @@ def part(name: str) -> tuple[str, str]:
 
 def files(split: str) -> tuple[str, str, str]:
     """Documents, queries and judgements, by their places in the collection's folder."""
-    return "corpus.jsonl", "queries.jsonl", f"qrels/{split}.tsv"
+    return CORPUS, "queries.jsonl", f"qrels/{split}.tsv"
 
 
 def find(data: Path, name: str) -> Collection:
@@ -66,8 +77,11 @@ def find(data: Path, name: str) -> Collection:
 def load(folder: Path, split: str = TEST) -> Collection:
     """What the `files` of a part hold; a document is its title, a space, its text.
 
+    Judgements of documents that are not in the corpus stay, as in trec_eval: nobody can find those documents.
+
     Raises:
-        DataError: a file is missing or a row is broken; an id is missing, comes twice, or is judged but unknown.
+        DataError: a file is missing or a row is broken; an id is missing or comes twice; a query is judged but unknown,
+            or all judged documents are.
     """
     corpus, asked, judged = (folder / file for file in files(split))
     documents = {
@@ -77,13 +91,14 @@ def load(folder: Path, split: str = TEST) -> Collection:
     queries = {identity: _string(row, "text", where) for identity, row, where in _rows(asked)}
     judgements: dict[str, dict[str, int]] = {}
     for query, document, grade, where in _judgements(judged):
-        for kind, identity, known in (("query", query, queries), ("document", document, documents)):
-            if identity not in known:
-                raise DataError(f"{where}: no {kind} has the id {identity!r}")
+        if query not in queries:
+            raise DataError(f"{where}: no query has the id {query!r}")
         grades = judgements.setdefault(query, {})
         if document in grades:
             raise DataError(f"{where}: document {document!r} is judged twice for query {query!r}")
         grades[document] = grade
+    if not any(document in documents for grades in judgements.values() for document in grades):
+        raise DataError(f"{judged}: no document of {corpus} has one of the ids that are judged, such as {document!r}")
     return Collection(documents, {query: text for query, text in queries.items() if query in judgements}, judgements)
 
 

@@ -37,10 +37,12 @@ class RetrievalScore:
     """Of the relevant documents, the part that is among the first hundred."""
     queries: int
     documents: int
+    missing: int = 0
+    """Judgements of relevant documents that the collection lacks: they count as relevant and are never found."""
 
     def to_json(self) -> dict[str, Any]:
-        """As a plain dictionary."""
-        return asdict(self)
+        """As a plain dictionary; `missing` only where there are any."""
+        return {name: value for name, value in asdict(self).items() if name != "missing" or value}
 
 
 def evaluate(encode: Encode, collection: Collection, *, prompts: Mapping[str, str] = NO_PROMPTS) -> RetrievalScore:
@@ -82,7 +84,8 @@ def score(rankings: Mapping[str, Sequence[str]], collection: Collection) -> Retr
         EvaluationError: see `by_query`.
     """
     ndcg10, mrr10, recall100 = (100 * fmean(column) for column in by_query(rankings, collection).T.tolist())
-    return RetrievalScore(ndcg10, mrr10, recall100, len(collection.queries), len(collection.documents))
+    counts = len(collection.queries), len(collection.documents), collection.missing
+    return RetrievalScore(ndcg10, mrr10, recall100, *counts)
 
 
 def by_query(rankings: Mapping[str, Sequence[str]], collection: Collection) -> NDArray[np.float64]:

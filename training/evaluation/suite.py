@@ -41,14 +41,15 @@ class Material:
 
 
 def material(data: Path, tasks: Sequence[str]) -> Material:
-    """From a folder with SentEval's and BEIR's: `senteval/downstream` or that itself, and `retrieval/<collection>`.
+    """From a folder with SentEval's and BEIR's: `senteval/downstream` or that itself, and `retrieval/<collection>`
+    or one collection itself.
 
     Raises:
         DataError: a task's data is missing or broken.
     """
     collections = beir.collections(data)
     if "retrieval" in tasks and not collections:
-        raise DataError(f"{data / beir.FOLDER}: no collection in BEIR's layout (<name>/corpus.jsonl)")
+        raise DataError(f"{data}: no {beir.FOLDER}/<name>/{beir.CORPUS} and no {beir.CORPUS}: no collection of BEIR's")
     if not data_root(data).is_dir():
         raise DataError(f"{data}: no such folder")
     return Material(

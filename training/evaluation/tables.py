@@ -64,6 +64,9 @@ def _retrieval(scores: Mapping[str, Any]) -> Iterator[str]:
         measures = [f"{score[measure]:.2f}" for measure in ("ndcg10", "mrr10", "recall100")]
         rows.append([name, *measures, str(score["queries"]), str(score["documents"]), score["through"]])
     yield from aligned(rows)
+    for name, score in scores.items():
+        if missing := score.get("missing"):
+            yield f"{name}: {missing} judgements name relevant documents that the collection lacks"
 
 
 def _geometry(found: Mapping[str, Any]) -> Iterator[str]:

@@ -27,7 +27,8 @@ READ = (
     "merges.txt",
     "*.model",
     "modules.json",
-    "1_Pooling/*",
+    "pytorch_model*.bin",
+    "[0-9]*_*/*",
 )
 """Of an encoder's folder what decides its vectors: not the card, what was measured of it or what it was exported to."""
 
@@ -115,7 +116,8 @@ def transfer_digest(data: str) -> str:
 
 def retrieval_digest(data: str, names: tuple[str, ...]) -> str:
     """The same of collections, each with the part of its queries that is asked."""
-    root = Path(data) / beir.FOLDER
+    known = beir.collections(Path(data))
+    root = next(iter(known.values()), Path(data)).parent
     files = {root / folder / file for folder, split in map(beir.part, names) for file in beir.files(split)}
     return _of(root, {file for file in files if file.is_file()})
 
