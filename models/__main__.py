@@ -14,7 +14,7 @@ from models import adapter, bundle, cpus, destination, reader, remotes, sources,
 from models.adapter import Adapter, AdapterError
 from models.bundle import BundleError
 from models.card import NDCG10
-from models.command_line import Parser, pooling
+from models.command_line import Parser
 from models.disk import verdict
 from models.errors import Failed, Refused, not_installed
 from models.exporters import require_optimum
@@ -50,7 +50,7 @@ def main(argv: list[str] | None = None) -> int:
     except Failed as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    except ValueError as error:  # Refused: the user's to mend
+    except ValueError as error:  # Refused, an unknown pooling: the user's to mend
         print(f"error: {error}", file=sys.stderr)
         return 2
     except ModuleNotFoundError as error:
@@ -74,7 +74,6 @@ def _parser() -> argparse.ArgumentParser:
     export.add_argument("--name", help="what the server calls it (default: the name of the folder)")
     export.add_argument(
         "--pooling",
-        type=pooling,
         help="cls, mean, max, first_last, …, or several joined by + (default: as the source says)",
     )
     export.add_argument("--max-length", type=int, help="tokens a text is cut to (default: as the source says)")

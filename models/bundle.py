@@ -18,6 +18,7 @@ from models import manifest as manifests
 from models.disk import LFS, lfs_pointer
 from models.errors import Refused
 from models.prompts import not_empty
+from models.tokenizer import Tokenizer
 
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
@@ -138,6 +139,19 @@ class Bundle:
                 )
             return widths
         return range(1, self.manifest.dim + 1) if config.get("is_matryoshka") else ()
+
+    def tokenizer(self) -> Tokenizer:
+        """Load the tokenizer.
+
+        Raises:
+            BundleError: it has tokens that the encoder has no embedding of.
+        """
+        made = Tokenizer(self.tokenizer_file, max_length=self.manifest.max_length)
+        try:
+            made.check_rows(_config(self.folder).get("vocab_size", made.vocab_size))
+        except ValueError as error:
+            raise BundleError(f"{self.folder}: {error}") from error
+        return made
 
     @property
     def tokenizer_file(self) -> Path:

@@ -6,17 +6,6 @@ import argparse
 from typing import NoReturn
 
 
-def pooling(given: str) -> str:
-    """Check the name of a pooling as an option."""
-    from models.pooling import parts  # and so torch, which not every command needs
-
-    try:
-        parts(given)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
-    return given
-
-
 class Parser(argparse.ArgumentParser):
     """Says what is wrong in one line."""
 

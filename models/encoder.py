@@ -87,7 +87,8 @@ class Encoder(nn.Module):
         one whose exported graph ONNX Runtime knows how to fuse.
 
         Raises:
-            SourceError: the folder holds no encoder that can be read, or its transform belongs to another pooling.
+            SourceError: the folder holds no encoder that can be read, its transform belongs to another pooling, its
+                tokenizer to another embedding table, or its weights are not finite.
             AdapterError: the adapter does not fit its base.
         """
         folder = resolve(str(source))
@@ -112,7 +113,7 @@ class Encoder(nn.Module):
                 max_length = said.get("max_length", min(LONGEST, hub_tokenizer.model_max_length))
             elif max_length > _positions(backbone):
                 log.warning("%s reads %d tokens, not %d", source, _positions(backbone), max_length)
-        return cls(
+        made = cls(
             backbone,
             hub_tokenizer,
             pooling=pooling or own,
@@ -121,6 +122,10 @@ class Encoder(nn.Module):
             transform=transform,
             origin=origins.read(str(source), folder),
         )
+        with reading(folder):
+            made.tokenizer.check_rows(backbone.get_input_embeddings().weight.shape[0])
+            _check_finite(made, folder)
+        return made
 
     @property
     def dim(self) -> int:
@@ -237,6 +242,18 @@ def _backbone(folder: Path) -> PreTrainedModel:
     if absent := sorted(key for key in missing if not key.startswith("pooler.")):
         raise SourceError(f"{folder}: the weights lack {len(absent)} tensors of this architecture, e.g. {absent[0]}")
     return backbone
+
+
+def _check_finite(encoder: Encoder, folder: Path) -> None:
+    """Look for weights that are no numbers, which every step and every fit would be blamed for later.
+
+    Raises:
+        SourceError: there are some; names the tensor.
+    """
+    fitted = encoder.transform.state_dict() if encoder.transform else {}
+    for name, tensor in (*encoder.backbone.named_parameters(), *fitted.items()):
+        if not tensor.isfinite().all():
+            raise SourceError(f"{folder}: its weights hold NaN or infinity, in {name}")
 
 
 def _merge(adapter: Adapter, backbone: PreTrainedModel, base: Path) -> None:

@@ -26,6 +26,7 @@ from models.exporters import EXPORTERS
 from models.runtimes.base import Embedded, Options
 from models.runtimes.choice import Choice
 from models.runtimes.session import CPU, Session
+from models.sources import SourceError
 from models.tokenizer import Tokens
 from models.unit_vector import SHORTEST, UnitVector
 from models.verify import golden_cosine_of
@@ -36,6 +37,9 @@ PARITY = 1e-4
 """Largest allowed difference of any coordinate of a unit vector, ONNX against torch."""
 AGAIN = 0.9999
 """Least cosine to its golden vectors at which an encoder is the same still."""
+
+SAME = 1e-6
+"""Largest difference of a coordinate at which vectors of different texts are taken to be one."""
 
 GOLDEN_SENTENCES = (
     "The quick brown fox jumps over the lazy dog.",
@@ -85,10 +89,12 @@ def export(
         ExportError: ONNX Runtime's vectors differ from torch's by more than `PARITY`, or torch's from those of `again`,
             or the float16 graph's by more than an engine's may.
         ExporterUnavailable: `exporter` is not to be had here, or not for this backbone.
+        SourceError: the vectors of `encoder` have no direction, or all the same.
         bundle.BundleError: `folder` holds something that is not a bundle, or what is made here is none: its name.
         OSError: the bundle can't be written; names `folder`.
     """
     check_prompts(encoder)
+    check_vectors(encoder)
     with naming(folder), destination.writing(folder) as draft:
         encoder.save(draft)
         if again:
@@ -167,6 +173,22 @@ def check_prompts(encoder: Encoder) -> None:
         (tokens,) = encoder.tokenizer.encode([prompt])
         if tokens.length >= encoder.max_length:
             raise BundleError(f"prompt {name}: its {tokens.length} tokens fill the {encoder.max_length} of a text")
+
+
+def check_vectors(encoder: Encoder) -> None:
+    """The encoder tells texts apart by directions.
+
+    Raises:
+        SourceError: a vector has no direction, or all have the same.
+    """
+    vectors = encoder.encode(GOLDEN_SENTENCES)
+    with np.errstate(over="ignore", invalid="ignore"):
+        lengths = np.linalg.norm(vectors, axis=1)
+    for text, length in zip(GOLDEN_SENTENCES, lengths, strict=True):
+        if not 0 < length < np.inf:
+            raise SourceError(f"the encoder gives {text!r} a vector of length {length}, which has no direction")
+    if np.ptp(vectors / lengths[:, None], axis=0).max() <= SAME:
+        raise SourceError("the encoder gives all texts the same vector")
 
 
 def check_again(encoder: Encoder, before: Bundle) -> None:

@@ -6,6 +6,7 @@ of layer i, each (N, L, D); `mask` is the attention mask (N, L), special tokens 
 
 from __future__ import annotations
 
+from argparse import ArgumentTypeError
 from collections.abc import Callable, Sequence
 
 import torch
@@ -99,6 +100,15 @@ def parts(name: str) -> list[str]:
         if one in AVERAGED_LAYERS and len(found) > 1:
             raise ValueError(f"pooling {name!r}: {one} can't be joined with others, for it averages layers")
     return found
+
+
+def option(given: str) -> str:
+    """Check the name of a pooling on a command line."""
+    try:
+        parts(given)
+    except ValueError as error:
+        raise ArgumentTypeError(str(error)) from error
+    return given
 
 
 def pool(name: str, hidden_states: Sequence[Tensor], mask: Tensor) -> Tensor:

@@ -63,6 +63,18 @@ class Tokenizer:
         if max_length <= self._fast.num_special_tokens_to_add(is_pair=False):
             raise ValueError(f"max_length {max_length} leaves no room for a text beside the special tokens")
 
+    def check_rows(self, rows: int) -> None:
+        """Compare with the embedding table of the encoder.
+
+        Raises:
+            ValueError: a token has no row there.
+        """
+        if self.vocab_size > rows:
+            raise ValueError(
+                f"the tokenizer has {self.vocab_size} tokens, but the embedding table has {rows} rows: tokens were "
+                "added without `resize_token_embeddings`"
+            )
+
     def encode(
         self, texts: Sequence[str], *, direction: Direction = "right", max_length: int | None = None
     ) -> list[Tokens]:

@@ -78,7 +78,7 @@ def by_self_retrieval(corpus: Corpus) -> Selection:
     if len(pairs) < 2:
         raise CorpusError(
             f"{corpus.name}: choosing the best without --dev-data and --eval-data needs two held-out sentences of "
-            f"{self_retrieval.LEAST_WORDS} words or more, and there are {len(pairs)}"
+            f"{self_retrieval.LEAST_WORDS} words or more, and there are {len(pairs)}: one in 20 is held out"
         )
 
     def scores(encode: Encode) -> dict[str, float]:

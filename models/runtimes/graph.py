@@ -14,7 +14,7 @@ from models.bundle import FP32, Bundle
 from models.runtimes import RUNTIMES
 from models.runtimes.base import Device, Options
 from models.runtimes.onnxruntime import OnnxRuntime
-from models.tokenizer import Tokenizer, Tokens
+from models.tokenizer import Tokens
 
 
 class Graph:
@@ -37,7 +37,7 @@ class Graph:
         device: Device = "cpu",
     ) -> None:
         self._runtime = RUNTIMES[runtime](bundle, precision, Options(device, threads))
-        self._tokenizer = Tokenizer(bundle.tokenizer_file, max_length=bundle.manifest.max_length)
+        self._tokenizer = bundle.tokenizer()
         self.precision = precision
         self.device = self._runtime.device
         self.dim = bundle.manifest.dim

@@ -26,6 +26,8 @@ RESERVED_SECONDS = 1.0
 """For so long after the last interactive request bulk work leaves a stream free, where there are two."""
 BULK_TURN = 8
 """While bulk work waits, it has a batch after at most so many others."""
+CULPRITS = 8
+"""Requests that fail alone, while no other succeeds, after which the engine itself is taken to be broken."""
 BULK_PART = 8
 """A single stream that was interactive a moment ago takes bulk work in batches of so small a part of the budget."""
 
@@ -108,7 +110,7 @@ class Batcher:
 
         Raises:
             Overloaded: the queue has no room for all of them; none was admitted.
-            Backend: the engine failed on a batch that one of them was in.
+            Backend: the engine failed on one of them.
             Unhealthy: the batcher was closed before all of them were embedded.
         """
         self.check_open()
@@ -226,17 +228,52 @@ class Batcher:
         started = perf_counter()
         for item in batch:
             item.request.begun = item.request.begun or started
-        embed = partial(self._embed, tokens, alone=alone)
         try:
             self._observe(tokens)
-            self._deliver(batch, await asyncio.get_running_loop().run_in_executor(self._threads, embed))
-        except Exception as error:  # whatever an engine raises, its callers hear of it and the next batch runs
+        except Exception as error:  # its callers hear of it and the next batch runs
             self._fail({item.request.future for item in batch}, error)
-        else:
-            if self.failing:
-                log.info("the engine works again")
-            self.failures.clear()
+            return
+        error = await self._failed(batch, alone)
+        if error is None:
             self._measure(sum(map(len, tokens)), perf_counter() - started)
+        elif not await self._isolated(batch, error):
+            self._count(error)
+            return
+        if self.failing:
+            log.info("the engine works again")
+        self.failures.clear()
+
+    async def _failed(self, batch: Sequence[Item[Request]], alone: bool = False) -> Exception | None:
+        """Embed a batch and deliver its vectors; return what the engine raised."""
+        embed = partial(self._embed, [item.request.texts[item.row] for item in batch], alone=alone)
+        try:
+            self._deliver(batch, await asyncio.get_running_loop().run_in_executor(self._threads, embed))
+        except Exception as error:  # whatever an engine raises
+            return error
+        return None
+
+    async def _isolated(self, batch: Sequence[Item[Request]], error: Exception) -> bool:
+        """Run a failed batch again in halves, so that only requests which fail alone fail; tell whether any succeeded.
+
+        The number of runs is bounded: where `CULPRITS` requests failed alone and none succeeded, the rest fails too.
+        An engine that was failing before has a single try.
+        """
+        works, tries = False, 1 if self.failing else CULPRITS
+        parts = [(list(batch), error)]
+        while parts:
+            part, error = parts.pop()
+            requests = list(dict.fromkeys(item.request for item in part if not item.request.gone))
+            if len(requests) < 2 or not (works or tries):
+                self._tell({request.future for request in requests}, error)
+                tries = max(0, tries - 1)
+                continue
+            for half in (requests[: len(requests) // 2], requests[len(requests) // 2 :]):
+                items = [item for item in part if item.request in half]
+                if failed := await self._failed(items):
+                    parts.append((items, failed))
+                else:
+                    works = True
+        return works
 
     def _next_batch(self) -> tuple[Turns[Request], list[Item[Request]]]:
         """Of interactive requests if any wait and bulk work has had its turn; of bulk work as far as it may."""
@@ -279,14 +316,20 @@ class Batcher:
                 self._claimed_tokens -= given_back
 
     def _fail(self, futures: Collection[asyncio.Future[Answer]], error: Exception) -> None:
-        told = error if isinstance(error, ServiceError) else Backend(f"the engine failed: {error}")
-        known = self.failing
-        self.failures = [*self.failures, told.message][-FAILURES:]
+        self._count(error)
+        self._tell(futures, error)
+
+    def _count(self, error: Exception) -> None:
+        """Remember that a batch failed."""
+        known, message = self.failing, _told(error).message
+        self.failures = [*self.failures, message][-FAILURES:]
         if self.failing and not known:
-            log.error("%d batches in a row failed, so the server is not ready: %s", FAILURES, told.message)
+            log.error("%d batches in a row failed, so the server is not ready: %s", FAILURES, message)
+
+    def _tell(self, futures: Collection[asyncio.Future[Answer]], error: Exception) -> None:
         for future in futures:
             if not future.done():
-                future.set_exception(told)
+                future.set_exception(_told(error))
 
     def _leave(self, request: Request) -> None:
         """Answered, failed or cancelled: nothing of the request counts as queued any more."""
@@ -303,3 +346,8 @@ class Batcher:
         if not self._tokens_per_second:
             return 1
         return min(60, max(1, math.ceil(self.queued_tokens / (self._tokens_per_second * self._streams))))
+
+
+def _told(error: Exception) -> ServiceError:
+    """What callers hear of an error."""
+    return error if isinstance(error, ServiceError) else Backend(f"the engine failed: {error}")

@@ -25,10 +25,10 @@ class RuntimeEngine:
         RuntimeUnavailable: it can't run here, or not in the precision that is asked for.
     """
 
-    def __init__(self, source: Bundle, runtime: str | None, options: EngineOptions) -> None:
+    def __init__(self, source: Bundle, tokenizer: Tokenizer, runtime: str | None, options: EngineOptions) -> None:
         self.choice, self._runtime = _loaded(source, runtime, options)
         self.name, self.precision = self.choice.pair
-        self._tokenizer = Tokenizer(source.tokenizer_file, max_length=source.manifest.max_length)
+        self._tokenizer = tokenizer
         self.device = self._runtime.device
         self.streams, self.batch_tokens = self._runtime.streams, self._runtime.batch_tokens
         self.length_step = self._runtime.length_step
@@ -70,13 +70,14 @@ def open_bundle(folder: Path, *, runtime: str | None = None) -> Model:
     """The verified bundle in `folder`, to be run by `runtime`; None: by the fastest.
 
     Raises:
-        BundleError: the folder is not a whole bundle; the message names the file.
+        BundleError: the folder is not a whole bundle, or its tokenizer has tokens without an embedding.
     """
     source = bundle.load(folder)
+    tokenizer = source.tokenizer()
 
     def load(options: EngineOptions) -> RuntimeEngine:
         with _as_asked(runtime, options):
-            return RuntimeEngine(source, runtime, options)
+            return RuntimeEngine(source, tokenizer, runtime, options)
 
     def check(options: EngineOptions) -> None:
         with _as_asked(runtime, options):

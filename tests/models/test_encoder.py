@@ -7,9 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from transformers import AutoTokenizer
 
 from models.encoder import Encoder, dropout_off
 from models.pooling import POOLINGS
+from models.sources import SourceError
 
 TEXTS = ["The man plays the guitar.", "a", "", "The river runs to the sea and the sun is hot in the morning."]
 
@@ -81,6 +83,16 @@ def test_length_is_bounded_by_what_the_positions_allow(
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(said | {"model_max_length": 20}))
     assert Encoder.load(tmp_path).max_length == 20
     assert Encoder.load(tmp_path, max_length=50).max_length == 50, "who asks for more gets it"
+
+
+def test_a_tokenizer_with_more_tokens_than_embeddings_is_refused(tiny_backbone: Path, tmp_path: Path) -> None:
+    shutil.copytree(tiny_backbone, tmp_path, dirs_exist_ok=True)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
+    rows = len(tokenizer)
+    tokenizer.add_tokens(["xyzzy", "plugh"])
+    tokenizer.save_pretrained(tmp_path)
+    with pytest.raises(SourceError, match=f"^{tmp_path}: the tokenizer has {rows + 2} tokens, .* has {rows} rows"):
+        Encoder.load(tmp_path)
 
 
 def test_no_length_is_no_default_one(tiny_backbone: Path) -> None:

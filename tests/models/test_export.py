@@ -26,6 +26,7 @@ from models.pooling import POOLINGS
 from models.runtimes import available, cache, choice, measurement
 from models.runtimes.base import Options
 from models.runtimes.measurement import Measured
+from models.sources import SourceError
 from models.transform import Affine
 from models.verify import golden_cosine
 from tests.conftest import soon
@@ -116,7 +117,7 @@ def test_weights_that_are_not_numbers_fail_the_export(tiny_backbone: Path, tmp_p
     encoder = Encoder.load(tiny_backbone, pooling="mean")
     with torch.no_grad():
         encoder.backbone.get_parameter("embeddings.LayerNorm.bias")[0] = float("nan")
-    with pytest.raises(ExportError, match="nan"):
+    with pytest.raises(SourceError, match="a vector of length nan, which has no direction"):
         export.export(encoder, tmp_path / "bundle", name="t", backbone="tiny")
 
 
@@ -180,9 +181,29 @@ def test_what_is_no_bundle_takes_the_place_of_none(tiny_backbone: Path, tiny_bun
     with pytest.raises(BundleError, match="name"):
         export.export(encoder, folder, name="a\nb", backbone="tiny")
     encoder.attach(Affine.of(torch.zeros(32), torch.full((32, 32), 1e30)))
-    with pytest.raises(export.ExportError, match=r"ONNX Runtime differs from torch by (nan|inf)"):
+    with pytest.raises(SourceError, match="a vector of length inf, which has no direction"):
         export.export(encoder, folder, name="a", backbone="tiny")
     assert bundle.load(folder) == bundle.Bundle(folder, bundle.load(tiny_bundle).manifest)
+
+
+@pytest.mark.parametrize(
+    ("matrix", "mean", "message"),
+    [
+        (torch.zeros(32, 32), torch.zeros(32), "gives 'The quick.*' a vector of length 0.0, which has no direction"),
+        (1e-9 * torch.eye(32), torch.full((32,), -1.0), "gives all texts the same vector"),
+    ],
+)
+def test_vectors_that_tell_nothing_apart_are_named(
+    tiny_backbone: Path, tmp_path: Path, matrix: torch.Tensor, mean: torch.Tensor, message: str
+) -> None:
+    encoder = Encoder.load(tiny_backbone, pooling="mean")
+    with torch.no_grad():
+        for weights in encoder.backbone.parameters():
+            weights.mul_(1e-9 if "same" in message else 1)
+    encoder.attach(Affine.of(mean, matrix))
+    with pytest.raises(SourceError, match=message):
+        export.export(encoder, tmp_path / "out", name="a", backbone="tiny")
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_folder_is_called_by_its_name(tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -89,6 +89,16 @@ def test_weights_in_half_precision_are_computed_with_in_float32(folder: Path) ->
         assert loaded[name].dtype == torch.float32 and torch.equal(loaded[name], weight.float())
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_weights_that_are_no_numbers_are_named(folder: Path, value: float) -> None:
+    weights = load_file(folder / "model.safetensors")
+    name = "encoder.layer.1.output.dense.weight"
+    weights[name][0, 0] = value
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(SourceError, match=f"^{folder}: its weights hold NaN or infinity, in {name}$"):
+        Encoder.load(folder)
+
+
 @pytest.fixture(params=["own.Own", "someone/else--own.Own"])
 def with_code(request: pytest.FixtureRequest, folder: Path) -> Path:
     """An encoder with code of its own, in the folder or elsewhere, which leaves a file if it is run."""

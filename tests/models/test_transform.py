@@ -27,11 +27,13 @@ def random_transform(kind: str, dim: int = 32) -> Transform:
     """With weights like those of a fitted one: none of them zero or one."""
     torch.manual_seed(0)
     dense = {"kind": "dense", "dim": dim, "out": dim * 3 // 8, "bias": True, "activation": "Tanh"}
-    made: Transform = {
-        "affine": lambda: Affine(dim=dim, out=dim * 3 // 8),
-        "flow": lambda: Flow(dim=dim, levels=2, depth=2, hidden=8),
-        "dense": lambda: Layers(dim=dim, layers=[{"kind": "normalize"}, dense]),
-    }[kind]()
+    made: Transform
+    if kind == "flow":
+        made = Flow(dim=dim, levels=2, depth=2, hidden=8)
+    elif kind == "dense":
+        made = Layers(dim=dim, layers=[{"kind": "normalize"}, dense])
+    else:
+        made = Affine(dim=dim, out=dim * 3 // 8)
     made.load_state_dict({name: 0.3 * torch.randn_like(weights) for name, weights in made.state_dict().items()})
     return made
 

@@ -18,6 +18,7 @@ from models import bundle
 from models.bundle import Bundle, BundleError
 from models.runtimes import REFERENCE, RUNTIMES, Pair, available, cache, choice
 from models.runtimes.measurement import Measured
+from models.verify import golden_cosine
 from serving.app import create_app
 from serving.engines import ENGINES
 from serving.ports import Engine, EngineError, EngineOptions
@@ -49,6 +50,22 @@ def test_unit_vectors_that_do_not_depend_on_the_batch(engine: Engine) -> None:
     assert np.allclose(np.linalg.norm(together.vectors, axis=1), 1, atol=1e-5)
     alone = np.concatenate([engine.embed([one]).vectors for one in tokens])
     assert (alone * together.vectors).sum(axis=1).min() >= (0.99999 if engine.precision == "fp32" else 0.9995)
+
+
+def test_a_tokenizer_with_more_tokens_than_embeddings_is_refused(tiny_bundle: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    rows = json.loads((folder / "config.json").read_text())["vocab_size"]
+    added = {"special": False, "lstrip": False, "rstrip": False, "single_word": False, "normalized": True}
+    tokenizer["added_tokens"].append({"id": rows, "content": "xyzzy", **added})
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    manifest = bundle.load(tiny_bundle).manifest
+    facts = {name: value for name, value in vars(manifest).items() if name not in ("files", "fingerprint")}
+    bundle.write_manifest(folder, **facts)
+    with pytest.raises(BundleError, match=f"the tokenizer has {rows + 1} tokens, .* table has {rows} rows"):
+        ENGINES["auto"](folder)
+    with pytest.raises(BundleError, match=f"the tokenizer has {rows + 1} tokens"):
+        golden_cosine(bundle.load(folder))
 
 
 def test_truncation(engine: Engine) -> None:

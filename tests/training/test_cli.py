@@ -171,7 +171,7 @@ def test_transformers_keeps_its_report_on_weights_to_itself(tiny_backbone: Path,
 
 def test_evaluation_data_without_the_benchmark(corpus_file: Path, tiny_backbone: Path, capsys: Capture) -> None:
     assert call(*small(tiny_backbone, corpus_file), "--eval-data", "nowhere") == 2
-    assert "nowhere/STS/STSBenchmark: no such folder: nowhere is not in SentEval's layout" in capsys.readouterr().err
+    assert "nowhere/STS/STSBenchmark: no such folder; `python -m training data get sts`" in capsys.readouterr().err
     assert not Path("runs").exists()
 
 

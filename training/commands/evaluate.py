@@ -12,8 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from models import pooling
 from models.adapter import is_adapter
-from models.command_line import pooling
 from models.disk import write_whole
 from models.extraction import record
 from models.remotes.credentials import without_user
@@ -41,7 +41,7 @@ def add(command: argparse.ArgumentParser) -> None:
         help=f"of {', '.join(TASKS)}, one by its name (STSB, MR), or all (default: sts)",
     )
     command.add_argument("--torch", action="store_true", help="judge the torch encoder, not the bundle's graph")
-    command.add_argument("--pooling", type=pooling, metavar="POOLING", help="another than its own, by torch")
+    command.add_argument("--pooling", type=pooling.option, metavar="POOLING", help="another than its own, by torch")
     command.add_argument("--engine", choices=list(RUNTIMES), help="what runs the bundle's graph (default: onnxruntime)")
     command.add_argument("--precision", metavar="P", help="in which the engine, or torch, computes (default: fp32)")
     command.add_argument("--json", type=Path, metavar="FILE", help="write every number there")

@@ -9,8 +9,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from models import destination
-from models.command_line import pooling
+from models import destination, pooling
 from models.encoder import Encoder
 from models.export import export
 from models.sources import manifest_of
@@ -32,7 +31,7 @@ def add(command: argparse.ArgumentParser) -> None:
     command.add_argument("source", metavar="SOURCE", help="minilm, a folder, a bundle or a hub id")
     command.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of the bundle")
     command.add_argument("--corpus", nargs="+", default=[], metavar="FILE", help="as in train: text, a sentence a line")
-    command.add_argument("--pooling", type=pooling, metavar="POOLING", help="default: as the source says")
+    command.add_argument("--pooling", type=pooling.option, metavar="POOLING", help="default: as the source says")
     command.add_argument("--max-length", type=int, metavar="N", help="tokens of a text (default: as the source says)")
     command.add_argument("--eval-data", type=Path, metavar="DIR", help="SentEval's data: scores for the manifest")
     command.add_argument("--seed", type=int, default=42, metavar="S")

@@ -35,6 +35,12 @@ UNREAD = {".bz2", ".zst", ".lz4", ".7z", ".rar", ".zip", ".tar", ".tgz", ".txz"}
 """Of files that are packed in another way; read as text they would be whatever their bytes happen to be."""
 
 
+INVISIBLE = (
+    "".join(filter(str.isspace, map(chr, range(0x3001)))) + "\u00ad\u180e\u200b\u200c\u200d\u200e\u200f\u2060\ufeff"
+)
+"""White space, and characters without width: a line of nothing else is blank."""
+
+
 class CorpusError(Refused):
     """A corpus that can't be read or trained on; the message names the file and, where there is one, the line."""
 
@@ -107,7 +113,7 @@ class Corpus:
     def _training(self) -> Iterator[str]:
         seen = set()
         for line in self._read():
-            sentence = line.strip()
+            sentence = line.strip(INVISIBLE)
             key = _hash(sentence)
             if sentence and key > self.census.threshold and key not in seen:
                 seen.add(key)
@@ -190,7 +196,7 @@ def _census(lines: Iterable[str], name: str, held_out: int) -> Census:
     least: list[tuple[int, str]] = []
     duplicates = blank = 0
     for line in lines:
-        sentence = line.strip()
+        sentence = line.strip(INVISIBLE)
         key = _hash(sentence)
         digest.update(key.to_bytes(8, "big"))
         if not sentence:
@@ -203,7 +209,7 @@ def _census(lines: Iterable[str], name: str, held_out: int) -> Census:
                 (heapq.heappush if len(least) < held_out else heapq.heappushpop)(least, (-key, sentence))
     kept = sorted((-key, sentence) for key, sentence in least)[: len(seen) // 20]
     if not seen or (held_out and not kept):
-        needed = "20 different sentences are the least to train on" if held_out else "nothing to train on"
+        needed = "the least is 40, with evaluation data 20" if held_out else "nothing to train on"
         raise CorpusError(f"{name}: {len(seen)} different sentences; {needed}")
     return Census(
         sentences=len(seen) - len(kept),

@@ -47,8 +47,7 @@ class TaskFiles:
         """
         folder = data_root(data) / self.folder
         if not folder.is_dir():
-            fetch = "`python -m training data get sts` fetches what is"
-            raise DataError(f"{folder}: no such folder: {data} is not in SentEval's layout; {fetch}")
+            raise DataError(f"{folder}: no such folder; `python -m training data get sts` fetches it")
         subsets = self.read(folder)
         found = sum(map(len, subsets.values()))
         if found != self.pairs:

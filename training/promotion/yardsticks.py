@@ -128,7 +128,7 @@ class Unlabelled:
         if len(self._halves) < 2:
             raise CorpusError(
                 f"{corpus.name}: a score without --data needs two held-out sentences of "
-                f"{self_retrieval.LEAST_WORDS} words or more, and there are {len(self._halves)}"
+                f"{self_retrieval.LEAST_WORDS} words or more, and there are {len(self._halves)}: one in 20 is held out"
             )
         self.sample = _hash(self._halves)
         self.limits: Mapping[str, float] = {self.metric: max(DRIFT, FLIPS * FLIP / len(self._halves))}

@@ -157,7 +157,7 @@ def bent(content: bytes) -> bytes:
         ("some.tar.gz", gzip.compress(b"some.txt", mtime=0), r"some\.tar\.gz: \.tar is not read"),
         ("empty.txt", b"", r"empty\.txt: 0 different sentences"),
         ("blank.txt", b"\n \n", r"blank\.txt: 0 different sentences"),
-        ("few.txt", b"one\ntwo\n", r"few\.txt: 2 different sentences; 20 different"),
+        ("few.txt", b"one\ntwo\n", r"few\.txt: 2 different sentences; the least is 40, with evaluation data 20"),
     ],
 )
 def test_an_unusable_file_is_named(tmp_path: Path, name: str, content: bytes, message: str) -> None:
@@ -215,3 +215,18 @@ def test_the_default_corpus_is_thousands_of_clean_sentences(
     batch = next(corpus.batches(64, seed=0))
     assert all(sentence[0] in "(\"'“" or sentence[0].isupper() for sentence in batch)
     assert not any(">>>" in sentence for sentence in batch)
+
+
+def test_lines_of_characters_without_width_are_blank(tmp_path: Path) -> None:
+    unseen = ["\u200b" * n for n in range(1, 20)] + ["\ufeff", " \u200d\u00ad\u3000", "\u2060\u200e"]
+    seen = [f"sentence {n}" for n in range(40)]
+    (tmp_path / "c.txt").write_text("\n".join([*unseen, *seen, "\u200bsentence 7\ufeff"]), encoding="utf-8")
+    census = open_corpus([str(tmp_path / "c.txt")]).census
+    assert (census.blank, census.duplicates, len(census.held_out)) == (len(unseen), 1, 2)
+    assert not {*census.held_out} - {*seen}
+
+
+def test_too_few_sentences_say_how_many_are_needed(tmp_path: Path) -> None:
+    (tmp_path / "c.txt").write_text("".join(f"sentence {n}\n" for n in range(19)))
+    with pytest.raises(CorpusError, match="19 different sentences; the least is 40, with evaluation data 20"):
+        open_corpus([str(tmp_path / "c.txt")])
