@@ -27,7 +27,8 @@ from benchmarks.surroundings import surroundings
 from models.command_line import Parser
 from models.encoder import Encoder
 from models.transform import Affine
-from training.corpus.corpus import CorpusError, open_corpus
+from training.corpus.corpus import open_corpus
+from training.corpus.files import CorpusError
 from training.evaluation import beir, retrieval
 from training.evaluation.beir import Collection
 from training.evaluation.bootstrap import resample_means

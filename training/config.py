@@ -33,7 +33,7 @@ POSITIVE = (
     *("learning_rate", "clip_norm"),
 )
 
-ADDED = {"adapter_rank": None, "dev_data": None}
+ADDED = {"adapter_rank": None, "dev_data": None, "text_column": None}
 """Fields that configurations of earlier versions lack, with the value that these runs had."""
 
 
@@ -76,7 +76,9 @@ class RunConfig:
     run: str
     """Folder of the run's record."""
     corpus: tuple[str, ...] = ()
-    """Text files, a sentence a line; none means the documentation inside CPython."""
+    """Files, folders or patterns: text, a sentence a line, or tables; none means the documentation inside CPython."""
+    text_column: str | None = None
+    """Of the tables of the corpus; none means `text`, else `sentence`."""
     teacher: str | None = None
     """Encoder of an objective that needs one, any name or folder that a backbone may have; none means that SimCSE
     trains one first."""

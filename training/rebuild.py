@@ -15,8 +15,8 @@ from models.destination import refuse_foreign
 from models.sources import SourceError, resolve
 from training import record, run
 from training.config import PATHS, ConfigError, RunConfig
-from training.corpus.corpus import text_sha256
 from training.corpus.excerpt import Excerpt
+from training.corpus.files import text_sha256
 from training.evaluation import sts
 from training.evaluation.pairs import STS_TASKS, DataError, sts_tasks
 from training.fields import check, kinds

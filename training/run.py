@@ -131,7 +131,8 @@ def finish(config: RunConfig, stream: TextIO) -> Outcome:
 
 def _corpus(config: RunConfig) -> Corpus:
     """The run's, with sentences held out where they choose the best weights."""
-    return open_corpus(config.corpus, held_out=0 if config.dev_data or config.eval_data else HELD_OUT)
+    held_out = 0 if config.dev_data or config.eval_data else HELD_OUT
+    return open_corpus(config.corpus, column=config.text_column, held_out=held_out)
 
 
 def _named_teacher(config: RunConfig, state: State, corpus: Corpus, devices: Devices) -> Encoder | None:

@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from training.corpus.corpus import Corpus, CorpusError
+from training.corpus.corpus import Corpus
+from training.corpus.files import CorpusError
 from training.evaluation import geometry, self_retrieval, sts
 from training.evaluation.pairs import STSB_DEV, Pair, own_pairs
 from training.evaluation.vectors import ConstantError, Encode, remembered, unit_vectors

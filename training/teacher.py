@@ -11,8 +11,8 @@ from training.config import ConfigError, RunConfig, from_preset
 from training.objectives import OBJECTIVES
 
 SHARED = (
-    *("backbone", "adapter_rank", "pooling", "dropout", "corpus", "eval_data", "seed", "max_steps"),
-    *("max_length", "dev_data", "eval_every", "chunk_size", "precision", "compile", "device"),
+    *("backbone", "adapter_rank", "pooling", "dropout", "corpus", "text_column", "eval_data", "dev_data"),
+    *("seed", "max_steps", "max_length", "eval_every", "chunk_size", "precision", "compile", "device"),
 )
 """What the teacher's run has in common with the run that asks for it; the rest is SimCSE's preset."""
 

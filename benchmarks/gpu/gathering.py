@@ -29,7 +29,7 @@ from benchmarks.gpu.kit import KitError, Manifest, Source, last_error, split
 from models.bundle import WEIGHTS
 from models.errors import Refused
 from models.sources import minilm
-from training.corpus.corpus import lines
+from training.corpus.files import lines
 
 LIST = Path(__file__).with_name("kit.toml")
 SENTENCES = 200_000

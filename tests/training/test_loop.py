@@ -18,7 +18,8 @@ from tensorboard.backend.event_processing.event_accumulator import (  # type: ig
 from tests.training.conftest import Ended
 from training import run
 from training.config import RunConfig
-from training.corpus.corpus import CorpusError, open_corpus
+from training.corpus.corpus import open_corpus
+from training.corpus.files import CorpusError
 from training.diverged import DivergedError
 from training.evaluation import self_retrieval
 from training.evaluation.pairs import DataError

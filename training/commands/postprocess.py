@@ -31,6 +31,7 @@ def add(command: argparse.ArgumentParser) -> None:
     command.add_argument("source", metavar="SOURCE", help="minilm, a folder, a bundle or a hub id")
     command.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of the bundle")
     command.add_argument("--corpus", nargs="+", default=[], metavar="FILE", help="as in train: text, a sentence a line")
+    command.add_argument("--text-column", metavar="NAME", help="of a table's column (default: text or sentence)")
     command.add_argument("--pooling", type=pooling.option, metavar="POOLING", help="default: as the source says")
     command.add_argument("--max-length", type=int, metavar="N", help="tokens of a text (default: as the source says)")
     command.add_argument("--eval-data", type=Path, metavar="DIR", help="SentEval's data: scores for the manifest")
@@ -48,7 +49,7 @@ def postprocess(options: argparse.Namespace) -> int:
     chosen = POSTPROCESSES[options.name]
     params = _overridden(chosen.params, options.set)
     tasks = _tasks(options.eval_data) if options.eval_data else {}
-    corpus = open_corpus(options.corpus)
+    corpus = open_corpus(options.corpus, column=options.text_column)
     origin = manifest_of(options.source)
     encoder = Encoder.load(options.source, pooling=options.pooling, max_length=options.max_length)
     encoder.to(pick_device("auto"))

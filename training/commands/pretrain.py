@@ -20,6 +20,7 @@ from training.record import RunError
 def add(command: argparse.ArgumentParser) -> None:
     """Its options."""
     command.add_argument("--corpus", nargs="+", metavar="FILE", help="as in train: text, a sentence a line")
+    command.add_argument("--text-column", metavar="NAME", help="of a table's column (default: text or sentence)")
     command.add_argument("--backbone", metavar="NAME|DIR", help="a BERT to go on with (default: random weights)")
     command.add_argument("--tokenizer", metavar="NAME|DIR", help="whose WordPiece vocabulary (default: minilm)")
     command.add_argument("--out", metavar="DIR", help="folder of the model (default: artifacts/mlm)")
@@ -44,7 +45,7 @@ def resolve(options: argparse.Namespace) -> PretrainConfig:
     Raises:
         ConfigError, RunError, SourceError: there is no such run, or backbone; the message names the option.
     """
-    named = ("backbone", "tokenizer", "out", "seed")
+    named = ("text_column", "backbone", "tokenizer", "out", "seed")
     given: dict[str, Any] = {name: getattr(options, name) for name in named if getattr(options, name) is not None}
     if options.corpus:
         given["corpus"] = tuple(options.corpus)

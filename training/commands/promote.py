@@ -31,6 +31,7 @@ def add(command: argparse.ArgumentParser) -> None:
     command.add_argument("bundle", type=Path, metavar="BUNDLE", help="folder, e.g. artifacts/simcse")
     command.add_argument("--data", type=Path, metavar="DIR", help="SentEval's data; without it no labels are used")
     command.add_argument("--corpus", nargs="+", default=[], metavar="FILE", help="to compare by without --data")
+    command.add_argument("--text-column", metavar="NAME", help="of a table's column (default: text or sentence)")
     command.add_argument("--retrieval", metavar="NAME", help="to compare by: a collection of --data, as scifact")
     command.add_argument("--margin", type=float, default=0.5, metavar="POINTS", help="it may be worse by (default 0.5)")
     command.add_argument("--require", type=_tasks, metavar="TASK,…", help=REQUIRE)
@@ -46,7 +47,7 @@ def promote(options: argparse.Namespace) -> int:
     require = options.require if options.require is not None else REQUIRED if scored else ()
     terms = Terms(margin=options.margin, require=require, reports=options.report, force=options.force)
     place = check_default(options.default)
-    yardstick = partial(pick, options.data, options.corpus, options.retrieval)
+    yardstick = partial(pick, options.data, options.corpus, options.retrieval, column=options.text_column)
     decision = decide(options.bundle, place, terms, yardstick, stream=sys.stderr, machine=Machine())
     if decision.outcome == "refused":
         print(f"{options.bundle}: refused, {place.default} stays as it is\n{_listed(decision)}", file=sys.stderr)

@@ -27,7 +27,10 @@ def add(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument("--config", type=Path, metavar="FILE", help="a run's config.json: the same run once more")
     command.add_argument("--backbone", metavar="NAME|DIR", help="default: minilm")
-    command.add_argument("--corpus", nargs="+", metavar="FILE", help="text, a sentence a line (default: Python's docs)")
+    command.add_argument(
+        "--corpus", nargs="+", metavar="FILE", help="text, a sentence a line, or tables (default: Python's docs)"
+    )
+    command.add_argument("--text-column", metavar="NAME", help="of a table's column (default: text or sentence)")
     command.add_argument("--eval-data", metavar="DIR", help="SentEval's data: choose the best by STS-B dev")
     command.add_argument(
         "--dev-data", metavar="FILE", help="choose the best by your own pairs: sentence1,sentence2,score"
@@ -75,7 +78,7 @@ def resolve(options: argparse.Namespace) -> RunConfig:
         ConfigError, RunError: there is no such run; the message names the option.
     """
     base = _described(options)
-    named = ("objective", "backbone", "eval_data", "dev_data", "teacher", "max_steps", "out", "seed")
+    named = ("objective", "backbone", "text_column", "eval_data", "dev_data", "teacher", "max_steps", "out", "seed")
     given: dict[str, Any] = {name: getattr(options, name) for name in named if getattr(options, name) is not None}
     if options.preset is not None:
         given["preset"] = options.preset

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import heapq
-import lzma
 import random
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
 
 from models import python_docs
-from models.errors import Refused
+from training.corpus.files import CorpusError, found
+from training.corpus.files import sentences as read_sentences
 from training.corpus.sentences import split
 
 HELD_OUT = 2048
@@ -27,22 +23,10 @@ WATCHED = 512
 SHUFFLE_BUFFER = 1 << 17
 """Sentences in memory at once: a corpus up to this size is shuffled whole, a larger one within this distance."""
 
-OPENERS: dict[str, Callable[[Path], AbstractContextManager[Iterable[bytes]]]] = {
-    ".gz": gzip.GzipFile,
-    ".xz": lzma.LZMAFile,
-}
-UNREAD = {".bz2", ".zst", ".lz4", ".7z", ".rar", ".zip", ".tar", ".tgz", ".txz"}
-"""Of files that are packed in another way; read as text they would be whatever their bytes happen to be."""
-
-
 INVISIBLE = (
     "".join(filter(str.isspace, map(chr, range(0x3001)))) + "\u00ad\u180e\u200b\u200c\u200d\u200e\u200f\u2060\ufeff"
 )
 """White space, and characters without width: a line of nothing else is blank."""
-
-
-class CorpusError(Refused):
-    """A corpus that can't be read or trained on; the message names the file and, where there is one, the line."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,70 +107,30 @@ class Corpus:
             raise CorpusError(f"{self.name}: has changed since it was first read: {counts}")
 
 
-def open_corpus(files: Sequence[str], *, held_out: int = HELD_OUT) -> Corpus:
-    """The sentences of text files (plain, .gz or .xz; one a line), or of CPython's documentation if none is given.
+def open_corpus(files: Sequence[str], *, column: str | None = None, held_out: int = HELD_OUT) -> Corpus:
+    """The sentences of files, folders or patterns of files, or of CPython's documentation if none is given.
+
+    Text (plain, .gz or .xz) has one a line; a table has them in `column`, by default `text` or `sentence`.
 
     Raises:
-        CorpusError: a file is missing, damaged, not UTF-8 or a pipe, or there are too few sentences.
+        CorpusError: a file is missing, damaged, not UTF-8, no text or a pipe, or there are too few sentences.
     """
+    if not files and column is not None:
+        raise CorpusError(f"--text-column {column}: of which corpus? name it by --corpus")
     if not files:
         sentences = list(documentation())  # a megabyte, and every pass over its sources would take seconds
         return Corpus(lambda: sentences, name="python-docs", held_out=held_out)
-    paths = [Path(file) for file in files]
+    paths = found(files)
     for path in paths:
-        if path.exists() and not (path.is_file() or path.is_dir()):
+        if path.exists() and not path.is_file():
             raise CorpusError(f"{path}: must be a file: what can be read once has no second epoch")
-    return Corpus(lambda: lines(paths), name=" ".join(files), held_out=held_out)
+    return Corpus(lambda: read_sentences(paths, column), name=" ".join(files), held_out=held_out)
 
 
 def documentation() -> Iterator[str]:
     """English sentences from the documentation that every CPython carries."""
     for section in python_docs.sections():
         yield from split(section.text)
-
-
-def lines(paths: Iterable[Path]) -> Iterator[str]:
-    """Every line of text files (plain, .gz or .xz), with the newline that ends it.
-
-    Raises:
-        CorpusError: a file is missing, damaged, not UTF-8, or packed otherwise.
-    """
-    for path in paths:
-        inner = path.with_suffix("") if path.suffix.lower() in OPENERS else path
-        if (packed := inner.suffix.lower()) in UNREAD:
-            raise CorpusError(f"{path}: {packed} is not read: unpack it, or pack the text alone as .gz or .xz")
-        try:
-            with OPENERS.get(path.suffix.lower(), _open_plain)(path) as file:
-                for number, line in enumerate(file, start=1):
-                    yield _decoded(line, path, number)
-        except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
-            reason = getattr(error, "strerror", None) or error
-            raise CorpusError(f"{path}: {reason}") from error
-
-
-def text_sha256(files: Iterable[str]) -> str:
-    """SHA-256, in hex, of the text of these files one after another, however they are packed.
-
-    Raises:
-        CorpusError: see `lines`.
-    """
-    digest = hashlib.sha256()
-    for line in lines(map(Path, files)):
-        digest.update(line.encode("utf-8"))
-    return digest.hexdigest()
-
-
-def _open_plain(path: Path) -> AbstractContextManager[Iterable[bytes]]:
-    return path.open("rb")
-
-
-def _decoded(line: bytes, path: Path, number: int) -> str:
-    try:
-        return line.decode("utf-8-sig" if number == 1 else "utf-8")
-    except UnicodeDecodeError as error:
-        raise CorpusError(
-            f"{path}:{number}: not UTF-8: byte 0x{line[error.start]:02x} in column {error.start + 1}"
-        ) from error
 
 
 def _census(lines: Iterable[str], name: str, held_out: int) -> Census:

@@ -9,10 +9,9 @@ from pathlib import Path
 
 from models.disk import replacing
 from training import strict_json
-from training.corpus.corpus import OPENERS, CorpusError, lines
+from training.corpus.files import JSON_LINES, OPENERS, CorpusError, lines
 from training.corpus.sentences import WORDS, split
 
-JSON_LINES = (".jsonl", ".ndjson")
 UNREAD = (".csv", ".tsv", ".json")
 """Formats that would pass for text: a line of theirs is no paragraph."""
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from models.bundle import sha256
 from models.disk import make_folder, replacing
-from training.corpus.corpus import CorpusError, lines
+from training.corpus.files import CorpusError, sentences
 from training.corpus.words import starts
 
 
@@ -52,7 +52,7 @@ class Excerpt:
         make_folder(folder)
         with replacing(written) as beside:
             with beside.open("w", encoding="utf-8") as file:
-                file.writelines(f"{line.strip()}\n" for line in self.of(lines(paths)))
+                file.writelines(f"{line.strip()}\n" for line in self.of(sentences(paths)))
             if not beside.stat().st_size:
                 raise CorpusError(f"{' '.join(files)}: has no line of {self}")
         return str(written)

@@ -22,7 +22,9 @@ class PretrainConfig:
     """Everything that decides what a run computes; `from_json(to_json())` is the same run."""
 
     corpus: tuple[str, ...] = ()
-    """Text files, a sentence a line; none means the documentation inside CPython."""
+    """As of `training.config.RunConfig`."""
+    text_column: str | None = None
+    """The same."""
     backbone: str | None = None
     """A BERT to go on with, whose tokenizer and shape are the run's; none means random weights."""
     tokenizer: str = "minilm"
@@ -113,10 +115,10 @@ class PretrainConfig:
             ConfigError: a key is unknown or missing, or a value has the wrong type.
         """
         try:
-            return cls(**checked(json.loads(text), kinds(cls)))
+            return cls(**checked({"text_column": None} | json.loads(text), kinds(cls)))
         except ConfigError:
             raise
-        except ValueError as error:
+        except (TypeError, ValueError) as error:
             raise ConfigError(f"not the configuration of a run: {error}") from error
 
     def override(self, changes: Mapping[str, Any]) -> Self:

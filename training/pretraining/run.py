@@ -51,7 +51,7 @@ def fit(config: PretrainConfig, stream: TextIO, *, resume: bool = False) -> Stat
         folder.check(Path(config.out))
         if not resume:
             record.refuse_second(Path(config.run))
-    corpus = open_corpus(config.corpus)
+    corpus = open_corpus(config.corpus, column=config.text_column)
     torch.manual_seed(config.seed)
     model = initial(config, devices.device)
     optimiser = adamw(model.parameters(), learning_rate=config.learning_rate, weight_decay=config.weight_decay)

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from models.errors import Refused
 from models.prompts import NO_PROMPTS
-from training.corpus.corpus import Corpus, CorpusError, open_corpus
+from training.corpus.corpus import Corpus, open_corpus
+from training.corpus.files import CorpusError
 from training.evaluation import beir, bootstrap, retrieval, self_retrieval, sts
 from training.evaluation.bootstrap import Comparison, Resampled
 from training.evaluation.pairs import STS_TASKS, STSB_DEV, DataError, Pair, Subsets
@@ -178,7 +179,9 @@ class Searched:
         return {self.metric: self.judge(encode, prompts).score}
 
 
-def pick(data: Path | None, corpus: Sequence[str], collection: str | None = None) -> Yardstick:
+def pick(
+    data: Path | None, corpus: Sequence[str], collection: str | None = None, *, column: str | None = None
+) -> Yardstick:
     """The collection where one is named, else STS-B dev where there is data, else the halves of held-out sentences.
 
     They are those of the corpus, by default of CPython's documentation.
@@ -193,7 +196,7 @@ def pick(data: Path | None, corpus: Sequence[str], collection: str | None = None
         if data is None:
             raise DataError(f"--retrieval {collection}: name the folder that has retrieval/{collection} by --data")
         return Searched(data, collection)
-    return Labelled(data) if data is not None else Unlabelled(open_corpus(corpus))
+    return Labelled(data) if data is not None else Unlabelled(open_corpus(corpus, column=column))
 
 
 def _of_means(a: Judged, b: Judged) -> Comparison:

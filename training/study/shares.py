@@ -18,7 +18,7 @@ SHUFFLE = b"isosphere-share-0"
 READ_AT_ONCE = 4096
 
 
-def share(files: Sequence[str], fraction: float, folder: Path) -> str:
+def share(files: Sequence[str], fraction: float, folder: Path, *, column: str | None = None) -> str:
     """The file in `folder` with that share of the different sentences, written if it is not there.
 
     Sentences are ordered by a keyed hash of themselves, so a smaller share is part of a larger one, and it does not
@@ -28,7 +28,7 @@ def share(files: Sequence[str], fraction: float, folder: Path) -> str:
         CorpusError: the corpus can't be read.
     """
     with locked(folder, wait=True):
-        corpus = open_corpus(files, held_out=0)
+        corpus = open_corpus(files, column=column, held_out=0)
         written = folder / f"{fraction!r}-{corpus.census.digest[:12]}.txt"
         if not written.exists():
             batches = islice(corpus.batches(READ_AT_ONCE, seed=0), corpus.batches_per_epoch(READ_AT_ONCE))

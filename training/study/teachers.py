@@ -34,7 +34,8 @@ def with_teacher(config: RunConfig, folder: Path, stream: TextIO) -> RunConfig:
     place = folder.resolve() / hashlib.blake2b(known.encode("utf-8"), digest_size=6).hexdigest()
     planned = planned.override({"out": str(place / "bundle"), "run": str(place / "record")})
     with locked(place, wait=True):
-        if not is_kept(planned, open_corpus(planned.corpus, held_out=0).census.digest):
+        corpus = open_corpus(planned.corpus, column=planned.text_column, held_out=0)
+        if not is_kept(planned, corpus.census.digest):
             print(f"teacher: SimCSE trains one first, for all runs that share it, in {place}", file=stream)
             outcome = run.fit(planned, stream, resume=record.begun(Path(planned.run)))
             publish(planned, outcome, {})

@@ -81,7 +81,8 @@ def _placed(trial: Trial, folder: Path, stream: TextIO) -> RunConfig:
     if not trial.sts:
         config = config.override({"eval_data": None})
     if trial.fraction < 1:
-        config = config.override({"corpus": (share(config.corpus, trial.fraction, study / SHARES),)})
+        part = share(config.corpus, trial.fraction, study / SHARES, column=config.text_column)
+        config = config.override({"corpus": (part,), "text_column": None})
     config = with_teacher(config, study / TEACHERS, stream)
     return config.override({"out": str(folder / "bundle"), "run": str(folder / RECORD)})
 

@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from training import cli
-from training.corpus.corpus import CorpusError, open_corpus
+from training.corpus.corpus import open_corpus
 from training.corpus.documents import Written, texts, write
+from training.corpus.files import CorpusError
 from training.corpus.sentences import split
 
 SENTENCES = (

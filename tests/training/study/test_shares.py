@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import PATIENCE
-from training.corpus.corpus import CorpusError
+from training.corpus.files import CorpusError
 from training.lock import locked
 from training.study.shares import share
 
