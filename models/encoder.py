@@ -123,7 +123,7 @@ class Encoder(nn.Module):
             origin=origins.read(str(source), folder),
         )
         with reading(folder):
-            made.tokenizer.check_rows(backbone.get_input_embeddings().weight.shape[0])
+            made.tokenizer.check_rows(len(backbone.get_input_embeddings().get_parameter("weight")))
             _check_finite(made, folder)
         return made
 

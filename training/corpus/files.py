@@ -12,15 +12,15 @@ import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from io import BufferedIOBase
 from pathlib import Path
-from typing import IO
 
 from models.errors import Refused
 from training import strict_json
 
 log = logging.getLogger(__name__)
 
-OPENERS: dict[str, Callable[[Path], IO[bytes]]] = {".gz": gzip.GzipFile, ".xz": lzma.LZMAFile}
+OPENERS: dict[str, Callable[[Path], BufferedIOBase]] = {".gz": gzip.GzipFile, ".xz": lzma.LZMAFile}
 UNREAD = {".bz2", ".zst", ".lz4", ".7z", ".rar", ".zip", ".tar", ".tgz", ".txz"}
 """Of files that are packed in another way; read as text they would be whatever their bytes happen to be."""
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
@@ -135,7 +135,7 @@ def _inner(path: Path) -> Path:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[IO[bytes]]:
+def _opened(path: Path) -> Iterator[BufferedIOBase]:
     if (packed := _inner(path).suffix.lower()) in UNREAD:
         raise CorpusError(f"{path}: {packed} is not read: unpack it, or pack the text alone as .gz or .xz")
     try:
@@ -146,7 +146,7 @@ def _opened(path: Path) -> Iterator[IO[bytes]]:
         raise CorpusError(f"{path}: {reason}") from error
 
 
-def _open_plain(path: Path) -> IO[bytes]:
+def _open_plain(path: Path) -> BufferedIOBase:
     return path.open("rb")
 
 
