@@ -18,19 +18,14 @@ from operator import add
 from typing import NamedTuple
 from unicodedata import category, combining, decomposition, normalize
 
+from models.scripts import UNSPACED
 from serving.ports import Span
 
 _MOST_MARKS = 30
 """Combining marks on one character, as in https://www.unicode.org/reports/tr15/#Stream_Safe_Text_Format: to normalize
 takes the square of their number."""
 _UNSPACED = (
-    "\u0e00-\u0eff"  # Thai, Lao
-    "\u1000-\u109f\ua9e0-\ua9ff\uaa60-\uaa7f"  # Burmese
-    "\u1780-\u17ff"  # Khmer
-    "\u1950-\u19df\u1a20-\u1aaf\uaa80-\uaadf\U00011700-\U0001174f"  # Tai scripts
-    "\u1100-\u11ff\ua960-\ua97f\uac00-\ud7ff"  # Hangul: it has spaces, and endings that are written together
-    "\u3005-\u3007\u3021-\u3029\u3031-\u303c\u3041-\u312f\u31a0-\u31bf\u31f0-\u31ff\U0001aff0-\U0001b16f"  # Kana
-    "\u2e80-\u2fdf\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"  # Han
+    UNSPACED + "\u1100-\u11ff\ua960-\ua97f\uac00-\ud7ff"  # Hangul: it has spaces, and endings that are written together
     "\U0001f1e6-\U0001f1ff"  # halves of flags
 )
 _CHARACTER, _RUN = re.compile(f"[{_UNSPACED}]"), re.compile(f"[{_UNSPACED}]+")
