@@ -46,7 +46,7 @@ Weights = Mapping[str, NDArray[Any]]
 
 MERGED = ("r", "lora_alpha", "rank_pattern", "alpha_pattern", "use_rslora", "bias")
 """Fields of peft's configuration that decide the merged weights."""
-DTYPES: Mapping[str, type] = {
+DTYPES: Mapping[str, Any] = {
     "F64": np.float64,
     "F32": np.float32,
     "F16": np.float16,

@@ -32,7 +32,7 @@ from models.export import GOLDEN_SENTENCES, unit_vectors
 JUDGES = "isosphere.judges"
 """The group of entry points by which `training` lends its scores: `models` imports nothing of it."""
 STSB_DEV = "stsb_dev_spearman"
-DTYPES: Mapping[str, type] = {"float16": np.float16, "float8_e4m3fn": ml_dtypes.float8_e4m3fn}
+DTYPES: Mapping[str, type[Any]] = {"float16": np.float16, "float8_e4m3fn": ml_dtypes.float8_e4m3fn}
 """Types that the factors may be stored in, by their names in torch."""
 
 
