@@ -91,5 +91,5 @@ def by_self_retrieval(corpus: Corpus) -> Selection:
     return Selection(self_retrieval.METRIC, criterion, scores)
 
 
-def _spread(unit: NDArray[np.float32]) -> dict[str, float]:
+def _spread(unit: NDArray[np.float64]) -> dict[str, float]:
     return {"uniformity": geometry.uniformity(unit), "effective_rank": geometry.spectrum(unit).effective_rank}

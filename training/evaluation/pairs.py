@@ -92,7 +92,8 @@ def own_pairs(file: Path) -> list[Pair]:
     """
     pairs = []
     for number, row in _json_lines(file) if file.suffix in (".jsonl", ".ndjson") else _own_table(file):
-        a, b, gold = (row.get(name) for name in OWN)
+        fields: list[Any] = [row.get(name) for name in OWN]
+        a, b, gold = fields
         if not (isinstance(a, str) and isinstance(b, str) and a.strip() and b.strip()):
             raise DataError(f"{file}:{number}: {OWN[0]} and {OWN[1]} must both be a text")
         try:
