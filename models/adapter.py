@@ -292,7 +292,7 @@ def _check_rank(file: Path, config: Mapping[str, Any]) -> None:
 
 def _tensors(file: Path) -> Weights:
     try:
-        stored = dict(deserialize(file.read_bytes()))
+        stored = dict(deserialize(file.read_bytes()))  # type: ignore[no-untyped-call]
     except FileNotFoundError:
         raise AdapterError(f"{file}: missing") from None
     except (SafetensorError, OSError) as error:
