@@ -233,11 +233,11 @@ class Batcher:
         except Exception as error:  # its callers hear of it and the next batch runs
             self._fail({item.request.future for item in batch}, error)
             return
-        error = await self._failed(batch, alone)
-        if error is None:
+        raised = await self._failed(batch, alone)
+        if raised is None:
             self._measure(sum(map(len, tokens)), perf_counter() - started)
-        elif not await self._isolated(batch, error):
-            self._count(error)
+        elif not await self._isolated(batch, raised):
+            self._count(raised)
             return
         if self.failing:
             log.info("the engine works again")
