@@ -272,7 +272,7 @@ def test_an_encoder_that_comes_during_a_search(corpora: Corpora, monkeypatch: py
         return [one._replace(keys=one.keys[:0], scores=one.scores[:0]) for one in found]
 
     monkeypatch.setattr(LiveIndex, "search", swapped)
-    with pytest.raises(Conflict, match="embedded by the bundle g"):
+    with pytest.raises(Conflict, match=r"fingerprint g\b"):
         corpora.search("c", [Query("text", ANY)], Wanted(mode="hybrid"), "f")
 
 

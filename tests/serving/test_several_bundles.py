@@ -158,7 +158,7 @@ def test_a_corpus_outlives_its_model(pair: TestClient, shelf: Shelf) -> None:
     assert pair.get("/corpora/c").json()["state"] == "stale"
     for path, body in (("search", {"query": "a"}), ("documents", DOCUMENTS)):
         refused = pair.post(f"/corpora/c/{path}", json=body)
-        assert refused.status_code == 409 and "not by fake-1" in refused.json()["error"]
+        assert refused.status_code == 409 and "fake-2" in refused.json()["error"]
     pair.post("/admin/models", json={"bundle": str(shelf.folder / "turned")}).raise_for_status()
     assert pair.post("/corpora/c/search", json={"query": "a text"}).json()["hits"][0]["id"] == "a"
 
