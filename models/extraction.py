@@ -71,7 +71,7 @@ def extract(
     _check_alike(tuned, start, source, base)
     scores = _stsb_dev(data) if data else None
     modules = _linear_modules(start, rank)
-    factors, scaling = _rounded(_factors(tuned, start, modules, rank), DTYPES[dtype])
+    factors, scaling = _rounded(_factors(tuned, start, modules, rank), dtype)
     tensors = factors | (_biases(tuned, modules) if biases else {})
     config = adapter.lora_config(
         sources.hub_id(base) or base,
@@ -207,16 +207,16 @@ def _factors(tuned: Encoder, start: Encoder, modules: Sequence[str], rank: int) 
     return factors
 
 
-def _rounded(factors: Mapping[str, NDArray[np.float64]], dtype: type) -> tuple[dict[str, NDArray[Any]], float]:
-    """Round A and B to `dtype`; return them, and the scaling that their product then needs.
+def _rounded(factors: Mapping[str, NDArray[np.float64]], dtype: str) -> tuple[dict[str, NDArray[Any]], float]:
+    """Round A and B to one of `DTYPES`; return them, and the scaling that their product then needs.
 
     float8 has four bits of exponent. Both are multiplied by one power of two, so that its range begins at the largest.
     """
-    if dtype is np.float16:
-        return {name: factor.astype(dtype) for name, factor in factors.items()}, 1
+    if dtype == "float16":
+        return {name: factor.astype(np.float16) for name, factor in factors.items()}, 1
     largest = max(float(np.abs(factor).max()) for factor in factors.values())
-    up = 2.0 ** math.floor(math.log2(float(ml_dtypes.finfo(dtype).max) / largest)) if largest else 1.0
-    return {name: (up * factor).astype(dtype) for name, factor in factors.items()}, up**-2
+    up = 2.0 ** math.floor(math.log2(torch.finfo(getattr(torch, dtype)).max / largest)) if largest else 1.0
+    return {name: (up * factor).astype(DTYPES[dtype]) for name, factor in factors.items()}, up**-2
 
 
 def _biases(tuned: Encoder, modules: Sequence[str]) -> dict[str, NDArray[Any]]:

@@ -108,7 +108,7 @@ def test_a_request_that_outlasts_the_drain_gets_a_503_in_its_family(
 
     asyncio.run(main())
     assert [record for record in caplog.records if record.exc_info] == []
-    assert [record.fields["status"] for record in caplog.records if record.name == "serving.access"] == [503]
+    assert [vars(record)["fields"]["status"] for record in caplog.records if record.name == "serving.access"] == [503]
 
 
 @pytest.mark.parametrize(("state", "cut"), [("draining", False), ("ready", True)])

@@ -56,9 +56,10 @@ def test_a_judged_document_that_is_not_there_counts_as_one_that_is_never_found(t
 
 
 def test_the_folder_of_one_collection_is_data_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "arguana").mkdir(), (tmp_path / "other").mkdir()
-    folder = write(tmp_path / "arguana")
-    write(tmp_path / "other")
+    for name in ("arguana", "other"):
+        (tmp_path / name).mkdir()
+        write(tmp_path / name)
+    folder = tmp_path / "arguana"
     assert list(beir.collections(folder)) == ["arguana"]
     assert beir.find(folder, "arguana") == beir.load(folder)
     monkeypatch.chdir(folder)
