@@ -20,6 +20,7 @@ const tabs = document.getElementById("views");
 const encoder = document.getElementById("encoder");
 const key = document.getElementById("key");
 let leaving = new AbortController();
+export let served; // what /info says
 
 // What a view is given beside its place, to build itself anew from.
 class State {
@@ -101,9 +102,9 @@ async function show({ moved = false } = {}) {
 
 // Once the server can be asked; until then, the page says how far it is.
 async function ready(signal) {
-	const info = await call("info", { signal });
-	encoder.textContent = `${info.served_model_name} · ${info.dim} dimensions`;
-	let state = info.state;
+	served = await call("info", { signal });
+	encoder.textContent = `${served.served_model_name} · ${served.dim} dimensions`;
+	let { state } = served;
 	while (state === "loading") {
 		try {
 			({ state } = await call("readyz", { signal }));

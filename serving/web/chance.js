@@ -1,6 +1,7 @@
 // Which cosine may be chance: that of sentences which have nothing to do with each other.
 
 import { call } from "./api.js";
+import { served } from "./app.js";
 import { left } from "./states.js";
 
 const DEVIATIONS = 4; // above the mean: of some ten thousand such sentences one comes as near
@@ -27,8 +28,7 @@ const UNRELATED = [
 // default made the vectors.
 export async function chance(corpus, signal) {
 	try {
-		const { fingerprint } = await call("info", { signal });
-		return fingerprint === corpus.fingerprint ? await measured(signal) : null;
+		return served.fingerprint === corpus.fingerprint ? await measured(signal) : null;
 	} catch (error) {
 		if (left(error)) throw error;
 		return null;
