@@ -58,9 +58,9 @@ def weightedmean(hidden_states: Sequence[Tensor], mask: Tensor) -> Tensor:
 
 def lasttoken(hidden_states: Sequence[Tensor], mask: Tensor) -> Tensor:
     """Take the last layer at the last token."""
-    hidden = hidden_states[-1]
-    last = (mask * _places(mask)).to(torch.int32).argmax(1)  # ONNX Runtime has no ArgMax of int64 everywhere
-    return hidden.gather(1, last[:, None, None].expand(-1, 1, hidden.shape[-1])).squeeze(1)
+    places = mask * _places(mask)
+    last = places == places.amax(1, keepdim=True)
+    return _mean_over_tokens(hidden_states[-1], last.to(mask.dtype))
 
 
 POOLINGS: dict[str, Pooling] = {
