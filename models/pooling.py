@@ -113,7 +113,8 @@ def option(given: str) -> str:
 
 def pool(name: str, hidden_states: Sequence[Tensor], mask: Tensor) -> Tensor:
     """Vectors (N, D), or (N, parts x D) of joined poolings."""
-    return torch.cat([POOLINGS[one](hidden_states, mask) for one in parts(name)], dim=-1)
+    pooled = [POOLINGS[one](hidden_states, mask) for one in parts(name)]
+    return pooled[0] if len(pooled) == 1 else torch.cat(pooled, dim=-1)  # a graph of one pooling has nothing to join
 
 
 def _mean_over_tokens(hidden: Tensor, mask: Tensor) -> Tensor:
