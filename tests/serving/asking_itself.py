@@ -32,7 +32,7 @@ def watch(event: str, arguments: tuple[Any, ...]) -> None:
         address = arguments[1]
         if isinstance(address, tuple) and not ip_address(address[0]).is_loopback:
             attempts.append(f"{event} {address}")
-    if event in ("socket.getaddrinfo", "socket.gethostbyname") and arguments[0] not in (None, "127.0.0.1"):
+    if event in ("socket.getaddrinfo", "socket.gethostbyname") and arguments[0] not in (None, "127.0.0.1", "::1"):
         attempts.append(f"{event} {arguments[0]}")
 
 
