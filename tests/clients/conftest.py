@@ -158,7 +158,8 @@ def others_asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 def snippets() -> dict[str, str]:
     """The Python in the page for users, by the heading it stands under."""
     found = re.findall(r"^## (.+?)$(.*?)(?=^## |\Z)", PAGE.read_text(), re.DOTALL | re.MULTILINE)
-    return {name: "\n".join(re.findall(r"```python\n(.*?)```", body, re.DOTALL)) for name, body in found}
+    code = {name: "\n".join(re.findall(r"```python\n(.*?)```", body, re.DOTALL)) for name, body in found}
+    return {name: python for name, python in code.items() if python}
 
 
 @pytest.fixture
