@@ -23,8 +23,8 @@ from models.sources import SourceError
 from training.cli import main
 from training.evaluation import subjects
 from training.evaluation.beir import Collection
-from training.evaluation.labelled import Example, Labelled
-from training.evaluation.pairs import DataError, Pair
+from training.evaluation.labelled import TRANSFER_TASKS, Example, Labelled
+from training.evaluation.pairs import STS_TASKS, DataError, Pair
 from training.evaluation.subjects import OtherGraph, Subject, SubjectError, subject
 from training.evaluation.suite import Material, judge, material
 from training.evaluation.tables import aligned, tables
@@ -41,8 +41,8 @@ PAIRS = [
 ]
 TEXTS = [f"{a} {b} {c}" for a in ("the", "a") for b in ("cat", "dog", "bird") for c in ("sleep", "eat", "run", "sing")]
 GIVEN = Material(
-    sts={"STS12": {"one": PAIRS[:3], "two": PAIRS[3:]}, "STSB": {"test": PAIRS}},
-    transfer={"MR": Labelled([Example((text,), "the" in text) for text in TEXTS])},
+    sts={**{task: {"test": PAIRS} for task in STS_TASKS}, "STS12": {"one": PAIRS[:3], "two": PAIRS[3:]}},
+    transfer={task: Labelled([Example((text,), "the" in text) for text in TEXTS]) for task in TRANSFER_TASKS},
     retrieval={"tiny": Collection({"d": TEXTS[0], "e": TEXTS[1]}, {"q": TEXTS[2]}, {"q": {"d": 1}})},
     geometry={"dev": PAIRS},
 )

@@ -177,13 +177,13 @@ class Search {
 				...(cursor && { cursor }),
 				...(!this.state.address.has("like") && { highlight: true }),
 			};
-			const asked = call(`${this.path}/search`, { body, signal });
-			const [answer, weak] = await Promise.all([asked, this.mode === "dense" ? this.chance() : null]);
-			this.weak = weak;
+			const answer = await call(`${this.path}/search`, { body, signal });
+			const waited = performance.now() - began;
+			this.weak = this.mode === "dense" ? await this.chance() : null; // after the search, which a key's limit must not refuse for it
 			this.tried.show({ method: "POST", path: `${this.path}/search`, body });
 			this.k = Math.min(MOST, cursor ? this.k + k : k);
 			this.state.remember({ k: this.k });
-			await this.answered(answer, cursor, performance.now() - began);
+			await this.answered(answer, cursor, waited);
 		} catch (error) {
 			if (!left(error)) this.failed(error, cursor);
 		} finally {
