@@ -1,4 +1,5 @@
-"""What a server is to survive: floods, reloads, idle and slow callers, bulk work, SIGTERM, hours of work.
+"""What a server is to survive: floods, reloads, idle and slow callers, bulk work, SIGTERM,
+a neighbour that sends what is costly, hours of work.
 
 `python -m benchmarks.stress [NAME …] [--seconds S]` starts a server for each trial and prints a verdict: what was
 asked for, what was measured, and whether it holds. Its exit status is the number of trials that failed.
@@ -17,7 +18,7 @@ from benchmarks.client import ReplyError
 from benchmarks.contestants import BUNDLE
 from benchmarks.stress.server import started
 from benchmarks.stress.trial import Bound, Texts
-from benchmarks.stress.trials import APART, TRIALS
+from benchmarks.stress.trials import TRIALS
 from benchmarks.surroundings import surroundings
 from models.command_line import Parser
 
@@ -35,9 +36,9 @@ def main() -> int:
         parser.error(f"no trial {', '.join(sorted(unknown))}; there are {', '.join(TRIALS)}")
     texts, failed = Texts.of(asked.bundle), 0
     for name in asked.names or TRIALS:
-        trial, seconds, options = TRIALS[name]
+        trial, seconds, options, apart, keys = TRIALS[name]
         try:
-            with started(asked.bundle, options, apart=name in APART) as server:
+            with started(asked.bundle, options, apart=apart, keys=keys) as server:
                 bounds = trial(server, texts, asked.seconds or seconds)
         except (OSError, ReplyError, RuntimeError) as error:  # the server is gone, or never came
             bounds = [Bound(f"servers lost ({error})", 1, 0)]

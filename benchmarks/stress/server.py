@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +17,9 @@ from tempfile import TemporaryDirectory
 from benchmarks.client import Address, Connection, ReplyError, closed_loop, status
 from benchmarks.loads import Request
 from benchmarks.processes import cpu_seconds, memory_mb
+from serving.keys.keys import FORMAT, digest
+
+NO_KEYS: Mapping[str, str] = {}
 
 
 @dataclass
@@ -55,17 +59,22 @@ class Server:
 
 
 @contextmanager
-def started(folder: Path, options: Sequence[str], *, apart: bool = False) -> Iterator[Server]:
+def started(
+    folder: Path, options: Sequence[str] = (), *, apart: bool = False, keys: Mapping[str, str] = NO_KEYS
+) -> Iterator[Server]:
     """A server that is ready; killed at the end if it has not gone.
 
     `apart` it has half of the CPUs and this thread the others, as if the callers were on another machine: what a flood
-    of requests takes to be sent is not taken from the one that serves them.
+    of requests takes to be sent is not taken from the one that serves them. Each of `keys`, secrets by name, may read
+    and write the corpus of its name.
     """
     with TemporaryDirectory() as data, socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
         free.close()
         command = [sys.executable, "-m", "serving", "--bundle", folder, "--data", data, "--port", str(port)]
+        if keys:
+            command += ["--api-keys-file", _key_file(Path(data, "keys.json"), keys)]
         all_cpus = sorted(os.sched_getaffinity(0))
         half = len(all_cpus) // 2 if apart else 0
         own, others = all_cpus[: len(all_cpus) - half], all_cpus[half:]
@@ -76,7 +85,8 @@ def started(folder: Path, options: Sequence[str], *, apart: bool = False) -> Ite
             )
         os.sched_setaffinity(0, others)
         try:
-            server = Server(process, Address(port, "/v1/embeddings"), len(own))
+            headers = [f"authorization: Bearer {secret}" for secret in keys.values()][:1]
+            server = Server(process, Address(port, "/v1/embeddings", headers=tuple(headers)), len(own))
             deadline = time.monotonic() + 60
             while not _ready(server):
                 if process.poll() is not None or time.monotonic() > deadline:
@@ -87,6 +97,15 @@ def started(folder: Path, options: Sequence[str], *, apart: bool = False) -> Ite
             os.sched_setaffinity(0, all_cpus)
             process.kill()
             process.wait()
+
+
+def _key_file(file: Path, keys: Mapping[str, str]) -> Path:
+    found = [
+        {"name": name, "sha256": digest(secret), "scopes": ["read", "write"], "corpora": [name]}
+        for name, secret in keys.items()
+    ]
+    file.write_text(json.dumps({"format": FORMAT, "keys": found}), encoding="utf-8")
+    return file
 
 
 def _ready(server: Server) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
@@ -58,6 +58,20 @@ class Texts:
 
 
 Trial = Callable[[Server, Texts, float], list[Bound]]
+
+
+class Planned(NamedTuple):
+    """A trial and the server that it needs."""
+
+    trial: Trial
+    seconds: float
+    """At full length."""
+    options: Sequence[str] = ()
+    """Of the server."""
+    apart: bool = False
+    """Whether callers would take much of the CPUs that they shared with the server."""
+    keys: Mapping[str, str] = {}
+    """Secrets by name; each opens the corpus of its name."""
 
 
 def p99(sample: Sample) -> float:

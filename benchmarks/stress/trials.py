@@ -7,7 +7,7 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
@@ -16,8 +16,9 @@ import numpy as np
 from benchmarks.client import Pool, ReplyError, Sample, closed_loop, open_loop, status
 from benchmarks.loads import LONGEST, SPECIAL, Request, body
 from benchmarks.stress.flood import QUEUE_TOKENS, overload
+from benchmarks.stress.neighbour import KEYS, neighbour
 from benchmarks.stress.server import Server
-from benchmarks.stress.trial import Bound, Texts, Trial, p99
+from benchmarks.stress.trial import Bound, Planned, Texts, p99
 from models.runtimes.base import CPU_BATCH_TOKENS, Options
 from models.runtimes.openvino import LENGTH_STEP
 
@@ -165,21 +166,20 @@ def soak(server: Server, texts: Texts, seconds: float) -> list[Bound]:
     ]
 
 
-TRIALS: dict[str, tuple[Trial, float, Sequence[str]]] = {
-    "overload": (
+TRIALS: dict[str, Planned] = {
+    "overload": Planned(
         overload,
         60.0,
         ("--max-queued-tokens", str(QUEUE_TOKENS), "--max-request-tokens", str(QUEUE_TOKENS)),
+        apart=True,
     ),
-    "reload": (reload, 20.0, ()),
-    "callers": (callers, 30.0, ("--body-timeout", str(BODY_TIMEOUT))),
-    "lanes": (lanes, 20.0, ()),
-    "drain": (drain, 5.0, ()),
-    "soak": (soak, 900.0, ()),
+    "reload": Planned(reload, 20.0),
+    "callers": Planned(callers, 30.0, ("--body-timeout", str(BODY_TIMEOUT))),
+    "lanes": Planned(lanes, 20.0),
+    "drain": Planned(drain, 5.0),
+    "neighbour": Planned(neighbour, 100.0, apart=True, keys=KEYS),
+    "soak": Planned(soak, 900.0, apart=True),
 }
-"""Each with its seconds at full length, and the options of its server."""
-APART = ("overload", "soak")
-"""Whose callers would take much of the CPUs that they shared with the server."""
 
 
 @contextmanager

@@ -16,12 +16,12 @@ from benchmarks.stress.trials import TRIALS
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["overload", "reload", "callers", "drain"])
+@pytest.mark.parametrize("name", ["overload", "reload", "callers", "drain", "neighbour"])
 def test_nobody_is_cut_off_and_nothing_breaks(tiny_bundle: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trials, "IDLE", 200)  # so many are soon opened
-    trial, _, options = TRIALS[name]
-    with started(tiny_bundle, options) as server:
-        bounds = trial(server, Texts.of(tiny_bundle), 5.0)
+    planned = TRIALS[name]
+    with started(tiny_bundle, planned.options, keys=planned.keys) as server:
+        bounds = planned.trial(server, Texts.of(tiny_bundle), 5.0)
     never = [bound for bound in bounds if bound.limit == 0]
     assert len(never) >= 2
     assert all(bound.holds for bound in never), [str(bound) for bound in bounds]
@@ -29,9 +29,8 @@ def test_nobody_is_cut_off_and_nothing_breaks(tiny_bundle: Path, name: str, monk
 
 @pytest.mark.slow
 def test_a_soak_opens_no_more_and_more_files(tiny_bundle: Path) -> None:
-    trial, _, options = TRIALS["soak"]
-    with started(tiny_bundle, options) as server:
-        *_, slope, files = trial(server, Texts.of(tiny_bundle), 6.0)
+    with started(tiny_bundle, TRIALS["soak"].options) as server:
+        *_, slope, files = TRIALS["soak"].trial(server, Texts.of(tiny_bundle), 6.0)
     assert np.isfinite(slope.measured) and files.holds, [str(slope), str(files)]
 
 

@@ -1,0 +1,110 @@
+"""What a key with the scopes `read` and `write` over one corpus may send that costs the server much."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import sqlite3
+import tarfile
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from backports import zstd
+
+from serving.corpora.snapshot_manifest import MANIFEST
+from serving.corpora.snapshots import CONTENT
+
+CORPUS = "costly"
+SEARCH, DOCUMENTS = f"/corpora/{CORPUS}/search", f"/corpora/{CORPUS}/documents"
+WIDE = 160_000
+"""Control characters of a text, each of six bytes in JSON."""
+HUGE = 250_000_000
+"""Characters of the text in a forged snapshot."""
+JSON, LINES, ZSTD = ({"content-type": f"application/{name}"} for name in ("json", "x-ndjson", "zstd"))
+NUMBER = "{number}"
+"""Is replaced by another number in each request, in a header or a short body."""
+
+
+@dataclass(frozen=True)
+class Costly:
+    """A request that callers send again and again, each as soon as it is answered."""
+
+    method: str
+    path: str
+    content: bytes = b""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    read: bool = True
+    """Whether callers read the answer."""
+
+    def numbered(self, number: int) -> tuple[bytes, dict[str, str]]:
+        """Give the body and headers of one request."""
+        content = self.content.replace(NUMBER.encode(), b"%d" % number) if len(self.content) < 1000 else self.content
+        return content, {name: value.replace(NUMBER, str(number)) for name, value in self.headers.items()}
+
+
+def requests(snapshot: bytes) -> dict[str, Costly]:
+    """Give one of every kind by its name; `snapshot` is of the corpus."""
+    pairs = [["red", str(number)] for number in range(33_000)]
+    refused = "".join(json.dumps({"text": number}) + "\n" for number in range(100)).encode()
+    skipping = f"{DOCUMENTS}?on_error=skip&text_column={'x' * 15_000}"
+    numbers = b'{"inputs": "a", "unknown": [' + b"1," * 7_900_000 + b"1]}"
+    elements = [{"tags": {"$elemMatch": {"$eq": number}}} for number in range(900)]
+    words = " ".join(f"w{number % 997}" for number in range(15_000))
+    return {
+        "lists in a filter": _posted(SEARCH, query="a", filter={"tags": {"$in": pairs}}),
+        "lists in a negated filter": _posted(SEARCH, query="a", filter={"$not": {"tags": {"$in": pairs}}}),
+        "many conditions": _posted(SEARCH, query="a", filter={"$or": elements}),
+        "many lexical queries": _posted(SEARCH, queries=[f"red {n}" for n in range(2_000)], k=1, mode="lexical"),
+        "a long lexical query": _posted(SEARCH, query=words, mode="lexical"),
+        "answers that nobody reads": Costly("POST", SEARCH, _json(query="wide", k=20), JSON, read=False),
+        "rows that are refused": Costly("POST", skipping, refused, LINES),
+        "answers that are kept": Costly("POST", skipping, refused, LINES | {"idempotency-key": NUMBER}),
+        "uploads that wait": Costly("POST", f"{DOCUMENTS}?async=true", b'{"id": "{number}", "text": "red"}\n', LINES),
+        "snapshots": Costly("POST", f"/corpora/{CORPUS}/snapshots"),
+        "a forged snapshot": Costly("PUT", f"/corpora/{CORPUS}/restore", forged(snapshot), ZSTD),
+        "many numbers": Costly("POST", "/embed", numbers, JSON),
+        "long texts": _posted("/embed", inputs=["word " * 500] * 256),
+        "jobs": Costly("GET", "/jobs"),
+        "a map": Costly("GET", f"/corpora/{CORPUS}/map"),
+    }
+
+
+def documents() -> bytes:
+    """Give the documents that these requests are about as JSON lines."""
+    tagged: list[dict[str, Any]] = [
+        {"text": f"red blue green {number}", "metadata": {"tags": ["red", "blue"]}} for number in range(1_000)
+    ]
+    wide = [{"text": f"wide {number} " + "\x01" * WIDE} for number in range(20)]
+    return "".join(json.dumps({"id": str(n), **document}) + "\n" for n, document in enumerate(tagged + wide)).encode()
+
+
+def forged(snapshot: bytes) -> bytes:
+    """Put one huge text into a snapshot, as someone who has it could."""
+    with TemporaryDirectory() as folder:
+        with tarfile.open(fileobj=io.BytesIO(zstd.decompress(snapshot))) as archive:
+            archive.extractall(folder, filter="data")
+        manifest, content = Path(folder, MANIFEST), Path(folder, CONTENT)
+        with closing(sqlite3.connect(content)) as database, database:
+            database.execute("UPDATE documents SET text = printf('%.*c', ?, 'x') WHERE id = '0'", (HUGE,))
+        body = content.read_bytes()
+        facts = json.loads(manifest.read_bytes())
+        facts["content"] = {"bytes": len(body), "sha256": hashlib.sha256(body).hexdigest()}
+        manifest.write_bytes(json.dumps(facts).encode())
+        packed = io.BytesIO()
+        with tarfile.open(fileobj=packed, mode="w") as archive:
+            for file in (manifest, content):
+                archive.add(file, file.name)
+        return zstd.compress(packed.getvalue())
+
+
+def _posted(path: str, **body: Any) -> Costly:
+    return Costly("POST", path, _json(**body), JSON)
+
+
+def _json(**body: Any) -> bytes:
+    return json.dumps(body).encode()

@@ -1,0 +1,222 @@
+"""One key searches and uploads while another sends everything costly that its rights allow."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import signal
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from http.client import HTTPConnection, HTTPException
+from typing import Any
+
+import numpy as np
+
+from benchmarks.client import ReplyError
+from benchmarks.stress.costly import CORPUS, JSON, LINES, Costly, documents, requests
+from benchmarks.stress.server import Server
+from benchmarks.stress.trial import Bound, Texts
+from serving.settings import Settings
+
+CALLERS = 16
+"""Of the costly requests."""
+GOOD, COSTLY = "good", CORPUS
+KEYS = {name: f"iso_{name}" for name in (GOOD, COSTLY)}
+"""Each opens the corpus of its name alone."""
+SLOWER = 5.0
+"""Times the quiet p99 that the good key's searches may take."""
+UPLOADS = 10
+"""Searches of the good key for each of its uploads."""
+PAUSE = 0.02
+"""Seconds between the requests of the good key."""
+REFUSED = 0.1
+"""Seconds that a caller waits after a refusal: without any, it would be a flood, which is another trial."""
+DRAIN = Settings().drain_seconds
+ENDING = 5.0
+"""Seconds after the drain in which the process ends."""
+MEMORY_MB = 1500
+PATIENCE = 60.0
+"""Seconds without an answer after which a caller hangs up."""
+
+
+def neighbour(server: Server, _: Texts, seconds: float) -> list[Bound]:
+    """One key searches and uploads while another sends everything costly that its rights allow."""
+    good, costly = Caller(server, KEYS[GOOD]), Caller(server, KEYS[COSTLY])
+    kinds = _settled(good, costly)
+    turn, numbers, peak = seconds / (len(kinds) + 2), itertools.count(), _Peak(server)
+    with peak:
+        quiet = good.working(turn)
+        found = [Bound("ms, p99 of a search while nobody else asks", 1000 * quiet.p99)]
+        failed, stored = quiet.failed, quiet.stored
+        for name, kind in kinds.items():
+            with _sent([kind], server, numbers):
+                worked = good.working(turn)
+            found.append(Bound(f"p99 of a search beside {name}, of the quiet", worked.p99 / quiet.p99, SLOWER))
+            print(f"  {found[-1]}", flush=True)
+            failed, stored = failed + worked.failed, stored + worked.stored
+        listed = good.json("GET", f"/corpora/{GOOD}")["documents"]
+        with _sent(list(kinds.values()), server, numbers):
+            time.sleep(min(turn, 2.0))
+            server.process.send_signal(signal.SIGTERM)
+            told = time.monotonic()
+            with suppress(Exception):
+                server.process.wait(2 * DRAIN)
+            gone = time.monotonic() - told
+    return [
+        *found,
+        Bound("requests of the good key that failed", failed, 0),
+        Bound("documents of the good key that were lost", 1 + stored - listed, 0),
+        Bound("MB of memory at most", peak.memory_mb, MEMORY_MB),
+        Bound("seconds until it was gone after SIGTERM", gone, DRAIN + ENDING),
+        Bound("exit status", abs(server.process.returncode or 0) if server.process.poll() is not None else math.inf, 0),
+    ]
+
+
+def _settled(good: Caller, costly: Caller) -> Mapping[str, Costly]:
+    """Fill both corpora and prepare the costly requests."""
+    for caller, name, rows in (
+        (good, GOOD, b'{"id": "first", "text": "a first one"}\n'),
+        (costly, COSTLY, documents()),
+    ):
+        caller.json("PUT", f"/corpora/{name}", b"{}", JSON)
+        caller.json("POST", f"/corpora/{name}/documents", rows, LINES)
+    job = costly.json("POST", f"/corpora/{COSTLY}/snapshots")
+    while job["state"] in ("queued", "running"):
+        time.sleep(0.1)
+        job = costly.json("GET", f"/jobs/{job['id']}")
+    (listed,) = costly.json("GET", f"/corpora/{COSTLY}/snapshots")["snapshots"]
+    return requests(costly.asked("GET", f"/corpora/{COSTLY}/snapshots/{listed['id']}")[1])
+
+
+@dataclass
+class Worked:
+    """What the good key saw."""
+
+    latencies: list[float] = field(default_factory=list)
+    failed: int = 0
+    stored: int = 0
+
+    @property
+    def p99(self) -> float:
+        """Seconds; for ever, where no search was answered."""
+        return float(np.percentile(self.latencies, 99)) if self.latencies else math.inf
+
+
+class Caller:
+    """One connection with one key."""
+
+    def __init__(self, server: Server, key: str) -> None:
+        self._server, self._key = server, key
+        self._connection = HTTPConnection(server.address.host, server.address.port, timeout=PATIENCE)
+        self._numbers = itertools.count()
+
+    def asked(
+        self, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None
+    ) -> tuple[int, bytes]:
+        """Give the status and the body of the answer."""
+        self._connection.request(method, path, body, {**(headers or {}), **_authorization(self._key)})
+        answer = self._connection.getresponse()
+        return answer.status, answer.read()
+
+    def json(self, *request: Any) -> Any:
+        """Give the answer's JSON.
+
+        Raises:
+            ReplyError: its status is none of success.
+        """
+        status, body = self.asked(*request)
+        if status >= 300:
+            raise ReplyError(f"{request[:2]}: {status} {body[:300].decode(errors='replace')}")
+        return json.loads(body)
+
+    def working(self, seconds: float) -> Worked:
+        """Search by meaning and words in turn, with an upload at times, for so long."""
+        found, ends = Worked(), time.monotonic() + seconds
+        while time.monotonic() < ends:
+            number = next(self._numbers)
+            mode = ("dense", "hybrid")[number % 2]
+            began = time.monotonic()
+            status, _ = self._tried(f"/corpora/{GOOD}/search", {"query": f"one of {number}", "mode": mode})
+            found.latencies.append(time.monotonic() - began)
+            found.failed += status != 200
+            if number % UPLOADS == 0:
+                rows = {"documents": [{"id": str(number), "text": f"the document {number}"}]}
+                status, _ = self._tried(f"/corpora/{GOOD}/documents", rows)
+                found.failed += status != 200
+                found.stored += status == 200
+            time.sleep(PAUSE)
+        return found
+
+    def _tried(self, path: str, body: Mapping[str, Any]) -> tuple[int, bytes]:
+        try:
+            return self.asked("POST", path, json.dumps(body).encode(), JSON)
+        except (OSError, HTTPException):
+            self._connection.close()
+            return 0, b""
+
+
+@contextmanager
+def _sent(kinds: list[Costly], server: Server, numbers: Iterator[int]) -> Iterator[None]:
+    """Have callers send these in turn, until the block ends; then they leave, answered or not."""
+    stop, connections = threading.Event(), list[HTTPConnection]()
+
+    def calling(first: int) -> None:
+        for kind in itertools.islice(itertools.cycle(kinds), first, None):
+            if stop.is_set():
+                return
+            connection = HTTPConnection(server.address.host, server.address.port, timeout=PATIENCE)
+            connections.append(connection)
+            content, headers = kind.numbered(next(numbers))
+            try:
+                connection.request(kind.method, kind.path, content, headers | _authorization(KEYS[COSTLY]))
+                if not kind.read:
+                    stop.wait(PATIENCE)
+                answer = connection.getresponse()
+                answer.read()
+                if answer.status in (429, 503):
+                    stop.wait(REFUSED)
+            except (OSError, HTTPException, ValueError, AttributeError):  # the last two: it was closed under our hands
+                stop.wait(REFUSED)
+            finally:
+                connection.close()
+
+    threads = [threading.Thread(target=calling, args=(first,)) for first in range(CALLERS)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        for connection in connections:
+            with suppress(OSError, AttributeError):
+                connection.sock.shutdown(2)
+        for thread in threads:
+            thread.join()
+
+
+def _authorization(key: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {key}"}
+
+
+class _Peak:
+    """The most memory that the server has had within a block."""
+
+    def __init__(self, server: Server) -> None:
+        self.memory_mb, self._server, self._stop = 0, server, threading.Event()
+
+    def __enter__(self) -> None:
+        self._thread = threading.Thread(target=self._watch)
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._stop.wait(0.1):
+            with suppress(OSError):  # it is gone
+                self.memory_mb = max(self.memory_mb, self._server.memory_mb)
