@@ -5,15 +5,9 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
-from pathlib import Path
 
-from models import adapter, bundle
-from models.bundle import BundleError
-from models.sources import MINILM, recorded
+from models.assembled import as_bundle
 from serving import descriptors
 from serving.engines import ENGINES
 from serving.ports import Model, Store
@@ -26,42 +20,13 @@ log = logging.getLogger("serving")
 
 
 def with_bundles(settings: Settings) -> Settings:
-    """Replace each encoder that is no bundle by the bundle that `python -m models export` makes of it.
-
-    Bundles are kept in the data folder. Another process makes them, so that the server does not keep what is loaded for
-    that alone.
+    """Replace each encoder that is no bundle by its bundle, which is kept in the data folder.
 
     Raises:
-        BundleError: one can't be made; the message is that of the command.
-        SourceError, AdapterError: there is no such encoder, or it is damaged.
+        BundleError, SourceError, AdapterError: see `as_bundle`.
     """
-    folders = [_assembled(folder, settings.data / "encoders") for folder in settings.bundles]
+    folders = [as_bundle(str(folder), settings.data / "encoders") for folder in settings.bundles]
     return settings.model_copy(update={"bundle": os.pathsep.join(map(str, folders))})
-
-
-def _assembled(given: Path, kept: Path) -> Path:
-    name = str(given)
-    if not (adapter.is_adapter(given) or (not given.exists() and (name == MINILM or name.startswith(f"{MINILM}+")))):
-        return given
-    said = recorded(name)
-    if said is None:
-        raise BundleError(
-            f"{name}: torch has to export it: `python -m models export {name} --out FOLDER`, then serve that"
-        )
-    folder = kept / f"{said.name}-{said.fingerprint[:12]}"
-    with suppress(BundleError):
-        there = bundle.load(folder).manifest
-        if (there.fingerprint, there.scores) == (said.fingerprint, said.scores):
-            return folder
-    log.info("assembling %s in %s, once", name, folder)
-    options = ["--out", str(folder), "--name", said.name, "--no-measure"]
-    command = [sys.executable, "-m", "models", "export", name, *options]
-    made = subprocess.run(command, check=False, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    if made.returncode:
-        lines = [line for line in made.stderr.splitlines() if line.startswith("error: ")]
-        reason = lines[-1].removeprefix("error: ") if lines else f"the export ended with status {made.returncode}"
-        raise BundleError(f"{name}: {reason}")
-    return folder
 
 
 def opened_models(settings: Settings) -> list[Model]:

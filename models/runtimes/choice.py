@@ -13,7 +13,7 @@ from typing import Any
 from models.bundle import Bundle
 from models.runtimes import REFERENCE, RUNTIMES, Pair, available, cache
 from models.runtimes.barred import barred
-from models.runtimes.base import Options, RuntimeUnavailable
+from models.runtimes.base import Options, Runtime, RuntimeUnavailable
 from models.runtimes.measurement import Measured, measure, told
 
 log = logging.getLogger(__name__)
@@ -80,6 +80,27 @@ def choose(bundle: Bundle, options: Options, *, runtime: str | None = None, prec
     reasons = barred(bundle)
     measured = [replace(row, barred=reasons.get(row.pair)) for row in measured]
     return Choice(fastest(measured, among=pairs), measured)
+
+
+def opened(
+    bundle: Bundle, options: Options, *, runtime: str | None = None, precision: str | None = None
+) -> tuple[Choice, Runtime]:
+    """Load the fastest pair that does load: one that was remembered may run no more.
+
+    Raises:
+        RuntimeUnavailable, BundleError: see `choose`.
+    """
+    choice = choose(bundle, options, runtime=runtime, precision=precision)
+    while True:
+        try:
+            return choice, RUNTIMES[choice.pair.runtime](bundle, choice.pair.precision, options)
+        except Exception as error:  # the runtimes' errors have no class in common
+            among = candidates(bundle, options, runtime=runtime, precision=precision)
+            if not (following := choice.instead(bundle, error, among=among)):
+                raise
+            log.warning("%s does not load, so %s is taken: %s", choice.pair, following.pair, error)
+            cache.forget(cache.key(bundle, options))
+            choice = following
 
 
 def keep(bundle: Bundle, options: Options, measured: Sequence[Measured]) -> None:

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from models import bundle
 from models.bundle import Bundle
-from models.runtimes import RUNTIMES, cache
-from models.runtimes.base import Runtime, RuntimeUnavailable
-from models.runtimes.choice import Choice, candidates, choose
+from models.runtimes.base import RuntimeUnavailable
+from models.runtimes.choice import candidates, opened
 from models.tokenizer import Direction, Piece, Tokenizer, Tokens
 from serving.ports import Embedded, EngineError, EngineOptions, Model
-
-log = logging.getLogger(__name__)
 
 
 class RuntimeEngine:
@@ -26,7 +22,7 @@ class RuntimeEngine:
     """
 
     def __init__(self, source: Bundle, tokenizer: Tokenizer, runtime: str | None, options: EngineOptions) -> None:
-        self.choice, self._runtime = _loaded(source, runtime, options)
+        self.choice, self._runtime = opened(source, options, runtime=runtime, precision=options.precision)
         self.name, self.precision = self.choice.pair
         self._tokenizer = tokenizer
         self.device = self._runtime.device
@@ -49,21 +45,6 @@ class RuntimeEngine:
     def embed(self, batch: Sequence[Tokens], *, alone: bool = False) -> Embedded:
         """One run of the graph over the padded batch."""
         return self._runtime.run(*self._tokenizer.pad(batch), alone=alone)
-
-
-def _loaded(source: Bundle, runtime: str | None, options: EngineOptions) -> tuple[Choice, Runtime]:
-    """The fastest that loads: what was remembered may run no more."""
-    choice = choose(source, options, runtime=runtime, precision=options.precision)
-    while True:
-        try:
-            return choice, RUNTIMES[choice.pair.runtime](source, choice.pair.precision, options)
-        except Exception as error:  # the runtimes' errors have no class in common
-            among = candidates(source, options, runtime=runtime, precision=options.precision)
-            if not (following := choice.instead(source, error, among=among)):
-                raise
-            log.warning("%s does not load, so %s is taken: %s", choice.pair, following.pair, error)
-            cache.forget(cache.key(source, options))
-            choice = following
 
 
 def open_bundle(folder: Path, *, runtime: str | None = None) -> Model:
