@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Sequence
 
 from models import reader
 from serving import failpoints
 from serving.builds import ClashError, refuse_clashes
 
 
-def main() -> int:
-    """The exit status; 2, after one line, for what the user has to mend."""
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return the exit status: 2, after one line, for what the user has to mend."""
+    given = sys.argv[1:] if arguments is None else arguments
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})  # it waits until the server can reload, or end
     try:
         failpoints.arm(os.environ)
@@ -21,7 +23,7 @@ def main() -> int:
         print(f"serving: {error}", file=sys.stderr)
         return 2
     try:
-        status = _run()
+        status = _run(given)
         reader.flush()
     except BrokenPipeError as error:
         if not reader.has_gone(error):
@@ -30,24 +32,25 @@ def main() -> int:
     return status
 
 
-def _run() -> int:
-    if sys.argv[1:2] == ["keys"]:
+def _run(arguments: Sequence[str]) -> int:
+    verb, rest = next(iter(arguments), ""), arguments[1:]
+    if verb == "keys":
         from serving.commands.keys import keys
 
-        return keys(sys.argv[2:])
-    if sys.argv[1:2] == ["openapi"]:
+        return keys(rest)
+    if verb == "openapi":
         from serving.commands.openapi import openapi
 
-        return openapi(sys.argv[2:])
-    if sys.argv[1:2] and sys.argv[1] in ("ingest", "search", "export", "verify"):
+        return openapi(rest)
+    if verb in ("ingest", "search", "export", "verify"):
         from serving.commands.corpus import run
         from serving.ending import ended
 
-        return ended(run(sys.argv[1], sys.argv[2:]))
+        return ended(run(verb, rest))
     from serving.commands.serve import serve  # not before: a clash may break the import itself
     from serving.ending import ended
 
-    return ended(serve(sys.argv[1:]))
+    return ended(serve(arguments))
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 
 from models.bundle import FP32, Bundle
 from models.runtimes import RUNTIMES
-from models.runtimes.base import Device, Options
+from models.runtimes.base import Device, Embedded, Options, Runtime
 from models.runtimes.onnxruntime import OnnxRuntime
 from models.tokenizer import Tokens
 
 
 class Graph:
-    """Texts to vectors: the bundle's tokenizer and one of the runtimes.
+    """Texts to vectors: the bundle's tokenizer and one of the runtimes, or one that is loaded already.
 
     `threads` None stands for the CPU quota.
 
@@ -31,32 +31,50 @@ class Graph:
         self,
         bundle: Bundle,
         *,
-        runtime: str = OnnxRuntime.name,
+        runtime: str | Runtime = OnnxRuntime.name,
         precision: str = FP32,
         threads: int | None = None,
         device: Device = "cpu",
     ) -> None:
-        self._runtime = RUNTIMES[runtime](bundle, precision, Options(device, threads))
+        if isinstance(runtime, str):
+            runtime = RUNTIMES[runtime](bundle, precision, Options(device, threads))
+        self._runtime = runtime
         self._tokenizer = bundle.tokenizer()
-        self.precision = precision
+        self.precision = self._runtime.precision
         self.device = self._runtime.device
         self.dim = bundle.manifest.dim
-        self.engine = f"{runtime} {self._runtime.facts()['version']}"
+        self.engine = f"{self._runtime.name} {self._runtime.facts()['version']}"
+
+    def tokenized(self, texts: Sequence[str]) -> list[Tokens]:
+        """Cut each text to the bundle's `max_length` tokens.
+
+        Raises:
+            ValueError: a text is not valid Unicode.
+        """
+        return self._tokenizer.encode(texts)
 
     def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Unit vectors (N, D) of `texts` in their order; batches are cut by length and run side by side."""
-        tokens = self._tokenizer.encode(texts)
-        vectors = np.empty((len(texts), self.dim), dtype=np.float32)
+        """Return the unit vectors (N, D) of `texts` in their order."""
+        return self.embed(self.tokenized(texts)).vectors
+
+    def embed(self, tokens: Sequence[Tokens], done: Callable[[int], object] = lambda _: None) -> Embedded:
+        """Return the unit vectors (N, D) and norms (N,) of texts in their order.
+
+        Batches are cut by length and run side by side; `done` is called with the size of each, from several threads.
+        """
+        vectors = np.empty((len(tokens), self.dim), dtype=np.float32)
+        norms = np.empty(len(tokens), dtype=np.float32)
         share = math.ceil(sum(map(len, tokens)) / self._runtime.streams)
         batches = list(_by_length(tokens, min(share, self._runtime.batch_tokens)))
 
         def run(rows: list[int]) -> None:
             padded = self._tokenizer.pad([tokens[i] for i in rows])
-            vectors[rows] = self._runtime.run(*padded, alone=len(batches) == 1).vectors
+            vectors[rows], norms[rows] = self._runtime.run(*padded, alone=len(batches) == 1)
+            done(len(rows))
 
         with ThreadPoolExecutor(self._runtime.streams) as threads:
             deque(threads.map(run, batches), maxlen=0)
-        return vectors
+        return Embedded(vectors, norms)
 
 
 def _by_length(tokens: Sequence[Tokens], budget: int) -> Iterator[list[int]]:

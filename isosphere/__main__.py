@@ -1,0 +1,7 @@
+"""`python -m isosphere`."""
+
+import sys
+
+from isosphere.command import main
+
+sys.exit(main())

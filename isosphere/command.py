@@ -1,0 +1,116 @@
+"""The command `isosphere`: every command of the project by one name.
+
+A command's own module is loaded for that command alone, so help answers at once.
+"""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.metadata import version
+from typing import NamedTuple
+
+USAGE_ERROR = 2
+
+
+class Command(NamedTuple):
+    """What a command does, an example of its arguments, and the program that carries it out."""
+
+    summary: str
+    example: str
+    program: str
+    """A package whose `__main__.main` takes the arguments."""
+    verb: str | None = None
+    """What that program calls it; None: as here, and the empty word is no word at all."""
+
+
+GROUPS: dict[str, dict[str, Command]] = {
+    "Serve and search": {
+        "serve": Command("serve embeddings and search over HTTP", "serve --bundle minilm+default", "serving", ""),
+        "ingest": Command("add documents to a corpus without a server", "ingest notes.jsonl --corpus docs", "serving"),
+        "search": Command("search a corpus without a server", 'search "how to install" --corpus docs', "serving"),
+        "export-corpus": Command(
+            "write a corpus as JSON lines", "export-corpus --corpus docs --out docs.jsonl", "serving", "export"
+        ),
+        "verify-corpus": Command("check every byte of a corpus", "verify-corpus --corpus docs", "serving", "verify"),
+        "keys": Command("manage the file of API keys", "keys add app --scopes read", "serving"),
+        "openapi": Command("print the HTTP API as an OpenAPI document", "openapi > openapi.json", "serving"),
+    },
+    "Train and judge": {
+        "train": Command("train an encoder on plain text", "train simcse --corpus texts.txt", "training"),
+        "pretrain": Command("train a small language model to start from", "pretrain --corpus texts.txt", "training"),
+        "evaluate": Command(
+            "score an encoder on STS, transfer and retrieval", "evaluate minilm --data DIR", "training"
+        ),
+        "study": Command("run and compare many trainings", "study run studies/rates.toml", "training"),
+        "postprocess": Command(
+            "fit a transform to an encoder's vectors", "postprocess whitening minilm --out DIR", "training"
+        ),
+        "soup": Command("average the weights of encoders", "soup runs/a runs/b --out artifacts/soup", "training"),
+        "rebuild": Command(
+            "train a shipped encoder again from its recipe",
+            "rebuild studies/recipes/default.toml --data DIR",
+            "training",
+        ),
+        "finish": Command("end a stopped run with its best weights", "finish runs/simcse", "training"),
+        "replay": Command("repeat the step at which a run diverged", "replay runs/simcse", "training"),
+        "data": Command(
+            "fetch the papers' data, or make a corpus", "data sentences notes.jsonl --out corpus.txt", "training"
+        ),
+        "list": Command("list objectives, presets, ablations and tasks", "list", "training"),
+    },
+    "Encoders": {
+        "export": Command(
+            "write an encoder as a bundle with an ONNX graph", "export minilm --out artifacts/minilm", "models"
+        ),
+        "adapter": Command(
+            "extract a low-rank adapter from tuned weights",
+            "adapter extract artifacts/tuned --rank 8 --out adapters/tuned",
+            "models",
+        ),
+        "inspect": Command("print the manifest of a bundle or an adapter", "inspect artifacts/default", "models"),
+        "verify": Command("check a bundle's hashes and vectors", "verify artifacts/default", "models"),
+        "publish": Command(
+            "store a bundle or an adapter on a hub or URL", "publish artifacts/default org/name", "models"
+        ),
+        "pull": Command("fetch a bundle or an adapter and check it", "pull org/name --out artifacts/name", "models"),
+        "promote": Command(
+            "serve a bundle if it is not worse than the served one", "promote artifacts/new", "training"
+        ),
+        "rollback": Command("serve the bundle that was served before", "rollback", "training"),
+    },
+}
+COMMANDS = {name: command for group in GROUPS.values() for name, command in group.items()}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit status; 2 for a command that does not exist."""
+    name, *rest = (sys.argv[1:] if arguments is None else arguments) or ["--help"]
+    if name in ("-h", "--help"):
+        print(help_text())
+        return 0
+    if name in ("-V", "--version"):
+        print(f"isosphere {version('isosphere')}")
+        return 0
+    if name not in COMMANDS:
+        near = difflib.get_close_matches(name, COMMANDS, n=1)
+        hint = f"Did you mean `isosphere {near[0]}`?" if near else "`isosphere --help` lists all commands."
+        print(f"isosphere: there is no command {name!r}. {hint}", file=sys.stderr)
+        return USAGE_ERROR
+    command = COMMANDS[name]
+    verb = name if command.verb is None else command.verb
+    status: int = import_module(f"{command.program}.__main__").main([*([verb] if verb else []), *rest])
+    return status
+
+
+def help_text() -> str:
+    """List every command by group, with an example of each."""
+    width = max(map(len, COMMANDS))
+    lines = ["usage: isosphere COMMAND [options]", "", "`isosphere COMMAND --help` lists the options of a command."]
+    for title, commands in GROUPS.items():
+        lines += ["", f"{title}:"]
+        for name, command in commands.items():
+            lines += [f"  {name:{width}}  {command.summary}", f"  {'':{width}}    isosphere {command.example}"]
+    return "\n".join(lines)

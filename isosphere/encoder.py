@@ -1,0 +1,149 @@
+"""An encoder in this process: texts to vectors, without torch and without a server."""
+
+from __future__ import annotations
+
+import difflib
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from tqdm import tqdm
+
+from models import bundle as bundles
+from models.assembled import as_bundle
+from models.bundle import Bundle
+from models.runtimes.base import Device, Options, cache_folder
+from models.runtimes.choice import opened
+from models.runtimes.graph import Graph
+from models.sources import MINILM, SourceError, shipped
+
+log = logging.getLogger(__name__)
+
+Floats = NDArray[np.float32]
+SHOWN_AFTER = 1.0
+"""Seconds of work before a progress bar is shown."""
+
+
+def load(
+    name: str | Path = "default",
+    *,
+    engine: str | None = None,
+    precision: str | None = None,
+    device: Device = "auto",
+    threads: int | None = None,
+) -> Encoder:
+    """Load an encoder: a name of this project (`default`, `simcse`, …), `minilm`, a bundle, or an adapter.
+
+    The first use of a name writes its bundle into the user's cache folder. `engine` and `precision` are those of the
+    server (`onnxruntime`, `openvino`; `fp32`, `bf16`, `int8`); None chooses the fastest, measured once on a machine.
+    `threads` None uses all CPUs.
+
+    Raises:
+        SourceError: there is no such encoder.
+        BundleError: the folder holds no whole bundle, or an encoder that has to be exported first.
+        RuntimeUnavailable: the engine can't run here, or not in this precision.
+    """
+    kept = cache_folder()
+    if kept is None:
+        raise SourceError(f"{name}: its bundle has no place, for this user has no home: set XDG_CACHE_HOME")
+    bundle = bundles.load(as_bundle(_full_name(str(name)), kept / "encoders"))
+    _, runtime = opened(bundle, Options(device, threads), runtime=engine, precision=precision)
+    return Encoder(bundle, Graph(bundle, runtime=runtime))
+
+
+class Encoder:
+    """Texts to vectors by one bundle."""
+
+    def __init__(self, bundle: Bundle, graph: Graph) -> None:
+        self._bundle = bundle
+        self._graph = graph
+        self.name: str = bundle.manifest.name
+        self.dimensions: int = bundle.manifest.dim
+        self.max_length: int = bundle.manifest.max_length
+        """Tokens of a text, special ones included; of longer texts the beginning is embedded."""
+        self.engine = f"{graph.engine}, {graph.precision} on {graph.device}"
+
+    def __repr__(self) -> str:
+        return f"<isosphere.Encoder {self.name}: {self.dimensions} dimensions, {self.engine}>"
+
+    def encode(
+        self,
+        texts: str | Sequence[str],
+        *,
+        prompt_name: str | None = None,
+        prompt: str = "",
+        dimensions: int | None = None,
+        normalize: bool = True,
+        progress: bool = True,
+    ) -> Floats:
+        """Return the vectors (N, D) of N texts, or the vector (D,) of one.
+
+        A prompt is put before every text: `prompt`, or the encoder's own of the name `prompt_name`. `dimensions` keeps
+        the leading ones. Vectors have unit length unless `normalize` is false. Work of more than a second shows a
+        progress bar on stderr, unless `progress` is false.
+
+        Raises:
+            ValueError: a text is not valid Unicode, the prompt name is unknown, or there are fewer dimensions.
+        """
+        if isinstance(texts, str):
+            vector: Floats = self.encode(
+                [texts], prompt_name=prompt_name, prompt=prompt, dimensions=dimensions, normalize=normalize
+            )[0]
+            return vector
+        if dimensions is not None and not 1 <= dimensions <= self.dimensions:
+            raise ValueError(f"dimensions: {dimensions} is not between 1 and {self.dimensions}, those of {self.name}")
+        if prompt_name is not None:
+            prompt = self._prompt(prompt_name)
+        tokens = self._graph.tokenized([prompt + text for text in texts])
+        if cut := sum(each.truncated for each in tokens):
+            log.warning("%d of %d texts have more than %d tokens and were cut", cut, len(tokens), self.max_length)
+        with tqdm(total=len(tokens), unit="text", delay=SHOWN_AFTER, disable=not progress, leave=False) as bar:
+            vectors, norms = self._graph.embed(tokens, bar.update)
+        if not normalize:
+            return (vectors * norms[:, None])[:, :dimensions]
+        return vectors if dimensions is None else _unit(vectors[:, :dimensions])
+
+    def similarity(self, a: str | Sequence[str] | Floats, b: str | Sequence[str] | Floats) -> Floats:
+        """Return the cosines (N, M) of N texts or vectors with M others."""
+        rows, columns = (_unit(self._vectors(each)) for each in (a, b))
+        cosines: Floats = rows @ columns.T
+        return cosines
+
+    def _prompt(self, name: str) -> str:
+        prompts = self._bundle.manifest.prompts
+        if name not in prompts:
+            raise ValueError(f"prompt_name: {self.name} has no prompt {name!r}, only {', '.join(prompts) or 'none'}")
+        return prompts[name]
+
+    def _vectors(self, given: str | Sequence[str] | Floats) -> Floats:
+        vectors = given if isinstance(given, np.ndarray) else self.encode(given)
+        return vectors.reshape(-1, vectors.shape[-1])
+
+
+def _unit(vectors: Floats) -> Floats:
+    """Zero stays zero."""
+    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+    norms[norms == 0] = 1
+    unit: Floats = vectors / norms
+    return unit
+
+
+def _full_name(name: str) -> str:
+    """Name an encoder as the commands do: `default` is `minilm+default`.
+
+    Raises:
+        SourceError: it is no encoder of this project, and no folder either.
+    """
+    own = f"{MINILM}+{name}"
+    if own in shipped():
+        return own
+    if Path(name).exists() or name.partition("+")[0] == MINILM:
+        return name
+    names = [MINILM, *(one.partition("+")[2] for one in shipped())]
+    near = difflib.get_close_matches(name, names, n=1)
+    raise SourceError(
+        f"{name}: there is no such folder and no such encoder.{f' Did you mean {near[0]}?' if near else ''} There are "
+        f"{', '.join(names)}; `python -m models export` makes a folder of an encoder of the hub"
+    )
