@@ -33,9 +33,9 @@ Warnings = Annotated[
 ]
 
 
-def warnings_of(unmatched: Sequence[str]) -> list[str]:
+def warnings_of(unmatched: Sequence[str], part: str = "filter") -> list[str]:
     """Name the part of the request, as errors do."""
-    return [f"filter: {warning}" for warning in unmatched]
+    return [f"{part}: {warning}" for warning in unmatched]
 
 
 class CorpusRequest(ClosedBody):

@@ -9,11 +9,13 @@ from fastapi import APIRouter, Query, Response
 from pydantic import BaseModel, Field
 
 from serving.api.answers import json_response
+from serving.api.corpus_schemas import warnings_of
 from serving.api.deps import CLOSED, CorpusName, ServiceDep
 from serving.api.route import Route
 from serving.corpora.corpora import Corpora
 from serving.corpora.projection import Projection, project
 from serving.corpora.sampling import Sample
+from serving.filters import Exists
 from serving.ports import Scalar
 
 router = APIRouter(tags=["corpora"], route_class=Route, dependencies=CLOSED)
@@ -47,6 +49,7 @@ class MapAnswer(BaseModel):
         min_length=2, max_length=2, description="share of the variance that each axis shows, 0 to 1"
     )
     took_ms: float
+    warnings: list[str] | None = Field(None, description="says that no document has `field`; absent if one has it")
 
 
 @router.get("/corpora/{name}/map", summary="Map a corpus", response_model=MapAnswer)
@@ -60,20 +63,21 @@ async def mapped(
 ) -> Response:
     """Its passages, or a sample of them, on the two axes along which their vectors vary most (PCA)."""
     started = time.perf_counter()
-    found, (places, explained) = await service.library.read(lambda corpora: _map(corpora, name, sample, field), of=name)
+    found, (places, explained), unmatched = await service.library.read(
+        lambda corpora: _map(corpora, name, sample, field), of=name
+    )
     points = [
         {"id": one.document, "text": one.excerpt, "x": x, "y": y, "value": _scalar(one.value)}
         for one, (x, y) in zip(found.passages, places.tolist(), strict=True)
     ]
     took = round(1000 * (time.perf_counter() - started), 3)
-    return json_response(
-        {"points": points, "passages": found.of, "explained": explained.round(6).tolist(), "took_ms": took}
-    )
+    answer = {"points": points, "passages": found.of, "explained": explained.round(6).tolist(), "took_ms": took}
+    return json_response(answer | ({"warnings": warnings_of(unmatched, "field")} if unmatched else {}))
 
 
-def _map(corpora: Corpora, name: str, size: int, field: str | None) -> tuple[Sample, Projection]:
+def _map(corpora: Corpora, name: str, size: int, field: str | None) -> tuple[Sample, Projection, list[str]]:
     sample = corpora.sample(name, size, field)
-    return sample, project(sample.vectors)
+    return sample, project(sample.vectors), corpora.unmatched(name, Exists(field)) if field else []
 
 
 def _scalar(value: object) -> Scalar:

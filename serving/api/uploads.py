@@ -21,6 +21,7 @@ from serving.encoding import content_coding
 from serving.errors import UnsupportedMedia
 from serving.ingest import Options, Upload, check_is_text, names_within, read_upload, rows
 from serving.ingest.chunking import MIN_TOKENS, asked_chunking
+from serving.ingest.columns import read_column_types
 from serving.ingest.documents import random_names
 from serving.ingest.multipart import FilePart
 from serving.jobs import Answer, Keyed, Spool
@@ -101,9 +102,12 @@ async def _options(
     ] = None,
     id_column: Annotated[str | None, Query(description="the same for the id; default: id, if there is one")] = None,
     column_types: Annotated[
-        Literal["header", "auto"],
-        BeforeValidator(lower),
-        Query(description="auto: a column of CSV is of numbers, or booleans, if all its fields are"),
+        str,
+        Query(
+            description="header, auto (a column of CSV is of numbers, or booleans, if all its fields are), or as JSON "
+            "the types of some columns: auto, string, number or boolean",
+            examples=["auto", '{"year": "number", "zip": "string", "open": "auto"}'],
+        ),
     ] = "header",
     chunk_tokens: Annotated[
         int | None, Query(ge=MIN_TOKENS, description="cut long texts into passages of so many tokens")
@@ -116,7 +120,7 @@ async def _options(
         "on_error": on_error,
         "text_column": text_column,
         "id_column": id_column,
-        "column_types": column_types,
+        "column_types": read_column_types(column_types),
         "chunk_tokens": chunk_tokens,
         "chunk_overlap": chunk_overlap,
     }

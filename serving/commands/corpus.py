@@ -24,6 +24,7 @@ from serving.errors import Invalid, ServiceError
 from serving.filters import Filter, read_filter
 from serving.indexes.saved import damage
 from serving.ingest import Options
+from serving.ingest.columns import read_column_types
 from serving.jobs import Duplicate, Job
 from serving.jobs.acceptance import UPLOAD
 from serving.names import check_corpus_name
@@ -86,7 +87,7 @@ async def _ingest(settings: Settings, given: argparse.Namespace) -> int:
         given.charset,
         text_column=given.text_column,
         id_column=given.id_column,
-        column_types=given.column_types,
+        column_types=read_column_types(given.column_types),
         on_error=given.on_error,
         chunk_tokens=given.chunk_tokens,
         chunk_overlap=given.chunk_overlap,
@@ -260,9 +261,9 @@ def _parser(verb: str) -> argparse.ArgumentParser:
         parser.add_argument("--id-column", help="the same with the id; default: id, if there is one")
         parser.add_argument(
             "--column-types",
-            choices=("header", "auto"),
             default="header",
-            help="auto: a column of csv is of numbers, or booleans, if all its fields are",
+            metavar="header|auto|JSON",
+            help='auto: a column of csv is of numbers, or booleans, if all its fields are; JSON: {"year": "number"}',
         )
         parser.add_argument("--charset", help="of csv and txt, e.g. windows-1252; default: UTF-8, or what a BOM says")
         parser.add_argument("--on-error", choices=("fail", "skip"), default="fail", help="skip keeps the good rows")

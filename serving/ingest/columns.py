@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self, get_args
+
+import orjson
 
 from serving.errors import Invalid
 from serving.ingest.rows import Row, absent, listed
@@ -17,6 +19,9 @@ _DIGITS = 20
 """Of the largest integer that is kept."""
 _BOOLEANS = {"true": True, "false": False}
 _SHOWN = 40
+ColumnType = Literal["auto", "string", "number", "boolean"]
+ColumnTypes = Literal["header", "auto"] | dict[str, ColumnType]
+_WORDS: dict[str, ColumnTypes] = {"header": "header", "auto": "auto"}
 JSON_HINT = (
     "the header looks like JSON: send it as application/json, or as application/x-ndjson where each line is a "
     "document, or name the file .json or .ndjson"
@@ -42,13 +47,15 @@ class Columns(NamedTuple):
         id_column: str | None,
         *,
         types: Mapping[str, str],
+        found: Mapping[str, str],
         place: str,
     ) -> Self:
         """By a header, in which a column may name its type, as in Meilisearch: `year:number`, `open:boolean`.
 
-        Without a type there it is that of `types`, or string; any other ending belongs to the name. Text and id are
-        strings, and their columns are found in any case. White space around a name is not part of it, and a column
-        without a name is left out: spreadsheets write some at the end, and pandas its index at the beginning.
+        The type in `types` counts for more, `auto` apart, that in `found` for less. A column without a type is of
+        strings; any other ending belongs to the name. Text and id are strings, and their columns are found in any
+        case. White space around a name is not part of it, and a column without a name is left out: spreadsheets write
+        some at the end, and pandas its index at the beginning.
 
         Raises:
             Invalid: a column is there twice, or one that is asked for is not.
@@ -68,10 +75,14 @@ class Columns(NamedTuple):
         if id_at == text_at and id_column is None:
             id_at = None
         others = [
-            (i, name, read or _TYPES.get(types.get(name, "")))
+            (i, name, _TYPES.get(types.get(name, ""), read) or _TYPES.get(found.get(name, "")))
             for i, (name, read) in enumerate(columns)
             if name and i not in (text_at, id_at)
         ]
+        typed = [name for _, name, _ in others]
+        if unknown := [name for name in types if name not in typed]:
+            said = f"{unknown[0][:_SHOWN]!r} is no column of metadata, only {listed(typed) or 'none'}"
+            raise Invalid(said, field="column_types")
         id_name = "id" if id_at is None else names[id_at]
         return cls(len(header), text_at, id_at, names[text_at], id_name, others)
 
@@ -142,6 +153,25 @@ def types_of(found: Iterable[Row]) -> dict[str, str]:
                 kinds = possible.setdefault(name, ["number", "boolean"])
                 kinds[:] = [kind for kind in kinds if _is(kind, value)]
     return {name: kinds[0] for name, kinds in possible.items() if kinds}
+
+
+def read_column_types(text: str) -> ColumnTypes:
+    """What a caller says of the types: a word, in any case, or a JSON object with the types of some columns.
+
+    Raises:
+        Invalid: it is neither.
+    """
+    if word := _WORDS.get(text.lower()):
+        return word
+    try:
+        types = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        types = None
+    if not isinstance(types, dict) or not all(kind in get_args(ColumnType) for kind in types.values()):
+        kinds = ", ".join(get_args(ColumnType))
+        said = f'must be header, auto, or a JSON object such as {{"year": "number"}}; types are {kinds}'
+        raise Invalid(said, field="column_types")
+    return types
 
 
 def _is(kind: str, field: str) -> bool:

@@ -64,12 +64,14 @@ def csv_rows(
     text_column: str | None = None,
     id_column: str | None = None,
     types: Mapping[str, str] = MappingProxyType({}),
+    *,
+    found: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[Row]:
     """The rows, called by the line that they begin in; separated by comma, semicolon or tab, as the header is, or as
     a line before it says (`sep=;`, which Excel writes and reads).
 
     `text_column` is `text`, and `id_column` `id` if there is one, where none is named; the others are metadata, see
-    `Columns`, which takes `types`, too. Rows that hold nothing are passed over.
+    `Columns`, which takes `types` and `found`, too. Rows that hold nothing are passed over.
 
     Raises:
         Empty, Malformed, Invalid: there is no header, or it lacks a column or has one twice.
@@ -98,7 +100,7 @@ def csv_rows(
         raise TooLarge(error.message, field=place) from None
     if feed.bad:
         raise type(feed.bad)(feed.bad.message, field=place)
-    columns = Columns.of(header, text_column, id_column, types=types, place=place)
+    columns = Columns.of(header, text_column, id_column, types=types, found=found, place=place)
     while True:
         feed.next_row()
         try:

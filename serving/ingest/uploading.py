@@ -14,7 +14,7 @@ from serving.encoding import inflating
 from serving.errors import Invalid, UnsupportedMedia
 from serving.ingest.charsets import codec, in_utf8
 from serving.ingest.chunking import asked_chunking
-from serving.ingest.columns import types_of
+from serving.ingest.columns import ColumnTypes, types_of
 from serving.ingest.fields import read_fields
 from serving.ingest.json_documents import json_media, json_rows
 from serving.ingest.lines import ndjson_rows, text_rows
@@ -63,8 +63,9 @@ class Options(BaseModel):
     text_column: str | None = None
     """A column of CSV, a field of JSON."""
     id_column: str | None = None
-    column_types: Literal["header", "auto"] = "header"
-    """Whether columns of CSV without a type in the header have that of all their fields."""
+    column_types: ColumnTypes = "header"
+    """Of CSV: where the types come from, or those of some columns. `auto` is the type of all fields of a column, if
+    the header names none."""
     on_error: Literal["fail", "skip"] = "fail"
     """Whether a bad row is all that is left out."""
     chunk_tokens: int | None = None
@@ -137,10 +138,14 @@ def rows(file: BinaryIO, options: Options, settings: Settings, most: int | None 
     for option in ("text_column", "id_column"):
         if getattr(options, option) == "":
             raise Invalid("must not be empty", field=option)
-    types = dict[str, str]()
-    if options.format == "csv" and options.column_types == "auto":
-        strings = csv_rows(_begun(file, options, settings), settings, options.text_column, options.id_column)
-        types = types_of(islice(strings, most))
+    types = options.column_types if isinstance(options.column_types, dict) else {}
+    if types and options.format != "csv":
+        raise Invalid("only columns of CSV are given types", field="column_types")
+    columns, found = (options.text_column, options.id_column, types), dict[str, str]()
+    if options.format == "csv" and (options.column_types == "auto" or "auto" in types.values()):
+        found = types_of(islice(csv_rows(_begun(file, options, settings), settings, *columns), most))
+        if types:
+            found = {name: kind for name, kind in found.items() if types.get(name) == "auto"}
     stream = _begun(file, options, settings)
     match options.format:
         case "json":
@@ -148,7 +153,7 @@ def rows(file: BinaryIO, options: Options, settings: Settings, most: int | None 
         case "ndjson":
             return _fields(ndjson_rows(stream, settings), options)
         case "csv":
-            return csv_rows(stream, settings, options.text_column, options.id_column, types)
+            return csv_rows(stream, settings, *columns, found=found)
         case "text":
             return text_rows(stream, settings)
 

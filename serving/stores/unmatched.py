@@ -24,11 +24,10 @@ def unmatched(reader: sqlite3.Connection, where: Filter) -> list[str]:
     """Warn of each such condition, in the order of the filter.
 
     A field may be missing if `$exists` or null asks for that. A corpus with a document that is opaque as a whole may
-    have any field.
+    have any field. An empty corpus has none.
     """
-    known = "SELECT EXISTS (SELECT 1 FROM documents) AND NOT EXISTS (SELECT 1 FROM postings WHERE field = ?)"
-    ((told,),) = reader.execute(known, (WHOLE,))
-    return list(islice(dict.fromkeys(_Fields(reader).warnings(where)), MAX_WARNINGS)) if told else []
+    ((opaque,),) = reader.execute("SELECT EXISTS (SELECT 1 FROM postings WHERE field = ?)", (WHOLE,))
+    return [] if opaque else list(islice(dict.fromkeys(_Fields(reader).warnings(where)), MAX_WARNINGS))
 
 
 class _Fields:
@@ -85,7 +84,9 @@ class _Fields:
         asked = path[:MAX_PATH].lower()
         close = difflib.get_close_matches(asked, self._names, n=1)
         close += [name for name in self._names if name.endswith(f".{asked}")]
-        return f" Did you mean {self._names[close[0]][:_SHOWN]!r}?" if close else ""
+        if close:
+            return f" Did you mean {self._names[close[0]][:_SHOWN]!r}?"
+        return "" if self._reader.execute("SELECT 1 FROM documents LIMIT 1").fetchone() else " The corpus is empty."
 
     @cached_property
     def _names(self) -> dict[str, str]:
@@ -116,7 +117,8 @@ def _hint(where: Filter, path: str, wanted: Set[str], held: Set[str]) -> str:
     if isinstance(where, Element):
         return ""
     if "string" in held and (typed := wanted & {"number", "boolean"}):
-        return f" A CSV column has {min(typed)}s if its header is {f'{path[:_SHOWN]}:{min(typed)}'!r}."
+        header = repr(f"{path[:_SHOWN]}:{min(typed)}")
+        return f" A CSV column has {min(typed)}s if its header is {header}, or with ?column_types=auto."
     if "string" in wanted and held & {"number", "boolean"}:
         return " Numbers, true and false stand without quotes."
     return {

@@ -34,6 +34,14 @@ def test_every_passage_has_a_place(client: TestClient) -> None:
     assert {point["value"] for point in client.get("/corpora/c/map").json()["points"]} == {None}
 
 
+def test_a_field_that_no_document_has_is_warned_of(client: TestClient) -> None:
+    upload(client, [{"text": "a", "metadata": {"year": {"of": 1}}}])
+    told = client.get("/corpora/c/map", params={"field": "yaer"}).json()["warnings"]
+    assert told == ["field: no document has the field 'yaer'. Did you mean 'year'?"]
+    assert "warnings" not in client.get("/corpora/c/map", params={"field": "year.of"}).json()
+    assert "warnings" not in client.get("/corpora/c/map").json()
+
+
 def test_a_sample_is_always_the_same_and_follows_deletions(client: TestClient) -> None:
     upload(client, [{"id": f"d{i}", "text": f"text {i}"} for i in range(60)])
     first = client.get("/corpora/c/map", params={"sample": 20}).json()

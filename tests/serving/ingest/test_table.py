@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.errors import Malformed, ServiceError, TooLarge
+from serving.errors import Invalid, Malformed, ServiceError, TooLarge
 from serving.ingest.documents import checked, random_names
 from tests.serving.ingest.reading import SETTINGS, read, values
 
@@ -152,6 +152,20 @@ def test_types_are_found_in_all_fields_of_a_column() -> None:
     assert first == {"year": 1999, "price": 1.5, "open": True} | others
     assert second["price"] == -2000.0 and "year" not in second and "open" not in third
     assert values(read(body, "csv"))[0]["metadata"]["year"] == "1999"
+
+
+def test_types_of_some_columns_are_named() -> None:
+    """They count for more than the header's, and the others have the header's alone."""
+    body = b"text,year,zip,open,late:number,n:number,m,s:string\na,1999,10115,true,7,8,9,5\n"
+    types = {"year": "number", "zip": "string", "open": "auto", "late": "string", "n": "auto", "s": "auto"}
+    (row,) = values(read(body, "csv", column_types=types))
+    assert row["metadata"] == {"year": 1999, "zip": "10115", "open": True, "late": "7", "n": 8, "m": "9", "s": "5"}
+
+
+@pytest.mark.parametrize("name", ["yaer", "text"])
+def test_a_type_of_no_column_of_metadata_is_refused(name: str) -> None:
+    with pytest.raises(Invalid, match=f"column_types: '{name}' is no column of metadata, only 'year'"):
+        read(b"text,year\na,1999\n", "csv", column_types={name: "number"})
 
 
 def test_types_hold_for_rows_that_are_wrong() -> None:
