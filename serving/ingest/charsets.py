@@ -20,14 +20,17 @@ BOMS = {
 _CODECS = {
     **dict.fromkeys(("utf-8", "ascii"), ""),
     "utf-16": "utf-16-le",
-    "iso8859-1": "cp1252",  # as browsers read it: what is called so is windows-1252 wherever the two differ
+    "iso8859-1": "cp1252",  # these four as browsers read them: where the two differ, files are in the second
+    "shift_jis": "cp932",
+    "gb2312": "gbk",
+    "euc_kr": "cp949",
     **{
         name: name
         for name in (
             *("utf-16-le", "utf-16-be", "mac-roman", "koi8-r", "koi8-u", "tis-620"),
             *(f"cp125{i}" for i in range(9)),
             *(f"iso8859-{i}" for i in (2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 13, 14, 15, 16)),
-            *("shift_jis", "cp932", "euc_jp", "gb2312", "gbk", "gb18030", "big5", "euc_kr", "cp949"),
+            *("cp932", "euc_jp", "gbk", "gb18030", "big5", "cp949"),
         )
     },
 }

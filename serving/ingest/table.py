@@ -40,6 +40,13 @@ class _Feed:
         """Whatever comes now belongs to another row."""
         self._bytes, self.bad, self.begins = 0, None, self.number + 1
 
+    def written(self) -> str | None:
+        """The next line that is not blank, as the first of a row; None at the end."""
+        self.next_row()
+        while (line := next(self, None)) and line.isspace() and not self.bad:
+            self.next_row()
+        return line
+
     def __iter__(self) -> Iterator[str]:
         return self
 
@@ -78,10 +85,9 @@ def csv_rows(
         TooLarge: a row that has no end; what follows can't be told from it.
     """
     feed = _Feed(stream, row_bytes(settings))
-    first = next(feed, None)
+    first = feed.written()
     if separator := _SEPARATOR.fullmatch(first or ""):
-        feed.next_row()
-        first = next(feed, None)
+        first = feed.written()
     place = f"line {feed.begins}"
     if feed.bad:
         raise type(feed.bad)(feed.bad.message, field=place)

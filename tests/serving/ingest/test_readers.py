@@ -213,11 +213,18 @@ def test_a_byte_order_mark_says_the_encoding(format: str, named: str, encoding: 
     [
         *((charset, "Café – 5 €") for charset in ("windows-1252", "CP1252", "UTF-16", "utf-16le", "utf-16be", "utf-8")),
         *((charset, "Café") for charset in ("iso-8859-1", "latin1", "iso-8859-15", "macintosh")),
-        *(("windows-1251", "Москва"), ("shift_jis", "日本語"), ("gbk", "中文"), ("us-ascii", "plain")),
+        *(("windows-1251", "Москва"), ("gbk", "中文"), ("us-ascii", "plain")),
+        *(("shift_jis", "日本語①"), ("euc-kr", "여객선 똠"), ("gb2312", "镕")),  # as browsers read them
     ],
 )
 def test_text_in_a_charset_that_is_named(format: str, charset: str, text: str) -> None:
-    python = {"utf-16": "utf-16-le", "macintosh": "mac-roman"}.get(charset.lower(), charset)
+    python = {
+        "utf-16": "utf-16-le",
+        "macintosh": "mac-roman",
+        "shift_jis": "cp932",
+        "euc-kr": "cp949",
+        "gb2312": "gbk",
+    }.get(charset.lower(), charset)
     body = "\n".join([*["text"] * (format == "csv"), text, text]).encode(python)
     how = Options.of_part(PurePath(f"a.{'csv' if format == 'csv' else 'txt'}"), "", charset)
     assert how == Options.of_media({"csv": "text/csv", "text": "text/plain"}[format], charset)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.errors import Invalid, Malformed, ServiceError, TooLarge
+from serving.errors import Empty, Invalid, Malformed, ServiceError, TooLarge
 from serving.ingest.documents import checked, random_names
 from tests.serving.ingest.reading import SETTINGS, read, values
 
@@ -152,6 +152,14 @@ def test_types_are_found_in_all_fields_of_a_column() -> None:
     assert first == {"year": 1999, "price": 1.5, "open": True} | others
     assert second["price"] == -2000.0 and "year" not in second and "open" not in third
     assert values(read(body, "csv"))[0]["metadata"]["year"] == "1999"
+
+
+@pytest.mark.parametrize("before", [b"\n", b"\r\n \n", b"sep=,\n\n"])
+def test_blank_lines_before_the_header_are_passed_over(before: bytes) -> None:
+    (row,) = read(before + b"text,a\nx,1\n", "csv")
+    assert (row.place, row.value["metadata"]) == (f"line {before.count(10) + 2}", {"a": "1"})
+    with pytest.raises(Empty, match="must begin with a header"):
+        read(before, "csv")
 
 
 def test_types_of_some_columns_are_named() -> None:
