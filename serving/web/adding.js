@@ -1,6 +1,6 @@
 // Where documents are added: a file is dropped, chosen or pasted, looked at, and sent.
 
-import { button, div, filePicker, labelled, typing } from "./controls.js";
+import { button, div, filePicker, labelled, touched, typing } from "./controls.js";
 import { el, fill } from "./dom.js";
 import { Unreadable, preview } from "./preview.js";
 import { review } from "./review.js";
@@ -27,7 +27,7 @@ export function adding({ known, signal, started }) {
 		settle(
 			div(
 				"drop",
-				el("p.clip", el("strong", "Drop a file here"), aim ? ` to add it to ${aim}` : " to make it searchable"),
+				el("p.clip", el("strong", touched ? "Add a file" : "Drop a file here"), aim ? ` to add it to ${aim}` : " to make it searchable"),
 				div("actions", filePicker("Choose a file", ACCEPT, look, "primary"), button("Paste text", paste)),
 				el("p.muted", "CSV, JSON lines, JSON or plain text, also packed as .gz. You see what it holds before anything is sent."),
 			),
@@ -49,12 +49,12 @@ export function adding({ known, signal, started }) {
 		text.focus();
 	}
 
-	async function look(file, format, name = aim) {
+	async function look(file, given, name = aim) {
 		if (!file) return;
 		const mine = ++looking;
 		fill(stage, loading(`Looking into ${file.name} …`));
 		try {
-			const found = await preview(file, format);
+			const found = await preview(file, given);
 			if (mine !== looking) return;
 			settle(review(file, found, { ...known(), aim: name, readAs: (...other) => look(file, ...other), send, cancel: () => again() }));
 			stage.querySelector("h2").focus({ preventScroll: true });

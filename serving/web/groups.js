@@ -35,6 +35,7 @@ function kinds(values) {
 	const counts = new Map();
 	values.forEach((value) => counts.set(value, (counts.get(value) ?? 0) + 1));
 	const frequent = [...counts.keys()].sort((a, b) => counts.get(b) - counts.get(a)).slice(0, HUES.length);
+	if (frequent.every((value) => typeof value === "number")) frequent.sort((a, b) => a - b);
 	const groups = frequent.map((value, i) => hued(String(value), i));
 	const others = counts.size - frequent.length;
 	if (others) groups.push({ name: `${count(others)} other values`, kind: REST });

@@ -86,7 +86,9 @@ export function hit([found, ...others], { corpus, mode, best, weak, signal, open
 	);
 }
 
-export const isWeak = ({ score: cosine }, mode, weak) => mode === "dense" && weak !== null && cosine <= weak;
+// By both, only what has none of the words.
+export const isWeak = ({ score, dense, lexical }, mode, weak) =>
+	weak !== null && (mode === "hybrid" ? lexical === null && dense <= weak : mode === "dense" && score <= weak);
 
 // Hits with one text, under the best of them.
 export const byText = (hits) => [...Map.groupBy(hits, ({ text }) => text).values()];

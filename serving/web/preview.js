@@ -2,18 +2,20 @@
 
 import { parsed } from "./api.js";
 import { written } from "./format.js";
+import { read, strip, typed } from "./tables.js";
 
 const LOOKED_AT = 256 * 1024; // bytes, unpacked
 const SHOWN = 5;
 const MEDIA = { csv: "text/csv", ndjson: "application/x-ndjson", json: "application/json", text: "text/plain" };
 const SUFFIXES = { csv: "csv", tsv: "csv", jsonl: "ndjson", ndjson: "ndjson", json: "json", txt: "text" };
 const TEXTS = ["text", "body", "content", "sentence", "question", "message", "description", "title"];
+const IDS = ["id", "_id", "uuid", "guid", "doc_id", "docid", "document_id"];
+const MAX_ID_BYTES = 512;
 const GZIP = [0x1f, 0x8b];
 const ZSTD = [0x28, 0xb5, 0x2f, 0xfd];
-const WRITTEN = /[^\s\x1c-\x1f\x85]|\ufeff/; // anything but what Python, which reads it, takes for space
+const BOMS = { "utf-8": [0xef, 0xbb, 0xbf], "utf-16le": [0xff, 0xfe], "utf-16be": [0xfe, 0xff] };
 
-const isWritten = (text) => WRITTEN.test(text);
-
+const CHARSETS = ["utf-8", "windows-1252", "windows-1250", "windows-1251", "utf-16le", "utf-16be", "shift_jis", "gb18030", "euc-kr"];
 export const FORMATS = {
 	csv: "CSV with a header",
 	ndjson: "JSON lines",
@@ -25,36 +27,67 @@ export const SUFFIX = /\.(csv|tsv|jsonl|ndjson|json|txt)?(\.gz)?$/i;
 // The file can't be uploaded; the message says why and what to do.
 export class Unreadable extends Error {}
 
-// `columns`: { name, role: "id" | "text" | "metadata", type? }; of CSV `roles` gives them anew for a choice.
-// `rows`: the first ones, a cell a column. `count` of the rows, if it can be told: `exact` or by their mean length.
-// `problems`: [{ place, error }…] of the rows looked at. The file is to be sent as `media`.
-export async function preview(file, format) {
-	const { text, whole, packed, share } = await beginning(file);
-	const read = format ?? guessed(file.name, text);
-	const found = { csv, ndjson, json, text: lines }[read](text, whole);
-	const count = whole ? found.rows.length : packed ? null : Math.round(found.rows.length / share) || null;
-	if (whole && !found.rows.length && !found.problems.length) throw new Unreadable(`${file.name} holds no documents.`);
-	if (text.includes("\ufffd")) found.problems.push({ place: file.name, error: "not all of it is UTF-8. Save it as UTF-8" });
-	return {
-		...found,
-		format: read,
-		media: MEDIA[read],
-		rows: found.rows.slice(0, SHOWN),
-		count,
-		exact: whole,
+// How a file is read, as `given` or guessed: its format and charset; `media` to send it as, in a form where `form` says so.
+// as({ text, id, types }) tells what becomes of it, where text and id are names of its `fields`, if it has any:
+// `columns`: { name, role: "id" | "text" | "metadata", type?, guess? }, `rows`: the first ones, a cell a column, `count` of
+// them, if it can be told, and `problems`: [{ place, error }…] of the rows looked at. `exact`: those are all.
+export async function preview(file, given = {}) {
+	const { text, whole, packed, share, charset, marked, bad } = await beginning(file, given.charset);
+	const format = given.format ?? guessed(file.name, text);
+	const { as, ...found } = { csv, ndjson, json, text: lines }[format](text, whole);
+	const chosen = format === "csv" || format === "text";
+	const known = chosen || marked ? charset : "utf-8"; // JSON has no other
+	const media = chosen && charset !== "utf-8" ? `${MEDIA[format]};charset=${charset}` : MEDIA[format];
+	const form = format === "text" && /^\s*[{[]/.test(text); // JSON, which the server takes for text in a form alone
+	const told = (picked) => {
+		const { columns, rows } = as(picked);
+		const read = distinct(rows);
+		const good = read.filter(({ error }) => !error);
+		const problems = read.filter(({ error }) => error).map(({ place, error }) => ({ place, error }));
+		if (bad || known !== charset) problems.push({ place: file.name, error: `not all of it is ${known}. Choose its charset, or save it as UTF-8` });
+		const count = whole ? good.length : packed ? null : Math.round(good.length / share) || null;
+		return { columns, rows: good.slice(0, SHOWN).map(({ cells }) => cells), count, problems };
 	};
+	const { rows, problems } = told(found);
+	if (whole && !rows.length && !problems.length) throw new Unreadable(`${file.name} holds no documents.`);
+	return { ...found, as: told, format, media, form, exact: whole, asked: given.charset, charset: known, charsets: !chosen || marked ? [known] : CHARSETS };
 }
 
-// The first text of a file. `share`: how much of its bytes that is.
-async function beginning(file) {
+// Ids that no document can have, or one before has.
+function distinct(rows) {
+	const places = new Map();
+	return rows.map((row) => {
+		if (row.error || row.id === undefined) return row;
+		if (["", ".", ".."].includes(row.id) || new Blob([row.id]).size > MAX_ID_BYTES) return { ...row, error: `“${row.id.slice(0, 40)}” can't be an id` };
+		if (places.has(row.id)) return { ...row, error: `“${row.id}” is already the id of ${places.get(row.id)}` };
+		places.set(row.id, row.place);
+		return row;
+	});
+}
+
+// The first text of a file, of the charset that a mark at its beginning names, or `asked`, or guessed; `bad`: it is another
+// one. `share`: how much of its bytes that is.
+async function beginning(file, asked) {
 	const start = await bytesOf(file.slice(0, 4).stream().getReader(), file);
-	const begins = (magic) => magic.every((byte, i) => start.bytes[i] === byte);
-	if (begins(ZSTD)) throw new Unreadable("Browsers can't look into zstd. Pack it with gzip, or upload it with curl.");
-	const packed = begins(GZIP);
+	const begins = ({ bytes }, magic) => magic.every((byte, i) => bytes[i] === byte);
+	if (begins(start, ZSTD)) throw new Unreadable("Browsers can't look into zstd. Pack it with gzip, or upload it with curl.");
+	const packed = begins(start, GZIP);
 	const stream = packed ? file.stream().pipeThrough(new DecompressionStream("gzip")) : file.stream();
 	const { bytes, whole } = await bytesOf(stream.getReader(), file);
-	if (bytes.includes(0)) throw new Unreadable(`${file.name} is not a text file in UTF-8.`);
-	return { text: new TextDecoder().decode(bytes, { stream: !whole }), whole, packed, share: bytes.length / file.size };
+	const fails = (charset) => {
+		try {
+			const text = new TextDecoder(charset, { fatal: true }).decode(bytes, { stream: !whole });
+			return charset.startsWith("windows") && /[\x80-\x9f]/.test(text); // bytes that it does not have
+		} catch {
+			return true;
+		}
+	};
+	const marked = Object.keys(BOMS).find((charset) => begins({ bytes }, BOMS[charset]));
+	const wide = bytes[0] && bytes[1] === 0 ? "utf-16le" : bytes[0] === 0 && bytes[1] && "utf-16be";
+	const charset = marked ?? asked ?? (wide || (fails("utf-8") ? "windows-1252" : "utf-8"));
+	const text = new TextDecoder(charset).decode(bytes, { stream: !whole });
+	if (text.includes("\0")) throw new Unreadable(`${file.name} is not a text file.`);
+	return { text, whole, packed, share: bytes.length / file.size, charset, marked, bad: fails(charset) };
 }
 
 async function bytesOf(reader, file) {
@@ -76,35 +109,53 @@ async function bytesOf(reader, file) {
 	return { bytes: new Uint8Array(await new Blob(pieces).arrayBuffer()), whole };
 }
 
+// By the name, save that JSON is often called .txt, and lines of it .json.
 function guessed(name, text) {
-	const suffix = SUFFIX.exec(name)?.[1]?.toLowerCase();
-	if (suffix) return SUFFIXES[suffix];
-	const [first, second = ""] = text.trimStart().split("\n");
-	if (/^\{\s*"documents"|^\[/.test(first) || first.trim() === "{") return "json";
+	const format = SUFFIXES[SUFFIX.exec(name)?.[1]?.toLowerCase()];
+	const [first, second = ""] = text.trimStart().split("\n", 2);
+	const isDocument = (line) => isObject(parsed(line)) && !("documents" in parsed(line));
+	if (format && format !== "text" && format !== "json") return format;
+	if (isDocument(first) && (!second.trim() || isDocument(second))) return "ndjson";
+	if (/^(\{\s*"documents"\s*:|\[\s*\{)/.test(text.trimStart())) return "json";
+	if (format) return format;
+	if (first.startsWith("[") || first.trim() === "{") return "json";
 	if (first.startsWith("{")) return "ndjson";
-	const cells = (line, mark) => line.split(mark).length;
-	const table = (mark) => cells(first, mark) > 1 && cells(first, mark) === cells(second, mark);
+	const cells = (mark) => [first, second].map((line) => line.split(mark).length);
+	const table = (mark) => cells(mark)[0] > 1 && cells(mark)[0] === cells(mark)[1];
 	return table("\t") || (table(",") && /(^|,)"?text"?(,|$)/i.test(first.trim())) ? "csv" : "text";
 }
 
+const isObject = (value) => value !== null && typeof value === "object" && !Array.isArray(value);
+
+// The name of the texts: one that is usual, else that of the longest; `sample` gives some of a name.
+function textOf(names, sample) {
+	const length = (name) => sample(name).slice(0, 50).join("").length;
+	const usual = TEXTS.map((text) => names.find((name) => name.toLowerCase() === text)).find(Boolean);
+	return usual ?? names.reduce((best, name) => (length(name) > length(best) ? name : best), names[0]);
+}
+
+// The name of the ids: `own` if it is not that of the texts, else one that is usual, of which each row has its own.
+function idOf(own, text, names, all) {
+	const unique = (ids) => ids.every((id) => typeof id === "string" && strip(id)) && new Set(ids).size === ids.length;
+	const usual = () => IDS.map((id) => names.find((name) => name.toLowerCase() === id)).find((name) => name && name !== text && unique(all(name)));
+	return (own !== text && own) || (usual() ?? "");
+}
+
 // Without the last one where it may be cut.
-const linesOf = (text, whole) => (whole ? text : text.slice(0, text.lastIndexOf("\n") + 1)).split(/\r?\n/);
+const linesOf = (text, whole) =>
+	(whole ? text : text.slice(0, text.lastIndexOf("\n") + 1)).split(/\r*\n|\r+$/).map((line, i) => ({ place: `line ${i + 1}`, line })).filter(({ line }) => strip(line));
 
 function lines(text, whole) {
-	const rows = linesOf(text, whole).filter((line) => WRITTEN.test(line));
-	return { columns: [{ name: "line", role: "text" }], rows: rows.map((line) => [line]), problems: [] };
+	const rows = linesOf(text, whole).map(({ place, line }) => ({ place, cells: [line] }));
+	return { as: () => ({ columns: [{ name: "line", role: "text" }], rows }) };
 }
 
-function ndjson(text, whole) {
-	const entries = linesOf(text, whole).map((entry, i) => ({ place: `line ${i + 1}`, entry }));
-	return objects(entries.filter(({ entry }) => WRITTEN.test(entry)));
-}
+const ndjson = (text, whole) => objects(linesOf(text, whole).map(({ place, line }) => ({ place, value: parsed(line) })));
 
 function json(text) {
 	const at = text.search(/^\s*\[|"documents"\s*:\s*\[/);
 	if (at < 0) throw new Unreadable('A JSON file holds {"documents": [{"text": …}, …]}, or such a list alone.');
-	const entries = elements(text, text.indexOf("[", at) + 1).map((entry, i) => ({ place: `documents.${i}`, entry }));
-	return objects(entries);
+	return objects(elements(text, text.indexOf("[", at) + 1).map((entry, i) => ({ place: `documents.${i}`, value: parsed(entry) })));
 }
 
 // The values of a list of JSON, as they are written, from `at` to its end or that of the text.
@@ -124,64 +175,66 @@ function elements(text, at) {
 }
 
 function objects(entries) {
-	const [given, problems] = [[], []];
-	for (const { place, entry } of entries) {
-		const value = parsed(entry);
-		if (typeof value?.text === "string") given.push(value);
-		else problems.push({ place, error: value === undefined ? "not JSON" : 'must be an object with a string "text"' });
+	const given = entries.map(({ value }) => value).filter(isObject);
+	const outside = (value) => Object.keys(value).filter((name) => name !== "metadata" && value[name] !== null);
+	const fields = [...new Set(given.flatMap(outside))];
+	const texts = fields.filter((name) => given.some((value) => typeof value[name] === "string"));
+	const text = textOf(texts, (name) => given.map((value) => shown(value[name]))) ?? "text";
+	const own = fields.includes("id") ? "id" : "";
+	return { fields, own, text, id: idOf(own, text, texts, (name) => given.map((value) => value[name])), as };
+
+	function as({ text, id }) {
+		const ids = id || (text === "id" ? "" : "id");
+		const others = (value) => outside(value).filter((name) => name !== text && name !== ids);
+		const wrong = (value) => {
+			if (value === undefined) return "not JSON";
+			if (!isObject(value)) return "must be an object";
+			if (typeof value[text] !== "string") return `${text}: must be a string`;
+			if (id && id !== "id" && !(id in value)) return `${id}: is required`;
+			if (typeof (value[ids] ?? "") !== "string" && !Number.isInteger(value[ids])) return `${ids}: must be a string or an integer`;
+			if (!isObject(value.metadata ?? {})) return "metadata: must be an object";
+			const twice = others(value).find((name) => Object.hasOwn(value.metadata ?? {}, name));
+			return twice === undefined ? "" : `${twice}: stands in metadata, too`;
+		};
+		const rows = entries.map(({ place, value }) => {
+			const error = wrong(value);
+			if (error) return { place, error };
+			const metadata = { ...value.metadata, ...Object.fromEntries(others(value).map((name) => [name, value[name]])) };
+			return { place, id: value[ids]?.toString(), text: value[text], metadata };
+		});
+		const good = rows.filter(({ error }) => !error);
+		const columns = [
+			...(good.some(({ id }) => id !== undefined) ? [{ name: ids, role: "id" }] : []),
+			{ name: text, role: "text" },
+			...[...new Set(good.flatMap(({ metadata }) => Object.keys(metadata)))].map((name) => ({ name, role: "metadata" })),
+		];
+		good.forEach((row) => (row.cells = columns.map(({ name, role }) => shown(role === "metadata" ? row.metadata[name] : row[role]))));
+		return { columns, rows };
 	}
-	const others = ({ id, text, metadata, ...rest }) => ({ ...rest, ...metadata });
-	const names = [...new Set(given.flatMap((value) => Object.keys(others(value))))];
-	const columns = [
-		...(given.some(({ id }) => id) ? [{ name: "id", role: "id", cell: ({ id }) => id }] : []),
-		{ name: "text", role: "text", cell: ({ text }) => text },
-		...names.map((name) => ({ name, role: "metadata", cell: (value) => others(value)[name] })),
-	];
-	return { columns, rows: given.map((value) => columns.map(({ cell }) => shown(cell(value)))), problems };
 }
 
 const shown = (value) => (value === undefined || value === null ? "" : written(value));
 
 function csv(text, whole) {
-	const first = text.split("\n", 1)[0].replace(/"[^"]*"?/g, "");
-	const delimiter = [",", ";", "\t"].reduce((best, one) => (first.split(one).length > first.split(best).length ? one : best));
-	const all = table(text, delimiter);
-	if (!whole) all.pop();
-	const types = (all.shift()?.fields ?? []).map((name) => name.match(/^(.+):(number|boolean|string)$/) ?? [name, name, null]);
-	const header = types.map(([, name]) => name);
-	const twice = header.find((name, i) => header.indexOf(name) < i);
+	const { error, columns, rows } = read(text, whole);
+	if (error) throw new Unreadable(`The header can't be read. ${error}.`);
+	const fields = columns.map(({ name }) => name);
+	if (!fields.length) throw new Unreadable("The first line names no columns.");
+	const twice = fields.find((name, i) => fields.indexOf(name) < i);
 	if (twice !== undefined) throw new Unreadable(`The header names the column “${twice}” twice. Call one of them otherwise.`);
-	const fits = ({ fields }) => fields.length >= header.length && !fields.slice(header.length).some(isWritten);
-	const problems = all
-		.filter((row) => !fits(row))
-		.map(({ line, fields }) => ({ place: `line ${line}`, error: `has ${fields.length} fields, the header ${header.length}` }));
-	const rows = all.filter(fits).map(({ fields }) => fields.slice(0, header.length));
-	const length = (i) => rows.slice(0, 50).reduce((sum, row) => sum + row[i].length, 0);
-	const named = TEXTS.map((name) => header.findIndex((column) => column.toLowerCase() === name)).find((i) => i >= 0);
-	const textAt = named ?? header.reduce((best, _, i) => (length(i) > length(best) ? i : best), 0);
-	const roles = (of, id) => types.map(([, name, type]) => ({ name, type, role: name === of ? "text" : name === id ? "id" : "metadata" }));
-	const id = header.includes("id") && header[textAt] !== "id" ? "id" : "";
-	return { columns: roles(header[textAt], id), rows, problems, roles };
-}
+	const at = (name) => columns.find((column) => column.name === name)?.at;
+	const values = (name) => rows.filter(({ error }) => !error).map(({ fields }) => fields[at(name)]);
+	const texts = textOf(fields, values);
+	const alike = fields.filter((name) => name.toLowerCase() === "id");
+	const own = fields.includes("id") ? "id" : alike.length === 1 ? alike[0] : ""; // what the server takes if it is asked for none
+	return { fields, own, text: texts, id: idOf(own, texts, fields, values), as };
 
-// The rows of CSV, each with the number of the line that it begins in; rows that hold nothing are passed over.
-function table(text, delimiter) {
-	const rows = [];
-	let [fields, field, quoted, line, begins] = [[], "", false, 1, 1];
-	const end = () => {
-		if ([...fields, field].some(isWritten)) rows.push({ line: begins, fields: [...fields, field] });
-		[fields, field, begins] = [[], "", line];
-	};
-	for (let i = 0; i < text.length; i++) {
-		const character = text[i];
-		if (character === "\n") line++;
-		if (quoted && character === '"' && text[i + 1] === '"') field += text[++i];
-		else if (character === '"' && (quoted || !field)) quoted = !quoted;
-		else if (!quoted && character === delimiter) [fields, field] = [[...fields, field], ""];
-		else if (!quoted && character === "\r" && text[i + 1] === "\n") continue;
-		else if (!quoted && character === "\n") end();
-		else field += character;
+	function as({ text, id, types = new Map() }) {
+		const role = ({ name }) => (name === text ? "text" : name === id ? "id" : "metadata");
+		const asked = columns.map((column) => ({ ...column, role: role(column), given: column.type, type: types.get(column.name) ?? column.type }));
+		const [metadata, read] = typed(asked.filter(({ role }) => role === "metadata"), rows);
+		const all = asked.map((column) => metadata.find(({ at }) => at === column.at) ?? { ...column, type: "string" });
+		const cell = ({ at, type, guess }, fields) => (["number", "boolean"].includes(type ?? guess) ? strip(fields[at]) : fields[at]);
+		return { columns: all, rows: read.map((row) => ({ ...row, id: row.fields[at(id)] || undefined, cells: row.error ? [] : all.map((column) => cell(column, row.fields)) })) };
 	}
-	end();
-	return rows;
 }

@@ -7,38 +7,86 @@ import { like, nameField, told } from "./names.js";
 import { FORMATS, SUFFIX } from "./preview.js";
 import { Upload } from "./uploads.js";
 
+const TYPES = { string: "text", number: "number", boolean: "true or false" };
+const GUESSED = { ...TYPES, date: "date" };
+
 // `found`: what preview() tells of the file; `corpora` are there, `models` the names of the encoders served; `aim`: the corpus
-// that it is meant for, if any. readAs(format, corpus) looks at the file anew, send(upload) sends it.
+// that it is meant for, if any. readAs(given, corpus) looks at the file anew, send(upload) sends it.
 export function review(file, found, { corpora, models, aim, readAs, send, cancel }) {
-	const column = (role) => found.columns.find((one) => one.role === role)?.name;
-	const picked = { text: column("text"), id: column("id") ?? "" };
+	const picked = { text: found.text, id: found.id, types: new Map() };
 	const first = scrolled("First rows");
-	const hint = status();
+	const [hint, wrong, about] = [status(), div("problems"), el("span.muted")];
 	const names = el("datalist", { id: "corpus-names" }, corpora.map(({ name }) => el("option", { value: name })));
 	const corpus = nameField(aim ?? like(file.name.replace(SUFFIX, "")), { list: "corpus-names", oninput: where });
 	const model = select(models, models[0]);
 	const encoder = labelled("Encoder", model);
-	const skip = el("input", { type: "checkbox", checked: found.problems.some(({ place }) => place !== file.name) });
+	const skip = el("input", { type: "checkbox", checked: found.as(picked).problems.some(({ place }) => place !== file.name) });
 	const cut = el("input", { type: "checkbox", onchange: () => (size.disabled = !cut.checked) });
 	const size = el("input", { type: "number", min: 16, max: 100000, value: 200, required: true, disabled: true, "aria-label": "Tokens of a passage" });
 	const formats = select(Object.entries(FORMATS), found.format, (other) => {
 		formats.value = found.format; // until it is read otherwise, which may fail
-		readAs(other, corpus.value);
+		readAs({ format: other, charset: found.asked }, corpus.value);
 	});
-	const columns = found.columns.map(({ name }) => name);
-	const ids = columns.includes("id") ? columns : [["", "(made for each row)"], ...columns];
-	const choices = found.roles && [
-		labelled("Text is in", select(columns, picked.text, (name) => pick({ text: name, id: picked.id === name ? "" : picked.id }))),
-		labelled("Id is in", select(ids, picked.id, (name) => pick({ id: name }))),
-	];
+	const charsets = select(found.charsets, found.charset, (other) => readAs({ format: found.format, charset: other }, corpus.value));
+	const choices = div("row");
+	const form = el(
+		"form.stage",
+		{ onsubmit: submit },
+		div("heading", el("h2.clip", { tabindex: "-1" }, file.name), about),
+		div("row", labelled("Read as", formats), labelled("Charset", charsets), choices),
+		first,
+		wrong,
+		div("row", labelled("Corpus", corpus), encoder, names),
+		hint,
+		el("label.check", skip, "Leave out rows that are wrong, and say which; else one such row stops it all"),
+		div("check", el("label.check", cut, "Cut long texts into passages of"), size, "tokens"),
+		div("actions", el("button.primary", { type: "submit" }, "Upload"), button("Cancel", cancel)),
+	);
+	draw();
+	where();
+	return form;
 
-	function pick(change) {
+	// The select of that name keeps the focus.
+	function pick(name, change) {
 		Object.assign(picked, change);
+		const made = found.own === picked.text ? "" : found.own; // by the server, unless another one is chosen
+		if (!picked.id || picked.id === picked.text) picked.id = made;
 		draw();
+		form.elements.namedItem(name)?.focus();
 	}
 
 	function draw() {
-		fill(first, rowsTable(found.roles ? found.roles(picked.text, picked.id) : found.columns, found.rows));
+		const { columns, rows, count: many, problems } = found.as(picked);
+		fill(about, [bytes(file.size), rowsTold(many, found.exact)].filter(Boolean).join(" · "));
+		fill(first, rowsTable(columns, rows, typeOf));
+		fill(wrong, problems.length > 0 && problemsTold(problems));
+		const ids = found.fields?.filter((name) => name !== picked.text);
+		if (!found.own || found.own === picked.text) ids?.unshift(["", "(made for each row)"]);
+		fill(
+			choices,
+			found.fields && [
+				labelled("Text is in", select(found.fields, picked.text, (text) => pick("text", { text }), { name: "text" })),
+				labelled("Id is in", select(ids, picked.id, (id) => pick("id", { id }), { name: "id" })),
+			],
+		);
+	}
+
+	// Of metadata in CSV: what the header says, or else all fields; the person may know better.
+	function typeOf({ name, given, guess }) {
+		const said = given ? [] : [["auto", `${GUESSED[guess]} (guessed)`]];
+		const chosen = (type) => {
+			if (type === "auto") picked.types.delete(name);
+			else picked.types.set(name, type);
+			pick(`type ${name}`, {});
+		};
+		const options = [...said, ...Object.entries(TYPES)];
+		return select(options, picked.types.get(name) ?? given ?? "auto", chosen, { name: `type ${name}`, "aria-label": `Type of ${name}` });
+	}
+
+	// Each row of the file has its say in a type that is `auto`, also those that were not looked at.
+	function typesAsked() {
+		const types = found.as(picked).columns.filter(({ role }) => role === "metadata").map(({ name }) => [name, picked.types.get(name) ?? "auto"]);
+		return picked.types.size ? JSON.stringify(Object.fromEntries(types)) : "auto";
 	}
 
 	function where() {
@@ -50,48 +98,24 @@ export function review(file, found, { corpora, models, aim, readAs, send, cancel
 	function submit(event) {
 		event.preventDefault();
 		const query = {
-			...(found.roles && { text_column: picked.text, ...(picked.id && { id_column: picked.id }) }),
+			...(found.fields && picked.text !== "text" && { text_column: picked.text }),
+			...(found.fields && picked.id && picked.id !== "id" && { id_column: picked.id }),
+			...(found.format === "csv" && { column_types: typesAsked() }),
 			...(skip.checked && { on_error: "skip" }),
 			...(cut.checked && { chunk_tokens: size.value, chunk_overlap: Math.floor(size.value / 5) }),
 		};
-		send(new Upload({ corpus: corpus.value, file, media: found.media, query, model: encoder.hidden ? null : model.value }));
+		send(new Upload({ corpus: corpus.value, file, media: found.media, form: found.form, query, model: encoder.hidden ? null : model.value }));
 	}
-
-	draw();
-	const form = el(
-		"form.stage",
-		{ onsubmit: submit },
-		div(
-			"heading",
-			el("h2.clip", { tabindex: "-1" }, file.name),
-			el("span.muted", [bytes(file.size), rowsTold(found)].filter(Boolean).join(" · ")),
-		),
-		div("row", labelled("Read as", formats), choices),
-		first,
-		found.problems.length > 0 && problemsTold(found.problems),
-		div("row", labelled("Corpus", corpus), encoder, names),
-		hint,
-		el("label.check", skip, "Leave out rows that are wrong, and say which; else one such row stops it all"),
-		div("check", el("label.check", cut, "Cut long texts into passages of"), size, "tokens"),
-		div("actions", el("button.primary", { type: "submit" }, "Upload"), button("Cancel", cancel)),
-	);
-	where();
-	return form;
 }
 
-function rowsTold({ count: rows, exact }) {
+function rowsTold(rows, exact) {
 	if (exact) return counted(rows, "row");
 	return rows ? `about ${count(Number(rows.toPrecision(2)))} rows` : null;
 }
 
-function rowsTable(columns, rows) {
-	const head = columns.map(({ name, role, type }) =>
-		el(
-			"th",
-			{ scope: "col", class: role },
-			el("span.clip", name),
-			el("span.role", role, type && role === "metadata" && `, ${type}`),
-		),
+function rowsTable(columns, rows, typeOf) {
+	const head = columns.map((column) =>
+		el("th", { scope: "col", class: column.role }, el("span.clip", column.name), el("span.role", column.role), column.guess && typeOf(column)),
 	);
 	const cells = (row) => row.map((cell, i) => el("td", { class: columns[i].role }, div("cell", cell)));
 	return table(head, rows.map(cells));

@@ -14,8 +14,8 @@ export const uploads = () => [...under];
 
 // What is sent, where to, and how far it is.
 export class Upload {
-	constructor({ corpus, file, media, query, model, method = "POST", path }) {
-		Object.assign(this, { corpus, file, media, model, method });
+	constructor({ corpus, file, media, form = false, query, model, method = "POST", path }) {
+		Object.assign(this, { corpus, file, media, form, model, method });
 		this.path = path ?? `corpora/${corpus}/documents?${new URLSearchParams({ async: true, ...query })}`;
 		this.once = crypto.getRandomValues(new Uint32Array(4)).join("-");
 	}
@@ -46,9 +46,16 @@ export class Upload {
 		return this.sent / Math.max(0.001, (performance.now() - this.began) / 1000); // bytes a second
 	}
 
+	// The name of the file tells the server that JSON in it is text.
+	#form() {
+		const body = new FormData();
+		body.append("file", new File([this.file], "texts.txt", { type: this.media }));
+		return body;
+	}
+
 	async #sent() {
 		const { signal } = this.leaving;
-		const headers = { "content-type": this.media };
+		const headers = this.form ? {} : { "content-type": this.media };
 		if (this.method === "POST") {
 			headers["idempotency-key"] = this.once;
 			const body = this.model ? { model: this.model } : {};
@@ -59,7 +66,7 @@ export class Upload {
 				Object.assign(this, { sent, total });
 				told();
 			};
-			return await upload(this.path, this.file, { method: this.method, headers, signal, progress });
+			return await upload(this.path, this.form ? this.#form() : this.file, { method: this.method, headers, signal, progress });
 		} catch (error) {
 			if (!error.answer?.job) throw error;
 			return await call(`jobs/${error.answer.job}`, { signal }); // the same is being done already

@@ -11,7 +11,8 @@ ROOT = Path(__file__).resolve().parents[2]
 WEB = ROOT / "serving" / "web"
 FILES = sorted(path for path in WEB.rglob("*") if path.suffix in {".html", ".css", ".js"})
 SCRIPTS = [path for path in FILES if path.suffix == ".js"]
-MAX_BYTES = 160_000
+MAX_BYTES = 172_000
+"""10,000 of them since the preview reads CSV as the server does: strict quotes, charsets, types of columns."""
 PICTURE_BYTES = 200_000
 
 READS_HTML = r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|DOMParser|createContextualFragment|setHTML"

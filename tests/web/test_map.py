@@ -69,6 +69,21 @@ def test_the_legend_counts_and_chooses(page: Page) -> None:
     expect(chosen(page)).to_be_hidden()
 
 
+def test_numbers_of_the_legend_are_in_their_order(server: Running, visit: Visit) -> None:
+    documents = [{"text": f"boiler {i}", "metadata": {"floor": n}} for i, n in enumerate([3, 3, 3, 10, 10, 2])]
+    server.client.put("/corpora/floors", json={}).raise_for_status()
+    server.client.post("/corpora/floors/documents", json={"documents": documents}).raise_for_status()
+    page = visit(server.address, "?view=map&corpus=floors&field=floor")
+    expect(page.locator("ul.legend li .clip")).to_have_text(["2", "3", "10"])
+
+
+def test_a_field_that_no_document_has_is_told(server: Running, visit: Visit) -> None:
+    page = visit(server.address, "?view=map&corpus=houses&field=topc")
+    expect(page.get_by_text("no document has the field 'topc'. Did you mean 'topic'?")).to_be_visible()
+    page.get_by_label("Colour by").select_option("topic")
+    expect(page.get_by_text("no document has the field")).to_have_count(0)
+
+
 def test_back_finds_what_was_chosen(page: Page) -> None:
     page.get_by_role("button", name="music").click()
     chosen(page).get_by_role("link").first.click()

@@ -74,6 +74,17 @@ def test_hits_no_nearer_than_unrelated_sentences_are_called_weak(
     expect(page.get_by_text("No hit is nearer than chance")).to_have_count(min(1, weak))
 
 
+def test_by_both_only_hits_without_the_words_are_weak(server: Running, visit: Visit) -> None:
+    page = visit(server.address, "?corpus=few&mode=hybrid")
+    page.route("**/similarity", lambda route: route.fulfill(json=[[0.999] * 16] * 16))
+    ask(page, "boiler")
+    expect(hits(page)).to_have_count(10)
+    expect(page.locator("li.weak")).to_have_count(9)
+    expect(page.locator("li.weak").filter(has_text="boiler")).to_have_count(0)
+    ask(page, "something else altogether")
+    expect(page.get_by_text("No hit is nearer than chance")).to_be_visible()
+
+
 def test_one_text_of_several_documents_is_one_hit(server: Running, visit: Visit) -> None:
     documents = [{"text": "boiler", "metadata": {"name": name}} for name in ("first", "second", "third")]
     server.client.put("/corpora/alike", json={}).raise_for_status()
@@ -137,6 +148,30 @@ def test_numbers_to_choose_from_are_in_their_order(server: Running, visit: Visit
     expect(page.get_by_role("checkbox")).to_have_count(5)
     offered = page.get_by_role("complementary", name="Filters").locator("label.option .clip").all_inner_texts()
     assert offered == ["1", "2", "3", "4", "5"]
+
+
+def test_documents_are_listed_by_a_filter_alone(server: Running, visit: Visit) -> None:
+    page = visit(server.address, "?corpus=houses")
+    page.get_by_role("checkbox", name=re.compile("^garden")).check()
+    expect(page.get_by_role("status").filter(has_text="100 documents fit the filters")).to_be_visible()
+    expect(hits(page)).to_have_count(10)
+    expect(hits(page).first).to_contain_text("garden")
+    page.get_by_role("button", name="More documents").click()
+    expect(hits(page)).to_have_count(20)
+    expect(hits(page).nth(10).get_by_role("button")).to_be_focused()
+    page.get_by_role("searchbox").fill("hedge")
+    expect(page.get_by_role("status").filter(has_text="on the server")).to_be_visible()
+
+
+@pytest.mark.parametrize("query", ["", "&q=boiler"])
+def test_a_filter_that_can_match_nothing_says_why(server: Running, visit: Visit, query: str) -> None:
+    page = visit(server.address, f"?corpus=houses&filter={quote(json.dumps({'topc': 'garden', 'year': 2003}))}{query}")
+    expect(page.get_by_text("no document has the field 'topc'. Did you mean 'topic'?")).to_be_visible()
+    expect(page.get_by_text("or with ?column_types=auto.")).to_be_visible()
+    expect(page.get_by_role("heading", name="Nothing fits")).to_be_visible()
+    page.get_by_role("button", name="Clear the filters").click()
+    expect(page.get_by_text("no document has the field")).to_have_count(0)
+    expect(hits(page).first).to_be_visible()
 
 
 def test_the_back_button_undoes_a_filter(page: Page) -> None:

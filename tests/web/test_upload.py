@@ -6,6 +6,7 @@ import gzip
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -95,6 +96,11 @@ def test_every_format(page: Page, tmp_path: Path, name: str, content: bytes) -> 
     expect(corpus_card(page, corpus)).to_contain_text("Documents2")
 
 
+def test_a_phone_is_not_told_to_drop_files(server: Running, visit: Visit) -> None:
+    page = visit(server.address, "?view=corpora", viewport=PHONE, has_touch=True, is_mobile=True)
+    expect(page.get_by_text("Add a file to make it searchable")).to_be_visible()
+
+
 def test_a_phone_shows_whole_words_of_the_header(server: Running, visit: Visit, tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("text,description,manufacturer,availability\n" + "a,b,c,d\n" * 3)
     page = visit(server.address, "?view=corpora", viewport=PHONE)
@@ -102,6 +108,100 @@ def test_a_phone_shows_whole_words_of_the_header(server: Running, visit: Visit, 
     for name in ("description", "manufacturer", "availability"):
         header = page.get_by_role("columnheader", name=name).locator("span").first
         assert header.evaluate("(element) => element.getClientRects().length") == 1
+
+
+FILES = {
+    "excel.csv": (
+        "sep=;\r\nID;Text;Preis;PLZ;seit;offen;\r\n1;Fähre – 5 €;1.5;01234;2024-03-05;TRUE;\r\n"
+        "2;Quai;;10115;2024-03-06;;\r\n"
+    ).encode("cp1252"),
+    "wide.tsv": "body\tport\nFähre\t1\nQuai\t2\n".encode("utf-16"),
+    "lines.txt": b'{"_id": "a", "body": "The ferry is late."}\n{"_id": "b", "body": "The quay is wet.", "n": 2}\n',
+    "twice.csv": b"uuid,text\n7,The ferry is late.\n7,The quay is wet.\n",
+}
+
+
+def shown_rows(page: Page) -> list[dict[str, tuple[str, str]]]:
+    """What the table says of each document: by the name of a column, its role and type, and the cell."""
+    region = page.get_by_role("region", name="First rows")
+    heads = [
+        (head.locator("span.clip").inner_text(), head.locator("span.role").inner_text(), head.locator("option:checked"))
+        for head in region.get_by_role("columnheader").all()
+    ]
+    kinds = [(name, f"{role} {kind.inner_text()}" if kind.count() else role) for name, role, kind in heads]
+    found = region.get_by_role("row").all()[1:]
+    cells = [[cell.inner_text() for cell in row.get_by_role("cell").all()] for row in found]
+    return [{name: (kind, cell) for (name, kind), cell in zip(kinds, row, strict=True)} for row in cells]
+
+
+def as_shown(document: dict[str, Any], like: dict[str, tuple[str, str]]) -> dict[str, tuple[str, str]]:
+    """A stored document in the same words."""
+    told = {}
+    for name, (kind, cell) in like.items():
+        value = document.get(kind) if kind in ("text", "id") else document["metadata"].get(name)
+        types: dict[str, type | tuple[type, ...]] = {"number": (int, float), "true or false": bool}
+        type_ = types.get(kind.removeprefix("metadata ").removesuffix(" (guessed)"), str)
+        assert value is None or isinstance(value, type_) or kind == "metadata", (name, kind, value)
+        same = str(value).lower() == cell.lower() or (value is None and not cell)
+        told[name] = (kind, cell if same else str(value))
+    return told
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_what_the_preview_shows_is_stored(server: Running, page: Page, tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(FILES[name])
+    choose(page, tmp_path / name)
+    expect(page.get_by_role("region", name="First rows")).to_be_visible()
+    shown = shown_rows(page)
+    page.get_by_role("button", name="Upload").click()
+    corpus = Path(name).stem
+    expect(job(page, corpus)).to_contain_text("succeeded")
+    stored = server.client.get(f"/corpora/{corpus}/documents").json()["documents"]
+    assert [as_shown(document, row) for document, row in zip(stored, shown, strict=True)] == shown
+    if name == "excel.csv":
+        assert stored[0]["metadata"] == {"Preis": 1.5, "PLZ": "01234", "seit": "2024-03-05", "offen": True}
+
+
+def test_types_are_changed(server: Running, page: Page, tmp_path: Path) -> None:
+    lines = "text,year,zip,size\nThe ferry is late.,1999,10115,7\nThe quay is wet.,2001,unknown,8\n"
+    (tmp_path / "typed.csv").write_text(lines)
+    choose(page, tmp_path / "typed.csv")
+    expect(page.get_by_label("Type of year").locator("option:checked")).to_have_text("number (guessed)")
+    page.get_by_label("Type of year").select_option("string")
+    expect(page.get_by_label("Type of year")).to_be_focused()
+    page.get_by_label("Type of zip").select_option("number")
+    expect(page.get_by_text("line 3: zip: “unknown” is not a number")).to_be_visible()
+    page.get_by_label("Leave out rows that are wrong").check()
+    page.get_by_role("button", name="Upload").click()
+    expect(job(page, "typed")).to_contain_text("succeeded")
+    (stored,) = server.client.get("/corpora/typed/documents").json()["documents"]
+    assert stored["metadata"] == {"year": "1999", "zip": 10115, "size": 7}
+
+
+def test_id_and_text_are_changed(server: Running, page: Page, tmp_path: Path) -> None:
+    (tmp_path / "roles.csv").write_text("key,text,summary\na,The ferry is late.,Late.\nb,The quay is wet.,Wet.\n")
+    choose(page, tmp_path / "roles.csv")
+    expect(page.get_by_label("Id is in")).to_have_value("")
+    page.get_by_label("Id is in").select_option("key")
+    page.get_by_label("Text is in").select_option("summary")
+    page.get_by_role("button", name="Upload").click()
+    expect(job(page, "roles")).to_contain_text("succeeded")
+    assert server.client.get("/corpora/roles/documents/b").json() == {
+        "id": "b",
+        "text": "Wet.",
+        "metadata": {"text": "The quay is wet."},
+    }
+
+
+def test_lines_of_json_are_kept_as_texts_where_that_is_asked_for(server: Running, page: Page, tmp_path: Path) -> None:
+    (tmp_path / "raw.txt").write_text('{"text": "The ferry is late."}\n')
+    choose(page, tmp_path / "raw.txt")
+    expect(page.get_by_label("Read as")).to_have_value("ndjson")
+    page.get_by_label("Read as").select_option("text")
+    page.get_by_role("button", name="Upload").click()
+    expect(job(page, "raw")).to_contain_text("succeeded")
+    (stored,) = server.client.get("/corpora/raw/documents").json()["documents"]
+    assert stored["text"] == '{"text": "The ferry is late."}'
 
 
 def test_other_fields_of_json_are_metadata(server: Running, page: Page, tmp_path: Path) -> None:
@@ -154,7 +254,9 @@ def test_wrong_rows_are_named_by_their_lines(page: Page, tmp_path: Path) -> None
 def test_rows_are_not_left_out_of_a_file_in_another_encoding_unless_asked(page: Page, tmp_path: Path) -> None:
     (tmp_path / "latin.txt").write_bytes("Die Fähre ist spät.\nThe harbour is full.\n".encode("latin-1"))
     choose(page, tmp_path / "latin.txt")
-    expect(page.get_by_text("Save it as UTF-8")).to_be_visible()
+    expect(page.get_by_label("Charset")).to_have_value("windows-1252")
+    page.get_by_label("Charset").select_option("utf-8")
+    expect(page.get_by_text("not all of it is utf-8")).to_be_visible()
     expect(page.get_by_label(re.compile("Leave out rows that are wrong"))).not_to_be_checked()
 
 

@@ -53,7 +53,7 @@ export async function show(place, state) {
 	);
 
 	function start(upload) {
-		tried.show({ method: upload.method, path: upload.path, type: upload.media, body: { file: upload.file.name } });
+		if (!upload.form) tried.show({ method: upload.method, path: upload.path, type: upload.media, body: { file: upload.file.name } });
 		upload.start();
 		sending.scrollIntoView({ block: "nearest" });
 	}

@@ -94,9 +94,9 @@ class Chart {
 		const request = { method: "GET", path: `${this.path}/map${query}` };
 		const { field } = this;
 		try {
-			const { points, passages, explained } = await call(request.path, { signal: this.state.signal });
+			const { points, passages, explained, warnings = [] } = await call(request.path, { signal: this.state.signal });
 			if (field !== this.field) return; // another one was chosen meanwhile
-			fill(this.failed, !points.length && noDocuments(this.corpus));
+			fill(this.failed, points.length ? warnings.map((one) => el("p.warn.clip", one)) : noDocuments(this.corpus));
 			this.tried.show(request);
 			this.plane.hidden = this.table.hidden = !points.length;
 			if (!points.length) return;

@@ -3,16 +3,17 @@
 import { call } from "../api.js";
 import { link } from "../app.js";
 import { chance } from "../chance.js";
-import { chooser, noDocuments, wanted } from "../chooser.js";
+import { chooser, wanted } from "../chooser.js";
 import { button, choice, div, status, touched, typing } from "../controls.js";
 import { el, fill } from "../dom.js";
 import { chip, filterOf, filters, isEmpty } from "../filters.js";
 import { counted } from "../format.js";
 import { byText, hit, isWeak } from "../hits.js";
 import { active, follow, jobRow } from "../jobs.js";
+import { nothing } from "../nothing.js";
 import { cut } from "../passages.js";
 import { tryIt } from "../snippets.js";
-import { empty, failure, left } from "../states.js";
+import { failure, left } from "../states.js";
 
 const PAGE = 10;
 const MOST = 1000; // hits of a request
@@ -54,6 +55,7 @@ class Search {
 		this.status = status();
 		this.chosen = div("chosen");
 		this.aside = el("aside", { "aria-label": "Filters" });
+		this.warnings = el("ul.warn");
 		this.hits = el("ol.hits");
 		this.below = div("below");
 		this.tried = tryIt();
@@ -62,7 +64,7 @@ class Search {
 			this.place,
 			el("form.row", { role: "search", onsubmit: (event) => this.submitted(event) }, this.controls()),
 			about,
-			div("columns", this.aside, div("found", this.chosen, this.status, this.hits, this.below)),
+			div("columns", this.aside, div("found", this.chosen, this.status, this.warnings, this.hits, this.below)),
 			this.tried.element,
 		);
 		document.addEventListener("keydown", (event) => this.key(event), { signal: state.signal });
@@ -168,7 +170,7 @@ class Search {
 		const began = performance.now();
 		try {
 			const query = await this.wanted(signal);
-			if (!query) return await this.idle(signal);
+			if (!query) return await this.idle(signal, cursor, k);
 			const body = {
 				query,
 				k,
@@ -179,22 +181,16 @@ class Search {
 			};
 			const answer = await call(`${this.path}/search`, { body, signal });
 			const waited = performance.now() - began;
-			this.weak = this.mode === "dense" ? await this.chance() : null; // after the search, which a key's limit must not refuse for it
+			// After the search, which a key's limit must not refuse for it.
+			this.weak = this.mode === "lexical" ? null : await (this.measured ??= chance(this.corpus, this.state.signal));
 			this.tried.show({ method: "POST", path: `${this.path}/search`, body });
-			this.k = Math.min(MOST, cursor ? this.k + k : k);
-			this.state.remember({ k: this.k });
-			await this.answered(answer, cursor, waited);
+			await this.answered(answer, cursor, waited, k);
 		} catch (error) {
 			if (!left(error)) this.failed(error, cursor);
 		} finally {
 			clearTimeout(slow);
 			if (this.asked.signal === signal) this.place.classList.remove("busy");
 		}
-	}
-
-	// What hits by meaning are measured by, asked for once.
-	chance() {
-		return (this.measured ??= chance(this.corpus, this.state.signal));
 	}
 
 	// The text that is searched for: what was typed, or that of the document that the hits are to be like.
@@ -206,17 +202,10 @@ class Search {
 		return cut(text, { start, end: Math.min(end || text.length, start + MOST_LIKE) });
 	}
 
-	answered({ hits, cursor, took_ms: took, index }, after, waited) {
+	answered({ hits, cursor, took_ms: took, index, warnings }, after, waited, k) {
 		const others = hits.filter(({ id }) => id !== this.state.address.get("like"));
-		if (after === null) {
-			this.best = hits[0]?.score;
-			this.found = 0;
-			fill(this.hits);
-		}
-		const shown = this.shown(others);
-		this.hits.append(...shown);
-		if (this.found) shown[0]?.querySelector("button").focus(); // the one that was pressed is gone
-		this.found += others.length;
+		if (after === null) this.best = hits[0]?.score;
+		this.add(others, after, k, warnings);
 		if (!this.found && cursor) return this.search(cursor, 10 * PAGE); // all of them are the document's own passages
 		const how = this.mode === "lexical" ? "" : ` · ${index === "exact" ? "exact search" : `index ${index}`}`;
 		const weak = after === null && hits[0] && isWeak(hits[0], this.mode, this.weak) && "No hit is nearer than chance: the corpus may say nothing about it · ";
@@ -225,41 +214,52 @@ class Search {
 		fill(this.below, cursor && button("More hits", () => this.search(cursor)), this.found === 0 && this.nothing());
 	}
 
+	// Show `found` beneath what is there, or alone; `k` were asked for.
+	add(found, after, k, warnings = []) {
+		this.k = Math.min(MOST, after ? this.k + k : k);
+		this.state.remember({ k: this.k });
+		fill(this.warnings, warnings.map((one) => el("li.clip", one)));
+		if (after === null) {
+			this.found = 0;
+			fill(this.hits);
+		}
+		const shown = this.shown(found);
+		this.hits.append(...shown);
+		if (this.found) shown[0]?.querySelector("button").focus(); // the one that was pressed is gone
+		this.found += found.length;
+	}
+
 	shown(found) {
-		const { opened, state } = this;
+		const { opened, state, mode, best, weak } = this;
 		const toggled = () => state.remember({ opened: [...opened] });
-		const { mode, best, weak } = this;
 		const about = { corpus: this.corpus.name, mode, best, weak, signal: state.signal, opened, toggled };
 		return byText(found).map((alike) => hit(alike, about));
 	}
 
 	nothing() {
-		const like = this.state.address.has("like");
-		if (!this.corpus.documents) return noDocuments(this.corpus);
-		if (!isEmpty(this.filter)) {
-			return empty("Nothing fits query and filters", "Take a filter away, or ask for something else.", button("Clear the filters", () => this.state.go({ filter: null })));
-		}
-		if (this.mode !== "lexical") return like ? empty("There is no other document", "This one is all that the corpus holds.") : noDocuments(this.corpus);
-		const byMeaning = button("Search by meaning", () => this.state.go({ mode: null }));
-		if (like) return empty("No other document has any of its words", "Others may still mean the same.", byMeaning);
-		return empty("No document has any of these words", "Write them in another way, or go by what they mean.", byMeaning);
+		const asked = this.state.address.has("like") ? "like" : this.query.value.trim() && "query";
+		return nothing(this.corpus, { asked, filtered: !isEmpty(this.filter), mode: this.mode, go: (changes) => this.state.go(changes) });
 	}
 
-	// Before anything is asked: what could be, or some of what can be found.
-	async idle(signal) {
-		const examples = isEmpty(this.filter) && this.corpus.documents > 0 && EXAMPLES[this.corpus.name];
-		if (examples) {
-			fill(this.hits);
+	// Before anything is asked: what fits the filters, what could be asked, or some of what can be found.
+	async idle(signal, after, k) {
+		const filtered = !isEmpty(this.filter);
+		const examples = EXAMPLES[this.corpus.name];
+		if (examples && !filtered && this.corpus.documents) {
+			this.add([], null, k);
 			fill(this.below, el("p.muted", "Ask for something in your own words, for example:"), div("chips", examples.map((text) => this.example(text))));
 			this.status.textContent = "";
 			return;
 		}
-		const filtered = !isEmpty(this.filter);
-		const { documents } = filtered ? { documents: [] } : await call(`${this.path}/documents?limit=${SAMPLE}`, { signal });
-		fill(this.hits, this.shown(documents));
-		fill(this.below, !documents.length && !this.corpus.documents && this.nothing());
+		const asked = filtered ? { limit: k, filter: JSON.stringify(this.filter), ...(after && { cursor: after }) } : { limit: SAMPLE };
+		const path = `${this.path}/documents?${new URLSearchParams(asked)}`;
+		const { documents, cursor, count: all, warnings } = await call(path, { signal });
+		this.tried.show({ method: "GET", path });
+		this.add(documents, after, k, warnings);
+		fill(this.below, filtered && cursor && button("More documents", () => this.search(cursor)), !this.found && this.nothing());
+		const fits = `${counted(all, "document")} ${all === 1 ? "fits" : "fit"} the filters${cursor ? `, oldest first; ${this.found} are shown` : ""}. Write a query to search in them.`;
 		const some = `Some of its documents.${touched ? "" : " Press / to write, arrows to move, Enter to open."}`;
-		this.status.textContent = filtered ? "Write a query: the filters hold for what it finds." : documents.length ? some : "";
+		this.status.textContent = !this.found ? "" : filtered ? fits : some;
 	}
 
 	example(text) {
@@ -272,11 +272,10 @@ class Search {
 
 	failed(error, cursor) {
 		this.status.textContent = "";
-		if (cursor === null) fill(this.hits);
+		if (cursor === null) this.add([], null, PAGE);
 		const again = () => this.search(cursor);
 		if (error.status !== 409) return fill(this.below, failure(error, again));
-		const corpora = link("corpora", { corpus: this.corpus.name });
-		fill(this.below, failure(error, again), el("a", { href: corpora }, "Embed it again under Corpora"));
+		fill(this.below, failure(error, again), el("a", { href: link("corpora", { corpus: this.corpus.name }) }, "Embed it again under Corpora"));
 		this.followReembedding(this.asked.signal);
 	}
 
