@@ -17,10 +17,10 @@ const BOMS = { "utf-8": [0xef, 0xbb, 0xbf], "utf-16le": [0xff, 0xfe], "utf-16be"
 
 const CHARSETS = ["utf-8", "windows-1252", "windows-1250", "windows-1251", "utf-16le", "utf-16be", "shift_jis", "gb18030", "euc-kr"];
 export const FORMATS = {
-	csv: "CSV with a header",
+	csv: "CSV",
 	ndjson: "JSON lines",
 	json: "JSON",
-	text: "Text, a document a line",
+	text: "Lines of text",
 };
 export const SUFFIX = /\.(csv|tsv|jsonl|ndjson|json|txt)?(\.gz)?$/i;
 

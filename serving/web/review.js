@@ -61,7 +61,7 @@ export function review(file, found, { corpora, models, aim, readAs, send, cancel
 		fill(first, rowsTable(columns, rows, typeOf));
 		fill(wrong, problems.length > 0 && problemsTold(problems));
 		const ids = found.fields?.filter((name) => name !== picked.text);
-		if (!found.own || found.own === picked.text) ids?.unshift(["", "(made for each row)"]);
+		if (!found.own || found.own === picked.text) ids?.unshift(["", "(generated)"]);
 		fill(
 			choices,
 			found.fields && [
