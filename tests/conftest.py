@@ -11,6 +11,8 @@ import pytest
 from _pytest.mark import ParameterSet
 from hypothesis import settings
 
+from tests.models.fake_hub import FakeHub, served
+
 T = TypeVar("T")
 
 settings.register_profile("thorough", deadline=None)  # no test asserts a wall time
@@ -47,6 +49,19 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
+    """A hub of its own for a test, which the hub's client asks."""
+    import huggingface_hub.constants
+
+    with served() as fake:
+        template = f"{fake.endpoint}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+        monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", fake.endpoint)
+        monkeypatch.setattr(huggingface_hub.constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+        monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+        yield fake
 
 
 @pytest.fixture(scope="session", autouse=True)

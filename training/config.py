@@ -76,7 +76,7 @@ class RunConfig:
     run: str
     """Folder of the run's record."""
     corpus: tuple[str, ...] = ()
-    """Files, folders or patterns: text, a sentence a line, or tables; none means the documentation inside CPython."""
+    """Files, folders, patterns or `hf://` URLs: text, a sentence a line, or tables; none means Python's docs."""
     text_column: str | None = None
     """Of the tables of the corpus; none means `text`, else `sentence`."""
     teacher: str | None = None

@@ -167,7 +167,7 @@ def _planned_teacher(planned: RunConfig, corpus: Corpus, devices: Devices, strea
 
 def _judges(config: RunConfig, corpus: Corpus, stream: TextIO) -> tuple[Selection, dict[str, Subsets]]:
     """What chooses the best weights, and the STS tasks that judge them; says which of those the data lacks."""
-    selection = by_own_pairs(Path(config.dev_data)) if config.dev_data else None
+    selection = by_own_pairs(config.dev_data) if config.dev_data else None
     if config.eval_data is None:
         return selection or by_self_retrieval(corpus), {}
     data = Path(config.eval_data)

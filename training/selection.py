@@ -44,7 +44,7 @@ def by_stsb_dev(data: Path) -> Selection:
     return _by_spearman(sts.STSB_DEV_METRIC, "STS-B dev", pairs, lambda encode: geometry.of_pairs(encode, pairs))
 
 
-def by_own_pairs(file: Path) -> Selection:
+def by_own_pairs(file: str) -> Selection:
     """Spearman x 100 on pairs of one's own. Their scores have any scale, so none says which pairs are close.
 
     Raises:
@@ -52,7 +52,7 @@ def by_own_pairs(file: Path) -> Selection:
     """
     pairs = own_pairs(file)
     texts = sorted({text for pair in pairs for text in (pair.a, pair.b)})
-    return _by_spearman(OWN_DEV_METRIC, file.name, pairs, lambda encode: _spread(unit_vectors(encode, texts)))
+    return _by_spearman(OWN_DEV_METRIC, Path(file).name, pairs, lambda encode: _spread(unit_vectors(encode, texts)))
 
 
 def _by_spearman(

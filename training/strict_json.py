@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Iterator
 from typing import Any
+
+from models.errors import Refused
 
 
 def loads(text: str) -> Any:
@@ -25,3 +28,22 @@ def loads(text: str) -> Any:
     except ValueError as error:  # Python reads no number of more digits than it has a limit for
         raise ValueError("a number has too many digits") from error
     return value
+
+
+def rows(lines: Iterable[str], file: object, refusal: type[Refused]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the place, `file:line`, and the object of each line of JSON lines that is not blank.
+
+    Raises:
+        Refused: a line is no object of JSON; of the class `refusal`.
+    """
+    for number, line in enumerate(lines, start=1):
+        where = f"{file}:{number}"
+        if not line.strip():
+            continue
+        try:
+            row = loads(line)
+        except ValueError as error:
+            raise refusal(f"{where}: {error}") from error
+        if not isinstance(row, dict):
+            raise refusal(f"{where}: expected a JSON object")
+        yield where, row

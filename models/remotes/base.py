@@ -42,8 +42,8 @@ class Remote(Protocol):
 
 
 @contextmanager
-def told(remote: Remote, secret: Set[str] = frozenset(), *, fetching: bool = False) -> Iterator[None]:
-    """What goes wrong in the block is told as a `RemoteError` in one line, without what is `secret`.
+def told(remote: object, secret: Set[str] = frozenset(), *, fetching: bool = False) -> Iterator[None]:
+    """Raise what goes wrong in the block as a `RemoteError`: one line that names `remote`, without what is `secret`.
 
     Of what is `fetching` the disk that gives out is ours, and told as it is.
     """
@@ -59,7 +59,7 @@ def told(remote: Remote, secret: Set[str] = frozenset(), *, fetching: bool = Fal
         raise failure(remote, error, secret) from error
 
 
-def failure(remote: Remote, error: Exception, secret: Set[str] = frozenset()) -> RemoteError:
+def failure(remote: object, error: Exception, secret: Set[str] = frozenset()) -> RemoteError:
     """The first line that `error` says, behind the name of the place."""
     lines = [line.strip() for line in hidden(str(error), secret).splitlines() if line.strip()]
     return RemoteError(f"{remote}: {lines[0] if lines else type(error).__name__}")

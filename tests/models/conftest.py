@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
-import huggingface_hub.constants
 import pytest
 
 from models import bundle
@@ -14,7 +12,6 @@ from models.encoder import Encoder
 from models.export import export
 from models.runtimes import RUNTIMES, available
 from models.runtimes.base import Options, RuntimeUnavailable
-from tests.models.fake_hub import FakeHub, served
 from tests.models.runner import PLACES, Runner
 
 
@@ -40,13 +37,3 @@ def run(request: pytest.FixtureRequest, opened: Bundle) -> Runner:
     except RuntimeUnavailable as refusal:
         pytest.skip(str(refusal))
     pytest.skip(f"no {place} on this machine")
-
-
-@pytest.fixture
-def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
-    with served() as fake:
-        template = f"{fake.endpoint}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
-        monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", fake.endpoint)
-        monkeypatch.setattr(huggingface_hub.constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
-        monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
-        yield fake

@@ -1,4 +1,4 @@
-"""As much of the hub's API as `huggingface_hub` asks for to store and fetch a model, its repositories in memory."""
+"""As much of the hub's API as `huggingface_hub` asks for to store and fetch a model or a data set, all in memory."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+DATASETS = "datasets/"
 LARGE = ".safetensors"
 """What the fake hub says it keeps by git-lfs."""
 
@@ -42,6 +43,9 @@ class Repository:
 class FakeHub:
     endpoint: str = ""
     repositories: dict[str, Repository] = field(default_factory=dict)
+    """By name; that of a data set begins with `datasets/`."""
+    sent: list[str] = field(default_factory=list)
+    """Files that were downloaded."""
 
     def make(self, name: str, files: dict[str, bytes], *, private: bool = False) -> Repository:
         repository = self.repositories[name] = Repository(private)
@@ -82,13 +86,14 @@ class _Answers(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         path = urlsplit(self.path).path.strip("/")
         try:
-            if path.startswith("api/models/"):
-                self._json(self._told(path.removeprefix("api/models/").split("/")))
+            kind = DATASETS if path.startswith((DATASETS, f"api/{DATASETS}")) else ""
+            if path.startswith(("api/models/", f"api/{DATASETS}")):
+                self._json(self._told(kind, path.split("/")[2:]))
             elif path.startswith("api/"):  # asked by some versions of the client, about nothing that we test
                 raise _Missing("EntryNotFound")
             else:
-                organisation, name, _, revision, *parts = path.split("/")
-                repository, revision = self._found(f"{organisation}/{name}", unquote(revision))
+                organisation, name, _, revision, *parts = path.removeprefix(kind).split("/")
+                repository, revision = self._found(f"{kind}{organisation}/{name}", unquote(revision))
                 self._file(repository, revision, unquote("/".join(parts)))
         except _Missing as missing:
             self._send(404, b"{}", {"X-Error-Code": str(missing)})
@@ -109,9 +114,9 @@ class _Answers(BaseHTTPRequestHandler):
             organisation, name, verb, revision = path.removeprefix("api/models/").split("/")
             self._changed(self.hub.repositories[f"{organisation}/{name}"], verb, unquote(revision), body)
 
-    def _told(self, parts: list[str]) -> Any:
+    def _told(self, kind: str, parts: list[str]) -> Any:
         verb, revision = (*parts[2:4], "", "")[:2]
-        repository, sha = self._found("/".join(parts[:2]), unquote(revision) or "main")
+        repository, sha = self._found(kind + "/".join(parts[:2]), unquote(revision) or "main")
         if verb != "tree":
             return {"id": "/".join(parts[:2]), "sha": sha, "private": repository.private, "siblings": [], "tags": []}
         return [_entry(path, content) for path, content in repository.commits[sha].items()]
@@ -128,6 +133,8 @@ class _Answers(BaseHTTPRequestHandler):
         if path not in repository.commits[sha]:
             raise _Missing("EntryNotFound")
         content = repository.commits[sha][path]
+        if self.command == "GET":
+            self.hub.sent.append(path)
         self._send(200, content, {"ETag": f'"{hashlib.sha1(content).hexdigest()}"', "X-Repo-Commit": sha})
 
     def _changed(self, repository: Repository, verb: str, revision: str, body: bytes) -> None:

@@ -43,6 +43,15 @@ def test_a_document_is_title_and_text_and_only_judged_queries_are_asked(tmp_path
     )
 
 
+def test_blank_lines_and_a_byte_order_mark_are_no_rows(tmp_path: Path) -> None:
+    plain, odd = tmp_path / "plain", tmp_path / "odd"
+    plain.mkdir()
+    shutil.copytree(write(plain), odd)
+    (odd / "corpus.jsonl").write_text("\ufeff" + "\n \n".join(json.dumps(row) for row in CORPUS) + "\n\n")
+    (odd / "qrels" / "test.tsv").write_text("\ufeff" + (plain / "qrels" / "test.tsv").read_text())
+    assert beir.load(odd) == beir.load(plain)
+
+
 def test_a_judged_document_that_is_not_there_counts_as_one_that_is_never_found(tmp_path: Path) -> None:
     """The ideal order has it, too, as in trec_eval."""
     found = beir.load(write(tmp_path, judged="q1\td2\t1\nq1\td9\t1\nq1\td8\t0\n"))

@@ -85,13 +85,13 @@ def _turned(texts: Sequence[str]) -> NDArray[np.float32]:
         ("c.tsv", "sentence1\tsentence2\tscore\n" + "".join("\t".join(pair) + "\n" for pair in PAIRS)),
         (
             "d.jsonl",
-            "".join(f'{{"sentence1": "{a}", "sentence2": "{b}", "score": {s}}}\n' for a, b, s in PAIRS),
+            "\ufeff\n" + "\n".join(f'{{"sentence1": "{a}", "sentence2": "{b}", "score": {s}}}\n' for a, b, s in PAIRS),
         ),
     ],
 )
 def test_own_pairs_on_any_scale_choose(tmp_path: Path, name: str, content: str) -> None:
     (tmp_path / name).write_text(content, encoding="utf-8", newline="")
-    chosen = by_own_pairs(tmp_path / name)
+    chosen = by_own_pairs(str(tmp_path / name))
     assert chosen.scores(_turned)["dev_spearman"] == pytest.approx(100)
     assert chosen.scores(lambda texts: _turned(list(reversed(texts))))["dev_spearman"] < 100
 
@@ -99,13 +99,13 @@ def test_own_pairs_on_any_scale_choose(tmp_path: Path, name: str, content: str) 
 @pytest.mark.parametrize(
     ("name", "content", "says"),
     [
-        ("a.csv", "text,score\nx,1\n", "a.csv:1: lacks the column sentence1"),
+        ("a.csv", "text,score\nx,1\n", "a.csv: no column sentence1; there are text, score"),
         ("a.csv", "sentence1,sentence2,score\na,b,1\na,,2\n", "a.csv:3: sentence1 and sentence2"),
         ("a.csv", "sentence1,sentence2,score\na,b,good\n", "a.csv:2: score: 'good'"),
         ("a.csv", "sentence1,sentence2,score\na,b,nan\n", "a.csv:2: score: 'nan'"),
         ("a.csv", "sentence1,sentence2,score\na,b,1\nb,c,1\n", "don't differ"),
-        ("a.jsonl", '{"sentence1": "a"}\n', "a.jsonl:1: sentence1"),
-        ("a.jsonl", "[]\n", "a.jsonl:1: not an object"),
+        ("a.jsonl", '{"sentence1": "a"}\n', "a.jsonl:1: no column sentence2; there are sentence1"),
+        ("a.jsonl", "[]\n", "a.jsonl:1: expected a JSON object"),
         ("absent.csv", None, "absent.csv: No such file"),
     ],
 )
@@ -113,5 +113,5 @@ def test_own_pairs_that_are_broken_are_named(tmp_path: Path, name: str, content:
     if content is not None:
         (tmp_path / name).write_text(content)
     with pytest.raises(DataError) as refusal:
-        by_own_pairs(tmp_path / name)
+        by_own_pairs(str(tmp_path / name))
     assert says in str(refusal.value) and str(tmp_path) in str(refusal.value)

@@ -28,7 +28,10 @@ def add(command: argparse.ArgumentParser) -> None:
     command.add_argument("--config", type=Path, metavar="FILE", help="a run's config.json: the same run once more")
     command.add_argument("--backbone", metavar="NAME|DIR", help="default: minilm")
     command.add_argument(
-        "--corpus", nargs="+", metavar="FILE", help="text, a sentence a line, or tables (default: Python's docs)"
+        "--corpus",
+        nargs="+",
+        metavar="FILE",
+        help="text, a sentence a line, or tables; files, folders, patterns, hf://datasets/… (default: Python's docs)",
     )
     command.add_argument("--text-column", metavar="NAME", help="of a table's column (default: text or sentence)")
     command.add_argument("--eval-data", metavar="DIR", help="SentEval's data: choose the best by STS-B dev")

@@ -9,11 +9,8 @@ from pathlib import Path
 
 from models.disk import replacing
 from training import strict_json
-from training.corpus.files import JSON_LINES, OPENERS, CorpusError, lines
+from training.corpus.files import DELIMITERS, JSON_LINES, OPENERS, PARQUET, UNREAD_TABLES, CorpusError, lines
 from training.corpus.sentences import WORDS, split
-
-UNREAD = (".csv", ".tsv", ".json")
-"""Formats that would pass for text: a line of theirs is no paragraph."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +56,7 @@ def texts(files: Iterable[Path]) -> Iterator[str]:
     """
     for file in files:
         kind = (file.with_suffix("") if file.suffix.lower() in OPENERS else file).suffix.lower()
-        if kind in UNREAD:
+        if kind in (*DELIMITERS, PARQUET, *UNREAD_TABLES):
             raise CorpusError(
                 f"{file}: {kind} is not read here: make it .jsonl, an object with title and text a line, or text"
             )
@@ -67,14 +64,7 @@ def texts(files: Iterable[Path]) -> Iterator[str]:
 
 
 def _documents(file: Path) -> Iterator[str]:
-    for number, line in enumerate(lines([file]), start=1):
-        where = f"{file}:{number}"
-        try:
-            row = strict_json.loads(line)
-        except ValueError as error:
-            raise CorpusError(f"{where}: {error}") from error
-        if not isinstance(row, dict):
-            raise CorpusError(f"{where}: expected a JSON object")
+    for where, row in strict_json.rows(lines([file]), file, CorpusError):
         title, text = row.get("title"), row.get("text")
         if not isinstance(title, str | None) or not isinstance(text, str):
             raise CorpusError(f"{where}: title or text is missing or no string")

@@ -1,4 +1,4 @@
-"""Files of a corpus as sentences: of text every line, of a table one column."""
+"""Files of a corpus: those that are named, rows of tables, and sentences: of text every line, of a table one column."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from io import BufferedIOBase
 from pathlib import Path
+from typing import Any
 
-from models.errors import Refused
+from models.errors import Refused, first_line
 from training import strict_json
+from training.corpus import hub
 
 log = logging.getLogger(__name__)
 
@@ -25,19 +27,26 @@ UNREAD = {".bz2", ".zst", ".lz4", ".7z", ".rar", ".zip", ".tar", ".tgz", ".txz"}
 """Of files that are packed in another way; read as text they would be whatever their bytes happen to be."""
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
 JSON_LINES = (".jsonl", ".ndjson")
-TABLES = (".parquet", ".arrow", ".feather", ".xlsx", ".json")
-"""Formats that are not read, and whose content can be written as JSON lines."""
-IN_FOLDERS = (".txt", *DELIMITERS, *JSON_LINES)
+PARQUET = ".parquet"
+TABLES = (*DELIMITERS, *JSON_LINES, PARQUET)
+UNREAD_TABLES = (".arrow", ".feather", ".xlsx", ".json")
+"""Formats whose content can be written as JSON lines or Parquet."""
+IN_FOLDERS = (".txt", *TABLES)
 """Kinds of files that a folder is searched for."""
 COLUMNS = ("text", "sentence")
 """Of a table, where none is named: the first that is there."""
+NAME_ONE = ": name one by --text-column"
+ROWS_AT_ONCE = 1024
+"""Of Parquet, in memory."""
+READ_AT_ONCE = 1 << 20
+"""Bytes of a column of Parquet, which may be as long as the file."""
 HEAD = 4096
 """Bytes by which a file is told to be no text."""
 SIGNATURES = {
     b"%PDF-": "a PDF",
     b"PK\x03\x04": "a ZIP archive, as Office documents are",
     b"\xd0\xcf\x11\xe0": "an Office document",
-    b"PAR1": "Parquet",
+    b"PAR1": "Parquet: name it .parquet",
     b"SQLite format 3": "an SQLite database",
     b"\x1f\x8b": "packed by gzip, so name it .gz",
     b"\xfd7zXZ": "packed by xz, so name it .xz",
@@ -55,31 +64,55 @@ class CorpusError(Refused):
 def found(files: Sequence[str]) -> list[Path]:
     """List the files that are named: those in a folder, those that a pattern matches, or the file itself.
 
+    Those of a data set on the hub, `hf://datasets/…`, are downloaded to the hub's cache unless they are there.
+
     Raises:
-        CorpusError: a folder or a pattern holds none, or the name is of a data set on the hub.
+        CorpusError: a folder or a pattern holds none.
+        Refused, RemoteError: see `hub.fetched`.
     """
     return [path for file in files for path in _named(file)]
 
 
 def sentences(paths: Iterable[Path], column: str | None = None) -> Iterator[str]:
-    """Every line of text files, and of tables the text in a column (default: one of `COLUMNS`).
+    """Yield every line of text files, and of tables the text in a column (default: one of `COLUMNS`).
 
     Raises:
-        CorpusError: see `lines`; or a file is no text, or a table lacks the column.
+        CorpusError: see `lines` and `rows`; or a file is no text, or a field of the column is no string.
     """
     for path in paths:
         kind = _inner(path).suffix.lower()
-        if kind in DELIMITERS:
-            yield from _column(path, DELIMITERS[kind], column)
-        elif kind in JSON_LINES:
-            yield from _fields(path, column)
-        elif kind in TABLES:
-            raise CorpusError(f"{path}: {kind} is not read: write it as JSON lines (.jsonl) or CSV")
+        if kind in TABLES:
+            for where, (text,) in rows(path, COLUMNS if column is None else (column,), advice=NAME_ONE):
+                if not isinstance(text, str | None):
+                    raise CorpusError(f"{where}: {text!r:.40} is no string")
+                yield " ".join((text or "").split())
+        elif kind in UNREAD_TABLES:
+            raise CorpusError(f"{path}: {kind} is not read: write it as Parquet, JSON lines (.jsonl) or CSV")
         elif column is not None:
-            raise CorpusError(f"{path}: has no column {column!r}: .csv, .tsv, .jsonl and .ndjson have columns")
+            raise CorpusError(f"{path}: has no column {column!r}: {', '.join(TABLES)} have columns")
         else:
             _check_text(path)
             yield from lines([path])
+
+
+def rows(path: Path, *columns: Sequence[str], advice: str = "") -> Iterator[tuple[str, list[Any]]]:
+    """Yield of each row of a table its place and its values, one for each of `columns`.
+
+    A column is given by its possible names, in any case; the first that is there is read. Blank lines are no rows.
+
+    Raises:
+        CorpusError: see `lines`; or a row is broken, or a column is missing, which `advice` is added to.
+    """
+    kind = _inner(path).suffix.lower()
+    if kind in DELIMITERS:
+        yield from _csv_rows(path, DELIMITERS[kind], columns, advice)
+    elif kind in JSON_LINES:
+        for where, row in strict_json.rows(lines([path]), path, CorpusError):
+            yield where, [row[_chosen(row, names, where, advice)] for names in columns]
+    elif kind == PARQUET:
+        yield from _parquet_rows(path, columns, advice)
+    else:
+        raise CorpusError(f"{path}: no table: {', '.join(TABLES)} are")
 
 
 def lines(paths: Iterable[Path]) -> Iterator[str]:
@@ -95,22 +128,24 @@ def lines(paths: Iterable[Path]) -> Iterator[str]:
 
 
 def text_sha256(files: Sequence[str]) -> str:
-    """SHA-256, in hex, of the text of these files one after another, however they are packed.
+    """SHA-256, in hex, of the bytes of these files one after another, those of .gz and .xz unpacked.
 
     Raises:
         CorpusError: see `lines`.
     """
     digest = hashlib.sha256()
-    for line in lines(found(files)):
-        digest.update(line.encode("utf-8"))
+    for path in found(files):
+        with _opened(path) as file:
+            while part := file.read(READ_AT_ONCE):
+                digest.update(part)
     return digest.hexdigest()
 
 
 def _named(file: str) -> list[Path]:
     path = Path(file)
-    if file.startswith("hf://"):
-        raise CorpusError(
-            f"{file}: data sets of the hub are not read: `datasets.load_dataset(…).to_json(FILE)` writes one as .jsonl"
+    if file.startswith(hub.SCHEME):
+        return _named(
+            hub.fetched(file, [*IN_FOLDERS, *(f"{kind}{packed}" for kind in IN_FOLDERS for packed in OPENERS)])
         )
     if path.is_dir():
         inside = sorted(one for one in path.rglob("[!.]*") if one.is_file())
@@ -179,44 +214,51 @@ def _check_text(path: Path) -> None:
         raise CorpusError(f"{path}: looks like {what}; a corpus is text, a sentence a line, or a table with a column")
 
 
-def _column(path: Path, delimiter: str, column: str | None) -> Iterator[str]:
-    rows = csv.reader(lines([path]), delimiter=delimiter, strict=True)
+def _csv_rows(
+    path: Path, delimiter: str, columns: Sequence[Sequence[str]], advice: str
+) -> Iterator[tuple[str, list[Any]]]:
+    table = csv.reader(lines([path]), delimiter=delimiter, strict=True)
     try:
-        header = next(rows, [])
-        place = header.index(_chosen(header, column, path))
-        for row in rows:
+        header = next(table, [])
+        places = [header.index(_chosen(header, names, path, advice)) for names in columns]
+        for row in table:
+            where = f"{path}:{table.line_num}"
             if row and len(row) != len(header):
-                raise CorpusError(f"{path}:{rows.line_num}: {len(row)} columns, but the header has {len(header)}")
-            yield " ".join(row[place].split()) if row else ""
+                raise CorpusError(f"{where}: {len(row)} columns, but the header has {len(header)}")
+            if row:
+                yield where, [row[place] for place in places]
     except csv.Error as error:
-        raise CorpusError(f"{path}:{rows.line_num}: {error}") from error
+        raise CorpusError(f"{path}:{table.line_num}: {error}") from error
 
 
-def _fields(path: Path, column: str | None) -> Iterator[str]:
-    for number, line in enumerate(lines([path]), start=1):
-        where = f"{path}:{number}"
-        if not line.strip():
-            continue
+def _parquet_rows(path: Path, columns: Sequence[Sequence[str]], advice: str) -> Iterator[tuple[str, list[Any]]]:
+    """Read these columns alone, a part of a row group at a time."""
+    try:
+        from pyarrow import ArrowException
+        from pyarrow.parquet import ParquetFile
+    except ImportError as error:
+        raise CorpusError(f"{path}: Parquet needs the extra `data`: pip install 'isosphere[data]' ({error})") from error
+    if path.suffix.lower() != PARQUET:
+        raise CorpusError(f"{path}: is packed twice, for Parquet packs its columns itself: unpack it")
+    number = 0
+    with _opened(path) as file:
         try:
-            row = strict_json.loads(line)
-        except ValueError as error:
-            raise CorpusError(f"{where}: {error}") from error
-        if not isinstance(row, dict):
-            raise CorpusError(f"{where}: expected a JSON object")
-        name = _chosen(row, column, where)
-        if not isinstance(row[name], str | None):
-            raise CorpusError(f"{where}: {name} is no string")
-        yield " ".join((row[name] or "").split())
+            table = ParquetFile(file, buffer_size=READ_AT_ONCE, pre_buffer=False)
+            chosen = [_chosen(table.schema_arrow.names, names, path, advice) for names in columns]
+            for batch in table.iter_batches(ROWS_AT_ONCE, columns=chosen, use_threads=False):
+                for values in zip(*(batch[name].to_pylist() for name in chosen), strict=True):
+                    number += 1
+                    yield f"{path}: row {number}", list(values)
+        except (ArrowException, UnicodeDecodeError) as error:
+            raise CorpusError(f"{path}: after row {number}: {first_line(error)}") from error
 
 
-def _chosen(names: Iterable[str], wanted: str | None, where: Path | str) -> str:
-    """The name of the column, in its own letters."""
+def _chosen(names: Iterable[str], wanted: Sequence[str], where: Path | str, advice: str) -> str:
+    """Choose the name of the column, in its own letters."""
     own = {name.strip().lower(): name for name in names}
-    asked = [wanted] if wanted is not None else COLUMNS
-    chosen = next((own[name.strip().lower()] for name in asked if name.strip().lower() in own), None)
+    chosen = next((own[name.strip().lower()] for name in wanted if name.strip().lower() in own), None)
     if chosen is None:
         raise CorpusError(
-            f"{where}: no column {' or '.join(asked)}; there are {', '.join(own.values()) or 'none'}: name one by "
-            "--text-column"
+            f"{where}: no column {' or '.join(wanted)}; there are {', '.join(own.values()) or 'none'}{advice}"
         )
     return chosen

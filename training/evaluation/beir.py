@@ -122,14 +122,7 @@ def save(collection: Collection, folder: Path, split: str = TEST) -> None:
 def _rows(file: Path) -> Iterator[tuple[str, dict[str, Any], str]]:
     """Id, fields and place of each object."""
     seen = set()
-    for number, line in enumerate(lines(file), start=1):
-        where = f"{file}:{number}"
-        try:
-            row = strict_json.loads(line)
-        except ValueError as error:
-            raise DataError(f"{where}: {error}") from error
-        if not isinstance(row, dict):
-            raise DataError(f"{where}: expected a JSON object")
+    for where, row in strict_json.rows(lines(file), file, DataError):
         identity = _string(row, "_id", where)
         if not identity:
             raise DataError(f"{where}: an empty _id")

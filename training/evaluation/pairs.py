@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import csv
-import json
 import math
+from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from models.errors import Refused
+from training.corpus.files import CorpusError, found, rows
 
 Subsets = Mapping[str, "list[Pair]"]
 
@@ -84,49 +84,36 @@ OWN = ("sentence1", "sentence2", "score")
 """Columns of a file of one's own pairs: those that sentence similarity data sets of the hub have."""
 
 
-def own_pairs(file: Path) -> list[Pair]:
-    """Read pairs from CSV or TSV with a header, or from JSON lines, by the names in `OWN`. Any scale of scores will do.
+def own_pairs(file: str) -> list[Pair]:
+    """Read pairs from a table by the columns in `OWN`: a file, a folder, a pattern, or of a data set on the hub.
+
+    Any scale of scores will do.
 
     Raises:
-        DataError: the file can't be read, a row is broken, or the scores don't differ.
+        DataError: a file can't be read, a row is broken, or the scores don't differ.
+        Refused, RemoteError: see `training.corpus.hub.fetched`.
     """
-    pairs = []
-    for number, row in _json_lines(file) if file.suffix in (".jsonl", ".ndjson") else _own_table(file):
-        fields: list[Any] = [row.get(name) for name in OWN]
-        a, b, gold = fields
-        if not (isinstance(a, str) and isinstance(b, str) and a.strip() and b.strip()):
-            raise DataError(f"{file}:{number}: {OWN[0]} and {OWN[1]} must both be a text")
-        try:
-            score = float(gold)
-        except (TypeError, ValueError):
-            score = math.nan
-        if not math.isfinite(score):
-            raise DataError(f"{file}:{number}: {OWN[2]}: {gold!r} is not a number")
-        pairs.append(Pair(" ".join(a.split()), " ".join(b.split()), score))
+    try:
+        pairs = [
+            _own_pair(where, *row) for path in found([file]) for where, row in rows(path, *((name,) for name in OWN))
+        ]
+    except CorpusError as error:
+        raise DataError(str(error)) from error
     if len({pair.gold for pair in pairs}) < 2:
         raise DataError(f"{file}: {len(pairs)} pairs, whose scores don't differ, so they can't rank anything")
     return pairs
 
 
-def _json_lines(file: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    for number, line in enumerate(lines(file), start=1):
-        try:
-            row = json.loads(line)
-        except ValueError:
-            row = None
-        if not isinstance(row, dict):
-            raise DataError(f"{file}:{number}: not an object of JSON")
-        yield number, row
-
-
-def _own_table(file: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    header, *rows = lines(file)
-    header = header.removeprefix("\ufeff")
-    reader = csv.DictReader([header, *rows], delimiter="\t" if "\t" in header else ",")
-    if missing := [name for name in OWN if name not in (reader.fieldnames or ())]:
-        raise DataError(f"{file}:1: lacks the column {missing[0]}; the header is {header!r}")
-    for row in reader:
-        yield reader.line_num, row
+def _own_pair(where: str, a: Any, b: Any, gold: Any) -> Pair:
+    if not (isinstance(a, str) and isinstance(b, str) and a.strip() and b.strip()):
+        raise DataError(f"{where}: {OWN[0]} and {OWN[1]} must both be a text")
+    try:
+        score = float(gold)
+    except (TypeError, ValueError):
+        score = math.nan
+    if not math.isfinite(score):
+        raise DataError(f"{where}: {OWN[2]}: {gold!r} is not a number")
+    return Pair(" ".join(a.split()), " ".join(b.split()), score)
 
 
 def _semeval(folder: Path, subset: str) -> Iterator[Pair]:
@@ -179,7 +166,7 @@ def lines(file: Path, *, encoding: str = "utf-8") -> list[str]:
     except OSError as error:
         raise DataError(f"{file}: {error.strerror}") from error
     decoded = []
-    for number, line in enumerate(content.removesuffix(b"\n").split(b"\n"), start=1):
+    for number, line in enumerate(content.removeprefix(BOM_UTF8).removesuffix(b"\n").split(b"\n"), start=1):
         try:
             decoded.append(line.decode(encoding))
         except UnicodeDecodeError as error:

@@ -30,7 +30,7 @@ def test_title_and_text_of_json_lines_are_cut_apart(tmp_path: Path) -> None:
         {"_id": "2", "text": SENTENCES[1]},
         {"_id": "3", "title": None, "text": SENTENCES[2]},
     ]
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    file.write_text("\n" + "".join(json.dumps(row) + "\n \n" for row in rows))
     assert write([file], corpus) == Written(texts=3, sentences=5)
     assert corpus.read_text().splitlines() == [*SENTENCES, *SENTENCES[1:]]
 
@@ -84,11 +84,11 @@ def test_a_broken_line_is_named_and_nothing_is_written(line: str, message: str, 
     assert corpus.read_text() == "as it was\n" and len(list(tmp_path.iterdir())) == 2
 
 
-@pytest.mark.parametrize("name", ["a.csv", "a.tsv", "a.json", "a.csv.gz", "A.CSV", "A.CSV.GZ"])
+@pytest.mark.parametrize("name", ["a.csv", "a.tsv", "a.json", "a.parquet", "a.csv.gz", "A.CSV", "A.CSV.GZ"])
 def test_a_format_whose_lines_are_no_paragraphs_is_refused(name: str, tmp_path: Path) -> None:
     file, corpus = tmp_path / name, tmp_path / "out.txt"
     file.write_text('id,text\n1,"The committee has met on every Monday of the year."\n')
-    with pytest.raises(CorpusError, match=rf"{name}: \.(csv|tsv|json) is not read"):
+    with pytest.raises(CorpusError, match=rf"{name}: \.(csv|tsv|json|parquet) is not read"):
         write([file], corpus)
     assert not corpus.exists()
 

@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import json
+import random
+import sys
+import tracemalloc
 from pathlib import Path
 
+import pyarrow
+import pyarrow.parquet
 import pytest
 
 from training import cli
 from training.commands import pretrain, train
 from training.corpus.corpus import open_corpus
-from training.corpus.files import CorpusError, found, sentences
+from training.corpus.files import CorpusError, found, sentences, text_sha256
 from training.pretraining.config import PretrainConfig
 
 ROWS = ["A man plays the guitar.", 'He said "no", twice.', "", "Two lines of one text."]
+
+BROKEN_TEXT = pyarrow.Array.from_buffers(
+    pyarrow.string(), 1, [None, pyarrow.py_buffer(b"\0\0\0\0\1\0\0\0"), pyarrow.py_buffer(b"\xff")]
+)
 
 
 def read(*files: Path | str, column: str | None = None) -> list[str]:
@@ -46,11 +56,14 @@ def test_a_table_gives_its_column(tmp_path: Path) -> None:
         ("a.csv", "text,n\na,1,2\n", r"a\.csv:2: 3 columns, but the header has 2"),
         ("a.csv", 'text\n"a\n', r"a\.csv:2: unexpected end of data"),
         ("a.jsonl", '{"text": "a"}\n{"body": "a"}\n', r"a\.jsonl:2: no column text or sentence; there are body"),
-        ("a.jsonl", '{"text": 1}\n', r"a\.jsonl:1: text is no string"),
+        ("a.jsonl", '{"text": 1}\n', r"a\.jsonl:1: 1 is no string"),
         ("a.jsonl", '["a"]\n', r"a\.jsonl:1: expected a JSON object"),
         ("a.jsonl", "a\n", r"a\.jsonl:1: not JSON"),
-        ("a.parquet", "PAR1", r"a\.parquet: \.parquet is not read: write it as JSON lines"),
-        ("a.json", "[]", r"a\.json: \.json is not read"),
+        ("a.parquet", "PAR1", r"a\.parquet: after row 0: Parquet file size is 4 bytes"),
+        ("a.parquet", "text\na\n" * 9, r"a\.parquet: after row 0: Parquet magic bytes not found"),
+        ("a.parquet.gz", "", r"a\.parquet\.gz: is packed twice, for Parquet packs its columns itself"),
+        ("a.json", "[]", r"a\.json: \.json is not read: write it as Parquet, JSON lines"),
+        ("a.txt", "PAR1\x15\x04", r"a\.txt: looks like Parquet: name it \.parquet"),
         ("a.txt", '{"text": "a sentence"}\n', r"a\.txt: looks like JSON: name JSON lines \.jsonl"),
         ("a.txt", "%PDF-1.7\n", r"a\.txt: looks like a PDF"),
         ("a.docx", "PK\x03\x04\x00", r"a\.docx: looks like a ZIP archive, as Office documents are"),
@@ -64,6 +77,63 @@ def test_what_has_no_sentences_is_named(tmp_path: Path, name: str, content: str,
     (tmp_path / name).write_text(content, encoding="utf-8", newline="")
     with pytest.raises(CorpusError, match=message):
         read(tmp_path / name)
+
+
+def write_parquet(file: Path, **columns: object) -> None:
+    pyarrow.parquet.write_table(pyarrow.table(columns), file)
+
+
+def test_parquet_gives_its_column(tmp_path: Path) -> None:
+    file = tmp_path / "a.PARQUET"
+    rows = ROWS * 1000
+    write_parquet(file, id=list(range(len(rows))), Text=[row.replace("lines of", "lines\nof") for row in rows])
+    assert read(file) == read(tmp_path) == read(f"{tmp_path}/*") == rows
+    assert text_sha256([str(file)]) == hashlib.sha256(file.read_bytes()).hexdigest()
+    for values in (
+        pyarrow.array([*ROWS, None]).dictionary_encode(),
+        pyarrow.array([*ROWS, None], pyarrow.large_string()),
+    ):
+        write_parquet(file, sentence=values, body=["x"] * 5)
+        assert read(file) == [*ROWS, ""] and read(file, column="BODY") == ["x"] * 5
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"sent0": ["a"], "n": [1]}, r"a\.parquet: no column text or sentence; there are sent0, n: name one by --t"),
+        ({"text": [1]}, r"a\.parquet: row 1: 1 is no string"),
+        ({"text": [["a"], ["b"]]}, r"a\.parquet: row 1: \['a'\] is no string"),
+        ({"text": [b"a"]}, r"a\.parquet: row 1: b'a' is no string"),
+        ({"text": BROKEN_TEXT}, r"a\.parquet: after row 0: 'utf-8' codec can't decode byte 0xff"),
+    ],
+)
+def test_what_parquet_lacks_is_named(tmp_path: Path, columns: dict[str, object], message: str) -> None:
+    write_parquet(tmp_path / "a.parquet", **columns)
+    with pytest.raises(CorpusError, match=message):
+        read(tmp_path / "a.parquet")
+
+
+def test_a_row_group_of_parquet_is_read_in_parts(tmp_path: Path) -> None:
+    texts = [random.Random(n).randbytes(200).hex() for n in range(40_000)]
+    write_parquet(tmp_path / "a.parquet", text=texts, other=texts)
+    reading, decoded = sentences([tmp_path / "a.parquet"]), pyarrow.total_allocated_bytes()
+    tracemalloc.start()  # of what the file gave
+    try:
+        assert next(reading) == texts[0]
+        held = tracemalloc.get_traced_memory()[1] + pyarrow.total_allocated_bytes() - decoded
+    finally:
+        tracemalloc.stop()
+    assert held < len("".join(texts)) / 2
+    assert list(reading) == texts[1:]
+
+
+def test_without_pyarrow_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_parquet(tmp_path / "a.parquet", text=["a"])
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(
+        CorpusError, match=r"a\.parquet: Parquet needs the extra `data`: pip install 'isosphere\[data\]'"
+    ):
+        read(tmp_path / "a.parquet")
 
 
 @pytest.mark.parametrize(
@@ -88,8 +158,6 @@ def test_folders_and_patterns_are_their_files(tmp_path: Path, caplog: pytest.Log
     assert read(tmp_path / "[1].txt") == ["a name, no pattern"]
     with pytest.raises(CorpusError, match=r"\*\.xyz: no file matches"):
         found([f"{tmp_path}/*.xyz"])
-    with pytest.raises(CorpusError, match=r"^hf://org/name: data sets of the hub are not read"):
-        found(["hf://org/name"])
 
 
 def test_a_column_needs_a_table(tmp_path: Path) -> None:
