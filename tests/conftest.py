@@ -21,6 +21,7 @@ settings.register_profile("brief", settings.get_profile("thorough"), max_example
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
+OURS = ("models", "training", "serving", "benchmarks", "tests")
 PATIENCE = 120.0
 """Seconds that a test waits for what has to come: it comes late on a machine that does much besides."""
 
@@ -44,6 +45,15 @@ def soon(values: Iterable[T], *names: str, called: Callable[[T], str] = str) -> 
 def pytest_configure(config: pytest.Config) -> None:
     """Laws are tried on all examples where the slow tests run, too."""
     settings.load_profile("brief" if config.option.markexpr == "not slow" else "thorough")
+
+
+def pytest_collection_modifyitems(session: pytest.Session) -> None:
+    """Make deprecated uses in our own code errors, also in tests that ignore the warnings of others' packages.
+
+    Of several marks pytest lets the outermost one win.
+    """
+    for warning in ("DeprecationWarning", "PendingDeprecationWarning"):
+        session.add_marker(pytest.mark.filterwarnings(rf"error::{warning}:({'|'.join(OURS)})\b"))
 
 
 @pytest.fixture

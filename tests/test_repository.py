@@ -9,6 +9,7 @@ import runpy
 import subprocess
 import sys
 import tomllib
+import warnings
 from itertools import chain
 from pathlib import Path
 
@@ -98,6 +99,20 @@ def test_readme_names_only_verbs_and_places_that_exist() -> None:
         assert (ROOT / (name if name == room else room + name)).is_dir(), line
     for link in re.findall(r"\]\((?!http)([^)#]+)\)", readme):
         assert (ROOT / link).exists(), link
+
+
+def test_readme_names_the_versions_of_python_that_are_tested() -> None:
+    tested = [line.rpartition(" ")[2] for line in PROJECT["project"]["classifiers"]]
+    assert f"Python {', '.join(tested[:-1])} or {tested[-1]} and `make`" in (ROOT / "README.md").read_text()
+    assert PROJECT["project"]["requires-python"] == f">={tested[0]}"
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_deprecated_use_is_an_error_in_our_own_code_alone() -> None:
+    for module in (*ROOMS, "serving.stores.migrations"):
+        with pytest.raises(DeprecationWarning):
+            warnings.warn_explicit("deprecated", DeprecationWarning, "file.py", 1, module=module)
+    warnings.warn_explicit("deprecated", DeprecationWarning, "file.py", 1, module="peft.tuners")
 
 
 def test_make_alone_lists_every_verb() -> None:
