@@ -6,7 +6,7 @@ import json
 import sqlite3
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any, get_args
 
@@ -78,26 +78,28 @@ class Ledger:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._lock = threading.Lock()
-        try:
-            if not path.exists():
-                _make(path)
-            self._connection = connect(path)
-            self._connection.row_factory = sqlite3.Row
-            self._connection.execute("PRAGMA journal_mode = WAL")
-            self._connection.execute("PRAGMA synchronous = FULL")
-            (format,) = self._connection.execute("PRAGMA user_version").fetchone()
-            (wrong,) = self._connection.execute("PRAGMA quick_check(1)").fetchone()
-            if format == 1 and wrong == "ok":
-                self._connection.executescript(f"BEGIN IMMEDIATE;{_TO_2}PRAGMA user_version = {FORMAT};COMMIT;")
-        except (sqlite3.Error, OSError) as error:
-            advice = "; move it away to start without the jobs it knows" if is_damage(error) else ""
-            raise StoreError(f"{path}: {error}{advice}") from None
-        if not format:
-            raise StoreError(f"{path}: holds no jobs and no room for them; move it away to start with a new one")
-        if wrong != "ok":
-            raise StoreError(f"{path}: {wrong}; move it away to start without the jobs it knows")
-        if format > FORMAT:
-            raise StoreError(f"{path}: it has the format {format}, this server reads up to {FORMAT}")
+        with ExitStack() as opened:
+            try:
+                if not path.exists():
+                    _make(path)
+                self._connection = opened.enter_context(closing(connect(path)))
+                self._connection.row_factory = sqlite3.Row
+                self._connection.execute("PRAGMA journal_mode = WAL")
+                self._connection.execute("PRAGMA synchronous = FULL")
+                (format,) = self._connection.execute("PRAGMA user_version").fetchone()
+                (wrong,) = self._connection.execute("PRAGMA quick_check(1)").fetchone()
+                if format == 1 and wrong == "ok":
+                    self._connection.executescript(f"BEGIN IMMEDIATE;{_TO_2}PRAGMA user_version = {FORMAT};COMMIT;")
+            except (sqlite3.Error, OSError) as error:
+                advice = "; move it away to start without the jobs it knows" if is_damage(error) else ""
+                raise StoreError(f"{path}: {error}{advice}") from None
+            if not format:
+                raise StoreError(f"{path}: holds no jobs and no room for them; move it away to start with a new one")
+            if wrong != "ok":
+                raise StoreError(f"{path}: {wrong}; move it away to start without the jobs it knows")
+            if format > FORMAT:
+                raise StoreError(f"{path}: it has the format {format}, this server reads up to {FORMAT}")
+            opened.pop_all()  # stays open
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:

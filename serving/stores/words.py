@@ -179,11 +179,18 @@ def _table(stemming: Stemming) -> str:
     return f"CREATE VIRTUAL TABLE words USING fts5(text, content = '', {_TOKENIZERS[stemming]})"
 
 
+class _InMemory(sqlite3.Connection):
+    """Closes itself with the thread that has it, or with the tokenizer, in whichever thread that goes."""
+
+    def __del__(self) -> None:
+        self.close()
+
+
 class _Tokenizer(threading.local):
     """FTS5's own, asked through a table in memory that holds one text at a time."""
 
     def __init__(self, stemming: Stemming) -> None:
-        self._connection = sqlite3.connect(":memory:", isolation_level=None)
+        self._connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False, factory=_InMemory)
         self._connection.text_factory = _decoded
         self._connection.execute(f"CREATE VIRTUAL TABLE one USING fts5(text, {_TOKENIZERS[stemming]})")
         self._connection.execute("CREATE VIRTUAL TABLE vocabulary USING fts5vocab(one, instance)")

@@ -24,6 +24,7 @@ print(resource.getrlimit(resource.RLIMIT_NOFILE) == (most, most))
 """
 USED_UP = """
 import os, resource, sys
+import urllib.parse  # a server has it, and Python 3.13 loads it when a path first becomes a URL
 from pathlib import Path
 from serving.jobs.ledger import Ledger
 open_now = len(os.listdir("/proc/self/fd")) - 1

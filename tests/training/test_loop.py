@@ -4,6 +4,7 @@ import io
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -86,7 +87,7 @@ def test_what_is_logged(ended: Ended) -> None:
     folder = Path(config.run)
     assert RunConfig.from_json((folder / "config.json").read_text()) == config
     environment = json.loads((folder / "environment.json").read_text())
-    assert environment["packages"]["torch"] == torch.__version__
+    assert environment["packages"]["torch"] == version("torch")
     assert environment["corpus"]["sentences"] == 228 and environment["corpus"]["held_out"] == 12
     assert environment.keys() >= {"python", "git_commit", "device", "precision"}
     events = EventAccumulator(str(folder)).Reload()

@@ -63,6 +63,7 @@ def test_of_two_first_uploads_none_is_refused(tmp_path: Path, monkeypatch: pytes
     assert corpora.encoder("c", ["g", "f"]) == "g", "as if nothing were there yet"
     monkeypatch.undo()
     assert corpora.encoder("c", ["g", "f"]) == "f"
+    corpora.close()
 
 
 @pytest.mark.parametrize("store", STORES)

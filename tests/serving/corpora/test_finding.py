@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -42,11 +43,12 @@ def content(count: int, first: int = 0, seed: int = 1) -> Content:
 
 
 @pytest.fixture
-def corpora(tmp_path: Path) -> Corpora:
+def corpora(tmp_path: Path) -> Iterator[Corpora]:
     opened = Corpora(STORES["sqlite"](tmp_path / "corpora"), Indexes(tmp_path / "indexes"))
     opened.create("c")
     opened.put("c", content(300))
-    return opened
+    yield opened
+    opened.close()
 
 
 QUERY = Query("a captain in the rain", units(1, 9)[0])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -48,13 +48,14 @@ def store(tmp_path: Path) -> Slow:
 
 
 @pytest.fixture
-def corpora(store: Slow, tmp_path: Path) -> Corpora:
+def corpora(store: Slow, tmp_path: Path) -> Iterator[Corpora]:
     opened = Corpora(store, Indexes(tmp_path / "indexes"))
     opened.create("c")
     opened.put("c", one("first"))
     opened.warm()
     store.groups.clear()
-    return opened
+    yield opened
+    opened.close()
 
 
 def one(name: str, fingerprint: str = "f") -> Content:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -50,7 +51,8 @@ def test_a_job_that_the_ledger_lost_sight_of_keeps_others_from_its_corpus(
         assert (await ended(jobs, behind.id)).state == "succeeded"
         await jobs.stop()
         jobs.close()
-        assert Jobs(tmp_path, {}).unended("take", "c") == []
+        with closing(Jobs(tmp_path, {})) as again:
+            assert again.unended("take", "c") == []
 
     run(work)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import time
+from contextlib import closing
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -196,7 +197,7 @@ def test_a_ledger_that_is_none(tmp_path: Path) -> None:
         Jobs(tmp_path, {})
     assert ledger.exists()
     ledger.unlink()
-    with sqlite3.connect(ledger) as connection:
+    with closing(sqlite3.connect(ledger)) as connection:
         connection.execute("PRAGMA user_version = 99")
     with pytest.raises(StoreError, match="has the format 99"):
         Jobs(tmp_path, KINDS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,11 +16,12 @@ from tests.serving.snapshots.kept import content
 
 
 @pytest.fixture
-def corpora(tmp_path: Path) -> Corpora:
+def corpora(tmp_path: Path) -> Iterator[Corpora]:
     opened = Corpora(STORES["sqlite"](tmp_path / "corpora"), Indexes(tmp_path / "indexes"))
     opened.create("c", description="kept")
     opened.put("c", content("a", "b", "c"))
-    return opened
+    yield opened
+    opened.close()
 
 
 @pytest.fixture
