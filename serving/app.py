@@ -37,7 +37,11 @@ def create_app(service: Service, clock: Clock = time.monotonic_ns) -> FastAPI:
         TracingError: traces are asked for and can't be made.
     """
     settings = service.settings
-    keyring = Keyring(settings.api_keys_file, settings.key_limits, clock) if settings.api_keys_file else None
+    keyring = (
+        Keyring(settings.api_keys_file, settings.key_limits, clock, grace=settings.api_keys_grace)
+        if settings.api_keys_file
+        else None
+    )
     traces = collector(settings.otlp_endpoint)
 
     @asynccontextmanager

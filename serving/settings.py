@@ -28,6 +28,7 @@ from models.command_line import Parser
 from models.runtimes.base import Device
 from serving.engines import ENGINES
 from serving.indexes.plan import Plan
+from serving.keys.keyring import GRACE_SECONDS
 from serving.keys.keys import Rate
 from serving.keys.limits import Limits
 from serving.ports import EngineOptions
@@ -68,6 +69,10 @@ class Settings(BaseSettings):
     port: int = Field(default=8080, ge=0, le=65535, description="port to listen on; 0 takes a free one")
     api_keys_file: Path | None = Field(
         default=None, description="file of the keys that open the server (`python -m serving keys` writes it)"
+    )
+    api_keys_grace: NonNegativeFloat = Field(
+        default=GRACE_SECONDS,
+        description="seconds for which keys stay valid while their file can't be read; then requests get 503",
     )
     insecure: bool = Field(
         default=False, description="let others in without keys: listen beyond this machine, answer to any Host"

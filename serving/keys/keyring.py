@@ -7,64 +7,86 @@ import logging
 import time
 from pathlib import Path
 
-from serving.keys.keys import KeysError, digest, read_keys
-from serving.keys.limits import Caller, Clock, Limits
+from serving.errors import Unhealthy
+from serving.keys.keys import KeysError, UnreadableError, digest, read_keys
+from serving.keys.limits import SECOND, Caller, Clock, Limits
 
 log = logging.getLogger(__name__)
 LOOK_AGAIN = 1_000_000_000
 """Nanoseconds. A key that is revoked is refused at most so much later."""
+GRACE_SECONDS = 10.0
+"""For which keys stay valid while their file can't be read."""
+Version = tuple[int, int, int, int]
 
 
 class Keyring:
     """The callers of one key file.
 
-    A file that can't be read any more leaves the keys as they were and says so in the log: a slip in an edit must
-    neither lock everybody out nor let everybody in.
+    A file whose content is wrong leaves the keys as they were and says so in the log: a slip in an edit must neither
+    lock everybody out nor let everybody in. A file that can't be read is another matter, for it may revoke a key: the
+    keys stay valid until `grace` seconds after the file was last known to be unchanged, then nobody is let in. Both are
+    read again at each look.
 
     Raises:
         KeysError: it can't be read at the start.
     """
 
-    def __init__(self, path: Path, defaults: Limits, clock: Clock = time.monotonic_ns) -> None:
-        self._path, self._defaults, self._clock = path, defaults, clock
+    def __init__(
+        self, path: Path, defaults: Limits, clock: Clock = time.monotonic_ns, *, grace: float = GRACE_SECONDS
+    ) -> None:
+        self._path, self._defaults, self._clock, self._grace = path, defaults, clock, int(grace * SECOND)
         self._callers: tuple[Caller, ...] = ()
-        self._version = self._stat()
-        self._looked = clock()
+        self._version: Version | None = None
+        self._complaint: str | None = None
+        self._unreadable = False
         self._read()
+        self._looked = self._known = clock()
 
     def find(self, secret: str) -> Caller | None:
-        """Whose key it is. It takes as long for a key that nearly fits as for any other."""
-        if self._clock() - self._looked >= LOOK_AGAIN:
-            self._look()
+        """Whose key it is. It takes as long for a key that nearly fits as for any other.
+
+        Raises:
+            Unhealthy: the file has been unreadable for too long to say.
+        """
+        now = self._clock()
+        if now - self._looked >= LOOK_AGAIN:
+            self._look(now)
+        if self._unreadable and now - self._known > self._grace:
+            raise Unhealthy(
+                "the file of keys can't be read; the server's log says why", retry_after=LOOK_AGAIN / SECOND
+            )
         given, found = digest(secret), None
         for caller in self._callers:
             if hmac.compare_digest(given, caller.key.sha256):
                 found = caller
         return found
 
-    def _look(self) -> None:
-        self._looked = self._clock()
-        version = self._stat()
-        if version == self._version:
-            return
-        self._version = version
+    def _look(self, now: int) -> None:
+        self._looked, self._unreadable, complaint = now, False, None
         try:
-            self._read()
+            if _version(self._path) != self._version:
+                self._read()
+                log.info("read %d keys from %s", len(self._callers), self._path)
+            self._known = now
         except KeysError as error:
-            log.error("the keys stay as they were: %s", error)
-        else:
-            log.info("read %d keys from %s", len(self._callers), self._path)
+            self._unreadable, complaint = isinstance(error, UnreadableError), str(error)
+            if complaint != self._complaint:
+                log.error("the keys stay as they were: %s", error)
+        self._complaint = complaint
 
     def _read(self) -> None:
         """A key that did not change keeps what it has taken of its limits."""
+        version = _version(self._path)  # before its content, which may be replaced meanwhile: then it is read again
         kept = {caller.key: caller for caller in self._callers}
         self._callers = tuple(
             kept.get(key) or Caller(key, self._defaults, self._clock) for key in read_keys(self._path)
         )
+        self._version = version
 
-    def _stat(self) -> tuple[int, int, int] | None:
-        try:
-            found = self._path.stat()
-        except OSError:  # reading it says why
-            return None
-        return found.st_ino, found.st_mtime_ns, found.st_size
+
+def _version(path: Path) -> Version:
+    try:
+        found = path.stat()
+    except OSError as error:
+        raise UnreadableError(f"{path}: {error.strerror}") from None
+    return found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size

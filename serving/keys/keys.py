@@ -34,6 +34,10 @@ class KeysError(ValueError):
     """A key file that can't be used; the message names it."""
 
 
+class UnreadableError(KeysError):
+    """The system does not give it out: nobody knows which keys it holds now."""
+
+
 class Key(BaseModel):
     """What a key may do. A limit that is None is the server's default for keys."""
 
@@ -77,12 +81,13 @@ def read_keys(path: Path) -> tuple[Key, ...]:
     """The keys of a file, in its order.
 
     Raises:
-        KeysError: it can't be read, is not a key file, or gives a name or a hash twice.
+        UnreadableError: it can't be read.
+        KeysError: it is not a key file, or gives a name or a hash twice.
     """
     try:
         keys = _File.model_validate_json(path.read_bytes()).keys
     except OSError as error:
-        raise KeysError(f"{path}: {error.strerror}") from None
+        raise UnreadableError(f"{path}: {error.strerror}") from None
     except ValidationError as error:
         first = error.errors(include_input=False)[0]
         raise KeysError(f"{path}: {'.'.join(map(str, first['loc'])) or 'the file'}: {first['msg']}") from None

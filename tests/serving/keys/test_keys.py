@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from serving.commands.keys import keys
-from serving.errors import Overloaded
+from serving.errors import Overloaded, Unhealthy
 from serving.keys.keyring import LOOK_AGAIN, Keyring
 from serving.keys.keys import Key, KeysError, changed_keys, digest, new_secret, read_keys
 from serving.keys.limits import Limits
@@ -273,6 +273,41 @@ def test_a_file_that_broke_leaves_the_keys_and_is_logged(
     write(file, "b")
     clock.now += LOOK_AGAIN
     assert ring.find("b") and not ring.find("a")
+
+
+def test_a_failed_reading_is_tried_again_and_after_a_time_nobody_is_let_in(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    write(file, "old")
+    ring = Keyring(file, Limits(), clock, grace=5)
+    write(file, "new")  # revokes the other
+
+    def fail(path: Path) -> bytes:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "read_bytes", fail)
+        for _ in range(5):
+            clock.now += LOOK_AGAIN
+            assert ring.find("old"), "what fails for a moment locks nobody out"
+        clock.now += LOOK_AGAIN
+        with pytest.raises(Unhealthy, match="the file of keys can't be read") as refused:
+            ring.find("old")
+        assert refused.value.retry_after == 1
+    clock.now += LOOK_AGAIN
+    assert ring.find("new") and not ring.find("old")
+
+
+def test_a_file_that_changed_while_nobody_could_read_it_lets_nobody_in_at_once(file: Path) -> None:
+    """However long nobody asked: what was known then may be long revoked."""
+    clock = Clock()
+    write(file, "a")
+    ring = Keyring(file, Limits(), clock, grace=5)
+    file.unlink()
+    clock.now += 3600 * LOOK_AGAIN
+    with pytest.raises(Unhealthy):
+        ring.find("a")
 
 
 def test_a_ring_needs_its_file(file: Path) -> None:
