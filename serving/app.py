@@ -21,6 +21,7 @@ from serving.api.auth import Authentication
 from serving.api.methods import Head
 from serving.api.own_pages import OwnPages
 from serving.api.request_id import RequestId
+from serving.api.sending import Sending
 from serving.api.shortcut import Shortcut
 from serving.api.trailing_slash import TrailingSlash
 from serving.keys.keyring import Keyring
@@ -55,6 +56,7 @@ def create_app(service: Service, clock: Clock = time.monotonic_ns) -> FastAPI:
     errors.install(app)
     app.add_middleware(Shortcut, routers=ROUTERS)  # from the inside out
     app.add_middleware(Head)
+    app.add_middleware(Sending, limit=settings.max_unread_bytes)
     if keyring:
         app.add_middleware(Authentication, keyring=keyring)
     else:

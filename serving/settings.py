@@ -121,6 +121,9 @@ class Settings(BaseSettings):
     max_received_bytes: PositiveInt = Field(
         default=256_000_000, description="bytes of request bodies on their way before larger ones get 429"
     )
+    max_unread_bytes: PositiveInt = Field(
+        default=256_000_000, description="bytes of answers that callers have not read yet before larger ones get 429"
+    )
     max_text_bytes: PositiveInt = Field(default=999_999, description="bytes of one text in UTF-8")
     max_metadata_bytes: PositiveInt = Field(default=65_536, description="bytes of one document's metadata as JSON")
     max_upload_documents: PositiveInt = Field(
@@ -141,6 +144,9 @@ class Settings(BaseSettings):
     key_concurrency: PositiveInt | None = Field(default=None, description="requests at a time, likewise")
     key_disk_bytes: PositiveInt | None = Field(
         default=None, description="bytes on disk of all corpora that a key may touch, likewise"
+    )
+    key_unread_bytes: PositiveInt = Field(
+        default=64_000_000, description="bytes of answers that a key has not read yet, likewise; of one, the most"
     )
     body_timeout: PositiveFloat = Field(default=10.0, description="seconds that a caller may pause while it sends")
     metrics_corpora: NonNegativeInt | None = Field(
@@ -215,6 +221,7 @@ class Settings(BaseSettings):
             tokens_per_second=self.key_tokens_per_second,
             concurrency=self.key_concurrency,
             disk_bytes=self.key_disk_bytes,
+            unread_bytes=self.key_unread_bytes,
         )
 
     @property

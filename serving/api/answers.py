@@ -36,8 +36,12 @@ _WEIGHT = re.compile(r"0(\.[0-9]{0,3})?|1(\.0{0,3})?")
 
 def json_response(content: Any, *, status: int = 200, headers: dict[str, str] | None = None) -> Response:
     """`content`, which may hold C-contiguous arrays, as JSON."""
-    body = orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY)
-    return Response(body, status, headers, media_type=JSON)
+    return Response(written(content), status, headers, media_type=JSON)
+
+
+def written(content: Any) -> bytes:
+    """`content`, which may hold C-contiguous arrays, as JSON."""
+    return orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
 def encoded(embeddings: Embeddings, encoding: Encoding, *, packed: bool = False) -> list[str] | NDArray[Any]:

@@ -13,11 +13,12 @@ import numpy as np
 import orjson
 from fastapi import APIRouter, Request, Response
 
-from serving.api.answers import json_response, truncation_header
+from serving.api.answers import json_response, truncation_header, written
 from serving.api.auth import check_corpus_allowed
 from serving.api.corpus_schemas import CorpusSearchRequest, SearchAnswer, SearchRequest, warnings_of
 from serving.api.deps import CLOSED, CorpusName, ServiceDep
 from serving.api.route import Route
+from serving.api.sending import largest_answer
 from serving.bounds import check_text
 from serving.corpora.finding import Found, Hit, Place, Wanted, shown
 from serving.errors import Empty, Invalid, TooLarge
@@ -77,7 +78,8 @@ async def _search(service: Service, name: str, body: SearchRequest) -> Response:
             field="k",
         )
     found = await service.library.search(name, queries, wanted)
-    results = [_result(found, hits, order, body) for hits, order in zip(found.hits, orders, strict=True)]
+    write = _Written(body, largest_answer(service.settings))
+    results = [_result(found, hits, order, write) for hits, order in zip(found.hits, orders, strict=True)]
     answer: dict[str, Any] = {"results": results} if body.queries is not None else results[0]
     took = round(1000 * (time.perf_counter() - started), 3)
     facts: dict[str, Any] = {"took_ms": took, "mode": body.mode, "index": found.index}
@@ -117,11 +119,32 @@ def _unit(numbers: list[float]) -> Floats:
     return scaled
 
 
-def _result(found: Found, hits: Sequence[Hit], order: str, body: SearchRequest) -> dict[str, Any]:
+class _Written:
+    """Hits as JSON, one by one: what is too large is refused before it is built."""
+
+    def __init__(self, body: SearchRequest, most: int) -> None:
+        self.body, self._most, self._bytes = body, most, 0
+
+    def __call__(self, hit: Hit) -> orjson.Fragment:
+        """Write the next one.
+
+        Raises:
+            TooLarge: those so far are too many bytes for one answer.
+        """
+        hit_bytes = written(_hit(hit, self.body))
+        self._bytes += len(hit_bytes)
+        if self._bytes > self._most:
+            raise TooLarge(
+                f"the hits are more than the {self._most} bytes of one answer: ask for fewer hits", field="k"
+            )
+        return orjson.Fragment(hit_bytes)
+
+
+def _result(found: Found, hits: Sequence[Hit], order: str, write: _Written) -> dict[str, Any]:
     """A full page names what leads to the next one."""
-    more = len(hits) == body.k
+    more = len(hits) == write.body.k
     cursor = _cursor(order, found.behind(hits[-1])) if more else None
-    return {"hits": [_hit(hit, body) for hit in hits], "cursor": cursor}
+    return {"hits": [write(hit) for hit in hits], "cursor": cursor}
 
 
 def _hit(hit: Hit, body: SearchRequest) -> dict[str, Any]:

@@ -49,6 +49,7 @@ def _add(path: Path, given: argparse.Namespace) -> None:
                 "tokens_per_second": given.tokens_per_second,
                 "concurrency": given.concurrency,
                 "disk_bytes": given.disk_bytes,
+                "unread_bytes": given.unread_bytes,
                 "created": datetime.now(UTC).isoformat(timespec="seconds"),
             }
         )
@@ -70,6 +71,7 @@ def _list(path: Path, given: argparse.Namespace) -> None:  # noqa: ARG001 - as t
             "tokens/s": key.tokens_per_second,
             "at once": key.concurrency,
             "bytes on disk": key.disk_bytes,
+            "bytes unread": key.unread_bytes,
         }
         said = [f"{value:{'g' if isinstance(value, float) else 'd'}} {what}" for what, value in limits.items() if value]
         corpora = "*" if key.corpora is None else ",".join(key.corpora) or "-"
@@ -100,6 +102,7 @@ def _parser() -> argparse.ArgumentParser:
     add.add_argument("--tokens-per-second", type=float)
     add.add_argument("--concurrency", type=int, help="requests at a time")
     add.add_argument("--disk-bytes", type=int, help="of all corpora that it may touch")
+    add.add_argument("--unread-bytes", type=int, help="of answers that it has not read yet")
     verbs.add_parser("list", parents=[file], help="names, scopes, corpora, limits; never the keys")
     revoke = verbs.add_parser("revoke", parents=[file], help="a running server refuses it within a second")
     revoke.add_argument("name")

@@ -21,6 +21,8 @@ DEEP = 2048
 """Hits beyond which a page is looked for exactly: approximate indexes are made for the first ones."""
 READ_TOGETHER = 1000
 """Hits."""
+READ_AT_ONCE = 64
+"""Passages, between two looks at how long they are together."""
 CANDIDATES = 1000
 """Passages of each ranking that a hybrid search fuses, however few are asked for: pages must be of one ranking."""
 
@@ -141,7 +143,7 @@ def find(store: Store, name: str, index: LiveIndex | None, queries: Sequence[Que
             found.append(hits)
             characters += sum(len(hit.passage.document.text) for hit in hits)
         if wanted.max_characters is not None and characters > wanted.max_characters:
-            raise TooLarge(f"the texts found are more than {wanted.max_characters} characters: ask for fewer hits")
+            raise _too_large(wanted)
     if not wanted.highlight:
         return found
     looked_at = sum(min(len(hit.text), MAX_MARKED) for hits in found for hit in hits)
@@ -152,6 +154,10 @@ def find(store: Store, name: str, index: LiveIndex | None, queries: Sequence[Que
         )
     stemming = store.corpus(name).wanted_stemming
     return [_highlighted(hits, query.text or "", stemming) for hits, query in zip(found, queries, strict=True)]
+
+
+def _too_large(wanted: Wanted) -> TooLarge:
+    return TooLarge(f"the texts found are more than {wanted.max_characters} characters: ask for fewer hits")
 
 
 def _highlighted(hits: Sequence[Hit], query: str, stemming: Stemming) -> list[Hit]:
@@ -190,9 +196,22 @@ class _Search:
 
     def hits(self, rankings: Sequence[_Ranked]) -> list[list[Hit]]:
         keys = sorted({key for ranked in rankings for key in ranked.ranking.keys.tolist()})
-        passages = self._store.passages(self._name, keys)
+        passages = self._passages(keys)
         vectors = self._vectors(keys) if self._wanted.with_vector else {}
         return [self._hits(ranked, passages, vectors) for ranked in rankings]
+
+    def _passages(self, keys: Sequence[int]) -> dict[int, Passage]:
+        """Read no more of them than `find` returns: a thousand documents may have a thousand megabytes."""
+        passages: dict[int, Passage] = {}
+        left = self._wanted.max_characters
+        for start in range(0, len(keys), READ_AT_ONCE):
+            some = self._store.passages(self._name, keys[start : start + READ_AT_ONCE])
+            passages |= some
+            if left is not None:
+                left -= sum(len(passage.document.text) for passage in some.values())
+                if left < 0:
+                    raise _too_large(self._wanted)
+        return passages
 
     def _hits(self, ranked: _Ranked, passages: dict[int, Passage], vectors: dict[int, Floats]) -> list[Hit]:
         keys, scores = ranked.ranking

@@ -52,6 +52,7 @@ class Key(BaseModel):
     tokens_per_second: Rate | None = None
     concurrency: PositiveInt | None = None
     disk_bytes: PositiveInt | None = None
+    unread_bytes: PositiveInt | None = None
     created: str = ""
     """ISO 8601, for people."""
 

@@ -1,4 +1,4 @@
-"""How much one key may ask for: requests and tokens a second, requests at a time, a share of the disk."""
+"""How much one key may ask for: requests and tokens a second, requests at a time, disk, unread answers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 
 from serving.context import holding
-from serving.errors import NoRoom, Overloaded
+from serving.errors import NoRoom, Overloaded, TooLarge
 from serving.keys.keys import Key
 
 Clock = Callable[[], int]
@@ -28,6 +28,37 @@ class Limits:
     concurrency: int | None = None
     disk_bytes: int | None = None
     """Of all corpora that the key may touch."""
+    unread_bytes: int | None = None
+
+
+class Unread:
+    """Bytes of answers that their callers have not read yet."""
+
+    def __init__(self, limit: int, whose: str) -> None:
+        self.limit, self._whose = limit, whose
+        self._bytes = 0
+
+    @contextmanager
+    def holding(self, size: int, *, refusable: bool = True) -> Iterator[None]:
+        """Around the sending of an answer; one that is not `refusable` is counted, whatever the limit.
+
+        Raises:
+            TooLarge: it is more than the limit by itself.
+            Overloaded: with those that are not read yet it would be.
+        """
+        if refusable and size > self.limit:
+            raise TooLarge(f"the answer of {size} bytes is more than the {self.limit} that may be sent: ask for less")
+        if refusable and self._bytes + size > self.limit:
+            raise Overloaded(
+                f"{self._whose} that nobody has read hold {self._bytes} bytes, with this one of {size} it were more "
+                f"than {self.limit}",
+                retry_after=RETRY_SECONDS,
+            )
+        self._bytes += size
+        try:
+            yield
+        finally:
+            self._bytes -= size
 
 
 class Bucket:
@@ -61,6 +92,8 @@ class Caller:
         self._concurrency = key.concurrency or defaults.concurrency
         self._running = 0
         self._disk_bytes = key.disk_bytes or defaults.disk_bytes
+        unread = key.unread_bytes or defaults.unread_bytes
+        self.unread = Unread(unread, f"answers to the key {key.name!r}") if unread else None
         requests = key.requests_per_second or defaults.requests_per_second
         tokens = key.tokens_per_second or defaults.tokens_per_second
         self._requests = (requests, Bucket(requests, clock)) if requests else None

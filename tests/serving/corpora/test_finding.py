@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -15,11 +15,13 @@ from serving.corpora import finding
 from serving.corpora.corpora import Corpora
 from serving.corpora.finding import Found, Hit, Mode, Place, Query, Wanted, shown
 from serving.corpora.opening import Indexes
+from serving.errors import TooLarge
 from serving.filters import compile_filter
 from serving.indexes.live import LiveIndex
-from serving.ports import Chunking, Content, Document, Floats, Keys, Ranking, Span
+from serving.ports import Chunking, Content, Document, Floats, Keys, Passage, Ranking, Span
 from serving.stores import STORES
 from serving.stores.connections import Connections
+from serving.stores.corpus_file import CorpusFile
 from tests.conftest import soon
 
 DIM = 8
@@ -245,3 +247,20 @@ def test_a_search_by_vector_reads_the_store_once(corpora: Corpora, monkeypatch: 
     monkeypatch.setattr(Connections, "reading", noted)
     assert find(corpora, k=5) == hits
     assert len(reads) == 1
+
+
+def test_no_more_texts_are_read_than_may_be_found(corpora: Corpora, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 300 documents that a query finds, a few are too much: the others stay on disk."""
+    read: list[int] = []
+    passages = CorpusFile.passages
+
+    def counted(self: CorpusFile, keys: Sequence[int]) -> dict[int, Passage]:
+        read.append(len(keys))
+        return passages(self, keys)
+
+    monkeypatch.setattr(CorpusFile, "passages", counted)
+    monkeypatch.setattr(finding, "READ_AT_ONCE", 8)
+    with pytest.raises(TooLarge, match="more than 100 characters"):
+        find(corpora, k=300, max_characters=100)
+    assert 0 < sum(read) < 50
+    assert len(find(corpora, k=300)) == 300

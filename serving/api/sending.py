@@ -1,0 +1,80 @@
+"""Answers on their way: how many bytes callers have not read yet."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+from starlette.requests import Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from serving.api.answer_start import PROBES
+from serving.api.auth import SAFE, scope_for
+from serving.api.errors import service_error
+from serving.errors import ServiceError
+from serving.keys.limits import Unread, payer
+from serving.settings import Settings
+
+UNCOUNTED = 65_536
+"""Bytes of an answer that is always sent: who asks little hears however much others leave unread."""
+PIECE = 1 << 18
+"""Bytes that are handed to the connection at a time; beyond them it waits until its caller reads."""
+
+
+class Sending:
+    """Pure ASGI inside what knows the key. A large answer is held here until it is read, and counts so long.
+
+    What is too much is told in its place. The answer to a write is always sent: the work is done.
+    """
+
+    def __init__(self, app: ASGIApp, limit: int) -> None:
+        self._app = app
+        self._all = Unread(limit, "answers of this server")
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass on; the head of an answer waits for its body, which decides what is sent."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        method, path = scope["method"], scope["path"]
+        refusable = path not in PROBES and (method in SAFE or scope_for(method, path) == "read")
+        start: Message | None = None
+        refused: ServiceError | None = None
+
+        async def counted(message: Message) -> None:
+            nonlocal start, refused
+            if refused:
+                return
+            if message["type"] == "http.response.start":
+                start = message
+                return
+            body = message.get("body", b"")
+            with ExitStack() as held:
+                if len(body) > UNCOUNTED:
+                    try:
+                        for unread in self._bounds():
+                            held.enter_context(unread.holding(len(body), refusable=refusable))
+                    except ServiceError as error:
+                        refused = error.with_traceback(None)  # whose frames hold the answer
+                        return
+                if start:
+                    await send(start)
+                    start = None
+                for end in range(PIECE, len(body), PIECE):
+                    await send({"type": message["type"], "body": body[end - PIECE : end], "more_body": True})
+                last = (len(body) - 1) // PIECE * PIECE if body else 0
+                await send({**message, "body": body[last:]})
+
+        await self._app(scope, receive, counted)
+        if refused:
+            await service_error(Request(scope), refused)(scope, receive, send)
+
+    def _bounds(self) -> list[Unread]:
+        caller = payer()
+        return [caller.unread, self._all] if caller and caller.unread else [self._all]
+
+
+def largest_answer(settings: Settings) -> int:
+    """Bytes that an answer to the caller may have."""
+    caller = payer()
+    own = caller.unread.limit if caller and caller.unread else settings.max_unread_bytes
+    return min(own, settings.max_unread_bytes)
