@@ -15,6 +15,7 @@ from serving.builds import ClashError, refuse_clashes
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return the exit status: 2, after one line, for what the user has to mend."""
     given = sys.argv[1:] if arguments is None else arguments
+    os.umask(0o077)  # whatever the caller's: texts of tenants are for nobody else on this machine
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})  # it waits until the server can reload, or end
     try:
         failpoints.arm(os.environ)

@@ -20,28 +20,30 @@ MAX_DEPTH = 32
 TOO_DEEP = f"nested deeper than {MAX_DEPTH}"
 MAX_CONTAINERS = 1_000_000
 """Lists and objects of a body: each takes two bytes there, and a hundred or two in memory."""
+MAX_VALUES = 200_000
+"""Commas of a body beside those of as many token ids as it may have: what nobody reads is parsed, too, and no other
+thread runs meanwhile."""
 LEAST, MOST = -(2**63), 2**64 - 1
 """Integers that are kept: what orjson reads and writes."""
 FITS = "from -2^63 to 2^64 - 1"
 _SHOWN = 80
 LARGE = 65_536
 """Bytes from which the garbage collector is paused: it would look through all that is being made, again and again."""
-_NO_MARKS = bytes(set(range(256)) - set(b'"[{'))
 _LONG_INTEGER = re.compile(rb"[0-9](?=[0-9]{18})")
 """19 digits: an integer of fewer fits 64 bits."""
 
 
-def parse_json(body: bytes) -> Any:
-    """The value of `body`.
+def parse_json(body: bytes, tokens: int = 0) -> Any:
+    """The value of `body`, which may have so many token ids.
 
     orjson refuses NaN, Infinity and lone surrogates outright. The standard library takes them, so that whoever
     validates the value can name the field; only what neither can read is malformed.
 
     Raises:
-        TooLarge: it holds more than `MAX_CONTAINERS` lists and objects.
+        TooLarge: it holds more than `MAX_CONTAINERS` lists and objects, or too many values.
         Malformed: not JSON, or nested too deeply.
     """
-    return _parsed(body, _read_fast)
+    return _parsed(body, _read_fast, tokens)
 
 
 def parse_exact(body: bytes) -> Any:
@@ -61,22 +63,36 @@ def check_containers(body: bytes, limit: int | None = None, of: str = "request")
     """
     limit = MAX_CONTAINERS if limit is None else limit
     if len(body) > limit and body.count(b"[") + body.count(b"{") > limit:
-        containers = _containers(body)
+        containers = _outside_strings(body, b"[{")
         if containers > limit:
             raise TooLarge(f"{containers} lists and objects are more than the {limit} of one {of}")
 
 
-def _containers(body: bytes) -> int:
+def check_values(body: bytes, tokens: int = 0) -> None:
+    """Refuse more values than a request needs that has so many token ids.
+
+    Raises:
+        TooLarge: it has more.
+    """
+    limit = MAX_VALUES + tokens
+    if len(body) > limit and body.count(b",") > limit and (values := _outside_strings(body, b",")) > limit:
+        raise TooLarge(f"{values} values are more than the {limit} of one request")
+
+
+def _outside_strings(body: bytes, marks_of: bytes) -> int:
+    """How often these characters stand in JSON outside of its strings."""
     unescaped = body.replace(rb"\\", b"").replace(rb"\"", b"")
-    marks = np.frombuffer(unescaped.translate(None, _NO_MARKS), np.uint8)
+    others = bytes(set(range(256)) - {*b'"', *marks_of})
+    marks = np.frombuffer(unescaped.translate(None, others), np.uint8)
     quotes = marks == ord('"')
     return int(np.count_nonzero(~(quotes | np.logical_xor.accumulate(quotes))))
 
 
-def _parsed(body: bytes, read: Callable[[bytes], Any]) -> Any:
+def _parsed(body: bytes, read: Callable[[bytes], Any], tokens: int = 0) -> Any:
     if len(body) < LARGE:
         return read(body)
     check_containers(body)
+    check_values(body, tokens)
     with _collector_paused():
         return read(body)
 

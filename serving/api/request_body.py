@@ -11,7 +11,7 @@ from fastapi import Request
 from serving.api.deps import arriving_of, service_of
 from serving.encoding import content_coding, inflated
 from serving.errors import TooLarge, TooSlow
-from serving.json_body import parse_json
+from serving.json_body import LARGE, parse_json
 
 MIN_BYTES_PER_SECOND = 1000
 """What a body must keep up on the whole; a modem of 1990 did."""
@@ -72,9 +72,11 @@ class BoundedRequest(Request):
             ) from None
 
     async def json(self) -> Any:
-        """The parsed body, parsed once."""
+        """The parsed body, parsed once; a large one in a thread, for others wait for the event loop."""
         if not hasattr(self, "_json"):
-            self._json = parse_json(await self.body())
+            body, tokens = await self.body(), service_of(self).settings.max_request_tokens
+            large = len(body) >= LARGE
+            self._json = await asyncio.to_thread(parse_json, body, tokens) if large else parse_json(body)
         return self._json
 
     def forget(self) -> None:

@@ -24,7 +24,6 @@ from serving.jobs import Spool
 from serving.jobs.acceptance import RESTORE
 from serving.jobs.spool import IN_MEMORY
 from serving.jobs.threads import in_thread
-from serving.json_body import parse_exact
 from serving.names import CORPUS_NAME, check_corpus_name
 from serving.service import Service
 from serving.works.works import REEMBED, SNAPSHOT
@@ -150,7 +149,7 @@ async def restore(name: CorpusName, request: Request, service: ServiceDep) -> Re
     async with service.jobs.spool() as spool:
         if is_json(media):
             async with service.receiving():
-                asked = parsed(RestoreRequest, parse_exact(await request.body()))
+                asked = parsed(RestoreRequest, await request.json())
             of = check_corpus_allowed(check_corpus_name(asked.of or name, "of"), request)
             await service.library.read(lambda _: service.snapshots.path(of, asked.snapshot), of=name)
             return await submitted(service.jobs, RESTORE, name, {"of": of, "snapshot": asked.snapshot})

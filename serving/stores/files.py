@@ -26,7 +26,7 @@ _BESIDE = ("-journal", "-wal", "-shm")
 
 def hold(folder: Path) -> int:
     """Two writers would not see each other's documents: their indexes are in memory."""
-    held = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+    held = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

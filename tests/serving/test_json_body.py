@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import json
 from collections.abc import Callable
@@ -15,7 +16,16 @@ from hypothesis import strategies as st
 
 from serving import json_body
 from serving.errors import Malformed, TooLarge
-from serving.json_body import LARGE, LEAST, MAX_CONTAINERS, MOST, check_containers, parse_exact, parse_json
+from serving.json_body import (
+    LARGE,
+    LEAST,
+    MAX_CONTAINERS,
+    MOST,
+    check_containers,
+    check_values,
+    parse_exact,
+    parse_json,
+)
 
 READERS = [parse_json, parse_exact]
 Read = Callable[[bytes], Any]
@@ -46,6 +56,23 @@ def test_lists_and_objects_are_counted_and_brackets_in_texts_are_not(value: Any,
                 check_containers(json.dumps(value, ensure_ascii=ascii).encode())
 
 
+def commas(value: Any) -> int:
+    """How many stand between its values: the plain way to count them."""
+    inside = [*value.values()] if isinstance(value, dict) else value if isinstance(value, list) else []
+    return max(0, len(inside) - 1) + sum(map(commas, inside))
+
+
+@given(value=values, ascii=st.booleans())
+def test_values_are_counted_and_commas_in_texts_are_not(value: Any, ascii: bool) -> None:
+    limit, body = commas(value), json.dumps([value, ",[,"], ensure_ascii=ascii).encode()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(json_body, "MAX_VALUES", 1)
+        check_values(body, tokens=limit)
+        if limit:
+            with pytest.raises(TooLarge, match=f"^{limit + 1} values are more than the {limit} of one request"):
+                check_values(body, tokens=limit - 1)
+
+
 @pytest.mark.parametrize("read", READERS)
 @given(value=values)
 def test_a_large_body_is_read_as_a_small_one(read: Read, value: Any) -> None:
@@ -70,6 +97,43 @@ def test_too_many_are_refused_before_they_are_made(read: Read, junk: bytes, monk
         monkeypatch.setattr(json_body, name, lambda _: pytest.fail("it was read"))
     with pytest.raises(TooLarge, match="100001 lists and objects"):
         read(b"[" + junk * 100_000 + b"0]")
+
+
+@pytest.mark.parametrize("junk", [b"1", b"1.5", b"NaN", b'"a"', b'"\\ud800"'])
+def test_what_nobody_reads_is_not_parsed_if_it_is_too_much(
+    client: TestClient, refuses: Callable[..., None], junk: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("_read", "_read_fast"):
+        monkeypatch.setattr(json_body, name, lambda _: pytest.fail("it was read"))
+    body = b'{"inputs": "a", "ignored": [' + (junk + b",") * 550_000 + b'0], "more": 1}'
+    refusal = (413, "Validation", "550002 values are more than the 500000 of one request")
+    refuses(refusal, "POST", "/embed", content=body, headers={"content-type": "application/json"})
+
+
+def test_a_large_body_is_parsed_off_the_event_loop(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those who wait for the loop, as `/livez`, wait for no body."""
+    where: list[tuple[int, bool]] = []
+    read = json_body._read_fast
+
+    def noted(body: bytes) -> Any:
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            where.append((len(body), False))
+        else:
+            where.append((len(body), True))
+        return read(body)
+
+    monkeypatch.setattr(json_body, "_read_fast", noted)
+    client.put("/corpora/c")
+    for path in ("/embed", "/corpora/c/search", "/v1/embeddings"):
+        asked = {"query": "a"} if "search" in path else {"inputs": "a", "input": "a"}
+        for size in (0, LARGE):
+            body = json.dumps(asked).encode() + b" " * size
+            answer = client.post(path, content=body, headers={"content-type": "application/json"})
+            assert answer.status_code == 200, answer.text
+    assert [on_the_loop for size, on_the_loop in where if size >= LARGE] == [False] * 3
+    assert [on_the_loop for size, on_the_loop in where if size < LARGE] == [True] * 3
 
 
 @pytest.mark.parametrize("enabled", [True, False])
