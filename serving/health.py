@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+_FAILED = "loading failed, and the server's log says why"
+
 
 @dataclass(frozen=True)
 class Health:
@@ -12,3 +14,7 @@ class Health:
 
     state: Literal["loading", "ready", "failing", "draining", "failed"]
     reason: str
+
+    def __str__(self) -> str:
+        """What anybody may be told: why loading failed names paths and corpora."""
+        return f"{self.state}: {_FAILED if self.state == 'failed' else self.reason}"

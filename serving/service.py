@@ -188,7 +188,7 @@ class Service:
             Unhealthy: loading, draining or failed.
         """
         if self.health.state != "ready":
-            raise Unhealthy(f"{self.health.state}: {self.health.reason}", retry_after=RETRY_SECONDS)
+            raise Unhealthy(str(self.health), retry_after=RETRY_SECONDS)
         self._running += 1
         self._idle.clear()
         try:
@@ -213,7 +213,7 @@ class Service:
                 finally:
                     self._receiving.discard(patience)
         except TimeoutError:
-            raise Unhealthy(f"{self.health.state}: {self.health.reason}", retry_after=RETRY_SECONDS) from None
+            raise Unhealthy(str(self.health), retry_after=RETRY_SECONDS) from None
 
     def report(self, reason: str) -> None:
         """Say what loading is busy with."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from base64 import b64encode
+from hashlib import sha256
 from pathlib import Path
 from posixpath import dirname, join, normpath
 
@@ -30,6 +32,7 @@ HEADERS = {
 
 _files = StaticFiles(directory=WEB, check_dir=False)
 _assets = {path.relative_to(WEB).as_posix(): path for path in WEB.rglob("*") if path.suffix in SERVED}
+_inline = re.compile(rb"<script>(.*?)</script>", re.DOTALL)
 _imports = re.compile(r'^import .* from "(.+)";$', re.MULTILINE)
 
 
@@ -73,12 +76,24 @@ async def asset(file: str, request: Request) -> Response:
 @router.get("/docs")
 async def docs() -> HTMLResponse:
     """Swagger UI. What it asks for is named relative to it, for a proxy may have put a prefix before it."""
-    return get_swagger_ui_html(
+    page = get_swagger_ui_html(
         title="Isosphere",
         openapi_url="openapi.json",
         swagger_js_url="static-offline-docs/swagger-ui-bundle.js",
         swagger_css_url="static-offline-docs/swagger-ui.css",
         swagger_favicon_url="static-offline-docs/favicon.png",
+    )
+    page.headers.update(HEADERS | {"content-security-policy": _with_its_script(bytes(page.body))})
+    return page
+
+
+def _with_its_script(page: bytes) -> str:
+    """The policy of a page that Swagger UI makes: its one inline script may run, and it sets styles of elements."""
+    (script,) = _inline.findall(page)
+    digest = b64encode(sha256(script).digest()).decode()
+    policy = HEADERS["content-security-policy"]
+    return policy.replace("script-src 'self'", f"script-src 'self' 'sha256-{digest}'").replace(
+        "style-src 'self'", "style-src 'self' 'unsafe-inline'"
     )
 
 

@@ -82,7 +82,7 @@ async def ready(service: ServiceDep) -> Response:
     if health.state == "ready":
         return json_response({"state": health.state})
     return json_response(
-        {"error": f"{health.state}: {health.reason}", "error_type": "Unhealthy", "state": health.state},
+        {"error": str(health), "error_type": "Unhealthy", "state": health.state},
         status=503,
         headers=retry_headers(RETRY_SECONDS),
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import re
 import tomllib
 from fnmatch import fnmatch
@@ -32,6 +34,18 @@ def test_a_browser_lets_it_run_and_ask_for_nothing_that_is_not_its_own(client: T
     assert {rules[name] for name in ("script-src", "style-src", "connect-src")} == {"'self'"}
     assert {rules[name] for name in ("base-uri", "form-action", "frame-ancestors")} == {"'none'"}
     assert client.get(path).headers["x-content-type-options"] == "nosniff"
+
+
+def test_the_documentation_runs_its_own_script_alone_and_stands_in_no_frame(client: TestClient) -> None:
+    answer = client.get("/docs")
+    policy = answer.headers["content-security-policy"]
+    rules = dict(rule.strip().split(" ", 1) for rule in policy.split(";"))
+    (script,) = re.findall("<script>(.*?)</script>", answer.text, re.DOTALL)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert rules["script-src"] == f"'self' 'sha256-{digest}'"
+    assert (rules["default-src"], rules["frame-ancestors"]) == ("'none'", "'none'")
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert client.get("/redoc").status_code == 404
 
 
 def test_what_a_browser_has_is_not_sent_again_while_it_is_the_same(client: TestClient) -> None:

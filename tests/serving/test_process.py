@@ -55,6 +55,24 @@ def test_a_refusal_is_the_end_of_the_process() -> None:
 
 
 @pytest.mark.slow
+def test_what_a_server_writes_is_for_nobody_else(launch: Launcher, tmp_path: Path) -> None:
+    """Whatever the umask of who started it."""
+    before = {*tmp_path.rglob("*")}
+    open_to_all = ("/bin/sh", "-c", 'umask 0; exec "$0" -m serving "$@"', sys.executable)
+    running = launch(command=open_to_all)
+    running.client.put("/corpora/c")
+    running.client.post("/corpora/c/documents", json={"documents": [{"text": "a"}]}).raise_for_status()
+    job = running.client.post("/corpora/c/snapshots").headers["location"]
+    with running.client.stream("GET", f"{job}/events") as events:
+        assert "succeeded" in events.read().decode()
+    written = {*tmp_path.rglob("*")} - before - {running.log}
+    names = {path.relative_to(tmp_path).parts[0] for path in written}
+    assert names >= {"corpora", "jobs", "snapshots"}
+    modes = {str(path.relative_to(tmp_path)): path.stat().st_mode & 0o7777 for path in written}
+    assert {path: oct(mode) for path, mode in modes.items() if mode & 0o077} == {}
+
+
+@pytest.mark.slow
 def test_others_are_let_in_with_keys_or_on_purpose(launch: Launcher, tmp_path: Path) -> None:
     options = ("--engine", "fake", "--data", str(tmp_path), "--port", "0", "--host", "0.0.0.0")
     assert "others can reach 0.0.0.0: ask them for keys (--api-keys-file)" in refused(*options)

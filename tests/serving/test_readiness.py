@@ -12,10 +12,11 @@ from fastapi.testclient import TestClient
 
 from models.tokenizer import Tokens
 from serving.app import create_app
+from serving.corpora.corpora import Corpora
 from serving.embeddings import EmbedOptions
 from serving.engines.fake import FakeEngine
 from serving.errors import Backend
-from serving.ports import Embedded
+from serving.ports import Embedded, StoreError
 from serving.service import Service
 from tests.serving.engines import Gate, model
 
@@ -64,6 +65,26 @@ def test_an_engine_that_fails_again_and_again_is_not_ready_until_it_works(
         "3 batches in a row failed, so the server is not ready: the engine failed: device lost",
         "the engine works again",
     ], "once each, however many fail"
+
+
+def test_why_loading_failed_is_for_the_log_alone(
+    make_service: MakeService, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Paths and names of corpora are for whoever runs the server; these answers are for anybody."""
+    reason = "/srv/isosphere/corpora/tenant-a.sqlite: not a corpus of this server"
+
+    def warm(corpora: Corpora) -> None:
+        raise StoreError(reason)
+
+    monkeypatch.setattr(Corpora, "warm", warm)
+    service = make_service()
+    with TestClient(create_app(service)) as client:
+        while service.health.state == "loading":
+            client.get("/livez")
+        for answer in (client.get("/readyz"), client.get("/health"), client.post("/embed", json={"inputs": "a"})):
+            assert answer.status_code == 503 and "failed: loading failed" in answer.json()["error"]
+            assert "tenant-a" not in answer.text and "/srv" not in answer.text
+    assert reason in caplog.text
 
 
 def test_those_who_ask_at_once_share_a_probe_that_is_no_request_and_wait_for_it_shortly(
