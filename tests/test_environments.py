@@ -101,6 +101,48 @@ def test_serving_takes_few_packages_and_no_torch() -> None:
     assert {"onnxruntime", "faiss-cpu", "fastapi", "tokenizers", "onnx", "safetensors"} <= names
 
 
+def locked(name: str) -> dict[str, Requirement]:
+    """What a lock file installs on Linux, each with its hashes checked for."""
+    entries = (ROOT / "requirements" / f"{name}.lock").read_text().replace("\\\n", " ")
+    found: dict[str, Requirement] = {}
+    for entry in (line for line in entries.splitlines() if not line.startswith("#")):
+        pin, *hashes = entry.split("--hash=sha256:")
+        assert hashes and all(re.fullmatch("[0-9a-f]{64}", one.strip()) for one in hashes), pin
+        requirement = Requirement(pin)
+        linux = {"sys_platform": "linux", "platform_machine": "x86_64", "python_full_version": "3.11.14"}
+        if requirement.marker is None or requirement.marker.evaluate(linux):
+            found[str(canonicalize_name(requirement.name))] = requirement
+    return found
+
+
+@pytest.mark.parametrize("name", ["serving-cpu", "serving-gpu", "build", "weights"])
+def test_a_lock_file_has_the_versions_of_the_constraints(name: str) -> None:
+    """`make locks` writes it again after a change of either."""
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    pins = {str(canonicalize_name(one.name)): str(one.specifier) for one in map(Requirement, lines[2:])}
+    wrong = {one: str(pin) for one, pin in locked(name).items() if pins.get(one) != str(pin.specifier)}
+    assert not wrong, "run `make locks`"
+
+
+def test_the_lock_files_have_all_that_an_image_installs_and_no_torch() -> None:
+    needed = brought("serve", "otel", "cpu")
+    assert locked("serving-cpu").keys() == needed, "run `make locks`"
+    of_cpu, of_gpu = ({canonicalize_name(Requirement(line).name) for line in EXTRAS[one]} for one in ("cpu", "gpu"))
+    assert (brought("serve", "otel") - of_cpu) | of_gpu <= locked("serving-gpu").keys(), "run `make locks`"
+    for name in ("serving-cpu", "serving-gpu"):
+        assert locked(name).keys().isdisjoint({"torch", "transformers", "sentence-transformers"})
+    assert locked("weights").keys() == {WEIGHTS}
+
+
+def test_an_image_installs_nothing_from_an_index_without_its_hash() -> None:
+    dockerfile = (ROOT / "Dockerfile").read_text()
+    installs = re.findall(r"pip (?:install|wheel) ([^&\n\\]*)", dockerfile)
+    assert len(installs) == 7
+    for options in installs:
+        own = "/wheels/isosphere-" in options or options.rstrip().endswith(" .")
+        assert ("--no-deps" if own else "--require-hashes") in options, options
+
+
 def test_no_extra_asks_for_the_weights_which_would_bring_torch() -> None:
     asked = [Requirement(line).name for lines in EXTRAS.values() for line in lines]
     assert WEIGHTS not in asked
