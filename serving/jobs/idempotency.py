@@ -111,7 +111,8 @@ class Requests:
 def note(connection: sqlite3.Connection, keyed: Keyed, answer: Answer, job: str | None = None) -> None:
     """Within a transaction; `job` is what was begun by it, if anything was. Answers that are too old go."""
     now = time.time()
-    connection.execute("DELETE FROM answers WHERE created <= ?", (now - KEPT_SECONDS,))
+    of_today = now - KEPT_SECONDS, now + KEPT_SECONDS  # the clock may have been ahead: else they stayed until then
+    connection.execute("DELETE FROM answers WHERE created NOT BETWEEN ? AND ?", of_today)
     connection.execute(
         "INSERT OR REPLACE INTO answers (caller, key, request, generation, status, headers, body, created, job) "
         "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",

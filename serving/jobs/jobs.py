@@ -267,7 +267,7 @@ class Jobs:
         self._schedule()
 
     async def _run(self, job: Job) -> None:
-        job = replace(job, state="running", started=job.started or time.time())
+        job = replace(job, state="running", started=job.started or _now(job.created))
         await self._save_patiently(job)
         spool = self._spools / job.id
         running = self._running[job.id] = Running(job, spool if spool.exists() else None, self._save_patiently)
@@ -294,7 +294,7 @@ class Jobs:
         if error:  # why it failed is kept, whatever else was wrong
             last = {"place": error[0], "error": error[1]}
             job = replace(job, errors=(*job.errors[: MAX_ERRORS - 1], last), error_count=job.error_count + 1)
-        ended = replace(job, state=state, finished=time.time(), rate=None)
+        ended = replace(job, state=state, finished=_now(job.started or job.created), rate=None)
 
         def finish() -> None:
             self._ledger.save(ended)
@@ -334,3 +334,8 @@ class Jobs:
         for file in self._spools.iterdir():
             if file.name not in self._unended:
                 file.unlink()
+
+
+def _now(after: float) -> float:
+    """Seconds since the epoch, not before what went before: the clock may have been set back meanwhile."""
+    return max(time.time(), after)

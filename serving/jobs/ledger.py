@@ -83,10 +83,15 @@ class Ledger:
                 if not path.exists():
                     _make(path)
                 self._connection = opened.enter_context(closing(connect(path)))
+                (format,) = self._connection.execute("PRAGMA user_version").fetchone()
+                if format > FORMAT:  # before anything is changed in it
+                    raise StoreError(
+                        f"{path}: it has the format {format}, this server reads up to {FORMAT}; start the version that "
+                        "wrote it"
+                    )
                 self._connection.row_factory = sqlite3.Row
                 self._connection.execute("PRAGMA journal_mode = WAL")
                 self._connection.execute("PRAGMA synchronous = FULL")
-                (format,) = self._connection.execute("PRAGMA user_version").fetchone()
                 (wrong,) = self._connection.execute("PRAGMA quick_check(1)").fetchone()
                 if format == 1 and wrong == "ok":
                     self._connection.executescript(f"BEGIN IMMEDIATE;{_TO_2}PRAGMA user_version = {FORMAT};COMMIT;")
@@ -97,8 +102,6 @@ class Ledger:
                 raise StoreError(f"{path}: holds no jobs and no room for them; move it away to start with a new one")
             if wrong != "ok":
                 raise StoreError(f"{path}: {wrong}; move it away to start without the jobs it knows")
-            if format > FORMAT:
-                raise StoreError(f"{path}: it has the format {format}, this server reads up to {FORMAT}")
             opened.pop_all()  # stays open
 
     @contextmanager

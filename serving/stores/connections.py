@@ -216,7 +216,7 @@ class Connections:
         """SQLite folds the log when it can; under readers that never pause it never can, so they are made to."""
         beside = self.path.with_name(self.path.name + "-wal")
         size = beside.stat().st_size if beside.exists() else 0
-        if size <= self._log_bytes:
+        if size <= (self._log_bytes if self._reading else LOG_BYTES):
             return
         self._log_bytes = size + LOG_BYTES  # a long reader is there: not again at every commit
         with suppress(sqlite3.Error):  # the write is committed, and the next one sees a disk that fails

@@ -37,6 +37,23 @@ def test_a_job_is_done_and_told(tmp_path: Path) -> None:
     run(work)
 
 
+def test_times_of_a_job_never_go_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock of the machine may: it was ahead, and is set right."""
+
+    async def work() -> None:
+        jobs = Jobs(tmp_path, KINDS)
+        queued = await jobs.submit("count", "c", {})
+        now = time.time()
+        monkeypatch.setattr("serving.jobs.jobs.time.time", lambda: now - 1000)
+        jobs.start()
+        done = await ended(jobs, queued.id)
+        assert queued.created == done.started == done.finished
+        await jobs.stop()
+        jobs.close()
+
+    run(work)
+
+
 def test_a_job_goes_on_after_a_restart(tmp_path: Path) -> None:
     async def work() -> None:
         jobs = Jobs(tmp_path, KINDS)
@@ -199,8 +216,12 @@ def test_a_ledger_that_is_none(tmp_path: Path) -> None:
     ledger.unlink()
     with closing(sqlite3.connect(ledger)) as connection:
         connection.execute("PRAGMA user_version = 99")
-    with pytest.raises(StoreError, match="has the format 99"):
+    later = ledger.read_bytes()
+    with pytest.raises(
+        StoreError, match=r"has the format 99, this server reads up to \d; start the version that wrote"
+    ):
         Jobs(tmp_path, KINDS)
+    assert ledger.read_bytes() == later, "an older version changes nothing of what it can't read"
 
 
 @pytest.mark.parametrize("seed", range(20))

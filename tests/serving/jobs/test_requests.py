@@ -17,6 +17,33 @@ FIRST, OTHER = Keyed("me", "k", "digest"), Keyed("me", "k", "another")
 ANSWER = Answer(200, {"x": "y"}, b"{}")
 
 
+def test_a_clock_that_jumps_keeps_no_answer_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    day, now = 24 * 3600, time.time()
+
+    def at(moment: float) -> None:
+        monkeypatch.setattr("serving.jobs.idempotency.time.time", lambda: moment)
+
+    def kept() -> int:
+        with closing(sqlite3.connect(tmp_path / "ledger.sqlite")) as connection:
+            return int(connection.execute("SELECT count(*) FROM answers").fetchone()[0])
+
+    async def work() -> None:
+        jobs = Jobs(tmp_path, KINDS)
+        at(now + 3600)
+        await jobs.requests.note(FIRST, ANSWER)
+        at(now)  # an hour back
+        async with jobs.requests.once(FIRST) as before:
+            assert before == ANSWER
+        at(now + 3000 * day)  # years ahead, by mistake
+        await jobs.requests.note(FIRST._replace(key="ahead"), ANSWER)
+        at(now)
+        await jobs.requests.note(FIRST._replace(key="right"), ANSWER)
+        assert kept() == 1, "what was noted in the future would stay until then"
+        jobs.close()
+
+    run(work)
+
+
 def test_requests_are_answered_once(tmp_path: Path) -> None:
     async def work() -> None:
         jobs = Jobs(tmp_path, KINDS)

@@ -122,6 +122,21 @@ def test_the_log_stays_bounded_under_readers_that_never_pause(tmp_path: Path, mo
     store.close()
 
 
+def test_the_log_is_short_again_after_a_long_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It grows by what is written meanwhile, and no longer keeps that room from the disk when the reader has ended."""
+    monkeypatch.setattr(connections, "LOG_BYTES", 1 << 20)
+    monkeypatch.setattr(connections, "_LOG_PATIENCE_MS", 1)
+    store = filled(SqliteStore(tmp_path, synchronous="OFF"), "c", content([("a", "text", {})]))
+    log = tmp_path / "c.sqlite-wal"
+    with store._file("c")._connections.reading() as reader:
+        assert reader.execute("SELECT count(*) FROM documents").fetchone() == (1,)
+        store.write("c", [content([("b", "0123456789" * 400_000, {})])])
+        assert log.stat().st_size > 3 << 20
+    store.write("c", [content([("last", "text", {})])])
+    assert log.stat().st_size <= 1 << 20
+    store.close()
+
+
 def test_a_reader_waits_for_no_writer(store: SqliteStore) -> None:
     store.write("c", [content([("a", "first", {})])])
     with store._file("c")._connections.writing() as writer:
