@@ -144,10 +144,10 @@ class Bundle:
         """Load the tokenizer.
 
         Raises:
-            BundleError: it has tokens that the encoder has no embedding of.
+            BundleError: it is none, or has tokens that the encoder has no embedding of.
         """
-        made = Tokenizer(self.tokenizer_file, max_length=self.manifest.max_length)
         try:
+            made = Tokenizer(self.tokenizer_file, max_length=self.manifest.max_length)
             made.check_rows(_config(self.folder).get("vocab_size", made.vocab_size))
         except ValueError as error:
             raise BundleError(f"{self.folder}: {error}") from error

@@ -11,6 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer as FastTokenizer
 
+from models import tokenizer_file
+from models.tokenizer_file import giving_up
+
 Direction = Literal["right", "left"]
 
 
@@ -54,7 +57,12 @@ class Tokenizer:
     """
 
     def __init__(self, file: Path, *, max_length: int) -> None:
-        self._fast = FastTokenizer.from_file(str(file))
+        """Read the file.
+
+        Raises:
+            ValueError: see `tokenizer_file.read`; or `max_length` leaves no room for a text.
+        """
+        self._fast = tokenizer_file.read(file)
         self._fast.no_truncation()
         self._fast.no_padding()
         self._pad_id = _pad_id(self._fast)
@@ -82,17 +90,20 @@ class Tokenizer:
 
         Raises:
             ValueError: a text is not valid Unicode (it holds a lone surrogate); the message gives its position.
+            TokenizerFailure: it gave up on one of them.
         """
         for i, text in enumerate(texts):
             if not _encodable(text):
                 raise ValueError(f"text {i} is not valid Unicode: it holds a lone surrogate")
         limit = max_length or self.max_length
-        encodings = self._fast.encode_batch_fast(list(texts), add_special_tokens=True)
+        with giving_up():
+            encodings = self._fast.encode_batch_fast(list(texts), add_special_tokens=True)
         return [_cut(encoding, limit, direction) for encoding in encodings]
 
     def pieces(self, texts: Sequence[str], *, special_tokens: bool = True) -> list[list[Piece]]:
         """Every token of each text, nothing cut."""
-        encodings = self._fast.encode_batch(list(texts), add_special_tokens=special_tokens)
+        with giving_up():
+            encodings = self._fast.encode_batch(list(texts), add_special_tokens=special_tokens)
         return [_pieces(text, encoding) for text, encoding in zip(texts, encodings, strict=True)]
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:

@@ -13,6 +13,7 @@ from itertools import islice
 from typing import TypeVar
 
 from models.tokenizer import Direction, Tokens
+from models.tokenizer_file import TokenizerFailure
 from serving.errors import Backend, Overloaded, going
 from serving.lru import Lru
 
@@ -38,7 +39,7 @@ class Tokenizing:
     """Requests take turns, oldest first, each with about `TOKENIZED_AT_ONCE` characters; those that fit go together."""
 
     def __init__(self, tokenize: Tokenize, cache_bytes: int = 0, max_characters: float = math.inf) -> None:
-        self._tokenize = tokenize
+        self._tokenize = _failing_alone(tokenize)
         self._characters = 0
         """Of the requests that are admitted."""
         self._max_characters = max_characters
@@ -159,6 +160,18 @@ class Tokenizing:
                 else:
                     turn.future.set_result(own)
         self._start()
+
+
+def _failing_alone(tokenize: Tokenize) -> Tokenize:
+    """Of a tokenizer that gives up on a text, its caller alone is to hear."""
+
+    def tokenized(texts: Sequence[str], direction: Direction) -> list[Tokens]:
+        try:
+            return tokenize(texts, direction)
+        except TokenizerFailure as error:
+            raise Backend(str(error)) from error
+
+    return tokenized
 
 
 def _together(first: _Turn, turn: _Turn) -> bool:

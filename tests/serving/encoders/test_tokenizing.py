@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.tokenizer import Direction, Tokens
+from models.tokenizer_file import TokenizerFailure
 from serving.encoders import tokenizing
 from serving.encoders.tokenizing import TOKENIZED_AT_ONCE, Tokenizing
 from serving.errors import Backend, Unhealthy
@@ -239,3 +240,25 @@ def test_a_few_words_are_tokenised_on_the_spot_and_more_in_another_thread(monkey
     asyncio.run(main())
     assert threads[0] == threading.main_thread().name
     assert [name.startswith("tokenizer") for name in threads[1:]] == [True, True]
+
+
+@pytest.mark.parametrize("on_the_spot", [-1, 1000])
+def test_a_tokenizer_that_gives_up_is_told_to_the_caller_of_that_text(
+    on_the_spot: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tokenizing, "TOKENIZED_ON_THE_SPOT", on_the_spot)
+
+    def tokenize(texts: Sequence[str], direction: Direction) -> list[Tokens]:
+        if "bad" in texts:
+            raise TokenizerFailure("the tokenizer gave up")
+        return [Tokens(np.array([len(text)]), 1) for text in texts]
+
+    async def main() -> None:
+        queue = Tokenizing(tokenize)
+        told = await asyncio.gather(
+            *(queue.tokens([text], "right") for text in ("good", "bad", "fine")), return_exceptions=True
+        )
+        await queue.close()
+        assert [type(one) for one in told] == [list, Backend, list]
+
+    asyncio.run(main())
