@@ -21,6 +21,8 @@ from models.prompts import not_empty
 from models.tokenizer import Tokenizer
 
 FORMAT_VERSION = 1
+MOST_JSON_BYTES = 64 << 20
+"""Of one file of JSON, which is read whole."""
 MANIFEST = "manifest.json"
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
@@ -170,6 +172,9 @@ def load(folder: Path) -> Bundle:
     if folder.is_symlink():
         folder = folder.parent / folder.readlink()
     manifest = read_manifest(folder / MANIFEST)
+    for listed_file in manifest.files:
+        if listed_file.endswith(".json"):
+            check_size(folder / listed_file)
     listed, present = set(manifest.files), files_of(folder)
     if missing := sorted(listed - present):
         raise BundleError(f"{folder / missing[0]}: missing, though the manifest lists it")
@@ -260,6 +265,7 @@ def read_manifest(file: Path) -> Manifest:
         BundleError: it is not there, or `parse_manifest` refuses it.
     """
     try:
+        check_size(file)
         content = file.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         raise BundleError(
@@ -268,6 +274,16 @@ def read_manifest(file: Path) -> Manifest:
     except OSError as error:
         raise BundleError(f"{file}: {error.strerror}") from error
     return parse_manifest(content, str(file))
+
+
+def check_size(file: Path) -> None:
+    """Refuse a file of JSON, if it is there, that would fill the memory.
+
+    Raises:
+        BundleError: it is too large.
+    """
+    if file.is_file() and (size := file.stat().st_size) > MOST_JSON_BYTES:
+        raise BundleError(f"{file}: has {size} bytes, more than the {MOST_JSON_BYTES} of a file of JSON")
 
 
 def parse_manifest(content: bytes, file: str, *, required: Sequence[str] = REQUIRED) -> Manifest:

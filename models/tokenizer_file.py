@@ -10,9 +10,6 @@ from typing import Any
 
 from tokenizers import Tokenizer as FastTokenizer
 
-MOST_BYTES = 64 << 20
-"""The largest that is known, of a vocabulary of 262,144 tokens, has 33 MB."""
-
 
 class TokenizerFailure(RuntimeError):
     """The tokenizer gave up on a text."""
@@ -22,10 +19,8 @@ def read(file: Path) -> FastTokenizer:
     """The tokenizer in `file`.
 
     Raises:
-        ValueError: it is none, too large, or has a regular expression that may take for ever.
+        ValueError: it is none, or has a regular expression that may take for ever.
     """
-    if (size := file.stat().st_size) > MOST_BYTES:
-        raise ValueError(f"{file.name}: has {size} bytes, more than {MOST_BYTES}")
     content = file.read_bytes()
     try:
         patterns = list(_patterns(json.loads(content)))

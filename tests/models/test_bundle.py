@@ -152,6 +152,14 @@ def test_a_manifest_that_is_no_json_object_is_an_error_naming_it(copy: Path, con
         bundle.load(copy)
 
 
+@pytest.mark.parametrize("name", ["manifest.json", "config.json", "tokenizer.json", "tokenizer_config.json"])
+def test_a_file_of_json_that_would_fill_the_memory_is_not_read(copy: Path, name: str) -> None:
+    with (copy / name).open("r+b") as file:
+        file.truncate((64 << 20) + 1)  # takes no room on the disk
+    with pytest.raises(BundleError, match=rf"{name}: has 67108865 bytes, more than the 67108864 of a file of JSON"):
+        bundle.load(copy)
+
+
 def test_no_folder_at_all(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for nothing in ("nowhere", "file"):

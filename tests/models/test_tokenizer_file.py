@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from models import bundle, tokenizer_file
+from models import bundle
 from models.bundle import BundleError
 from models.tokenizer import Tokenizer
 from models.tokenizer_file import TokenizerFailure, repeats_a_group
@@ -59,17 +59,6 @@ def test_what_is_no_tokenizer_is_an_error_in_one_line(tiny_bundle: Path, tmp_pat
     (folder / "tokenizer.json").write_bytes(content)
     with pytest.raises(BundleError, match=r"tokenizer\.json: "):
         opened.tokenizer()
-
-
-def test_one_that_is_too_large_is_not_read(
-    tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file = tmp_path / "tokenizer.json"
-    with file.open("wb") as stream:
-        stream.truncate(tokenizer_file.MOST_BYTES + 1)  # takes no room on the disk
-    monkeypatch.setattr(Path, "read_bytes", lambda _: pytest.fail("it was read"))
-    with pytest.raises(ValueError, match=r"tokenizer\.json: has 67108865 bytes, more than 67108864"):
-        Tokenizer(file, max_length=8)
 
 
 def splitting(backbone: Path, folder: Path, pattern: str, where: str) -> Path:
