@@ -17,7 +17,7 @@ from serving.commands.keys import keys
 from serving.errors import Overloaded, Unhealthy
 from serving.keys.keyring import LOOK_AGAIN, Keyring
 from serving.keys.keys import Key, KeysError, changed_keys, digest, new_secret, read_keys
-from serving.keys.limits import Limits
+from serving.keys.limits import Caller, Limits
 from serving.settings import SettingsError, read_settings
 from tests.serving.conftest import ROOT
 from tests.serving.syncing import noted
@@ -34,16 +34,18 @@ def add(file: Path, capsys: pytest.CaptureFixture[str], name: str, *options: str
 
 
 def test_a_key_is_shown_once_and_only_its_hash_is_kept(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    limits = ("--concurrency", "4", "--disk-bytes", "5000000000")
+    limits = ("--concurrency", "4", "--disk-bytes", "5000000000", "--unread-bytes", "9000")
     secret = add(file, capsys, "search", "--scopes", "read,write", "--corpora", "docs-*,faq", *limits)
     assert len(secret) >= 43, "256 bits"
     assert secret not in file.read_text()
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     (key,) = read_keys(file)
+    unread = Caller(key, Limits(unread_bytes=10)).unread
+    assert unread and unread.limit == 9000
     assert (key.sha256, key.scopes, key.corpora) == (digest(secret), ("read", "write"), ("docs-*", "faq"))
     assert keys(["list", "--api-keys-file", str(file)]) == 0
     listed = capsys.readouterr().out
-    assert "search read,write docs-*,faq 4 at once, 5000000000 bytes on disk" in listed
+    assert "search read,write docs-*,faq 4 at once, 5000000000 bytes on disk, 9000 bytes unread" in listed
     assert secret not in listed and key.sha256 not in listed
 
 
