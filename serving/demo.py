@@ -98,8 +98,8 @@ async def _last_uploads(service: Service, corpus: Corpus) -> Collection[Job]:
     """The newest upload of each content since the corpus was created, after its end."""
     newest = {
         job.digest: job
-        for job in reversed(await service.jobs.listing())
-        if (job.kind, job.corpus) == (UPLOAD, NAME) and job.created >= corpus.created
+        for job in reversed(await service.jobs.listing(of=NAME.__eq__))
+        if job.kind == UPLOAD and job.created >= corpus.created
     }
     return [await _ended(service, job) for job in newest.values()]
 

@@ -17,6 +17,10 @@ Kind = Literal[
 ]
 
 
+MAX_FIELD, MAX_MESSAGE = 300, 2000
+"""Characters: both quote what callers send, and are kept."""
+
+
 class ServiceError(Exception):
     """What the caller is told; `field` names the part of the request at fault, where there is one."""
 
@@ -24,8 +28,8 @@ class ServiceError(Exception):
     kind: ClassVar[Kind]
 
     def __init__(self, message: str, *, field: str | None = None, retry_after: float | None = None) -> None:
-        self.field = None if field is None else _writable(field or "''")
-        self.message = _writable(message if field is None else f"{self.field}: {message}")
+        self.field = None if field is None else shortened(_writable(field or "''"), MAX_FIELD)
+        self.message = shortened(_writable(message if field is None else f"{self.field}: {message}"), MAX_MESSAGE)
         self.retry_after = retry_after
         super().__init__(self.message)
 
@@ -33,6 +37,11 @@ class ServiceError(Exception):
 def _writable(text: str) -> str:
     """`text` with lone surrogates escaped: messages quote what callers send, and UTF-8 must hold them."""
     return text.encode("utf-8", "backslashreplace").decode()
+
+
+def shortened(text: str, most: int) -> str:
+    """Its first `most` characters; the last of them says that there were others."""
+    return text if len(text) <= most else text[: most - 1] + "…"
 
 
 class Malformed(ServiceError):

@@ -76,6 +76,7 @@ class Service:
             self.library.corpora,
             (indexed, copied),
             lambda sees, besides: self.jobs.uploaded(sees, besides),  # noqa: PLW0108 - there are none yet
+            lambda name: self.jobs.requests.bytes(name),  # noqa: PLW0108
         )
         self.acceptance = Acceptance(store)
         works = Works(settings, self.encoders, self.library, self.snapshots, self.acceptance, self.room)
@@ -85,6 +86,8 @@ class Service:
             beside=CHANGE_NOTHING,
             accepting=works.accept,
             ended=self.acceptance.release,
+            waiting=settings.key_jobs,
+            answer_bytes=settings.max_idempotency_bytes,
         )
         self.health = Health("loading", "starting")
         self.loaded = asyncio.Event()

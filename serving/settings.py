@@ -148,6 +148,12 @@ class Settings(BaseSettings):
     key_unread_bytes: PositiveInt = Field(
         default=64_000_000, description="bytes of answers that a key has not read yet, likewise; of one, the most"
     )
+    key_jobs: PositiveInt = Field(
+        default=100, description="jobs of each key that wait or run, likewise; without keys of all callers together"
+    )
+    max_idempotency_bytes: NonNegativeInt = Field(
+        default=32_000_000, description="bytes of answers kept for Idempotency-Key, of each key; the oldest go first"
+    )
     body_timeout: PositiveFloat = Field(default=10.0, description="seconds that a caller may pause while it sends")
     metrics_corpora: NonNegativeInt | None = Field(
         default=None, description="corpora that /metrics, open to all, names; default: 50, none where keys are asked"
@@ -222,6 +228,7 @@ class Settings(BaseSettings):
             concurrency=self.key_concurrency,
             disk_bytes=self.key_disk_bytes,
             unread_bytes=self.key_unread_bytes,
+            jobs=self.key_jobs,
         )
 
     @property

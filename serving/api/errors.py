@@ -20,7 +20,7 @@ from serving.api.answers import json_response, retry_headers
 from serving.api.methods import allowed
 from serving.api.request_id import id_of
 from serving.api.schemas import UNION_TAGS
-from serving.errors import Invalid, ServiceError, going
+from serving.errors import MAX_FIELD, Invalid, ServiceError, going, shortened
 from serving.json_body import FITS
 from serving.service import Service
 
@@ -153,7 +153,7 @@ def http_error(request: Request, error: Exception) -> Response:
         headers = {"allow": allowed(request, told=headers.get("Allow", ""))}
         if request.method == "OPTIONS":
             return Response(status_code=204, headers=headers)
-    message = f"{request.method} {request.url.path}: {error.detail}"
+    message = f"{request.method} {shortened(request.url.path, MAX_FIELD)}: {error.detail}"
     return _answer(
         request,
         error.status_code,

@@ -7,16 +7,17 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Annotated, Any, Literal
 
 import orjson
-from fastapi import APIRouter, Depends, Path, Request, Response
+from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, Field
 
 from serving.api.answers import JSON, json_response
-from serving.api.auth import key_of
+from serving.api.auth import check_corpus_allowed, key_of
 from serving.api.deps import CLOSED, ServiceDep
 from serving.api.route import Route
 from serving.errors import NotFound
 from serving.jobs import Answer, Duplicate, Job, Jobs, Keyed, Spool
+from serving.names import CORPUS_NAME, check_corpus_name
 
 router = APIRouter(prefix="/jobs", tags=["jobs"], route_class=Route, dependencies=CLOSED)
 EVENT_SECONDS = 0.2
@@ -50,9 +51,10 @@ class JobAnswer(BaseModel):
 
 
 class JobsAnswer(BaseModel):
-    """Jobs, newest first."""
+    """Jobs, newest first, and the `cursor` of the page behind; null on the last."""
 
     jobs: list[JobAnswer]
+    cursor: str | None
 
 
 _EVENT: dict[str, Any] = {
@@ -128,10 +130,27 @@ JobDep = Annotated[Job, Depends(_job)]
 
 
 @router.get("", summary="List jobs", response_model=JobsAnswer)
-async def listing(service: ServiceDep, request: Request) -> Response:
-    """Newest first; those of corpora that the key may touch. Of those that ended the last thousand are kept."""
-    found, key = await service.jobs.listing(), key_of(request)
-    return json_response({"jobs": [job_json(job) for job in found if key is None or key.sees(job.corpus)]})
+async def listing(
+    service: ServiceDep,
+    request: Request,
+    *,
+    corpus: Annotated[
+        str | None, Query(description="of this corpus alone", json_schema_extra={"pattern": CORPUS_NAME})
+    ] = None,
+    limit: Annotated[int, Query(ge=1, le=100)] = 100,
+    cursor: Annotated[str | None, Query(max_length=64, description="of the page before")] = None,
+) -> Response:
+    """Newest first; those of corpora that the key may touch. Of each key's that ended the last thousand are kept."""
+    if corpus is not None:
+        check_corpus_allowed(check_corpus_name(corpus), request)
+    key = key_of(request)
+
+    def of(name: str) -> bool:
+        return corpus in (None, name) and (key is None or key.sees(name))
+
+    found = await service.jobs.listing(of, limit + 1, cursor)
+    more = found[limit - 1].id if len(found) > limit else None
+    return json_response({"jobs": [job_json(job) for job in found[:limit]], "cursor": more})
 
 
 @router.get("/{id}", summary="Describe a job", response_model=JobAnswer)

@@ -31,7 +31,7 @@ from serving.jobs.job import digest_of
 from serving.jobs.spool import IN_MEMORY
 from serving.jobs.threads import in_thread
 from serving.json_body import LEAST, MOST
-from serving.names import MAX_ID_BYTES
+from serving.names import MAX_COLUMN, MAX_ID_BYTES
 from serving.service import Service
 from serving.settings import Settings
 from serving.works.ingestion import check_fits
@@ -98,9 +98,12 @@ async def _options(
         Literal["fail", "skip"], BeforeValidator(lower), Query(description="skip keeps the good rows")
     ] = "fail",
     text_column: Annotated[
-        str | None, Query(description="column of CSV, or field of JSON, that is the text; default: text")
+        str | None,
+        Query(max_length=MAX_COLUMN, description="column of CSV, or field of JSON, that is the text; default: text"),
     ] = None,
-    id_column: Annotated[str | None, Query(description="the same for the id; default: id, if there is one")] = None,
+    id_column: Annotated[
+        str | None, Query(max_length=MAX_COLUMN, description="the same for the id; default: id, if there is one")
+    ] = None,
     column_types: Annotated[
         str,
         Query(

@@ -50,6 +50,7 @@ def _add(path: Path, given: argparse.Namespace) -> None:
                 "concurrency": given.concurrency,
                 "disk_bytes": given.disk_bytes,
                 "unread_bytes": given.unread_bytes,
+                "jobs": given.jobs,
                 "created": datetime.now(UTC).isoformat(timespec="seconds"),
             }
         )
@@ -72,6 +73,7 @@ def _list(path: Path, given: argparse.Namespace) -> None:  # noqa: ARG001 - as t
             "at once": key.concurrency,
             "bytes on disk": key.disk_bytes,
             "bytes unread": key.unread_bytes,
+            "jobs": key.jobs,
         }
         said = [f"{value:{'g' if isinstance(value, float) else 'd'}} {what}" for what, value in limits.items() if value]
         corpora = "*" if key.corpora is None else ",".join(key.corpora) or "-"
@@ -103,6 +105,7 @@ def _parser() -> argparse.ArgumentParser:
     add.add_argument("--concurrency", type=int, help="requests at a time")
     add.add_argument("--disk-bytes", type=int, help="of all corpora that it may touch")
     add.add_argument("--unread-bytes", type=int, help="of answers that it has not read yet")
+    add.add_argument("--jobs", type=int, help="jobs that wait or run")
     verbs.add_parser("list", parents=[file], help="names, scopes, corpora, limits; never the keys")
     revoke = verbs.add_parser("revoke", parents=[file], help="a running server refuses it within a second")
     revoke.add_argument("name")

@@ -11,6 +11,7 @@ from pathlib import Path
 from models.disk import size
 from serving.corpora.corpora import Corpora
 from serving.errors import Damaged, NotFound
+from serving.keys.keys import Key
 from serving.keys.limits import payer
 from serving.stores.failures import naming
 
@@ -20,12 +21,14 @@ Sees = Callable[[str], bool]
 @dataclass(frozen=True)
 class Room:
     """What is left of it, by the corpora themselves, what lies in `folders` under their names (indexes, snapshots),
-    and uploads that wait, which `uploaded` counts, but for those of one job. Blocking.
+    uploads that wait, which `uploaded` counts, but for those of one job, and the answers kept for the key of a name,
+    which `answers` counts. Blocking.
     """
 
     corpora: Corpora
     folders: Sequence[Path]
     uploaded: Callable[[Sees, str], int]
+    answers: Callable[[str], int]
 
     def check(self, job: str = "") -> None:
         """Refuse to add anything for the key that pays for what is being done; for `job` if it is one.
@@ -35,7 +38,19 @@ class Room:
             Unhealthy: the disk fails.
         """
         if caller := payer():
-            caller.check_room(partial(self.used, caller.key.sees, job))
+            caller.check_room(partial(self._used_by, caller.key, job))
+
+    def check_restored(self, name: str, unpacked: int, job: str) -> None:
+        """Refuse a snapshot of so many bytes in the place of the corpus `name` if there is no room for all of them.
+
+        Raises:
+            NoRoom, Unhealthy: as `check`.
+        """
+        if caller := payer():
+            caller.check_room(partial(self._used_by, caller.key, job), unpacked - self._stored(name))
+
+    def _used_by(self, key: Key, job: str) -> int:
+        return self.used(key.sees, job) + self.answers(key.name)
 
     def used(self, sees: Sees, job: str = "") -> int:
         """Bytes, over all names that it takes, those of corpora that have left snapshots included.

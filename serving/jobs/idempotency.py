@@ -17,6 +17,8 @@ from serving.jobs.ledger import UNKNOWN, Ledger
 HEADER = "Idempotency-Key"
 KEPT_SECONDS = 24 * 3600
 MAX_KEY = 255
+ROW_BYTES = 1000
+"""That an answer takes beside its headers and body, key and digest among them."""
 _SPACE = uuid.UUID("5ab4ce0e-3c9f-4f43-8f5b-8a9a7a7f0c11")
 
 
@@ -57,10 +59,14 @@ def check_key(key: str) -> str:
 
 
 class Requests:
-    """Answers that are kept for a day, in the ledger of jobs; and requests whose answer is under way."""
+    """Answers that are kept for a day, in the ledger of jobs; and requests whose answer is under way.
 
-    def __init__(self, ledger: Ledger) -> None:
+    Of each caller the newest are kept, up to `most` bytes.
+    """
+
+    def __init__(self, ledger: Ledger, most: int) -> None:
         self._ledger = ledger
+        self._most = most
         self._under_way: set[tuple[str, str]] = set()
 
     @asynccontextmanager
@@ -88,9 +94,33 @@ class Requests:
 
         def work() -> None:
             with self._ledger.transaction() as connection:
-                note(connection, keyed, answer)
+                self.keep(connection, keyed, answer)
 
         await asyncio.to_thread(work)
+
+    def keep(self, connection: sqlite3.Connection, keyed: Keyed, answer: Answer, job: str | None = None) -> None:
+        """`note` within a transaction; `job` is what was begun by it, if anything was. Answers that are too old go."""
+        now, headers = time.time(), json.dumps(dict(answer.headers))
+        of_today = now - KEPT_SECONDS, now + KEPT_SECONDS  # the clock may have been ahead: else they stayed until then
+        connection.execute("DELETE FROM answers WHERE created NOT BETWEEN ? AND ?", of_today)
+        size = ROW_BYTES + len(headers) + len(answer.body)
+        if size > self._most:
+            return
+        connection.execute(
+            "INSERT OR REPLACE INTO answers (caller, key, request, generation, status, headers, body, created, job, "
+            "bytes) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (*keyed, answer.status, headers, answer.body, now, job, size),
+        )
+        while _bytes(connection, keyed.caller) > self._most:
+            oldest = "SELECT key FROM answers WHERE caller = :caller ORDER BY created LIMIT 1"
+            connection.execute(
+                f"DELETE FROM answers WHERE caller = :caller AND key = ({oldest})", {"caller": keyed.caller}
+            )
+
+    def bytes(self, caller: str) -> int:
+        """That the answers of a caller take. Blocking."""
+        with self._ledger.transaction() as connection:
+            return _bytes(connection, caller)
 
     def _find(self, keyed: Keyed) -> Answer | None:
         with self._ledger.transaction() as connection:
@@ -108,13 +138,6 @@ class Requests:
         return Answer(row["status"], json.loads(row["headers"]), row["body"])
 
 
-def note(connection: sqlite3.Connection, keyed: Keyed, answer: Answer, job: str | None = None) -> None:
-    """Within a transaction; `job` is what was begun by it, if anything was. Answers that are too old go."""
-    now = time.time()
-    of_today = now - KEPT_SECONDS, now + KEPT_SECONDS  # the clock may have been ahead: else they stayed until then
-    connection.execute("DELETE FROM answers WHERE created NOT BETWEEN ? AND ?", of_today)
-    connection.execute(
-        "INSERT OR REPLACE INTO answers (caller, key, request, generation, status, headers, body, created, job) "
-        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        (*keyed, answer.status, json.dumps(dict(answer.headers)), answer.body, now, job),
-    )
+def _bytes(connection: sqlite3.Connection, caller: str) -> int:
+    ((found,),) = connection.execute("SELECT coalesce(sum(bytes), 0) FROM answers WHERE caller = ?", (caller,))
+    return int(found)

@@ -10,11 +10,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from serving.errors import Conflict
+from serving.errors import Conflict, shortened
 
 State = Literal["queued", "running", "succeeded", "failed", "cancelled"]
 MAX_ERRORS = 100
 """Kept of one job; all are counted."""
+MAX_PLACE, MAX_ERROR = 200, 500
+"""Characters of one."""
+MAX_STARTS = 2
+"""In a row that came to nothing: whether or not the job was why the server was killed, it is not begun again."""
 WINDOW = 10.0
 """Seconds over which the rate is taken."""
 
@@ -26,6 +30,8 @@ class Job:
     id: str
     kind: str
     corpus: str
+    caller: str = ""
+    """The name of the API key that it was asked for with; empty where the server asks for none."""
     options: Mapping[str, Any] = field(default_factory=dict)
     digest: str = ""
     """Of all that says what is to be done; two that are the same do not run together."""
@@ -35,6 +41,8 @@ class Job:
     """None while it is not known."""
     position: int | None = None
     """Where to go on; None: from the beginning."""
+    starts: int = 0
+    """Since it last got further, but for those that the server itself ended."""
     errors: tuple[Mapping[str, str], ...] = ()
     """`place` and `error`, the first `MAX_ERRORS`."""
     error_count: int = 0
@@ -64,6 +72,11 @@ def progress_of(job: Job, things: str) -> str:
         return "it waits for the jobs before it"
     far = f"{job.done:,} of {job.total:,} {things} are done" if job.total else "it has begun"
     return far if job.eta_s is None else f"{far}, about {job.eta_s:.0f} s are left"
+
+
+def error_of(place: str, message: str) -> Mapping[str, str]:
+    """What is kept of an error: both may quote what was uploaded."""
+    return {"place": shortened(place, MAX_PLACE), "error": shortened(message, MAX_ERROR)}
 
 
 class Duplicate(Conflict):

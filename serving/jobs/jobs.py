@@ -6,11 +6,13 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping
 from contextlib import asynccontextmanager
 from contextvars import Context
 from dataclasses import replace
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +22,8 @@ from serving.failpoints import reach
 from serving.jobs.changes import Changes, set_within
 from serving.jobs.idempotency import Requests
 from serving.jobs.intake import Answered, Intake, Note
-from serving.jobs.job import MAX_ERRORS, Job, State, digest_of
-from serving.jobs.ledger import Ledger
+from serving.jobs.job import MAX_ERRORS, MAX_STARTS, Job, State, digest_of, error_of
+from serving.jobs.ledger import EVERY, Ledger
 from serving.jobs.patience import patiently
 from serving.jobs.running import Running
 from serving.jobs.spool import Spool, check_kept
@@ -36,7 +38,10 @@ Work = Callable[[Running], Awaitable[dict[str, Any] | None]]
 
 
 class Jobs:
-    """Work by kind, one at a time for each corpus, those `beside` apart, and a few in all, oldest first.
+    """Work by kind, one at a time for each corpus, those `beside` apart, and a few in all.
+
+    Keys take turns, and none of them has all places, so that the first job of one waits for no hundred of another. Of
+    one key, and of one corpus, the oldest comes first.
 
     Every change of a job is in the ledger before it is told. What a server did not end, the next one goes on with.
     Others take note of it, `accepting` it and when it has `ended`; they may block. Runs on one event loop, between
@@ -57,17 +62,21 @@ class Jobs:
         at_once: int = 4,
         waiting: int = 100,
         kept: int = 1000,
+        answer_bytes: int = 32_000_000,
     ) -> None:
+        """Take how many jobs of a caller may wait or run (`waiting`), and how many are `kept` that ended, and what
+        its answers may take, see `Requests`.
+        """
         self._kinds, self._beside = kinds, frozenset(beside)
         self._ended = ended
-        self._at_once, self._waiting, self._kept = at_once, waiting, kept
+        self._at_once, self._kept = at_once, kept
         self._spools = folder / "spool"
         try:
             make_folder(self._spools)
         except OSError as error:
             raise StoreError(f"{self._spools}: {error.strerror}") from None
         self._ledger = Ledger(folder / "ledger.sqlite")
-        self.requests = Requests(self._ledger)
+        self.requests = Requests(self._ledger, answer_bytes)
         try:
             self._unended = {job.id: job for job in self._ledger.unended()}
         except ServiceError as error:
@@ -77,16 +86,23 @@ class Jobs:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._busy: dict[str, str] = {}
         """The corpora of `_tasks`, of those that keep others from it."""
+        self._callers: dict[str, str] = {}
+        """Of `_tasks`."""
+        self._turns: dict[str, int] = {}
+        """When each caller's last job began, of all that began."""
+        self._begun = count(1)
         self._cancelled: set[str] = set()
         self._stalled: set[str] = set()
         """For the next server to go on with, since the ledger is damaged; others wait for them as for any."""
+        self._suspects = frozenset(job.id for job in self._unended.values() if job.state == "running")
+        """What was running when a server was killed: one of them may be why, so they run one at a time."""
         self._kept_before = frozenset(self._unended)
         """Uploads of these were on disk while nobody looked."""
         self._changes = Changes()
         self._payers: dict[str, Caller] = {}
         """Whose key the tokens of a job are charged to; nobody's, if another server took it."""
         self._intake = Intake(
-            self._ledger, self._spools, self._unended, accepting=accepting, dropped=ended, most=waiting
+            self._ledger, self.requests, self._spools, self._unended, accepting=accepting, dropped=ended, most=waiting
         )
         self._started = self._stopped = False
         self._sweep()
@@ -104,7 +120,17 @@ class Jobs:
             task.cancel()
         while self._tasks:
             await asyncio.wait(self._tasks.values())
+        await asyncio.to_thread(self._leave)
         self._changes.tell_all()
+
+    def _leave(self) -> None:
+        """Note that this server ends by itself, and by none of its jobs: they wait for the next one."""
+        try:
+            for job in list(self._unended.values()):
+                if job.state == "running":
+                    self._ledger.save(replace(job, state="queued", starts=max(0, job.starts - 1)))
+        except ServiceError as error:
+            log.error("what was running counts as interrupted: %s", error)
 
     def close(self) -> None:
         """Let go of the ledger."""
@@ -130,12 +156,13 @@ class Jobs:
         Raises:
             Conflict: the corpus is being deleted.
             Duplicate: the same is queued or running.
-            Overloaded: too much is.
+            Overloaded: as many of the caller's jobs wait or run as may.
             Unhealthy: the server is shutting down.
         """
         digest = digest_of(kind, corpus, options, spool.digest if spool else "")
         now, id = time.time(), uuid.uuid4().hex
-        job = Job(id=id, kind=kind, corpus=corpus, options=options, digest=digest, created=now)
+        caller = key.key.name if (key := payer()) else ""
+        job = Job(id=id, kind=kind, corpus=corpus, caller=caller, options=options, digest=digest, created=now)
         await self._intake.take(job, spool, answered, self._taken)
         return job
 
@@ -178,9 +205,11 @@ class Jobs:
             raise NotFound(f"there is no job {id[:80]!r}")
         return job
 
-    async def listing(self) -> list[Job]:
-        """Newest first."""
-        found = await asyncio.to_thread(self._ledger.newest, self._kept + self._waiting)
+    async def listing(
+        self, of: Callable[[str], bool] = bool, limit: int = EVERY, behind: str | None = None
+    ) -> list[Job]:
+        """Newest first, for corpora whose names `of` takes; `behind` is the id of the last of the page before."""
+        found = await asyncio.to_thread(self._ledger.newest, of, limit, behind)
         return [running.seen if (running := self._running.get(job.id)) else job for job in found]
 
     async def cancel(self, id: str) -> Job:
@@ -242,18 +271,35 @@ class Jobs:
                 return
 
     def _schedule(self) -> None:
-        for job in list(self._unended.values()):
-            if not self._started or self._stopped or len(self._tasks) >= self._at_once:
-                return
-            alone = job.kind not in self._beside
-            if job.id in self._cancelled | self._stalled | self._tasks.keys():
+        while self._started and not self._stopped and len(self._tasks) < self._at_once and (job := self._next()):
+            if job.kind not in self._beside:
+                self._busy[job.id] = job.corpus
+            self._callers[job.id], self._turns[job.caller] = job.caller, next(self._begun)
+            # Not in the context of whoever begins it: the request of another, or one that was answered.
+            self._tasks[job.id] = task = asyncio.create_task(self._run(job), context=Context())
+            task.add_done_callback(partial(self._left, job.id))
+
+    def _next(self) -> Job | None:
+        """Choose the oldest of the caller that runs fewest, or began none for longest, if several run as few."""
+        at_work = Counter(self._callers.values())
+        fitting = (job for job in self._ready() if at_work[job.caller] < self._places(job.caller))
+        return min(fitting, key=lambda job: (at_work[job.caller], self._turns.get(job.caller, 0)), default=None)
+
+    def _places(self, caller: str) -> int:
+        return max(1, self._at_once - 1) if caller else self._at_once
+
+    def _ready(self) -> Iterator[Job]:
+        """Those that nothing keeps from being begun but the number of others, oldest first."""
+        taken, begun = set(self._busy.values()), self._cancelled | self._stalled | self._tasks.keys()
+        for job in self._unended.values():
+            if job.id in begun:
                 continue
-            if not (alone and job.corpus in self._busy.values()):
-                if alone:
-                    self._busy[job.id] = job.corpus
-                # Not in the context of whoever begins it: the request of another, or one that was answered.
-                self._tasks[job.id] = task = asyncio.create_task(self._run(job), context=Context())
-                task.add_done_callback(partial(self._left, job.id))
+            if job.kind not in self._beside:
+                if job.corpus in taken:
+                    continue
+                taken.add(job.corpus)  # others of it wait, though the turn be theirs
+            if not (job.id in self._suspects and self._suspects & self._tasks.keys()):
+                yield job
 
     def _left(self, id: str, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()):
@@ -263,11 +309,16 @@ class Jobs:
             self._busy.pop(id, None)
         self._running.pop(id, None)
         self._tasks.pop(id, None)
+        self._callers.pop(id, None)
         self._changes.tell(id)
         self._schedule()
 
     async def _run(self, job: Job) -> None:
-        job = replace(job, state="running", started=job.started or _now(job.created))
+        if job.starts >= MAX_STARTS:
+            why = f"the server was killed {job.starts} times in a row while it did this, and begins it no more"
+            await patiently(lambda: self._end(job, "failed", (job.kind, why)))
+            return
+        job = replace(job, state="running", started=job.started or _now(job.created), starts=job.starts + 1)
         await self._save_patiently(job)
         spool = self._spools / job.id
         running = self._running[job.id] = Running(job, spool if spool.exists() else None, self._save_patiently)
@@ -292,8 +343,8 @@ class Jobs:
 
     async def _end(self, job: Job, state: State, error: tuple[str, str] | None = None) -> None:
         if error:  # why it failed is kept, whatever else was wrong
-            last = {"place": error[0], "error": error[1]}
-            job = replace(job, errors=(*job.errors[: MAX_ERRORS - 1], last), error_count=job.error_count + 1)
+            kept = (*job.errors[: MAX_ERRORS - 1], error_of(*error))
+            job = replace(job, errors=kept, error_count=job.error_count + 1)
         ended = replace(job, state=state, finished=_now(job.started or job.created), rate=None)
 
         def finish() -> None:
@@ -301,7 +352,7 @@ class Jobs:
             self._ended(ended)
             reach("jobs.finished")
             (self._spools / job.id).unlink(missing_ok=True)
-            self._ledger.prune(self._kept)
+            self._ledger.prune(job.caller, self._kept)
 
         async def finished() -> None:
             await asyncio.to_thread(finish)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import sqlite3
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, get_args
 
 from models.disk import fsync
@@ -18,7 +19,7 @@ from serving.stores import files
 from serving.stores.connections import connect
 from serving.stores.failures import DamageError, is_damage, naming
 
-FORMAT = 2
+FORMAT = 3
 UNKNOWN = "?"
 """The generation of a corpus that was not noted with an answer: before format 2."""
 _SCHEMA = f"""
@@ -38,7 +39,9 @@ CREATE TABLE jobs (
   result TEXT NOT NULL,
   created REAL NOT NULL,
   started REAL,
-  finished REAL
+  finished REAL,
+  caller TEXT NOT NULL DEFAULT '',
+  starts INTEGER NOT NULL DEFAULT 0
 );
 CREATE TABLE answers (
   caller TEXT NOT NULL,
@@ -50,19 +53,33 @@ CREATE TABLE answers (
   created REAL NOT NULL,
   generation TEXT NOT NULL DEFAULT '{UNKNOWN}',
   job TEXT,
+  bytes INTEGER NOT NULL DEFAULT 0,
   PRIMARY KEY (caller, key)
 ) WITHOUT ROWID;
 CREATE INDEX answers_created ON answers (created);
+CREATE INDEX answers_by_caller ON answers (caller, created, bytes);
 """
 _TO_2 = f"""
 ALTER TABLE answers ADD COLUMN generation TEXT NOT NULL DEFAULT '{UNKNOWN}';
 ALTER TABLE answers ADD COLUMN job TEXT;
 """
+_TO_3 = """
+ALTER TABLE jobs ADD COLUMN caller TEXT NOT NULL DEFAULT '';
+ALTER TABLE jobs ADD COLUMN starts INTEGER NOT NULL DEFAULT 0;
+UPDATE jobs SET errors = '[]' WHERE length(errors) > 100000;
+ALTER TABLE answers ADD COLUMN bytes INTEGER NOT NULL DEFAULT 0;
+UPDATE answers SET bytes = 1000 + length(headers) + length(body);
+CREATE INDEX answers_by_caller ON answers (caller, created, bytes);
+"""
+"""Errors had no bound before it."""
+_STEPS = (_TO_2, _TO_3)
 _COLUMNS = (
     "id, kind, corpus, options, digest, state, done, total, position, errors, error_count, result, "
-    "created, started, finished"
+    "created, started, finished, caller, starts"
 )
 _STATES: dict[str, State] = {state: state for state in get_args(State)}
+EVERY = -1
+"""How SQLite takes a limit that is none."""
 _JSON = ("options", "errors", "result")
 _UNENDED = "state IN ('queued', 'running')"
 _ENDED = "state NOT IN ('queued', 'running')"
@@ -93,8 +110,9 @@ class Ledger:
                 self._connection.execute("PRAGMA journal_mode = WAL")
                 self._connection.execute("PRAGMA synchronous = FULL")
                 (wrong,) = self._connection.execute("PRAGMA quick_check(1)").fetchone()
-                if format == 1 and wrong == "ok":
-                    self._connection.executescript(f"BEGIN IMMEDIATE;{_TO_2}PRAGMA user_version = {FORMAT};COMMIT;")
+                if 0 < format < FORMAT and wrong == "ok":
+                    steps = "".join(_STEPS[format - 1 :])
+                    self._connection.executescript(f"BEGIN IMMEDIATE;{steps}PRAGMA user_version = {FORMAT};COMMIT;")
             except (sqlite3.Error, OSError) as error:
                 advice = "; move it away to start without the jobs it knows" if is_damage(error) else ""
                 raise StoreError(f"{path}: {error}{advice}") from None
@@ -125,17 +143,24 @@ class Ledger:
         """Those that are queued or running, oldest first."""
         return self._jobs(f"WHERE {_UNENDED} ORDER BY number")
 
-    def newest(self, limit: int) -> list[Job]:
-        """The last `limit`, newest first."""
-        return self._jobs("ORDER BY number DESC LIMIT ?", limit)
+    def newest(self, of: Callable[[str], bool], limit: int, behind: str | None) -> list[Job]:
+        """The last `limit` of those for corpora whose names `of` takes, newest first; `behind` is the id of a job that
+        came after them. Of others nothing is read but the corpus.
+        """
+        return self._jobs(
+            "WHERE (:behind IS NULL OR number < (SELECT number FROM jobs WHERE id = :behind)) AND listed(corpus) "
+            "ORDER BY number DESC LIMIT :limit",
+            {"behind": behind, "limit": limit},
+            of,
+        )
 
     def find(self, id: str) -> Job | None:
         """By its id."""
-        return next(iter(self._jobs("WHERE id = ?", id)), None)
+        return next(iter(self._jobs("WHERE id = :id", {"id": id})), None)
 
     def save(self, job: Job) -> None:
         """As it is now."""
-        values = {name: getattr(job, name) for name in ("state", "done", "total", "position", "error_count")}
+        values = {name: getattr(job, name) for name in ("state", "done", "total", "position", "starts", "error_count")}
         values |= {"errors": _text(job.errors), "result": _text(job.result)}
         values |= {"started": job.started, "finished": job.finished}
         reach("jobs.before-checkpoint")
@@ -146,13 +171,13 @@ class Ledger:
             )
         reach("jobs.after-checkpoint")
 
-    def prune(self, kept: int) -> None:
-        """Forget all but the newest `kept` of those that ended."""
+    def prune(self, caller: str, kept: int) -> None:
+        """Forget all but the newest `kept` of a caller's that ended."""
+        ended = f"FROM jobs WHERE caller = :caller AND {_ENDED}"
         with self.transaction() as connection:
             connection.execute(
-                f"DELETE FROM jobs WHERE {_ENDED} AND number NOT IN "
-                f"(SELECT number FROM jobs WHERE {_ENDED} ORDER BY number DESC LIMIT ?)",
-                (kept,),
+                f"DELETE {ended} AND number NOT IN (SELECT number {ended} ORDER BY number DESC LIMIT :kept)",
+                {"caller": caller, "kept": kept},
             )
 
     def close(self) -> None:
@@ -160,9 +185,12 @@ class Ledger:
         with self._lock:
             self._connection.close()
 
-    def _jobs(self, which: str, *values: Any) -> list[Job]:
+    def _jobs(
+        self, which: str, values: Mapping[str, Any] = MappingProxyType({}), of: Callable[[str], bool] = bool
+    ) -> list[Job]:
         with self._lock, naming(self._path):
-            rows = self._connection.execute(f"SELECT {_COLUMNS} FROM jobs {which}", values).fetchall()
+            self._connection.create_function("listed", 1, of)
+            rows = self._connection.execute(f"SELECT {_COLUMNS} FROM jobs {which}", dict(values)).fetchall()
             return [_job(row) for row in rows]
 
 

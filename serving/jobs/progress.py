@@ -72,7 +72,7 @@ async def told(job: Running) -> AsyncIterator[Progress]:
 
     async def tell() -> None:
         job.total = progress.documents
-        await job.checkpoint(0, progress.done)
+        await job.tell(progress.done)
 
     async def follow() -> None:
         while True:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from serving.jobs.job import MAX_ERRORS, Job, Pace
+from serving.jobs.job import MAX_ERRORS, Job, Pace, error_of
 
 Save = Callable[[Job], Awaitable[None]]
 
@@ -64,7 +64,13 @@ class Running:
 
     async def checkpoint(self, position: int, done: int) -> None:
         """All before `position` is done for good. On disk on return."""
-        await self._save(replace(self._now(), position=position, done=done))
+        now = replace(self._now(), position=position, done=done)
+        before = -1 if self.position is None else self.position
+        await self._save(replace(now, starts=0) if (position, done) > (before, self.done) else now)
+
+    async def tell(self, done: int) -> None:
+        """So much is done, all of which would be done again."""
+        await self._save(replace(self._now(), done=done))
 
     def kept(self, job: Job) -> None:
         """It is on disk so."""
@@ -75,7 +81,7 @@ class Running:
         """Something is wrong with a part; the rest goes on. Kept with the next checkpoint."""
         self._error_count += 1
         if len(self._errors) < MAX_ERRORS:
-            self._errors.append({"place": place, "error": message})
+            self._errors.append(error_of(place, message))
 
     def forget_errors(self) -> None:
         """They will be found again."""

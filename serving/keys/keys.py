@@ -53,6 +53,7 @@ class Key(BaseModel):
     concurrency: PositiveInt | None = None
     disk_bytes: PositiveInt | None = None
     unread_bytes: PositiveInt | None = None
+    jobs: PositiveInt | None = None
     created: str = ""
     """ISO 8601, for people."""
 

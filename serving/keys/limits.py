@@ -29,6 +29,8 @@ class Limits:
     disk_bytes: int | None = None
     """Of all corpora that the key may touch."""
     unread_bytes: int | None = None
+    jobs: int | None = None
+    """Waiting or running."""
 
 
 class Unread:
@@ -94,6 +96,8 @@ class Caller:
         self._disk_bytes = key.disk_bytes or defaults.disk_bytes
         unread = key.unread_bytes or defaults.unread_bytes
         self.unread = Unread(unread, f"answers to the key {key.name!r}") if unread else None
+        self.jobs = key.jobs or defaults.jobs
+        """How many of its may wait or run; None is as many as of others."""
         requests = key.requests_per_second or defaults.requests_per_second
         tokens = key.tokens_per_second or defaults.tokens_per_second
         self._requests = (requests, Bucket(requests, clock)) if requests else None
@@ -119,17 +123,18 @@ class Caller:
         finally:
             self._running -= 1
 
-    def check_room(self, used: Callable[[], int]) -> None:
-        """Refuse to add to corpora that have used up its share of the disk, if it has one; what begins below it is
-        taken whole.
+    def check_room(self, used: Callable[[], int], adding: int = 0) -> None:
+        """Refuse to add to corpora that have used up its share of the disk, if it has one, or will have by `adding` so
+        many bytes; where nobody knows how many, what begins below it is taken whole.
 
         Raises:
             NoRoom: they take as many bytes, or more.
         """
-        if self._disk_bytes and (taken := used()) >= self._disk_bytes:
+        if self._disk_bytes and ((taken := used()) >= self._disk_bytes or taken + adding > self._disk_bytes):
+            more = f", {adding} more would come" if adding > 0 else ""
             raise NoRoom(
-                f"the corpora of the key {self.key.name!r} take {taken} bytes of the {self._disk_bytes} that they may: "
-                "delete documents, snapshots or corpora"
+                f"the corpora of the key {self.key.name!r} take {taken} bytes of the {self._disk_bytes} that they may"
+                f"{more}: delete documents, snapshots or corpora"
             )
 
     def charge(self, tokens: int, *, begun: bool = False) -> None:

@@ -18,6 +18,19 @@ const PAUSE_MS = [500, 1000, 2000, 5000];
 
 export const active = ({ state }) => state === "queued" || state === "running";
 
+// All jobs, or those of one corpus, newest first: the server gives them in pages.
+export async function listJobs({ corpus, signal }) {
+	const jobs = [];
+	let cursor = null;
+	do {
+		const query = new URLSearchParams({ ...(corpus && { corpus }), ...(cursor && { cursor }) });
+		const page = await call(`jobs?${query}`, { signal });
+		jobs.push(...page.jobs);
+		({ cursor } = page);
+	} while (cursor);
+	return jobs;
+}
+
 // Calls seen(job) whenever it changes, up to its end, and lost() while the server can't be reached.
 export async function follow(id, { signal, seen, lost }) {
 	let ended = false;

@@ -214,7 +214,7 @@ def test_a_search_of_a_path_may_name_its_corpus_again_and_no_other(refuses: Refu
         ("POST", "/corpora/c/search?chunk_token=1", "which has none"),
         ("POST", "/corpora/c/snapshots?chunk_token=1", "which has none"),
         ("PUT", "/corpora/c/restore?chunk_token=1", "which has none"),
-        ("GET", "/jobs?chunk_token=1", "which has none"),
+        ("GET", "/jobs?chunk_token=1", "only corpus, limit, cursor"),
     ],
 )
 def test_a_parameter_that_is_none_is_named(

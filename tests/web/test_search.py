@@ -324,7 +324,7 @@ def test_while_a_corpus_is_embedded_again_its_job_is_shown_and_then_the_hits(ser
     page = visit(server.address, "?corpus=few", expected=("409",))
     stale = {"error": "corpus 'few' was embedded by an encoder that this server does not serve"}
     page.route("**/corpora/few/search", lambda route: route.fulfill(status=409, json=stale), times=1)
-    page.route("**/jobs", lambda route: route.fulfill(json={"jobs": [running]}))
+    page.route("**/jobs?*", lambda route: route.fulfill(json={"jobs": [running], "cursor": None}))
     page.route("**/jobs/j/events", lambda route: followed.append(route))  # noqa: PLW0108 - Playwright marks it
     ask(page, "boiler")
     expect(page.get_by_text("7 of 20 passages")).to_be_visible()

@@ -7,7 +7,7 @@ import { button, div, filePicker, rowsOf } from "../controls.js";
 import { corpusCard } from "../corpus.js";
 import { el, fill } from "../dom.js";
 import { bytes } from "../format.js";
-import { active, follow, jobRow } from "../jobs.js";
+import { active, follow, jobRow, listJobs } from "../jobs.js";
 import { like } from "../names.js";
 import { askWhere } from "../snapshots.js";
 import { tryIt } from "../snippets.js";
@@ -81,11 +81,11 @@ export async function show(place, state) {
 	async function refresh() {
 		const began = (shown.renewed = performance.now());
 		try {
-			const [listed, answer] = await Promise.all([listCorpora(signal), call("jobs", { signal })]);
+			const [listed, submitted] = await Promise.all([listCorpora(signal), listJobs({ signal })]);
 			if (began < shown.began) return; // a later one was quicker
 			shown.began = began;
 			shown.corpora = listed;
-			shown.jobs = new Map(answer.jobs.map((job) => [job.id, job]));
+			shown.jobs = new Map(submitted.map((job) => [job.id, job]));
 			drawCards();
 			drawJobs();
 			followSome();

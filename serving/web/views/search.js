@@ -9,7 +9,7 @@ import { el, fill } from "../dom.js";
 import { chip, filterOf, filters, isEmpty } from "../filters.js";
 import { counted } from "../format.js";
 import { byText, hit, isWeak } from "../hits.js";
-import { active, follow, jobRow } from "../jobs.js";
+import { active, follow, jobRow, listJobs } from "../jobs.js";
 import { nothing } from "../nothing.js";
 import { cut } from "../passages.js";
 import { tryIt } from "../snippets.js";
@@ -282,8 +282,8 @@ class Search {
 	// If a job embeds the corpus again, show the job in place of the error, and search when it has ended.
 	async followReembedding(signal) {
 		try {
-			const { jobs } = await call("jobs", { signal });
-			const job = jobs.find((one) => active(one) && one.kind === "reembed" && one.corpus === this.corpus.name);
+			const jobs = await listJobs({ corpus: this.corpus.name, signal });
+			const job = jobs.find((one) => active(one) && one.kind === "reembed");
 			if (!job) return;
 			const row = jobRow((error) => this.failed(error, null));
 			row.show(job);

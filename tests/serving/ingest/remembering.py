@@ -67,7 +67,7 @@ class Library:
 
 
 def jobs_around(folder: Path, library: Library) -> Jobs:
-    room = Room(cast("Corpora", library), (), lambda *_: 0)
+    room = Room(cast("Corpora", library), (), lambda *_: 0, lambda _: 0)
     return Jobs(folder, {"ingest": partial(ingest, cast("Served", library), Settings(data=folder), room)})
 
 

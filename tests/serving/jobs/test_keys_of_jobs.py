@@ -9,6 +9,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from serving.app import create_app
+from serving.jobs.job import MAX_ERROR, MAX_PLACE
 from serving.keys.keys import Key, changed_keys, digest
 from serving.service import Service
 
@@ -63,3 +64,60 @@ def test_the_same_idempotency_key_of_another_caller_is_another(guarded: TestClie
         pass
     assert upload(guarded, "acme-1", "tenant", **{"idempotency-key": "k"}) != first
     assert upload(guarded, "acme-1", "all", **{"idempotency-key": "k"}) == first
+
+
+def test_jobs_are_listed_in_pages_and_by_corpus(guarded: TestClient) -> None:
+    own, tenant = list[str](), {"authorization": "Bearer tenant"}
+    for n in range(5):
+        guarded.put(f"/corpora/acme-{n % 2}", headers=tenant)
+        path, body = f"/corpora/acme-{n % 2}/documents?async=true", {"documents": [{"text": f"number {n}"}]}
+        own.append(guarded.post(path, json=body, headers=tenant).headers["location"])
+    upload(guarded, "secret", "all")
+    listed, query = list[str](), "?limit=2"
+    for _ in range(3):
+        page = guarded.get(f"/jobs{query}", headers=tenant).json()
+        listed += [f"/jobs/{job['id']}" for job in page["jobs"]]
+        query = f"?limit=2&cursor={page['cursor']}"
+    assert (listed, page["cursor"]) == (own[::-1], None)
+    found = guarded.get("/jobs?corpus=acme-1", headers=tenant).json()
+    assert ([f"/jobs/{job['id']}" for job in found["jobs"]], found["cursor"]) == ([own[3], own[1]], None)
+    assert guarded.get("/jobs?corpus=secret", headers=tenant).status_code == 403
+    for wrong in ("limit=0", "limit=101", "corpus=../x", f"cursor={'c' * 65}"):
+        assert guarded.get(f"/jobs?{wrong}", headers=tenant).status_code == 422, wrong
+
+
+def test_nothing_of_another_key_s_jobs_is_read_for_a_list(guarded: TestClient, tmp_path: Path) -> None:
+    own, other = upload(guarded, "acme-1", "tenant"), upload(guarded, "secret", "all")
+    everything = {"authorization": "Bearer all"}
+    for job in (own, other):
+        while guarded.get(job, headers=everything).json()["state"] in ("queued", "running"):
+            pass
+    service: Service = guarded.app_state["service"]
+    with service.jobs._ledger.transaction() as connection:  # what is read of it now is an error
+        connection.execute("UPDATE jobs SET errors = '[' WHERE corpus = 'secret'")
+    answer = guarded.get("/jobs", headers={"authorization": "Bearer tenant"})
+    assert [f"/jobs/{job['id']}" for job in answer.json()["jobs"]] == [own]
+    assert guarded.get("/jobs", headers=everything).status_code == 503
+
+
+def test_what_is_kept_of_an_error_is_bounded(guarded: TestClient) -> None:
+    headers = {"authorization": "Bearer tenant", "content-type": "application/x-ndjson"}
+    guarded.put("/corpora/acme-1", headers=headers)
+    path = "/corpora/acme-1/documents?async=true&on_error=skip"
+    for option in ("text_column", "id_column"):
+        answer = guarded.post(f"{path}&{option}={'t' * 257}", content=BODY, headers=headers)
+        assert (answer.status_code, len(answer.content) < 200) == (422, True)
+        assert answer.json()["error"].startswith(option)
+    answer = guarded.post(f"{path}&text_column={'t' * 256}", content=BODY, headers=headers)
+    while (job := guarded.get(answer.headers["location"], headers=headers)).json()["state"] in ("queued", "running"):
+        pass
+    found = job.json()
+    assert (found["error_count"], len(found["errors"])) == (300, 100)
+    assert all(len(error["place"]) <= MAX_PLACE and len(error["error"]) <= MAX_ERROR for error in found["errors"])
+    assert found["errors"][0]["error"].endswith("…")
+
+
+@pytest.mark.parametrize("path", [f"/jobs/{'x' * 60_000}", f"/corpora/{'x' * 60_000}", f"/nothing/{'x' * 60_000}"])
+def test_no_error_repeats_all_of_a_path(guarded: TestClient, path: str) -> None:
+    answer = guarded.get(path, headers={"authorization": "Bearer all"})
+    assert answer.status_code in (404, 422) and len(answer.content) < 1000

@@ -11,6 +11,7 @@ import pytest
 
 from serving.errors import Conflict, Invalid, Overloaded
 from serving.jobs import Answer, Job, Jobs, Keyed, Running
+from serving.jobs.ledger import UNKNOWN
 from tests.serving.jobs.counting import KINDS, ended, run
 
 FIRST, OTHER = Keyed("me", "k", "digest"), Keyed("me", "k", "another")
@@ -165,20 +166,51 @@ def test_a_job_that_came_to_nothing_is_begun_again_by_its_key(tmp_path: Path) ->
     run(work)
 
 
-def test_a_ledger_of_the_first_format_keeps_its_answers(tmp_path: Path) -> None:
+_BEFORE_3 = (
+    "DROP INDEX answers_by_caller; ALTER TABLE answers DROP COLUMN bytes; ALTER TABLE jobs DROP COLUMN caller; "
+    "ALTER TABLE jobs DROP COLUMN starts; PRAGMA user_version = 2;"
+)
+_BEFORE_2 = "ALTER TABLE answers DROP COLUMN generation; ALTER TABLE answers DROP COLUMN job; PRAGMA user_version = 1;"
+
+
+@pytest.mark.parametrize("before", [_BEFORE_3 + _BEFORE_2, _BEFORE_3], ids=["1", "2"])
+def test_a_ledger_of_an_earlier_format_keeps_its_jobs_and_answers(tmp_path: Path, before: str) -> None:
+    """But not errors that nothing bounded."""
+
     async def work() -> None:
         jobs = Jobs(tmp_path, KINDS)
-        await jobs.requests.note(FIRST, ANSWER)
+        await jobs.requests.note(FIRST._replace(generation=UNKNOWN), ANSWER)
+        job = await jobs.submit("count", "c", {})
         jobs.close()
         with closing(sqlite3.connect(tmp_path / "ledger.sqlite", isolation_level=None)) as connection:
-            connection.executescript(
-                "ALTER TABLE answers DROP COLUMN generation; ALTER TABLE answers DROP COLUMN job; "
-                "PRAGMA user_version = 1;"
-            )
+            connection.execute("UPDATE jobs SET errors = ?", (f'[{{"place": "p", "error": "{"e" * 200_000}"}}]',))
+            connection.executescript(before)
         for _ in range(2):
             jobs = Jobs(tmp_path, KINDS)
             async with jobs.requests.once(FIRST._replace(generation="whichever it is")) as answer:
                 assert answer == ANSWER
+            assert jobs.requests.bytes("me") > len(ANSWER.body)
+            assert await jobs.job(job.id) == job
             jobs.close()
+
+    run(work)
+
+
+def test_the_oldest_answers_of_a_key_go_when_they_take_too_much(tmp_path: Path) -> None:
+    async def work() -> None:
+        jobs = Jobs(tmp_path, KINDS, answer_bytes=10_000)
+        large = Answer(200, {}, b"x" * 2000)
+        await jobs.requests.note(FIRST._replace(caller="you"), large)
+        keys = [FIRST._replace(key=f"k{n}") for n in range(20)]
+        for key in keys:
+            await jobs.requests.note(key, large)
+            assert jobs.requests.bytes("me") <= 10_000
+        await jobs.requests.note(FIRST._replace(key="too large"), Answer(200, {}, b"x" * 10_000))
+        answers = []
+        for key in [*keys, FIRST._replace(key="too large"), FIRST._replace(caller="you")]:
+            async with jobs.requests.once(key) as answer:
+                answers.append(answer)
+        assert answers == [None] * 17 + [large] * 3 + [None, large]
+        jobs.close()
 
     run(work)

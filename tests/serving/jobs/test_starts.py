@@ -1,0 +1,148 @@
+"""A job that may be why the server is killed again and again is begun twice, and then no more."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from serving.jobs import Job, Jobs, Running
+from serving.jobs.progress import told
+from tests.serving.jobs.counting import ended, run, state
+
+Step = Callable[[Running], Awaitable[object]]
+
+
+async def killed(folder: Path, work: Step, *submitted: dict[str, Any]) -> Path:
+    """What is on disk when a server is killed in the middle of all jobs that it has begun, which `work` leads to."""
+    begun, left_to_begin = asyncio.Event(), {one.get("corpus", "c") for one in submitted}
+
+    async def until(job: Running) -> None:
+        await work(job)
+        left_to_begin.discard(job.corpus)
+        if not left_to_begin:
+            begun.set()
+        await asyncio.Event().wait()
+
+    jobs = Jobs(folder, {"work": until, "look": until}, beside=["look"])
+    for one in submitted:
+        await jobs.submit(**{"kind": "work", "corpus": "c", "options": {}, **one})
+    jobs.start()
+    await begun.wait()
+    left = folder.with_name(folder.name + "+")
+    shutil.copytree(folder, left)
+    await jobs.stop()
+    jobs.close()
+    return left
+
+
+async def after(folder: Path) -> list[Job]:
+    """The jobs of the next server, which has them all ended, oldest first."""
+
+    async def work(job: Running) -> None:
+        pass
+
+    jobs = Jobs(folder, {"work": work, "look": work})
+    jobs.start()
+    found = [await ended(jobs, job.id) for job in reversed(await jobs.listing())]
+    await jobs.stop()
+    jobs.close()
+    return found
+
+
+async def nothing(_: Running) -> None:
+    pass
+
+
+async def shows(job: Running) -> None:
+    """Work that begins anew: how far it was counts for nothing."""
+    async with told(job) as progress:
+        progress.expect(10, 10)
+        progress.add(5 + job.job.starts)
+
+
+async def gets_further(job: Running) -> None:
+    await job.checkpoint((job.position or 0) + 1, job.done + 1)
+
+
+async def begins_anew(job: Running) -> None:
+    await job.checkpoint(0, 0)
+
+
+@pytest.mark.parametrize(
+    ("work", "kills", "state"),
+    [
+        (nothing, 1, "succeeded"),
+        (nothing, 2, "failed"),
+        (shows, 2, "failed"),
+        (begins_anew, 2, "succeeded"),  # that all rows were looked at is something, once
+        (begins_anew, 3, "failed"),
+        (gets_further, 5, "succeeded"),
+    ],
+)
+def test_starts_that_come_to_nothing_are_counted(tmp_path: Path, work: Step, kills: int, state: str) -> None:
+    async def main() -> None:
+        folder = await killed(tmp_path / "jobs", work, {})
+        for _ in range(kills - 1):
+            folder = await killed(folder, work)
+        (job,) = await after(folder)
+        assert job.state == state
+        if state == "failed":
+            assert job.errors[-1]["error"] == (
+                "the server was killed 2 times in a row while it did this, and begins it no more"
+            )
+
+    run(main)
+
+
+def test_a_server_that_ends_by_itself_counts_for_nothing(tmp_path: Path) -> None:
+    async def main() -> None:
+        jobs = Jobs(tmp_path, {})
+        job = await jobs.submit("work", "c", {})
+        jobs.close()
+        for _ in range(5):
+            begun = asyncio.Event()
+
+            async def until(_: Running, begun: asyncio.Event = begun) -> None:
+                begun.set()
+                await asyncio.Event().wait()
+
+            jobs = Jobs(tmp_path, {"work": until})
+            assert (await jobs.job(job.id)).state == "queued"
+            jobs.start()
+            await begun.wait()
+            await jobs.stop()
+            jobs.close()
+        assert [one.state for one in await after(tmp_path)] == ["succeeded"]
+
+    run(main)
+
+
+def test_what_ran_beside_the_cause_is_done(tmp_path: Path) -> None:
+    """Jobs that a kill has interrupted run one at a time: the next kill is that of one of them."""
+
+    async def main() -> None:
+        folder = await killed(tmp_path / "jobs", nothing, {"corpus": "guilty"}, {"corpus": "a"}, {"corpus": "b"})
+        at_once: list[int] = []
+        running: set[str] = set()
+
+        async def work(job: Running) -> None:
+            running.add(job.corpus)
+            at_once.append(len(running & {"guilty", "a", "b"}))
+            await asyncio.sleep(0.01)
+            running.discard(job.corpus)
+
+        jobs = Jobs(folder, {"work": work})
+        later = await jobs.submit("work", "later", {})
+        jobs.start()
+        await state(jobs, later.id, lambda job: job.state != "queued")
+        assert all([(await ended(jobs, job.id)).state == "succeeded" for job in await jobs.listing()])
+        assert max(at_once) == 1
+        await jobs.stop()
+        jobs.close()
+
+    run(main)
