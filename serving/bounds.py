@@ -1,10 +1,45 @@
-"""What one request may bring."""
+"""What a request may bring, and a corpus hold that comes from elsewhere."""
 
 from __future__ import annotations
 
-from collections.abc import Sized
+from collections.abc import Mapping, Sized
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import orjson
+from pydantic import Field, FiniteFloat
 
 from serving.errors import Empty, Invalid, TooLarge
+from serving.json_body import misfit
+
+MAX_VECTOR = 65_536
+"""Numbers in a vector: more than any encoder has dimensions."""
+About = Annotated[str, Field(max_length=2000)]
+"""The description of a corpus."""
+RecallTarget = Annotated[float, Field(gt=0, le=1)]
+Fingerprint = Annotated[str, Field(max_length=255)]
+"""Of a bundle."""
+Moment = Annotated[FiniteFloat, Field(ge=0, lt=253_402_300_800)]
+"""Seconds since the epoch, before the year 10000."""
+MAX_COUNT = 2**48
+"""Passages that a corpus may ever have had: at a million a second, those of nine years."""
+Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bounds:
+    """What one document may hold, and all of a corpus that comes in one piece."""
+
+    text_bytes: int = 999_999
+    """Of the text in UTF-8."""
+    metadata_bytes: int = 65_536
+    """Of the metadata as JSON."""
+    restored_bytes: int = 16_000_000_000
+    """Of the corpus that a snapshot unpacks to."""
+
+
+BOUNDS = Bounds()
+"""Where nobody sets others."""
 
 
 def check_some(given: Sized, field: str, of: str = "text") -> None:
@@ -40,3 +75,21 @@ def check_text(text: str, limit: int, field: str) -> None:
         raise Invalid("not valid Unicode: a lone surrogate", field=field) from None
     if size > limit:
         raise TooLarge(f"{size} bytes are more than the {limit} of one text", field=field)
+
+
+def check_metadata(metadata: Any, limit: int, field: str) -> None:
+    """Refuse what is no object, or can't be written as JSON, or is too much.
+
+    Raises:
+        Invalid: it is no object, or holds what does not fit.
+        TooLarge: more than `limit` bytes as JSON.
+    """
+    if not isinstance(metadata, Mapping):
+        raise Invalid("must be an object", field=field)
+    if wrong := misfit(metadata):
+        raise Invalid(wrong[1], field=f"{field}.{wrong[0]}")
+    if (size := len(orjson.dumps(metadata))) > limit:
+        raise TooLarge(
+            f"{size} bytes are more than the {limit} of one document's metadata, all its other fields included",
+            field=field,
+        )

@@ -71,7 +71,7 @@ class Service:
             least=settings.exact_below,
         )
         self.library = Library(Corpora(store, self._indexes), self.encoders, self.metrics, self.admitted, self.remedy)
-        self.snapshots = Snapshots(self.library.corpora, copied)
+        self.snapshots = Snapshots(self.library.corpora, copied, settings.bounds)
         self.room = Room(
             self.library.corpora,
             (indexed, copied),

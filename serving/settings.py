@@ -26,6 +26,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from models import cpus
 from models.command_line import Parser
 from models.runtimes.base import Device
+from serving.bounds import Bounds
 from serving.engines import ENGINES
 from serving.indexes.plan import Plan
 from serving.keys.keyring import GRACE_SECONDS
@@ -124,12 +125,17 @@ class Settings(BaseSettings):
     max_unread_bytes: PositiveInt = Field(
         default=256_000_000, description="bytes of answers that callers have not read yet before larger ones get 429"
     )
-    max_text_bytes: PositiveInt = Field(default=999_999, description="bytes of one text in UTF-8")
-    max_metadata_bytes: PositiveInt = Field(default=65_536, description="bytes of one document's metadata as JSON")
+    max_text_bytes: PositiveInt = Field(default=Bounds.text_bytes, description="bytes of one text in UTF-8")
+    max_metadata_bytes: PositiveInt = Field(
+        default=Bounds.metadata_bytes, description="bytes of one document's metadata as JSON"
+    )
     max_upload_documents: PositiveInt = Field(
         default=256, description="documents of an upload that is answered at once; more become a job"
     )
     max_upload_bytes: PositiveInt = Field(default=4_000_000_000, description="bytes of one upload, packed or unpacked")
+    max_restore_bytes: PositiveInt = Field(
+        default=Bounds.restored_bytes, description="bytes that a snapshot may unpack to when it is restored"
+    )
     max_tokenizing_characters: PositiveInt = Field(
         default=64_000_000, description="characters waiting for the tokenizer before requests get 429"
     )
@@ -218,6 +224,15 @@ class Settings(BaseSettings):
         if self.metrics_corpora is not None:
             return self.metrics_corpora
         return 0 if self.api_keys_file else NAMED_CORPORA
+
+    @property
+    def bounds(self) -> Bounds:
+        """Those of documents, and of a corpus that is restored."""
+        return Bounds(
+            text_bytes=self.max_text_bytes,
+            metadata_bytes=self.max_metadata_bytes,
+            restored_bytes=self.max_restore_bytes,
+        )
 
     @property
     def key_limits(self) -> Limits:

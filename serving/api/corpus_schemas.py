@@ -8,12 +8,11 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, FiniteFloat
 
 from serving.api.schemas import AskedModel, ClosedBody, Strings, lower
+from serving.bounds import MAX_VECTOR, About, RecallTarget
 from serving.filters import MAX_CONDITIONS, MAX_VALUES
 from serving.names import CORPUS_NAME
 from serving.ports import Stemming
 
-MAX_VECTOR = 65_536
-"""Numbers in a vector: more than any encoder has dimensions."""
 Conditions = Annotated[
     dict[str, Any],
     Field(
@@ -41,10 +40,8 @@ def warnings_of(unmatched: Sequence[str], part: str = "filter") -> list[str]:
 class CorpusRequest(ClosedBody):
     """What a corpus is for, and how exact its search must be."""
 
-    description: Annotated[str, Field(max_length=2000)] | None = None
-    recall_target: Annotated[float, Field(gt=0, le=1)] | None = Field(
-        default=None, description="recall@10; 0.95 by default"
-    )
+    description: About | None = None
+    recall_target: RecallTarget | None = Field(default=None, description="recall@10; 0.95 by default")
     stemming: Annotated[Stemming | None, BeforeValidator(lower)] = Field(
         default=None,
         description="which words are the same to a search by words: porter takes English ones by their stems",

@@ -167,4 +167,4 @@ async def restore(name: CorpusName, request: Request, service: ServiceDep) -> Re
 
 def _check_begun(service: Service, spool: Spool) -> None:
     with spool.open() as file:
-        service.snapshots.check(file)
+        service.snapshots.unpacked_bytes(file, spool.size)

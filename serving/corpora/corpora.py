@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from models.bundle import Manifest
+from serving.bounds import BOUNDS, Bounds
 from serving.corpora.description import Description, encoder
 from serving.corpora.finding import Found, Query, Wanted
 from serving.corpora.open_corpora import OpenCorpora
@@ -253,9 +254,9 @@ class Corpora:
         with self._open.named(name).copying:
             return self._store.copy(name, to, stop)
 
-    def adopt(self, name: str, file: Path, stop: Stop = never) -> None:
+    def adopt(self, name: str, file: Path, stop: Stop = never, bounds: Bounds = BOUNDS) -> None:
         """Serve the copy of a corpus in `file`, in place of what was called so; see `Store.adopt`."""
-        self._open.adopt(name, file, stop)
+        self._open.adopt(name, file, stop, bounds)
 
     def verify(self, name: str) -> list[str]:
         """See `Store.verify`."""

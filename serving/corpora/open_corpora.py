@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from models.bundle import Manifest
+from serving.bounds import BOUNDS, Bounds
 from serving.corpora.open_corpus import OpenCorpus
 from serving.corpora.opening import Indexes
 from serving.errors import Conflict, NotFound, Stopped
@@ -79,9 +80,9 @@ class OpenCorpora:
                     corpus.close(gone=True)
                     del self._open[name]
 
-    def adopt(self, name: str, file: Path, stop: Stop = never) -> None:
+    def adopt(self, name: str, file: Path, stop: Stop = never, bounds: Bounds = BOUNDS) -> None:
         """Serve the copy of a corpus in `file`, in place of what was called so; see `Store.adopt`."""
-        self._store.adopt(name, file, partial(self._replaced, name, stop), stop)
+        self._store.adopt(name, file, partial(self._replaced, name, stop), stop, bounds)
 
     def close(self) -> None:
         """Let the indexes go."""

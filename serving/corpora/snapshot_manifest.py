@@ -2,53 +2,61 @@
 
 from __future__ import annotations
 
-from types import UnionType
-from typing import Any
+from typing import Annotated
 
 import orjson
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from serving.bounds import Count, Fingerprint, Moment
 from serving.errors import Invalid
+from serving.names import CORPUS_NAME
 
 MANIFEST = "manifest.json"
 FORMAT = 1
-_FACTS: dict[str, type | UnionType] = {
-    "corpus": str,
-    "created": int | float,
-    "documents": int,
-    "passages": int,
-    "fingerprint": str | None,
-    "content": dict,
-}
-"""Beside the format."""
 
 
-def read_manifest(raw: bytes) -> dict[str, Any]:
-    """All that a manifest says; `content` holds the `bytes` and `sha256` of the corpus.
+class Content(BaseModel):
+    """The file of the corpus."""
+
+    model_config = ConfigDict(strict=True)
+
+    bytes: Count
+    sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+
+
+class _Format(BaseModel):
+    model_config = ConfigDict(strict=True)
+
+    format: Count
+
+
+class Manifest(_Format):
+    """All of it."""
+
+    corpus: Annotated[str, Field(pattern=CORPUS_NAME)]
+    created: Moment
+    documents: Count
+    passages: Count
+    fingerprint: Fingerprint | None
+    content: Content
+
+
+def read_manifest(raw: bytes) -> Manifest:
+    """What a manifest says.
 
     Raises:
-        Invalid: it is of another format, or lacks something.
+        Invalid: it is of another format, or something in it is missing or wrong.
     """
     try:
         described = orjson.loads(raw)
+        format = _Format.model_validate(described).format
+        if format != FORMAT:
+            raise Invalid(f"of format {format}, this version reads {FORMAT}", field="snapshot")
+        return Manifest.model_validate(described)
     except orjson.JSONDecodeError as error:
         raise Invalid(f"{MANIFEST} is not JSON", field="snapshot") from error
-    if (format := _facts(described, {"format": int})["format"]) != FORMAT:
-        raise Invalid(f"of format {format}, this version reads {FORMAT}", field="snapshot")
-    whole = _facts(described, _FACTS)
-    return whole | {"content": _facts(whole["content"], {"bytes": int, "sha256": str})}
-
-
-def _facts(described: Any, kinds: dict[str, type | UnionType]) -> dict[str, Any]:
-    for name, kind in kinds.items():
-        if not isinstance(described, dict) or name not in described or not _is(described[name], kind):
-            raise Invalid(
-                f"{MANIFEST} does not describe a snapshot: its {name!r} is missing or wrong", field="snapshot"
-            )
-    return {name: described[name] for name in kinds}
-
-
-def _is(value: Any, kind: type | UnionType) -> bool:
-    """A whole number is one that can be a count, and that the progress of a job can be kept with."""
-    if kind is int:
-        return type(value) is int and 0 <= value < 2**63
-    return isinstance(value, kind)
+    except ValidationError as error:
+        *_, place = ("format", *error.errors(include_input=False)[0]["loc"])
+        raise Invalid(
+            f"{MANIFEST} does not describe a snapshot: its {place!r} is missing or wrong", field="snapshot"
+        ) from error

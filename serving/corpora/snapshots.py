@@ -14,13 +14,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, BinaryIO, cast
+from typing import IO, BinaryIO, cast
 
 import orjson
 
 from models.disk import fsync, make_folder, replacing
+from serving.bounds import BOUNDS, Bounds
 from serving.corpora.corpora import Corpora
-from serving.corpora.snapshot_manifest import FORMAT, MANIFEST, read_manifest
+from serving.corpora.snapshot_manifest import FORMAT, MANIFEST, Manifest, read_manifest
 from serving.errors import Invalid, NotFound, TooLarge
 from serving.failpoints import reach
 from serving.jobs.progress import Progress
@@ -38,7 +39,7 @@ CONTENT = "corpus.sqlite"
 MAX_MANIFEST = 65_536
 MAX_RATIO = 200
 """A corpus packs to a third or so: vectors hardly, texts well. What is sent and packs better than this was made to."""
-ANY_RATIO = 1 << 30
+ANY_RATIO = 1 << 28
 """Bytes up to which it does not matter: one text a thousand times over packs as well as what was made to."""
 LEVEL = 3
 PIECE = 1 << 20
@@ -61,11 +62,12 @@ class Snapshot:
 
 
 class Snapshots:
-    """Those of every corpus, in a folder each. Blocking."""
+    """Those of every corpus, in a folder each; what is restored is held to `bounds`. Blocking."""
 
-    def __init__(self, corpora: Corpora, folder: Path) -> None:
+    def __init__(self, corpora: Corpora, folder: Path, bounds: Bounds = BOUNDS) -> None:
         self._corpora = corpora
         self._folder = folder
+        self._bounds = bounds
 
     def create(self, name: str, progress: Progress) -> Snapshot:
         """Write one of the corpus as it is now; others read and write it meanwhile. Each of its bytes is copied,
@@ -137,30 +139,45 @@ class Snapshots:
             file.unlink()
             fsync(file.parent)
 
-    def check(self, file: BinaryIO) -> None:
-        """That what was sent begins as a snapshot does; the rest of it is looked at when it is restored.
+    def unpacked_bytes(self, file: BinaryIO, size: int, *, sent: bool = True) -> int:
+        """What a snapshot of `size` bytes unpacks to by its own word, which `restore` holds it to.
 
         Raises:
-            Invalid: it does not.
+            Invalid: it does not begin as a snapshot does.
+            TooLarge: it unpacks to more than may be restored, or was `sent` and unpacks to far
+                more than others of its size.
         """
         with _opened(file) as packed:
-            _described(packed)
+            unpacked = _described(packed).content.bytes
+        if unpacked > self._bounds.restored_bytes:
+            raise TooLarge(
+                f"unpacks to {unpacked} bytes, more than the {self._bounds.restored_bytes} of --max-restore-bytes",
+                field="snapshot",
+            )
+        if sent and unpacked > max(ANY_RATIO, MAX_RATIO * size):
+            raise TooLarge(f"unpacks to more than {MAX_RATIO} times its size", field="snapshot")
+        return unpacked
+
+    def restored_bytes(self, file: Path) -> int:
+        """See `unpacked_bytes`."""
+        with naming(file), file.open("rb") as opened:
+            return self.unpacked_bytes(opened, file.stat().st_size, sent=self._folder not in file.parents)
 
     def restore(self, name: str, file: Path, progress: Progress) -> None:
         """Serve what the snapshot in `file` holds under `name`; what was there serves until the new one is whole.
         Each byte is unpacked, and then checked.
 
         Raises:
-            Invalid: it is not a whole snapshot; nothing has changed.
-            TooLarge: it was sent, and unpacks to far more than a snapshot of its size would.
+            Invalid: it is not a whole snapshot, or holds what no request may bring; nothing has changed.
+            TooLarge: see `unpacked_bytes`.
             InsufficientStorage, Unhealthy: the disk is full, or fails.
         """
-        most = sys.maxsize if self._folder in file.parents else max(ANY_RATIO, MAX_RATIO * file.stat().st_size)
+        self.restored_bytes(file)
         with self._beside(name) as unpacked:
-            unpacked_bytes = _unpack(file, unpacked, most, progress)
+            unpacked_bytes = _unpack(file, unpacked, progress)
             reach("snapshots.before-restore")
             try:
-                self._corpora.adopt(name, unpacked, progress.left)
+                self._corpora.adopt(name, unpacked, progress.left, self._bounds)
                 progress.add(unpacked_bytes)
             except StoreError as error:
                 said = str(error).replace(str(unpacked), CONTENT)
@@ -239,33 +256,31 @@ def _member(name: str, size: int) -> tarfile.TarInfo:
 def _read(file: Path) -> Snapshot:
     with _opened(file) as packed:
         described = _described(packed)
-    described.pop("content")
-    return Snapshot(id=file.name.removesuffix(SUFFIX), bytes=file.stat().st_size, **described)
+    facts = described.model_dump(exclude={"format", "content"})
+    return Snapshot(id=file.name.removesuffix(SUFFIX), bytes=file.stat().st_size, **facts)
 
 
-def _unpack(file: Path, to: Path, most: int, progress: Progress) -> int:
+def _unpack(file: Path, to: Path, progress: Progress) -> int:
     """Two files of known names, as many bytes as the first of them says, with the hash that it says; how many."""
     with _opened(file) as packed, to.open("wb") as out:
         described = _described(packed)
-        expected = described["content"]
-        if expected["bytes"] > most:
-            raise TooLarge(f"unpacks to more than {MAX_RATIO} times its size", field="snapshot")
+        expected = described.content
         digest = hashlib.sha256()
-        progress.expect(described["documents"], 2 * expected["bytes"])
-        for piece in _content(packed, CONTENT, expected["bytes"]):
+        progress.expect(described.documents, 2 * expected.bytes)
+        for piece in _content(packed, CONTENT, expected.bytes):
             digest.update(piece)
             progress.add(out.write(piece))
-        if digest.hexdigest() != expected["sha256"]:
+        if digest.hexdigest() != expected.sha256:
             raise Invalid("its content is not what its manifest says: damaged", field="snapshot")
         rest = packed.read(PIECE)
         if rest.strip(b"\0") or len(rest) == PIECE:
             raise Invalid(f"holds more than {MANIFEST} and {CONTENT}", field="snapshot")
         out.flush()
         os.fsync(out.fileno())
-        return int(expected["bytes"])
+        return expected.bytes
 
 
-def _described(packed: IO[bytes]) -> dict[str, Any]:
+def _described(packed: IO[bytes]) -> Manifest:
     return read_manifest(b"".join(_content(packed, MANIFEST, MAX_MANIFEST)))
 
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import orjson
-
-from serving.bounds import check_text
-from serving.errors import Empty, Invalid, ServiceError, TooLarge
+from serving.bounds import check_metadata, check_text
+from serving.errors import Empty, Invalid, ServiceError
 from serving.ingest.rows import Row
-from serving.json_body import FITS, LEAST, MOST, misfit
+from serving.json_body import FITS, LEAST, MOST
 from serving.names import check_document_id
 from serving.ports import Document
 from serving.settings import Settings
@@ -129,17 +127,5 @@ def document_of(row: Row, settings: Settings, number: int, naming: Naming) -> Do
         raise Invalid(f"must be a string or an integer {FITS}", field=id_field)
     check_document_id(name, id_field)
     check_text(text, settings.max_text_bytes, text_field)
-    _check_metadata(metadata, settings.max_metadata_bytes, f"{row.place}.metadata")
+    check_metadata(metadata, settings.max_metadata_bytes, f"{row.place}.metadata")
     return Document(name, text, metadata)
-
-
-def _check_metadata(metadata: Any, limit: int, field: str) -> None:
-    if not isinstance(metadata, Mapping):
-        raise Invalid("must be an object", field=field)
-    if wrong := misfit(metadata):
-        raise Invalid(wrong[1], field=f"{field}.{wrong[0]}")
-    if (size := len(orjson.dumps(metadata))) > limit:
-        raise TooLarge(
-            f"{size} bytes are more than the {limit} of one document's metadata, all its other fields included",
-            field=field,
-        )

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Protocol
 
+from serving.bounds import BOUNDS, Bounds
 from serving.errors import ServiceError
 from serving.filters import Filter
 from serving.ports.corpus import (
@@ -149,14 +150,21 @@ class Store(Protocol):
     def copy(self, name: str, to: Path, stop: Stop = never) -> tuple[Corpus, Size]:
         """A consistent copy in a file of its own, of one moment, while others write; what the copy is and holds."""
 
-    def adopt(self, name: str, file: Path, replacing: Replacing | None = None, stop: Stop = never) -> None:
+    def adopt(
+        self,
+        name: str,
+        file: Path,
+        replacing: Replacing | None = None,
+        stop: Stop = never,
+        bounds: Bounds = BOUNDS,
+    ) -> None:
         """Serve what `copy` once wrote to `file`, under `name`, in place of what was there, if anything.
 
         `file` is moved. It is checked first, which takes long; `replacing` is entered for the step that follows, with
         all vectors of `file`.
 
         Raises:
-            StoreError: it is no whole corpus; nothing has changed.
+            StoreError: it is no whole corpus, or holds more than `bounds` allow; nothing has changed.
         """
 
     def verify(self, name: str) -> list[str]:

@@ -10,6 +10,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from models.disk import fsync
+from serving.bounds import Bounds
 from serving.errors import InsufficientStorage, NotFound, ServiceError
 from serving.failpoints import reach
 from serving.filters import Filter
@@ -33,9 +34,10 @@ from serving.ports import (
     never,
 )
 from serving.stores import fields, overtaken, reading, records, refreshing, tombstones, vectors, words
-from serving.stores.blocks import BLOCK, blocks
+from serving.stores.blocks import blocks
 from serving.stores.connections import Connections, stopping
 from serving.stores.facets import facets
+from serving.stores.foreign import check_values
 from serving.stores.giving_back import give_back
 from serving.stores.matching import matching
 from serving.stores.migrations import check_ours, mark, migrate
@@ -51,7 +53,7 @@ RESERVED_BYTES = 4 << 20
 
 class CorpusFile:
     """An open file that holds a corpus, or is to: one that is `new` gets it from `create`; one that is `foreign` is
-    looked at before it is read; whatever is done ends by `stop`. What its other methods do, `Store` says.
+    held to these bounds before it is read; whatever is done ends by `stop`. What its other methods do, `Store` says.
 
     Raises:
         StoreError: the file is not ours, or of a later version.
@@ -64,7 +66,7 @@ class CorpusFile:
         synchronous: str = "FULL",
         *,
         new: bool = False,
-        foreign: bool = False,
+        foreign: Bounds | None = None,
         stop: Stop | None = None,
         shared: Shared | None = None,
     ) -> None:
@@ -81,6 +83,7 @@ class CorpusFile:
                     check_ours(path)
                     if foreign:
                         check_shape(path)
+                        check_values(path, foreign, stop or never)
             with self._connections.writing() as writer:
                 migrate(writer, path)
                 if not new:
@@ -247,14 +250,13 @@ class CorpusFile:
         return self._beyond(0, "fresh")
 
     def _beyond(self, after: int, table: Table) -> Blocks:
-        more = True
-        while more:
+        while True:
             with self._connections.reading() as reader:
                 found = vectors.beyond(reader, after, table)
-            if len(found[0]):
-                after = int(found[0][-1])
-                yield found
-            more = len(found[0]) == BLOCK
+            if not len(found[0]):
+                return
+            after = int(found[0][-1])
+            yield found
 
     def tombstones(self, upto: int) -> Keys:
         """See `Store`."""

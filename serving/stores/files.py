@@ -11,6 +11,7 @@ from itertools import chain, count
 from pathlib import Path
 
 from models.disk import fsync
+from serving.bounds import BOUNDS, Bounds
 from serving.errors import Damaged, ServiceError
 from serving.failpoints import reach
 from serving.ports import Blocks, Corpus, Stop, StoreError, never
@@ -100,16 +101,16 @@ def keep(path: Path) -> None:
     log.warning("%s is damaged: kept as %s", path, kept.name)
 
 
-def prepare(name: str, file: Path, stop: Stop = never) -> None:
+def prepare(name: str, file: Path, bounds: Bounds = BOUNDS, stop: Stop = never) -> None:
     """Make `file` a whole corpus of this name and of today's format, in one piece.
 
     Raises:
-        StoreError: it is none, or was not looked through because of `stop`.
+        StoreError: it is none, holds more than `bounds` allow, or was not looked through because of `stop`.
     """
     if not file.is_file():
         raise StoreError(f"{file}: there is no such file")
     with refusing(file):
-        opened = CorpusFile(file, foreign=True, stop=stop)
+        opened = CorpusFile(file, foreign=bounds, stop=stop)
         try:
             if wrong := opened.verify():
                 raise StoreError(f"{file}: damaged: {wrong[0]}")

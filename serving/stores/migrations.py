@@ -14,7 +14,6 @@ import orjson
 
 from serving.ports import Document, Stemming, StoreError
 from serving.stores import fields, overtaken, reading, vectors, words
-from serving.stores.blocks import BLOCK
 from serving.stores.failures import DamageError
 from serving.stores.records import DOCUMENT, PASSAGE, DocumentRow, PassageRow
 
@@ -34,6 +33,8 @@ _UNFOLDED: dict[Stemming, str] = {
 }
 """The index of words up to format 5."""
 
+TOGETHER = 64
+"""Documents in memory at a time: each may have a megabyte of text."""
 Step = Callable[[sqlite3.Connection], None]
 
 
@@ -110,7 +111,7 @@ def _passages(connection: sqlite3.Connection) -> None:
     last = 0
     old = """SELECT key, id, text, metadata, vector FROM documents_1 JOIN vectors_1 USING (key)
         WHERE key > ? ORDER BY key LIMIT ?"""
-    while rows := connection.execute(old, (last, BLOCK)).fetchall():
+    while rows := connection.execute(old, (last, TOGETHER)).fetchall():
         last = rows[-1][0]
         documents = [
             DocumentRow.of(key, Document(name, text, orjson.loads(metadata)), None)
@@ -166,8 +167,8 @@ def _fields_within_lists(connection: sqlite3.Connection) -> None:
     connection.execute("DELETE FROM postings")
     # A document that is damaged keeps no corpus from being served.
     readable = fields.numbers(connection, "SELECT number FROM documents WHERE json_valid(metadata)")
-    for start in range(0, len(readable), BLOCK):
-        some = fields.documents(connection, readable[start : start + BLOCK])
+    for start in range(0, len(readable), TOGETHER):
+        some = fields.documents(connection, readable[start : start + TOGETHER])
         fields.index(connection, ((number, metadata) for number, _, metadata in some))
 
 

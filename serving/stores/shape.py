@@ -18,6 +18,8 @@ from serving.stores.migrations import MIGRATIONS, create_words
 
 _RENAMED = re.compile(r'^(CREATE TABLE )"(\w+)"')
 """SQLite quotes the name of a table that had another: a re-embedding lets two of them change names."""
+MAX_STATEMENT = 65_536
+"""Bytes of what made a table, of which each of ours has some hundreds."""
 Shape = frozenset[tuple[str, str, str, str | None]]
 """What SQLite knows of tables and indexes: type, name, table and statement."""
 
@@ -29,6 +31,7 @@ def check_shape(path: Path) -> None:
         StoreError: it is not what the format of the file makes.
     """
     with closing(sqlite3.connect(f"{path.absolute().as_uri()}?immutable=1", uri=True)) as reader:
+        reader.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_STATEMENT)  # before SQLite reads its own table
         (format,), found = reader.execute("PRAGMA user_version").fetchone(), _shape(reader)
     format = max(format, 0)  # there is none below
     if format <= len(MIGRATIONS) and found not in (shapes := _shapes(format)):

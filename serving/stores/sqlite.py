@@ -10,6 +10,7 @@ from contextlib import nullcontext
 from pathlib import Path
 
 from models.disk import fsync, make_folder
+from serving.bounds import BOUNDS, Bounds
 from serving.errors import Conflict, Damaged, NotFound, ServiceError
 from serving.failpoints import reach
 from serving.filters import Filter
@@ -221,9 +222,16 @@ class SqliteStore:
         """See `Store`."""
         return self._file(name).copy(to, stop)
 
-    def adopt(self, name: str, file: Path, replacing: Replacing | None = None, stop: Stop = never) -> None:
+    def adopt(
+        self,
+        name: str,
+        file: Path,
+        replacing: Replacing | None = None,
+        stop: Stop = never,
+        bounds: Bounds = BOUNDS,
+    ) -> None:
         """See `Store`. Reads and writes wait while the files change places."""
-        files.prepare(name, file, stop)
+        files.prepare(name, file, bounds, stop)
         with replacing(files.vectors(file, stop)) if replacing else nullcontext(), self._lock:
             if held := self._files.get(name):
                 with held.set_aside(folded=not held.damaged):

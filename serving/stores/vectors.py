@@ -13,16 +13,18 @@ from serving.ports import Floats, Keys
 from serving.stores.blocks import BLOCK, marks
 from serving.stores.failures import DamageError
 
+BLOCK_BYTES = 32 << 20
+"""Of vectors, with which a block ends however few they are."""
 Row = tuple[int, bytes, int]
 """Key, vector, checksum."""
-_STORED = "<f4"
+STORED = "<f4"
 Table = Literal["vectors", "fresh"]
 """Those that serve, and those of another encoder that are to."""
 
 
 def rows(keys: Iterable[int], vectors: Floats) -> Iterator[Row]:
     """Of each key and row of (N, D) `vectors`."""
-    for key, vector in zip(keys, np.ascontiguousarray(vectors, dtype=_STORED), strict=True):
+    for key, vector in zip(keys, np.ascontiguousarray(vectors, dtype=STORED), strict=True):
         blob = vector.tobytes()
         yield key, blob, checksum(key, blob)
 
@@ -42,14 +44,20 @@ def matrix(found: Sequence[Row]) -> tuple[Keys, Floats]:
         if not isinstance(blob, bytes) or checksum(key, blob) != written:
             raise DamageError(f"the vector of passage {key} is damaged")
     keys = np.array([key for key, _, _ in found], dtype=np.int64)
-    flat = np.frombuffer(b"".join(blob for _, blob, _ in found), dtype=_STORED)
+    flat = np.frombuffer(b"".join(blob for _, blob, _ in found), dtype=STORED)
     return keys, flat.reshape(len(found), -1 if found else 0).astype(np.float32)
 
 
 def beyond(reader: sqlite3.Connection, after: int, table: Table) -> tuple[Keys, Floats]:
-    """The next block; its last if it is not full."""
+    """The next block; none behind the last."""
     select = f"SELECT key, vector, checksum FROM {table} WHERE key > ? ORDER BY key LIMIT ?"
-    return matrix(reader.execute(select, (after, BLOCK)).fetchall())
+    found, left = list[Row](), BLOCK_BYTES
+    for row in reader.execute(select, (after, BLOCK)):
+        found.append(row)
+        left -= len(row[1])
+        if left <= 0:
+            break
+    return matrix(found)
 
 
 def of(reader: sqlite3.Connection, keys: Sequence[int]) -> tuple[Keys, Floats]:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from serving.stores import fields, vectors
-from serving.stores.blocks import BLOCK
 from serving.stores.failures import UNREADABLE, DamageError
 from serving.stores.records import DOCUMENT, PASSAGE, PassageRow, document_in
 
@@ -52,15 +51,13 @@ def _rows(reader: sqlite3.Connection) -> Iterator[str]:
 
 def _damaged(reader: sqlite3.Connection, select: str, read: Callable[[Any], object]) -> Iterator[str]:
     said = 0
-    found = reader.execute(select)
-    while rows := found.fetchmany(BLOCK):
-        for row in rows:
-            try:
-                read(row)
-            except (DamageError, ValueError) as error:
-                said += 1
-                if said <= SAID:
-                    yield str(error)
+    for row in reader.execute(select):  # one at a time: a text may have a megabyte
+        try:
+            read(row)
+        except (DamageError, ValueError) as error:
+            said += 1
+            if said <= SAID:
+                yield str(error)
 
 
 def _counts(reader: sqlite3.Connection) -> Iterator[str]:

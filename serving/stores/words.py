@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 import numpy as np
+import orjson
 
 from serving.ports import Keys, Ranking, Span, Stemming
 from serving.stores import analysis
@@ -32,6 +33,8 @@ MARKED_AT_ONCE = 2_000
 """Characters that are looked at first."""
 MAX_SPANS = 200
 """Of a text, the first ones."""
+MARKS = 1 << 26
+"""Bytes that mark keys. Where keys are larger, since most passages were replaced, a list takes fewer."""
 K1 = 1.2
 RARE = (K1 + 1) * 2
 """A term that can add so much is rare: about one passage in eight has it."""
@@ -234,11 +237,14 @@ def _best(reader: sqlite3.Connection, terms: Sequence[_Term], k: int, allowed: K
         return Ranking(np.empty(0, dtype=np.int64), np.empty(0))
     select = "SELECT rowid, -bm25(words) AS score FROM words WHERE words MATCH ?"
     values: list[str | bytes] = [_expression(terms, "OR")]
-    if allowed is not None:  # a byte for each key, looked at before a passage is scored
+    if allowed is not None and allowed[-1] <= MARKS:  # a byte for each key, looked at before a passage is scored
         marks = np.zeros(allowed[-1], dtype=np.uint8)
         marks[allowed - 1] = 1
         select += " AND substr(?, rowid, 1) = x'01'"
         values.append(marks.tobytes())
+    elif allowed is not None:
+        select += " AND +rowid IN (SELECT value FROM json_each(?))"
+        values.append(orjson.dumps(allowed, option=orjson.OPT_SERIALIZE_NUMPY).decode())
     found = reader.execute(f"{select} ORDER BY score DESC, rowid LIMIT ?", (*values, k)).fetchall()
     keys = np.array([key for key, _ in found], dtype=np.int64)
     return Ranking(keys, np.array([score for _, score in found], dtype=np.float64))

@@ -80,10 +80,11 @@ class Works:
 
     async def _restore(self, job: Running) -> dict[str, Any]:
         """From what was uploaded, or from one of the server's own snapshots."""
-        await self._begun(job)
         name = job.corpus
         file = job.spool or self.snapshots.path(job.options["of"], job.options["snapshot"])
         with nullcontext() if job.spool else _naming(file):
+            unpacked = await in_thread(lambda: self.snapshots.restored_bytes(file))
+            await patiently(lambda: in_thread(lambda: self.room.check_restored(name, unpacked, job.id)))
             async with told(job) as progress:
                 await self.library.on(
                     lambda _: self.snapshots.restore(name, file, progress), of=name, leave=progress.leave

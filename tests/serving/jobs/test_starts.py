@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from serving.failpoints import VARIABLE
 from serving.jobs import Job, Jobs, Running
 from serving.jobs.progress import told
+from tests.conftest import PATIENCE
+from tests.serving.conftest import Launcher
 from tests.serving.jobs.counting import ended, run, state
 
 Step = Callable[[Running], Awaitable[object]]
@@ -146,3 +150,21 @@ def test_what_ran_beside_the_cause_is_done(tmp_path: Path) -> None:
         jobs.close()
 
     run(main)
+
+
+@pytest.mark.slow
+def test_a_restore_that_kills_the_server_does_so_twice(launch: Launcher, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "snapshots.before-restore=kill")
+    server = launch()
+    server.client.put("/corpora/c")
+    made = server.client.post("/corpora/c/snapshots").json()["id"]
+    while (job := server.client.get(f"/jobs/{made}").json())["state"] != "succeeded":
+        time.sleep(0.01)
+    restoring = server.client.put("/corpora/c/restore", json={"snapshot": job["result"]["id"]}).json()["id"]
+    server.process.wait(PATIENCE)
+    launch(ready=False).process.wait(PATIENCE)
+    server = launch()
+    while (job := server.client.get(f"/jobs/{restoring}").json())["state"] != "failed":
+        time.sleep(0.01)
+    assert "killed 2 times in a row" in job["errors"][0]["error"]
+    assert server.client.get("/corpora/c").status_code == 200

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import random
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -15,8 +16,9 @@ from fastapi.testclient import TestClient
 
 from serving.app import create_app
 from serving.corpora import corpora
-from serving.errors import Unhealthy
+from serving.errors import NoRoom, Unhealthy
 from serving.keys.keys import Key, changed_keys, digest
+from serving.keys.limits import Caller, Limits, paid_by
 from serving.service import Service
 from serving.works.ingestion import BLOCK_DOCUMENTS, IN_FLIGHT
 from tests.conftest import PATIENCE
@@ -305,3 +307,42 @@ def test_a_servers_default_is_for_keys_without_one(
         wait_until_ready(client)
         answers = [client.put(f"/corpora/{name}", headers={"authorization": name}) for name in ("own", "none")]
         assert [answer.status_code for answer in answers] == [201, 507]
+
+
+def test_what_a_snapshot_unpacks_to_counts_before_it_does(tenants: Tenants) -> None:
+    """Also one that packs to less than is left; in the place of a corpus it counts for what it adds."""
+    tenants.ask("large", "PUT", "/corpora/large-one")
+    assert tenants.ask("large", "POST", "/corpora/large-one/documents", json=LARGE).status_code == 200
+    made = tenants.done("large", "POST", "/corpora/large-one/snapshots")["result"]["id"]
+    packed = tenants.ask("large", "GET", f"/corpora/large-one/snapshots/{made}").content
+    sent: dict[str, Any] = {"content": packed, "headers": {"content-type": "application/zstd"}}
+    restored = tenants.ask("small", "PUT", "/corpora/small-one/restore", **sent)
+    failed = tenants.ended("small", restored.headers["location"])
+    assert (failed["state"], failed["done"]) == ("failed", 0)
+    assert re.search(r"take \d+ bytes of the 400000 that they may, \d+ more would come", failed["errors"][0]["error"])
+    assert tenants.ask("small", "GET", "/corpora/small-one").status_code == 404
+    room, used = tenants.service.room, tenants.used("large-one")
+    unpacked = used - len(packed)
+    owner = Key(name="k", sha256=digest("k"), scopes=("write",), corpora=("large-*",), disk_bytes=used + 1)
+    with paid_by(Caller(owner, Limits())):
+        room.check_restored("large-one", unpacked + 1, "")
+        with pytest.raises(NoRoom, match="2 more would come"):
+            room.check_restored("large-one", unpacked + 2, "")
+
+
+def test_answers_that_are_kept_count(tenants: Tenants) -> None:
+    """For the key that they are kept for, whatever corpora it shares with others."""
+    tenants.ask("small", "PUT", "/corpora/small-one")
+    bad = b"".join(b'{"x": %d}\n' % n for n in range(200))
+
+    def upload(n: int) -> Any:
+        headers = {"content-type": "application/x-ndjson", "idempotency-key": f"k{n}"}
+        return tenants.ask("small", "POST", "/corpora/small-one/documents?on_error=skip", content=bad, headers=headers)
+
+    answers = [upload(n) for n in range(30)]
+    kept = tenants.service.jobs.requests.bytes("small")
+    assert tenants.used("small-one") < LIMIT <= tenants.used("small-one") + kept
+    assert [one.status_code for one in answers if one.status_code != 200] == [507] * sum(
+        one.status_code != 200 for one in answers
+    )
+    assert answers[-1].status_code == 507 and upload(0).content == answers[0].content

@@ -10,7 +10,7 @@ import pytest
 
 from serving.filters import compile_filter
 from serving.ports import Corpus, Removal, Write
-from serving.stores import connections, corpus_file, vectors
+from serving.stores import connections, vectors
 from serving.stores.sqlite import SqliteStore
 from tests.serving.stores.contents import content, filled
 
@@ -149,8 +149,7 @@ def test_a_reader_waits_for_no_writer(store: SqliteStore) -> None:
 
 
 def test_an_iteration_holds_nothing_open(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (corpus_file, vectors):
-        monkeypatch.setattr(module, "BLOCK", 4)
+    monkeypatch.setattr(vectors, "BLOCK", 4)
     store.write("c", [content([(f"d{i}", "text", {}) for i in range(10)])])
     found = store.vectors("c")
     next(found)
@@ -158,3 +157,11 @@ def test_an_iteration_holds_nothing_open(store: SqliteStore, monkeypatch: pytest
         pass  # nobody was waited for
     store.write("c", [Removal(["d5"])])
     assert [keys.tolist() for keys, _ in found] == [[5, 7, 8, 9], [10]]
+
+
+def test_a_block_ends_before_its_vectors_take_much(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever they are long."""
+    store.write("c", [content([(f"d{i}", "text", {}) for i in range(5)])])
+    (every,) = store.vectors("c")
+    monkeypatch.setattr(vectors, "BLOCK_BYTES", 2 * every[1][0].nbytes)
+    assert [keys.tolist() for keys, _ in store.vectors("c")] == [[1, 2], [3, 4], [5]]

@@ -246,6 +246,15 @@ def test_is_never_short_of_k_under_a_filter() -> None:
         assert keys(searched(connection, "a", 5, np.empty(0, dtype=np.int64))) == []
 
 
+def test_keys_may_be_far_larger_than_passages_are_many() -> None:
+    """Of a corpus in which most were replaced, or that says so: a filter takes no byte for each that ever was."""
+    far = 2**48
+    with indexed("a b", "a") as connection:
+        words.index(connection, [(far - 1, "a b"), (far, "a")])
+        assert keys(searched(connection, "a", 9, np.array([2, far - 1, far]))) == [2, far, far - 1]
+        assert keys(searched(connection, '"a b"', 9, np.array([2, far - 1]))) == [far - 1]
+
+
 def test_check_names_what_is_wrong() -> None:
     with indexed("a", "b", "c") as connection:
         connection.execute("DELETE FROM passages WHERE key < 3")
