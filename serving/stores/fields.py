@@ -122,12 +122,14 @@ def stored(value: Any) -> Value:
 
 def _postings(
     writer: sqlite3.Connection, rows: Iterable[tuple[int, Mapping[str, Any]]]
-) -> list[tuple[int, Value, int]]:
-    found = [(path, value, document) for document, metadata in rows for path, value in posted(metadata)]
-    fields = {
-        path: WHOLE if path is None else _field(writer, path) for path in dict.fromkeys(path for path, _, _ in found)
-    }
-    return [(fields[path], value, document) for path, value, document in found]
+) -> Iterator[tuple[int, Value, int]]:
+    """Of one document after the other: of 256 they may be millions."""
+    fields = dict[str | None, int]()
+    for document, metadata in rows:
+        for path, value in posted(metadata):
+            if path not in fields:
+                fields[path] = WHOLE if path is None else _field(writer, path)
+            yield fields[path], value, document
 
 
 def _field(writer: sqlite3.Connection, path: str) -> int:

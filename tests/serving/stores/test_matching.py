@@ -143,6 +143,22 @@ def test_what_is_removed_is_found_no_more(documents: list[dict[str, Any]], gone:
             assert connection.execute("SELECT count(*) FROM postings").fetchone() == (0,)
 
 
+def test_postings_of_one_document_are_written_before_the_next_is_looked_at() -> None:
+    """Of 256 documents they may be millions."""
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
+        for statement in fields.TABLES:
+            connection.execute(statement)
+        written = list[int]()
+
+        def rows() -> Iterator[tuple[int, Mapping[str, Any]]]:
+            for number in range(1, 4):
+                written.append(connection.execute("SELECT count(*) FROM postings").fetchone()[0])
+                yield number, {f"field {number}": [number, "a"]}
+
+        fields.index(connection, rows())
+        assert written == [0, 3, 6]
+
+
 @pytest.mark.parametrize(
     ("metadata", "posted"),
     [
