@@ -119,7 +119,7 @@ def restarted(folder: Path, library: Library, body: bytes, stop_at: int, **optio
         first = library.blocks
         jobs = jobs_around(folder, library)
         stopped = await jobs.job(job.id)
-        assert stopped.state == "running"
+        assert stopped.state == "queued"
         assert stopped.done <= len(library.documents)
         jobs.start()
         found.append((stopped, first, await state(jobs, job.id, lambda job: job.ended)))
