@@ -34,7 +34,7 @@ def add(file: Path, capsys: pytest.CaptureFixture[str], name: str, *options: str
 
 
 def test_a_key_is_shown_once_and_only_its_hash_is_kept(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    limits = ("--concurrency", "4", "--disk-bytes", "5000000000", "--unread-bytes", "9000")
+    limits = ("--concurrency", "4", "--disk-bytes", "5000000000", "--unread-bytes", "9000", "--jobs", "7")
     secret = add(file, capsys, "search", "--scopes", "read,write", "--corpora", "docs-*,faq", *limits)
     assert len(secret) >= 43, "256 bits"
     assert secret not in file.read_text()
@@ -45,7 +45,7 @@ def test_a_key_is_shown_once_and_only_its_hash_is_kept(file: Path, capsys: pytes
     assert (key.sha256, key.scopes, key.corpora) == (digest(secret), ("read", "write"), ("docs-*", "faq"))
     assert keys(["list", "--api-keys-file", str(file)]) == 0
     listed = capsys.readouterr().out
-    assert "search read,write docs-*,faq 4 at once, 5000000000 bytes on disk, 9000 bytes unread" in listed
+    assert "search read,write docs-*,faq 4 at once, 5000000000 bytes on disk, 9000 bytes unread, 7 jobs" in listed
     assert secret not in listed and key.sha256 not in listed
 
 
