@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import sqlite3
-from collections.abc import Iterator, Set
+from collections.abc import Iterable, Iterator, Set
 from functools import cached_property
 from itertools import islice
 
@@ -27,7 +27,16 @@ def unmatched(reader: sqlite3.Connection, where: Filter) -> list[str]:
     have any field. An empty corpus has none.
     """
     ((opaque,),) = reader.execute("SELECT EXISTS (SELECT 1 FROM postings WHERE field = ?)", (WHOLE,))
-    return [] if opaque else list(islice(dict.fromkeys(_Fields(reader).warnings(where)), MAX_WARNINGS))
+    return [] if opaque else list(islice(_each_once(_Fields(reader).warnings(where)), MAX_WARNINGS))
+
+
+def _each_once(warnings: Iterable[str]) -> Iterator[str]:
+    """As they come: no more is looked for than is told."""
+    told = set[str]()
+    for warning in warnings:
+        if warning not in told:
+            told.add(warning)
+            yield warning
 
 
 class _Fields:
@@ -36,6 +45,7 @@ class _Fields:
     def __init__(self, reader: sqlite3.Connection) -> None:
         self._reader = reader
         self._kinds: dict[str, Set[str]] = {}
+        self._meant: dict[str, str] = {}
 
     def warnings(self, where: Filter, parent: str | None = None) -> Iterator[str]:
         """`parent` is the path of the list whose elements `where` is about."""
@@ -59,7 +69,9 @@ class _Fields:
         if wanted is None or held & wanted:
             return None
         if not held:
-            return f"no document has the field {path[:_SHOWN]!r}.{self._nearest(path)}"
+            if path not in self._meant:
+                self._meant[path] = self._nearest(path)
+            return f"no document has the field {path[:_SHOWN]!r}.{self._meant[path]}"
         a = " or ".join(_A.get(kind, f"a {kind}") for kind in sorted(wanted - {"opaque"}))
         only = " and ".join(kind if kind == "null" else f"{kind}s" for kind in sorted(held))
         return f"no document has {a} in {path[:_SHOWN]!r}, only {only}.{_hint(where, path, wanted, held)}"
@@ -82,11 +94,16 @@ class _Fields:
         if path in ("id", "_id"):
             return f" Did you mean {ID!r}, the id of the document?"
         asked = path[:MAX_PATH].lower()
-        close = difflib.get_close_matches(asked, self._names, n=1)
+        close = difflib.get_close_matches(asked[:_SHOWN], self._short_names, n=1)
         close += [name for name in self._names if name.endswith(f".{asked}")]
         if close:
             return f" Did you mean {self._names[close[0]][:_SHOWN]!r}?"
         return "" if self._reader.execute("SELECT 1 FROM documents LIMIT 1").fetchone() else " The corpus is empty."
+
+    @cached_property
+    def _short_names(self) -> list[str]:
+        """To compare two names takes the square of their length."""
+        return [name for name in self._names if len(name) <= _SHOWN]
 
     @cached_property
     def _names(self) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from serving.errors import Invalid
 from serving.filters import compile_filter
 from serving.stores.fields import MAX_FIELDS, MAX_TEXT
-from serving.stores.unmatched import MAX_WARNINGS, unmatched
+from serving.stores.unmatched import MAX_WARNINGS, _Fields, unmatched
 from tests.serving.stores.test_matching import bounds, corpus, found, metadata, ordered, path, value
 
 DOCUMENTS: list[dict[str, Any]] = [
@@ -116,3 +117,18 @@ def test_an_empty_corpus_has_no_field() -> None:
 def test_warnings_are_few_and_each_is_told_once() -> None:
     assert len(warnings({"$or": [{f"unheard of {i}": 1} for i in range(MAX_WARNINGS + 5)]})) == MAX_WARNINGS
     assert len(warnings({"$or": [{"yaer": i} for i in range(3)]})) == 1
+
+
+def test_no_more_is_looked_for_than_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To find a name that is near takes long: an attack asked for a thousand."""
+    nearest = Mock(return_value="")
+    monkeypatch.setattr(_Fields, "_nearest", nearest)
+    assert len(warnings({f"f{i}": 1 for i in range(500)})) == MAX_WARNINGS == nearest.call_count
+    assert len(warnings({"$or": [{"yaer": i} for i in range(500)]})) == 1 == nearest.call_count - MAX_WARNINGS
+
+
+def test_long_names_are_found_by_their_end_alone() -> None:
+    """Comparing two names takes the square of their length."""
+    long = {"x" * 300: 1, f"{'y' * 300}.name": 1}
+    assert warnings({"x" * 299: 1}, long) == [f"no document has the field {'x' * 100!r}."]
+    assert warnings({"name": 1}, long)[0].endswith(f"Did you mean {'y' * 100!r}?")
