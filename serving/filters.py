@@ -27,6 +27,8 @@ MAX_CONDITIONS = 1000
 """Of a filter; each is a lookup, and an $in is one."""
 MAX_VALUES = 100_000
 """Of a filter, within all its lists and objects: each is looked at before anything else is answered."""
+MAX_NAME = 65_536
+"""Characters of a field or an operator: each condition below it repeats it in the path that errors name."""
 ORDER: dict[str, Callable[[Any, Any], bool]] = {
     "$gt": operator.gt,
     "$gte": operator.ge,
@@ -93,12 +95,12 @@ class In:
     def accepts(self, value: Any) -> bool:
         """Whether this one value is among the options."""
         if isinstance(value, list | dict):
-            return any(_equal(value, option) for option in self._containers)
+            return bool(self._containers) and _canonical(value) in self._containers
         return _scalar(value) in self._scalars
 
     @cached_property
-    def _containers(self) -> list[Any]:
-        return [option for option in self.options if isinstance(option, list | dict)]
+    def _containers(self) -> frozenset[str]:
+        return frozenset(_canonical(option) for option in self.options if isinstance(option, list | dict))
 
     @cached_property
     def _scalars(self) -> frozenset[tuple[bool, Any]]:
@@ -210,7 +212,7 @@ class _Compiler:
             raise Invalid("must be an object", field=field)
         if not condition and depth:
             raise Invalid("must name a field: it would match everything", field=field)
-        return _all(self._clause(key, value, f"{field}.{key}", depth + 1) for key, value in condition.items())
+        return _all(self._clause(key, value, self._path(field, key), depth + 1) for key, value in condition.items())
 
     def _clause(self, key: str, value: Any, field: str, depth: int) -> Filter:
         if key in ("$and", "$or"):
@@ -233,7 +235,7 @@ class _Compiler:
         if not (isinstance(value, dict) and any(key.startswith("$") for key in value)):
             _check_operators(value, field)
             return self._operator(path, "$eq", value, f"{field}.$eq", depth)
-        parts = [self._operator(path, key, operand, f"{field}.{key}", depth) for key, operand in value.items()]
+        parts = [self._operator(path, key, operand, self._path(field, key), depth) for key, operand in value.items()]
         return _all(_of_one_value(path, parts, field))
 
     def _operator(self, path: _Path, name: str, operand: Any, field: str, depth: int) -> Filter:
@@ -274,9 +276,16 @@ class _Compiler:
             if not is_number(operand) and not _is_string(operand):
                 raise Invalid("must be a number or a string", field=field)
             return Compares(path, ((name, operand),))
-        nearest = difflib.get_close_matches(name.lower(), [one.lower() for one in OPERATORS], n=1, cutoff=0.7)
+        nearest = difflib.get_close_matches(name[:20].lower(), [one.lower() for one in OPERATORS], n=1, cutoff=0.7)
         meant = f", did you mean {_MEANT[nearest[0].strip('$')]}?" if nearest else ""
         raise Invalid(f"unknown operator{meant}; known are {' '.join(OPERATORS)}, $and $or", field=field)
+
+    def _path(self, field: str, name: str) -> str:
+        if len(name) > MAX_NAME:
+            raise Invalid(
+                f"the name {name[:20]!r}… has {len(name)} characters, more than {MAX_NAME}", field=self._field
+            )
+        return f"{field}.{name}"
 
     def _count(self, operand: Any, field: str) -> None:
         self._conditions += 1
@@ -378,9 +387,9 @@ def _at(found: Any, path: _Path) -> list[Any]:
 
 def _candidates(found: Any, path: _Path) -> list[Any]:
     """Values that may match: those at the path and the elements of each list; an absent field matches as null."""
+    values = _at(found, path)
     if path is None:
-        return [found]
-    values = list(reach(found, path))
+        return values
     return [*values, *(one for value in values if isinstance(value, list) for one in value)] if values else [None]
 
 
@@ -409,10 +418,15 @@ def _scalar(value: Any) -> tuple[bool, Any]:
     return isinstance(value, bool), value
 
 
-def _equal(value: Any, operand: Any) -> bool:
-    """JSON's equality: true is not 1, in nested values too."""
-    if isinstance(value, list) and isinstance(operand, list):
-        return len(value) == len(operand) and all(map(_equal, value, operand))
-    if isinstance(value, dict) and isinstance(operand, dict):
-        return value.keys() == operand.keys() and all(_equal(value[key], operand[key]) for key in value)
-    return isinstance(value, bool) is isinstance(operand, bool) and bool(value == operand)
+def _canonical(value: Any) -> str:
+    """A text that two JSON values share exactly if they are equal: true is not 1, 1 is 1.0, keys have no order.
+
+    A text, because Python hashes texts with a secret: nobody can send thousands of tuples that have one hash.
+    """
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{key!r}:{_canonical(value[key])}" for key in sorted(value)) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(map(_canonical, value)) + "]"
+    if isinstance(value, float) and value.is_integer():
+        return repr(int(value))
+    return repr(value)

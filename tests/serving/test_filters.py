@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from serving import filters
 from serving.errors import Invalid
-from serving.filters import MAX_CONDITIONS, MAX_VALUES, compile_filter, with_id
+from serving.filters import MAX_CONDITIONS, MAX_NAME, MAX_VALUES, In, compile_filter, with_id
 from serving.json_body import MAX_DEPTH
 
 BOOK = {
@@ -245,6 +247,69 @@ json = st.recursive(
         )
     ),
 )
+
+
+scalars = (
+    st.none() | st.booleans() | st.sampled_from([0, 1, 1.0, -0.0, 0.5, 2**53, 2.0**53, 2**53 + 1, 1e300, "1", "a", ""])
+)
+values = st.recursive(
+    scalars,
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.lists(st.tuples(st.sampled_from(["a", "b", "1", "a:1"]), inner), max_size=3).map(dict)
+    ),
+    max_leaves=6,
+)
+
+
+def equal(one: Any, other: Any) -> bool:
+    """JSON's equality, value by value."""
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(equal, one, other))
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(equal(one[key], other[key]) for key in one)
+    return isinstance(one, bool) is isinstance(other, bool) and bool(one == other)
+
+
+@given(values, st.lists(values, max_size=4), st.booleans())
+def test_a_value_is_among_options_exactly_where_it_equals_one(value: Any, options: list[Any], turned: bool) -> None:
+    if turned:  # one that is equal, with its keys in another order
+        options = [*options, turned_around(value)]
+    among = any(equal(value, option) for option in options)
+    assert In("a", tuple(options)).accepts(value) is among
+    assert compile_filter({"a": {"$nin": options}}).matches({"a": value}) is not matched(value, options)
+    for option in options:
+        assert compile_filter({"a": {"$eq": option}}).matches({"a": value}) is matched(value, [option])
+
+
+def turned_around(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: turned_around(value[key]) for key in reversed(value)}
+    return list(map(turned_around, value)) if isinstance(value, list) else value
+
+
+def matched(value: Any, options: list[Any]) -> bool:
+    return any(equal(one, option) for one in [value, *(value if isinstance(value, list) else [])] for option in options)
+
+
+@pytest.mark.parametrize("of", [lambda i: ["red", f"x{i}"], lambda i: {"a": i, "b": [i]}])
+def test_a_value_is_compared_with_any_number_of_containers_in_one_lookup(
+    of: Callable[[int], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = [of(i) for i in range(1000)]
+    where = compile_filter({"a": {"$in": options}})
+    assert where.matches({"a": options[-1]})
+    canonical = Mock(wraps=filters._canonical)
+    monkeypatch.setattr(filters, "_canonical", canonical)
+    assert not where.matches({"a": of(-1)})
+    assert canonical.call_count < 20
+
+
+@pytest.mark.parametrize("where", [{"n" * (MAX_NAME + 1): 1}, {"a": {"$" + "n" * MAX_NAME: 1}}])
+def test_a_name_is_no_longer_than_one_can_be(where: Any) -> None:
+    with pytest.raises(Invalid, match=r"^filter: the name '\$?n+'… has 65537 characters") as refused:
+        compile_filter(where)
+    assert len(refused.value.message) < 100
 
 
 @given(condition=json, metadata=st.dictionaries(st.sampled_from("ab"), json))
