@@ -19,6 +19,7 @@ from typing import Any, Literal
 
 import orjson
 
+from serving.cancelling import check_cancelled
 from serving.errors import Invalid
 from serving.instants import instant
 from serving.json_body import MAX_DEPTH, TOO_DEEP, is_unicode, levels, no_json
@@ -382,6 +383,8 @@ def reach(metadata: Mapping[str, Any], path: str) -> Iterator[Any]:
 
 
 def _at(found: Any, path: _Path) -> list[Any]:
+    """Every condition looks here, so that a filter can be stopped between any two."""
+    check_cancelled()
     return [found] if path is None else list(reach(found, path))
 
 

@@ -129,6 +129,8 @@ class Service:
         except TimeoutError:
             log.warning("%d requests did not finish in %g s", self._running, self.settings.drain_seconds)
             return False
+        finally:
+            self.library.lanes.stop()
         return True
 
     @property
@@ -302,7 +304,7 @@ class Service:
             self.report("opening the indexes")
             await self.library.lanes.run("", self.snapshots.sweep)
             await self.library.lanes.run("", lambda: self.acceptance.begin(partial(self.jobs.unended, UPLOAD)))
-            await self.library.lanes.run("", self.library.corpora.warm)
+            await self.library.lanes.read("", self.library.corpora.warm)
             if self._prepare:
                 await self._prepare(self)
         except Exception as error:  # the server stays up to say why it is not ready

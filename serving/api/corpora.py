@@ -107,7 +107,7 @@ async def fields(
     values: Annotated[int, Query(ge=1, le=1000, description="of each field, at most")] = 20,
 ) -> FieldsAnswer:
     """What a filter can ask for: each field with the kinds of its values and the most frequent of them."""
-    found = await service.library.read(lambda corpora: corpora.facets(name, values), of=name)
+    found = await service.library.look_through(lambda corpora: corpora.facets(name, values), of=name)
     return FieldsAnswer(
         fields=[
             FieldAnswer(**one._asdict() | {"values": [value._asdict() for value in one.values]}) for one in found.fields

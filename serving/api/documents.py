@@ -34,7 +34,8 @@ async def listing(
     a `cursor` there are more."""
     after = None if cursor is None else _after(cursor)
     where = None if filter is None else read_filter(filter)
-    found = await service.library.read(lambda corpora: corpora.page(name, after, limit, where), of=name)
+    looked = service.library.look_through if where else service.library.read
+    found = await looked(lambda corpora: corpora.page(name, after, limit, where), of=name)
     following = found.following
     return DocumentsAnswer(
         documents=[_answer(document) for document in found.documents],
@@ -46,7 +47,7 @@ async def listing(
 
 @router.delete("", summary="Delete documents by filter", response_model_exclude_unset=True)
 async def delete_where(name: CorpusName, body: DeleteRequest, service: ServiceDep) -> DeleteAnswer:
-    """Every document whose metadata matches."""
+    """Every document whose metadata matches. Whoever leaves before the answer stops it; what is deleted stays so."""
     if not body.filter:
         raise Invalid("would match everything; to empty a corpus, delete it", field="filter")
     where = compile_filter(body.filter)
@@ -57,7 +58,7 @@ async def delete_where(name: CorpusName, body: DeleteRequest, service: ServiceDe
         removed = corpora.delete_where(name, where, still)
         return DeleteAnswer(deleted=removed, **({"warnings": warnings_of(unmatched)} if unmatched else {}))
 
-    return await service.library.on(delete, of=name)
+    return await service.library.remove(delete, of=name)
 
 
 @router.get("/{id:any}", summary="Get a document")

@@ -63,7 +63,7 @@ async def mapped(
 ) -> Response:
     """Its passages, or a sample of them, on the two axes along which their vectors vary most (PCA)."""
     started = time.perf_counter()
-    found, (places, explained), unmatched = await service.library.read(
+    found, (places, explained), unmatched = await service.library.look_through(
         lambda corpora: _map(corpora, name, sample, field), of=name
     )
     points = [

@@ -48,6 +48,7 @@ def _add(path: Path, given: argparse.Namespace) -> None:
                 "requests_per_second": given.requests_per_second,
                 "tokens_per_second": given.tokens_per_second,
                 "concurrency": given.concurrency,
+                "threads": given.threads,
                 "disk_bytes": given.disk_bytes,
                 "unread_bytes": given.unread_bytes,
                 "jobs": given.jobs,
@@ -71,6 +72,7 @@ def _list(path: Path, given: argparse.Namespace) -> None:  # noqa: ARG001 - as t
             "requests/s": key.requests_per_second,
             "tokens/s": key.tokens_per_second,
             "at once": key.concurrency,
+            "threads": key.threads,
             "bytes on disk": key.disk_bytes,
             "bytes unread": key.unread_bytes,
             "jobs": key.jobs,
@@ -103,6 +105,7 @@ def _parser() -> argparse.ArgumentParser:
     add.add_argument("--requests-per-second", type=float, help="default: what the server gives every key")
     add.add_argument("--tokens-per-second", type=float)
     add.add_argument("--concurrency", type=int, help="requests at a time")
+    add.add_argument("--threads", type=int, help="that search for it at a time")
     add.add_argument("--disk-bytes", type=int, help="of all corpora that it may touch")
     add.add_argument("--unread-bytes", type=int, help="of answers that it has not read yet")
     add.add_argument("--jobs", type=int, help="jobs that wait or run")

@@ -20,7 +20,7 @@ from serving.corpora.opening import Indexes
 from serving.corpora.pages import Listed, Seen, check_generation
 from serving.corpora.sampling import Sample, sampled
 from serving.corpora.searching import search
-from serving.errors import NotFound, ServiceError
+from serving.errors import NotFound, ServiceError, Stopped
 from serving.filters import Filter, with_id
 from serving.indexes.reading import Read
 from serving.indexes.report import Report
@@ -69,6 +69,8 @@ class Corpora:
             try:
                 with self._open.locked(name) as corpus:
                     corpus.index()
+            except Stopped:
+                raise
             except ServiceError as error:
                 log.error("corpus %r is not served: %s", name, error)
 

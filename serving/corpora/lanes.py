@@ -5,22 +5,35 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager, nullcontext
+from functools import partial
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
+from serving.cancelling import CancelToken
+from serving.errors import Stopped, going
+from serving.keys.limits import charge, payer
 from serving.unheard import ended
 
 T = TypeVar("T")
-THREADS, LANE = 16, 4
+THREADS, LANE = 16, 8
 """Of all corpora, and of one. Work beyond that waits without a thread."""
+TOKENS_PER_SECOND = 1000
+"""What a key pays for a second of a thread: a token for each millisecond."""
 
 
 class Lanes:
-    """A pool of threads with a lane for each name: no more than `LANE` of them work for it at a time."""
+    """A pool of threads with a lane for each name: no more than `LANE` of them work for it at a time.
+
+    What reads for a key also takes one of the threads that the key may have at a time.
+    """
 
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="corpora")
         self._lanes: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
+        self._shares: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
+        self._going = CancelToken()
+        """Of all that can be stopped."""
         self._left: set[asyncio.Task[Any]] = set()
         """Reads whose callers have gone: a task that nobody holds could vanish."""
 
@@ -40,9 +53,28 @@ class Lanes:
                 await ended(done)
                 raise
 
-    async def read(self, name: str, work: Callable[[], T]) -> T:
-        """`run` of what changes nothing: a caller who is cancelled goes at once, and the lane waits for the thread."""
-        reading = asyncio.create_task(self.run(name, work))
+    async def stoppable(self, name: str, work: Callable[[], T], *, charged: bool = False) -> T:
+        """`run` of what asks `check_cancelled`: it ends when its caller is cancelled or the server goes. Where it is
+        `charged`, the key pays for the time that it took, however it ended.
+
+        Raises:
+            Unhealthy: the server goes.
+        """
+        token, share = CancelToken(self._going), self._share()
+        try:
+            async with share:
+                return await self.run(name, partial(token.run, work), token.cancel)
+        except Stopped:
+            raise going() from None
+        finally:
+            if charged:
+                charge(token.cpu_seconds * TOKENS_PER_SECOND, begun=True)
+
+    async def read(self, name: str, work: Callable[[], T], *, charged: bool = False) -> T:
+        """`stoppable`, of what changes nothing: a caller who is cancelled goes at once, and the lane waits for the
+        thread.
+        """
+        reading = asyncio.create_task(self.stoppable(name, work, charged=charged))
         try:
             return await asyncio.shield(reading)
         except asyncio.CancelledError:
@@ -50,6 +82,16 @@ class Lanes:
             reading.add_done_callback(self._left.discard)
             reading.cancel()
             raise
+
+    def stop(self) -> None:
+        """End all that is `stoppable`, also what comes from now on."""
+        self._going.cancel()
+
+    def _share(self) -> AbstractAsyncContextManager[Any]:
+        """One of the threads of the key that pays; where nobody does, any thread."""
+        if (caller := payer()) is None:
+            return nullcontext()
+        return self._shares.setdefault(caller.key.name, asyncio.Semaphore(caller.threads))
 
     def close(self) -> None:
         """Wait for the threads; nothing may be run afterwards."""

@@ -22,6 +22,7 @@ from serving.encoders.encoders import Encoders
 from serving.encoders.reading import At
 from serving.errors import Conflict, Overloaded
 from serving.ingest.chunking import cut
+from serving.keys.limits import check_paid
 from serving.ports import Chunking, Content, Document, Floats, Held, Span
 from serving.telemetry.metrics import Metrics
 from serving.telemetry.tracing import recorded
@@ -119,9 +120,11 @@ class Library:
         """
         if isinstance(queries, np.ndarray):
             with self._admitted():
+                check_paid()
                 return await self._found(corpus, [Query(None, row) for row in queries], wanted)
         if wanted.mode == "lexical":
             with self._admitted():
+                check_paid()
                 return await self._found(corpus, [Query(text, None) for text in queries], wanted)
         try:
             return await self._searched(corpus, queries, wanted)
@@ -147,6 +150,27 @@ class Library:
         with self._admitted():
             return await self.lanes.read(of, lambda: work(self.corpora))
 
+    async def look_through(self, work: Callable[[Corpora], T], of: str) -> T:
+        """`read` of what may look at every document: the key pays for the time that it takes.
+
+        Raises:
+            Overloaded: the key still owes for what it did before.
+        """
+        check_paid()
+        with self._admitted():
+            return await self.lanes.read(of, lambda: work(self.corpora), charged=True)
+
+    async def remove(self, work: Callable[[Corpora], T], of: str) -> T:
+        """`on` of what may look at every document and then change many: the key pays for the time that it takes, and a
+        caller who leaves ends it between two of its commits.
+
+        Raises:
+            Overloaded: the key still owes for what it did before.
+        """
+        check_paid()
+        with self._admitted():
+            return await self.lanes.stoppable(of, lambda: work(self.corpora), charged=True)
+
     @asynccontextmanager
     async def encoder_of(self, corpus: str) -> AsyncIterator[Embedder]:
         """Around a request: the encoder that embeds the texts of the corpus. All are held until it is known which."""
@@ -164,7 +188,8 @@ class Library:
 
     async def _found(self, corpus: str, queries: Sequence[Query], wanted: Wanted, made_by: str | None = None) -> Found:
         with self._metrics.search(corpus), recorded("search"):
-            return await self.lanes.read(corpus, lambda: self.corpora.search(corpus, queries, wanted, made_by))
+            search = partial(self.corpora.search, corpus, queries, wanted, made_by)
+            return await self.lanes.read(corpus, search, charged=True)
 
     def close(self) -> None:
         """Wait for what runs, then close the corpora."""

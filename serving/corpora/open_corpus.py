@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from serving.cancelling import for_others
 from serving.errors import Damaged, NotFound
 from serving.indexes.live import LiveIndex
 from serving.indexes.reading import Read
@@ -94,7 +95,8 @@ class OpenCorpus:
             try:
                 corpus = self._store.corpus(self._name)
                 if corpus.dim is not None:
-                    self.live = self._open_index(corpus, beside)
+                    with for_others():  # a caller who is in a hurry would never see it opened
+                        self.live = self._open_index(corpus, beside)
             except Damaged as error:
                 self.damage = error.message
                 raise

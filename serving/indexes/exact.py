@@ -10,6 +10,7 @@ import faiss
 import numpy as np
 from numpy.typing import NDArray
 
+from serving.cancelling import check_cancelled
 from serving.indexes.ranking import NOTHING, Rows, best, flat, products, rows_of
 from serving.ports import Floats, Keys, Ranking
 
@@ -29,6 +30,7 @@ def nearest(keys: Keys, vectors: Floats, queries: Floats, k: int, rows: Rows | N
     for block_keys, block in _blocks(keys, vectors, rows):
         view = flat(block)
         for start in range(0, len(queries), QUERIES):
+            check_cancelled()
             part = queries[start : start + QUERIES]
             scores = part @ block.T
             for at, (query, row) in enumerate(zip(part, scores, strict=True), start):

@@ -11,6 +11,7 @@ import faiss
 import numpy as np
 from numpy.typing import NDArray
 
+from serving.cancelling import check_cancelled
 from serving.indexes.exact import nearest
 from serving.indexes.kind import Candidates, Kind, Parameters
 from serving.indexes.ranking import Rows, flat, products, rows_of
@@ -20,6 +21,8 @@ EXACT_ROWS = 5_000
 """Candidates that a filter leaves, up to which reading them all is as quick as an index that passes over the others."""
 MEASURED_K = 10
 """recall@10 is what is measured and promised."""
+TOGETHER = 256
+"""Queries, after which a search can be stopped."""
 FOR_ONE_THREAD = 4
 """Queries, up to which waking other threads takes longer than they save."""
 
@@ -148,7 +151,10 @@ class Main:
         effort = None if exact else self._effort(marks.count, k)
         if effort is None:
             return nearest(self.keys, self.vectors, queries, k, marks.rows)
-        found = self.candidates(queries, k, effort, marks.bitmap, threads)
+        found = []
+        for start in range(0, len(queries), TOGETHER):
+            check_cancelled()
+            found += self.candidates(queries[start : start + TOGETHER], k, effort, marks.bitmap, threads)
         short = [at for at, ranking in enumerate(found) if len(ranking.keys) < min(k, marks.count)]
         if short:
             whole = nearest(self.keys, self.vectors, queries[short], k, marks.rows)

@@ -51,6 +51,7 @@ class Key(BaseModel):
     requests_per_second: Rate | None = None
     tokens_per_second: Rate | None = None
     concurrency: PositiveInt | None = None
+    threads: PositiveInt | None = None
     disk_bytes: PositiveInt | None = None
     unread_bytes: PositiveInt | None = None
     jobs: PositiveInt | None = None

@@ -1,4 +1,4 @@
-"""How much one key may ask for: requests and tokens a second, requests at a time, disk, unread answers."""
+"""How much one key may ask for: requests and tokens a second, requests, threads and jobs at a time, disk, unread answers."""
 
 from __future__ import annotations
 
@@ -29,6 +29,8 @@ class Limits:
     disk_bytes: int | None = None
     """Of all corpora that the key may touch."""
     unread_bytes: int | None = None
+    threads: int = 2
+    """That read corpora for the key at a time; what is beyond them waits."""
     jobs: int | None = None
     """Waiting or running."""
 
@@ -81,7 +83,7 @@ class Bucket:
         """Nanoseconds until something may be taken."""
         return max(0, self._paid - self._clock())
 
-    def take(self, amount: int) -> None:
+    def take(self, amount: float) -> None:
         """Take it, however much it is; what is below zero is given back."""
         self._paid = max(self._paid, self._clock() - self._saved) + int(amount * self._unit)
 
@@ -91,6 +93,7 @@ class Caller:
 
     def __init__(self, key: Key, defaults: Limits, clock: Clock = time.monotonic_ns) -> None:
         self.key = key
+        self.threads = key.threads or defaults.threads
         self._concurrency = key.concurrency or defaults.concurrency
         self._running = 0
         self._disk_bytes = key.disk_bytes or defaults.disk_bytes
@@ -137,7 +140,7 @@ class Caller:
                 f"{more}: delete documents, snapshots or corpora"
             )
 
-    def charge(self, tokens: int, *, begun: bool = False) -> None:
+    def charge(self, tokens: float, *, begun: bool = False) -> None:
         """Take tokens from the key's rate; for more of what has `begun` it owes, however much it owes already.
 
         Raises:
@@ -150,7 +153,7 @@ class Caller:
         if self._tokens:
             self._tokens[1].take(-tokens)
 
-    def _take(self, limit: tuple[float, Bucket] | None, amount: int, what: str, *, begun: bool = False) -> None:
+    def _take(self, limit: tuple[float, Bucket] | None, amount: float, what: str, *, begun: bool = False) -> None:
         if limit:
             rate, bucket = limit
             if not begun and (wait := bucket.wait()):
@@ -173,7 +176,7 @@ def paid_by(caller: Caller | None) -> AbstractContextManager[None]:
     return holding(_CALLER, caller)
 
 
-def charge(tokens: int, *, begun: bool = False) -> None:
+def charge(tokens: float, *, begun: bool = False) -> None:
     """Charge tokens to the key of the request that is being answered; without one (no keys, a warm-up) nobody pays.
 
     Raises:
@@ -181,6 +184,15 @@ def charge(tokens: int, *, begun: bool = False) -> None:
     """
     if caller := _CALLER.get():
         caller.charge(tokens, begun=begun)
+
+
+def check_paid() -> None:
+    """Refuse what is charged when it is done, to a key that still owes tokens.
+
+    Raises:
+        Overloaded: see `Caller.charge`.
+    """
+    charge(0)
 
 
 def refund(tokens: int) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from serving.cancelling import check_cancelled, is_cancelled
 from serving.errors import Damaged, NotFound
 from serving.failpoints import reach
 from serving.ports import Stop
@@ -21,6 +22,8 @@ PATIENCE = 60.0
 """Seconds to wait for a lock. Nobody holds one for long: it stands between a bug and a caller."""
 STEPS = 100_000
 """Of SQLite's machine between two looks whether to stop: some milliseconds."""
+READ_STEPS = 5 * STEPS
+"""The same of a read: each look waits for the interpreter, which others may keep busy."""
 LOG_BYTES = 64 << 20
 """Of the write-ahead log, beyond which it is folded into the file even if readers must be waited for."""
 _LOG_PATIENCE_MS = 500
@@ -84,10 +87,16 @@ class Connections:
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
-        """One moment of the file, whatever is committed meanwhile. Not for long: the log can't be folded before it."""
+        """One moment of the file, whatever is committed meanwhile. Not for long: the log can't be folded before it.
+
+        Raises:
+            Stopped: nobody waits for what is read any more.
+        """
+        check_cancelled()
         with self._used(), self.naming():
             reader = self._take()
             try:
+                reader.set_progress_handler(self._stop or is_cancelled, READ_STEPS)
                 reader.execute("BEGIN")
                 yield reader
             finally:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from types import NoneType
 from typing import Any
 
+from serving.cancelling import check_cancelled
 from serving.filters import is_number, reach
 from serving.ports import Facet, Facets, FacetValue
 from serving.stores.fields import FALSE, LIST, NULL, OBJECT, OPAQUE, TRUE, WHOLE, Value, documents, numbers
@@ -55,6 +56,7 @@ def facets(reader: sqlite3.Connection, values: int) -> Facets:
 
 
 def _facet(reader: sqlite3.Connection, field: int, path: str, listed: Sequence[FacetValue], values: int) -> Facet:
+    check_cancelled()
     unposted, all_read = _unposted(reader, field, path)
     least, greatest = _extremes(reader, field)
     kinds = posted_kinds(reader, field) | {KIND_OF[type(value)] for value in unposted}
@@ -82,6 +84,7 @@ def _unposted(reader: sqlite3.Connection, field: int, path: str) -> tuple[list[A
 
 def _postings(reader: sqlite3.Connection, field: int, limit: int) -> int:
     """Up to `limit`."""
+    check_cancelled()
     counting = "SELECT count(*) FROM (SELECT 1 FROM postings WHERE field = ? LIMIT ?)"
     ((count,),) = reader.execute(counting, (field, limit))
     return int(count)

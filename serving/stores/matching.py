@@ -15,6 +15,7 @@ from functools import reduce
 
 import numpy as np
 
+from serving.cancelling import check_cancelled
 from serving.filters import ID, All, AnyOf, Compares, Element, Exists, Filter, In, Not, with_id
 from serving.json_body import is_unicode
 from serving.sets import union
@@ -195,6 +196,8 @@ class _Postings:
         return _Set(union(*found)) if found else _NONE
 
     def _field(self, path: str | None) -> int:
+        """Every condition looks its field up, so that a filter of many can be stopped between any two."""
+        check_cancelled()
         known = self._reader.execute("SELECT number FROM fields WHERE path = ?", (path,)).fetchone()
         return int(known[0]) if known else _NO_FIELD
 

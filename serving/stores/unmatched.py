@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Set
 from functools import cached_property
 from itertools import islice
 
+from serving.cancelling import check_cancelled
 from serving.filters import ID, All, AnyOf, Compares, Element, Exists, Filter, In, Not
 from serving.stores.facets import KIND_OF, posted_kinds
 from serving.stores.fields import DATES, MAX_PATH, OPAQUE, WHOLE
@@ -49,6 +50,7 @@ class _Fields:
 
     def warnings(self, where: Filter, parent: str | None = None) -> Iterator[str]:
         """`parent` is the path of the list whose elements `where` is about."""
+        check_cancelled()
         match where:
             case All(parts) | AnyOf(parts):
                 for part in parts:

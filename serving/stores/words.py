@@ -19,6 +19,7 @@ from typing import NamedTuple
 import numpy as np
 import orjson
 
+from serving.cancelling import check_cancelled
 from serving.ports import Keys, Ranking, Span, Stemming
 from serving.stores import analysis
 from serving.stores.fields import numbers
@@ -164,6 +165,7 @@ def highlights(texts: Sequence[str], query: str, *, stemming: Stemming) -> list[
 
 def _highlights(text: str, expression: str, stemming: Stemming) -> list[Span]:
     """Look at more and more of the text, until there are enough: FTS5 takes the square of the number of its marks."""
+    check_cancelled()
     spread = analysis.spread(text)
     found: list[Span] = []
     step = max(MARKED_AT_ONCE, len(spread.text) // 4)

@@ -11,9 +11,12 @@ from typing import Any
 
 import pytest
 
+from serving.cancelling import check_cancelled
 from serving.corpora.lanes import LANE, THREADS, Lanes
 from serving.errors import Conflict
 from serving.jobs.threads import in_thread
+from serving.keys.keys import Key, digest
+from serving.keys.limits import Caller, Limits, paid_by
 from tests.conftest import PATIENCE
 
 
@@ -122,5 +125,54 @@ def test_an_error_reaches_its_caller() -> None:
     async def work(lanes: Lanes) -> None:
         with pytest.raises(ZeroDivisionError):
             await lanes.run("a", lambda: 1 / 0)
+
+    with_lanes(work)
+
+
+def key(name: str, threads: int | None = None) -> Caller:
+    return Caller(Key(name=name, sha256=digest(name), scopes=("read",), threads=threads), Limits())
+
+
+@pytest.mark.parametrize(("threads", "most"), [(None, Limits().threads), (1, 1)])
+def test_a_key_has_its_share_of_the_threads_and_leaves_the_others_theirs(threads: int | None, most: int) -> None:
+    finish, started = threading.Event(), list[str]()
+
+    def busy(name: str) -> None:
+        started.append(name)
+        assert finish.wait(PATIENCE)
+
+    async def work(lanes: Lanes) -> None:
+        with paid_by(key("greedy", threads)):
+            names = ["a", "b", "c", "d", "e", "f"] * THREADS
+            calls = [asyncio.create_task(lanes.read(name, partial(busy, name))) for name in names]
+        while len(started) < most:
+            await asyncio.sleep(0)
+        with paid_by(key("modest")):
+            assert await lanes.read("a", lambda: "served") == "served"
+        assert await lanes.run("a", lambda: "served") == "served", "nobody's, as that of a job after a restart"
+        assert len(started) == most
+        finish.set()
+        await asyncio.gather(*calls)
+        assert len(started) == len(names) and not lanes._shares, "a share outlived its work"
+
+    with_lanes(work)
+
+
+def test_a_read_whose_caller_left_is_told_to_end() -> None:
+    begun = threading.Event()
+
+    def endless() -> None:
+        begun.set()
+        while True:
+            check_cancelled()
+
+    async def work(lanes: Lanes) -> None:
+        reading = asyncio.create_task(lanes.read("a", endless))
+        assert await asyncio.to_thread(begun.wait, PATIENCE)
+        reading.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await reading
+        while lanes._left:
+            await asyncio.sleep(0)
 
     with_lanes(work)

@@ -34,7 +34,18 @@ def add(file: Path, capsys: pytest.CaptureFixture[str], name: str, *options: str
 
 
 def test_a_key_is_shown_once_and_only_its_hash_is_kept(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    limits = ("--concurrency", "4", "--disk-bytes", "5000000000", "--unread-bytes", "9000", "--jobs", "7")
+    limits = (
+        "--concurrency",
+        "4",
+        "--threads",
+        "2",
+        "--disk-bytes",
+        "5000000000",
+        "--unread-bytes",
+        "9000",
+        "--jobs",
+        "7",
+    )
     secret = add(file, capsys, "search", "--scopes", "read,write", "--corpora", "docs-*,faq", *limits)
     assert len(secret) >= 43, "256 bits"
     assert secret not in file.read_text()
@@ -45,7 +56,8 @@ def test_a_key_is_shown_once_and_only_its_hash_is_kept(file: Path, capsys: pytes
     assert (key.sha256, key.scopes, key.corpora) == (digest(secret), ("read", "write"), ("docs-*", "faq"))
     assert keys(["list", "--api-keys-file", str(file)]) == 0
     listed = capsys.readouterr().out
-    assert "search read,write docs-*,faq 4 at once, 5000000000 bytes on disk, 9000 bytes unread, 7 jobs" in listed
+    limited = "4 at once, 2 threads, 5000000000 bytes on disk, 9000 bytes unread, 7 jobs"
+    assert f"search read,write docs-*,faq {limited}" in listed
     assert secret not in listed and key.sha256 not in listed
 
 
@@ -84,6 +96,7 @@ def test_revoked_is_gone_and_others_stay(file: Path, capsys: pytest.CaptureFixtu
         (["add", "a"], "has a key 'a'"),
         (["add", "b", "--scopes", "root"], "scopes: "),
         (["add", "b", "--concurrency", "0"], "concurrency: "),
+        (["add", "b", "--threads", "0"], "threads: "),
         (["add", "b", "--tokens-per-second", "nan"], "tokens-per-second: "),
         (["add", "../b"], "name: "),
         (["add", "b", "--corpora", ""], "corpora: "),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 
 from serving.app import create_app
 from serving.corpora.library import SLICE_TEXTS
+from serving.engines.fake import DIM
 from serving.errors import Overloaded
 from serving.keys.keys import Key, changed_keys, digest
 from serving.keys.limits import SECOND, Bucket, Caller, Limits, charge
@@ -203,3 +205,55 @@ def test_requests_at_once_over_http(limited: Limited, wait_until_ready: Wait) ->
         engine.open.set()
         assert first.result().status_code == 200
         assert client.get("/info").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("asked", "sent"),
+    [
+        ("POST search", {"json": {"queries": ["a", "b"], "mode": "lexical"}}),
+        ("POST search", {"json": {"vector": [1.0] * DIM}}),
+        ("GET documents", {"params": {"filter": '{"a": 1}'}}),
+        ("GET fields", {}),
+        ("GET map", {}),
+        ("DELETE documents", {"json": {"filter": {"a": 1}}}),
+    ],
+)
+def test_what_looks_through_a_corpus_costs_a_token_for_each_millisecond_of_its_thread(
+    limited: Limited,
+    wait_until_ready: Wait,
+    monkeypatch: pytest.MonkeyPatch,
+    asked: str,
+    sent: dict[str, Any],
+) -> None:
+    client, clock = limited(key_tokens_per_second=100)
+    method, what = asked.split()
+    path = f"/corpora/c/{what}"
+    with client:
+        wait_until_ready(client)
+        client.put("/corpora/c").raise_for_status()
+        client.post("/corpora/c/documents", json={"documents": [{"text": "a"}]}).raise_for_status()
+        clock.now += 9 * SECOND
+        monkeypatch.setattr("serving.cancelling.thread_time", count(step=0.5).__next__)
+        assert client.request(method, path, **sent).status_code == 200
+        refused = client.request(method, path, **sent)
+        assert refused.status_code == 429, "the first took half a second of a thread, 500 tokens"
+        assert int(refused.headers["retry-after-ms"]) == 1000 * (500 - 99) / 100
+        assert client.get("/corpora/c").status_code == 200, "a look at one row is free"
+        clock.now += 4 * SECOND
+        assert client.request(method, path, **sent).status_code == 429
+        clock.now += SECOND
+        assert client.request(method, path, **sent).status_code == 200
+
+
+def test_a_search_by_text_is_paid_by_its_tokens_first_and_refused_by_them_alone(
+    limited: Limited, wait_until_ready: Wait
+) -> None:
+    """Its embedding may take more than a second's worth; its ranking is owed."""
+    client, clock = limited(key_tokens_per_second=1)
+    with client:
+        wait_until_ready(client)
+        client.put("/corpora/c").raise_for_status()
+        client.post("/corpora/c/documents", json={"documents": [{"text": "a"}]}).raise_for_status()
+        clock.now += 99 * SECOND
+        assert client.post("/corpora/c/search", json={"query": "one two three", "filter": {"a": 1}}).status_code == 200
+        assert client.post("/corpora/c/search", json={"query": "a"}).status_code == 429
