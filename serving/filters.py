@@ -28,6 +28,8 @@ MAX_CONDITIONS = 1000
 """Of a filter; each is a lookup, and an $in is one."""
 MAX_VALUES = 100_000
 """Of a filter, within all its lists and objects: each is looked at before anything else is answered."""
+LARGE = 1000
+"""Values of a filter that are compiled in a thread: more than a millisecond's work."""
 MAX_NAME = 65_536
 """Characters of a field or an operator: each condition below it repeats it in the path that errors name."""
 ORDER: dict[str, Callable[[Any, Any], bool]] = {
@@ -184,6 +186,16 @@ def compile_filter(condition: Any, field: str = "filter") -> Filter:
         Invalid: it is not a filter; the message names the path of what is wrong.
     """
     return _Compiler(field).filter(condition, field, 0)
+
+
+def is_large(condition: Any) -> bool:
+    """Whether a JSON value holds more than the event loop should compile."""
+    seen = 0
+    for level in levels(condition):
+        seen += len(level)
+        if seen > LARGE:
+            return True
+    return False
 
 
 def read_filter(text: str, field: str = "filter") -> Filter:

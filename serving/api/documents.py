@@ -13,7 +13,7 @@ from serving.api.route import Route
 from serving.corpora.corpora import Corpora
 from serving.corpora.pages import Seen
 from serving.errors import Invalid
-from serving.filters import compile_filter, read_filter
+from serving.filters import compile_filter, is_large, read_filter
 from serving.jobs.acceptance import check_stays
 from serving.ports import Document
 
@@ -50,7 +50,7 @@ async def delete_where(name: CorpusName, body: DeleteRequest, service: ServiceDe
     """Every document whose metadata matches. Whoever leaves before the answer stops it; what is deleted stays so."""
     if not body.filter:
         raise Invalid("would match everything; to empty a corpus, delete it", field="filter")
-    where = compile_filter(body.filter)
+    where = await service.library.prepared(partial(compile_filter, body.filter), of=name, large=is_large(body.filter))
     still = partial(check_stays, service.jobs, name)
 
     def delete(corpora: Corpora) -> DeleteAnswer:

@@ -22,7 +22,7 @@ from serving.api.sending import largest_answer
 from serving.bounds import check_text
 from serving.corpora.finding import Found, Hit, Place, Wanted, shown
 from serving.errors import Empty, Invalid, TooLarge
-from serving.filters import compile_filter
+from serving.filters import compile_filter, is_large
 from serving.names import check_corpus_name
 from serving.ports import Floats
 from serving.service import Service
@@ -54,8 +54,11 @@ async def search_named(body: CorpusSearchRequest, service: ServiceDep, request: 
 async def _search(service: Service, name: str, body: SearchRequest) -> Response:
     started = time.perf_counter()
     queries = _queries(body, service.settings.max_text_bytes)
-    where = compile_filter(body.filter) if body.filter else None
-    orders = _orders(name, body)
+    where, orders = await service.library.prepared(
+        lambda: (compile_filter(body.filter) if body.filter else None, _orders(name, body)),
+        of=name,
+        large=is_large([body.filter, body.queries]),
+    )
     wanted = Wanted(
         k=body.k,
         offset=body.offset,

@@ -150,6 +150,10 @@ class Library:
         with self._admitted():
             return await self.lanes.read(of, lambda: work(self.corpora))
 
+    async def prepared(self, work: Callable[[], T], of: str, *, large: bool) -> T:
+        """What `work` makes of a request, in a thread of its key if that is `large`: others wait for the event loop."""
+        return await self.read(lambda _: work(), of) if large else work()
+
     async def look_through(self, work: Callable[[Corpora], T], of: str) -> T:
         """`read` of what may look at every document: the key pays for the time that it takes.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote
@@ -14,6 +15,8 @@ from fastapi.testclient import TestClient
 from serving.app import create_app
 from serving.corpora import finding
 from serving.corpora.open_corpora import OpenCorpora
+from serving.errors import Invalid
+from serving.filters import LARGE
 from serving.service import Service
 from serving.stores import records
 
@@ -384,3 +387,21 @@ def test_highlights_are_bounded(
 def test_a_vector_has_no_words_to_highlight(books: TestClient, refuses: Callable[..., None]) -> None:
     body = {"vector": [1.0] * 16, "highlight": True}
     refuses((422, "Validation", "give query or queries"), "POST", "/corpora/books/search", json=body)
+
+
+@pytest.mark.parametrize(("values", "apart"), [(10, False), (LARGE, True)])
+@pytest.mark.parametrize("asked", ["POST search", "DELETE documents"])
+def test_a_large_filter_is_compiled_beside_the_event_loop(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch, values: int, apart: bool, asked: str
+) -> None:
+    (method, what), threads = asked.split(), list[str]()
+
+    def compiled(_: object) -> None:
+        threads.append(threading.current_thread().name)
+        raise Invalid("compiled", field="filter")
+
+    monkeypatch.setattr(f"serving.api.{what}.compile_filter", compiled)
+    client.put("/corpora/books")
+    body = {"filter": {"a": {"$in": list(range(values))}}} | ({"vector": [1.0]} if what == "search" else {})
+    assert client.request(method, f"/corpora/books/{what}", json=body).status_code == 422
+    assert [thread.startswith("corpora") for thread in threads] == [apart]
