@@ -175,6 +175,11 @@ class Library:
         with self._admitted():
             return await self.lanes.stoppable(of, lambda: work(self.corpora), charged=True)
 
+    async def stoppable(self, work: Callable[[Corpora], T], of: str) -> T:
+        """`on` of what reads long: a caller who is cancelled ends it, and waits for its end."""
+        with self._admitted():
+            return await self.lanes.stoppable(of, lambda: work(self.corpora))
+
     @asynccontextmanager
     async def encoder_of(self, corpus: str) -> AsyncIterator[Embedder]:
         """Around a request: the encoder that embeds the texts of the corpus. All are held until it is known which."""

@@ -39,7 +39,7 @@ async def _moved(library: Library, encoders: Encoders, job: Running, embedder: E
     _, size = await library.on(lambda corpora: corpora.corpus(name), of=name)
     job.total = size.passages
     truncated = await _embedded(library, encoders, job, embedder)
-    beside = await library.on(lambda corpora: corpora.read_fresh(name), of=name)
+    beside = await library.stoppable(lambda corpora: corpora.read_fresh(name), of=name)
     try:
         while fingerprint in encoders.fingerprints:
             if await library.on(lambda corpora: corpora.swap(name, fingerprint, beside), of=name):

@@ -8,7 +8,9 @@ import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from typing import Any
+from unittest.mock import Mock
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -263,3 +265,12 @@ def test_check_names_what_is_wrong() -> None:
         connection.execute("DELETE FROM postings WHERE document = 2 AND value = 2")
         connection.execute("INSERT INTO postings VALUES (1, 'ghost', 9), (1, 'ghost', 10)")
         assert fields.check(connection) == ["postings: 1 missing", "postings: 2 of no document"]
+
+
+def test_one_document_at_a_time_is_in_memory() -> None:
+    """Each may have 64 KB of metadata."""
+    with corpus(*[{"a": i} for i in range(100)]) as connection:
+        read = Mock(side_effect=bytes.decode)
+        connection.text_factory = read
+        assert next(fields.documents(connection, np.arange(1, 101))) == (1, "d1", {"a": 0})
+        assert read.call_count < 10

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
 
+from serving.cancelling import check_cancelled
 from serving.corpora.corpora import Corpora
+from tests.conftest import PATIENCE
 from tests.serving.shelf import Shelf, embedded
 from tests.serving.test_moving_corpora import DOCUMENTS, best, ended
 
@@ -118,3 +121,24 @@ def test_an_encoder_that_comes_during_a_request(pair: TestClient, monkeypatch: p
         pair.post("/corpora/c/documents", json={"documents": [{"id": "z", "text": "more"}]}).raise_for_status()
         assert best(pair, "more")["id"] == "z"
     assert pair.get("/corpora/c").json()["fingerprint"] == "fake-2"
+
+
+def test_a_job_that_is_cancelled_reads_no_further(pair: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A corpus of millions is read for a minute, and a server that goes waits for its jobs."""
+    begun, ended = threading.Event(), threading.Event()
+
+    def endless(*_: object) -> None:
+        begun.set()
+        try:
+            while True:
+                check_cancelled()
+        finally:
+            ended.set()
+
+    monkeypatch.setattr(Corpora, "read_fresh", endless)
+    pair.put("/corpora/c", json={"model": "fake"})
+    pair.post("/corpora/c/documents", json={"documents": DOCUMENTS}).raise_for_status()
+    job = pair.post("/corpora/c/reembed", json={"model": "turned"}).json()["id"]
+    assert begun.wait(PATIENCE)
+    pair.delete(f"/jobs/{job}").raise_for_status()
+    assert ended.wait(PATIENCE)
