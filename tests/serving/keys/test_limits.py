@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -15,12 +16,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.app import create_app
+from serving.corpora.corpora import Corpora
+from serving.corpora.finding import Wanted
 from serving.corpora.library import SLICE_TEXTS
 from serving.engines.fake import DIM
 from serving.errors import Overloaded
 from serving.keys.keys import Key, changed_keys, digest
 from serving.keys.limits import SECOND, Bucket, Caller, Limits, charge
 from serving.service import Service
+from serving.settings import Settings
+from tests.conftest import PATIENCE
 from tests.serving.engines import Gate, model
 
 Wait = Callable[[TestClient], None]
@@ -257,3 +262,43 @@ def test_a_search_by_text_is_paid_by_its_tokens_first_and_refused_by_them_alone(
         clock.now += 99 * SECOND
         assert client.post("/corpora/c/search", json={"query": "one two three", "filter": {"a": 1}}).status_code == 200
         assert client.post("/corpora/c/search", json={"query": "a"}).status_code == 429
+
+
+@pytest.mark.parametrize(("cpu_quota", "threads"), [(1, 2), (2, 2), (6, 3), (64, 4)])
+def test_a_key_reads_in_half_as_many_threads_as_there_are_cpus(
+    monkeypatch: pytest.MonkeyPatch, cpu_quota: int, threads: int
+) -> None:
+    monkeypatch.setattr("models.cpus.available", lambda: cpu_quota)
+    assert Settings().key_limits.threads == threads
+    assert Settings(key_threads=9).key_limits.threads == 9
+
+
+def test_slow_searches_of_one_key_leave_threads_for_another(
+    make_service: Callable[..., Service], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wait_until_ready: Wait
+) -> None:
+    file, many = tmp_path / "keys.json", 16
+    with changed_keys(file) as keys:
+        keys += [Key(name=name, sha256=digest(name), scopes=("read", "write")) for name in ("greedy", "modest")]
+    begun, finish, search = threading.Event(), threading.Event(), Corpora.search
+
+    def slow(corpora: Corpora, name: str, queries: Any, wanted: Wanted, *arguments: Any) -> Any:
+        if wanted.where:
+            begun.set()
+            assert finish.wait(PATIENCE)
+        return search(corpora, name, queries, wanted, *arguments)
+
+    monkeypatch.setattr(Corpora, "search", slow)
+    app = create_app(make_service(api_keys_file=file))
+    with TestClient(app, headers={"authorization": "Bearer modest"}) as client, ThreadPoolExecutor(many) as pool:
+        wait_until_ready(client)
+        client.put("/corpora/c").raise_for_status()
+        body = {"query": "a", "mode": "lexical", "filter": {"a": 1}}
+        greedy = {"authorization": "Bearer greedy"}
+        searches = [pool.submit(client.post, "/corpora/c/search", json=body, headers=greedy) for _ in range(many)]
+        assert begun.wait(PATIENCE)
+        try:
+            assert client.post("/corpora/c/search", json={"query": "a"}).status_code == 200
+            assert not any(search.done() for search in searches)
+        finally:
+            finish.set()
+        assert [search.result().status_code for search in searches] == [200] * many
