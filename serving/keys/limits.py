@@ -1,4 +1,4 @@
-"""How much one key may ask for: requests and tokens a second, requests, threads and jobs at a time, disk, unread answers."""
+"""How much one key may ask for: requests and tokens a second, work at a time, disk, answers that nobody has read."""
 
 from __future__ import annotations
 
