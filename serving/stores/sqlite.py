@@ -6,7 +6,7 @@ import logging
 import os
 import threading
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 
 from models.disk import fsync, make_folder
@@ -63,9 +63,10 @@ class SqliteStore:
         self._lock = threading.Lock()
         self._files: dict[str, CorpusFile] = {}
         self._refused: dict[str, Refused] = {}
+        self._held = ExitStack()
         try:
             make_folder(folder)
-            self._held = files.hold(folder)
+            self._held.callback(os.close, files.hold(folder))
             files.sweep(folder)
             paths = sorted(path for path in folder.iterdir() if path.name.endswith(SUFFIX))
         except OSError as error:
@@ -259,11 +260,11 @@ class SqliteStore:
         return self._file(name).size()
 
     def close(self) -> None:
-        """Close every file and let the folder go."""
+        """Close every file and let the folder go; closed once, it stays so."""
         for file in self._files.values():
             file.close()
         self._files = {}
-        os.close(self._held)
+        self._held.close()
 
     def _file(self, name: str) -> CorpusFile:
         if file := self._files.get(name):

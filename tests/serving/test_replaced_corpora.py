@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -162,8 +163,8 @@ def test_nobody_waits_while_the_index_of_another_encoder_is_read(
     beside.discard()
     assert left_beside(tmp_path) == []
     corpora.close()
-    again = Corpora(SqliteStore(tmp_path / "corpora"), Indexes(tmp_path / "indexes"))
-    (hits,) = again.search("c", [Query(None, np.ones(9, np.float32))], Wanted(k=100)).hits
+    with closing(Corpora(SqliteStore(tmp_path / "corpora"), Indexes(tmp_path / "indexes"))) as again:
+        (hits,) = again.search("c", [Query(None, np.ones(9, np.float32))], Wanted(k=100)).hits
     assert sorted(hit.passage.document.id for hit in hits) == ["kept", "late", "old", "replaced"]
 
 

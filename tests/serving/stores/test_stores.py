@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import re
 import sqlite3
@@ -99,6 +100,14 @@ def test_files_are_as_long_as_what_is_in_them(tmp_path: Path) -> None:
         store.give_back("c")
         assert sum(file.stat().st_size for file in tmp_path.iterdir()) < 300_000
     store.close()
+
+
+def test_a_store_that_is_closed_twice_closes_no_other(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path)
+    store.close()
+    with (tmp_path / "other").open("wb") as other:  # has the number that the folder's descriptor had
+        store.close()
+        os.fstat(other.fileno())
 
 
 def test_a_reader_keeps_nobody_from_giving_back(tmp_path: Path) -> None:
