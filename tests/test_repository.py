@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tomllib
 import warnings
+from contextlib import closing
 from itertools import chain
 from pathlib import Path
 
@@ -135,8 +136,11 @@ def test_every_command_explains_itself(
 
 def test_every_route_and_option_is_documented(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "api.md").read_text()
-    service = Service(Settings(data=tmp_path), ENGINES["fake"](tmp_path), STORES["memory"](tmp_path))
-    for path, methods in create_app(service).openapi()["paths"].items():
+    with closing(STORES["memory"](tmp_path)) as store:
+        service = Service(Settings(data=tmp_path), ENGINES["fake"](tmp_path), store)
+        paths = create_app(service).openapi()["paths"]
+        service.jobs.close()
+    for path, methods in paths.items():
         for method in methods:
             forms = (f"`{method.upper()} {path}`", f"`{method.upper()} …`")  # the second follows the first's path
             assert any(form in page for form in forms), f"{method.upper()} {path}"
