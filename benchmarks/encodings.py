@@ -20,7 +20,7 @@ from training.evaluation.suite import material
 
 BUNDLE = Path("artifacts/minilm")
 DATA = "ISOSPHERE_TEST_DATA"
-"""The folder that holds `senteval/downstream`: `python -m training data get sts` fetches it."""
+"""The folder that holds `senteval/downstream`: `isosphere data get sts` fetches it."""
 
 Vectors = NDArray[np.float32]
 

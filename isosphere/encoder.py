@@ -145,5 +145,5 @@ def _full_name(name: str) -> str:
     near = difflib.get_close_matches(name, names, n=1)
     raise SourceError(
         f"{name}: there is no such folder and no such encoder.{f' Did you mean {near[0]}?' if near else ''} There are "
-        f"{', '.join(names)}; `python -m models export` makes a folder of an encoder of the hub"
+        f"{', '.join(names)}; `isosphere export` makes a folder of an encoder of the hub"
     )

@@ -1,4 +1,4 @@
-"""`python -m models export|adapter|inspect|verify|publish|pull`: encoders to bundles, bundles there and back."""
+"""`python -m models`: encoders to bundles and adapters, to the hub and back."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = Parser(prog="python -m models", description=__doc__)
+    parser = Parser(prog="isosphere", description="Encoders to bundles and adapters, to the hub and back.")
     verbs = parser.add_subparsers(dest="verb", required=True)
     export = verbs.add_parser("export", help="write an encoder as a bundle: weights, tokenizer, ONNX, manifest")
     export.add_argument("source", help=f"{ENCODER}, or a bundle")

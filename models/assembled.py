@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 def as_bundle(name: str, kept: Path) -> Path:
     """Return the folder of a bundle: `name` itself, or the bundle made of the encoder of this name, kept in `kept`.
 
-    Another process makes it (`python -m models export`), so this one does not keep what is loaded for that alone.
+    Another process makes it (`isosphere export`), so this one does not keep what is loaded for that alone.
 
     Raises:
         BundleError: it can't be made; the message is that of the command.
@@ -30,7 +30,7 @@ def as_bundle(name: str, kept: Path) -> Path:
     said = recorded(name)
     if said is None:
         raise BundleError(
-            f"{name}: torch has to export it: `python -m models export {name} --out FOLDER`, then use that folder"
+            f"{name}: torch has to export it: `isosphere export {name} --out FOLDER`, then use that folder"
         )
     folder = kept / f"{said.name}-{said.fingerprint[:12]}"
     with suppress(BundleError):

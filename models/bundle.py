@@ -268,9 +268,7 @@ def read_manifest(file: Path) -> Manifest:
         check_size(file)
         content = file.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
-        raise BundleError(
-            f"{file}: missing; is this the folder of a bundle? `python -m models export` makes one"
-        ) from None
+        raise BundleError(f"{file}: missing; is this the folder of a bundle? `isosphere export` makes one") from None
     except OSError as error:
         raise BundleError(f"{file}: {error.strerror}") from error
     return parse_manifest(content, str(file))

@@ -158,7 +158,7 @@ def _training(manifest: Manifest) -> str:
     if not run:
         parts = [known or "No training is recorded: the weights are those of the source."]
     elif isinstance(config, dict):
-        repeated = "To repeat it, with this as `config.json`: `python -m training train --config config.json`"
+        repeated = "To repeat it, with this as `config.json`: `isosphere train --config config.json`"
         parts = [known, repeated, _json(config)]
     else:
         record = {key: value for key, value in run.items() if key not in BULKY}
@@ -209,7 +209,7 @@ def _ingredient(ingredient: Any) -> str:
 
 def _rebuilt(manifest: Manifest) -> str:
     if file := _recipe(manifest).get("file"):
-        command = shlex.join(["python", "-m", "training", "rebuild", file])
+        command = shlex.join(["isosphere", "rebuild", file])
         return f"To repeat it: `{command} --data SENTEVAL --corpus FILE`."
     return ""
 
@@ -235,7 +235,7 @@ def _postprocess(run: Mapping[str, Any]) -> str:
     match run:
         case {"postprocess": str(kind), "source": str(source), "params": dict(params), "seed": int(seed)}:
             settings = [word for name, value in params.items() for word in ("--set", f"{name}={value}")]
-            words = ["python", "-m", "training", "postprocess", kind, source, "--out", "DIR"]
+            words = ["isosphere", "postprocess", kind, source, "--out", "DIR"]
             for name in ("pooling", "max_length"):  # earlier records have neither
                 words += [f"--{name.replace('_', '-')}", str(run[name])] if name in run else []
             fitted = f"To repeat it: `{shlex.join([*words, '--seed', str(seed), *settings])}`"
@@ -266,9 +266,9 @@ def _use(manifest: Manifest, origin: Origin) -> str:
     )
     return (
         f"## Use\n\n{opened}\n\nWith Isosphere's server, which needs no torch:\n\n"
-        f"```sh\npython -m models pull ORG/NAME --out {shlex.quote(f'artifacts/{manifest.name}')}  "
+        f"```sh\nisosphere pull ORG/NAME --out {shlex.quote(f'artifacts/{manifest.name}')}  "
         f"# from the hub, every hash checked\n"
-        f"python -m serving --bundle {shlex.quote(f'artifacts/{manifest.name}')}\n"
+        f"isosphere serve --bundle {shlex.quote(f'artifacts/{manifest.name}')}\n"
         "curl -s http://127.0.0.1:8080/embed -H 'content-type: application/json' \\\n"
         """     -d '{"inputs": ["A man plays the guitar.", "Somebody makes music."]}'\n```"""
         + (
@@ -290,7 +290,7 @@ def _use_adapter(manifest: Manifest, origin: Origin) -> str:
     return (
         "## Use\n\nThe folder holds a low-rank adapter, which needs the weights of its base. Isosphere merges the two. "
         "`FOLDER` is this folder:\n\n"
-        f"```sh\npython -m models export FOLDER --out {folder}\npython -m serving --bundle {folder}\n```\n\n"
+        f"```sh\nisosphere export FOLDER --out {folder}\nisosphere serve --bundle {folder}\n```\n\n"
         "With `peft`, `FOLDER` is this folder or its id on the hub:\n\n"
         "```python\nfrom peft import PeftModel\nfrom transformers import AutoModel\n\n"
         f'base = AutoModel.from_pretrained("{base}")\n'

@@ -125,7 +125,7 @@ def whole(name: str) -> Path:
     """
     folder = resolve(name)
     if adapters.is_adapter(folder):
-        raise SourceError(f"{name}: an adapter, where whole weights are needed: `python -m models export` merges it")
+        raise SourceError(f"{name}: an adapter, where whole weights are needed: `isosphere export` merges it")
     return folder
 
 

@@ -45,14 +45,14 @@ class SettingsError(ValueError):
 
 
 class Settings(BaseSettings):
-    """Serve embeddings and semantic search over HTTP. For corpora without a server: `python -m serving
-    ingest|search|export|verify --help`; for API keys: `keys --help`; `openapi` prints the API."""
+    """Serve embeddings and semantic search over HTTP. `isosphere --help` lists the commands for corpora
+    without a server and for API keys."""
 
     model_config = SettingsConfigDict(
         env_prefix="ISOSPHERE_",
         frozen=True,
         extra="ignore",
-        cli_prog_name="python -m serving",
+        cli_prog_name="isosphere serve",
         cli_kebab_case=True,
         cli_implicit_flags="toggle",
         cli_hide_none_type=True,
@@ -69,7 +69,7 @@ class Settings(BaseSettings):
     host: str = Field(default="localhost", description="address to listen on; localhost is both 127.0.0.1 and ::1")
     port: int = Field(default=8080, ge=0, le=65535, description="port to listen on; 0 takes a free one")
     api_keys_file: Path | None = Field(
-        default=None, description="file of the keys that open the server (`python -m serving keys` writes it)"
+        default=None, description="file of the keys that open the server (`isosphere keys` writes it)"
     )
     api_keys_grace: NonNegativeFloat = Field(
         default=GRACE_SECONDS,

@@ -21,7 +21,7 @@ settings.register_profile("brief", settings.get_profile("thorough"), max_example
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
-OURS = ("models", "training", "serving", "benchmarks", "tests")
+OURS = ("isosphere", "models", "training", "serving", "benchmarks", "tests")
 PATIENCE = 120.0
 """Seconds that a test waits for what has to come: it comes late on a machine that does much besides."""
 

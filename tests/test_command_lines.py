@@ -17,12 +17,12 @@ from training.cli import main as training
 @pytest.mark.parametrize(
     ("command", "arguments", "says"),
     [
-        (models, ["export"], "python -m models export: the following arguments are required: source, --out"),
-        (models, ["inspect", "x", "--frob"], "python -m models: unrecognized arguments: --frob"),
-        (training, ["list", "--frob"], "python -m training: unrecognized arguments: --frob"),
-        (keys, ["frob"], "python -m serving keys: argument verb: invalid choice: 'frob'"),
-        (openapi, ["x"], "python -m serving openapi: unrecognized arguments: x"),
-        (lambda given: run("search", given), ["-k", "3"], "python -m serving search: the following arguments"),
+        (models, ["export"], "isosphere export: the following arguments are required: source, --out"),
+        (models, ["inspect", "x", "--frob"], "isosphere: unrecognized arguments: --frob"),
+        (training, ["list", "--frob"], "isosphere: unrecognized arguments: --frob"),
+        (keys, ["frob"], "isosphere keys: argument verb: invalid choice: 'frob'"),
+        (openapi, ["x"], "isosphere openapi: unrecognized arguments: x"),
+        (lambda given: run("search", given), ["-k", "3"], "isosphere search: the following arguments"),
         (read_settings, ["--bundle"], "serving: argument --bundle: expected one argument"),
     ],
 )

@@ -27,7 +27,7 @@ from training.machine import memory
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-ROOMS = ("models", "training", "serving")
+ROOMS = ("isosphere", "models", "training", "serving")
 
 
 EXTRAS = PROJECT["project"]["optional-dependencies"]
@@ -92,9 +92,9 @@ def test_readme_names_only_verbs_and_places_that_exist() -> None:
     readme = (ROOT / "README.md").read_text()
     verbs = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     assert set(re.findall(r"(?:^|`)make ([a-z]+)", readme, re.MULTILINE)) <= verbs
-    (house,) = re.findall(r"## The house\n\n```\n(.*?)```", readme, re.DOTALL)
+    (places,) = re.findall(r"## The code\n\n```\n(.*?)```", readme, re.DOTALL)
     room = ""
-    for line in house.splitlines():
+    for line in places.splitlines():
         name = line.split()[0]
         room = name if not line.startswith(" ") else room
         assert (ROOT / (name if name == room else room + name)).is_dir(), line

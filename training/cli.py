@@ -1,4 +1,4 @@
-"""The command line of `python -m training`."""
+"""The command line of `isosphere`."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _carried_out(options: argparse.Namespace) -> int:
 
 def parsed(arguments: Sequence[str]) -> argparse.Namespace:
     """The options of one command, and what carries it out as `command`; SystemExit says what is wrong with them."""
-    top = Parser(prog="python -m training", description="Train sentence encoders and judge them.")
+    top = Parser(prog="isosphere", description="Train sentence encoders and judge them.")
     commands = top.add_subparsers(required=True, metavar="|".join(COMMANDS))
     chosen = next((word for word in arguments if not word.startswith("-")), None)
     for name, summary in COMMANDS.items():
@@ -83,5 +83,5 @@ def _spelt_out(arguments: Sequence[str]) -> list[str]:
 
 
 def _fail(reason: object, code: int) -> int:
-    print(f"python -m training: {reason}", file=sys.stderr)
+    print(f"isosphere: {reason}", file=sys.stderr)
     return code

@@ -103,7 +103,7 @@ def _read(unread: Unread, state: State, setting: Setting, record: Write, progres
             folder = shlex.quote(str(setting.folder))
             raise DivergedError(
                 f"step {taken.step}: {diverged.listed(values)}; {file} has the weights and the batch: "
-                f"python -m training replay {folder} looks into it, "
+                f"isosphere replay {folder} looks into it, "
                 f"finish {folder} makes a bundle of the best weights before it"
             )
         rate = learning_rate(setting.config.learning_rate, taken.step - 1, setting.total_steps)

@@ -43,7 +43,7 @@ async def report(
     """
     model = service.encoders.named(id).model
     if model.report is None:
-        raise NotFound(f"{id!r} carries no report: `python -m training promote <bundle>` makes one")
+        raise NotFound(f"{id!r} carries no report: `isosphere promote <bundle>` makes one")
     headers = {"vary": "accept", "x-model-fingerprint": model.manifest.fingerprint}
     if format == "html" and model.report_page is None:
         raise NotFound(f"the report of {id!r} has no page, only JSON")

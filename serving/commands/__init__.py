@@ -1,1 +1,1 @@
-"""What `python -m serving` can be told to do, a file each."""
+"""Commands of the server's package, a file each."""

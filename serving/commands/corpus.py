@@ -1,4 +1,4 @@
-"""`python -m serving ingest|search|export|verify`: what the server does with corpora in its data folder, without it."""
+"""Commands that do with corpora in a data folder what the server does: `isosphere ingest`, `isosphere search`, …"""
 
 from __future__ import annotations
 
@@ -35,10 +35,12 @@ from serving.starting import opened_models, opened_service, opened_store, with_b
 from serving.telemetry import logs
 from serving.works.ingestion import check_fits
 
+CALLED = {"export": "export-corpus", "verify": "verify-corpus"}
+"""Names of verbs that encoders have, too, in the command `isosphere`."""
 PIECE = 1 << 20
 PAGE = 1000
 MAX_HITS = 1000
-_REST = "Options of the server (--data, --bundle, --engine …) are taken as well: `python -m serving --help`."
+_REST = "Options of the server (--data, --bundle, --engine …) are taken as well: `isosphere serve --help`."
 
 
 class _Failed(Exception):
@@ -251,7 +253,7 @@ def _line(text: str, width: int = 100) -> str:
 
 
 def _parser(verb: str) -> argparse.ArgumentParser:
-    parser = Parser(prog=f"python -m serving {verb}", epilog=_REST, allow_abbrev=False)
+    parser = Parser(prog=f"isosphere {CALLED.get(verb, verb)}", epilog=_REST, allow_abbrev=False)
     name: dict[str, Any] = {"type": check_corpus_name, "metavar": "NAME"}
     if verb == "ingest":
         parser.description = "Add the documents of a file to a corpus, which is made if there is none."

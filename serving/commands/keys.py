@@ -1,4 +1,4 @@
-"""`python -m serving keys`: add, list, revoke."""
+"""`isosphere keys`: add, list, revoke."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def _parser() -> argparse.ArgumentParser:
     file.add_argument(
         "--api-keys-file", type=Path, default=Path(variable) if variable else None, help=f"default: {VARIABLE}"
     )
-    parser = Parser(prog="python -m serving keys", description="Manage the file of API keys.")
+    parser = Parser(prog="isosphere keys", description="Manage the file of API keys.")
     verbs = parser.add_subparsers(dest="verb", required=True)
     add = verbs.add_parser("add", parents=[file], help="make a key and print it, this once")
     add.add_argument("name", help="what logs and errors call it")

@@ -1,4 +1,4 @@
-"""`python -m serving openapi`: the OpenAPI document of a server without keys, as docs/openapi.json has it."""
+"""`isosphere openapi`: the OpenAPI document of a server without keys, as docs/openapi.json has it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from serving.app import routes
 
 def openapi(arguments: Sequence[str]) -> int:
     """The exit status; the document goes to stdout."""
-    Parser(prog="python -m serving openapi", description=__doc__).parse_args(arguments)
+    Parser(prog="isosphere openapi", description=__doc__).parse_args(arguments)
     sys.stdout.write(document())
     return 0
 

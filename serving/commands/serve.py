@@ -1,4 +1,4 @@
-"""What `python -m serving` does: check, bind, load, announce, serve."""
+"""What `isosphere serve` does: check, bind, load, announce, serve."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SEARCH_TO_TRY = """\
 curl -s {address}/corpora/{corpus}/search{key} -H 'content-type: application/json' -d \
 '{{"query": "run a coroutine with a time limit", "k": 3}}'"""
 KEY = ' -H "authorization: Bearer $KEY"'
-KEY_NEEDED = "The server asks for a key. Run export KEY=... first; python -m serving keys add NAME makes a key.\n"
+KEY_NEEDED = "The server asks for a key. Run export KEY=... first; isosphere keys add NAME makes a key.\n"
 SWITCH_SECONDS = 0.0005
 """After which a thread that computes in Python lets others go on. Python's own 5 ms, a few times for each step of a
 search, are what a filter of one caller costs all others."""

@@ -237,7 +237,7 @@ class Embedder:
             raise Invalid(f"must be between 1 and {native}", field=options.dimensions_field)
         if options.calibrated and self.model.int8_limit is None:
             raise Invalid(
-                "this bundle has no range for int8 and uint8; `python -m models export` gives it one, "
+                "this bundle has no range for int8 and uint8; `isosphere export` gives it one, "
                 "binary and ubinary need none"
             )
 

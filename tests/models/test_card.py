@@ -123,14 +123,14 @@ def test_of_averaged_weights_it_tells_what_each_was_trained_on() -> None:
         "licence `mit`). Corpus of 40,000 sentences (digest `abc`). The weights are those of step 25. Seed 7. |"
     ) in prose
     assert "| 0.25 | `start` | none is recorded |" in prose and "left out" not in prose and "1 more did not" in prose
-    assert "python -m training rebuild 'my recipe.toml' --data" in prose
+    assert "isosphere rebuild 'my recipe.toml' --data" in prose
     assert prose.index("For pairs.") < prose.index("## Scores")
     assert "- Not for search.\n- Nor for verse.\n- " in text.partition("## Limits")[2]
 
 
 def test_a_fitted_transform_is_repeated_by_its_command() -> None:
     run = {"postprocess": "whitening", "source": "my encoder", "params": {"dims": 16}, "seed": 3}
-    command = "python -m training postprocess whitening 'my encoder' --out DIR --seed 3 --set dims=16"
+    command = "isosphere postprocess whitening 'my encoder' --out DIR --seed 3 --set dims=16"
     assert command in _card(run=run, transform={"kind": "affine"}).text
     pooled = command.replace("--seed", "--pooling cls --max-length 16 --seed")
     assert pooled in _card(run={**run, "pooling": "cls", "max_length": 16}, transform={"kind": "affine"}).text

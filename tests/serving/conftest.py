@@ -153,7 +153,7 @@ def free_port() -> int:
 
 @dataclass
 class Launcher:
-    """Starts `python -m serving` with the fake engine unless told otherwise."""
+    """Starts `isosphere serve` with the fake engine unless told otherwise."""
 
     data: Path
     started: list[Running] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""`python -m serving ingest|search|export|verify`, on the data folder of a server that does not run."""
+"""`isosphere ingest|search|export|verify`, on the data folder of a server that does not run."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def documentation(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def started(service: Service) -> Service:
-    """The same, which begins as `python -m serving` does."""
+    """The same, which begins as `isosphere serve` does."""
     service._prepare = demo.prepare
     return service
 

@@ -98,7 +98,7 @@ def test_a_bundle_without_a_range_says_how_to_get_one(
             ):
                 answer = client.post(path, json=body)
                 assert answer.status_code == 422
-                assert "python -m models export" in json.dumps(answer.json())
+                assert "isosphere export" in json.dumps(answer.json())
         assert coded(client, "ubinary").shape == (3, DIM // 8)
 
 

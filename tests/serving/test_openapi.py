@@ -27,7 +27,7 @@ SAYS_WHAT_IT_IS = {"type", "anyOf", "oneOf", "$ref", "enum", "const"}
 
 
 def test_the_file_is_the_application_s() -> None:
-    assert FILE.read_text() == document(), "write it again: .venv/bin/python -m serving openapi > docs/openapi.json"
+    assert FILE.read_text() == document(), "write it again: .venv/bin/isosphere openapi > docs/openapi.json"
 
 
 @pytest.mark.slow

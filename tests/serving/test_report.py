@@ -46,4 +46,4 @@ def test_the_report_of_the_bundle_in_service(
 def test_no_report(local: TestClient) -> None:
     answer = local.get("/models/fake/report")
     assert answer.status_code == 404
-    assert "`python -m training promote" in answer.json()["error"]["message"]
+    assert "`isosphere promote" in answer.json()["error"]["message"]

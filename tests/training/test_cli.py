@@ -124,7 +124,7 @@ def test_bad_arguments_are_one_clear_line_and_exit_code_2(arguments: list[str], 
     assert call(*arguments) == 2
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.startswith("python -m training") and message in err
+    assert err.startswith("isosphere") and message in err
     assert err.count("\n") == 1
 
 
@@ -171,7 +171,7 @@ def test_transformers_keeps_its_report_on_weights_to_itself(tiny_backbone: Path,
 
 def test_evaluation_data_without_the_benchmark(corpus_file: Path, tiny_backbone: Path, capsys: Capture) -> None:
     assert call(*small(tiny_backbone, corpus_file), "--eval-data", "nowhere") == 2
-    assert "nowhere/STS/STSBenchmark: no such folder; `python -m training data get sts`" in capsys.readouterr().err
+    assert "nowhere/STS/STSBenchmark: no such folder; `isosphere data get sts`" in capsys.readouterr().err
     assert not Path("runs").exists()
 
 

@@ -15,7 +15,7 @@ from training import cli, commands
 def test_every_command_has_its_own_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match=r"^0$"):
         cli.main([name, "--help"])
-    assert capsys.readouterr().out.startswith(f"usage: python -m training {name} ")
+    assert capsys.readouterr().out.startswith(f"usage: isosphere {name} ")
 
 
 @pytest.mark.parametrize(

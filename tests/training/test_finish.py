@@ -102,7 +102,7 @@ def test_who_stops_a_run_hears_of_it(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(run, "fit", fit)
     assert cli.main(["train", "simcse", "--out", "artifacts/my encoder"]) == 130
-    hint = "python -m training finish 'runs/my encoder' makes a bundle of the best so far; " if begun else ""
+    hint = "isosphere finish 'runs/my encoder' makes a bundle of the best so far; " if begun else ""
     said = f"stopped after step 3 of 9; {hint}the same command with --resume goes on\n"
     assert capsys.readouterr().err.endswith(f": {said}")
 

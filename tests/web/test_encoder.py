@@ -63,7 +63,7 @@ def rows(page: Page, region: str) -> list[list[str]]:
 
 
 def test_a_bundle_without_a_report_says_how_to_make_one(page: Page) -> None:
-    expect(page.get_by_text("python -m training promote")).to_be_visible()
+    expect(page.get_by_text("isosphere promote")).to_be_visible()
 
 
 def test_scores_of_its_manifest_are_told_without_a_report(page: Page) -> None:
@@ -74,7 +74,7 @@ def test_scores_of_its_manifest_are_told_without_a_report(page: Page) -> None:
 
     page.route("**/info?*", info)
     page.reload()
-    expect(page.get_by_text("python -m training promote")).to_be_visible()
+    expect(page.get_by_text("isosphere promote")).to_be_visible()
     judged = page.locator(".judged")
     assert judged.locator("dt").all_inner_texts() == ["STS-B dev", "STS-B", "Self-retrieval"]
     assert judged.locator("dd").all_inner_texts() == ["87.42", "82.00", "0.3428"]

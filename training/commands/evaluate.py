@@ -103,7 +103,7 @@ def _adapter(source: str) -> Path:
 
 def _command(options: argparse.Namespace) -> str:
     """As it may be typed again; a key, and a password in a URL, is nobody's business."""
-    words = ["python", "-m", "training", "evaluate", without_user(options.source), "--data", str(options.data)]
+    words = ["isosphere", "evaluate", without_user(options.source), "--data", str(options.data)]
     words += ["--tasks", ",".join(options.tasks)]
     words += ["--torch"] if options.torch else []
     words += ["--pooling", options.pooling] if options.pooling else []

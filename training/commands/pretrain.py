@@ -35,7 +35,7 @@ def pretrain(options: argparse.Namespace) -> int:
     config = resolve(options)
     with terminable():
         fit(config, sys.stderr, resume=options.resume)
-    print(f"{config.out}: python -m training train simcse --backbone {shlex.quote(config.out)}")
+    print(f"{config.out}: isosphere train simcse --backbone {shlex.quote(config.out)}")
     return 0
 
 

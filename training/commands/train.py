@@ -57,7 +57,7 @@ def train(options: argparse.Namespace) -> int:
         except InterruptedRun as stop:
             run_folder, says = shlex.quote(config.run), str(stop)
             if (Path(config.run) / CHECKPOINT).is_file():  # else its teacher was being trained
-                says += f"; python -m training finish {run_folder} makes a bundle of the best so far"
+                says += f"; isosphere finish {run_folder} makes a bundle of the best so far"
             named = options.out or any(each.startswith("run=") for each in options.set)
             unnamed = f"--resume --set run={run_folder}" if options.config and not named else "--resume"
             raise InterruptedRun(says, again=unnamed) from stop

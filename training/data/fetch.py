@@ -53,7 +53,7 @@ def provide(name: str, dataset: Dataset, folder: Path, stream: TextIO, *, downlo
             continue
         if download is None:
             place = shlex.quote(str(folder))
-            raise DataError(f"{lack}; `python -m training data get {name} --to {place}` fetches it")
+            raise DataError(f"{lack}; `isosphere data get {name} --to {place}` fetches it")
         print(f"{name}: {source.file} of {source.repo}, {source.megabytes:g} MB", file=stream, flush=True)
         try:
             fetched[source] = download(source)

@@ -55,4 +55,4 @@ def instructions(name: str, dataset: Dataset, folder: Path, brought: Collection[
         f"and put it into {folder / DOWNLOADS / repo}"
         for (repo, commit), files in wanted.items()
     )
-    return f"{steps}; then: python -m training data verify {name} --to {shlex.quote(str(folder))}"
+    return f"{steps}; then: isosphere data verify {name} --to {shlex.quote(str(folder))}"

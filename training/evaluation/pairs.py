@@ -47,7 +47,7 @@ class TaskFiles:
         """
         folder = data_root(data) / self.folder
         if not folder.is_dir():
-            raise DataError(f"{folder}: no such folder; `python -m training data get sts` fetches it")
+            raise DataError(f"{folder}: no such folder; `isosphere data get sts` fetches it")
         subsets = self.read(folder)
         found = sum(map(len, subsets.values()))
         if found != self.pairs:

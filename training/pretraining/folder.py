@@ -104,7 +104,7 @@ Corpus: {census.sentences} sentences of {corpus}.
 
 {_judged(config, census, curve)}`{RECORD}` has the configuration, the machine and the curve.
 
-It is no sentence encoder yet: `python -m training train simcse --backbone {shlex.quote(config.out)}` makes one.
+It is no sentence encoder yet: `isosphere train simcse --backbone {shlex.quote(config.out)}` makes one.
 {"".join(_cited(entry) for entry in origin.citations)}"""
 
 

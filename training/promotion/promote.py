@@ -135,7 +135,7 @@ def _evaluation(candidate: Bundle, decision: Decision) -> Evaluation:
     manifest = candidate.manifest
     return {
         "format": evaluations.FORMAT,
-        "command": "python -m training promote",
+        "command": "isosphere promote",
         "created": decision.time,
         "subject": {
             "source": decision.candidate["path"],

@@ -35,7 +35,7 @@ export async function show(place, state) {
 	if (!info.report) {
 		tried.show({ method: "GET", path: "info" });
 		const known = facts(Object.entries(info.scores).map(([task, score]) => [NAMES[task] ?? CURVES[task] ?? task, score.toPrecision(4)]));
-		return fill(judged, card("Scores", known, el("p.muted.clip", "No report: python -m training promote <bundle> makes one.")));
+		return fill(judged, card("Scores", known, el("p.muted.clip", "No report: isosphere promote <bundle> makes one.")));
 	}
 	const request = { method: "GET", path: `models/${encodeURIComponent(model)}/report` };
 	tried.show(request);

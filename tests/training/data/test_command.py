@@ -1,4 +1,4 @@
-"""`python -m training data`, and the hub without a network."""
+"""`isosphere data`, and the hub without a network."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_verify_takes_all_that_is_here(small: None, tmp_path: Path, capsys: Capt
         (["get", "stss"], "invalid choice: 'stss'"),
         (["verify", "stss"], "no dataset 'stss'; there is sts, transfer, wiki1m, scifact"),
         (["verify"], "holds none of sts, transfer, wiki1m, scifact"),
-        (["verify", "scifact"], "corpus.jsonl: No such file or directory; `python -m training data get scifact"),
+        (["verify", "scifact"], "corpus.jsonl: No such file or directory; `isosphere data get scifact"),
     ],
 )
 def test_bad_input_is_one_line_and_code_2(arguments: list[str], line: str, capsys: Capture) -> None:

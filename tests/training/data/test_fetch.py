@@ -87,7 +87,7 @@ def test_an_altered_file_is_named_and_left_alone(bring: Bring, hub: Hub, folder:
 def test_a_missing_file_is_named_by_verify_and_brought_by_get(bring: Bring, hub: Hub, folder: Path) -> None:
     bring(hub)
     (folder / "eval/B/deep/two.txt").unlink()
-    with pytest.raises(DataError, match=r"two\.txt: missing; `python -m training data get small"):
+    with pytest.raises(DataError, match=r"two\.txt: missing; `isosphere data get small"):
         bring(None)
     bring(hub)
     assert contents(folder) == FILES
@@ -142,7 +142,7 @@ def test_a_folder_with_a_blank_is_quoted_in_the_commands_that_take_it(
     for download, command in ((hub, "data verify small"), (None, "data get small")):
         with pytest.raises(DataError) as caught:
             provide("small", dataset, folder, io.StringIO(), download=download)
-        assert f"python -m training {command} --to '{folder}'" in str(caught.value)
+        assert f"isosphere {command} --to '{folder}'" in str(caught.value)
 
 
 def test_offline_says_which_files_go_where_and_verify_takes_them_from_there(
@@ -161,7 +161,7 @@ def test_offline_says_which_files_go_where_and_verify_takes_them_from_there(
         in message
     )
     assert f"corpus.txt.gz and ids.tsv of the hub dataset some/texts, commit {commit}, elsewhere" in message
-    assert message.endswith(f"into {places[1]}; then: python -m training data verify small --to {folder}")
+    assert message.endswith(f"into {places[1]}; then: isosphere data verify small --to {folder}")
 
     for place, file in zip((places[0], places[1], places[1]), hub.failing, strict=True):
         place.mkdir(parents=True, exist_ok=True)

@@ -35,7 +35,7 @@ def advised() -> None:
 
 
 def made(keep: bool, told: Connection) -> None:
-    """Sends the faults of 64 MB made twice, as `python -m training` keeps its pages or not; and those of `advised`."""
+    """Sends the faults of 64 MB made twice, as `isosphere` keeps its pages or not; and those of `advised`."""
     if keep:
         keep_pages()
     told.send(([faults(lambda: torch.ones(16 << 20)) for _ in range(2)], faults(advised)))

@@ -1,4 +1,4 @@
-"""`python -m training pretrain`, small, as tests call it."""
+"""`isosphere pretrain`, small, as tests call it."""
 
 from __future__ import annotations
 

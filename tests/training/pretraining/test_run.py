@@ -31,7 +31,7 @@ def test_a_run_leaves_a_record_and_a_model_that_encoders_are_trained_from(
 ) -> None:
     assert call(*small) == 0
     out, err = capsys.readouterr()
-    assert out == "artifacts/mlm: python -m training train simcse --backbone artifacts/mlm\n"
+    assert out == "artifacts/mlm: isosphere train simcse --backbone artifacts/mlm\n"
     assert "a BERT of 1 layers, 32 wide, 0.0 million weights: 228 sentences" in err and "step 6/6: loss" in err
     lines = metrics("runs/mlm")
     assert [(line["kind"], line["step"]) for line in lines if line["kind"] == "evaluation"] == [
@@ -154,7 +154,7 @@ def test_what_a_neighbour_determines_is_learnt(tiny_backbone: Path, tmp_path: Pa
 
 def test_a_folder_with_a_blank_is_quoted_in_the_command_that_takes_it(small: list[str], capsys: Capture) -> None:
     assert call(*small, "--out", "artifacts/p e") == 0
-    command = "python -m training train simcse --backbone 'artifacts/p e'"
+    command = "isosphere train simcse --backbone 'artifacts/p e'"
     assert capsys.readouterr().out == f"artifacts/p e: {command}\n"
     assert f"`{command}`" in Path("artifacts/p e/README.md").read_text()
 

@@ -77,7 +77,7 @@ def evaluation(name: str = "minilm", *, seed: int = 0, width: int = 384) -> Eval
     steps = range(0, 2001, 125)
     return {
         "format": 1,
-        "command": f"python -m training evaluate artifacts/{name} --tasks sts transfer --html report.html",
+        "command": f"isosphere evaluate artifacts/{name} --tasks sts transfer --html report.html",
         "created": "2026-11-21T12:00:00+00:00",
         "subject": {
             "source": f"artifacts/{name}", "kind": "bundle", "name": name, "objective": None, "backbone": "minilm",
