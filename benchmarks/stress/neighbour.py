@@ -20,6 +20,7 @@ from benchmarks.client import ReplyError
 from benchmarks.stress.costly import CORPUS, JSON, LINES, Costly, documents, requests
 from benchmarks.stress.server import Server
 from benchmarks.stress.trial import Bound, Texts
+from serving.server import SECONDS_TO_ASK, SECONDS_TO_SEND
 from serving.settings import Settings
 
 CALLERS = 16
@@ -36,8 +37,8 @@ PAUSE = 0.02
 REFUSED = 0.1
 """Seconds that a caller waits after a refusal: without any, it would be a flood, which is another trial."""
 DRAIN = Settings().drain_seconds
-ENDING = 5.0
-"""Seconds after the drain in which the process ends."""
+ENDING = 2 * SECONDS_TO_ASK + SECONDS_TO_SEND + 2.0
+"""Seconds after the drain in which the process ends: for late callers, for answers on their way, for closing."""
 MEMORY_MB = 1500
 PATIENCE = 60.0
 """Seconds without an answer after which a caller hangs up."""
