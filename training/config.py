@@ -33,9 +33,11 @@ POSITIVE = (
     *("learning_rate", "clip_norm"),
 )
 
-ADDED = {"adapter_rank": None, "dev_data": None, "text_column": None}
+ADDED = {"adapter_rank": None, "dev_data": None, "dev_tasks": "stsb", "text_column": None}
 """Fields that configurations of earlier versions lack, with the value that these runs had."""
 
+
+DevTasks = Literal["stsb", "stsb+sickr"]
 
 LEAST_LENGTH = 3
 """Tokens: one, and the special ones around it."""
@@ -86,6 +88,8 @@ class RunConfig:
     """Folder in SentEval's layout; with it the best weights are chosen by STS-B dev."""
     dev_data: str | None = None
     """File of scored pairs, which choose the best weights instead."""
+    dev_tasks: DevTasks = "stsb"
+    """Whose development parts choose the best weights where `eval_data` does: STS-B's, or with SICK-R's the mean."""
     seed: int = 42
     max_steps: int | None = None
     """Steps instead of epochs; the learning rate reaches zero there."""
@@ -151,11 +155,12 @@ class RunConfig:
         return json.dumps(self.values(), indent=2) + "\n"
 
     def values(self) -> dict[str, Any]:
-        """Return all fields by name, without those of `ADDED` that have their earlier value.
+        """Return all fields by name, without those of `ADDED`, and of the objective's, that have their earlier value.
 
         So a run that was described by an earlier version has the same description, and the same digest, today.
         """
-        return {name: value for name, value in asdict(self).items() if name not in ADDED or value != ADDED[name]}
+        added = OBJECTIVES[self.objective].added
+        return _without(asdict(self), ADDED) | {"params": _without(asdict(self.params), added)}
 
     @classmethod
     def from_json(cls, text: str) -> Self:
@@ -168,7 +173,7 @@ class RunConfig:
             values = json.loads(text)
             recipe = OBJECTIVES[values["objective"]]
             params = next(iter(recipe.presets.values())).params
-            values["params"] = type(params)(**checked(values["params"], kinds(type(params))))
+            values["params"] = type(params)(**checked({**recipe.added, **values["params"]}, kinds(type(params))))
             return cls(**checked(ADDED | values, kinds(cls)))
         except ConfigError:
             raise
@@ -242,9 +247,10 @@ def from_preset(objective: str, *, backbone: str = "minilm", preset: str | None 
 
 
 def preset_of(recipe: Recipe[Any], backbone: str) -> str:
-    """The one named after the backbone; else, of a folder, the first that pools as the folder says; else the fallback.
+    """The one named after the backbone; else the nearest, of a folder the nearest that pools as the folder says.
 
-    What a hub id pools is known once it is loaded, which is too late to choose by.
+    The nearest is that of the backbone's family and size, by the name: of `bert-large-nli-cls-token` that of
+    `bert-large-uncased`; else the fallback. What a hub id pools is known once it is loaded, too late to choose by.
 
     Raises:
         SourceError: the backbone is a folder that says what no encoder here is.
@@ -252,9 +258,19 @@ def preset_of(recipe: Recipe[Any], backbone: str) -> str:
     folder = path(backbone)
     if folder.name in recipe.presets:
         return folder.name
-    names = sorted(recipe.presets, key=lambda name: name != FALLBACK_PRESET)
+    names = sorted(recipe.presets, key=lambda name: (not _akin(folder.name, name), name != FALLBACK_PRESET))
     pooling = declared(folder).get("pooling")
     return next((name for name in names if recipe.presets[name].pooling == pooling), names[0])
+
+
+def _akin(backbone: str, preset: str) -> bool:
+    """Whether a backbone's name begins with a published one's family and size: `bert-large`."""
+    return backbone.startswith(preset.removesuffix("-uncased"))
+
+
+def _without(values: Mapping[str, Any], added: Mapping[str, Any]) -> dict[str, Any]:
+    """Without those of `added` that have their earlier value."""
+    return {name: value for name, value in values.items() if name not in added or value != added[name]}
 
 
 def check_seed(seed: int) -> None:

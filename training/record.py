@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import takewhile
 from pathlib import Path
+from statistics import fmean
 from typing import Any, Protocol, TypeVar
 
 from models.disk import fsync, naming, replacing, write_whole
 from models.errors import Refused
 from training.config import RunConfig
+from training.objectives.base import MEASURED
 
 CONFIG = "config.json"
 ENVIRONMENT = "environment.json"
@@ -134,15 +136,26 @@ def parsed(file: Path, from_json: Callable[[str], C]) -> C:
 
 
 def evaluations(folder: Path, *, until: float = math.inf) -> list[dict[str, Any]]:
-    """Every evaluation of the run in `folder` up to a step: its step, and what was recorded."""
+    """Every evaluation of the run in `folder` up to a step: its step, what was recorded, and the mean over the steps
+    since the one before of what the objective measures."""
     file = folder / METRICS
     with naming(file):
         lines = [json.loads(line) for line in _lines_until(file, until)]
-    return [
-        {name: value for name, value in line.items() if name != "kind"}
-        for line in lines
-        if line["kind"] == "evaluation"
-    ]
+    found, steps = [], list[dict[str, Any]]()
+    for line in lines:
+        if line.pop("kind") == "train":
+            steps.append(line)
+        else:
+            found.append(line | _means(steps))
+            steps.clear()
+    return found
+
+
+def _means(steps: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Of what every one of these steps has measured besides its losses."""
+    return {
+        name: fmean(step[name] for step in steps) for name in MEASURED if steps and all(name in each for each in steps)
+    }
 
 
 def fsync_metrics(folder: Path) -> None:

@@ -37,7 +37,7 @@ from training.progress import Progress
 from training.publish import Outcome, counts, publish
 from training.recall import forget
 from training.record import Record, RunError
-from training.selection import Selection, by_own_pairs, by_self_retrieval, by_stsb_dev
+from training.selection import Selection, by_own_pairs, by_self_retrieval, by_sts_dev, by_stsb_dev
 from training.step import Step
 from training.teacher import is_kept, plan
 
@@ -171,7 +171,7 @@ def _judges(config: RunConfig, corpus: Corpus, stream: TextIO) -> tuple[Selectio
     if config.eval_data is None:
         return selection or by_self_retrieval(corpus), {}
     data = Path(config.eval_data)
-    selection = selection or by_stsb_dev(data)
+    selection = selection or (by_stsb_dev if config.dev_tasks == "stsb" else by_sts_dev)(data)
     tasks = sts_tasks(data)
     if absent := [name for name in STS_TASKS if name not in tasks]:
         print(f"{data} lacks {', '.join(absent)}: the final scores go without", file=stream)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,10 +13,11 @@ from numpy.typing import NDArray
 from training.corpus.corpus import Corpus
 from training.corpus.files import CorpusError
 from training.evaluation import geometry, self_retrieval, sts
-from training.evaluation.pairs import STSB_DEV, Pair, own_pairs
+from training.evaluation.pairs import SICKR_DEV, STSB_DEV, Pair, own_pairs
 from training.evaluation.vectors import ConstantError, Encode, remembered, unit_vectors
 
 OWN_DEV_METRIC = "dev_spearman"
+SICKR_DEV_METRIC, STS_DEV_METRIC = "sickr_dev_spearman", "sts_dev_spearman"
 COLLAPSED = 0.0
 """What chance has, for an encoder that tells no two texts apart; as in self-retrieval."""
 
@@ -44,6 +46,24 @@ def by_stsb_dev(data: Path) -> Selection:
     return _by_spearman(sts.STSB_DEV_METRIC, "STS-B dev", pairs, lambda encode: geometry.of_pairs(encode, pairs))
 
 
+def by_sts_dev(data: Path) -> Selection:
+    """The mean of Spearman x 100 on the dev parts of the STS benchmark and of SICK-R, as DCLR has it.
+
+    Raises:
+        DataError: one is missing or broken.
+    """
+    stsb = by_stsb_dev(data)
+    sickr = [pair for subset in SICKR_DEV.load(data).values() for pair in subset]
+
+    def scores(encode: Encode) -> dict[str, float]:
+        encode = remembered(encode)
+        found = {**stsb.scores(encode), SICKR_DEV_METRIC: _spearman(encode, sickr)}
+        return {STS_DEV_METRIC: fmean((found[stsb.metric], found[SICKR_DEV_METRIC])), **found}
+
+    criterion = f"the mean of {stsb.criterion} and on the {len(sickr)} of SICK-R dev"
+    return Selection(STS_DEV_METRIC, criterion, scores)
+
+
 def by_own_pairs(file: str) -> Selection:
     """Spearman x 100 on pairs of one's own. Their scores have any scale, so none says which pairs are close.
 
@@ -60,13 +80,16 @@ def _by_spearman(
 ) -> Selection:
     def scores(encode: Encode) -> dict[str, float]:
         encode = remembered(encode)
-        try:
-            spearman = sts.evaluate(encode, {metric: {name: pairs}})[metric].spearman.all
-        except ConstantError:  # all vectors are one: it may recover, and others are better until it does
-            spearman = COLLAPSED
-        return {metric: spearman, **space(encode)}
+        return {metric: _spearman(encode, pairs), **space(encode)}
 
     return Selection(metric, f"Spearman x 100 on the {len(pairs)} pairs of {name}", scores)
+
+
+def _spearman(encode: Encode, pairs: list[Pair]) -> float:
+    try:
+        return sts.evaluate(encode, {"dev": {"pairs": pairs}})["dev"].spearman.all
+    except ConstantError:  # all vectors are one: it may recover, and others are better until it does
+        return COLLAPSED
 
 
 def by_self_retrieval(corpus: Corpus) -> Selection:

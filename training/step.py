@@ -13,6 +13,7 @@ from training.checkpoint import State
 from training.corpus.batches import Batch
 from training.machine.devices import Devices
 from training.machine.graphs import Replayed
+from training.objectives.base import Measures
 from training.passes.caching import encode_twice
 from training.passes.packing import Pass
 from training.views import Augmentation, Frozen, ViewEncoder, in_order, in_passes
@@ -88,7 +89,7 @@ class Step:
         self._replayed: Replayed[Placed] | None = Replayed([state.rng]) if record else None
 
     def __call__(self, batch: Batch, learning_rate: float) -> dict[str, Tensor]:
-        """Updates encoder and objective; each term, `loss` and `gradient_norm` (before clipping), scalars."""
+        """Updates encoder and objective; terms, measures, `loss` and `gradient_norm` (before clipping), scalars."""
         set_rate(self._state.optimiser, learning_rate)
         placed = self._placed(batch)
         return self._replayed(self._taken, placed) if self._replayed else self._taken(placed)
@@ -106,7 +107,7 @@ class Step:
         return clip_grad_norm_(_weights(self._state.optimiser), self._clip_norm)
 
     def gradients(self, batch: Batch, *, seen: Callable[[Tensor], None] | None = None) -> dict[str, Tensor]:
-        """Adds the gradient of the loss to that of every weight; each term, and `loss`.
+        """Adds the gradient of the loss to that of every weight; each term, what is measured beside them, and `loss`.
 
         `seen` is shown the views of the whole batch, (V, N, D), the clean one last; they get their gradient, too.
         """
@@ -130,7 +131,8 @@ class Step:
             self._diverged |= ~torch.isfinite(loss.detach())
             loss = loss * torch.where(self._diverged, torch.nan, 1.0)  # and so are all gradients from then on
             state.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
-            values.update({name: value.detach() for name, value in {**terms, "loss": loss}.items()})
+            measured = state.objective.measured() if isinstance(state.objective, Measures) else {}
+            values.update({name: value.detach() for name, value in {**terms, **measured, "loss": loss}.items()})
             assert views.grad is not None
             # The encoder's gradients are averaged over the processes, and each has that of its own rows alone.
             own = views.grad[:, placed.own.start : placed.own.stop] * self._devices.count

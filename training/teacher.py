@@ -1,4 +1,4 @@
-"""The frozen encoder that an objective needs, where none is named: SimCSE's, of the same backbone, kept."""
+"""The frozen encoder that an objective needs, where none is named: SimCSE's, kept."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from training.config import ConfigError, RunConfig, from_preset
 from training.objectives import OBJECTIVES
 
 SHARED = (
-    *("backbone", "adapter_rank", "pooling", "dropout", "corpus", "text_column", "eval_data", "dev_data"),
+    *("adapter_rank", "pooling", "dropout", "corpus", "text_column", "eval_data", "dev_data", "dev_tasks"),
     *("seed", "max_steps", "max_length", "eval_every", "chunk_size", "precision", "compile", "device"),
 )
 """What the teacher's run has in common with the run that asks for it; the rest is SimCSE's preset."""
@@ -20,12 +20,21 @@ SHARED = (
 def plan(config: RunConfig) -> RunConfig:
     """The run that makes the teacher, its folders beside those of `config`.
 
+    It begins from the backbone that the run's preset names for it, DCLR's large ones a base model of their family, else
+    from the run's own, with SimCSE's preset of the same name.
+
     Raises:
-        ConfigError: no encoder of the same backbone would do.
+        ConfigError: no encoder that SimCSE trains would do.
     """
-    if OBJECTIVES[config.objective].imitates:
+    recipe, name = OBJECTIVES[config.objective], config.preset.partition("+")[0]
+    if recipe.imitates:
         raise ConfigError(f"teacher: {config.objective} learns from one: name it with --teacher")
-    simcse = from_preset("simcse", backbone=config.backbone)
+    preset = recipe.presets.get(name)
+    if preset is not None and preset.teacher_backbone is not None:
+        simcse = from_preset("simcse", backbone=preset.teacher_backbone)
+    else:
+        known = name if name in OBJECTIVES["simcse"].presets else None
+        simcse = from_preset("simcse", backbone=config.backbone, preset=known)
     shared = {name: getattr(config, name) for name in SHARED}
     return simcse.override({**shared, "out": f"{config.out}-teacher", "run": f"{config.run}-teacher"})
 

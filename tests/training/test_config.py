@@ -71,6 +71,10 @@ def test_a_path_written_in_another_way_is_no_difference(tmp_path: Path, monkeypa
     ("bert-base-uncased", "bert-base-uncased"),
     ("google-bert/bert-large-uncased", "bert-large-uncased"),
     ("/somewhere/of/mine", "bert-base-uncased"),
+    ("sentence-transformers/bert-large-nli-cls-token", "bert-large-uncased"),
+    ("FacebookAI/roberta-large-mnli", "roberta-large"),
+    ("bert-largest", "bert-large-uncased"),
+    ("my-bert-large", "bert-base-uncased"),
 ])  # fmt: skip
 def test_the_preset_follows_the_backbone(backbone: str, preset: str) -> None:
     assert from_preset("simcse", backbone=backbone).preset == preset
@@ -103,6 +107,16 @@ def test_a_folder_that_says_nonsense_is_refused_by_file(tmp_path: Path) -> None:
     (tmp_path / "manifest.json").write_text("[1]")
     with pytest.raises(SourceError, match=r"manifest\.json: not an object"):
         from_preset("simcse", backbone=str(tmp_path))
+
+
+def test_what_an_earlier_version_lacks_is_left_out_at_its_earlier_value_and_read_without() -> None:
+    """So the digest of a run that was described by it stays, and so does the run."""
+    config = from_preset("imsimcse")
+    described = json.loads(config.to_json())
+    assert "dev_tasks" not in described and "contrast_weight" not in described["params"]
+    assert RunConfig.from_json(json.dumps(described)) == config
+    changed = config.override({"dev_tasks": "stsb+sickr", "contrast_weight": 0.5})
+    assert RunConfig.from_json(changed.to_json()) == changed != config
 
 
 def test_presets_and_ablations() -> None:

@@ -122,6 +122,24 @@ def test_a_false_negative_might_as_well_not_be_there() -> None:
     torch.testing.assert_close(info_nce((logits + weights.log())[:4]), rest)
 
 
+def test_the_removed_share_is_of_the_in_batch_negatives() -> None:
+    judged = draw(4, 8)
+    judged[3] = 2 * judged[1]
+    objective = DCLR(DCLRParams(head=False, threshold=0.99), 8)
+    assert objective.measured() == {}
+    objective(Views(draw(2, 4, 8), teacher=judged), rng())
+    assert objective.measured()["removed_share"].item() == pytest.approx(2 / 12)
+    unweighted = DCLR(DCLRParams(head=False, weighting="none"), 8)
+    unweighted(Views(draw(2, 4, 8)), rng())
+    assert unweighted.measured() == {}
+
+
+def test_a_single_sentence_has_no_negative_to_remove() -> None:
+    objective = DCLR(DCLRParams(head=False), 8)
+    objective(Views(draw(2, 1, 8), teacher=draw(1, 8)), rng())
+    assert objective.measured()["removed_share"] == 0
+
+
 def test_the_binary_loss_is_that_of_the_softmax() -> None:
     logits = 3 * draw(5, 9)
     positives = torch.eye(5, 9, dtype=torch.float64)
@@ -166,21 +184,6 @@ def test_how_a_sentence_is_like_itself_is_not_distilled(count: int) -> None:
 def test_a_teacher_is_asked_for_only_where_it_has_a_say(ablation: str | None, teacher: bool) -> None:
     params = replace(DCLRParams(), **(RECIPE.ablations[ablation] if ablation else {}))
     assert DCLR(params, 8).needs == Needs(views=2, teacher=teacher)
-
-
-def test_published_values() -> None:
-    values = {
-        name: (p.batch_size, p.learning_rate, p.epochs, p.params.threshold, p.params.noise_ratio)
-        for name, p in RECIPE.presets.items()
-    }
-    assert values == {
-        "bert-base-uncased": (128, 3e-5, 3, 0.9, 1.0),
-        "bert-large-uncased": (256, 3e-5, 3, 0.9, 4.0),
-        "roberta-base": (128, 3e-5, 3, 0.85, 2.5),
-        "roberta-large": (256, 1e-5, 3, 0.85, 5.0),
-        "minilm": (64, 3e-5, 1, 0.9, 1.0),
-    }
-    assert {(p.params.ascent_steps, p.params.ascent_rate) for p in RECIPE.presets.values()} == {(4, 1e-3)}
 
 
 @pytest.mark.parametrize(

@@ -212,16 +212,3 @@ def test_added_noise_grows_with_its_variance_from_none(side: str) -> None:
 def test_parameters_out_of_range_are_refused_by_name(changes: dict[str, Any], field: str) -> None:
     with pytest.raises(ValueError, match=f"^{field} "):
         ImSimCSEParams(**changes)
-
-
-def test_presets_are_the_papers() -> None:
-    values = {name: (preset.batch_size, preset.learning_rate) for name, preset in RECIPE.presets.items()}
-    assert values == {
-        "bert-base-uncased": (64, 3e-5),
-        "bert-large-uncased": (64, 8e-6),
-        "roberta-base": (64, 1e-5),
-        "roberta-large": (64, 1e-5),
-        "minilm": (64, 1e-5),
-    }
-    params = RECIPE.presets["bert-base-uncased"].params
-    assert (params.m, params.temperature, params.dcl_temperature, params.dcl_weight) == (0.9, 0.05, 5.0, 0.1)

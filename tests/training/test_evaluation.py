@@ -20,7 +20,7 @@ from training.evaluation.pairs import (
     DataError,
     Pair,
     TaskFiles,
-    sick_test,
+    sick,
     sts_benchmark,
     sts_year,
 )
@@ -61,7 +61,7 @@ def test_benchmark_and_sick_columns(tmp_path: Path) -> None:
         "SICK_test_annotated.txt": "pair_ID\tA\tB\tscore\tlabel\r\n6\tno boy\ta kid\t3.3\tNEUTRAL\r\n",
     })  # fmt: skip
     assert sts_benchmark("test")(tmp_path) == {"test": [Pair("a girl", "a boy", 2.5)]}
-    assert sick_test(tmp_path) == {"test": [Pair("no boy", "a kid", 3.3)]}
+    assert sick("test", "SICK_test_annotated.txt")(tmp_path) == {"test": [Pair("no boy", "a kid", 3.3)]}
 
 
 @pytest.mark.parametrize(

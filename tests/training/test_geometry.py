@@ -129,17 +129,25 @@ def test_histogram_counts_each_sentence_against_the_others_of_its_batch() -> Non
     assert alike == (*[0.0] * 39, 1.0)
 
 
-def test_top4_cosine_are_the_four_nearest_of_the_batch() -> None:
+def test_nearest_cosines_are_the_four_nearest_of_the_batch() -> None:
     vectors = drawn(70, 5)
     slow = []
     for batch in (vectors[:32], vectors[32:64]):
         for i, x in enumerate(batch):
             slow += sorted((float(x @ y) for j, y in enumerate(batch) if j != i), reverse=True)[:4]
-    assert geometry.top4_cosine(vectors, 32) == pytest.approx(np.mean(slow))
-    assert geometry.top4_cosine(vectors, 64) > geometry.top4_cosine(vectors, 32)
+    assert geometry.nearest_cosines(vectors, 32) == pytest.approx(np.reshape(slow, (64, 4)).mean(axis=0))
+    larger, smaller = (geometry.nearest_cosines(vectors, size) for size in (64, 32))
+    assert all(a > b for a, b in zip(larger, smaller, strict=True))
     for size in (4, 71):
         with pytest.raises(EvaluationError, match=f"a batch of {size}, expected 5 to 70 sentences"):
-            geometry.top4_cosine(vectors, size)
+            geometry.nearest_cosines(vectors, size)
+
+
+def test_nearest_cosines_are_of_a_hundred_batches() -> None:
+    """As in GS-InfoNCE's Figure 1; the rest of the sentences does not matter."""
+    vectors = drawn(32 * 101, 5)
+    assert geometry.nearest_cosines(vectors, 32) == geometry.nearest_cosines(vectors[: 32 * 100], 32)
+    assert geometry.nearest_cosines(vectors, 32) != geometry.nearest_cosines(vectors[: 32 * 99], 32)
 
 
 def test_the_rank_of_correlations_is_bounded_by_batch_and_width() -> None:
@@ -167,6 +175,7 @@ def test_evaluate_measures_pairs_and_sentences() -> None:
     assert found.spectrum_centred.effective_rank > found.spectrum.effective_rank
     assert list(found.top4_cosine) == [32, 64, 128, 256, 512]
     assert list(found.top4_cosine.values()) == sorted(found.top4_cosine.values())
+    assert found.top4_cosine[64] == pytest.approx(np.mean(found.nearest_cosines[64]))
     assert (found.correlation_rank, found.correlation_rank_of_64) == (24, 24.0)
     assert (found.pairs, found.sentences, found.dim, found.seed) == (200, 700, 24, 3)
     assert geometry.evaluate(encode, PAIRS, sentences=SENTENCES, seed=3) == found

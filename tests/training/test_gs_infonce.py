@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from training.objectives.contrastive import info_nce
-from training.objectives.gs_infonce import RECIPE, GSInfoNCEParams, smoothed_logits
+from training.objectives.gs_infonce import GSInfoNCEParams, smoothed_logits
 from training.objectives.noise import gaussian_negatives
 
 TAU = 0.05
@@ -70,21 +70,6 @@ def test_noise_has_the_same_numbers_in_every_precision() -> None:
     )
     assert (wide.dtype, plain.dtype, narrow.dtype) == (torch.float64, torch.float32, torch.float32)
     assert torch.equal(wide.float(), plain) and torch.equal(plain, narrow)
-
-
-def test_published_values() -> None:
-    values = {
-        name: (p.batch_size, p.learning_rate, p.dropout, p.params.noise_ratio)
-        for name, p in RECIPE.presets.items()
-        if name != "minilm"
-    }
-    assert values == {
-        "bert-base-uncased": (64, 3e-5, 0.2, 3.0),
-        "bert-large-uncased": (64, 1e-5, 0.2, 3.0),
-        "roberta-base": (64, 1e-5, 0.1, 3.0),
-        "roberta-large": (128, 2e-5, 0.1, 1.5),
-    }
-    assert {int(p.batch_size * p.params.noise_ratio) for p in RECIPE.presets.values()} == {192}
 
 
 @pytest.mark.parametrize(

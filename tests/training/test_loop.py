@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
+from statistics import fmean
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,8 +18,8 @@ from tensorboard.backend.event_processing.event_accumulator import (  # type: ig
 )
 
 from tests.training.conftest import Ended
-from training import run
-from training.config import RunConfig
+from training import record, run
+from training.config import RunConfig, from_preset
 from training.corpus.corpus import open_corpus
 from training.corpus.files import CorpusError
 from training.diverged import DivergedError
@@ -333,3 +334,17 @@ def test_a_pooling_that_is_not_the_backbones_own_is_said(
 ) -> None:
     _, said = fitted(make_config(max_steps=1, backbone=str(tiny_bundle)))
     assert "preset bert-base-uncased, cls pooling where its files say mean: 228 sentences" in said
+
+
+def test_every_step_logs_what_its_objective_measures_and_an_evaluation_their_mean(
+    make_config: MakeConfig, fitted: Fit
+) -> None:
+    """The share of negatives that DCLR's weights remove: whether phi does anything at all."""
+    params = from_preset("dclr").override({"judge": "self", "threshold": 0.5}).params
+    config = replace(make_config(max_steps=4, eval_every=2), objective="dclr", params=params)
+    fitted(config)
+    shares = [line["removed_share"] for line in metrics(config, "train")]
+    assert len(shares) == 4 and all(0 <= share <= 1 for share in shares) and any(shares)
+    start, *later = record.evaluations(Path(config.run))
+    assert "removed_share" not in start
+    assert [point["removed_share"] for point in later] == pytest.approx([fmean(shares[:2]), fmean(shares[2:])])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,12 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from tests.training.conftest import WORDS
 from training.corpus.corpus import WATCHED, open_corpus
 from training.corpus.excerpt import Excerpt
-from training.evaluation import self_retrieval
-from training.evaluation.pairs import DataError
+from training.evaluation import self_retrieval, sts
+from training.evaluation.pairs import SICKR_DEV, STSB_DEV, DataError, TaskFiles
 from training.promotion.yardsticks import Unlabelled
-from training.selection import by_own_pairs, by_self_retrieval, by_stsb_dev
+from training.selection import by_own_pairs, by_self_retrieval, by_sts_dev, by_stsb_dev
 
 
 def test_an_encoder_that_tells_no_two_texts_apart_is_scored_as_chance(stsb_data: Path) -> None:
@@ -26,6 +28,32 @@ def test_an_encoder_that_tells_no_two_texts_apart_is_scored_as_chance(stsb_data:
         return np.ones((len(texts), 4), np.float32)
 
     assert by_stsb_dev(stsb_data).scores(collapsed)["stsb_dev_spearman"] == 0.0
+
+
+def test_by_both_dev_parts_it_is_the_mean_of_two_correlations(stsb_data: Path, tmp_path: Path) -> None:
+    """DCLR's `avg_sts`; SICK-R's dev part is its trial part."""
+    shutil.copytree(stsb_data, tmp_path, dirs_exist_ok=True)
+    (tmp_path / "SICK").mkdir()
+    rows = [f"{i}\tthe {WORDS[i % 10]} can see\ta {WORDS[i // 50]} can see\t{1 + i % 5}\tX\n" for i in range(500)]
+    (tmp_path / "SICK" / "SICK_trial.txt").write_text("pair_ID\tA\tB\tscore\tentailment\n" + "".join(rows))
+
+    def encode(texts: Sequence[str]) -> NDArray[np.float32]:
+        return np.stack([np.random.default_rng(list(text.encode())).standard_normal(4) for text in texts]).astype("f4")
+
+    def spearman(task: TaskFiles) -> float:
+        return sts.evaluate(encode, {"dev": task.load(tmp_path)})["dev"].spearman.all
+
+    selection = by_sts_dev(tmp_path)
+    found = selection.scores(encode)
+    assert found[selection.metric] == pytest.approx((spearman(STSB_DEV) + spearman(SICKR_DEV)) / 2)
+    assert found["sickr_dev_spearman"] == pytest.approx(spearman(SICKR_DEV))
+    assert {"stsb_dev_spearman", "alignment", "uniformity"} < found.keys()
+    assert "1500 pairs of STS-B dev and on the 500 of SICK-R dev" in selection.criterion
+
+
+def test_both_dev_parts_must_be_there(stsb_data: Path) -> None:
+    with pytest.raises(DataError, match="SICK"):
+        by_sts_dev(stsb_data)
 
 
 def test_a_part_of_what_is_held_out_chooses_and_all_of_it_judges(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from models import bundle
 from models.sources import SourceError
 from training import run
-from training.config import ConfigError, RunConfig
+from training.config import ConfigError, RunConfig, from_preset
 from training.objectives import OBJECTIVES
 from training.objectives.base import Needs, Views
 from training.publish import Outcome
@@ -83,6 +83,22 @@ def test_a_place_for_the_teacher_that_is_taken_is_refused_before_the_run_has_a_f
     with pytest.raises(RunError, match=r"one-teacher: exists and is not a bundle"):
         fitted(config)
     assert not Path(config.run).exists()
+
+
+def test_the_teacher_of_a_large_backbone_is_a_base_model(tmp_path: Path) -> None:
+    """DCLR's footnote 2. A folder of SimCSE's large weights is large by its preset."""
+    large = from_preset("dclr", backbone=str(tmp_path), preset="bert-large-uncased+random-noise")
+    planned = plan(large)
+    assert (planned.backbone, planned.preset) == ("bert-base-uncased", "bert-base-uncased")
+    assert (planned.learning_rate, planned.batch_size) == (3e-5, 64)
+
+
+@pytest.mark.parametrize("preset", ["minilm", "minilm-cls", "roberta-base"])
+def test_the_teacher_has_simcses_preset_of_the_runs_name(tmp_path: Path, preset: str) -> None:
+    """Not that which the folder's own name or pooling would choose."""
+    planned = plan(from_preset("dclr", backbone=str(tmp_path), preset=preset))
+    assert (planned.backbone, planned.preset) == (str(tmp_path), preset)
+    assert planned.learning_rate == OBJECTIVES["simcse"].presets[preset].learning_rate
 
 
 def test_a_teacher_nobody_needs_is_refused(make_config: MakeConfig, fitted: Fit, tiny_bundle: Path) -> None:

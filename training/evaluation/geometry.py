@@ -25,6 +25,8 @@ TOP_BATCHES = (32, 64, 128, 256, 512, 1024)
 RANK_BATCH = 64
 MOST_BATCHES = 16
 """Batches of one size that a mean is taken over, where there are as many."""
+NEAREST_BATCHES = 100
+"""The same of the nearest neighbours, as in GS-InfoNCE's Figure 1."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,8 @@ class Geometry:
     cosine_histogram: Histogram
     top4_cosine: Mapping[int, float]
     """By batch size, as far as there are sentences."""
+    nearest_cosines: Mapping[int, tuple[float, ...]]
+    """The four of which that is the mean, the nearest first."""
     correlation_rank: int
     correlation_rank_of_64: float | None
     """The mean over batches of 64; None where there are fewer sentences."""
@@ -119,6 +123,7 @@ def evaluate(
     if len(unit) < 2:
         raise EvaluationError(f"{len(unit)} different sentences, expected two at least")
     shuffled = unit[np.random.default_rng(seed).permutation(len(unit))]
+    nearest = {size: nearest_cosines(shuffled, size) for size in TOP_BATCHES if size <= len(unit)}
     mean, deviation = random_cosines(unit)
     return Geometry(
         alignment=alignment(a[close], b[close]),
@@ -129,7 +134,8 @@ def evaluate(
         spectrum=spectrum(unit),
         spectrum_centred=spectrum(unit - unit.mean(axis=0)),
         cosine_histogram=cosine_histogram(shuffled),
-        top4_cosine={size: top4_cosine(shuffled, size) for size in TOP_BATCHES if size <= len(unit)},
+        top4_cosine={size: float(np.mean(cosines)) for size, cosines in nearest.items()},
+        nearest_cosines=nearest,
         correlation_rank=correlation_rank(unit),
         correlation_rank_of_64=_mean_rank(shuffled),
         pairs=len(pairs),
@@ -215,18 +221,20 @@ def cosine_histogram(unit: Floats) -> Histogram:
     return Histogram(tuple(edges.tolist()), tuple(np.mean(shares, axis=0).tolist()))
 
 
-def top4_cosine(unit: Floats, size: int) -> float:
-    """The mean of the four highest cosines between a sentence and the others of its batch of `size`.
+def nearest_cosines(unit: Floats, size: int) -> tuple[float, ...]:
+    """The four highest cosines between a sentence and the others of its batch of `size`, the highest first.
 
-    Mean over batches of the rows (N, D) in their order. It rises with the size: larger batches bring negatives that
-    are near the anchor (GS-InfoNCE, Figure 1).
+    Each is a mean over the sentences of up to 100 batches of the rows (N, D) in their order. They rise with the size:
+    larger batches bring negatives that are near the anchor (GS-InfoNCE, Figure 1).
 
     Raises:
         EvaluationError: there is no whole batch, or no four others in one.
     """
     if not TOP < size <= len(unit):
         raise EvaluationError(f"a batch of {size}, expected {TOP + 1} to {len(unit)} sentences")
-    return float(np.mean([np.partition(_others(batch), -TOP, axis=1)[:, -TOP:] for batch in _batches(unit, size)]))
+    batches = _batches(unit, size, most=NEAREST_BATCHES)
+    nearest = [np.sort(np.partition(_others(batch), -TOP, axis=1)[:, -TOP:], axis=1).mean(axis=0) for batch in batches]
+    return tuple(np.mean(nearest, axis=0)[::-1].tolist())
 
 
 def correlation_rank(vectors: Floats) -> int:
@@ -250,9 +258,9 @@ def _mean_rank(unit: Floats) -> float | None:
     return float(np.mean(ranks)) if ranks else None
 
 
-def _batches(unit: Floats, size: int) -> Iterator[Floats]:
-    """Whole batches only, and not more than `MOST_BATCHES`."""
-    for i in range(min(len(unit) // size, MOST_BATCHES)):
+def _batches(unit: Floats, size: int, *, most: int = MOST_BATCHES) -> Iterator[Floats]:
+    """Whole batches only, and not more than `most`."""
+    for i in range(min(len(unit) // size, most)):
         yield unit[i * size : (i + 1) * size]
 
 

@@ -75,9 +75,9 @@ def sts_benchmark(part: str) -> Callable[[Path], dict[str, list[Pair]]]:
     return lambda folder: {part: list(_table(folder / f"sts-{part}.csv", gold=4, a=5, b=6, header=False))}
 
 
-def sick_test(folder: Path) -> dict[str, list[Pair]]:
-    """Reads the test part of SICK, scored for relatedness."""
-    return {"test": list(_table(folder / "SICK_test_annotated.txt", gold=3, a=1, b=2, header=True))}
+def sick(part: str, file: str) -> Callable[[Path], dict[str, list[Pair]]]:
+    """Reads a part of SICK, scored for relatedness."""
+    return lambda folder: {part: list(_table(folder / file, gold=3, a=1, b=2, header=True))}
 
 
 OWN = ("sentence1", "sentence2", "score")
@@ -207,9 +207,10 @@ STS_TASKS: dict[str, TaskFiles] = {
         1186,
     ),
     "STSB": TaskFiles("STS/STSBenchmark", "sts-test.csv", sts_benchmark("test"), 1379),
-    "SICKR": TaskFiles("SICK", "SICK_test_annotated.txt", sick_test, 4927),
+    "SICKR": TaskFiles("SICK", "SICK_test_annotated.txt", sick("test", "SICK_test_annotated.txt"), 4927),
 }
 STSB_DEV = TaskFiles("STS/STSBenchmark", "sts-dev.csv", sts_benchmark("dev"), 1500)
+SICKR_DEV = TaskFiles("SICK", "SICK_trial.txt", sick("dev", "SICK_trial.txt"), 500)
 
 
 def sts_tasks(data: Path) -> dict[str, Subsets]:

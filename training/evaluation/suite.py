@@ -38,6 +38,8 @@ class Material:
     transfer: Mapping[str, Labelled] = field(default_factory=dict)
     retrieval: Mapping[str, Collection] = field(default_factory=dict)
     geometry: Subsets = field(default_factory=dict)
+    sentences: Sequence[str] = ()
+    """Of a corpus, whose nearest neighbours in a batch are measured."""
 
 
 def material(data: Path, tasks: Sequence[str]) -> Material:

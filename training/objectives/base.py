@@ -79,6 +79,18 @@ class Reports(Protocol):
         """Figures of the last batch, logged with each evaluation; nothing before there was one."""
 
 
+@runtime_checkable
+class Measures(Protocol):
+    """An objective that measures something of every batch besides its terms."""
+
+    def measured(self) -> dict[str, Tensor]:
+        """Scalars of the last batch, on its device and without gradient, logged with each step; see `MEASURED`."""
+
+
+REMOVED_SHARE = "removed_share"
+MEASURED = (REMOVED_SHARE,)
+"""Names of what objectives measure of every batch."""
+
 P = TypeVar("P")
 
 
@@ -94,6 +106,19 @@ class Preset(Generic[P]):
     epochs: int = 1
     dropout: float | None = None
     """Of hidden states and attention weights; None leaves the backbone's own."""
+    teacher_backbone: str | None = None
+    """What SimCSE trains a teacher from where none is named; None is the run's own backbone."""
+
+
+def on_cls_of_minilm(params: P) -> Preset[P]:
+    """What the papers have for BERT-base, on [CLS] of the small encoder here: one batch and one rate for all five."""
+    return Preset(
+        source="the papers' values for BERT-base, on minilm's [CLS]; batch 64 and 3e-5 for every objective",
+        batch_size=64,
+        learning_rate=3e-5,
+        pooling="cls",
+        params=params,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,3 +138,5 @@ class Recipe(Generic[P]):
     """Whether it is no contrast but learns from its teacher: SimCSE's encoder of the same backbone would be none."""
     ablations: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """By name, the parameters that differ."""
+    added: Mapping[str, Any] = field(default_factory=dict)
+    """Parameters that configurations of earlier versions lack, with the value that these runs had."""

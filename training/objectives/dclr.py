@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from models.precision import full_precision
-from training.objectives.base import Needs, Preset, Recipe, Views
+from training.objectives.base import REMOVED_SHARE, Needs, Preset, Recipe, Views, on_cls_of_minilm
 from training.objectives.contrastive import cosine_logits, info_nce
 from training.objectives.heads import MLP
 from training.objectives.noise import ascended, check_ratio, gaussian_negatives
-from training.objectives.weighting import binary_cross_entropy, distillation, instance_weights
+from training.objectives.weighting import binary_cross_entropy, distillation, instance_weights, removed_share
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +66,7 @@ class DCLR(nn.Module):
         super().__init__()
         self.params = params
         self.head = MLP(dim) if params.head else nn.Identity()
+        self._removed: Tensor | None = None
 
     @property
     def needs(self) -> Needs:
@@ -79,12 +80,18 @@ class DCLR(nn.Module):
         anchors, positives = full_precision(self.head(views.noisy))
         noise = self._noise(anchors, positives, rng)
         logits = cosine_logits(anchors, torch.cat([positives, noise]), params.temperature)
-        terms = self._contrast(logits, self._weights(views, anchors, positives, noise))
+        weights = self._weights(views, anchors, positives, noise)
+        self._removed = None if weights is None else removed_share(weights)
+        terms = self._contrast(logits, weights)
         if params.distillation:
             assert views.teacher is not None, "needs say so"
             in_batch = logits[:, : len(anchors)]
             terms["distillation"] = params.distillation * distillation(in_batch, views.teacher, params.temperature)
         return terms
+
+    def measured(self) -> dict[str, Tensor]:
+        """The share of the last batch's in-batch negatives that were false ones, where negatives are weighed."""
+        return {} if self._removed is None else {REMOVED_SHARE: self._removed}
 
     def _noise(self, anchors: Tensor, positives: Tensor, rng: torch.Generator) -> Tensor:
         params = self.params
@@ -117,7 +124,13 @@ SCRIPT = "run.sh of RUCAIBox/DCLR at e2c3430"
 
 
 def _published(
-    batch_size: int, learning_rate: float, *, threshold: float, noise_ratio: float, source: str
+    batch_size: int,
+    learning_rate: float,
+    *,
+    threshold: float,
+    noise_ratio: float,
+    source: str,
+    teacher_backbone: str | None = None,
 ) -> Preset[DCLRParams]:
     """All of them pool [CLS] and take 3 epochs."""
     return Preset(
@@ -126,6 +139,7 @@ def _published(
         learning_rate=learning_rate,
         pooling="cls",
         epochs=3,
+        teacher_backbone=teacher_backbone,
         params=DCLRParams(threshold=threshold, noise_ratio=noise_ratio),
     )
 
@@ -152,6 +166,7 @@ RECIPE = Recipe(
             threshold=0.9,
             noise_ratio=4.0,
             source=f"the paper, which starts from SimCSE's weights; {SCRIPT}: a ratio of 3, 1 epoch",
+            teacher_backbone="bert-base-uncased",
         ),
         "roberta-base": _published(128, 3e-5, threshold=0.85, noise_ratio=2.5, source=f"the paper and {SCRIPT}"),
         "roberta-large": _published(
@@ -160,13 +175,16 @@ RECIPE = Recipe(
             threshold=0.85,
             noise_ratio=5.0,
             source=f"the paper, which starts from SimCSE's weights; {SCRIPT}: 1 epoch",
+            teacher_backbone="roberta-base",
         ),
+        "minilm-cls": on_cls_of_minilm(DCLRParams()),
         "minilm": Preset(
-            source="ours: BERT-base's threshold and ratio; head and learning rate chosen by STS-B dev, see docs/log.md",
+            source="ours: BERT-base's ratio; the threshold removes as many negatives of the mean as 0.9 does of [CLS] "
+            "(docs/objectives.md); head and learning rate chosen by STS-B dev, see docs/log.md",
             batch_size=64,
             learning_rate=3e-5,
             pooling="mean",
-            params=DCLRParams(head=False),
+            params=DCLRParams(head=False, threshold=0.75),
         ),
     },
     off={"noise_ratio": 0.0, "weighting": "none"},

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from training.objectives.base import Needs, Preset, Recipe, Views
+from training.objectives.base import Needs, Preset, Recipe, Views, on_cls_of_minilm
 from training.objectives.contrastive import cosine_logits, info_nce
 from training.objectives.heads import MLP
 from training.objectives.noise import check_ratio, gaussian_negatives
@@ -105,6 +105,10 @@ RECIPE = Recipe(
         "roberta-large": _published(
             128, 2e-5, dropout=0.1, noise_ratio=1.5, source=f"{SCRIPT}; the paper says a batch of 64 and a ratio of 3"
         ),
+        "roberta-large-paper": _published(
+            64, 3e-5, dropout=0.1, source="the paper's batch and ratio; the rest as SimCSE, as it says: 3e-5"
+        ),
+        "minilm-cls": on_cls_of_minilm(GSInfoNCEParams()),
         "minilm": Preset(
             source="ours: the paper's noise; head and learning rate chosen by STS-B dev, the search in docs/log.md",
             batch_size=64,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from training.objectives.base import Needs, Preset, Recipe, Views
+from training.objectives.base import Needs, Preset, Recipe, Views, on_cls_of_minilm
 from training.objectives.contrastive import cosine_logits, info_nce
 from training.objectives.heads import MLP
 
@@ -70,6 +70,7 @@ RECIPE = Recipe(
         "bert-large-uncased": _published(64, 1e-5),
         "roberta-base": _published(512, 1e-5),
         "roberta-large": _published(512, 3e-5),
+        "minilm-cls": on_cls_of_minilm(SimCSEParams()),
         "minilm": Preset(
             source="ours: pooling, head and learning rate chosen by STS-B dev, the search in docs/log.md",
             batch_size=64,

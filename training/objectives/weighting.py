@@ -23,6 +23,12 @@ def instance_weights(anchors: Tensor, sentences: Tensor, noise: Tensor, threshol
     return torch.cat([genuine, genuine_noise], dim=1).to(noise.dtype).fill_diagonal_(1)
 
 
+def removed_share(weights: Tensor) -> Tensor:
+    """The share of the N (N - 1) in-batch negatives that alpha (N, N + M) removes; 0 of a single sentence."""
+    n = len(weights)
+    return (weights[:, :n] == 0).to(weights.dtype).sum() / max(n * (n - 1), 1)
+
+
 def binary_cross_entropy(logits: Tensor) -> Tensor:
     """-(y log p + (1 - y) log(1 - p)) with p the softmax of a row, y its diagonal; the mean over all (N, M >= N).
 

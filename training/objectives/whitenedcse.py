@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from training.objectives.base import Needs, Preset, Recipe, Views
+from training.objectives.base import Needs, Preset, Recipe, Views, on_cls_of_minilm
 from training.objectives.heads import MLP
 from training.objectives.multi_positive import MultiPositive, multi_positive_loss, positive_logits
 from training.objectives.whitening import Gradient, GroupWhitening, MomentumWhitening
@@ -142,7 +142,8 @@ def _ablations() -> dict[str, Mapping[str, Any]]:
         "no-head": {"head": False},
         "sgw-only": {"views": 2},
         "multi-positive-only": {"whitening": "none"},
-        **{f"whitening-{kind}": {"whitening": kind} for kind in ("none", "pca", "zca", "group")},
+        "whitening-none": {"whitening": "none", "views": 2},  # table 3's "None": unsupervised SimCSE
+        **{f"whitening-{kind}": {"whitening": kind} for kind in ("pca", "zca", "group")},
     }
 
 
@@ -167,6 +168,7 @@ RECIPE = Recipe(
         ),
         "roberta-base": _preset(PAPER, 256),
         "roberta-large": _preset(PAPER, 256),
+        "minilm-cls": on_cls_of_minilm(WhitenedCSEParams(groups=192)),
         "minilm": Preset(
             source="ours: 2 channels a group as for BERT; head and learning rate chosen by STS-B dev, see docs/log.md",
             batch_size=64,

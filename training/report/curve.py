@@ -14,6 +14,8 @@ from training.report.svg import Frame
 
 QUANTITIES = {
     "stsb_dev_spearman": ("STS-B dev", "Spearman × 100", "Better the higher."),
+    "sickr_dev_spearman": ("SICK-R dev", "Spearman × 100", "Better the higher."),
+    "sts_dev_spearman": ("Mean of STS-B and SICK-R dev", "Spearman × 100", "Better the higher."),
     "dev_spearman": ("Own development pairs", "Spearman × 100", "Better the higher."),
     "self_retrieval_mrr10": ("Self-retrieval", "MRR@10", "Half a sentence finds the other half. Better the higher."),
     "uniformity": ("Uniformity", "Uniformity", "Better the lower."),
@@ -22,6 +24,11 @@ QUANTITIES = {
         "Effective rank",
         "Effective rank",
         "How many directions the vectors fill, at most their width.",
+    ),
+    "removed_share": (
+        "Removed negatives",
+        "Share of the in-batch negatives",
+        "What DCLR's weights leave out, mean since the evaluation before.",
     ),
 }
 """Names in the curve, with their title, axis and direction."""

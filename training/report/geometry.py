@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from xml.etree.ElementTree import Element
 
 from training.report import svg
@@ -144,8 +144,10 @@ def _cosines(judged: Sequence[Judged]) -> list[Element]:
 
 def _nearest(judged: Sequence[Judged]) -> Part:
     """The four most similar other sentences of a batch, against its size."""
-    series = [
-        Series(each.name, each.mark, sorted((int(size), cosine) for size, cosine in known.items()))
+    series = _each_of_four(judged[0]) if len(judged) == 1 else []
+    shown = "each of" if series else "the mean of"
+    series = series or [
+        Series(each.name, each.mark, _by_size(known))
         for each in judged
         if (known := each.get("geometry", "top4_cosine"))
     ]
@@ -157,10 +159,24 @@ def _nearest(judged: Sequence[Judged]) -> Part:
         Caption(
             "nearest",
             "Nearest in-batch negatives.",
-            "Mean cosine of a sentence to the four most similar others of its batch. The axis of the batch size is "
-            "logarithmic.",
+            f"Mean cosine of a sentence to {shown} the four most similar others of its batch. The axis of the batch "
+            "size is logarithmic.",
         ),
         Plane(sizes("Batch size, sentences", measured), linear("Cosine", cosines)),
         series,
         dots=True,
     )
+
+
+def _each_of_four(judged: Judged) -> list[Series]:
+    """As GS-InfoNCE's Figure 1; nothing of an evaluation that has their mean alone."""
+    known: Mapping[str, Sequence[float]] = judged.get("geometry", "nearest_cosines") or {}
+    places = range(min(map(len, known.values()), default=0))
+    return [
+        Series(f"{place + 1}. nearest", svg.mark(place), _by_size({size: of[place] for size, of in known.items()}))
+        for place in places
+    ]
+
+
+def _by_size(cosines: Mapping[str, float]) -> list[tuple[float, float]]:
+    return sorted((float(size), cosine) for size, cosine in cosines.items())

@@ -79,6 +79,7 @@ _GEOMETRY = Fields(
         "spectrum_centred": Fields({"effective_rank": Kind.NUMBER, "values": Listed(Kind.NUMBER)}),
         "cosine_histogram": Fields({"edges": Listed(Kind.NUMBER), "share": Listed(Kind.NUMBER)}, whole=True),
         "top4_cosine": Each(Kind.NUMBER, sized=True),
+        "nearest_cosines": Each(Listed(Kind.NUMBER), sized=True),
     }
 )
 EVALUATION = Fields(
@@ -100,7 +101,10 @@ EVALUATION = Fields(
         "geometry": _GEOMETRY,
         "curve": Listed(
             Fields(
-                _numbers("step stsb_dev_spearman dev_spearman self_retrieval_mrr10 uniformity alignment effective_rank")
+                _numbers(
+                    "step stsb_dev_spearman sickr_dev_spearman sts_dev_spearman dev_spearman self_retrieval_mrr10 "
+                    "uniformity alignment effective_rank removed_share"
+                )
             )
         ),
         "best_step": Kind.NUMBER,

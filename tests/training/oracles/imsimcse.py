@@ -15,8 +15,10 @@ from tests.training.oracles.arrays import Array, ViewArrays, Weights, cosine, ga
 def oracle(views: ViewArrays, params: Any, weights: Weights, rng: torch.Generator) -> dict[str, float]:
     noisy = np.array([[head(x, weights) for x in view] for view in views.noisy])
     clean = None if views.clean is None else np.array([head(x, weights) for x in views.clean])
-    positives, negatives = (sides(kind, noisy, clean, params, rng) for kind in (params.positives, params.negatives))
-    terms = {"info_nce": info_nce(positives, negatives, params)}
+    terms = {}
+    if params.contrast_weight:
+        positives, negatives = (sides(kind, noisy, clean, params, rng) for kind in (params.positives, params.negatives))
+        terms["info_nce"] = params.contrast_weight * info_nce(positives, negatives, params)
     if params.dcl_weight:
         terms["dcl"] = params.dcl_weight * dimension_contrast(noisy[0], noisy[1], params)
     if params.barlow_weight:

@@ -14,6 +14,7 @@ from training.report.published import (
     BERT_LARGE,
     ROBERTA,
     ROBERTA_LARGE,
+    SBERT_LARGE,
     STS,
     STS_ROWS,
     TRANSFER,
@@ -88,6 +89,7 @@ def test_rows_beside_backbones_are_of_their_families() -> None:
     assert families("roberta-large", "bert-large-cased") == {BERT_LARGE, ROBERTA_LARGE}
     assert {row.backbone for row in published.beside(TRANSFER_ROWS, ["roberta-large"])} == {ROBERTA_LARGE}
     assert {row.backbone for row in published.beside(TRANSFER_ROWS, ["bert-large-uncased"])} == {BERT}, "there is none"
+    assert families("sentence-transformers/bert-large-nli-cls-token") == {SBERT_LARGE}
     assert families("minilm") == families() == {BERT}
 
 

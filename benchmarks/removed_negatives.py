@@ -1,0 +1,57 @@
+"""The share of negatives that DCLR's weights remove at a threshold phi, by the vectors of a teacher.
+
+    python -m benchmarks.removed_negatives NAME=ENCODER:POOLING … --corpus wiki1m.txt
+
+Each teacher encodes the same sentences, as it does while it teaches: 32 tokens, no dropout. Every ordered pair of them
+is a negative, whichever batch it may come to be in.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from itertools import chain, islice
+from pathlib import Path
+
+import numpy as np
+
+from models.disk import write_whole
+from models.encoder import Encoder
+from training.corpus.corpus import open_corpus
+from training.evaluation.vectors import unit_vectors
+
+TOKENS = 32
+THRESHOLDS = tuple(round(0.3 + 0.05 * step, 2) for step in range(14))
+TO = Path("benchmarks/results/encoders/removed_negatives.json")
+
+
+def main() -> None:
+    """Measures each teacher, prints its shares and writes all of them."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("teachers", nargs="+", metavar="NAME=ENCODER:POOLING")
+    parser.add_argument("--corpus", nargs="+", required=True, metavar="FILE")
+    parser.add_argument("--sentences", type=int, default=1280, metavar="N")
+    parser.add_argument("--to", type=Path, default=TO, metavar="FILE")
+    options = parser.parse_args()
+    corpus = open_corpus(tuple(options.corpus), held_out=0)
+    sentences = list(islice(chain.from_iterable(corpus.batches(64, seed=0)), options.sentences))
+    found = {}
+    for each in options.teachers:
+        name, _, source = each.partition("=")
+        encoder, _, pooling = source.partition(":")
+        found[name] = measured(Encoder.load(encoder, pooling=pooling or None, max_length=TOKENS), sentences)
+        print(name, json.dumps(found[name]))
+    content = {"sentences": len(sentences), "corpus": corpus.census.digest, "teachers": found}
+    write_whole(options.to, json.dumps(content, indent=1) + "\n")
+
+
+def measured(encoder: Encoder, sentences: list[str]) -> dict[str, object]:
+    """Mean and deviation of the cosines of all ordered pairs, and how many of them reach each threshold."""
+    unit = unit_vectors(encoder.eval().encode, sentences)
+    cosines = (unit @ unit.T)[~np.eye(len(unit), dtype=bool)]
+    removed = {str(phi): int((cosines >= phi).sum()) for phi in THRESHOLDS}
+    return {"negatives": cosines.size, "mean": cosines.mean(), "deviation": cosines.std(), "removed": removed}
+
+
+if __name__ == "__main__":
+    main()

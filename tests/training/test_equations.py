@@ -1,0 +1,121 @@
+"""The papers' equations on vectors whose losses can be written down: closed forms in float64, to 1e-12."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from training.objectives import OBJECTIVES
+from training.objectives.base import Views
+from training.objectives.decorrelation import dimension_contrast
+from training.objectives.multi_positive import multi_positive_loss, positive_logits
+from training.objectives.noise import ascended
+from training.objectives.whitening import Statistics, group_whitening
+
+E1, E2, E3 = torch.eye(3, dtype=torch.float64)
+ORTHOGONAL = torch.stack([E1, E2])
+"""Two sentences without anything in common, each alike in all its views."""
+
+
+def exactly(value: float) -> Any:
+    return pytest.approx(value, rel=1e-12, abs=1e-12)
+
+
+def terms(objective: str, views: Views, seed: int = 0, **params: Any) -> dict[str, float]:
+    recipe = OBJECTIVES[objective]
+    defaults = type(recipe.presets["bert-base-uncased"].params)
+    built: Any = recipe.build(defaults(head=False, temperature=1.0, **params), 3)
+    return {name: value.item() for name, value in built(views, torch.Generator().manual_seed(seed)).items()}
+
+
+def two(*vectors: Tensor, **others: Tensor) -> Views:
+    return Views(noisy=torch.stack([torch.stack(vectors)] * 2), **others)
+
+
+def test_gs_infonce_equation_5() -> None:
+    """A positive of cosine 1, a sentence of cosine 0, and lambda for each of the noise."""
+    noise = torch.randn(4, 3, generator=torch.Generator().manual_seed(7), dtype=torch.float32).double()
+    cosines = [[float(n[i] / n.norm()) for n in noise] for i in range(2)]
+    losses = [-math.log(math.e / (math.e + 1 + 0.5 * sum(map(math.exp, row)))) for row in cosines]
+    found = terms("gs-infonce", two(E1, E2), seed=7, noise_ratio=2.0, noise_weight=0.5)
+    assert found["info_nce"] == exactly(sum(losses) / 2)
+
+
+def test_dclr_equations_5_and_6() -> None:
+    """A negative that the teacher calls a false one is gone from the sum; the positive stays in it."""
+    apart, alike = (two(E1, E2, teacher=torch.stack(pair)) for pair in ((E1, E3), (E1, E1)))
+    whole = terms("dclr", apart, noise_ratio=0.0)["info_nce"]
+    assert whole == exactly(-math.log(math.e / (math.e + 1)))
+    assert terms("dclr", alike, noise_ratio=0.0)["info_nce"] == exactly(0)
+
+
+def test_dclr_equations_3_and_4() -> None:
+    """Noise of length r at the angle a from the only anchor turns towards it, by a step of the rate's length."""
+    angle, length, rate = 1.0, 2.0, 0.25
+    noise = length * (math.cos(angle) * E1 + math.sin(angle) * E2)
+    (moved,) = ascended(noise[None], E1[None], steps=1, rate=rate, temperature=1.0)
+    towards = math.sin(angle) * E1 - math.cos(angle) * E2
+    torch.testing.assert_close(moved, noise + rate * towards, rtol=1e-12, atol=1e-12)
+
+
+def test_whitenedcse_equations_2_to_6() -> None:
+    """Two channels with covariance [[2, 1], [1, 2]], whose eigenvalues are 3 and 1: C^(-1/2) is known."""
+    axes = torch.tensor([[1.0, 1.0], [1.0, -1.0]], dtype=torch.float64) / math.sqrt(2)
+    corners = torch.tensor([[1.0, 1.0], [1.0, -1.0], [-1.0, 1.0], [-1.0, -1.0]], dtype=torch.float64)
+    mean = torch.tensor([5.0, -3.0], dtype=torch.float64)
+    x = corners * torch.tensor([3.0, 1.0], dtype=torch.float64).sqrt() @ axes + mean
+    torch.testing.assert_close((x - mean).T @ (x - mean) / 4, torch.tensor([[2.0, 1.0], [1.0, 2.0]]).double())
+    torch.testing.assert_close(group_whitening(x, 1, eps=0.0), corners @ axes, rtol=1e-12, atol=1e-12)
+
+
+def test_whitenedcse_equation_7() -> None:
+    """Two positives, lambda 1 and 3: one at cosine 1, the other at cosine 0, where the other sentence is nearer."""
+    views = torch.stack([ORTHOGONAL, ORTHOGONAL, ORTHOGONAL.flip(0)])
+    loss = multi_positive_loss(positive_logits(views, 1.0), (1.0, 3.0), "L1").item()
+    assert loss == exactly(-math.log(math.e / (math.e + 1)) - 3 * math.log(1 / (math.e + 1)))
+
+
+def test_whitenedcse_equation_13() -> None:
+    """Statistics of before count beta, those of the batch 1 - beta, divided by N - 1; ours has the batch in them."""
+    before = Statistics(torch.zeros(1).double(), torch.ones(1, 1).double())
+    moved = before.moved(torch.tensor([[1.0], [3.0]], dtype=torch.float64), momentum=0.75)
+    assert moved.mean.item() == exactly(0.25 * 2)
+    assert moved.covariance.item() == exactly(0.75 + 0.25 * 2)
+
+
+@pytest.mark.parametrize("m", [0.5, 0.9, 1.2])
+def test_imsimcse_equation_3(m: float) -> None:
+    """m weighs the sum of the negatives, which are of the views without dropout: here at the cosine 1/2."""
+    clean = torch.stack([E1, E1 / 2 + math.sqrt(3) / 2 * E2])
+    found = terms("imsimcse", two(E1, E2, clean=clean), m=m, dcl_weight=0.0)
+    assert found["info_nce"] == exactly(-math.log(math.e / (math.e + m * math.sqrt(math.e))))
+
+
+def test_imsimcse_equation_5_without_infonce() -> None:
+    """Two dimensions that do not go together: C is the identity as the code divides it, N - 1 of it as printed."""
+    z = torch.tensor([[1.0, 1.0], [1.0, -1.0], [-1.0, 1.0], [-1.0, -1.0]], dtype=torch.float64)
+    tau, alone = 2.0, math.log1p(math.exp(-1 / 2.0))
+    assert dimension_contrast(z, z, tau, eps=0.0).item() == exactly(alone)
+    printed = dimension_contrast(z, z, tau, form="printed", eps=0.0).item()
+    assert printed == exactly(2 * math.log1p(math.exp(-3 / tau)))
+    recipe = OBJECTIVES["imsimcse"]
+    params = type(recipe.presets["minilm"].params)(head=False, contrast_weight=0.0, dcl_weight=0.5, dcl_temperature=tau)
+    found = recipe.build(params, 2)(Views(torch.stack([z, z])), torch.Generator())
+    assert found.keys() == {"dcl"}, "and nothing of InfoNCE"
+    assert found["dcl"].item() == pytest.approx(0.5 * alone, rel=1e-4), "with the eps of batch norm"
+
+
+def test_printed_dcl_is_finite_where_a_dimension_does_not_vary() -> None:
+    """The printed form has no eps; without the 1e-5 that is added here it would divide by 0."""
+    z = torch.tensor([[1.0, 2.0], [1.0, -2.0]], dtype=torch.float64)
+    assert math.isfinite(dimension_contrast(z, z, 5.0, form="printed").item())
+
+
+def test_something_of_imsimcse_must_have_a_weight() -> None:
+    params = type(OBJECTIVES["imsimcse"].presets["minilm"].params)
+    with pytest.raises(ValueError, match="contrast_weight, dcl_weight, barlow_weight are all 0"):
+        params(contrast_weight=0.0, dcl_weight=0.0)
