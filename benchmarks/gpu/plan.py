@@ -35,7 +35,7 @@ LAST = "pretraining"
 REHEARSAL = 600
 """Seconds of each part of a rehearsal, which measures nothing and may run beside other work."""
 
-STUDIES = ("studies/gs_infonce_negatives.toml", "studies/whitenedcse_positives.toml")
+STUDIES = ("studies/gs-infonce/table-3.toml", "studies/whitenedcse/table-5.toml")
 """Files of the part `studies`, in this order as long as its time lasts."""
 JOBS = 12
 """Runs of a study at once on the device."""

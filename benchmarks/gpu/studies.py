@@ -19,6 +19,7 @@ from benchmarks.gpu.report import Report
 from benchmarks.gpu.setting import Setting
 from models import cpus
 from models.disk import make_folder, write_whole
+from training.study.description import name_of
 from training.study.results import RESULTS
 from training.study.schedule import STOPPED
 
@@ -50,7 +51,8 @@ def measure(setting: Setting, report: Report) -> None:
         folder = Path(temporary)
         files, jobs = ((_rehearsal(folder),), 2) if setting.tiny else (STUDIES, JOBS)
         for file in files:
-            name, out = Path(file).stem, folder / "studies" / Path(file).stem
+            name = name_of(Path(file))
+            out = folder / "studies" / name
             if setting.left < LEAST:
                 report.keep(name, {"left_out": "no time was left"})
                 continue

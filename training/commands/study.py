@@ -6,11 +6,13 @@ import argparse
 import sys
 from pathlib import Path
 
-from models.disk import write_whole
+from models.disk import make_folder, write_whole
 from training.config import apart
 from training.lock import locked
-from training.study.description import Study, settings
+from training.study.catalogue import PAPERS, text
+from training.study.description import Study, file_of, settings
 from training.study.page import page
+from training.study.papers import PAGES, RECORDED, page_of
 from training.study.plan import FOLDER, PLAN, Plan, folder_named, state
 from training.study.results import RESULTS, collect, read
 from training.study.schedule import STOPPED, carry_out_all
@@ -23,10 +25,17 @@ OPTION = {"eval_data": "--data", "corpus": "--corpus"}
 
 def add(command: argparse.ArgumentParser) -> None:
     """Its own commands and their options."""
-    actions = command.add_subparsers(required=True, metavar="run|report|status")
+    actions = command.add_subparsers(required=True, metavar="list|run|report|status|pages")
+
+    action = actions.add_parser(
+        "list", help="the studies here: the papers' tables and figures, what each asks and needs"
+    )
+    action.add_argument("paper", nargs="?", choices=list(PAPERS), metavar="PAPER", help=f"{', '.join(PAPERS)}")
+    action.set_defaults(command=listed)
 
     action = actions.add_parser("run", help="every run that is not finished yet; a file alone is run, too")
-    action.add_argument("file", type=Path, metavar="FILE.toml")
+    action.add_argument("file", type=Path, metavar="NAME|FILE.toml", help="dclr/table-2, or a file of your own")
+    action.add_argument("--published", action="store_true", help="with the paper's own backbone and settings")
     action.add_argument("--data", metavar="DIR", help="SentEval's and BEIR's data, to judge every run by")
     action.add_argument("--corpus", nargs="+", metavar="FILE", help="text, a sentence a line (default: Python's docs)")
     action.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="of an axis a list: [0, 1]")
@@ -35,7 +44,7 @@ def add(command: argparse.ArgumentParser) -> None:
     action.set_defaults(command=run)
 
     action = actions.add_parser("report", help="means, intervals and figures of the finished runs")
-    action.add_argument("source", type=Path, metavar="FILE.toml|DIR")
+    action.add_argument("source", type=Path, metavar="NAME|FILE.toml|DIR")
     action.add_argument("--against", metavar="ARM", help="what the others are compared with (default: the first)")
     action.add_argument("--resamples", type=_count, default=RESAMPLES, metavar="N", help=f"default: {RESAMPLES}")
     action.add_argument("--html", type=Path, metavar="FILE", help="a page with figures, in one file")
@@ -43,19 +52,41 @@ def add(command: argparse.ArgumentParser) -> None:
     action.set_defaults(command=report)
 
     action = actions.add_parser("status", help="how far each run is")
-    action.add_argument("source", type=Path, metavar="FILE.toml|DIR")
+    action.add_argument("source", type=Path, metavar="NAME|FILE.toml|DIR")
     action.add_argument("--out", type=Path, metavar="DIR", help="folder of the study, where a file is named")
     action.set_defaults(command=status)
+
+    action = actions.add_parser("pages", help="docs/papers: every table and figure beside what was recorded of it")
+    action.add_argument("--results", type=Path, default=RECORDED, metavar="DIR", help=f"default: {RECORDED}")
+    action.add_argument("--to", type=Path, default=PAGES, metavar="DIR", help=f"default: {PAGES}")
+    action.set_defaults(command=pages)
+
+
+def listed(options: argparse.Namespace) -> int:
+    """Prints what there is, a paragraph each."""
+    print(text([options.paper] if options.paper else list(PAPERS)))
+    return 0
+
+
+def pages(options: argparse.Namespace) -> int:
+    """Writes a page for each paper."""
+    make_folder(options.to)
+    for paper in PAPERS:
+        file = options.to / f"{paper}.md"
+        write_whole(file, page_of(paper, options.results))
+        print(file)
+    return 0
 
 
 def run(options: argparse.Namespace) -> int:
     """Carries it out; the exit code is 1 if a run failed or is at work elsewhere, 130 after Ctrl-C or SIGTERM."""
-    study = Study.read(options.file)
+    study = Study.read(file_of(options.file))
+    study = study.as_published() if options.published else study
     named = {"eval_data": options.data, "corpus": options.corpus}
     given = {key: value for key, value in named.items() if value is not None}
     plan = Plan.of(study.override({**apart(settings(options.set), given, OPTION), **given}))
     plan.check_files()
-    folder = options.out or FOLDER / study.name
+    folder = options.out or FOLDER / (f"{study.name}-published" if options.published else study.name)
     with locked(folder):
         plan.keep(folder)
         try:

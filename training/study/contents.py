@@ -10,10 +10,10 @@ from pathlib import Path
 from models import bundle
 from models.bundle import sha256
 from models.sources import local
-from training.config import RunConfig
+from training.config import DevTasks, RunConfig
 from training.evaluation import beir
 from training.evaluation.labelled import TRANSFER_TASKS
-from training.evaluation.pairs import STS_TASKS, STSB_DEV, data_root
+from training.evaluation.pairs import SICKR_DEV, STS_TASKS, STSB_DEV, data_root
 from training.study.trial import StudyError
 
 ENCODERS = ("backbone", "teacher")
@@ -63,7 +63,7 @@ class Contents:
         if config.corpus:
             found["corpus"] = self._corpus(config.corpus)
         if config.eval_data is not None:
-            found["eval_data"] = self._sts(config.eval_data) if sts else ""
+            found["eval_data"] = self._sts(config.eval_data, config.dev_tasks) if sts else ""
             if transfer:
                 found["transfer"] = self._transfer(config.eval_data)
             if retrieval:
@@ -99,12 +99,13 @@ def encoder_digest(folder: Path) -> str:
     return _of(folder, {file for pattern in READ for file in folder.glob(pattern) if file.is_file()})
 
 
-def sts_digest(data: str) -> str:
-    """SHA-256, in hex, of the files of the STS tasks that `data` has, each by its place and its digest."""
-    root = data_root(Path(data))
-    return _of(
-        root, {file for task in (*STS_TASKS.values(), STSB_DEV) for file in (root / task.folder).glob(task.files)}
-    )
+def sts_digest(data: str, dev_tasks: DevTasks = "stsb") -> str:
+    """SHA-256, in hex, of the files of the STS tasks that `data` has, each by its place and its digest.
+
+    Of the dev parts only those by which weights are chosen.
+    """
+    root, dev = data_root(Path(data)), (STSB_DEV,) if dev_tasks == "stsb" else (STSB_DEV, SICKR_DEV)
+    return _of(root, {file for task in (*STS_TASKS.values(), *dev) for file in (root / task.folder).glob(task.files)})
 
 
 def transfer_digest(data: str) -> str:

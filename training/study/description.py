@@ -16,15 +16,28 @@ from training.fields import check, kinds
 from training.study.contents import Contents
 from training.study.trial import StudyError, Trial
 
-PARTS = {"name": str, "about": str, "base": dict, "grid": dict, "arm": list}
-CHOICES = ("objective", "backbone", "preset", "ablation", "fraction", "untrained", "sts", "transfer", "retrieval")
+PARTS = {
+    **{"name": str, "paper": str, "about": str, "base": dict, "grid": dict, "arm": list},
+    **{"published": dict, "reported": dict},
+}
+RESTATED = ("grid", "arm")
+"""Parts that `published` may have of its own; the rest of it stands for `base`."""
+STUDIES = Path(__file__).parents[2] / "studies"
+"""Where studies have their names from, the folder included: `dclr/table-2`."""
+NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)*")
+CHOICES = (
+    *("objective", "backbone", "preset", "ablation", "fraction", "untrained"),
+    *("sts", "transfer", "retrieval", "neighbours"),
+)
 """Settings that choose what a run starts from and is judged by; all others are fields of the run or its objective."""
 
 FOLDERS = ("out", "run")
 """The study's to give."""
 
-JUDGED_BY = ("backbone", "pooling", "eval_data", "device", "sts", "transfer", "retrieval")
+JUDGED_BY = ("backbone", "pooling", "eval_data", "device", "sts", "transfer", "retrieval", "neighbours")
 """All that makes a difference to an encoder that is not trained."""
+CORPUS = ("corpus", "text_column")
+"""The same where the nearest among its sentences are measured."""
 POOLED_BY = ("objective", "backbone", "preset", "ablation", "pooling")
 """What decides how vectors are pooled where nothing says so."""
 
@@ -39,6 +52,28 @@ class Arm:
 
 
 @dataclass(frozen=True)
+class Reported:
+    """What the paper has for labels of the study."""
+
+    of: str
+    """Of which backbone, and what."""
+    scores: Mapping[str, float]
+
+    @classmethod
+    def of_part(cls, values: Mapping[str, Any], where: str) -> Self:
+        """What the part of a file says.
+
+        Raises:
+            StudyError: it lacks something, or a score is no number.
+        """
+        try:
+            of, scores = check(values.get("of"), str), values["scores"]
+            return cls(of, {label: float(score) for label, score in scores.items()})
+        except (KeyError, AttributeError, TypeError, ValueError) as error:
+            raise StudyError(f"{where}: expected `of`, text, and `scores`, numbers by label, got {values!r}") from error
+
+
+@dataclass(frozen=True)
 class Study:
     """Each arm at each point of the product of the axes: the study's and the arm's own."""
 
@@ -48,6 +83,11 @@ class Study:
     base: Mapping[str, Any]
     grid: Mapping[str, Sequence[Any]]
     arms: tuple[Arm, ...]
+    paper: str = ""
+    """What it repeats: `DCLR, Table 2`."""
+    published: Mapping[str, Any] = field(default_factory=dict)
+    """The parts that are others with the paper's own backbone."""
+    reported: Reported | None = None
 
     @classmethod
     def read(cls, file: Path) -> Self:
@@ -70,16 +110,29 @@ class Study:
                 raise StudyError(f"{file}: {key}: unknown; a study has {', '.join(PARTS)}")
             if not isinstance(value, PARTS[key]):
                 raise StudyError(f"{file}: {key}: expected {PARTS[key].__name__}, got {value!r}")
-        name = values.get("name", file.stem)
-        if not re.fullmatch(r"\w[\w.-]*", name):
-            raise StudyError(f"{file}: name: {name!r} is no name of a folder: letters, digits, '.', '_' and '-'")
+        name = values.get("name", name_of(file))
+        if not NAME.fullmatch(name):
+            raise StudyError(f"{file}: name: {name!r} is no name of a folder: letters, digits, '.', '_', '-' and '/'")
+        reported = Reported.of_part(values["reported"], f"{file}: reported") if "reported" in values else None
         grid = _axes(values.get("grid", {}), f"{file}: grid")
         if twice := sorted(grid.keys() & values.get("base", {}).keys()):
             raise StudyError(f"{file}: base: {twice[0]}: is an axis already")
         arms = tuple(_arm(values, grid, f"{file}: arm {n}") for n, values in enumerate(values.get("arm", []), start=1))
         if repeated := [name for name, count in Counter(arm.name for arm in arms).items() if count > 1]:
             raise StudyError(f"{file}: arm: the name {repeated[0]!r} is given twice")
-        return cls(file, name, values.get("about", ""), values.get("base", {}), grid, arms or (Arm(""),))
+        base, about, paper = values.get("base", {}), values.get("about", ""), values.get("paper", "")
+        return cls(file, name, about, base, grid, arms or (Arm(""),), paper, _restated(values), reported)
+
+    def as_published(self) -> Self:
+        """The same with the paper's own backbone and settings.
+
+        Raises:
+            StudyError: the file has none, or a part of them is unknown or of the wrong shape.
+        """
+        if not self.published:
+            raise StudyError(f"{self.file}: --published: the file has no part [published]")
+        restated = self.of(self.file, {"name": self.name, "about": self.about, **self.published})
+        return replace(restated, paper=self.paper, reported=self.reported)
 
     def override(self, changes: Mapping[str, Any]) -> Self:
         """This study with other values: of an axis a list, else what all runs share.
@@ -131,12 +184,14 @@ class Study:
             untrained, transfer = (_taken(settings, key, bool, False) for key in ("untrained", "transfer"))
             sts = _taken(settings, "sts", bool, True)
             retrieval = _taken(settings, "retrieval", tuple[str, ...], ())
+            neighbours = _taken(settings, "neighbours", int, 0)
             if not (sts or transfer or retrieval):
                 raise ConfigError("sts: without it a run needs retrieval or transfer to be judged by")
             if not 0 < fraction <= 1:
                 raise ConfigError(f"fraction: {fraction} is not a share above 0 and at most 1")
             if untrained:
-                kept = {key: value for key, value in settings.items() if key in JUDGED_BY}
+                judged_by = (*JUDGED_BY, *CORPUS) if neighbours else JUDGED_BY
+                kept = {key: value for key, value in settings.items() if key in judged_by}
                 axes = {key: value for key, value in axes.items() if key in JUDGED_BY}
                 pooled = {key: settings[key] for key in POOLED_BY if key in settings}
                 pooling = _config({"objective": "simcse", **pooled}).pooling
@@ -151,10 +206,42 @@ class Study:
                 sts=sts,
                 transfer=transfer,
                 retrieval=retrieval,
+                neighbours=neighbours,
                 inputs=contents.of(config, sts=sts, transfer=transfer, retrieval=retrieval),
             )
         except ValueError as error:
             raise StudyError(f"{where}{error}") from error
+
+
+def name_of(file: Path) -> str:
+    """Of a study that gives itself none: its place among the studies here, `dclr/table-2`, else the file's name."""
+    resolved = file.resolve()
+    if resolved.is_relative_to(STUDIES):
+        return resolved.relative_to(STUDIES).with_suffix("").as_posix()
+    return file.stem
+
+
+def file_of(named: Path) -> Path:
+    """The file of a study that is named by it, or as the studies here are named.
+
+    Raises:
+        StudyError: there is no such file and no study of this name here.
+    """
+    if named.suffix == ".toml" or named.is_file():
+        return named
+    if (file := STUDIES / f"{named}.toml").is_file() and NAME.fullmatch(str(named)):
+        return file
+    raise StudyError(f"{named}: no such study; `python -m training study list` has those that are here")
+
+
+def _restated(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The parts of the file that its `published` makes, nothing without it."""
+    if "published" not in values:
+        return {}
+    published = values["published"]
+    base = {key: value for key, value in published.items() if key not in RESTATED}
+    parts = {key: published.get(key, values.get(key)) for key in RESTATED}
+    return {"base": base, **{key: part for key, part in parts.items() if part is not None}}
 
 
 def contents(file: Path) -> dict[str, Any]:

@@ -10,10 +10,11 @@ from xml.etree.ElementTree import Element
 from training.evaluation import self_retrieval
 from training.evaluation.sts import STSB_DEV_METRIC
 from training.report import svg
-from training.report.axes import Axis, linear
+from training.report.axes import Axis, linear, sizes
 from training.report.markup import number
 from training.report.plots import Bar, Caption, Plane, Series, bars, lines, points
 from training.report.svg import WIDTH, Frame
+from training.selection import SICKR_DEV_METRIC, STS_DEV_METRIC
 from training.study.results import Result
 from training.study.summary import DECIMALS, Row, Summary
 from training.study.trial import SEED, label_of
@@ -28,12 +29,18 @@ MEANS = f"Means over seeds; of more than {MOST} arms, the best."
 LOGARITHMIC_FROM = 16.0
 """Ratio of the largest to the smallest value of an axis."""
 
+APART = {"STSB": "STS-B", "SICKR": "SICK-R"}
+"""Tasks that DCLR's figures 5 and 6 show by themselves."""
+
 CURVES = {
     STSB_DEV_METRIC: ("STS-B dev while training", "Spearman × 100"),
+    SICKR_DEV_METRIC: ("SICK-R dev while training", "Spearman × 100"),
+    STS_DEV_METRIC: ("Mean of STS-B and SICK-R dev while training", "Spearman × 100"),
     self_retrieval.METRIC: ("Self-retrieval while training", "MRR@10"),
     "uniformity": ("Uniformity while training", "Uniformity"),
     "alignment": ("Alignment while training", "Alignment"),
     "effective_rank": ("Effective rank while training", "Effective rank"),
+    "removed_share": ("Removed negatives while training", "Share of the in-batch negatives"),
 }
 """What an evaluation may have measured, with a title and what its axis says."""
 
@@ -41,7 +48,7 @@ CURVES = {
 def figures(summary: Summary, *others: Summary) -> list[Element]:
     """All that the results give cause for; what is not of a metric is of the first summary's best arms."""
     compared = [part for each in (summary, *others) for part in (_arms(each), *_gains(each), *_sweeps(each))]
-    return [*compared, *_curves(summary), *_planes(summary)]
+    return [*compared, *_nearest(summary), *_curves(summary), *_planes(summary)]
 
 
 @dataclass(frozen=True)
@@ -117,7 +124,8 @@ def _strip(strip: Strip, frame: Frame, y: float) -> Iterable[Element]:
 
 
 def _sweeps(summary: Summary) -> Iterable[Element]:
-    """A figure for each numeric axis: DCLR's figures 5 and 6, ImSimCSE's table 5, WhitenedCSE's tables 4 to 6."""
+    """A figure for each numeric axis: DCLR's figures 5 and 6, ImSimCSE's table 5, WhitenedCSE's tables 4 to 6,
+    GS-InfoNCE's table 3."""
     names = dict.fromkeys(name for row in summary.rows for name in row.results[0].axes if name != SEED)
     for name in names:
         swept: dict[str, list[tuple[float, Row]]] = {}
@@ -128,6 +136,7 @@ def _sweeps(summary: Summary) -> Iterable[Element]:
         swept = {rest: sorted(of, key=lambda each: each[0]) for rest, of in swept.items() if len(of) > 1}
         if swept:
             yield _sweep(name, swept, summary)
+            yield from (_apart(name, swept, task) for task in APART if task in summary.tasks)
 
 
 def _sweep(name: str, swept: Mapping[str, Sequence[tuple[float, Row]]], summary: Summary) -> Element:
@@ -157,6 +166,36 @@ def _sweep(name: str, swept: Mapping[str, Sequence[tuple[float, Row]]], summary:
     said += " Upright: where 95 % of resampled test sets put them." if spreads else ""
     caption = Caption(f"{summary.metric.name}-over-{name}", f"{summary.title} over {name}.", said)
     return lines(caption, plane, series, dots=True)
+
+
+def _apart(name: str, swept: Mapping[str, Sequence[tuple[float, Row]]], task: str) -> Element:
+    """One task by itself."""
+    series = [
+        Series(rest, svg.mark(place), [(x, fmean(each.scores[task] for each in row.results)) for x, row in of])
+        for place, (rest, of) in enumerate(swept.items())
+    ]
+    across, up = zip(*(point for each in series for point in each.points), strict=True)
+    caption = Caption(f"{task.lower()}-over-{name}", f"{APART[task]} over {name}.", "Means over seeds.")
+    return lines(caption, Plane(_scale(name, across), linear("Spearman × 100", up)), series, dots=True)
+
+
+def _nearest(summary: Summary) -> Iterable[Element]:
+    """The four nearest in a batch against its size, mean over seeds: GS-InfoNCE's figure 1, a panel for each arm."""
+    for place, row in enumerate(row for row in summary.rows if all(each.nearest_cosines for each in row.results)):
+        found = [each.nearest_cosines for each in row.results]
+        by_size = {
+            int(size): [fmean(values) for values in zip(*(each[size] for each in found), strict=True)]
+            for size in found[0]
+        }
+        series = [
+            Series(f"{nth + 1}. nearest", svg.mark(nth), [(float(size), of[nth]) for size, of in by_size.items()])
+            for nth in range(len(next(iter(by_size.values()))))
+        ]
+        cosines = [value for of in by_size.values() for value in of]
+        caption = Caption(f"nearest-{place}", f"Nearest in-batch negatives, {row.label}.", "Mean cosines, over seeds.")
+        yield lines(
+            caption, Plane(sizes("Batch size, sentences", by_size), linear("Cosine", cosines)), series, dots=True
+        )
 
 
 def _scale(name: str, values: Sequence[float]) -> Axis:

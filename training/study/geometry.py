@@ -8,13 +8,19 @@ from statistics import fmean, stdev
 from training.study.results import Result
 from training.study.summary import Row, Summary
 
-QUANTITIES = {"alignment": ("alignment", 3), "uniformity": ("uniformity", 2), "effective_rank": ("effective rank", 0)}
+QUANTITIES = {
+    "alignment": ("alignment", 3),
+    "uniformity": ("uniformity", 2),
+    "effective_rank": ("effective rank", 0),
+    "removed_share": ("removed negatives", 5),
+}
 """Of a result, with what a table calls it and the decimals that mean something."""
 
 EXPLANATION = (
     "Of STS-B dev's sentences under the weights that were judged, mean ± standard deviation over seeds. Alignment: the "
     "mean squared distance of pairs scored above 4. Uniformity: from 0, a single point, to -4, orthogonal. Effective "
-    "rank: how many directions the vectors fill, at most their width."
+    "rank: how many directions the vectors fill, at most their width. Removed negatives: the share of the in-batch "
+    "negatives that DCLR's weights left out while training."
 )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection as Several
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
@@ -19,7 +19,7 @@ from training.evaluation.pairs import STS_TASKS, Subsets
 from training.evaluation.retrieval import MEASURES
 from training.evaluation.suite import Material
 from training.evaluation.transfer import classify
-from training.evaluation.vectors import Encode, remembered
+from training.evaluation.vectors import Encode, remembered, unit_vectors
 from training.progress import encode_visibly
 from training.study.arrays import Arrays, keep, kept
 from training.study.trial import StudyError
@@ -55,6 +55,8 @@ class Judgement:
     """(Q,) of each collection and measure, 0 to 1: what each query counts."""
     relevant: Arrays = field(default_factory=dict)
     """(Q,) of the same: how many documents answer the query, by people's word."""
+    nearest: Mapping[int, Sequence[float]] = field(default_factory=dict)
+    """By size of the batch, the cosines of a sentence of the corpus to its four nearest; empty where not asked for."""
 
     def keep(self, folder: Path) -> None:
         """Writes cosines and golds, predictions and labels, what was found and what is relevant."""
@@ -117,6 +119,7 @@ def judge(encoder: Encoder, given: Material, stream: TextIO) -> Judgement:
         predicted={task: _class(of.predicted) for task, of in classified.items()},
         labels={task: _class(of.labels) for task, of in classified.items()},
         found=found,
+        nearest=_nearest(encode, given.sentences),
         relevant={task: of for name, each in given.retrieval.items() for task, of in _relevant(name, each).items()},
     )
 
@@ -127,6 +130,12 @@ def task_of(collection: str, measure: str) -> str:
 
 
 _MEASURED = tuple(task_of("", measure) for measure in MEASURES)
+
+
+def _nearest(encode: Encode, sentences: Sequence[str]) -> dict[int, Sequence[float]]:
+    sizes = [size for size in geometry.TOP_BATCHES if size <= len(sentences)]
+    unit = unit_vectors(encode, list(sentences)) if sizes else np.empty((0, 0))
+    return {size: geometry.nearest_cosines(unit, size) for size in sizes}
 
 
 def _found(

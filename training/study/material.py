@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import chain, islice
 from pathlib import Path
 
+from training.corpus.corpus import open_corpus
 from training.evaluation import beir
 from training.evaluation.labelled import TRANSFER_TASKS
 from training.evaluation.pairs import STSB_DEV, sts_tasks
 from training.evaluation.suite import Material
+from training.study.shares import READ_AT_ONCE
 from training.study.trial import StudyError, Trial
 
 
@@ -15,7 +18,8 @@ def material(trial: Trial) -> Material:
     """The STS tasks that there are, with STS-B's dev part for the geometry; transfer and retrieval where asked for.
 
     Raises:
-        StudyError: the run names no evaluation data.
+        StudyError: the run names no evaluation data, or the corpus has fewer sentences than are asked for.
+        CorpusError: they are asked for, and the corpus can't be read.
         DataError: STS-B's dev part, a transfer task or a collection is missing, or anything of them is broken.
     """
     if trial.config.eval_data is None:
@@ -26,4 +30,15 @@ def material(trial: Trial) -> Material:
         transfer={name: files.load(data) for name, files in TRANSFER_TASKS.items()} if trial.transfer else {},
         retrieval={name: beir.find(data, name) for name in trial.retrieval},
         geometry=STSB_DEV.load(data) if trial.sts else {},
+        sentences=_first(trial) if trial.neighbours else (),
     )
+
+
+def _first(trial: Trial) -> list[str]:
+    """So many sentences of the corpus, in the order in which a run of seed 0 reads them."""
+    config = trial.config
+    corpus = open_corpus(config.corpus, column=config.text_column, held_out=0)
+    if corpus.census.sentences < trial.neighbours:
+        raise StudyError(f"neighbours: {trial.neighbours} of a corpus of {corpus.census.sentences} sentences")
+    batches = corpus.batches(READ_AT_ONCE, seed=0)
+    return list(islice(chain.from_iterable(batches), trial.neighbours))

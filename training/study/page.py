@@ -8,7 +8,7 @@ from xml.etree.ElementTree import Element, tostring
 from training.report import markup
 from training.report.markup import element, section
 from training.report.page import STYLE
-from training.study import geometry
+from training.study import geometry, tasks
 from training.study.figures import figures
 from training.study.summary import Summary
 from training.study.table import explanation, grid
@@ -28,8 +28,8 @@ def page(name: str, about: str, *summaries: Summary) -> str:
         element("header", element("h1", name), element("p", about) if about else None),
         element(
             "main",
-            *(_result(summary) for summary in summaries),
-            _geometry(summaries[0]),
+            *(part for summary in summaries for part in (_result(summary), _tasks(summary))),
+            _plain("geometry", "How the vectors lie", geometry.grid(summaries[0]), geometry.EXPLANATION),
             section("figures", "Figures", element("div", *figures(*summaries), class_="figures")),
         ),
     )
@@ -45,14 +45,17 @@ def _result(summary: Summary) -> Element:
     return section(summary.metric.name, summary.metric.title, drawn, element("p", explanation(summary)))
 
 
-def _geometry(summary: Summary) -> Element | None:
-    if not (lines := geometry.grid(summary)):
+def _tasks(summary: Summary) -> Element | None:
+    return _plain(f"{summary.metric.name}-tasks", "Task by task", tasks.grid(summary), tasks.explanation(summary))
+
+
+def _plain(name: str, title: str, lines: Sequence[Sequence[str]], said: str) -> Element | None:
+    """A table of numbers without a verdict; nothing without lines."""
+    if not lines:
         return None
     head, *arms = ([cell.replace("-", "−") if i else cell for i, cell in enumerate(line)] for line in lines)
-    drawn = markup.table(
-        "Of the vectors", [name[0].upper() + name[1:] for name in head], [[markup.row(*arm) for arm in arms]]
-    )
-    return section("geometry", "How the vectors lie", drawn, element("p", geometry.EXPLANATION))
+    columns = [column[0].upper() + column[1:] for column in head]
+    return section(name, title, markup.table(title, columns, [[markup.row(*arm) for arm in arms]]), element("p", said))
 
 
 def _row(line: Sequence[str], *, own: bool) -> Element:

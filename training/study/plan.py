@@ -10,7 +10,7 @@ from pathlib import Path
 from models.disk import write_whole
 from training import record
 from training.lock import LOCK
-from training.study.description import Study
+from training.study.description import Study, file_of
 from training.study.material import material
 from training.study.occupied import occupied
 from training.study.results import LOG, finished, folder_of
@@ -80,7 +80,7 @@ def folder_named(source: Path, out: Path | None) -> Path:
         StudyError: the file is no study; or a folder is named, and another one beside it.
     """
     if not source.is_dir():
-        study = Study.read(source)
+        study = Study.read(file_of(source))
         return out or FOLDER / study.name
     if out is not None:
         raise StudyError(f"--out: {source} is the folder of a study already")

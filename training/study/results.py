@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import fmean
 from typing import Any, Self
 
 from models.disk import write_whole
+from training.objectives.base import REMOVED_SHARE
 from training.study.judgement import check_kept
 from training.study.trial import StudyError, Trial, label_of
 
@@ -41,11 +43,19 @@ class Result:
     """It, alignment and uniformity: see `GEOMETRY`."""
     untrained: bool = False
     """Whether it is the encoder as it was."""
+    nearest_cosines: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    """By size of the batch, where they were asked for: see `training.study.judgement.Judgement.nearest`."""
 
     @property
     def unimproved(self) -> bool:
         """Whether it was trained in vain."""
         return bool(self.curve) and self.best_step == 0
+
+    @property
+    def removed_share(self) -> float | None:
+        """Of the in-batch negatives, while it trained: the mean over its evaluations; None where none were weighed."""
+        shares = [point[REMOVED_SHARE] for point in self.curve if point.get(REMOVED_SHARE) is not None]
+        return fmean(shares) if shares else None
 
     @property
     def label(self) -> str:
@@ -139,7 +149,15 @@ def read(study: Path) -> list[Result]:
     Raises:
         StudyError: there are none, or a line is broken.
     """
-    file = study / RESULTS
+    return of_file(study / RESULTS)
+
+
+def of_file(file: Path) -> list[Result]:
+    """The results in a file, a line each.
+
+    Raises:
+        StudyError: there are none, or a line is broken.
+    """
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
     except OSError as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from training.study import geometry
+from training.study import geometry, tasks
 from training.study.summary import DECIMALS, LEVEL, Row, Summary
 
 HEAD = ("arm", "seeds", "mean", "STS-B dev", "gain", "95 % interval", "P(better)", "verdict")
@@ -12,8 +12,12 @@ MEAN, DEV = HEAD.index("mean"), HEAD.index("STS-B dev")
 
 
 def table(*summaries: Summary) -> str:
-    """Each summary as aligned lines, and what its columns mean; in the end how the first one's vectors lie."""
-    parts = [_aligned(grid(summary), explanation(summary)) for summary in summaries]
+    """Each summary as aligned lines, what its columns mean, and its tasks; then how the first one's vectors lie."""
+    parts = []
+    for summary in summaries:
+        parts.append(_aligned(grid(summary), explanation(summary)))
+        if lines := tasks.grid(summary):
+            parts.append(_aligned(lines, tasks.explanation(summary)))
     if lines := geometry.grid(summaries[0]):
         parts.append(_aligned(lines, geometry.EXPLANATION))
     return "\n\n".join(parts)

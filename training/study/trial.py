@@ -37,6 +37,8 @@ class Trial:
     """Whether it is judged by the transfer tasks."""
     retrieval: tuple[str, ...] = ()
     """The collections that it is judged by, as `training.evaluation.beir.part` has their names."""
+    neighbours: int = 0
+    """Of how many sentences of the corpus the nearest in a batch are measured."""
     inputs: Mapping[str, str] = field(default_factory=dict)
     """What stands in the id for the paths of `config`, by field: see `training.study.contents`."""
 
@@ -47,6 +49,7 @@ class Trial:
         content = f"{json.dumps(described, indent=2)}\n{self.fraction}{self.untrained}"
         content += "transfer" if self.transfer else ""  # nothing more where it isn't asked for: that keeps known ids
         content += "".join(f"retrieval {name}" for name in self.retrieval) + ("" if self.sts else "no sts")
+        content += f"neighbours {self.neighbours}" if self.neighbours else ""
         return hashlib.blake2b(content.encode("utf-8"), digest_size=6).hexdigest()
 
     @property
@@ -69,6 +72,7 @@ class Trial:
             "sts": self.sts,
             "transfer": self.transfer,
             "retrieval": self.retrieval,
+            "neighbours": self.neighbours,
             "inputs": dict(self.inputs),
             "config": json.loads(self.config.to_json()),
         }

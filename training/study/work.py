@@ -59,6 +59,7 @@ def carry_out(folder: Path, stream: TextIO) -> None:
             "alignment": judgement.alignment,
             "uniformity": judgement.uniformity,
             "effective_rank": judgement.effective_rank,
+            **({"nearest_cosines": judgement.nearest} if judgement.nearest else {}),
             **trained,
             "seconds": {"steps": steps, "judging": time.perf_counter() - began},
             "config": trial.config.values(),

@@ -19,6 +19,7 @@ from scipy.stats import spearmanr, ttest_1samp, ttest_ind
 from tests.training.study.conftest import call, line, write
 from training.evaluation.bootstrap import Comparison, resample
 from training.evaluation.pairs import STS_TASKS
+from training.study import tasks
 from training.study.figures import figures
 from training.study.judgement import COSINES_FILE, DEV, Judgement
 from training.study.page import page
@@ -59,6 +60,40 @@ def test_means_and_deviations(tmp_path: Path) -> None:
     assert other.dev and other.dev.mean == pytest.approx(75.126)
     assert cells(plain) == ["plain", "3", "71.50 ± 1.80", "71.50 ± 1.80", "", "", "", ""]
     assert cells(other)[:4] == ["other", "1", "75.13", "75.13"]
+
+
+def test_each_task_stands_by_itself_too(tmp_path: Path) -> None:
+    one, two = ({**dict.fromkeys(STS_TASKS, 70.0), "SICKR": y} for y in (60.0, 62.0))
+    write(tmp_path, line("plain", 0, 0.0, scores=one), line("plain", 1, 0.0, scores=two))
+    summary = summarise(read(tmp_path), tmp_path)
+    head, cells = tasks.grid(summary)
+    assert head == ["arm", *STS_TASKS]
+    assert cells[head.index("SICKR")] == "61.00 ± 1.41" and cells[head.index("STSB")] == "70.00 ± 0.00"
+    assert "61.00 ± 1.41" in table(summary) and "Task by task" in page("s", "", summary)
+
+
+def test_what_dclr_removed_is_in_the_report(tmp_path: Path) -> None:
+    curve = [{"step": 0}, {"step": 5, "removed_share": 0.002}, {"step": 10, "removed_share": 0.004}]
+    write(tmp_path, line("DCLR", 0, 70.0, curve=curve), line("SimCSE", 0, 70.0))
+    assert [result.removed_share for result in read(tmp_path)] == [pytest.approx(0.003), None]
+    summary = summarise(read(tmp_path), tmp_path)
+    assert "removed negatives" in table(summary) and "0.00300" in table(summary)
+    assert "Removed negatives while training" in page("s", "", summary)
+
+
+def test_a_sweep_shows_stsb_and_sickr_apart(tmp_path: Path) -> None:
+    """DCLR's figures 5 and 6."""
+    write(tmp_path, *(line("phi", 0, 70.0 + x, id=f"{x}", axes={"threshold": x, "seed": 0}) for x in (0.7, 0.9)))
+    drawn = page("s", "", summarise(read(tmp_path), tmp_path))
+    assert "STS-B over threshold." in drawn and "SICK-R over threshold." in drawn
+
+
+def test_the_nearest_in_a_batch_are_a_figure_of_each_arm(tmp_path: Path) -> None:
+    cosines = {"32": [0.5, 0.4, 0.3, 0.2], "64": [0.6, 0.5, 0.4, 0.3]}
+    write(tmp_path, line("a", 0, 70.0, nearest_cosines=cosines), line("b", 0, 70.0))
+    drawn = page("s", "", summarise(read(tmp_path), tmp_path))
+    assert drawn.count("Nearest in-batch negatives") == drawn.count("Nearest in-batch negatives, a.") > 0
+    assert "4. nearest" in drawn
 
 
 def test_the_mean_is_of_the_tasks_that_all_have(tmp_path: Path) -> None:
@@ -259,7 +294,8 @@ def test_the_page_needs_nothing_beside_it_and_draws_what_there_is(tmp_path: Path
     drawings = [ElementTree.fromstring(each) for each in re.findall(r"<svg.*?</svg>", text, re.DOTALL)]
     titles = [next(part.text for part in each.iter() if part.tag.endswith("title")) for each in drawings]
     assert titles == [
-        "Mean of 7 tasks of each arm.", "Mean of 7 tasks over fraction.", "STS-B dev while training.",
+        "Mean of 7 tasks of each arm.", "Mean of 7 tasks over fraction.", "STS-B over fraction.",
+            "SICK-R over fraction.", "STS-B dev while training.",
         "Uniformity while training.", "Effective rank while training.", "Alignment and uniformity.",
     ]  # fmt: skip
     arms, sweep = drawings[:2]

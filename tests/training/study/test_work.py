@@ -25,6 +25,7 @@ from training.study import teachers, work
 from training.study.arrays import kept
 from training.study.description import Study
 from training.study.judgement import COSINES, COSINES_FILE, GOLDS, TRANSFER_FILE, judge
+from training.study.material import material
 from training.study.results import RESULT, TRIAL, folder_of
 from training.study.trial import StudyError, Trial
 from training.study.work import RECORD, SHARES, TEACHERS, _seconds_of_steps, carry_out
@@ -225,3 +226,20 @@ def test_the_last_batch_of_an_epoch_takes_the_time_of_the_sentences_that_it_has(
     lines += [{"kind": "train", "step": step, "sentences_per_s": 3 if step % 3 else 5} for step in (1, 2, 3, 4, 6)]
     (tmp_path / METRICS).write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     assert _seconds_of_steps(tmp_path / METRICS, sentences=7, batch_size=3) == pytest.approx(3.4)
+
+
+def test_a_run_measures_the_nearest_in_a_batch_where_it_is_asked_to(make_study: MakeStudy, tmp_path: Path) -> None:
+    """GS-InfoNCE's figure 1, also of an encoder as it was."""
+    file = make_study("[[arm]]\nname = 'as it was'\nuntrained = true\n", neighbours=64)
+    (trial,) = trials(file)
+    assert trial.neighbours == 64 and Trial.from_json(trial.to_json()) == trial
+    result, _ = worked(trial, tmp_path)
+    small, large = (result["nearest_cosines"][size] for size in ("32", "64"))
+    assert len(small) == len(large) == 4 and sorted(small, reverse=True) == small
+    assert all(a >= b for a, b in zip(large, small, strict=True)), "a larger batch has nearer neighbours"
+
+
+def test_more_neighbours_than_sentences_are_refused_before_anything_is_trained(make_study: MakeStudy) -> None:
+    (trial,) = trials(make_study("[[arm]]\nname = 'as it was'\nuntrained = true\n", neighbours=6400))
+    with pytest.raises(StudyError, match="neighbours: 6400 of a corpus of 240 sentences"):
+        material(trial)
