@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 
 from training.evaluation.labelled import TRANSFER_TASKS
 from training.evaluation.pairs import STS_TASKS
 from training.study.catalogue import PAPERS, LeftOut, left_out, studies
-from training.study.description import Study
+from training.study.description import STUDIES, Study, contents
 from training.study.results import Result, of_file
 from training.study.summary import DECIMALS, Spread, welch
 from training.study.trial import label_of
@@ -18,10 +18,13 @@ from training.study.trial import label_of
 PAGES = Path("docs/papers")
 RECORDED = Path("benchmarks/results/studies")
 """Where finished runs are kept, a file for each study: `dclr/table-2.jsonl`."""
+EARLIER = STUDIES / "recorded.toml"
+"""What was recorded before the papers' tables had names."""
 BASELINE = "SimCSE"
 """What the papers gain over: the arm of that name is what the others are compared with, else the first arm."""
 REPRODUCED, NOT_REPRODUCED, NOT_RUN = "reproduced", "not reproduced", "not run yet"
 ABSENT = "–"
+HEAD = ("Arm", "Paper", "Difference", "Here", "n", "Difference", "Verdict")
 
 INTRODUCTION = """\
 # {title}
@@ -65,7 +68,8 @@ class Line:
             return "" if self.own else f"{BASELINE} is {NOT_RUN}"
         if self.noise is None:
             return "one seed: no verdict"
-        shown = _in_words(self.gain) if abs(self.gain) >= self.noise else "no difference shown"
+        decided = abs(self.gain) >= self.noise and round(self.gain, DECIMALS)
+        shown = _in_words(self.gain) if decided else "no difference shown"
         if self.paper_gain is None:
             return f"{shown}; nothing to compare with"
         return REPRODUCED if shown == _in_words(self.paper_gain) else f"{NOT_REPRODUCED}: {shown}"
@@ -82,6 +86,7 @@ def page_of(paper: str, results: Path = RECORDED) -> str:
         parts.append(_section(study, recorded(results, study.name)))
         if found := recorded(results, f"{study.name}-published"):
             parts.append(_section(study.as_published(), found, " --published"))
+        parts += _earlier(study, results)
     parts.append("## Without a study\n")
     parts += [_left_out(each) for each in left_out(paper)]
     return "\n".join(parts)
@@ -162,17 +167,42 @@ def _section(study: Study, results: Sequence[Result], option: str = "") -> str:
     backbones = ", ".join(dict.fromkeys(trial.config.backbone for trial in study.trials()))
     source = f" Paper: {study.reported.of}." if study.reported else ""
     source += " All means are of the seven transfer tasks." if _by_transfer(study) else ""
-    head = ["Arm", "Paper", "Difference", "Here", "n", "Difference", "Verdict"]
-    table = [head, ["---"] * len(head), *(_cells(line) for line in found)]
     return "\n".join(
         [
             f"## {study.paper.partition(', ')[2] or study.name}: `{study.name}{option}`\n",
             f"{study.about} **{verdict(found)}**{source} Here: {backbones}.\n",
             f"    python -m training study run {study.name}{option} --data DATA --corpus wiki1m.txt\n",
-            *(f"| {' | '.join(cells)} |" for cells in table),
-            "",
+            *_table(HEAD, [_cells(line) for line in found]),
         ]
     )
+
+
+def _earlier(study: Study, results: Path) -> list[str]:
+    """A table of what `EARLIER` has for a study of SimCSE and one method, each start a line; nothing for another."""
+    labels = list(dict.fromkeys(trial.label for trial in study.trials()))
+    if labels[:1] != [BASELINE] or len(labels) != 2 or not study.reported or _by_transfer(study):
+        return []
+    method = labels[1]
+    starts = {name: known for name, known in contents(EARLIER).items() if method in known["labels"]}
+    there = {name: _relabelled(recorded(results, name), known["labels"]) for name, known in starts.items()}
+    rows = [
+        [starts[name]["start"] + f" (`{name}`)", *_cells(lines(study, of)[1])[1:]] for name, of in there.items() if of
+    ]
+    if not rows:
+        return []
+    head = [f"{method} from", *HEAD[1:]]
+    said = f"Recorded from other starts ([results.md](../results.md)), {method} beside {BASELINE} from the same:\n"
+    return ["\n".join([said, *_table(head, rows)])]
+
+
+def _relabelled(results: Sequence[Result], labels: Mapping[str, str]) -> list[Result]:
+    """Those whose labels are among the values, as arms of the names."""
+    arms = {label: arm for arm, label in labels.items()}
+    return [replace(each, arm=arms[each.label], axes={}) for each in results if each.label in arms]
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    return [*(f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *rows)), ""]
 
 
 def _cells(line: Line) -> list[str]:

@@ -169,6 +169,17 @@ def test_runs_from_the_papers_backbone_have_a_table_of_their_own(tmp_path: Path)
     assert "## Table 1: `dclr/table-1 --published`" in page and "Here: bert-base-uncased, roberta-base." in page
 
 
+def test_what_was_recorded_under_another_name_stands_on_the_page_of_the_main_table(tmp_path: Path) -> None:
+    of = {"simcse": (70.0, 70.1, 69.9), "dclr": (70.0, 70.2, 69.8)}
+    runs = [
+        line("", seed, y, axes={"objective": arm, "seed": seed}) for arm, ys in of.items() for seed, y in enumerate(ys)
+    ]
+    keep(tmp_path, "objectives", *runs)
+    page = page_of("dclr", tmp_path)
+    assert "(`objectives`) | 77.22 | +0.97 | 70.00 ± 0.20 | 3 | +0.00 [" in page
+    assert "not reproduced: no difference shown" in page and "objectives" not in page_of("imsimcse", tmp_path)
+
+
 @pytest.mark.parametrize("paper", PAPERS)
 def test_the_pages_in_the_documentation_are_those_of_the_recorded_results(paper: str) -> None:
     """`python -m training study pages` writes them."""
