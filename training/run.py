@@ -17,7 +17,7 @@ from models import destination
 from models.bundle import BundleError
 from models.declaration import declared
 from models.encoder import Encoder
-from models.sources import resolve
+from models.sources import SourceError, resolve
 from training import checkpoint, record
 from training.assembly import initial, loaded, meter_of, step_of
 from training.checkpoint import Best, State
@@ -145,11 +145,21 @@ def _named_teacher(config: RunConfig, state: State, corpus: Corpus, devices: Dev
         return loaded(config.teacher, devices)
     planned = plan(config)
     if devices.first and not is_kept(planned, corpus.census.digest):
+        _check_there(planned.backbone)
         begun = record.begun(Path(planned.run))
         if begun and record.stored(Path(planned.run)) != planned:
             raise RunError(f"{planned.run} has the teacher of another run: remove it, or name a bundle with --teacher")
         _check_folders(planned, resume=begun)
     return None
+
+
+def _check_there(backbone: str) -> None:
+    """A teacher may begin from another backbone than the run."""
+    try:
+        resolve(backbone)
+    except SourceError as error:
+        reason = f"SimCSE would train one from {backbone} first: {error}; or name one with --teacher"
+        raise ConfigError(f"teacher: {reason}") from error
 
 
 def _planned_teacher(planned: RunConfig, corpus: Corpus, devices: Devices, stream: TextIO) -> Encoder:

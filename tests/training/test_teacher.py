@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -91,6 +92,17 @@ def test_the_teacher_of_a_large_backbone_is_a_base_model(tmp_path: Path) -> None
     planned = plan(large)
     assert (planned.backbone, planned.preset) == ("bert-base-uncased", "bert-base-uncased")
     assert (planned.learning_rate, planned.batch_size) == (3e-5, 64)
+
+
+def test_a_base_model_that_is_not_there_is_said_before_the_run_has_a_folder(
+    make_config: MakeConfig, fitted: Fit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("models.sources._from_hub", Mock(side_effect=SourceError("bert-base-uncased: no such thing")))
+    large = from_preset("dclr", preset="bert-large-uncased")
+    config = replace(make_config(), objective="dclr", preset=large.preset, params=large.params)
+    with pytest.raises(ConfigError, match=r"teacher: SimCSE would train one from bert-base-uncased .* with --teacher"):
+        fitted(config)
+    assert not Path(config.run).exists()
 
 
 @pytest.mark.parametrize("preset", ["minilm", "minilm-cls", "roberta-base"])
