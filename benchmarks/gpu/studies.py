@@ -63,7 +63,9 @@ def measure(setting: Setting, report: Report) -> None:
                 kept = Path(setting.to).parent / "studies" / f"{name}.jsonl"
                 lines = (out / RESULTS).read_text(encoding="utf-8").splitlines()
                 new = append(lines, kept, device(setting)["name"])
-                report.keep(name, {"jobs": jobs, "finished": len(lines), "new": new, "to": kept.name, **speeds(lines)})
+                report.keep(
+                    name, {"jobs": jobs, "finished": len(lines), "new": new, "to": f"{name}.jsonl", **speeds(lines)}
+                )
                 if code == FAILED:
                     report.fail(f"{name}: a run failed")
 
