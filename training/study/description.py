@@ -16,10 +16,9 @@ from training.fields import check, kinds
 from training.study.contents import Contents
 from training.study.trial import StudyError, Trial
 
-PARTS = {
-    **{"name": str, "paper": str, "about": str, "base": dict, "grid": dict, "arm": list},
-    **{"published": dict, "reported": dict},
-}
+PARTS = {"name": str, "about": str, "base": dict, "grid": dict, "arm": list}
+OF_A_PAPER = {"paper": str, "published": dict, "reported": dict}
+"""What a study has besides that repeats a table or figure."""
 RESTATED = ("grid", "arm")
 """Parts that `published` may have of its own; the rest of it stands for `base`."""
 STUDIES = Path(__file__).parents[2] / "studies"
@@ -105,11 +104,12 @@ class Study:
         Raises:
             StudyError: a part is unknown, missing or of the wrong shape.
         """
+        known = {**PARTS, **OF_A_PAPER}
         for key, value in values.items():
-            if key not in PARTS:
-                raise StudyError(f"{file}: {key}: unknown; a study has {', '.join(PARTS)}")
-            if not isinstance(value, PARTS[key]):
-                raise StudyError(f"{file}: {key}: expected {PARTS[key].__name__}, got {value!r}")
+            if key not in known:
+                raise StudyError(f"{file}: {key}: unknown; a study has {', '.join(known)}")
+            if not isinstance(value, known[key]):
+                raise StudyError(f"{file}: {key}: expected {known[key].__name__}, got {value!r}")
         name = values.get("name", name_of(file))
         if not NAME.fullmatch(name):
             raise StudyError(f"{file}: name: {name!r} is no name of a folder: letters, digits, '.', '_', '-' and '/'")

@@ -200,7 +200,7 @@ def test_settings_replace_axes_and_bases_but_no_arm(file: Path) -> None:
     [
         ("[base\n", r"s\.toml: .*line 1"),
         ("name = " + "[" * 5000, r"s\.toml: nested too deep"),
-        ("steps = 3\n", r"s\.toml: steps: unknown; a study has name, paper, about, base, grid, arm"),
+        ("steps = 3\n", r"s\.toml: steps: unknown; a study has name, about, base, grid, arm"),
         ("grid = 3\n", r"s\.toml: grid: expected dict, got 3"),
         ('name = "../up"\n', r"s\.toml: name: '\.\./up' is no name of a folder"),
         ("[base]\nseed = 1\n", r"s\.toml: objective: missing"),
