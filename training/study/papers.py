@@ -167,11 +167,15 @@ def _section(study: Study, results: Sequence[Result], option: str = "") -> str:
     backbones = ", ".join(dict.fromkeys(trial.config.backbone for trial in study.trials()))
     source = f" Paper: {study.reported.of}." if study.reported else ""
     source += " All means are of the seven transfer tasks." if _by_transfer(study) else ""
+    commands = [f"    python -m training study run {study.name}{option} --data DATA --corpus wiki1m.txt"]
+    if "/figure-" in study.name:
+        commands.append(f"    python -m training study report {study.name} --html page.html    # draws it")
     return "\n".join(
         [
             f"## {study.paper.partition(', ')[2] or study.name}: `{study.name}{option}`\n",
             f"{study.about} **{verdict(found)}**{source} Here: {backbones}.\n",
-            f"    python -m training study run {study.name}{option} --data DATA --corpus wiki1m.txt\n",
+            *commands,
+            "",
             *_table(HEAD, [_cells(line) for line in found]),
         ]
     )

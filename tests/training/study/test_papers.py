@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.training.study.conftest import call, line
+from tests.training.study.conftest import MakeStudy, call, line
 from training.cli import parsed
 from training.evaluation.labelled import TRANSFER_TASKS
 from training.study import cost
@@ -65,6 +65,25 @@ def test_as_published_base_is_replaced_and_the_rest_stays(tmp_path: Path) -> Non
     file.write_text('[base]\nobjective = "simcse"\n')
     with pytest.raises(StudyError, match=r"--published: the file has no part \[published\]"):
         Study.read(file).as_published()
+
+
+def test_what_is_run_as_published_has_a_folder_of_its_own(
+    make_study: MakeStudy, tiny_backbone: Path, stsb_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    published = f"""
+        [[arm]]
+        name = "as it was"
+        untrained = true
+        [published]
+        backbone = {str(tiny_backbone)!r}
+        eval_data = {str(stsb_data)!r}
+        device = "cpu"
+        pooling = "mean"
+    """
+    assert call("run", str(make_study(published)), "--published") == 0
+    (folder,) = FOLDER.iterdir()
+    assert folder.name == "tiny-published" and json.loads((folder / "results.jsonl").read_text())["arm"] == "as it was"
 
 
 @pytest.mark.parametrize("part", ['scores = {"a" = 1}', 'of = "x"', 'of = "x"\nscores = {"a" = "b"}'])
