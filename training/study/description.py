@@ -231,7 +231,7 @@ def file_of(named: Path) -> Path:
         return named
     if (file := STUDIES / f"{named}.toml").is_file() and NAME.fullmatch(str(named)):
         return file
-    raise StudyError(f"{named}: no such study; `python -m training study list` has those that are here")
+    raise StudyError(f"{named}: no such study; `isosphere study list` has those that are here")
 
 
 def _restated(values: Mapping[str, Any]) -> dict[str, Any]:

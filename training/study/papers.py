@@ -30,7 +30,7 @@ INTRODUCTION = """\
 # {title}
 
 Every table and figure of the paper that this project knows, beside what was recorded of it. The command
-`python -m training study pages` writes this page from benchmarks/results/studies. Do not edit it.
+`isosphere study pages` writes this page from benchmarks/results/studies. Do not edit it.
 
 | column | |
 |---|---|
@@ -167,9 +167,9 @@ def _section(study: Study, results: Sequence[Result], option: str = "") -> str:
     backbones = ", ".join(dict.fromkeys(trial.config.backbone for trial in study.trials()))
     source = f" Paper: {study.reported.of}." if study.reported else ""
     source += " All means are of the seven transfer tasks." if _by_transfer(study) else ""
-    commands = [f"    python -m training study run {study.name}{option} --data DATA --corpus wiki1m.txt"]
+    commands = [f"    isosphere study run {study.name}{option} --data DATA --corpus wiki1m.txt"]
     if "/figure-" in study.name:
-        commands.append(f"    python -m training study report {study.name} --html page.html    # draws it")
+        commands.append(f"    isosphere study report {study.name} --html page.html    # draws it")
     return "\n".join(
         [
             f"## {study.paper.partition(', ')[2] or study.name}: `{study.name}{option}`\n",

@@ -40,7 +40,7 @@ def test_a_study_here_is_found_by_its_name_and_keeps_it() -> None:
 
 @pytest.mark.parametrize("name", ["dclr/table-9", "../studies/objectives", "mine"])
 def test_a_name_of_no_study_is_refused_with_the_way_out(name: str) -> None:
-    with pytest.raises(StudyError, match=f"{name}: no such study; `python -m training study list`"):
+    with pytest.raises(StudyError, match=f"{name}: no such study; `isosphere study list`"):
         file_of(Path(name))
 
 
@@ -201,7 +201,7 @@ def test_what_was_recorded_under_another_name_stands_on_the_page_of_the_main_tab
 
 @pytest.mark.parametrize("paper", PAPERS)
 def test_the_pages_in_the_documentation_are_those_of_the_recorded_results(paper: str) -> None:
-    """`python -m training study pages` writes them."""
+    """`isosphere study pages` writes them."""
     written = (ROOT / "docs" / "papers" / f"{paper}.md").read_text(encoding="utf-8")
     assert written == page_of(paper, ROOT / "benchmarks" / "results" / "studies")
 
