@@ -44,7 +44,7 @@ GROUPS: dict[str, dict[str, Command]] = {
         "evaluate": Command(
             "score an encoder on STS, transfer and retrieval", "evaluate minilm --data DIR", "training"
         ),
-        "study": Command("run and compare many trainings", "study run studies/rates.toml", "training"),
+        "study": Command("run and compare many trainings", "study run dclr/table-2 --data DIR", "training"),
         "postprocess": Command(
             "fit a transform to an encoder's vectors", "postprocess whitening minilm --out DIR", "training"
         ),

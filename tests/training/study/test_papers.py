@@ -117,8 +117,8 @@ def test_what_is_left_out_has_a_reason_and_its_command_can_be_parsed() -> None:
     for each in without:
         if each.instead:
             program, *arguments = shlex.split(each.instead, comments=True)
-            assert program == "python" and arguments[:2] == ["-m", "training"]
-            parsed(arguments[2:])
+            assert program == "isosphere"
+            parsed(arguments)
 
 
 def test_hours_grow_with_views_steps_and_size() -> None:
