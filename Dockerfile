@@ -19,6 +19,7 @@ ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 WORKDIR /src
 COPY pyproject.toml README.md LICENSE ./
 COPY requirements requirements
+COPY isosphere isosphere
 COPY models models
 COPY training training
 COPY serving serving

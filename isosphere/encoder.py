@@ -6,6 +6,7 @@ import difflib
 import logging
 from collections.abc import Sequence
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +15,7 @@ from tqdm import tqdm
 from models import bundle as bundles
 from models.assembled import as_bundle
 from models.bundle import Bundle
+from models.runtimes import RUNTIMES
 from models.runtimes.base import Device, Options, cache_folder
 from models.runtimes.choice import opened
 from models.runtimes.graph import Graph
@@ -41,10 +43,17 @@ def load(
     `threads` None uses all CPUs.
 
     Raises:
+        ValueError: there is no such engine or device, or no thread.
         SourceError: there is no such encoder.
         BundleError: the folder holds no whole bundle, or an encoder that has to be exported first.
         RuntimeUnavailable: the engine can't run here, or not in this precision.
     """
+    if engine is not None and engine not in RUNTIMES:
+        raise ValueError(f"engine: {engine!r} is none of {', '.join(RUNTIMES)}")
+    if device not in get_args(Device):
+        raise ValueError(f"device: {device!r} is none of {', '.join(get_args(Device))}")
+    if threads is not None and threads < 1:
+        raise ValueError(f"threads: {threads} is less than 1")
     kept = cache_folder()
     if kept is None:
         raise SourceError(f"{name}: its bundle has no place, for this user has no home: set XDG_CACHE_HOME")
@@ -89,13 +98,20 @@ class Encoder:
         """
         if isinstance(texts, str):
             vector: Floats = self.encode(
-                [texts], prompt_name=prompt_name, prompt=prompt, dimensions=dimensions, normalize=normalize
+                [texts],
+                prompt_name=prompt_name,
+                prompt=prompt,
+                dimensions=dimensions,
+                normalize=normalize,
+                progress=progress,
             )[0]
             return vector
         if dimensions is not None and not 1 <= dimensions <= self.dimensions:
             raise ValueError(f"dimensions: {dimensions} is not between 1 and {self.dimensions}, those of {self.name}")
         if prompt_name is not None:
             prompt = self._prompt(prompt_name)
+        if other := next((text for text in texts if not isinstance(text, str)), None):
+            raise TypeError(f"texts: {other!r} is no text")
         tokens = self._graph.tokenized([prompt + text for text in texts])
         if cut := sum(each.truncated for each in tokens):
             log.warning("%d of %d texts have more than %d tokens and were cut", cut, len(tokens), self.max_length)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer as FastTokenizer
+
+HIDING = re.compile(r"\(\?#|\(\?[a-wyzA-Z-]*x|\\g<")
 
 
 class TokenizerFailure(RuntimeError):
@@ -55,8 +58,11 @@ def giving_up() -> Iterator[None]:
 def repeats_a_group(pattern: str) -> bool:
     """Whether a group is repeated, which is what makes a search take exponential time.
 
-    No tokenizer of a family that we know has one: they repeat characters and classes of them.
+    No tokenizer of a family that we know has one: they repeat characters and classes of them. Comments, free spacing
+    and calls of groups could hide one, and count as one.
     """
+    if HIDING.search(pattern):
+        return True
     classes, i = 0, 0
     while i < len(pattern):
         match pattern[i]:

@@ -7,8 +7,8 @@ import json
 import math
 import re
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -93,19 +93,31 @@ def _parsed(body: bytes, read: Callable[[bytes], Any], tokens: int = 0) -> Any:
         return read(body)
     check_containers(body)
     check_values(body, tokens)
-    with _collector_paused():
+    with _collector_paused:
         return read(body)
 
 
-@contextmanager
-def _collector_paused() -> Iterator[None]:
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
+class _CollectorPause:
+    """Around the reading of a body: the garbage collector is paused until the last of the threads that read is done."""
+
+    def __init__(self) -> None:
+        self._lock, self._inside, self._enabled = threading.Lock(), 0, False
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if not self._inside:
+                self._enabled = gc.isenabled()
+                gc.disable()
+            self._inside += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if not self._inside and self._enabled:
+                gc.enable()
+
+
+_collector_paused = _CollectorPause()
 
 
 def _read_fast(body: bytes) -> Any:

@@ -10,6 +10,8 @@ CORPUS_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 MAX_ID_BYTES = 512
 MAX_COLUMN = 256
 """Characters of the name of a column, or field, that holds texts or ids."""
+MAX_COLUMN_TYPES = 8192
+"""Characters of the types of columns, as JSON."""
 _CORPUS = re.compile(CORPUS_NAME.rstrip("$") + r"\Z")
 
 

@@ -162,5 +162,6 @@ def test_what_goes_into_an_image_is_let_into_its_context() -> None:
     let_in = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
     lines = [line.split()[1:-1] for line in (ROOT / "Dockerfile").read_text().splitlines() if line.startswith("COPY ")]
     copied = {name for names in lines if not names[0].startswith("--from") for name in names}
-    assert copied == let_in and "LICENSE" in copied
+    packages = {name.partition(".")[0] for name in PROJECT["tool"]["setuptools"]["packages"]}
+    assert copied == let_in and copied >= {"LICENSE", *packages}
     assert all((ROOT / name).exists() for name in copied)

@@ -48,11 +48,12 @@ class Sending:
                 start = message
                 return
             body = message.get("body", b"")
+            whole = start is not None and not message.get("more_body", False)  # a stream that has begun goes on
             with ExitStack() as held:
                 if len(body) > UNCOUNTED:
                     try:
                         for unread in self._bounds():
-                            held.enter_context(unread.holding(len(body), refusable=refusable))
+                            held.enter_context(unread.holding(len(body), refusable=refusable and whole))
                     except ServiceError as error:
                         refused = error.with_traceback(None)  # whose frames hold the answer
                         return

@@ -31,7 +31,7 @@ from serving.jobs.job import digest_of
 from serving.jobs.spool import IN_MEMORY
 from serving.jobs.threads import in_thread
 from serving.json_body import LEAST, MOST
-from serving.names import MAX_COLUMN, MAX_ID_BYTES
+from serving.names import MAX_COLUMN, MAX_COLUMN_TYPES, MAX_ID_BYTES
 from serving.service import Service
 from serving.settings import Settings
 from serving.works.ingestion import check_fits
@@ -107,6 +107,7 @@ async def _options(
     column_types: Annotated[
         str,
         Query(
+            max_length=MAX_COLUMN_TYPES,
             description="header, auto (a column of CSV is of numbers, or booleans, if all its fields are), or as JSON "
             "the types of some columns: auto, string, number or boolean",
             examples=["auto", '{"year": "number", "zip": "string", "open": "auto"}'],

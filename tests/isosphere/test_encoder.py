@@ -69,6 +69,17 @@ def test_options_it_has_not_are_refused_by_name(encoder: Encoder, options: dict[
         encoder.encode(TEXTS, **options)  # type: ignore[arg-type]  # what mypy allows is what is wrong with them
 
 
+@pytest.mark.parametrize("options", [{"engine": "onnx"}, {"device": "gpu"}, {"threads": 0}])
+def test_what_cannot_run_is_refused_by_name(tiny_bundle: Path, options: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match=f"^{next(iter(options))}: "):
+        load(tiny_bundle, **options)  # type: ignore[arg-type]  # what mypy allows is what is wrong with them
+
+
+def test_what_is_no_text_is_named(encoder: Encoder) -> None:
+    with pytest.raises(TypeError, match="texts: 1 is no text"):
+        encoder.encode(["a", 1])  # type: ignore[list-item]
+
+
 def test_an_unknown_name_tells_the_nearest() -> None:
     with pytest.raises(SourceError, match="Did you mean default"):
         load("defautl")

@@ -23,7 +23,16 @@ KNOWN = {
     "o200k": r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}]*[\p{Ll}\p{Lm}]+(?i:'s|'t)?|\p{N}{1,3}",
     "escaped": r"\(a\)+[)]+",
 }
-SLOW = [r"(a+)+$", r"(a|aa)*b", r"x(?:a?){30}", r"([)]|a)+", r"(?i:(b)c)*"]
+SLOW = [
+    r"(a+)+$",
+    r"(a|aa)*b",
+    r"x(?:a?){30}",
+    r"([)]|a)+",
+    r"(?i:(b)c)*",
+    r"a(?#[)(a+)+b",
+    r"(?x)(a+) +b",
+    r"(?<n>a|b\g<n>)",
+]
 
 
 @pytest.mark.parametrize("pattern", KNOWN.values(), ids=KNOWN)

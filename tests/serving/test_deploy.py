@@ -221,10 +221,3 @@ def test_every_command_about_keys_works(tmp_path: Path, capsys: pytest.CaptureFi
         given = re.sub(r"\s--api-keys-file\s.*", "", command)
         assert keys_command([*shlex.split(given), "--api-keys-file", str(file)]) == 0, capsys.readouterr().err
         assert len(read_keys(file)) == 1
-
-
-def test_what_the_dockerfile_copies_is_let_into_the_build() -> None:
-    let_in = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
-    copies = re.findall(r"^COPY (?!--from)(.*) \S+$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
-    assert {source for line in copies for source in line.split()} == let_in
-    assert all((ROOT / source).exists() for source in let_in)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import orjson
@@ -26,6 +28,7 @@ from serving.json_body import (
     parse_exact,
     parse_json,
 )
+from tests.conftest import PATIENCE
 
 READERS = [parse_json, parse_exact]
 Read = Callable[[bytes], Any]
@@ -157,6 +160,25 @@ def test_the_garbage_collector_is_as_it_was(enabled: bool, monkeypatch: pytest.M
     finally:
         gc.enable()
     assert seen[:2] == [enabled, False]
+
+
+def test_the_garbage_collector_rests_until_the_last_thread_has_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    both, first_left, seen = threading.Barrier(2, timeout=PATIENCE), threading.Event(), list[bool]()
+
+    def loads(body: bytes) -> Any:
+        both.wait()
+        if body.startswith(b"[1"):
+            first_left.wait(PATIENCE)
+            seen.append(gc.isenabled())
+        return []
+
+    monkeypatch.setattr(orjson, "loads", loads)
+    with ThreadPoolExecutor(2) as threads:
+        last = threads.submit(parse_json, b"[1]" + b" " * LARGE)
+        threads.submit(parse_json, b"[2]" + b" " * LARGE).result(PATIENCE)
+        first_left.set()
+        last.result(PATIENCE)
+    assert seen == [False] and gc.isenabled()
 
 
 LISTS = b"[]," * (MAX_CONTAINERS + 1) + b"[]"

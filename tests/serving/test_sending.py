@@ -90,6 +90,25 @@ def test_answers_that_nobody_reads_have_a_bound_for_each_key_and_for_all() -> No
     asyncio.run(main())
 
 
+def test_a_stream_that_has_begun_goes_on() -> None:
+    async def streaming(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        for size in (1, 2 * UNCOUNTED, 1):
+            await send({"type": "http.response.body", "body": b"x" * size, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+
+    async def main() -> None:
+        app = Sending(streaming, UNCOUNTED)
+        reader = Reader(app)
+        reader.reads.set()
+        assert await reader.ask(0) == 200
+        await reader.asking
+        assert sum(len(message.get("body", b"")) for message in reader.sent) == 2 * UNCOUNTED + 2
+        assert [message["type"] for message in reader.sent].count("http.response.start") == 1
+
+    asyncio.run(main())
+
+
 def test_an_answer_that_never_fits_says_so() -> None:
     async def main() -> None:
         app = Sending(answering, LIMIT)

@@ -104,8 +104,8 @@ def test_what_is_kept_of_an_error_is_bounded(guarded: TestClient) -> None:
     headers = {"authorization": "Bearer tenant", "content-type": "application/x-ndjson"}
     guarded.put("/corpora/acme-1", headers=headers)
     path = "/corpora/acme-1/documents?async=true&on_error=skip"
-    for option in ("text_column", "id_column"):
-        answer = guarded.post(f"{path}&{option}={'t' * 257}", content=BODY, headers=headers)
+    for option, least in (("text_column", 257), ("id_column", 257), ("column_types", 8193)):
+        answer = guarded.post(f"{path}&{option}={'t' * least}", content=BODY, headers=headers)
         assert (answer.status_code, len(answer.content) < 200) == (422, True)
         assert answer.json()["error"].startswith(option)
     answer = guarded.post(f"{path}&text_column={'t' * 256}", content=BODY, headers=headers)
