@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from models import bundle as bundles
+from models import cpus
 from models.assembled import as_bundle
 from models.bundle import Bundle
 from models.runtimes import RUNTIMES
@@ -58,7 +59,7 @@ def load(
     if kept is None:
         raise SourceError(f"{name}: its bundle has no place, for this user has no home: set XDG_CACHE_HOME")
     bundle = bundles.load(as_bundle(_full_name(str(name)), kept / "encoders"))
-    _, runtime = opened(bundle, Options(device, threads), runtime=engine, precision=precision)
+    _, runtime = opened(bundle, Options(device, threads or cpus.available()), runtime=engine, precision=precision)
     return Encoder(bundle, Graph(bundle, runtime=runtime))
 
 
