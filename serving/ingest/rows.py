@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Collection, Iterable
+from itertools import islice
 from typing import Any, NamedTuple
 
 from serving.errors import Invalid, Malformed, ServiceError
@@ -15,6 +16,8 @@ MAX_CONTAINERS = 4000
 """Lists and objects in one row: 256 such rows take the memory that one request may."""
 MAX_DEPTH = 200
 """Of a row; metadata may be less deep. JSON deeper than this is an attack."""
+COMPARED, COMPARED_LENGTH = 100, 40
+"""Names that a wrong name is compared with, and their characters: a comparison takes the square of the length."""
 _WITHIN = re.compile(r": line \d+ column \d+ \(char (\d+)\)$")
 """Where the standard library sees an error: its lines are not those of the upload."""
 
@@ -35,18 +38,19 @@ class Row(NamedTuple):
 
 
 def listed(names: Iterable[str]) -> str:
-    """As many as a message has room for."""
-    return ", ".join(map(repr, names))[:300]
+    """Quote the first of `names`, as many as a message has room for."""
+    return ", ".join(repr(name[:300]) for name in islice(names, 100))[:300]
 
 
 def absent(wanted: str, names: Collection[str], what: str, option: str = "text_column") -> str:
-    """That no field of an upload is called `wanted`, which there are, and which `option` would name it."""
-    known = {name.casefold(): name for name in names}
-    near = difflib.get_close_matches(wanted.casefold(), known, 1)
+    """Say that no field of an upload is called `wanted`, which fields there are, and which `option` names another."""
+    known = {name.casefold(): name for name in islice(names, COMPARED)}
+    short = [folded for folded in known if len(folded) <= COMPARED_LENGTH]
+    near = difflib.get_close_matches(wanted.casefold()[:COMPARED_LENGTH], short, 1)
     said = f"there is no {what} {wanted!r}, only {listed(names) or 'none'}."
     if near:
         said += f" Did you mean {known[near[0]]!r}?"
-    name = (known[near[0]] if near else "NAME")[:40]
+    name = known[near[0]] if near else "NAME"
     return f"{said} Name it by ?{option}={name} (--{option.replace('_', '-')} {name})"
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import difflib
 import gzip
 import json
 import sys
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 from serving.errors import Invalid, Malformed, ServiceError, TooLarge, UnsupportedMedia
 from serving.ingest import Options, rows
 from serving.ingest.json_documents import OPTIONS, PIECE
-from serving.ingest.rows import MAX_DEPTH
+from serving.ingest.rows import COMPARED, COMPARED_LENGTH, MAX_DEPTH
 from serving.settings import Settings
 from tests.conftest import soon
 from tests.serving.ingest.reading import SETTINGS, Drops, read, values
@@ -119,6 +120,24 @@ def test_fields_of_json_that_are_named(format: Any) -> None:
     assert str(third) == (
         "_id: is required; there is no field '_id', only 'body', 'text'. Name it by ?id_column=NAME (--id-column NAME)"
     )
+
+
+def test_a_wrong_name_is_compared_with_few_and_short_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared = list[str]()
+
+    def counted(wanted: str, names: Iterable[str], *args: Any) -> list[str]:
+        compared.extend((wanted, *names))
+        return difflib_matches(wanted, names, *args)
+
+    difflib_matches = difflib.get_close_matches
+    monkeypatch.setattr(difflib, "get_close_matches", counted)
+    row = {"Body": 1} | {f"{n:05}{'x' * (5 + 1000 * (n % 2))}": n for n in range(1000)}
+    (found,) = read(json.dumps(row).encode(), text_column="body")
+    assert "Did you mean 'Body'?" in found.hint
+    assert len(found.hint) < 1000
+    assert (len(compared) <= 1 + COMPARED, max(map(len, compared)) <= COMPARED_LENGTH) == (True, True)
+    (found,) = read(b'{"Body": 1}', text_column="\ufb03" * 256)  # each is three letters without case
+    assert max(map(len, compared)) <= COMPARED_LENGTH
 
 
 NAMES = PLAIN.filter(lambda name: name not in ("id", "text", "metadata"))
