@@ -19,6 +19,15 @@ KEPT_SECONDS = 24 * 3600
 MAX_KEY = 255
 ROW_BYTES = 1000
 """That an answer takes beside its headers and body, key and digest among them."""
+_EVICT = """
+DELETE FROM answers WHERE caller = :caller AND key IN (
+  SELECT key FROM (
+    SELECT key, sum(bytes) OVER (ORDER BY created DESC ROWS UNBOUNDED PRECEDING) AS kept
+    FROM answers WHERE caller = :caller AND key != :key
+  ) WHERE kept > :room
+)
+"""
+"""Keep the newest answers beside that of `key`. It is no part of the order: the clock may have been set back."""
 _SPACE = uuid.UUID("5ab4ce0e-3c9f-4f43-8f5b-8a9a7a7f0c11")
 
 
@@ -102,7 +111,7 @@ class Requests:
         """`note` within a transaction; `job` is what was begun by it, if anything was. Answers that are too old go."""
         now, headers = time.time(), json.dumps(dict(answer.headers))
         of_today = now - KEPT_SECONDS, now + KEPT_SECONDS  # the clock may have been ahead: else they stayed until then
-        connection.execute("DELETE FROM answers WHERE created NOT BETWEEN ? AND ?", of_today)
+        connection.execute("DELETE FROM answers WHERE created < ? OR created > ?", of_today)  # each by the index
         size = ROW_BYTES + len(headers) + len(answer.body)
         if size > self._most:
             return
@@ -111,11 +120,9 @@ class Requests:
             "bytes) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (*keyed, answer.status, headers, answer.body, now, job, size),
         )
-        while _bytes(connection, keyed.caller) > self._most:
-            oldest = "SELECT key FROM answers WHERE caller = :caller ORDER BY created LIMIT 1"
-            connection.execute(
-                f"DELETE FROM answers WHERE caller = :caller AND key = ({oldest})", {"caller": keyed.caller}
-            )
+        if _bytes(connection, keyed.caller) > self._most:
+            values = {"caller": keyed.caller, "key": keyed.key, "room": self._most - size}
+            connection.execute(_EVICT, values)
 
     def bytes(self, caller: str) -> int:
         """That the answers of a caller take. Blocking."""

@@ -214,3 +214,38 @@ def test_the_oldest_answers_of_a_key_go_when_they_take_too_much(tmp_path: Path) 
         jobs.close()
 
     run(work)
+
+
+def test_an_answer_stays_though_the_clock_was_set_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work() -> None:
+        jobs = Jobs(tmp_path, KINDS, answer_bytes=10_000)
+        large, now = Answer(200, {}, b"x" * 2000), time.time()
+        for n in range(5):
+            monkeypatch.setattr("serving.jobs.idempotency.time.time", lambda n=n: now - 60 * n)
+            key = FIRST._replace(key=f"k{n}")
+            await jobs.requests.note(key, large)
+            async with jobs.requests.once(key) as answer:
+                assert answer == large
+        assert jobs.requests.bytes("me") <= 10_000
+        jobs.close()
+
+    run(work)
+
+
+def test_what_an_answer_costs_the_ledger(tmp_path: Path) -> None:
+    """In instructions of SQLite: those of other keys cost nothing, and many that are evicted at once no more each."""
+    jobs = Jobs(tmp_path, KINDS, answer_bytes=1_500_000)
+    with jobs.requests._ledger.transaction() as connection:
+
+        def cost(keyed: Keyed, answer: Answer) -> int:
+            spent = list[None]()
+            connection.set_progress_handler(lambda: spent.append(None), 100)
+            jobs.requests.keep(connection, keyed, answer)
+            connection.set_progress_handler(None, 0)
+            return 100 * len(spent)
+
+        for n in range(1000):
+            jobs.requests.keep(connection, FIRST._replace(key=f"k{n}"), ANSWER)
+        assert cost(FIRST._replace(caller="you"), ANSWER) < 1000
+        assert cost(FIRST, Answer(200, {}, b"x" * 1_490_000)) < 200_000
+    jobs.close()
