@@ -17,6 +17,8 @@ MAX_ERRORS = 100
 """Kept of one job; all are counted."""
 MAX_PLACE, MAX_ERROR = 200, 500
 """Characters of one."""
+MAX_ERROR_BYTES = 100_000
+"""Of all errors of one job as JSON in UTF-8; the reason why the job failed is kept beside them."""
 MAX_STARTS = 2
 """In a row that came to nothing: whether or not the job was why the server was killed, it is not begun again."""
 WINDOW = 10.0
@@ -44,7 +46,7 @@ class Job:
     starts: int = 0
     """Since it last got further, but for those that the server itself ended."""
     errors: tuple[Mapping[str, str], ...] = ()
-    """`place` and `error`, the first `MAX_ERRORS`."""
+    """`place` and `error`, up to `MAX_ERRORS` in `MAX_ERROR_BYTES`."""
     error_count: int = 0
     result: Mapping[str, Any] = field(default_factory=dict)
     created: float = 0.0
@@ -77,6 +79,16 @@ def progress_of(job: Job, things: str) -> str:
 def error_of(place: str, message: str) -> Mapping[str, str]:
     """What is kept of an error: both may quote what was uploaded."""
     return {"place": shortened(place, MAX_PLACE), "error": shortened(message, MAX_ERROR)}
+
+
+def as_json(value: Any) -> str:
+    """Write JSON in as few bytes as UTF-8 has for it; a lone surrogate, which UTF-8 lacks, stays escaped."""
+    return json.dumps(value, ensure_ascii=False).encode(errors="backslashreplace").decode()
+
+
+def size_of(error: Mapping[str, str]) -> int:
+    """Count the bytes that the ledger keeps of an error."""
+    return len(as_json(error).encode())
 
 
 class Duplicate(Conflict):

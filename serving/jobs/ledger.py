@@ -13,7 +13,7 @@ from typing import Any, get_args
 
 from models.disk import fsync
 from serving.failpoints import reach
-from serving.jobs.job import Job, State
+from serving.jobs.job import Job, State, as_json
 from serving.ports import StoreError
 from serving.stores import files
 from serving.stores.connections import connect
@@ -188,9 +188,10 @@ class Ledger:
     def _jobs(
         self, which: str, values: Mapping[str, Any] = MappingProxyType({}), of: Callable[[str], bool] = bool
     ) -> list[Job]:
-        with self._lock, naming(self._path):
-            self._connection.create_function("listed", 1, of)
-            rows = self._connection.execute(f"SELECT {_COLUMNS} FROM jobs {which}", dict(values)).fetchall()
+        with naming(self._path):
+            with self._lock:
+                self._connection.create_function("listed", 1, of)
+                rows = self._connection.execute(f"SELECT {_COLUMNS} FROM jobs {which}", dict(values)).fetchall()
             return [_job(row) for row in rows]
 
 
@@ -212,7 +213,7 @@ def insert(connection: sqlite3.Connection, job: Job) -> None:
 
 
 def _text(value: Any) -> str:
-    return json.dumps(list(value) if isinstance(value, tuple) else dict(value) if isinstance(value, Mapping) else value)
+    return as_json(list(value) if isinstance(value, tuple) else dict(value) if isinstance(value, Mapping) else value)
 
 
 def _job(row: sqlite3.Row) -> Job:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from serving.jobs.job import MAX_ERRORS, Job, Pace, error_of
+from serving.jobs.job import MAX_ERROR_BYTES, MAX_ERRORS, Job, Pace, error_of, size_of
 
 Save = Callable[[Job], Awaitable[None]]
 
@@ -28,6 +28,7 @@ class Running:
         self.result: dict[str, Any] = dict(job.result)
         """What the job answers in the end; kept with every checkpoint."""
         self._errors, self._error_count = list(job.errors), job.error_count
+        self._error_bytes = sum(map(size_of, job.errors))
         self._beyond = 0
         self._save = save
         self._pace = Pace()
@@ -81,11 +82,14 @@ class Running:
         """Something is wrong with a part; the rest goes on. Kept with the next checkpoint."""
         self._error_count += 1
         if len(self._errors) < MAX_ERRORS:
-            self._errors.append(error_of(place, message))
+            error = error_of(place, message)
+            if (taken := self._error_bytes + size_of(error)) <= MAX_ERROR_BYTES:
+                self._errors.append(error)
+                self._error_bytes = taken
 
     def forget_errors(self) -> None:
         """They will be found again."""
-        self._errors, self._error_count = [], 0
+        self._errors, self._error_count, self._error_bytes = [], 0, 0
 
     @property
     def seen(self) -> Job:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import sqlite3
 import time
 from contextlib import closing
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from serving.errors import Empty, NotFound, Overloaded, Unhealthy
 from serving.jobs import Duplicate, Job, Jobs, Running
-from serving.jobs.job import MAX_ERRORS, Pace
+from serving.jobs.job import MAX_ERROR, MAX_ERROR_BYTES, MAX_ERRORS, MAX_PLACE, Pace
 from serving.ports import StoreError
 from tests.serving.jobs.counting import KINDS, ended, run, state
 
@@ -152,6 +154,53 @@ def test_failing(tmp_path: Path, error: Exception, told: dict[str, str]) -> None
         assert failed.errors[-1] == told
         assert (await ended(jobs, (await jobs.submit("unknown", "c", {})).id)).state == "failed"
         await jobs.stop()
+        jobs.close()
+
+    run(work)
+
+
+@pytest.mark.parametrize("character", ["\U0001f600", "\ud800", "\0"])
+def test_the_errors_of_a_job_take_bounded_room(tmp_path: Path, character: str) -> None:
+    async def fail(job: Running) -> None:
+        for _ in range(2):
+            job.forget_errors()
+            for _ in range(MAX_ERRORS):
+                job.error(character * MAX_PLACE, character * MAX_ERROR)
+        await job.checkpoint(1, 1)
+        again = Running(job.job, None, job._save)  # as after a restart
+        again.error(character * MAX_PLACE, character * MAX_ERROR)
+        assert again.seen.errors == job.seen.errors
+        raise Empty("must hold one")
+
+    async def work() -> None:
+        jobs = Jobs(tmp_path, {"fail": fail})
+        jobs.start()
+        job = await ended(jobs, (await jobs.submit("fail", "c", {})).id)
+        assert (job.error_count, 20 < len(job.errors) <= MAX_ERRORS) == (MAX_ERRORS + 1, True)
+        assert job.errors[0] == {"place": character * MAX_PLACE, "error": character * MAX_ERROR}
+        assert job.errors[-1] == {"place": "fail", "error": "must hold one"}
+        await jobs.stop()
+        jobs.close()
+        with closing(sqlite3.connect(tmp_path / "ledger.sqlite")) as connection:
+            (taken,) = connection.execute("SELECT length(CAST(errors AS BLOB)) FROM jobs").fetchone()
+        assert taken < 1.1 * MAX_ERROR_BYTES
+
+    run(work)
+
+
+def test_the_ledger_is_free_while_what_it_read_is_parsed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work() -> None:
+        jobs = Jobs(tmp_path, KINDS)
+        job = await jobs.submit("count", "c", {})
+        held = list[bool]()
+
+        def parsed(text: str) -> Any:
+            held.append(jobs._ledger._lock.locked())
+            return json.loads(text)
+
+        monkeypatch.setattr("serving.jobs.ledger.json", SimpleNamespace(loads=parsed))
+        assert await jobs.listing() == [job]
+        assert held and not any(held)
         jobs.close()
 
     run(work)
