@@ -71,3 +71,8 @@ def for_others() -> AbstractContextManager[None]:
     """Around a step that others need too: it goes on if its caller leaves, and ends with the server."""
     token = _CURRENT.get()
     return holding(_CURRENT, token and token.parent)
+
+
+def uninterrupted() -> AbstractContextManager[None]:
+    """Around a write and what must follow it: no check within ends it."""
+    return holding(_CURRENT, None)

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from serving.cancelling import for_others
+from serving.cancelling import for_others, uninterrupted
 from serving.errors import Damaged, NotFound
 from serving.indexes.live import LiveIndex
 from serving.indexes.reading import Read
@@ -81,7 +81,7 @@ class OpenCorpus:
         """
         mine = _Pending(write)
         self._pending.append(mine)
-        with self.locked():
+        with self.locked(), uninterrupted():  # the index reads too, and what is committed is to be found by it
             if mine.outcome is None:
                 self._commit([self._pending.popleft() for _ in range(len(self._pending))])
         if isinstance(mine.outcome, Exception):

@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from serving.cancelling import CancelToken
 from serving.corpora.corpora import Corpora
 from serving.corpora.finding import Query, Wanted
 from serving.corpora.opening import Indexes
 from serving.errors import Conflict, InsufficientStorage, NotFound, ServiceError, Unhealthy
 from serving.indexes.live import LiveIndex
-from serving.ports import Change, Content, Corpus, Document, Page, Write
+from serving.ports import Change, Content, Corpus, Document, Page, Removal, Write
 from serving.stores.sqlite import SqliteStore
 from tests.conftest import PATIENCE
 
@@ -125,6 +126,24 @@ def test_a_commit_needs_no_read_that_may_fail(store: Slow, corpora: Corpora, mon
         patch.setattr(store, "corpus", no_more_files)
         assert together(store, corpora, [one("a"), one("b"), one("d")]) == [None] * 3
     assert search(corpora) == ["a", "b", "d", "first"]
+
+
+def test_an_index_follows_a_commit_whose_caller_left_meanwhile(
+    store: Slow, corpora: Corpora, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    corpus, token = corpora._open.named("c"), CancelToken()
+    before = corpus.live
+
+    def write_and_leave(name: str, writes: Sequence[Write]) -> list[Change | ServiceError]:
+        outcomes = SqliteStore.write(store, name, writes)
+        token.cancel()
+        return outcomes
+
+    monkeypatch.setattr(store, "write", write_and_leave)
+    monkeypatch.setattr(before, "_consider", lambda: store.corpus("c"))  # as one that asks for the recall target
+    token.run(lambda: corpus.write(Removal(["first"])))
+    assert corpus.live is before is not None, "it was let go, to be opened anew"
+    assert search(corpora) == []
 
 
 def test_an_index_that_does_not_follow_is_opened_anew(corpora: Corpora, monkeypatch: pytest.MonkeyPatch) -> None:
