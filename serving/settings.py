@@ -150,7 +150,7 @@ class Settings(BaseSettings):
     key_concurrency: PositiveInt | None = Field(default=None, description="requests at a time, likewise")
     key_threads: PositiveInt | None = Field(
         default=None,
-        description="threads that search for a key at a time; default: half the CPU quota, 2 to 4",
+        description="threads that search for a key at a time, as many write; default: half the CPU quota, 2 to 4",
     )
     key_disk_bytes: PositiveInt | None = Field(
         default=None, description="bytes on disk of all corpora that a key may touch, likewise"

@@ -105,7 +105,7 @@ def _parser() -> argparse.ArgumentParser:
     add.add_argument("--requests-per-second", type=float, help="default: what the server gives every key")
     add.add_argument("--tokens-per-second", type=float)
     add.add_argument("--concurrency", type=int, help="requests at a time")
-    add.add_argument("--threads", type=int, help="that search for it at a time")
+    add.add_argument("--threads", type=int, help="that search for it at a time, and as many that write")
     add.add_argument("--disk-bytes", type=int, help="of all corpora that it may touch")
     add.add_argument("--unread-bytes", type=int, help="of answers that it has not read yet")
     add.add_argument("--jobs", type=int, help="jobs that wait or run")

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 from weakref import WeakValueDictionary
 
 from serving.cancelling import CancelToken
@@ -16,6 +16,7 @@ from serving.keys.limits import charge, payer
 from serving.unheard import ended
 
 T = TypeVar("T")
+Share = Literal["read", "write"]
 THREADS, LANE = 16, 8
 """Of all corpora, and of one. Work beyond that waits without a thread."""
 TOKENS_PER_SECOND = 1000
@@ -25,13 +26,14 @@ TOKENS_PER_SECOND = 1000
 class Lanes:
     """A pool of threads with a lane for each name: no more than `LANE` of them work for it at a time.
 
-    What reads for a key also takes one of the threads that the key may have at a time.
+    What reads for a key also takes one of the threads that the key may have at a time, and what writes one of as many
+    others, so that a long restore doesn't keep the key's searches waiting.
     """
 
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="corpora")
         self._lanes: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
-        self._shares: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
+        self._shares: WeakValueDictionary[tuple[str, Share], asyncio.Semaphore] = WeakValueDictionary()
         self._going = CancelToken()
         """Of all that can be stopped."""
         self._left: set[asyncio.Task[Any]] = set()
@@ -41,6 +43,10 @@ class Lanes:
         """Do `work` in the lane of `name`. A caller who is cancelled calls `leave`, and leaves the lane when the thread
         does, which stops by itself alone; work that has no thread yet is dropped.
         """
+        async with self._share("write"):
+            return await self._in_lane(name, work, leave)
+
+    async def _in_lane(self, name: str, work: Callable[[], T], leave: Callable[[], None]) -> T:
         lane = self._lanes.setdefault(name, asyncio.Semaphore(LANE))
         async with lane:
             job = self._threads.submit(work)
@@ -54,16 +60,16 @@ class Lanes:
                 raise
 
     async def stoppable(self, name: str, work: Callable[[], T], *, charged: bool = False) -> T:
-        """`run` of what asks `check_cancelled`: it ends when its caller is cancelled or the server goes. Where it is
+        """Do what asks `check_cancelled`: it ends when its caller is cancelled or the server goes. Where it is
         `charged`, the key pays for the time that it took, however it ended.
 
         Raises:
             Unhealthy: the server goes.
         """
-        token, share = CancelToken(self._going), self._share()
+        token, share = CancelToken(self._going), self._share("read")
         try:
             async with share:
-                return await self.run(name, partial(token.run, work), token.cancel)
+                return await self._in_lane(name, partial(token.run, work), token.cancel)
         except Stopped:
             raise going() from None
         finally:
@@ -87,11 +93,11 @@ class Lanes:
         """End all that is `stoppable`, also what comes from now on."""
         self._going.cancel()
 
-    def _share(self) -> AbstractAsyncContextManager[Any]:
+    def _share(self, what: Share) -> AbstractAsyncContextManager[Any]:
         """One of the threads of the key that pays; where nobody does, any thread."""
         if (caller := payer()) is None:
             return nullcontext()
-        return self._shares.setdefault(caller.key.name, asyncio.Semaphore(caller.threads))
+        return self._shares.setdefault((caller.key.name, what), asyncio.Semaphore(caller.threads))
 
     def close(self) -> None:
         """Wait for the threads; nothing may be run afterwards."""

@@ -30,7 +30,7 @@ class Limits:
     """Of all corpora that the key may touch."""
     unread_bytes: int | None = None
     threads: int = 2
-    """That read corpora for the key at a time; what is beyond them waits."""
+    """That read corpora for the key at a time, and as many that write; what is beyond them waits."""
     jobs: int | None = None
     """Waiting or running."""
 

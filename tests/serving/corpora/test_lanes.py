@@ -133,8 +133,12 @@ def key(name: str, threads: int | None = None) -> Caller:
     return Caller(Key(name=name, sha256=digest(name), scopes=("read",), threads=threads), Limits())
 
 
+@pytest.mark.parametrize(("way", "beside"), [("read", "run"), ("run", "read"), ("stoppable", "run")])
 @pytest.mark.parametrize(("threads", "most"), [(None, Limits().threads), (1, 1)])
-def test_a_key_has_its_share_of_the_threads_and_leaves_the_others_theirs(threads: int | None, most: int) -> None:
+def test_a_key_has_its_share_of_the_threads_and_leaves_the_others_theirs(
+    threads: int | None, most: int, way: str, beside: str
+) -> None:
+    """One share for what it reads and another for what it writes."""
     finish, started = threading.Event(), list[str]()
 
     def busy(name: str) -> None:
@@ -144,11 +148,13 @@ def test_a_key_has_its_share_of_the_threads_and_leaves_the_others_theirs(threads
     async def work(lanes: Lanes) -> None:
         with paid_by(key("greedy", threads)):
             names = ["a", "b", "c", "d", "e", "f"] * THREADS
-            calls = [asyncio.create_task(lanes.read(name, partial(busy, name))) for name in names]
+            calls = [asyncio.create_task(getattr(lanes, way)(name, partial(busy, name))) for name in names]
         while len(started) < most:
             await asyncio.sleep(0)
+        with paid_by(key("greedy", threads)):
+            assert await getattr(lanes, beside)("a", lambda: "served") == "served"
         with paid_by(key("modest")):
-            assert await lanes.read("a", lambda: "served") == "served"
+            assert await getattr(lanes, way)("a", lambda: "served") == "served"
         assert await lanes.run("a", lambda: "served") == "served", "nobody's, as that of a job after a restart"
         assert len(started) == most
         finish.set()
