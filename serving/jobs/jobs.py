@@ -96,6 +96,8 @@ class Jobs:
         """For the next server to go on with, since the ledger is damaged; others wait for them as for any."""
         self._suspects = frozenset(job.id for job in self._unended.values() if job.state == "running")
         """What was running when a server was killed: one of them may be why, so they run one at a time."""
+        self._not_begun_again = set(self._suspects)
+        """Those of them that count the starts of other servers only."""
         self._kept_before = frozenset(self._unended)
         """Uploads of these were on disk while nobody looked."""
         self._changes = Changes()
@@ -127,7 +129,7 @@ class Jobs:
         """Note that this server ends by itself, and by none of its jobs: they wait for the next one."""
         try:
             for job in list(self._unended.values()):
-                if job.state == "running":
+                if job.state == "running" and job.id not in self._not_begun_again:
                     self._ledger.save(replace(job, state="queued", starts=max(0, job.starts - 1)))
         except ServiceError as error:
             log.error("what was running counts as interrupted: %s", error)
@@ -374,6 +376,7 @@ class Jobs:
         async def saved() -> None:
             await asyncio.to_thread(self._ledger.save, job)
             self._unended[job.id] = job
+            self._not_begun_again.discard(job.id)
             if running := self._running.get(job.id):
                 running.kept(job)
             self._changes.tell(job.id)

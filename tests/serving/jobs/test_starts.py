@@ -126,6 +126,30 @@ def test_a_server_that_ends_by_itself_counts_for_nothing(tmp_path: Path) -> None
     run(main)
 
 
+def test_a_server_that_ends_by_itself_takes_back_no_start_of_another(tmp_path: Path) -> None:
+    """Of those that a kill has interrupted, one has begun again and the other waits for its turn."""
+
+    async def main() -> None:
+        folder = await killed(tmp_path / "jobs", nothing, {"corpus": "a"}, {"corpus": "b"})
+        begun = asyncio.Event()
+
+        async def until(_: Running) -> None:
+            begun.set()
+            await asyncio.Event().wait()
+
+        jobs = Jobs(folder, {"work": until})
+        jobs.start()
+        await begun.wait()
+        await jobs.stop()
+        jobs.close()
+        jobs = Jobs(folder, {})
+        left = {job.corpus: (job.state, job.starts) for job in await jobs.listing()}
+        jobs.close()
+        assert left == {"a": ("queued", 1), "b": ("running", 1)}
+
+    run(main)
+
+
 def test_what_ran_beside_the_cause_is_done(tmp_path: Path) -> None:
     """Jobs that a kill has interrupted run one at a time: the next kill is that of one of them."""
 
