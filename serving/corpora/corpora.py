@@ -128,6 +128,8 @@ class Corpora:
                 found.append(self.description(name))
             except NotFound:  # dropped since it was named
                 continue
+            except Stopped:
+                raise
             except ServiceError as error:
                 found.append(Description(Corpus(name), Size(0, 0, 0), None, error.message))
         return found

@@ -12,10 +12,11 @@ import pytest
 from fastapi.testclient import TestClient
 
 from serving.app import create_app
+from serving.cancelling import CancelToken
 from serving.corpora.corpora import Corpora
 from serving.corpora.finding import Query, Wanted
 from serving.corpora.opening import Indexes
-from serving.errors import Damaged, InsufficientStorage, NotFound, ServiceError, Unhealthy
+from serving.errors import Damaged, InsufficientStorage, NotFound, ServiceError, Stopped, Unhealthy
 from serving.filters import compile_filter
 from serving.ports import Content, Document
 from serving.service import Service
@@ -98,6 +99,22 @@ def test_a_damaged_corpus_keeps_no_other_from_being_served(tmp_path: Path) -> No
         ("c", True),
     ]
     assert "c" in {corpus.name for corpus, _ in corpora.listing()}
+    corpora.close()
+
+
+def test_a_list_whose_caller_left_calls_no_corpus_damaged(tmp_path: Path) -> None:
+    made(tmp_path / "corpora", *"ab")
+    corpora, token = Corpora(SqliteStore(tmp_path / "corpora"), Indexes(tmp_path / "indexes")), CancelToken()
+    corpora.warm()
+    corpora.put("b", content("three"))  # what was known of it is to be read again
+
+    def names_and_leaves() -> Iterator[str]:
+        yield "a"
+        token.cancel()
+        yield "b"
+
+    with pytest.raises(Stopped):
+        token.run(lambda: corpora.descriptions(names_and_leaves()))
     corpora.close()
 
 
