@@ -70,7 +70,7 @@ def check_values(path: Path, bounds: Bounds, stop: Stop) -> None:
         closing(sqlite3.connect(f"{path.absolute().as_uri()}?immutable=1", uri=True)) as reader,
         stopping(reader, stop),
     ):
-        for check in (_lengths, _corpus, _keys, _documents, _passages, _vectors):
+        for check in (_lengths, _types, _corpus, _keys, _documents, _passages, _vectors):
             if wrong := next(check(reader, bounds), None):
                 raise StoreError(f"{path}: {wrong}")
 
@@ -101,9 +101,26 @@ def _lengths(reader: sqlite3.Connection, bounds: Bounds) -> Iterator[str]:
             yield f"a value of {table}.{column} has more than the {limit} bytes that it may have{option}"
 
 
+def _types(reader: sqlite3.Connection, _: Bounds) -> Iterator[str]:
+    """SQLite holds values to the types of their columns when it writes them; another hand need not."""
+    for table, column, type, required in _declared(reader):
+        if type:
+            known = (type.lower(), type.lower() if required else "null")
+            wrong = f'SELECT 1 FROM "{table}" WHERE typeof("{column}") NOT IN (?, ?) LIMIT 1'
+            if reader.execute(wrong, known).fetchone():
+                yield f"a value of {table}.{column} is no {type}"
+
+
 def _columns(reader: sqlite3.Connection) -> list[tuple[str, str]]:
-    """Of all tables. What is in a virtual one is in its own tables."""
-    select = """SELECT tables.name, columns.name FROM sqlite_schema AS tables, pragma_table_info(tables.name) AS columns
+    return [(table, column) for table, column, *_ in _declared(reader)]
+
+
+def _declared(reader: sqlite3.Connection) -> list[tuple[str, str, str, bool]]:
+    """Each column of all tables, its type, if it has one, and whether it must have a value. What is in a virtual table
+    is in its own tables.
+    """
+    select = """SELECT tables.name, columns.name, columns.type, columns."notnull"
+        FROM sqlite_schema AS tables, pragma_table_info(tables.name) AS columns
         WHERE tables.type = 'table' AND tables.sql NOT LIKE 'CREATE VIRTUAL%'"""
     return reader.execute(select).fetchall()
 

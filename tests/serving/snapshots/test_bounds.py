@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
@@ -68,6 +69,21 @@ def passages(*spans: Span | None, document: int = 1) -> Change:
     return change
 
 
+def forged(table: str, column: str, value: str) -> Change:
+    """A value of another type than that of its column, which SQLite writes while no column has one."""
+
+    def change(writer: sqlite3.Connection) -> None:
+        (declared,) = writer.execute("SELECT sql FROM sqlite_schema WHERE name = ?", (table,)).fetchone()
+        loose = re.sub(r" (TEXT|BLOB|INTEGER(?! PRIMARY)|NOT NULL|STRICT)", "", declared)
+        for statement, sql in ((f"UPDATE {table} SET {column} = {value}", loose), ("", declared)):
+            writer.execute("PRAGMA writable_schema = ON")
+            writer.execute("UPDATE sqlite_schema SET sql = ? WHERE name = ?", (sql, table))
+            writer.execute("PRAGMA writable_schema = RESET")
+            writer.execute(statement)
+
+    return change
+
+
 PARTS = "the passages of document 1 are not parts of its text"
 VECTOR = r"vectors: that of passage \d is no vector of length 1"
 HOSTILE: dict[str, tuple[Change, str]] = {
@@ -110,6 +126,12 @@ HOSTILE: dict[str, tuple[Change, str]] = {
     "a vector without numbers": (execute("UPDATE vectors SET vector = ?", np.full(4, np.nan, "<f4").tobytes()), VECTOR),
     "a vector of large numbers": (execute("UPDATE vectors SET vector = ?", np.full(4, 1e38, "<f4").tobytes()), VECTOR),
     "vectors of two lengths": (execute("UPDATE vectors SET vector = x'00' WHERE key = 2"), VECTOR),
+    "a vector that is missing": (forged("vectors", "vector", "NULL"), r"vectors\.vector is no BLOB"),
+    "a vector of text": (forged("vectors", "vector", "'0123456789abcdef'"), r"vectors\.vector is no BLOB"),
+    "an id of bytes": (forged("documents", "id", "CAST(id AS BLOB)"), r"documents\.id is no TEXT"),
+    "metadata that are missing": (forged("documents", "metadata", "NULL"), r"documents\.metadata is no TEXT"),
+    "a text that is a number": (forged("documents", "text", "7"), r"documents\.text is no TEXT"),
+    "a part of text": (forged("passages", "start", "'0'"), r"passages\.start is no INTEGER"),
     "a statement": (
         lambda writer: writer.execute(f"CREATE TABLE t (a DEFAULT '{'d' * 70_000}')"),
         "string or blob too big|is not a database|malformed",
