@@ -8,6 +8,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
+from weakref import WeakSet
 
 from serving.cancelling import check_cancelled, is_cancelled
 from serving.errors import Damaged, NotFound
@@ -29,6 +31,28 @@ LOG_BYTES = 64 << 20
 _LOG_PATIENCE_MS = 500
 _KEPT = 4
 """Readers that stay open between reads: each takes two file descriptors."""
+
+
+class _Connection(sqlite3.Connection):
+    """Its reads end with their transaction. A cursor with rows left keeps its moment of the file beyond a rollback, and
+    the error of a read that was stopped may hold one for long.
+    """
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._cursors: WeakSet[sqlite3.Cursor] = WeakSet()
+
+    def execute(self, *args: Any) -> sqlite3.Cursor:
+        """See `sqlite3.Connection`."""
+        made = super().execute(*args)
+        self._cursors.add(made)
+        return made
+
+    def rollback(self) -> None:
+        """See `sqlite3.Connection`."""
+        for cursor in list(self._cursors):
+            cursor.close()
+        super().rollback()
 
 
 class Connections:
@@ -286,7 +310,9 @@ def connect(path: Path) -> sqlite3.Connection:
     # unix-excl keeps the index of the write-ahead log in this process's memory. The other VFS writes that index to a
     # file beside the log, for which a full disk has no room: nothing could be read until there is some.
     existing = f"{path.absolute().as_uri()}?mode=rw&vfs=unix-excl"
-    return sqlite3.connect(existing, uri=True, timeout=PATIENCE, isolation_level=None, check_same_thread=False)
+    return sqlite3.connect(
+        existing, uri=True, timeout=PATIENCE, isolation_level=None, check_same_thread=False, factory=_Connection
+    )
 
 
 @contextmanager

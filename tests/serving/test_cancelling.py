@@ -126,6 +126,23 @@ def test_a_statement_of_sqlite_ends_and_its_connection_serves_on(tmp_path: Path)
     connections.close()
 
 
+def test_rows_that_somebody_still_holds_keep_no_later_read_in_their_moment(tmp_path: Path) -> None:
+    """As the error of a read that was stopped may hold them."""
+    path = tmp_path / "a.sqlite"
+    path.touch()
+    connections = Connections(path)
+    with connections.writing() as writer:
+        writer.execute("CREATE TABLE t AS SELECT 1 AS i UNION ALL SELECT 2")
+    with connections.reading() as reader:
+        held = reader.execute("SELECT i FROM t")
+        assert held.fetchone()
+    with connections.writing() as writer:
+        writer.execute("INSERT INTO t VALUES (3)")
+    with connections.reading() as reader:
+        assert reader.execute("SELECT count(*) FROM t").fetchone() == (3,)
+    connections.close()
+
+
 def test_a_write_is_never_ended_by_its_caller_s_leaving(tmp_path: Path) -> None:
     path = tmp_path / "a.sqlite"
     path.touch()
