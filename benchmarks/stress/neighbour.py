@@ -9,7 +9,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from http.client import HTTPConnection, HTTPException
 from typing import Any
@@ -46,8 +46,11 @@ PATIENCE = 60.0
 
 def neighbour(server: Server, _: Texts, seconds: float) -> list[Bound]:
     """One key searches and uploads while another sends everything costly that its rights allow."""
-    good, costly = Caller(server, KEYS[GOOD]), Caller(server, KEYS[COSTLY])
-    kinds = _settled(good, costly)
+    with closing(Caller(server, KEYS[GOOD])) as good, closing(Caller(server, KEYS[COSTLY])) as costly:
+        return _tried(server, good, _settled(good, costly), seconds)
+
+
+def _tried(server: Server, good: Caller, kinds: Mapping[str, Costly], seconds: float) -> list[Bound]:
     turn, numbers, peak = seconds / (len(kinds) + 2), itertools.count(), _Peak(server)
     with peak:
         quiet = good.working(turn)
@@ -123,6 +126,10 @@ class Caller:
         answer = self._connection.getresponse()
         return answer.status, answer.read()
 
+    def close(self) -> None:
+        """Hang up."""
+        self._connection.close()
+
     def json(self, *request: Any) -> Any:
         """Give the answer's JSON.
 
@@ -141,18 +148,18 @@ class Caller:
             number = next(self._numbers)
             mode = ("dense", "hybrid")[number % 2]
             began = time.monotonic()
-            status, _ = self._tried(f"/corpora/{GOOD}/search", {"query": f"one of {number}", "mode": mode})
+            status, _ = self._answered(f"/corpora/{GOOD}/search", {"query": f"one of {number}", "mode": mode})
             found.latencies.append(time.monotonic() - began)
             found.failed += status != 200
             if number % UPLOADS == 0:
                 rows = {"documents": [{"id": str(number), "text": f"the document {number}"}]}
-                status, _ = self._tried(f"/corpora/{GOOD}/documents", rows)
+                status, _ = self._answered(f"/corpora/{GOOD}/documents", rows)
                 found.failed += status != 200
                 found.stored += status == 200
             time.sleep(PAUSE)
         return found
 
-    def _tried(self, path: str, body: Mapping[str, Any]) -> tuple[int, bytes]:
+    def _answered(self, path: str, body: Mapping[str, Any]) -> tuple[int, bytes]:
         try:
             return self.asked("POST", path, json.dumps(body).encode(), JSON)
         except (OSError, HTTPException):

@@ -54,7 +54,7 @@ def beyond(reader: sqlite3.Connection, after: int, table: Table) -> tuple[Keys, 
     found, left = list[Row](), BLOCK_BYTES
     for row in reader.execute(select, (after, BLOCK)):
         found.append(row)
-        left -= len(row[1])
+        left -= len(row[1]) if isinstance(row[1], bytes) else 0  # which `matrix` finds damaged
         if left <= 0:
             break
     return matrix(found)

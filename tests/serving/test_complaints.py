@@ -200,7 +200,9 @@ def test_hugging_faces_client_is_answered_at_the_bare_address(
     assert cosines[0] == pytest.approx(1, abs=1e-6)
 
 
-def test_no_answer_says_ready_before_the_vectors_are_the_bundles(make_service: MakeService) -> None:
+def test_no_answer_says_ready_before_the_vectors_are_the_bundles(
+    make_service: MakeService, caplog: pytest.LogCaptureFixture
+) -> None:
     """text-embeddings-inference #749, #278; infinity #336; UKPLab/sentence-transformers #2311, #3584."""
 
     class Otherwise(FakeEngine):
@@ -212,6 +214,6 @@ def test_no_answer_says_ready_before_the_vectors_are_the_bundles(make_service: M
         assert (await client.get("/readyz")).status_code == 503
         refused = await client.post("/embed", json={"inputs": "a"})
         assert refused.status_code == 503
-        assert "cosine" in refused.json()["error"]
+        assert "log" in refused.json()["error"] and "cosine" in caplog.text
 
     asking(make_service(model(lambda _: Otherwise())), work)

@@ -22,7 +22,7 @@ def test_it_is_found_and_nothing_else_of_the_disk(client: TestClient) -> None:
     assert (page.status_code, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
     for file in FILES:
         assert client.get(f"/web/{file}").text == (WEB / file).read_text()
-    for escape in ("__init__.py", "..%2fapp.py", "../app.py", "views", "views/", "nothing.js", "app.js%0A", ""):
+    for escape in ("__init__.py", "..%2fapp.py", "../app.py", "views", "views/", "no-such-file.js", "app.js%0A", ""):
         assert client.get(f"/web/{escape}").status_code == 404, escape
 
 

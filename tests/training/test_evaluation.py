@@ -90,7 +90,7 @@ def test_a_short_row_of_a_table_is_named(tmp_path: Path) -> None:
 
 def test_a_missing_file_and_missing_pairs_are_named(tmp_path: Path) -> None:
     task = TaskFiles("STS/here", "STS.*.txt", sts_year("a"), pairs=3)
-    with pytest.raises(DataError, match=rf"^{tmp_path}/STS/here: no such folder; `python"):
+    with pytest.raises(DataError, match=rf"^{tmp_path}/STS/here: no such folder; `isosphere"):
         task.load(tmp_path)
     (tmp_path / "STS/here").mkdir(parents=True)
     with pytest.raises(DataError, match=r"STS/here/STS\.input\.a\.txt: No such file"):

@@ -18,7 +18,7 @@ from tests.web.contents import fill, rows
 pytestmark = pytest.mark.slow
 SECRET = "iso_only-for-this-test"
 REFUSED = "status of 401 "
-TOO_SOON = r"status of 429 .*/corpora/houses/search\)$"
+TOO_SOON = r"status of 429 .*/corpora/houses/(search|fields)\)$"
 TOO_LARGE = r"status of 413 .*/corpora/large/documents\?"
 NOT_NOW = r"status of 503 .*/corpora/houses"
 DAMAGED = r"status of 503 .*/corpora/(houses|sheds)\b"
