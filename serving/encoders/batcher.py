@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -16,6 +17,7 @@ from serving.encoders.request import Answer, Request
 from serving.encoders.streams import Streams
 from serving.encoders.turns import Item, Turns
 from serving.errors import Backend, Overloaded, ServiceError, going
+from serving.keys.limits import Caller, payer
 from serving.ports import Embedded
 
 log = logging.getLogger(__name__)
@@ -28,6 +30,9 @@ BULK_TURN = 8
 """While bulk work waits, it has a batch after at most so many others."""
 CULPRITS = 8
 """Requests that fail alone, while no other succeeds, after which the engine itself is taken to be broken."""
+KEY_SHARE = 0.75
+"""Of the queue's room, which one key may take by several requests."""
+NOBODY: Mapping[Caller | None, int] = {}
 BULK_PART = 8
 """A single stream that was interactive a moment ago takes bulk work in batches of so small a part of the budget."""
 
@@ -86,6 +91,8 @@ class Batcher:
         """Of texts that were not embedded yet."""
         self._claimed_tokens = 0
         """What of the queue's room is taken: see `check_room`."""
+        self._claimed_by: Counter[Caller | None] = Counter()
+        """The same, by key."""
         self.failures: list[str] = []
         """What went wrong with the last batches, up to the last that went well."""
         self._closed = False
@@ -130,10 +137,11 @@ class Batcher:
             missing=len(texts),
             waiting=tokens,
             claim=claim,
+            caller=payer(),
         )
         (self._bulk if bulk else self._interactive).add(request, queued=self.queued_tokens)
         self.queued_tokens += tokens
-        self._claimed_tokens += claim
+        self._claim(request, claim)
         self._live.add(future)
         future.add_done_callback(lambda _: self._leave(request))
         if not bulk:
@@ -150,23 +158,38 @@ class Batcher:
         if self._closed:
             raise going()
 
-    def check_room(self, tokens: int) -> None:
-        """Refuse what would not be admitted.
+    def check_room(self, tokens: int, coming: Mapping[Caller | None, int] = NOBODY) -> None:
+        """Refuse what would not be admitted, beside what is `coming` from each caller.
 
         An interactive request takes room for all of its tokens until it is answered: by Little's law requests then wait
         on average as long as the engine takes for what the queue may hold, in whatever order texts are embedded. If
         each text gave back its room by itself, many requests would wait for their last ones, and for a multiple of
         that. Bulk work, which nobody waits for, gives it back text by text. Room is measured in what the engine will
-        compute, lengths rounded up to its step; who finds nobody is always admitted.
+        compute, lengths rounded up to its step; who finds nobody is always admitted. One key takes no more than
+        `KEY_SHARE` of the room, unless by a single request: the rest is for the others.
 
         Raises:
-            Overloaded: the queue has no room for so many tokens.
+            Overloaded: the queue, or the share of the key, has no room for so many tokens.
         """
-        if self._claimed_tokens and self._claimed_tokens + tokens > self._max_queued_tokens:
-            raise Overloaded(
-                f"{self._claimed_tokens} tokens are queued and {tokens} more would exceed {self._max_queued_tokens}",
-                retry_after=self._seconds_to_clear(),
+        caller = payer()
+        queued, limit = self._claimed_tokens, self._max_queued_tokens
+        more = sum(coming.values()) + tokens
+        if queued and queued + more > limit:
+            raise self._overloaded(f"{queued} tokens are queued and {more} more would exceed {limit}")
+        own, share = self._claimed_by[caller] + coming.get(caller, 0), int(KEY_SHARE * limit)
+        if caller and own and own + tokens > share:
+            raise self._overloaded(
+                f"{own} tokens of the key {caller.key.name!r} are queued and {tokens} more would exceed its {share}"
             )
+
+    def _overloaded(self, why: str) -> Overloaded:
+        return Overloaded(why, retry_after=self._seconds_to_clear())
+
+    def _claim(self, request: Request, tokens: int) -> None:
+        self._claimed_tokens += tokens
+        self._claimed_by[request.caller] += tokens
+        if not self._claimed_by[request.caller]:
+            del self._claimed_by[request.caller]
 
     async def drain(self) -> None:
         """Return when everything admitted so far has been answered."""
@@ -313,7 +336,7 @@ class Batcher:
             if item.request.bulk:
                 given_back = min(item.length, item.request.claim)
                 item.request.claim -= given_back
-                self._claimed_tokens -= given_back
+                self._claim(item.request, -given_back)
 
     def _fail(self, futures: Collection[asyncio.Future[Answer]], error: Exception) -> None:
         self._count(error)
@@ -334,7 +357,7 @@ class Batcher:
     def _leave(self, request: Request) -> None:
         """Answered, failed or cancelled: nothing of the request counts as queued any more."""
         self.queued_tokens -= request.waiting
-        self._claimed_tokens -= request.claim
+        self._claim(request, -request.claim)
         request.waiting = request.claim = 0
         self._live.discard(request.future)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -18,6 +19,7 @@ from serving.encoders.prompts import Prompts
 from serving.encoders.tokenizing import Tokenizing
 from serving.encoders.vocabulary import Vocabulary
 from serving.errors import ForeignTokens, Invalid, TooLarge
+from serving.keys.limits import Caller, payer
 from serving.ports import Engine
 from serving.settings import Settings
 
@@ -51,8 +53,8 @@ class Reading:
         self._tokenizing = tokenizing
         self._vocabulary = vocabulary
         self._batcher = batcher
-        self._coming = 0
-        """About as many tokens as the texts with the tokenizer will have, which then ask for room in the queue."""
+        self._coming: Counter[Caller | None] = Counter()
+        """About as many tokens as the texts with the tokenizer will have, by key; they ask the queue for room."""
 
     @cached_property
     def length(self) -> int:
@@ -112,14 +114,17 @@ class Reading:
         kept = [text[:limit] if options.direction == "right" else text[-limit:] for text in texts]
         about = sum(min(len(text) // CHARACTERS_EACH, self._manifest.max_length) for text in kept)
         # under a flood the tokenizer's time is for those who will be admitted; a cache may have the vectors
-        if self._batcher.queued_tokens and not self._settings.cache_bytes:
-            self._batcher.check_room(self._coming + about)
-        self._coming += about
+        if (self._batcher.queued_tokens or self._coming) and not self._settings.cache_bytes:
+            self._batcher.check_room(about, self._coming)
+        caller = payer()
+        self._coming[caller] += about
         try:
             with self._tokenizing.admitted(sum(map(len, kept))):
                 tokens = await self._tokenizing.tokens(kept, options.direction)
         finally:
-            self._coming -= about
+            self._coming[caller] -= about
+            if not self._coming[caller]:
+                del self._coming[caller]
         for i in long:  # what is left of it may well fit the model
             tokens[i] = replace(tokens[i], length=max(tokens[i].length, len(tokens[i]) + 1))
         return tokens

@@ -15,6 +15,8 @@ from serving.encoders.batcher import CULPRITS, Batcher
 from serving.encoders.request import Answer
 from serving.encoders.turns import PADDING
 from serving.errors import Backend, Overloaded, Unhealthy
+from serving.keys.keys import Key
+from serving.keys.limits import Caller, Limits, paid_by
 from serving.ports import Embedded
 from tests.conftest import PATIENCE
 from tests.serving.queues import BUDGET, POISON, Engine, batcher, lengths, tokens
@@ -202,6 +204,33 @@ def test_room_is_measured_in_what_the_engine_computes() -> None:
             await queue.submit([tokens(3, 1)])
         engine.open.set()
         await asyncio.gather(*admitted)
+        await queue.close()
+
+    asyncio.run(main())
+
+
+def test_one_key_leaves_room_to_the_others() -> None:
+    engine = Engine()
+    greedy, other = (
+        Caller(Key(name=name, sha256="0" * 64, scopes=("read",)), Limits()) for name in ("greedy", "other")
+    )
+
+    async def main() -> None:
+        queue = batcher(engine, 100)
+        with paid_by(greedy):
+            admitted = [asyncio.create_task(queue.submit([tokens(mark, 25)])) for mark in (1, 2, 3)]
+            await asyncio.sleep(0)
+            with pytest.raises(
+                Overloaded, match="75 tokens of the key 'greedy' are queued and 1 more would exceed its"
+            ):
+                await queue.submit([tokens(4, 1)])
+        with paid_by(other):
+            admitted.append(asyncio.create_task(queue.submit([tokens(5, 25)])))
+        await asyncio.sleep(0)
+        engine.open.set()
+        await asyncio.gather(*admitted)
+        with paid_by(greedy):
+            await queue.submit([tokens(6, 90)])  # by a single request it may be more
         await queue.close()
 
     asyncio.run(main())
