@@ -131,7 +131,7 @@ class Jobs:
             for job in list(self._unended.values()):
                 if job.state == "running" and job.id not in self._not_begun_again:
                     self._ledger.save(replace(job, state="queued", starts=max(0, job.starts - 1)))
-        except ServiceError as error:
+        except (ServiceError, OSError) as error:
             log.error("what was running counts as interrupted: %s", error)
 
     def close(self) -> None:
