@@ -1,5 +1,6 @@
 // The server's API. Every path is relative to the page, so that it works behind any prefix.
 
+import { json, parsed } from "./format.js";
 import { askForKey, authorization } from "./key.js";
 
 export class ApiError extends Error {
@@ -19,7 +20,7 @@ export function send(path, { method, body, signal, headers } = {}) {
 	return answered(() =>
 		fetch(path, {
 			method: method ?? (body ? "POST" : "GET"),
-			body: plain ? JSON.stringify(body) : body,
+			body: plain ? json(body) : body,
 			headers: { ...(plain && { "content-type": "application/json" }), ...authorization(), ...headers },
 			signal,
 		}),
@@ -76,13 +77,4 @@ function refused({ status, headers }, text) {
 function sentence(text) {
 	const whole = String(text).trim();
 	return whole.replace(/^[a-z](?=[a-z]* )/, (first) => first.toUpperCase()) + (/[.!?]$/.test(whole) ? "" : ".");
-}
-
-// The value of JSON; undefined where it is none, as a proxy's own page.
-export function parsed(text) {
-	try {
-		return JSON.parse(text);
-	} catch {
-		return undefined;
-	}
 }

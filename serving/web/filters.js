@@ -1,9 +1,8 @@
 // Filters, offered from what the metadata hold. A filter is the API's own: { field: { $in: […] } or { $gte, $lte } }.
 
-import { parsed } from "./api.js";
 import { button, div, labelled } from "./controls.js";
 import { el, fill } from "./dom.js";
-import { count, written } from "./format.js";
+import { count, json, parsed, written } from "./format.js";
 
 const SHOWN = 8; // values of a field
 const FEW = 12; // numbers that are offered one by one, and not as a range
@@ -68,7 +67,7 @@ function parts(field, condition) {
 	}
 	const range = rangeOf(condition);
 	const bounds = { $gte: "≥", $lte: "≤" };
-	const said = range ? Object.entries(range).map(([name, bound]) => `${bounds[name]} ${bound}`).join(", ") : JSON.stringify(condition);
+	const said = range ? Object.entries(range).map(([name, bound]) => `${bounds[name]} ${bound}`).join(", ") : json(condition);
 	return [{ field, text: `${field} ${said}`, rest: null }];
 }
 

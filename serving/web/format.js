@@ -4,7 +4,20 @@ export const count = (number) => number.toLocaleString("en");
 
 export const counted = (number, one, many = `${one}s`) => `${count(number)} ${number === 1 ? one : many}`;
 
-export const written = (value) => (typeof value === "string" ? value : JSON.stringify(value));
+export const written = (value) => (typeof value === "string" ? value : json(value));
+
+// JSON of a value that parsed() gave.
+export const json = (value) => JSON.stringify(value, (_, one) => (typeof one === "bigint" ? JSON.rawJSON(one) : one));
+
+// The value of JSON, a BigInt for each integer that a double would round; undefined where it is none, as a proxy's own page.
+export function parsed(text) {
+	const exact = (_, value, { source }) => (Number.isSafeInteger(value) || !/^-?\d+$/.test(source) ? value : BigInt(source));
+	try {
+		return JSON.parse(text, /(?<![.\d])\d{16}/.test(text) ? exact : undefined);
+	} catch {
+		return undefined;
+	}
+}
 
 export function bytes(number) {
 	const units = ["B", "kB", "MB", "GB", "TB"];

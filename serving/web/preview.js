@@ -1,7 +1,6 @@
 // What a file of documents holds, before anything of it is sent: its first rows, and what each column becomes.
 
-import { parsed } from "./api.js";
-import { written } from "./format.js";
+import { parsed, written } from "./format.js";
 import { read, strip, typed } from "./tables.js";
 
 const LOOKED_AT = 256 * 1024; // bytes, unpacked
@@ -125,6 +124,12 @@ function guessed(name, text) {
 	return table("\t") || (table(",") && /(^|,)"?text"?(,|$)/i.test(first.trim())) ? "csv" : "text";
 }
 
+const isInteger = (value) => typeof value === "bigint" || Number.isInteger(value);
+
+// Whether the server stores each number in it: integers of 64 bits, signed or not, and finite ones.
+const isKept = (value) =>
+	typeof value === "bigint" ? value >= -(2n ** 63n) && value < 2n ** 64n : typeof value === "number" ? Number.isFinite(value) : Object(value) !== value || Object.values(value).every(isKept);
+
 const isObject = (value) => value !== null && typeof value === "object" && !Array.isArray(value);
 
 // The name of the texts: one that is usual, else that of the longest; `sample` gives some of a name.
@@ -191,10 +196,11 @@ function objects(entries) {
 			if (!isObject(value)) return "must be an object";
 			if (typeof value[text] !== "string") return `${text}: must be a string`;
 			if (id && id !== "id" && !(id in value)) return `${id}: is required`;
-			if (typeof (value[ids] ?? "") !== "string" && !Number.isInteger(value[ids])) return `${ids}: must be a string or an integer`;
+			if (typeof (value[ids] ?? "") !== "string" && !isInteger(value[ids])) return `${ids}: must be a string or an integer`;
 			if (!isObject(value.metadata ?? {})) return "metadata: must be an object";
 			const twice = others(value).find((name) => Object.hasOwn(value.metadata ?? {}, name));
-			return twice === undefined ? "" : `${twice}: stands in metadata, too`;
+			if (twice !== undefined) return `${twice}: stands in metadata, too`;
+			return isKept(value) ? "" : "holds a number that is too large to be stored";
 		};
 		const rows = entries.map(({ place, value }) => {
 			const error = wrong(value);

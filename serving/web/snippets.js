@@ -2,6 +2,7 @@
 
 import { button, choice, div, status } from "./controls.js";
 import { el, fill } from "./dom.js";
+import { json } from "./format.js";
 import { keysMatter } from "./key.js";
 
 const LANGUAGES = { curl, Python: python, JavaScript: javascript };
@@ -61,7 +62,7 @@ function curl(request) {
 	const { method, url, body } = request;
 	const quoted = (text) => `'${text.replaceAll("'", "'\\''")}'`;
 	const headers = Object.entries(headersOf(request)).map(([name, value]) => `-H ${quoted(`${name}: ${value}`)}`);
-	const data = body && (body.file ? [`-T ${quoted(body.file)}`] : [`-d ${quoted(JSON.stringify(body))}`]);
+	const data = body && (body.file ? [`-T ${quoted(body.file)}`] : [`-d ${quoted(json(body))}`]);
 	const asked = method === (body ? "POST" : "GET") && !body?.file ? [] : [`-X ${method}`];
 	return [`curl ${[...asked, quoted(url)].join(" ")}`, ...headers, ...(data ?? [])].join(" \\\n  ");
 }
@@ -87,7 +88,7 @@ function literal(value) {
 	if (value === null) return "None";
 	if (typeof value === "boolean") return value ? "True" : "False";
 	if (Array.isArray(value)) return `[${value.map(literal).join(", ")}]`;
-	if (typeof value !== "object") return JSON.stringify(value);
+	if (typeof value !== "object") return json(value);
 	return `{${Object.entries(value).map(([name, one]) => `${literal(name)}: ${literal(one)}`).join(", ")}}`;
 }
 
@@ -96,7 +97,7 @@ function javascript(request) {
 	const headers = headersOf(request);
 	const given = [`  method: ${JSON.stringify(method)},`];
 	if (Object.keys(headers).length) given.push(`  headers: ${JSON.stringify(headers)},`);
-	if (body) given.push(body.file ? "  body: file, // of an <input type=\"file\">" : `  body: JSON.stringify(${JSON.stringify(body)}),`);
+	if (body) given.push(body.file ? "  body: file, // of an <input type=\"file\">" : `  body: JSON.stringify(${json(body)}),`);
 	return `const answer = await fetch(${JSON.stringify(url)}, {
 ${given.join("\n")}
 });

@@ -239,12 +239,17 @@ def test_text(preview: Preview, lines: list[str], end: str) -> None:
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(
     rows=st.lists(
-        st.fixed_dictionaries({"text": FIELDS | st.integers()}, optional={"id": FIELDS, "metadata": st.just({})}),
+        st.fixed_dictionaries(
+            {"text": FIELDS | st.integers()},
+            optional={"id": FIELDS | st.integers(), "views": st.integers(), "metadata": st.just({"of": [2**53 + 1]})},
+        ),
         min_size=1,
         max_size=6,
     ),
     junk=st.sampled_from(["", "\n", "{\n", "[1]\n", "null\n"]),
 )
+@example(rows=[{"text": -(2**63) - 1, "id": "0"}], junk="")
+@example(rows=[{"text": 2**53 + 1, "id": "0"}, {"text": "a", "id": 2**63, "views": 2**64}], junk="")
 def test_json_lines(preview: Preview, rows: list[dict[str, Any]], junk: str) -> None:
     rows = [{**row, "id": row.get("id") or None} for row in rows]
     text = junk + "\n".join(json.dumps(row) for row in rows)

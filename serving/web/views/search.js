@@ -7,7 +7,7 @@ import { chooser, wanted } from "../chooser.js";
 import { button, choice, div, status, touched, typing } from "../controls.js";
 import { el, fill } from "../dom.js";
 import { chip, filterOf, filters, isEmpty } from "../filters.js";
-import { counted } from "../format.js";
+import { counted, json } from "../format.js";
 import { byText, hit, isWeak } from "../hits.js";
 import { active, follow, jobRow, listJobs } from "../jobs.js";
 import { nothing } from "../nothing.js";
@@ -147,7 +147,7 @@ class Search {
 
 	filtered(filter) {
 		this.filter = filter;
-		this.state.keep({ filter: isEmpty(filter) ? null : JSON.stringify(filter) }, { push: true });
+		this.state.keep({ filter: isEmpty(filter) ? null : json(filter) }, { push: true });
 		this.search();
 	}
 
@@ -251,7 +251,7 @@ class Search {
 			this.status.textContent = "";
 			return;
 		}
-		const asked = filtered ? { limit: k, filter: JSON.stringify(this.filter), ...(after && { cursor: after }) } : { limit: SAMPLE };
+		const asked = filtered ? { limit: k, filter: json(this.filter), ...(after && { cursor: after }) } : { limit: SAMPLE };
 		const path = `${this.path}/documents?${new URLSearchParams(asked)}`;
 		const { documents, cursor, count: all, warnings } = await call(path, { signal });
 		this.tried.show({ method: "GET", path });
