@@ -31,6 +31,9 @@ NOT_DOCUMENTATION = {
     "ensurepip",
 }
 
+TOPICS = "topics"
+"""The module that the language reference is filed under."""
+
 Definition = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 MARKUP = (
@@ -48,7 +51,7 @@ class Section:
     """A documented thing: `text` is prose alone, its paragraphs separated by an empty line."""
 
     module: str
-    """Dotted name, or `topics` for the language reference."""
+    """Dotted name, or `TOPICS` for the language reference."""
     name: str
     """Qualified name inside the module, empty for the module itself; the heading of a topic."""
     text: str
@@ -113,9 +116,9 @@ def _topics() -> Iterator[tuple[str, str, str]]:
     for key in sorted(topics):
         pieces = HEADING.split(topics[key])
         # text before the first heading, then (title, rule, text) for each heading
-        yield "topics", key, pieces[0]
+        yield TOPICS, key, pieces[0]
         for title, text in zip(pieces[1::3], pieces[3::3], strict=True):
-            yield "topics", _plain([title]), text
+            yield TOPICS, _plain([title]), text
 
 
 def _docstrings() -> Iterator[tuple[str, str, str]]:

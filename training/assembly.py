@@ -12,6 +12,7 @@ from models.encoder import Encoder
 from models.sources import manifest_of
 from training.checkpoint import State
 from training.config import ConfigError, RunConfig
+from training.corpus.batches import Tokenise, tokeniser
 from training.machine.devices import Devices
 from training.objectives import OBJECTIVES
 from training.passes.acceleration import swift
@@ -59,6 +60,18 @@ def initial(config: RunConfig, devices: Devices, autocast: torch.dtype | None) -
     )
 
 
+def tokeniser_of(config: RunConfig, encoder: Encoder, teacher: Encoder | None, devices: Devices) -> Tokenise:
+    """What makes batches of the run's sentences or passages."""
+    return tokeniser(
+        encoder,
+        teacher,
+        max_length=config.max_length,
+        own=devices.rows,
+        positives=config.positives,
+        seed=config.seed,
+    )
+
+
 def step_of(
     config: RunConfig,
     state: State,
@@ -95,7 +108,7 @@ def recordable(config: RunConfig, state: State, devices: Devices) -> bool:
     Not where other processes, a scaler, an augmentation or the objective's own host have a part in it, where the number
     of parts depends on the lengths, or where torch compiles.
     """
-    whole = config.chunk_size is None and config.augmented is None and not config.compile
+    whole = config.chunk_size is None and config.augmentation == "none" and not config.compile
     asks_nobody = not state.scaler.is_enabled() and not state.objective.needs.host
     return devices.alone_on_cuda and whole and asks_nobody and state.encoder.backbone.config.model_type in RECORDED
 

@@ -13,10 +13,11 @@ from models.errors import Refused
 from models.pooling import parts
 from models.sources import path
 from training.augment import Augmentation
+from training.corpus.positives import POSITIVES, Positives
 from training.fields import check, check_finite, kinds, settings
 from training.machine.hardware import Precision
 from training.objectives import OBJECTIVES
-from training.objectives.base import Recipe
+from training.objectives.base import AugmentationName, Recipe
 
 FALLBACK_PRESET = "bert-base-uncased"
 """For a backbone that no preset is named after, and whose folder does not say that it pools otherwise."""
@@ -97,10 +98,8 @@ class RunConfig:
     """Tokens of a training sentence, special ones included; evaluation has the encoder's own limit."""
     dropout: float | None = None
     """Of hidden states and attention weights; none leaves the backbone's own."""
-    augmentation: Literal[
-        "none", "token-shuffling", "token-swapping", "token-cutoff", "feature-cutoff", "span-cutoff"
-    ] = "none"
-    """What the last view undergoes besides dropout."""
+    augmentation: AugmentationName = "none"
+    """What the last view undergoes besides dropout; or, of `POSITIVES`, which text of a passage the first view has."""
     augmentation_rate: float | None = None
     """The share it takes away; none is the published one."""
     adapter_rank: int | None = None
@@ -137,6 +136,8 @@ class RunConfig:
             raise ConfigError(f"dropout: {self.dropout} is not a share of at least 0 and below 1")
         if self.augmentation == "none" and self.augmentation_rate is not None:
             raise ConfigError(f"augmentation_rate: {self.augmentation_rate} of no augmentation: set that, too")
+        if self.positives and self.augmentation_rate is not None:
+            raise ConfigError(f"augmentation_rate: {self.augmentation} has none; leave it out")
         check_seed(self.seed)
         if self.max_length < LEAST_LENGTH:
             raise ConfigError(f"max_length: {self.max_length} leaves no room between the special tokens")
@@ -148,7 +149,14 @@ class RunConfig:
     @property
     def augmented(self) -> Augmentation | None:
         """What is done to the last view besides dropout."""
-        return None if self.augmentation == "none" else Augmentation(self.augmentation, self.augmentation_rate)
+        if self.augmentation == "none" or self.positives is not None:
+            return None
+        return Augmentation(self.augmentation, self.augmentation_rate)
+
+    @property
+    def positives(self) -> Positives | None:
+        """What draws the texts of a positive pair from a passage; None where all views are of the same text."""
+        return POSITIVES.get(self.augmentation)
 
     def to_json(self) -> str:
         """The run as a JSON object, a line a field."""
@@ -241,6 +249,8 @@ def from_preset(objective: str, *, backbone: str = "minilm", preset: str | None 
         pooling=values.pooling,
         epochs=values.epochs,
         dropout=values.dropout,
+        augmentation=values.augmentation,
+        max_length=values.max_length,
         out=f"artifacts/{objective}",
         run=f"runs/{objective}",
     )

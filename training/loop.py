@@ -6,14 +6,14 @@ import shlex
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
-from itertools import islice
+from itertools import count, islice
 from pathlib import Path
 
 from models.encoder import Encoder
 from training import checkpoint, diverged, recall
 from training.checkpoint import Best, Moment, State
 from training.config import RunConfig
-from training.corpus.batches import Batch, ahead
+from training.corpus.batches import Tokenise, ahead
 from training.corpus.corpus import Corpus
 from training.diverged import DivergedError
 from training.interrupt import InterruptedRun
@@ -25,6 +25,8 @@ from training.speed import Meter
 from training.step import Step, learning_rate
 from training.unread import Taken, Unread
 
+EASY_AT, EASY = 10, 0.01
+"""The step at which a loss below the other number means that the encoder tells the views of sentences apart already."""
 READ_EVERY = 20
 """Steps between readings of the losses on a device that computes while Python goes on; a CPU has them at once."""
 
@@ -36,7 +38,7 @@ class Setting:
     config: RunConfig
     devices: Devices
     corpus: Corpus
-    tokenise: Callable[[list[str]], Batch]
+    tokenise: Tokenise
     meter: Meter
     scores: Callable[[Encoder], Mapping[str, float]]
     """What an evaluation records."""
@@ -62,7 +64,7 @@ def train(
     if state.step == 0:
         _evaluate(state, setting, record, progress)
     order = setting.corpus.batches(config.batch_size, seed=config.seed, start=state.step, least=devices.count)
-    batches = ahead(map(setting.tokenise, islice(order, total - state.step)))
+    batches = ahead(map(setting.tokenise, islice(order, total - state.step), count(state.step)))
     read_every = READ_EVERY if devices.device.type == "cuda" else 1
     state.encoder.train()
     unread = Unread()
@@ -109,6 +111,12 @@ def _read(unread: Unread, state: State, setting: Setting, record: Write, progres
         rate = learning_rate(setting.config.learning_rate, taken.step - 1, setting.total_steps)
         record("train", taken.step, {**values, "learning_rate": rate, **speed})
         progress.advance(values["loss"], len(taken.batch.sentences), seconds / len(steps))
+        if taken.step == EASY_AT and values["loss"] < EASY and setting.config.positives is None:
+            progress.say(
+                f"the task is too easy, so there is little to learn: the loss is {values['loss']:.2g} after {EASY_AT} "
+                "steps. Train on passages of several sentences, or set another augmentation, such as "
+                "--set augmentation=token-swapping"
+            )
 
 
 def _evaluate(state: State, setting: Setting, record: Write, progress: Progress) -> None:

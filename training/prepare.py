@@ -48,6 +48,8 @@ def has_dropout(encoder: Encoder) -> bool:
 
 def check_views_differ(encoder: Encoder, config: RunConfig, views: int) -> None:
     """Raises `ConfigError` if nothing would tell the dropout views of a sentence apart."""
+    if config.positives is not None and views < 2:
+        raise ConfigError(f"augmentation: {config.objective} has one view, and {config.augmentation} is for two")
     plain = views - (config.augmentation != "none")
     if plain > 1 and not has_dropout(encoder):
         raise ConfigError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import takewhile
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any, Protocol, TypeVar
 from models.disk import fsync, naming, replacing, write_whole
 from models.errors import Refused
 from training.config import RunConfig
+from training.lock import locked
 from training.objectives.base import MEASURED
 
 CONFIG = "config.json"
@@ -96,7 +98,23 @@ def begun(folder: Path) -> bool:
 def refuse_second(folder: Path) -> None:
     """Raises `RunError` if `folder` holds a run."""
     if begun(folder):
-        raise RunError(f"{folder} holds a run already: --resume it, remove it, or name another --out")
+        raise RunError(f"{folder} holds a run already: --resume it, replace it by --force, or name another --out")
+
+
+def remove(folder: Path) -> None:
+    """Remove the run in `folder`, if there is one; anything else stays.
+
+    Raises:
+        LockError: another process trains it.
+        RunError: it can't be removed.
+    """
+    if not begun(folder):
+        return
+    with locked(folder):
+        try:
+            shutil.rmtree(folder)
+        except OSError as error:
+            raise RunError(f"{folder}: {error.strerror}") from error
 
 
 def stored(folder: Path) -> RunConfig:

@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 
 from training import checkpoint
-from training.assembly import initial, loaded, step_of
+from training.assembly import initial, loaded, step_of, tokeniser_of
 from training.config import RunConfig
-from training.corpus.batches import tokeniser
 from training.machine.devices import Devices
 from training.machine.hardware import autocast_dtype
 from training.teacher import plan
@@ -32,7 +31,7 @@ def replay(config: RunConfig, file: Path) -> tuple[int, dict[str, float], list[s
     teacher = loaded(config.teacher or plan(config).out, devices) if state.objective.needs.teacher else None
     step = step_of(config, state, devices, teacher, autocast)
     sentences = checkpoint.load_moment(state, file, devices)
-    batch = tokeniser(state.encoder, teacher, max_length=config.max_length, own=devices.rows)(sentences)
+    batch = tokeniser_of(config, state.encoder, teacher, devices)(sentences, state.step)
     state.encoder.train()
     views: list[Tensor] = []
     values = step.gradients(batch, seen=views.append)

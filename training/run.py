@@ -19,12 +19,13 @@ from models.declaration import declared
 from models.encoder import Encoder
 from models.sources import SourceError, resolve
 from training import checkpoint, record
-from training.assembly import initial, loaded, meter_of, step_of
+from training.assembly import initial, loaded, meter_of, step_of, tokeniser_of
 from training.checkpoint import Best, State
 from training.config import ConfigError, RunConfig
-from training.corpus.batches import tokeniser
 from training.corpus.corpus import HELD_OUT, Corpus, open_corpus
+from training.evaluation import known_item
 from training.evaluation.pairs import STS_TASKS, Subsets, sts_tasks
+from training.gain import gain, held_out
 from training.interrupt import interruptible
 from training.lock import locked
 from training.loop import Setting, train
@@ -37,7 +38,7 @@ from training.progress import Progress
 from training.publish import Outcome, counts, publish
 from training.recall import forget
 from training.record import Record, RunError
-from training.selection import Selection, by_own_pairs, by_self_retrieval, by_sts_dev, by_stsb_dev
+from training.selection import Selection, by_known_items, by_own_pairs, by_self_retrieval, by_sts_dev, by_stsb_dev
 from training.step import Step
 from training.teacher import is_kept, plan
 
@@ -76,12 +77,13 @@ def fit(config: RunConfig, stream: TextIO, *, resume: bool = False) -> Outcome:
 
         epoch = corpus.batches_per_epoch(config.batch_size, least=devices.count)
         total = config.max_steps or config.epochs * epoch
-        recalls = total > epoch and devices.count == 1  # of several processes each would meet the others' sentences
+        # Of several processes each would meet the others' sentences, and no passage gives the same texts twice.
+        recalls = total > epoch and devices.count == 1 and config.positives is None
         setting = Setting(
             config=config,
             devices=devices,
             corpus=corpus,
-            tokenise=tokeniser(state.encoder, teacher, max_length=config.max_length, own=devices.rows),
+            tokenise=tokeniser_of(config, state.encoder, teacher, devices),
             meter=meter_of(state, teacher, devices, autocast, recalled_after=epoch if recalls else math.inf),
             scores=lambda encoder: selection.scores(encoder.encode),
             metric=selection.metric,
@@ -98,7 +100,12 @@ def fit(config: RunConfig, stream: TextIO, *, resume: bool = False) -> Outcome:
         if devices.first:
             forget(folder)
         checkpoint.load_best(state.encoder, state.best, folder)
-        encoder = state.encoder.eval().cpu()
+        encoder = state.encoder.eval()
+        if devices.first and state.best.step and selection.metric == known_item.METRIC:
+            start = loaded(config.backbone, devices, pooling=config.pooling)
+            for line in gain(start.encode, encoder.encode, held_out(corpus)):
+                print(line, file=stream)
+        encoder = encoder.cpu()
         adapter = merge(encoder)
         return Outcome(encoder, state.best, state.step, selection.metric, corpus.census, tasks, devices.first, adapter)
 
@@ -129,10 +136,19 @@ def finish(config: RunConfig, stream: TextIO) -> Outcome:
     return Outcome(encoder.eval(), kept.best, kept.step, selection.metric, corpus.census, tasks, adapter=adapter)
 
 
+def corpus_of(config: RunConfig, held_out: int = HELD_OUT) -> Corpus:
+    """The run's sentences, or its passages where positive pairs are drawn from them.
+
+    Raises:
+        CorpusError: see `open_corpus`.
+    """
+    passages = config.positives is not None
+    return open_corpus(config.corpus, column=config.text_column, held_out=held_out, passages=passages)
+
+
 def _corpus(config: RunConfig) -> Corpus:
     """The run's, with sentences held out where they choose the best weights."""
-    held_out = 0 if config.dev_data or config.eval_data else HELD_OUT
-    return open_corpus(config.corpus, column=config.text_column, held_out=held_out)
+    return corpus_of(config, 0 if config.dev_data or config.eval_data else HELD_OUT)
 
 
 def _named_teacher(config: RunConfig, state: State, corpus: Corpus, devices: Devices) -> Encoder | None:
@@ -179,7 +195,7 @@ def _judges(config: RunConfig, corpus: Corpus, stream: TextIO) -> tuple[Selectio
     """What chooses the best weights, and the STS tasks that judge them; says which of those the data lacks."""
     selection = by_own_pairs(config.dev_data) if config.dev_data else None
     if config.eval_data is None:
-        return selection or by_self_retrieval(corpus), {}
+        return selection or (by_known_items if config.positives else by_self_retrieval)(corpus), {}
     data = Path(config.eval_data)
     selection = selection or (by_stsb_dev if config.dev_tasks == "stsb" else by_sts_dev)(data)
     tasks = sts_tasks(data)
@@ -231,10 +247,11 @@ def _headline(setting: Setting, autocast: torch.dtype | None, resumed: int | Non
     processes = f" x {devices.count}" if devices.count > 1 else ""
     begin = "" if resumed is None else f", from step {resumed}"
     adapter = f", an adapter of rank {config.adapter_rank}" if config.adapter_rank else ""
+    texts = f"passages, a {config.augmentation} pair of each," if config.positives else "sentences"
     fewer = "" if config.batch_size <= census.sentences else f", of which there are {census.sentences}"
     return (
         f"{config.objective} on {config.backbone}, preset {config.preset}, {_pooling(config)}{adapter}: "
-        f"{census.sentences} sentences of {setting.corpus.name} ({census.duplicates} duplicates and "
+        f"{census.sentences} {texts} of {setting.corpus.name} ({census.duplicates} duplicates and "
         f"{census.blank} blank lines dropped, {len(census.held_out)} held out), "
         f"{setting.total_steps} steps of {config.batch_size}{fewer}{begin}, "
         f"{named(autocast)} on {devices.device}{processes}"

@@ -12,12 +12,14 @@ from numpy.typing import NDArray
 
 from training.corpus.corpus import Corpus
 from training.corpus.files import CorpusError
-from training.evaluation import geometry, self_retrieval, sts
+from training.evaluation import geometry, known_item, retrieval, self_retrieval, sts
 from training.evaluation.pairs import SICKR_DEV, STSB_DEV, Pair, own_pairs
 from training.evaluation.vectors import ConstantError, Encode, remembered, unit_vectors
 
 OWN_DEV_METRIC = "dev_spearman"
 SICKR_DEV_METRIC, STS_DEV_METRIC = "sickr_dev_spearman", "sts_dev_spearman"
+DOCUMENTS = 1024
+"""Passages that are searched while a run trains, those that are asked for among them."""
 COLLAPSED = 0.0
 """What chance has, for an encoder that tells no two texts apart; as in self-retrieval."""
 
@@ -112,6 +114,32 @@ def by_self_retrieval(corpus: Corpus) -> Selection:
 
     criterion = f"MRR@10 of one half of a held-out sentence finding its other half, over {len(pairs)} sentences"
     return Selection(self_retrieval.METRIC, criterion, scores)
+
+
+def by_known_items(corpus: Corpus) -> Selection:
+    """nDCG@10 x 100 of finding a held-out passage by its title and by a sentence of it: no labels needed.
+
+    Raises:
+        CorpusError: no held-out passage has a title, or a sentence besides others.
+    """
+    asked = corpus.census.watched
+    collection = known_item.held_out(corpus, asked, documents=DOCUMENTS)
+    if not collection.queries:
+        raise CorpusError(
+            f"{corpus.name}: choosing the best without --dev-data and --eval-data needs held-out passages that have a "
+            f"title or several sentences, and none of {len(asked)} has"
+        )
+
+    def scores(encode: Encode) -> dict[str, float]:
+        encode = remembered(encode)
+        unit = unit_vectors(encode, list(collection.documents.values()))
+        return {known_item.METRIC: retrieval.evaluate(encode, collection).ndcg10, **_spread(unit)}
+
+    criterion = (
+        f"nDCG@10 of titles and sentences finding their passages, {len(collection.queries)} queries over "
+        f"{len(collection.documents)} passages, {len(asked)} of them held out"
+    )
+    return Selection(known_item.METRIC, criterion, scores)
 
 
 def _spread(unit: NDArray[np.float64]) -> dict[str, float]:

@@ -80,14 +80,14 @@ class Meter:
         """
         passes = self.needs.views + self.needs.clean
         sentences = sum(len(batch.sentences) for _, batch in steps)
-        tokens = sum(batch.token_count for _, batch in steps) * passes * self.processes
+        tokens = sum(sum(batch.lengths(passes)) for _, batch in steps) * self.processes
         operations = sum(self._operations(step, batch, passes) for step, batch in steps) * self.processes
         figures = (sentences / seconds, tokens / seconds, operations / seconds, operations / seconds / self.peak)
         return dict(zip(FIGURES, figures, strict=True))
 
     def _operations(self, step: int, batch: Batch, passes: int) -> float:
         lengths = [len(sentence) for sentence in batch.tokens]
-        trained = passes * self.work.training(lengths)
+        trained = self.work.training(batch.lengths(passes))
         if step > self.recalled_after:
             return trained
         taught = self.teacher.forward(map(len, batch.teacher_tokens or ())) if self.teacher else 0

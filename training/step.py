@@ -35,12 +35,12 @@ class Placed(NamedTuple):
     def tensors(self) -> list[Tensor]:
         """All that is on the device."""
         frozen = (each for each in (self.teacher, self.start) if each is not None)
-        return [*(tensor for each in self.passes for tensor in each), *frozen]
+        return [*(tensor for each in self.passes for tensor in each if isinstance(tensor, Tensor)), *frozen]
 
     def holding(self, tensors: Sequence[Tensor]) -> Self:
         """The same with these tensors, in the order of `tensors()`."""
         given = iter(tensors)
-        passes = [Pass(*(next(given) for _ in each)) for each in self.passes]
+        passes = [Pass(next(given), next(given), next(given)) for _ in self.passes]
         teacher, start = (None if each is None else next(given) for each in (self.teacher, self.start))
         return self._replace(passes=passes, teacher=teacher, start=start)
 
@@ -114,7 +114,7 @@ class Step:
         return self._gradients(self._placed(batch), seen=seen)
 
     def _placed(self, batch: Batch) -> Placed:
-        passes = in_passes(self._state.encoder, batch.tokens, most=self._chunk_size)
+        passes = in_passes(self._state.encoder, batch.tokens, batch.first_tokens, most=self._chunk_size)
         return Placed(passes, self._taught(batch), self._began(batch), batch.own, len(batch.sentences))
 
     def _gradients(self, placed: Placed, *, seen: Callable[[Tensor], None] | None = None) -> dict[str, Tensor]:

@@ -36,6 +36,8 @@ def plan(config: RunConfig) -> RunConfig:
         known = name if name in OBJECTIVES["simcse"].presets else None
         simcse = from_preset("simcse", backbone=config.backbone, preset=known)
     shared = {name: getattr(config, name) for name in SHARED}
+    if config.positives is not None:
+        shared["augmentation"] = config.augmentation
     return simcse.override({**shared, "out": f"{config.out}-teacher", "run": f"{config.run}-teacher"})
 
 

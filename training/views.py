@@ -27,10 +27,18 @@ Augmentation = Callable[[Encoder, Tensor, Tensor], Tensor]
 """An encoder, token ids and mask (n, L) to pooled vectors (n, D) of sentences that were changed on the way."""
 
 
-def in_passes(encoder: Encoder, tokens: Sequence[Tokens], *, most: int | None = None) -> list[Pass]:
-    """Every sentence once, on the encoder's device; `most` is the number of sentences a pass may have."""
+def in_passes(
+    encoder: Encoder, tokens: Sequence[Tokens], firsts: Sequence[Tokens] | None = None, *, most: int | None = None
+) -> list[Pass]:
+    """Every sentence once, on the encoder's device; `most` is the number of sentences a pass may have.
+
+    `firsts` are the tokens of the first view, where it has other texts.
+    """
     groups = by_length([len(sentence) for sentence in tokens], device=encoder.device.type, most=most)
-    return [_padded(encoder, tokens, rows) for rows in groups]
+    passes = [_padded(encoder, tokens, rows) for rows in groups]
+    if firsts is None:
+        return passes
+    return [each._replace(first=_padded(encoder, firsts, rows)) for each, rows in zip(passes, groups, strict=True)]
 
 
 def _padded(encoder: Encoder, tokens: Sequence[Tokens], rows: Sequence[int]) -> Pass:
@@ -38,7 +46,8 @@ def _padded(encoder: Encoder, tokens: Sequence[Tokens], rows: Sequence[int]) -> 
     granule = GRANULE.get(encoder.device.type, 1)
     length = max(longest, min(-(-longest // granule) * granule, encoder.max_length))
     arrays = [np.array(rows), *encoder.tokenizer.pad([tokens[i] for i in rows], length=length)]
-    return Pass(*(sent(array, encoder.device) for array in arrays))
+    places, ids, mask = (sent(array, encoder.device) for array in arrays)
+    return Pass(places, ids, mask)
 
 
 def sent(array: NDArray[Any], device: torch.device) -> Tensor:
@@ -77,6 +86,9 @@ class ViewEncoder(nn.Module):
         """
         plain, clean = self.needs.views - (self.augmentation is not None), self.needs.clean
         with autocast(self.encoder, self.autocast):
+            if firsts := [each.first for each in passes if each.first is not None]:
+                first = encoded(self.encoder, firsts)
+                return torch.cat([first, encoded(self.encoder, passes, plain - 1, clean=clean)])
             views = encoded(self.encoder, passes, plain, clean=clean) if plain or clean else None
             if self.augmentation is None:
                 assert views is not None, "there are views"

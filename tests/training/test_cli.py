@@ -288,7 +288,7 @@ def test_what_a_config_has_already_is_refused(
 
 def test_defaults() -> None:
     config = resolved()
-    assert (config.backbone, config.preset, config.corpus) == ("minilm", "minilm", ())
+    assert (config.backbone, config.preset, config.corpus) == ("minilm", "minilm-passages", ())
     assert (config.out, config.run) == ("artifacts/simcse", "runs/simcse")
     assert resolved("--set", "run=runs/other").run == "runs/other"
 

@@ -33,6 +33,7 @@ WIDTHS = {
     "roberta-large": 1024,
     "minilm": 384,
     "minilm-cls": 384,
+    "minilm-passages": 384,
 }
 
 seeds = st.integers(0, 999)

@@ -13,10 +13,12 @@ from typing import Any
 
 from training import record, run
 from training.checkpoint import CHECKPOINT
-from training.config import ConfigError, RunConfig, apart, check_folders, from_preset
+from training.config import ConfigError, RunConfig, apart, check_folders, from_preset, preset_of
+from training.corpus.corpus import holds_passages
 from training.evaluation import sts
 from training.interrupt import InterruptedRun, terminable
 from training.objectives import OBJECTIVES
+from training.objectives.base import ON_PASSAGES
 from training.publish import Outcome, publish, sts_scores
 
 
@@ -45,12 +47,15 @@ def add(command: argparse.ArgumentParser) -> None:
     command.add_argument("--seed", type=int, metavar="S")
     command.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="any other value of the run")
     command.add_argument("--resume", action="store_true", help="go on where the run of this name was stopped")
+    command.add_argument("--force", action="store_true", help="replace the run of this name")
     command.set_defaults(command=train)
 
 
 def train(options: argparse.Namespace) -> int:
     """Trains, judges, publishes; of several processes, the first."""
     config = resolve(options)
+    if options.force and int(os.environ.get("RANK", "0")) == 0:
+        record.remove(Path(config.run))
     with terminable():
         try:
             outcome = run.fit(config, sys.stderr, resume=options.resume)
@@ -71,6 +76,12 @@ def left(config: RunConfig, outcome: Outcome) -> int:
         print(sts.table(scores))
     bundle = publish(config, outcome, scores)
     print(f"{bundle.folder}: {outcome.metric} {outcome.best.score:.4f} at step {outcome.best.step}")
+    if outcome.best.step:
+        folder = shlex.quote(str(bundle.folder))
+        print(
+            f"next: isosphere serve --bundle {folder} tries it, isosphere promote {folder} serves it by default",
+            file=sys.stderr,
+        )
     return 0
 
 
@@ -95,6 +106,8 @@ def resolve(options: argparse.Namespace) -> RunConfig:
     if options.resume:
         if options.config and "run" not in given:
             raise ConfigError("--resume: name the run that --config began, by --out or --set run=FOLDER")
+        if options.force:
+            raise ConfigError("--resume goes on with a run, --force replaces it: leave one of them out")
         stored = record.stored(Path(wanted.run))
         if differences := stored.differences(stored.override(given)):
             raise ConfigError(f"--resume goes on with the run as it was; changed: {', '.join(differences)}")
@@ -107,7 +120,10 @@ def _described(options: argparse.Namespace) -> RunConfig:
     if options.config is None:
         if options.objective is None:
             raise ConfigError(f"name an objective ({', '.join(OBJECTIVES)}) or a --config")
-        return from_preset(options.objective, backbone=options.backbone or "minilm", preset=options.preset)
+        backbone = options.backbone or "minilm"
+        return from_preset(
+            options.objective, backbone=backbone, preset=options.preset or _on_passages(options, backbone)
+        )
     config = record.described(options.config)
     for option in ("preset", "backbone"):
         if getattr(options, option) is not None:
@@ -115,6 +131,15 @@ def _described(options: argparse.Namespace) -> RunConfig:
     if options.objective not in (None, config.objective):
         raise ConfigError(f"{options.config} is a run of {config.objective}, not of {options.objective}")
     return config
+
+
+def _on_passages(options: argparse.Namespace, backbone: str) -> str | None:
+    """The preset for passages, if the backbone has one and the corpus holds passages."""
+    recipe = OBJECTIVES[options.objective]
+    preset = f"{preset_of(recipe, backbone)}{ON_PASSAGES}"
+    if preset not in recipe.presets or any(each.startswith("augmentation=") for each in options.set):
+        return None
+    return preset if holds_passages(options.corpus or (), column=options.text_column) else None
 
 
 def _beside(wanted: RunConfig, given: Mapping[str, Any]) -> RunConfig:

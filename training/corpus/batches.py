@@ -6,10 +6,12 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TypeVar
+from random import Random
+from typing import Protocol, TypeVar
 
 from models.encoder import Encoder
 from models.tokenizer import Tokens
+from training.corpus.positives import Positives
 
 AHEAD = 4
 """Batches waiting at most."""
@@ -19,7 +21,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Batch:
-    """Sentences of one step, and the tokens of those that this process encodes."""
+    """Sentences, or passages, of one step, and the tokens of those that this process encodes."""
 
     sentences: Sequence[str]
     """The whole batch, on every process the same."""
@@ -28,28 +30,54 @@ class Batch:
     tokens: Sequence[Tokens]
     teacher_tokens: Sequence[Tokens] | None = None
     """In the teacher's vocabulary; None without a teacher."""
+    first_tokens: Sequence[Tokens] | None = None
+    """Of the first view, where it has another text than `tokens`."""
 
-    @property
-    def token_count(self) -> int:
-        """Of one view of this process's sentences."""
-        return sum(map(len, self.tokens))
+    def lengths(self, views: int) -> list[int]:
+        """Tokens of this process's sentences in all of so many views."""
+        first = self.tokens if self.first_tokens is None else self.first_tokens
+        return [*map(len, first), *[len(each) for each in self.tokens] * (views - 1)]
+
+
+class Tokenise(Protocol):
+    """Makes a batch of sentences."""
+
+    def __call__(self, sentences: Sequence[str], step: int = 0) -> Batch:
+        """Positive pairs are drawn anew at each step, and are the same where a step is repeated."""
 
 
 def tokeniser(
-    encoder: Encoder, teacher: Encoder | None, *, max_length: int, own: Callable[[int], range]
-) -> Callable[[Sequence[str]], Batch]:
+    encoder: Encoder,
+    teacher: Encoder | None,
+    *,
+    max_length: int,
+    own: Callable[[int], range],
+    positives: Positives | None = None,
+    seed: int = 0,
+) -> Tokenise:
     """Sentences to batch, each cut to `max_length` tokens or to its encoder's own limit if that is less.
 
-    `own` says which rows of a batch of so many sentences are this process's.
+    `own` says which rows of a batch of so many sentences are this process's. With `positives` the sentences are
+    passages, the first view has another text than the others, and a teacher is given that of the others.
     """
 
     def tokens(of: Encoder, sentences: Sequence[str]) -> Sequence[Tokens]:
         return of.tokenizer.encode(sentences, max_length=min(max_length, of.max_length))
 
-    def batch(sentences: Sequence[str]) -> Batch:
+    def batch(sentences: Sequence[str], step: int = 0) -> Batch:
         rows = own(len(sentences))
-        mine = [sentences[i] for i in rows]
-        return Batch(sentences, rows, tokens(encoder, mine), tokens(teacher, mine) if teacher else None)
+        firsts, texts = None, [sentences[i] for i in rows]
+        if positives:
+            draw = Random(f"{seed}/{step}")
+            pairs = [positives(passage, draw) for passage in sentences]  # those of other processes, too: one generator
+            firsts, texts = [pairs[i][0] for i in rows], [pairs[i][1] for i in rows]
+        return Batch(
+            sentences,
+            rows,
+            tokens(encoder, texts),
+            tokens(teacher, texts) if teacher else None,
+            tokens(encoder, firsts) if firsts is not None else None,
+        )
 
     return batch
 

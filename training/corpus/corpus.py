@@ -11,7 +11,9 @@ from itertools import islice
 
 from models import python_docs
 from training.corpus.files import CorpusError, found
+from training.corpus.files import passages as read_passages
 from training.corpus.files import sentences as read_sentences
+from training.corpus.positives import are_passages, text_of
 from training.corpus.sentences import split
 
 HELD_OUT = 2048
@@ -98,7 +100,7 @@ class Corpus:
         seen = set()
         for line in self._read():
             sentence = line.strip(INVISIBLE)
-            key = _hash(sentence)
+            key = _hash(text_of(sentence))
             if sentence and key > self.census.threshold and key not in seen:
                 seen.add(key)
                 yield sentence
@@ -107,10 +109,13 @@ class Corpus:
             raise CorpusError(f"{self.name}: has changed since it was first read: {counts}")
 
 
-def open_corpus(files: Sequence[str], *, column: str | None = None, held_out: int = HELD_OUT) -> Corpus:
+def open_corpus(
+    files: Sequence[str], *, column: str | None = None, held_out: int = HELD_OUT, passages: bool = False
+) -> Corpus:
     """The sentences of files, folders or patterns of files, or of CPython's documentation if none is given.
 
     Text (plain, .gz or .xz) has one a line; a table has them in `column`, by default `text` or `sentence`.
+    With `passages` the column `title` of a table is read, too, and the documentation is not cut into sentences.
 
     Raises:
         CorpusError: a file is missing, damaged, not UTF-8, no text or a pipe, or there are too few sentences.
@@ -118,19 +123,36 @@ def open_corpus(files: Sequence[str], *, column: str | None = None, held_out: in
     if not files and column is not None:
         raise CorpusError(f"--text-column {column}: of which corpus? name it by --corpus")
     if not files:
-        sentences = list(documentation())  # a megabyte, and every pass over its sources would take seconds
-        return Corpus(lambda: sentences, name="python-docs", held_out=held_out)
+        texts = list(documented_passages() if passages else documentation())  # a megabyte that takes seconds to make
+        return Corpus(lambda: texts, name="python-docs", held_out=held_out)
     paths = found(files)
     for path in paths:
         if path.exists() and not path.is_file():
             raise CorpusError(f"{path}: must be a file: what can be read once has no second epoch")
-    return Corpus(lambda: read_sentences(paths, column), name=" ".join(files), held_out=held_out)
+    read = read_passages if passages else read_sentences
+    return Corpus(lambda: read(paths, column), name=" ".join(files), held_out=held_out)
 
 
 def documentation() -> Iterator[str]:
     """English sentences from the documentation that every CPython carries."""
     for section in python_docs.sections():
         yield from split(section.text)
+
+
+def holds_passages(files: Sequence[str], *, column: str | None = None) -> bool:
+    """Whether the texts of a corpus, as `open_corpus` takes it, are passages rather than single sentences.
+
+    Raises:
+        CorpusError: a file can't be read.
+    """
+    return not files or are_passages(read_passages(found(files), column))
+
+
+def documented_passages() -> Iterator[str]:
+    """Each documented thing of CPython: a line with its name, and one with what is said of it."""
+    for section in python_docs.sections():
+        named = section.name if section.module == python_docs.TOPICS else f"{section.module} {section.name}"
+        yield f"{named.strip()}\n{' '.join(section.text.split())}"
 
 
 def _census(lines: Iterable[str], name: str, held_out: int) -> Census:
@@ -141,8 +163,8 @@ def _census(lines: Iterable[str], name: str, held_out: int) -> Census:
     duplicates = blank = 0
     for line in lines:
         sentence = line.strip(INVISIBLE)
-        key = _hash(sentence)
-        digest.update(key.to_bytes(8, "big"))
+        key = _hash(text_of(sentence))  # whether its title is read or not, a text is held out or trained on
+        digest.update(_hash(sentence).to_bytes(8, "big"))
         if not sentence:
             blank += 1
         elif key in seen:

@@ -35,6 +35,7 @@ IN_FOLDERS = (".txt", *TABLES)
 """Kinds of files that a folder is searched for."""
 COLUMNS = ("text", "sentence")
 """Of a table, where none is named: the first that is there."""
+TITLE = "title"
 NAME_ONE = ": name one by --text-column"
 ROWS_AT_ONCE = 1024
 """Of Parquet, in memory."""
@@ -82,10 +83,7 @@ def sentences(paths: Iterable[Path], column: str | None = None) -> Iterator[str]
     for path in paths:
         kind = _inner(path).suffix.lower()
         if kind in TABLES:
-            for where, (text,) in rows(path, COLUMNS if column is None else (column,), advice=NAME_ONE):
-                if not isinstance(text, str | None):
-                    raise CorpusError(f"{where}: {text!r:.40} is no string")
-                yield " ".join((text or "").split())
+            yield from (text for (text,) in _strings(path, COLUMNS if column is None else (column,)))
         elif kind in UNREAD_TABLES:
             raise CorpusError(f"{path}: {kind} is not read: write it as Parquet, JSON lines (.jsonl) or CSV")
         elif column is not None:
@@ -95,10 +93,34 @@ def sentences(paths: Iterable[Path], column: str | None = None) -> Iterator[str]
             yield from lines([path])
 
 
-def rows(path: Path, *columns: Sequence[str], advice: str = "") -> Iterator[tuple[str, list[Any]]]:
+def passages(paths: Iterable[Path], column: str | None = None) -> Iterator[str]:
+    """Yield every line of text files, and of tables the text of each row, behind a line with its title if it has one.
+
+    Raises:
+        CorpusError: see `sentences`.
+    """
+    for path in paths:
+        if _inner(path).suffix.lower() in TABLES:
+            for title, text in _strings(path, (TITLE, None), COLUMNS if column is None else (column,)):
+                yield f"{title}\n{text}" if title and text else text
+        else:
+            yield from sentences([path], column)
+
+
+def _strings(path: Path, *columns: Sequence[str | None]) -> Iterator[list[str]]:
+    """Yield the texts of each row of a table, one for each of `columns`, in one line; empty where there is none."""
+    for where, values in rows(path, *columns, advice=NAME_ONE):
+        for value in values:
+            if not isinstance(value, str | None):
+                raise CorpusError(f"{where}: {value!r:.40} is no string")
+        yield [" ".join((value or "").split()) for value in values]
+
+
+def rows(path: Path, *columns: Sequence[str | None], advice: str = "") -> Iterator[tuple[str, list[Any]]]:
     """Yield of each row of a table its place and its values, one for each of `columns`.
 
-    A column is given by its possible names, in any case; the first that is there is read. Blank lines are no rows.
+    A column is given by its possible names, in any case; the first that is there is read. Where None is among them, the
+    column may be missing, and its values are None. Blank lines are no rows.
 
     Raises:
         CorpusError: see `lines`; or a row is broken, or a column is missing, which `advice` is added to.
@@ -108,7 +130,8 @@ def rows(path: Path, *columns: Sequence[str], advice: str = "") -> Iterator[tupl
         yield from _csv_rows(path, DELIMITERS[kind], columns, advice)
     elif kind in JSON_LINES:
         for where, row in strict_json.rows(lines([path]), path, CorpusError):
-            yield where, [row[_chosen(row, names, where, advice)] for names in columns]
+            chosen = [_chosen(row, names, where, advice) for names in columns]
+            yield where, [None if name is None else row[name] for name in chosen]
     elif kind == PARQUET:
         yield from _parquet_rows(path, columns, advice)
     else:
@@ -215,23 +238,24 @@ def _check_text(path: Path) -> None:
 
 
 def _csv_rows(
-    path: Path, delimiter: str, columns: Sequence[Sequence[str]], advice: str
+    path: Path, delimiter: str, columns: Sequence[Sequence[str | None]], advice: str
 ) -> Iterator[tuple[str, list[Any]]]:
     table = csv.reader(lines([path]), delimiter=delimiter, strict=True)
     try:
         header = next(table, [])
-        places = [header.index(_chosen(header, names, path, advice)) for names in columns]
+        chosen = [_chosen(header, names, path, advice) for names in columns]
+        places = [None if name is None else header.index(name) for name in chosen]
         for row in table:
             where = f"{path}:{table.line_num}"
             if row and len(row) != len(header):
                 raise CorpusError(f"{where}: {len(row)} columns, but the header has {len(header)}")
             if row:
-                yield where, [row[place] for place in places]
+                yield where, [None if place is None else row[place] for place in places]
     except csv.Error as error:
         raise CorpusError(f"{path}:{table.line_num}: {error}") from error
 
 
-def _parquet_rows(path: Path, columns: Sequence[Sequence[str]], advice: str) -> Iterator[tuple[str, list[Any]]]:
+def _parquet_rows(path: Path, columns: Sequence[Sequence[str | None]], advice: str) -> Iterator[tuple[str, list[Any]]]:
     """Read these columns alone, a part of a row group at a time."""
     try:
         from pyarrow import ArrowException
@@ -245,20 +269,23 @@ def _parquet_rows(path: Path, columns: Sequence[Sequence[str]], advice: str) -> 
         try:
             table = ParquetFile(file, buffer_size=READ_AT_ONCE, pre_buffer=False)
             chosen = [_chosen(table.schema_arrow.names, names, path, advice) for names in columns]
-            for batch in table.iter_batches(ROWS_AT_ONCE, columns=chosen, use_threads=False):
-                for values in zip(*(batch[name].to_pylist() for name in chosen), strict=True):
+            there = [name for name in chosen if name is not None]
+            for batch in table.iter_batches(ROWS_AT_ONCE, columns=there, use_threads=False):
+                none = [None] * batch.num_rows
+                for values in zip(*(batch[name].to_pylist() if name else none for name in chosen), strict=True):
                     number += 1
                     yield f"{path}: row {number}", list(values)
         except (ArrowException, UnicodeDecodeError) as error:
             raise CorpusError(f"{path}: after row {number}: {first_line(error)}") from error
 
 
-def _chosen(names: Iterable[str], wanted: Sequence[str], where: Path | str, advice: str) -> str:
-    """Choose the name of the column, in its own letters."""
+def _chosen(names: Iterable[str], wanted: Sequence[str | None], where: Path | str, advice: str) -> str | None:
+    """Choose the name of the column, in its own letters; None if there is none and need not be."""
     own = {name.strip().lower(): name for name in names}
-    chosen = next((own[name.strip().lower()] for name in wanted if name.strip().lower() in own), None)
-    if chosen is None:
+    asked = [name for name in wanted if name is not None]
+    chosen = next((own[name.strip().lower()] for name in asked if name.strip().lower() in own), None)
+    if chosen is None and None not in wanted:
         raise CorpusError(
-            f"{where}: no column {' or '.join(wanted)}; there are {', '.join(own.values()) or 'none'}{advice}"
+            f"{where}: no column {' or '.join(asked)}; there are {', '.join(own.values()) or 'none'}{advice}"
         )
     return chosen

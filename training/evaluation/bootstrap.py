@@ -112,6 +112,13 @@ def resample_means(runs: Sequence[Gains], *, resamples: int = 1000, seed: int = 
     return Resampled(100 * float(np.mean([each.mean() for each in shares.values()])), 100 * means / len(sizes))
 
 
+def compare_means(a: Values, b: Values, *, resamples: int, level: float = 0.95) -> Comparison:
+    """The mean of `a` minus that of `b`, each of the same pairs or queries (n,), which are redrawn for both alike."""
+    rows = np.random.default_rng(0).integers(len(a), size=(resamples, len(a)))
+    first, second = (Resampled(float(each.mean()), each[rows].mean(axis=1)) for each in (a, b))
+    return first.against(second, level)
+
+
 def compare(
     a: Sequence[Values],
     b: Sequence[Values],

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
+from dataclasses import dataclass, field, replace
+from typing import Any, Generic, Literal, Protocol, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -91,6 +91,19 @@ REMOVED_SHARE = "removed_share"
 MEASURED = (REMOVED_SHARE,)
 """Names of what objectives measure of every batch."""
 
+AugmentationName = Literal[
+    "none",
+    "token-shuffling",
+    "token-swapping",
+    "token-cutoff",
+    "feature-cutoff",
+    "span-cutoff",
+    "crop",
+    "cloze",
+    "title",
+]
+"""What a run does besides dropout so that the views of a sentence differ."""
+
 P = TypeVar("P")
 
 
@@ -106,6 +119,9 @@ class Preset(Generic[P]):
     epochs: int = 1
     dropout: float | None = None
     """Of hidden states and attention weights; None leaves the backbone's own."""
+    augmentation: AugmentationName = "none"
+    max_length: int = 32
+    """Tokens of a sentence or passage."""
     teacher_backbone: str | None = None
     """What SimCSE trains a teacher from where none is named; None is the run's own backbone."""
 
@@ -119,6 +135,20 @@ def on_cls_of_minilm(params: P) -> Preset[P]:
         pooling="cls",
         params=params,
     )
+
+
+ON_PASSAGES = "-passages"
+"""Ends the name of a preset for a corpus of passages."""
+
+
+FOR_PASSAGES: Mapping[str, Any] = {"augmentation": "cloze", "max_length": 64, "learning_rate": 1e-5, "epochs": 2}
+"""A sentence has to find its own passage. The pairs decide, and one rate suits all objectives (ADR 0048)."""
+
+
+def on_passages(preset: Preset[P]) -> Preset[P]:
+    """Make of a preset for sentences the one for passages."""
+    source = f"for sentences {preset.source}; for passages ours, chosen on documents without their queries (ADR 0048)"
+    return replace(preset, source=source, **FOR_PASSAGES)
 
 
 @dataclass(frozen=True, kw_only=True)

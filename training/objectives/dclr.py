@@ -10,7 +10,16 @@ import torch
 from torch import Tensor, nn
 
 from models.precision import full_precision
-from training.objectives.base import REMOVED_SHARE, Needs, Preset, Recipe, Views, on_cls_of_minilm
+from training.objectives.base import (
+    ON_PASSAGES,
+    REMOVED_SHARE,
+    Needs,
+    Preset,
+    Recipe,
+    Views,
+    on_cls_of_minilm,
+    on_passages,
+)
 from training.objectives.contrastive import cosine_logits, info_nce
 from training.objectives.heads import MLP
 from training.objectives.noise import ascended, check_ratio, gaussian_negatives
@@ -154,6 +163,15 @@ CITATION = """\
 }
 """
 
+MINILM = Preset(
+    source="ours: BERT-base's ratio; the threshold removes as many negatives of the mean as 0.9 does of [CLS] "
+    "(docs/objectives.md); head and learning rate chosen by STS-B dev, see docs/log.md",
+    batch_size=64,
+    learning_rate=3e-5,
+    pooling="mean",
+    params=DCLRParams(head=False, threshold=0.75),
+)
+
 RECIPE = Recipe(
     summary="SimCSE with noise moved to where sentences are lacking, and a frozen encoder's word on false negatives",
     citation=CITATION,
@@ -178,14 +196,8 @@ RECIPE = Recipe(
             teacher_backbone="roberta-base",
         ),
         "minilm-cls": on_cls_of_minilm(DCLRParams()),
-        "minilm": Preset(
-            source="ours: BERT-base's ratio; the threshold removes as many negatives of the mean as 0.9 does of [CLS] "
-            "(docs/objectives.md); head and learning rate chosen by STS-B dev, see docs/log.md",
-            batch_size=64,
-            learning_rate=3e-5,
-            pooling="mean",
-            params=DCLRParams(head=False, threshold=0.75),
-        ),
+        "minilm": MINILM,
+        f"minilm{ON_PASSAGES}": on_passages(MINILM),
     },
     off={"noise_ratio": 0.0, "weighting": "none"},
     ablations={

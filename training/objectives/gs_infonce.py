@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from training.objectives.base import Needs, Preset, Recipe, Views, on_cls_of_minilm
+from training.objectives.base import ON_PASSAGES, Needs, Preset, Recipe, Views, on_cls_of_minilm, on_passages
 from training.objectives.contrastive import cosine_logits, info_nce
 from training.objectives.heads import MLP
 from training.objectives.noise import check_ratio, gaussian_negatives
@@ -94,6 +94,14 @@ CITATION = """\
 }
 """
 
+MINILM = Preset(
+    source="ours: the paper's noise; head and learning rate chosen by STS-B dev, the search in docs/log.md",
+    batch_size=64,
+    learning_rate=3e-5,
+    pooling="mean",
+    params=GSInfoNCEParams(head=False),
+)
+
 RECIPE = Recipe(
     summary="SimCSE with Gaussian noise as further negatives",
     citation=CITATION,
@@ -109,13 +117,8 @@ RECIPE = Recipe(
             64, 3e-5, dropout=0.1, source="the paper's batch and ratio; the rest as SimCSE, as it says: 3e-5"
         ),
         "minilm-cls": on_cls_of_minilm(GSInfoNCEParams()),
-        "minilm": Preset(
-            source="ours: the paper's noise; head and learning rate chosen by STS-B dev, the search in docs/log.md",
-            batch_size=64,
-            learning_rate=3e-5,
-            pooling="mean",
-            params=GSInfoNCEParams(head=False),
-        ),
+        "minilm": MINILM,
+        f"minilm{ON_PASSAGES}": on_passages(MINILM),
     },
     off={"noise_ratio": 0.0},
     ablations={**{f"noise-{ratio}": {"noise_ratio": float(ratio)} for ratio in RATIOS}, "no-head": {"head": False}},

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from training.objectives.base import Needs, Preset, Recipe, Views, on_cls_of_minilm
+from training.objectives.base import ON_PASSAGES, Needs, Preset, Recipe, Views, on_cls_of_minilm, on_passages
 from training.objectives.contrastive import cosine_logits, info_nce
 from training.objectives.decorrelation import (
     DCLForm,
@@ -169,6 +169,14 @@ CITATION = """\
 }
 """
 
+MINILM = Preset(
+    source="ours: head, learning rate and weight of the DCL chosen by STS-B dev, the search in docs/log.md",
+    batch_size=64,
+    learning_rate=1e-5,
+    pooling="mean",
+    params=ImSimCSEParams(head=False, dcl_weight=0.01),
+)
+
 RECIPE = Recipe(
     summary="InfoNCE with negatives encoded without dropout, and a contrast between dimensions",
     citation=CITATION,
@@ -179,13 +187,8 @@ RECIPE = Recipe(
         "roberta-base": _preset(SCRIPTS, 1e-5),
         "roberta-large": _preset(SCRIPTS, 1e-5),
         "minilm-cls": on_cls_of_minilm(ImSimCSEParams()),
-        "minilm": Preset(
-            source="ours: head, learning rate and weight of the DCL chosen by STS-B dev, the search in docs/log.md",
-            batch_size=64,
-            learning_rate=1e-5,
-            pooling="mean",
-            params=ImSimCSEParams(head=False, dcl_weight=0.01),
-        ),
+        "minilm": MINILM,
+        f"minilm{ON_PASSAGES}": on_passages(MINILM),
     },
     off=SIMCSE,
     added={"contrast_weight": 1.0},

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from training.objectives.base import Needs, Preset, Recipe, Views, on_cls_of_minilm
+from training.objectives.base import ON_PASSAGES, Needs, Preset, Recipe, Views, on_cls_of_minilm, on_passages
 from training.objectives.contrastive import cosine_logits, info_nce
 from training.objectives.heads import MLP
 
@@ -61,6 +61,14 @@ CITATION = """\
 }
 """
 
+MINILM = Preset(
+    source="ours: pooling, head and learning rate chosen by STS-B dev, the search in docs/log.md",
+    batch_size=64,
+    learning_rate=1e-5,
+    pooling="mean",
+    params=SimCSEParams(head=False),
+)
+
 RECIPE = Recipe(
     summary="InfoNCE between two dropout views, the other sentences of the batch as negatives",
     citation=CITATION,
@@ -71,13 +79,8 @@ RECIPE = Recipe(
         "roberta-base": _published(512, 1e-5),
         "roberta-large": _published(512, 3e-5),
         "minilm-cls": on_cls_of_minilm(SimCSEParams()),
-        "minilm": Preset(
-            source="ours: pooling, head and learning rate chosen by STS-B dev, the search in docs/log.md",
-            batch_size=64,
-            learning_rate=1e-5,
-            pooling="mean",
-            params=SimCSEParams(head=False),
-        ),
+        "minilm": MINILM,
+        f"minilm{ON_PASSAGES}": on_passages(MINILM),
     },
     ablations={"no-head": {"head": False}},
 )

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from training.objectives.base import Needs, Preset, Recipe, Views, on_cls_of_minilm
+from training.objectives.base import ON_PASSAGES, Needs, Preset, Recipe, Views, on_cls_of_minilm, on_passages
 from training.objectives.heads import MLP
 from training.objectives.multi_positive import MultiPositive, multi_positive_loss, positive_logits
 from training.objectives.whitening import Gradient, GroupWhitening, MomentumWhitening
@@ -157,6 +157,14 @@ CITATION = """\
 }
 """
 
+MINILM = Preset(
+    source="ours: 2 channels a group as for BERT; head and learning rate chosen by STS-B dev, see docs/log.md",
+    batch_size=64,
+    learning_rate=1e-5,
+    pooling="mean",
+    params=WhitenedCSEParams(groups=192, head=False),
+)
+
 RECIPE = Recipe(
     summary="InfoNCE with several positives, each a whitening of other groups of channels",
     citation=CITATION,
@@ -169,13 +177,8 @@ RECIPE = Recipe(
         "roberta-base": _preset(PAPER, 256),
         "roberta-large": _preset(PAPER, 256),
         "minilm-cls": on_cls_of_minilm(WhitenedCSEParams(groups=192)),
-        "minilm": Preset(
-            source="ours: 2 channels a group as for BERT; head and learning rate chosen by STS-B dev, see docs/log.md",
-            batch_size=64,
-            learning_rate=1e-5,
-            pooling="mean",
-            params=WhitenedCSEParams(groups=192, head=False),
-        ),
+        "minilm": MINILM,
+        f"minilm{ON_PASSAGES}": on_passages(MINILM),
     },
     off={"whitening": "none", "views": 2},
     ablations=_ablations(),

@@ -38,6 +38,8 @@ class Pass(NamedTuple):
     """(n, L)"""
     attention_mask: Tensor
     """(n, L)"""
+    first: Pass | None = None
+    """The texts of the first view, where it has others."""
 
 
 def encoded(encoder: Encoder, passes: Sequence[Pass], copies: int = 1, *, clean: bool = False) -> Tensor:

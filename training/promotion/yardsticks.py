@@ -15,15 +15,18 @@ from numpy.typing import NDArray
 
 from models.errors import Refused
 from models.prompts import NO_PROMPTS
-from training.corpus.corpus import Corpus, open_corpus
+from training import gain
+from training.corpus.corpus import Corpus, holds_passages, open_corpus
 from training.corpus.files import CorpusError
 from training.evaluation import beir, bootstrap, retrieval, self_retrieval, sts
-from training.evaluation.bootstrap import Comparison, Resampled
+from training.evaluation.beir import Collection
+from training.evaluation.bootstrap import Comparison
 from training.evaluation.pairs import STS_TASKS, STSB_DEV, DataError, Pair, Subsets
 from training.evaluation.retrieval import MEASURES, NDCG10
 from training.evaluation.vectors import Encode
 
 MEAN_STS = "mean STS"
+KNOWN_ITEMS = f"known items {NDCG10}"
 RESAMPLES = 1000
 LEVEL = 0.95
 STSB_DRIFT, DRIFT = 0.1, 0.2
@@ -141,7 +144,7 @@ class Unlabelled:
 
     def compare(self, a: Judged, b: Judged) -> Comparison:
         """See `Yardstick`."""
-        return _of_means(a, b)
+        return bootstrap.compare_means(a.values, b.values, resamples=RESAMPLES, level=LEVEL)
 
     def scores(self, encode: Encode, prompts: Mapping[str, str] = NO_PROMPTS) -> dict[str, float]:  # noqa: ARG002 - pairs have no role
         """See `Yardstick`."""
@@ -149,18 +152,12 @@ class Unlabelled:
 
 
 class Searched:
-    """nDCG@10 x 100 on a collection: people's word on which documents of a domain answer its queries."""
+    """nDCG@10 x 100 on a collection: which documents of a domain answer its queries."""
 
-    def __init__(self, data: Path, name: str) -> None:
-        """Reads the collection of that name.
-
-        Raises:
-            DataError: it is missing or broken.
-        """
-        self._collection = beir.find(data, name)
-        collection, split = beir.part(name)
-        self.metric = f"{collection if split == beir.TEST else name} {NDCG10}"  # its test has two names
-        self.named: str | None = self.metric
+    def __init__(self, collection: Collection, metric: str, *, named: str | None) -> None:
+        self._collection = collection
+        self.metric = metric
+        self.named = named
         self.sample = _hash([[*part.items()] for part in astuple(self._collection)])
         self.limits: Mapping[str, float] = {self.metric: max(DRIFT, FLIPS * SECOND / len(self._collection.queries))}
 
@@ -172,19 +169,43 @@ class Searched:
 
     def compare(self, a: Judged, b: Judged) -> Comparison:
         """See `Yardstick`."""
-        return _of_means(a, b)
+        return bootstrap.compare_means(a.values, b.values, resamples=RESAMPLES, level=LEVEL)
 
     def scores(self, encode: Encode, prompts: Mapping[str, str] = NO_PROMPTS) -> dict[str, float]:
         """See `Yardstick`."""
         return {self.metric: self.judge(encode, prompts).score}
 
 
+def _judged(data: Path, name: str) -> Searched:
+    """People's word, in the collection of that name.
+
+    Raises:
+        DataError: it is missing or broken.
+    """
+    collection, split = beir.part(name)
+    metric = f"{collection if split == beir.TEST else name} {NDCG10}"  # its test has two names
+    return Searched(beir.find(data, name), metric, named=metric)
+
+
+def _unlabelled(files: Sequence[str], column: str | None) -> Yardstick:
+    """What a corpus can be asked: passages for their titles and sentences, and sentences for their halves.
+
+    Raises:
+        CorpusError: a file can't be read, or holds too little.
+    """
+    if holds_passages(files, column=column):
+        collection = gain.held_out(open_corpus(files, column=column, passages=True))
+        if len(collection.queries) > 1:
+            return Searched(collection, KNOWN_ITEMS, named=None)
+    return Unlabelled(open_corpus(files, column=column))
+
+
 def pick(
     data: Path | None, corpus: Sequence[str], collection: str | None = None, *, column: str | None = None
 ) -> Yardstick:
-    """The collection where one is named, else STS-B dev where there is data, else the halves of held-out sentences.
+    """The collection where one is named, else STS-B dev where there is data, else what the corpus can be asked.
 
-    They are those of the corpus, by default of CPython's documentation.
+    The corpus is by default CPython's documentation.
 
     Raises:
         DataError, CorpusError: the one or the other is missing or broken, or a collection is named without data.
@@ -195,14 +216,8 @@ def pick(
     if collection is not None:
         if data is None:
             raise DataError(f"--retrieval {collection}: name the folder that has retrieval/{collection} by --data")
-        return Searched(data, collection)
-    return Labelled(data) if data is not None else Unlabelled(open_corpus(corpus, column=column))
-
-
-def _of_means(a: Judged, b: Judged) -> Comparison:
-    rows = np.random.default_rng(0).integers(len(a.values), size=(RESAMPLES, len(a.values)))
-    first, second = (Resampled(each.score, each.values[rows].mean(axis=1)) for each in (a, b))
-    return first.against(second, LEVEL)
+        return _judged(data, collection)
+    return Labelled(data) if data is not None else _unlabelled(corpus, column)
 
 
 def _hash(sample: Sequence[Sequence[object]]) -> str:

@@ -102,8 +102,8 @@ EVALUATION = Fields(
         "curve": Listed(
             Fields(
                 _numbers(
-                    "step stsb_dev_spearman sickr_dev_spearman sts_dev_spearman dev_spearman self_retrieval_mrr10 "
-                    "uniformity alignment effective_rank removed_share"
+                    "step stsb_dev_spearman sickr_dev_spearman sts_dev_spearman dev_spearman known_item_ndcg10 "
+                    "self_retrieval_mrr10 uniformity alignment effective_rank removed_share"
                 )
             )
         ),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from xml.etree.ElementTree import Element
 
-from training.evaluation import self_retrieval
+from training.evaluation import known_item, self_retrieval
 from training.evaluation.sts import STSB_DEV_METRIC
 from training.report import svg
 from training.report.axes import Axis, linear, sizes
@@ -36,6 +36,7 @@ CURVES = {
     STSB_DEV_METRIC: ("STS-B dev while training", "Spearman × 100"),
     SICKR_DEV_METRIC: ("SICK-R dev while training", "Spearman × 100"),
     STS_DEV_METRIC: ("Mean of STS-B and SICK-R dev while training", "Spearman × 100"),
+    known_item.METRIC: ("Known items while training", "nDCG@10 × 100"),
     self_retrieval.METRIC: ("Self-retrieval while training", "MRR@10"),
     "uniformity": ("Uniformity while training", "Uniformity"),
     "alignment": ("Alignment while training", "Alignment"),

@@ -5,11 +5,11 @@ from __future__ import annotations
 from itertools import chain, islice
 from pathlib import Path
 
-from training.corpus.corpus import open_corpus
 from training.evaluation import beir
 from training.evaluation.labelled import TRANSFER_TASKS
 from training.evaluation.pairs import STSB_DEV, sts_tasks
 from training.evaluation.suite import Material
+from training.run import corpus_of
 from training.study.shares import READ_AT_ONCE
 from training.study.trial import StudyError, Trial
 
@@ -37,7 +37,7 @@ def material(trial: Trial) -> Material:
 def _first(trial: Trial) -> list[str]:
     """So many sentences of the corpus, in the order in which a run of seed 0 reads them."""
     config = trial.config
-    corpus = open_corpus(config.corpus, column=config.text_column, held_out=0)
+    corpus = corpus_of(config, 0)
     if corpus.census.sentences < trial.neighbours:
         raise StudyError(f"neighbours: {trial.neighbours} of a corpus of {corpus.census.sentences} sentences")
     batches = corpus.batches(READ_AT_ONCE, seed=0)

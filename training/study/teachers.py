@@ -10,7 +10,6 @@ from typing import TextIO
 from models.encoder import Encoder
 from training import record, run
 from training.config import ConfigError, RunConfig
-from training.corpus.corpus import open_corpus
 from training.lock import locked
 from training.objectives import OBJECTIVES
 from training.publish import publish
@@ -34,7 +33,7 @@ def with_teacher(config: RunConfig, folder: Path, stream: TextIO) -> RunConfig:
     place = folder.resolve() / hashlib.blake2b(known.encode("utf-8"), digest_size=6).hexdigest()
     planned = planned.override({"out": str(place / "bundle"), "run": str(place / "record")})
     with locked(place, wait=True):
-        corpus = open_corpus(planned.corpus, column=planned.text_column, held_out=0)
+        corpus = run.corpus_of(planned, 0)
         if not is_kept(planned, corpus.census.digest):
             print(f"teacher: SimCSE trains one first, for all runs that share it, in {place}", file=stream)
             outcome = run.fit(planned, stream, resume=record.begun(Path(planned.run)))

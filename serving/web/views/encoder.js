@@ -21,7 +21,7 @@ const GEOMETRY = {
 	random_cosine_mean: "Mean cosine of different sentences; best near 0",
 	random_cosine_sd: "Its standard deviation",
 };
-const CURVES = { stsb_dev_spearman: "STS-B dev", dev_spearman: "Own development pairs", self_retrieval_mrr10: "Self-retrieval", uniformity: "Uniformity", alignment: "Alignment" };
+const CURVES = { stsb_dev_spearman: "STS-B dev", dev_spearman: "Own development pairs", known_item_ndcg10: "Known items", self_retrieval_mrr10: "Self-retrieval", uniformity: "Uniformity", alignment: "Alignment" };
 
 export async function show(place, state) {
 	fill(place, loading());

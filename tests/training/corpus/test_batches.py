@@ -52,7 +52,7 @@ def test_each_encoder_has_tokens_of_its_own_vocabulary_and_length(tiny_backbone:
     sentences = ["the man can see the river .", "a dog ."]
     batch = tokeniser(student, teacher, max_length=8, own=Devices("cpu").rows)(sentences)
     assert list(batch.own) == [0, 1] and batch.sentences == sentences
-    assert [len(tokens) for tokens in batch.tokens] == [6, 5] and batch.token_count == 11
+    assert [len(tokens) for tokens in batch.tokens] == [6, 5] and batch.lengths(2) == [6, 5, 6, 5]
     assert batch.teacher_tokens is not None
     assert list(batch.teacher_tokens[0].ids) == list(teacher.tokenizer.encode(sentences, max_length=8)[0].ids)
 

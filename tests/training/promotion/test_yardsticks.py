@@ -16,7 +16,7 @@ from training.corpus.corpus import open_corpus
 from training.evaluation import beir, retrieval
 from training.evaluation.pairs import DataError
 from training.evaluation.self_retrieval import halves, mrr10, reciprocal_ranks
-from training.promotion.yardsticks import Searched, Unlabelled, pick
+from training.promotion.yardsticks import Unlabelled, pick
 
 
 def test_reciprocal_ranks_are_those_of_self_retrieval(artifacts: Path, corpus: Path) -> None:
@@ -76,12 +76,12 @@ def test_a_collection_is_a_yardstick(artifacts: Path, zoo: Path) -> None:
 
 
 def test_a_sample_is_known_by_texts_and_judgements(zoo: Path) -> None:
-    before = Searched(zoo, "zoo").sample
-    assert Searched(zoo, "zoo").sample == before
-    assert Searched(zoo, "zoo:test").metric == Searched(zoo, "zoo").metric, "its best is one, by either name"
+    before = pick(zoo, [], "zoo").sample
+    assert pick(zoo, [], "zoo").sample == before
+    assert pick(zoo, [], "zoo:test").metric == pick(zoo, [], "zoo").metric, "its best is one, by either name"
     judged = zoo / "retrieval" / "zoo" / "qrels" / "test.tsv"
     judged.write_text(judged.read_text().replace("\t1\n", "\t2\n", 1))
-    assert Searched(zoo, "zoo").sample != before
+    assert pick(zoo, [], "zoo").sample != before
 
 
 def test_a_collection_needs_its_data(zoo: Path) -> None:
@@ -98,7 +98,7 @@ def test_two_yardsticks_are_one_too_many(zoo: Path) -> None:
 
 @pytest.mark.slow
 def test_what_finds_less_in_the_domain_is_refused(artifacts: Path, zoo: Path, command: Command) -> None:
-    yardstick = Searched(zoo, "zoo")
+    yardstick = pick(zoo, [], "zoo")
     scores = {name: yardstick.judge(Graph(bundle.load(artifacts / name)).encode).score for name in ("tiny", "other")}
     worse, better = sorted(scores, key=lambda name: scores[name])
     assert scores[better] - scores[worse] > 0.5, "more than the margin"

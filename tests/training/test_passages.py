@@ -1,0 +1,203 @@
+"""Training on positive pairs of passages: from the corpus to the views, and what chooses the best step."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from training import record
+from training.assembly import initial, step_of, tokeniser_of
+from training.cli import main
+from training.commands import train
+from training.config import ConfigError, RunConfig, from_preset
+from training.corpus.corpus import Corpus, open_corpus
+from training.corpus.files import CorpusError
+from training.corpus.positives import cloze
+from training.evaluation import known_item, retrieval
+from training.gain import gain, held_out
+from training.machine.devices import Devices
+from training.publish import Outcome
+from training.record import Record
+from training.selection import by_known_items
+
+Fit = Callable[..., tuple[Outcome, str]]
+MakeConfig = Callable[..., RunConfig]
+
+
+@pytest.fixture(scope="module")
+def passages(sentences: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Eighty documents of three sentences each, half of them with a title."""
+    file = tmp_path_factory.mktemp("passages") / "documents.jsonl"
+    texts = [" ".join(sentences[place : place + 3]) for place in range(0, len(sentences), 3)]
+    rows = [{"text": text, **({"title": f"Title {place}"} if place % 2 else {})} for place, text in enumerate(texts)]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return file
+
+
+def test_a_table_gives_passages_with_their_titles(passages: Path) -> None:
+    read = set(next(open_corpus([str(passages)], held_out=0, passages=True).batches(80, seed=0)))
+    rows = [json.loads(line) for line in passages.read_text(encoding="utf-8").splitlines()]
+    assert read == {f"{row['title']}\n{row['text']}" if "title" in row else row["text"] for row in rows}
+
+
+@pytest.mark.parametrize("name", ["titled.csv", "titled.parquet"])
+def test_a_title_is_read_from_any_table_and_may_be_missing(name: str, tmp_path: Path) -> None:
+    file = tmp_path / name
+    if name.endswith("csv"):
+        file.write_text("Title,text\nOf rivers,A river.\n,A stone.\n", encoding="utf-8")
+    else:
+        pyarrow = pytest.importorskip("pyarrow")
+        parquet = pytest.importorskip("pyarrow.parquet")
+        parquet.write_table(pyarrow.table({"Title": ["Of rivers", None], "text": ["A river.", "A stone."]}), file)
+    corpus = open_corpus([str(file)], held_out=0, passages=True)
+    assert set(next(corpus.batches(2, seed=0))) == {"Of rivers\nA river.", "A stone."}
+
+
+def test_the_first_view_is_of_the_sentence_and_the_others_of_what_is_left(
+    make_config: MakeConfig, passages: Path
+) -> None:
+    config = make_config(corpus=(str(passages),), augmentation="cloze", max_length=64, dropout=0.0, precision="fp32")
+    devices = Devices("cpu")
+    state = initial(config, devices, None)
+    texts = next(open_corpus(config.corpus, held_out=0, passages=True).batches(6, seed=0))
+    batch = tokeniser_of(config, state.encoder, None, devices)(texts, 3)
+    seen: list[torch.Tensor] = []
+    step_of(config, state, devices, None, None).gradients(batch, seen=seen.append)
+    draw = Random(f"{config.seed}/3")
+    pairs = [cloze(text, draw) for text in texts]
+    for view, side in enumerate(zip(*pairs, strict=True)):
+        expected = state.encoder.encode(side)
+        assert seen[0][view].detach().numpy() == pytest.approx(expected, abs=1e-5)
+
+
+def test_parts_of_a_batch_are_of_the_same_pairs(make_config: MakeConfig, passages: Path) -> None:
+    """Gradient caching gives the gradient of the whole batch."""
+    whole = make_config(corpus=(str(passages),), augmentation="cloze", max_length=64, dropout=0.0, precision="fp32")
+    losses = []
+    for config in (whole, replace(whole, chunk_size=2)):
+        devices = Devices("cpu")
+        state = initial(config, devices, None)
+        texts = next(open_corpus(config.corpus, held_out=0, passages=True).batches(6, seed=0))
+        step = step_of(config, state, devices, None, None)
+        values = step.gradients(tokeniser_of(config, state.encoder, None, devices)(texts))
+        losses.append([values["loss"].item(), step.gradient_norm().item()])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+
+
+def test_a_run_that_is_taken_up_draws_the_pairs_that_it_would_have(
+    make_config: MakeConfig, passages: Path, fitted: Fit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = {"corpus": (str(passages),), "augmentation": "cloze", "max_steps": 4, "eval_every": 2}
+    whole, cut = make_config("whole", **settings), make_config("cut", **settings)
+    _, said = fitted(whole)
+    assert "nDCG@10" in said, "held-out passages judge it"
+    write = Record.write
+
+    def write_until(self: Record, kind: str, at: int, values: Any) -> None:
+        write(self, kind, at, values)
+        if (kind, at) == ("train", 3):
+            raise InterruptedError
+
+    with monkeypatch.context() as patch, pytest.raises(InterruptedError):
+        patch.setattr(Record, "write", write_until)
+        fitted(cut)
+    fitted(cut, resume=True)
+    assert _losses(cut) == _losses(whole)
+
+
+def _losses(config: RunConfig) -> list[float]:
+    lines = (Path(config.run) / record.METRICS).read_text(encoding="utf-8").splitlines()
+    return [row["loss"] for row in map(json.loads, lines) if row["kind"] == "train"]
+
+
+def test_titles_and_sentences_that_are_taken_out_ask_for_their_passage() -> None:
+    asked = ["Of rivers\nA river is long and wide. It ends in the sea.", "Stones are hard."]
+    found = known_item.collection(asked, ["Of paper\nPaper is thin."])
+    assert found.queries["title0"] == "Of rivers" and len(found.queries) == 2
+    assert {found.queries["sentence0"], found.documents["d0"]} == {"A river is long and wide.", "It ends in the sea."}
+    assert found.documents["o0"] == "Paper is thin." and found.documents["d1"] == "Stones are hard."
+    right = retrieval.score({"title0": ["d0", "o0"], "sentence0": ["o0", "d0"]}, found)
+    assert right.ndcg10 == pytest.approx(100 * (1 + 1 / 1.584962500721156) / 2)
+
+
+def test_passages_that_nothing_asks_for_choose_no_step(tmp_path: Path) -> None:
+    lines = tmp_path / "lines.txt"
+    lines.write_text("".join(f"word number {number}\n" for number in range(60)), encoding="utf-8")
+    with pytest.raises(CorpusError, match="--dev-data"):
+        by_known_items(open_corpus([str(lines)], passages=True))
+
+
+def test_what_training_changed_is_told_with_queries_that_changed_most() -> None:
+    """An encoder that knows words, against one that knows none."""
+    words = "river stone market guitar paper winter night bread ferry lamp".split()
+    texts = [f"The {a} is near the {b}. Nobody saw a {a} or a {b} there." for a in words for b in words if a != b]
+    corpus = Corpus(lambda: texts, name="texts")
+
+    def knows(given: Sequence[str]) -> NDArray[np.float32]:
+        return np.array([[word in text for word in words] for text in given], np.float32)
+
+    def knows_none(given: Sequence[str]) -> NDArray[np.float32]:
+        return np.array([[len(text), 1] for text in given], np.float32)
+
+    found = held_out(corpus)
+    first, *examples = gain(knows_none, knows, found)
+    assert "+" in first and len(examples) == 9
+    assert sum("now: its own passage" in line for line in examples) == 3
+    assert len(list(gain(knows, knows, found))) == 1, "nothing changed"
+
+
+@pytest.mark.parametrize(
+    ("options", "preset"),
+    [
+        ([], "minilm-passages"),
+        (["--corpus", "PASSAGES"], "minilm-passages"),
+        (["--corpus", "SENTENCES"], "minilm"),
+        (["--set", "augmentation=token-swapping"], "minilm"),
+        (["--preset", "minilm"], "minilm"),
+        (["--preset", "minilm-cls", "--corpus", "PASSAGES"], "minilm-cls"),
+    ],
+)
+def test_the_corpus_chooses_between_sentences_and_passages(
+    options: list[str], preset: str, passages: Path, corpus_file: Path
+) -> None:
+    files = {"PASSAGES": str(passages), "SENTENCES": str(corpus_file)}
+    parser = argparse.ArgumentParser()
+    train.add(parser)
+    config = train.resolve(parser.parse_args(["dclr", *(files.get(one, one) for one in options)]))
+    assert config.preset == preset
+    assert (config.positives is not None) == preset.endswith("passages")
+
+
+def test_a_pair_has_two_texts(make_config: MakeConfig, tiny_backbone: Path) -> None:
+    config = from_preset("distillation", backbone=str(tiny_backbone)).override(
+        {"augmentation": "cloze", "device": "cpu", "precision": "fp32"}
+    )
+    with pytest.raises(ConfigError, match="one view"):
+        initial(config, Devices("cpu"), None)
+    with pytest.raises(ConfigError, match="augmentation_rate"):
+        make_config(augmentation="crop", augmentation_rate=0.2)
+
+
+def test_force_replaces_a_run_and_nothing_else(
+    make_config: MakeConfig, corpus_file: Path, tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    command = ["train", "simcse", "--backbone", str(tiny_backbone), "--corpus", str(corpus_file), "--max-steps", "1"]
+    command += ["--set", "batch_size=8", "--set", "device=cpu", "--out", "artifacts/one"]
+    assert main(command) == 0
+    (tmp_path / "runs" / "other").mkdir()
+    assert main([*command, "--seed", "7"]) != 0
+    assert main([*command, "--seed", "7", "--resume", "--force"]) != 0
+    assert main([*command, "--seed", "7", "--force"]) == 0
+    assert record.stored(tmp_path / "runs" / "one").seed == 7
+    assert (tmp_path / "runs" / "other").is_dir()
