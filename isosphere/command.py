@@ -40,6 +40,7 @@ GROUPS: dict[str, dict[str, Command]] = {
     },
     "Train and judge": {
         "train": Command("train an encoder on plain text", "train simcse --corpus texts.txt", "training"),
+        "adapt": Command("make an encoder for your own documents", "adapt documents.jsonl", "training"),
         "pretrain": Command("train a small language model to start from", "pretrain --corpus texts.txt", "training"),
         "evaluate": Command(
             "score an encoder on STS, transfer and retrieval", "evaluate minilm --data DIR", "training"

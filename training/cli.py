@@ -16,6 +16,7 @@ from training.interrupt import InterruptedRun
 
 COMMANDS = {
     "train": "train an encoder, judge it, leave a bundle",
+    "adapt": "make an encoder for your own documents: train, whiten in part, compare",
     "pretrain": "a masked language model, from random weights or a BERT's, to be trained with --backbone",
     "evaluate": "judge a bundle, a backbone or a running server",
     "study": "many runs of one question: train, compare, report",

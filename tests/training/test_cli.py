@@ -71,7 +71,7 @@ def test_train_leaves_a_bundle_and_a_run(tiny_backbone: Path, corpus_file: Path,
         (
             [],
             "the following arguments are required: "
-            "train|pretrain|evaluate|study|promote|rollback|postprocess|soup|rebuild|data|list|finish|replay",
+            "train|adapt|pretrain|evaluate|study|promote|rollback|postprocess|soup|rebuild|data|list|finish|replay",
         ),
         (["fly"], "invalid choice: 'fly'"),
         (["train"], "name an objective (simcse"),

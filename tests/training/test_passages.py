@@ -15,6 +15,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from models import bundle
 from training import record
 from training.assembly import initial, step_of, tokeniser_of
 from training.cli import main
@@ -201,3 +202,27 @@ def test_force_replaces_a_run_and_nothing_else(
     assert main([*command, "--seed", "7", "--force"]) == 0
     assert record.stored(tmp_path / "runs" / "one").seed == 7
     assert (tmp_path / "runs" / "other").is_dir()
+
+
+@pytest.mark.slow
+def test_adapt_trains_whitens_and_compares(
+    passages: Path,
+    tiny_backbone: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    command = ["adapt", str(passages), "--backbone", str(tiny_backbone), "--out", "adapted", "--max-steps", "2"]
+    assert main(command) == 0
+    said = capsys.readouterr().out
+    assert all(f"  {name}: " in said for name in (tiny_backbone, "adapted-trained", "adapted"))
+    assert record.stored(tmp_path / "runs" / "adapted-trained").augmentation == "cloze"
+    assert (bundle.load(tmp_path / "adapted").manifest.run or {})["postprocess"] == "whitening"
+    assert main(command) != 0, "the run is there"
+    assert main([*command, "--force"]) == 0
+
+
+def test_adapt_takes_no_single_sentences(corpus_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["adapt", str(corpus_file)]) == 2
+    assert str(corpus_file) in capsys.readouterr().err
