@@ -247,12 +247,13 @@ def _headline(setting: Setting, autocast: torch.dtype | None, resumed: int | Non
     processes = f" x {devices.count}" if devices.count > 1 else ""
     begin = "" if resumed is None else f", from step {resumed}"
     adapter = f", an adapter of rank {config.adapter_rank}" if config.adapter_rank else ""
+    short = f"{census.short} of a single sentence left out, " if census.short else ""
     texts = f"passages, a {config.augmentation} pair of each," if config.positives else "sentences"
     fewer = "" if config.batch_size <= census.sentences else f", of which there are {census.sentences}"
     return (
         f"{config.objective} on {config.backbone}, preset {config.preset}, {_pooling(config)}{adapter}: "
         f"{census.sentences} {texts} of {setting.corpus.name} ({census.duplicates} duplicates and "
-        f"{census.blank} blank lines dropped, {len(census.held_out)} held out), "
+        f"{census.blank} blank lines dropped, {short}{len(census.held_out)} held out), "
         f"{setting.total_steps} steps of {config.batch_size}{fewer}{begin}, "
         f"{named(autocast)} on {devices.device}{processes}"
     )

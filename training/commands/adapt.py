@@ -33,7 +33,7 @@ def add(command: argparse.ArgumentParser) -> None:
     command.add_argument("--text-column", metavar="NAME", help="of the texts (default: text or sentence)")
     command.add_argument("--objective", default=OBJECTIVE, metavar="NAME", help=f"default: {OBJECTIVE}")
     command.add_argument("--backbone", default="minilm", metavar="NAME|DIR", help="what to adapt (default: minilm)")
-    command.add_argument("--max-steps", metavar="N", help="default: two passes over the corpus")
+    command.add_argument("--max-steps", metavar="N", help="default: three passes over the corpus")
     command.add_argument("--out", default="artifacts/adapted", metavar="DIR", help="default: artifacts/adapted")
     command.add_argument("--force", action="store_true", help="replace an earlier run of this name")
     command.add_argument("--promote", action="store_true", help="serve the result by default if it is not worse")

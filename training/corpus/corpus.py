@@ -13,7 +13,7 @@ from models import python_docs
 from training.corpus.files import CorpusError, found
 from training.corpus.files import passages as read_passages
 from training.corpus.files import sentences as read_sentences
-from training.corpus.positives import are_passages, text_of
+from training.corpus.positives import are_passages, is_passage, text_of
 from training.corpus.sentences import split
 
 HELD_OUT = 2048
@@ -41,6 +41,8 @@ class Census:
     """Different ones kept out of training, by hash."""
     duplicates: int
     blank: int
+    short: int = 0
+    """Different ones that are too short to be trained on."""
     digest: str
     """Of all lines in order: another corpus has another."""
     threshold: int
@@ -62,11 +64,13 @@ class Corpus:
         name: str,
         held_out: int = HELD_OUT,
         buffer: int = SHUFFLE_BUFFER,
+        is_long_enough: Callable[[str], bool] = bool,
     ) -> None:
         self.name = name
         self._read = read
         self._buffer = buffer
-        self.census = _census(read(), name, held_out)
+        self._is_long_enough = is_long_enough
+        self.census = _census(read(), name, held_out, is_long_enough)
 
     def batches_per_epoch(self, size: int, *, least: int = 1) -> int:
         """Batches of `size` sentences in one pass, with a smaller last one if it has at least `least`.
@@ -101,7 +105,7 @@ class Corpus:
         for line in self._read():
             sentence = line.strip(INVISIBLE)
             key = _hash(text_of(sentence))
-            if sentence and key > self.census.threshold and key not in seen:
+            if key > self.census.threshold and key not in seen and self._is_long_enough(sentence):
                 seen.add(key)
                 yield sentence
         if len(seen) != self.census.sentences:
@@ -115,22 +119,24 @@ def open_corpus(
     """The sentences of files, folders or patterns of files, or of CPython's documentation if none is given.
 
     Text (plain, .gz or .xz) has one a line; a table has them in `column`, by default `text` or `sentence`.
-    With `passages` the column `title` of a table is read, too, and the documentation is not cut into sentences.
+    With `passages` the column `title` of a table is read, too, the documentation is not cut into sentences, and texts
+    of a single sentence are left out.
 
     Raises:
         CorpusError: a file is missing, damaged, not UTF-8, no text or a pipe, or there are too few sentences.
     """
+    is_long_enough = is_passage if passages else bool
     if not files and column is not None:
         raise CorpusError(f"--text-column {column}: of which corpus? name it by --corpus")
     if not files:
         texts = list(documented_passages() if passages else documentation())  # a megabyte that takes seconds to make
-        return Corpus(lambda: texts, name="python-docs", held_out=held_out)
+        return Corpus(lambda: texts, name="python-docs", held_out=held_out, is_long_enough=is_long_enough)
     paths = found(files)
     for path in paths:
         if path.exists() and not path.is_file():
             raise CorpusError(f"{path}: must be a file: what can be read once has no second epoch")
     read = read_passages if passages else read_sentences
-    return Corpus(lambda: read(paths, column), name=" ".join(files), held_out=held_out)
+    return Corpus(lambda: read(paths, column), name=" ".join(files), held_out=held_out, is_long_enough=is_long_enough)
 
 
 def documentation() -> Iterator[str]:
@@ -155,11 +161,12 @@ def documented_passages() -> Iterator[str]:
         yield f"{named.strip()}\n{' '.join(section.text.split())}"
 
 
-def _census(lines: Iterable[str], name: str, held_out: int) -> Census:
+def _census(lines: Iterable[str], name: str, held_out: int, is_long_enough: Callable[[str], bool]) -> Census:
     """The held-out sentences are those with the least hashes: an even choice that one pass and one number settle."""
     digest = hashlib.blake2b(digest_size=16)
     seen: set[int] = set()
     least: list[tuple[int, str]] = []
+    short: set[int] = set()
     duplicates = blank = 0
     for line in lines:
         sentence = line.strip(INVISIBLE)
@@ -167,8 +174,10 @@ def _census(lines: Iterable[str], name: str, held_out: int) -> Census:
         digest.update(_hash(sentence).to_bytes(8, "big"))
         if not sentence:
             blank += 1
-        elif key in seen:
+        elif key in seen or key in short:
             duplicates += 1
+        elif not is_long_enough(sentence):
+            short.add(key)
         else:
             seen.add(key)
             if held_out and (len(least) < held_out or key < -least[0][0]):
@@ -182,6 +191,7 @@ def _census(lines: Iterable[str], name: str, held_out: int) -> Census:
         held_out=tuple(sentence for _, sentence in kept),
         duplicates=duplicates,
         blank=blank,
+        short=len(short),
         digest=digest.hexdigest(),
         threshold=kept[-1][0] if kept else -1,
     )

@@ -61,10 +61,14 @@ def text_of(passage: str) -> str:
 
 
 def are_passages(texts: Iterable[str]) -> bool:
-    """Whether half of the first texts, those that are empty left out, are long enough to take a sentence out."""
-    looked_at = list(islice(filter(None, map(text_of, texts)), LOOKED_AT))
-    long = sum(len(list(cut(text))) > 1 or len(starts(text)) >= LONG for text in looked_at)
-    return 2 * long >= len(looked_at) > 0
+    """Whether half of the first texts, those that are empty left out, are passages."""
+    looked_at = list(islice(filter(text_of, texts), LOOKED_AT))
+    return 2 * sum(map(is_passage, looked_at)) >= len(looked_at) > 0
+
+
+def is_passage(text: str) -> bool:
+    """Whether a text has several sentences, or as many words as such."""
+    return len(list(cut(text_of(text)))) > 1 or len(starts(text_of(text))) >= LONG
 
 
 def _span(text: str, draw: Random) -> tuple[int, int]:

@@ -141,7 +141,7 @@ ON_PASSAGES = "-passages"
 """Ends the name of a preset for a corpus of passages."""
 
 
-FOR_PASSAGES: Mapping[str, Any] = {"augmentation": "cloze", "max_length": 64, "learning_rate": 1e-5, "epochs": 2}
+FOR_PASSAGES: Mapping[str, Any] = {"augmentation": "cloze", "max_length": 64, "learning_rate": 1e-5, "epochs": 3}
 """A sentence has to find its own passage. The pairs decide, and one rate suits all objectives (ADR 0048)."""
 
 
