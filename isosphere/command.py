@@ -5,12 +5,13 @@ A command's own module is loaded for that command alone, so help answers at once
 
 from __future__ import annotations
 
-import difflib
 import sys
 from collections.abc import Sequence
 from importlib import import_module
 from importlib.metadata import version
 from typing import NamedTuple
+
+from models.errors import did_you_mean
 
 USAGE_ERROR = 2
 
@@ -96,9 +97,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"isosphere {version('isosphere')}")
         return 0
     if name not in COMMANDS:
-        near = difflib.get_close_matches(name, COMMANDS, n=1)
-        hint = f"Did you mean `isosphere {near[0]}`?" if near else "`isosphere --help` lists all commands."
-        print(f"isosphere: there is no command {name!r}. {hint}", file=sys.stderr)
+        hint = did_you_mean(name, COMMANDS) or "; isosphere --help lists all commands"
+        print(f"isosphere: there is no command {name!r}{hint}", file=sys.stderr)
         return USAGE_ERROR
     command = COMMANDS[name]
     verb = name if command.verb is None else command.verb

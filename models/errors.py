@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
+
 
 class Refused(ValueError):
     """What was given can't be used: the message names it, a command prints that alone and ends with 2."""
@@ -9,6 +12,18 @@ class Refused(ValueError):
 
 class Failed(RuntimeError):
     """Nothing that was given is to blame, as far as can be told: the message is one line, the exit code 1."""
+
+
+def did_you_mean(word: str, names: Iterable[str]) -> str:
+    """Ask about the name that is nearest to a misspelt one; empty where none is near."""
+    near = difflib.get_close_matches(word, list(names), n=1)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def none_of(word: str, names: Iterable[str]) -> str:
+    """Say that a word is none of the names there are, and ask about the nearest."""
+    names = list(names)
+    return f"{word!r} is none of {', '.join(names)}{did_you_mean(word, names)}"
 
 
 def not_installed(error: ModuleNotFoundError) -> str:

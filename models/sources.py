@@ -24,7 +24,7 @@ from models.bundle import (
     sha256,
 )
 from models.disk import LFS, lfs_pointer
-from models.errors import Refused
+from models.errors import Refused, did_you_mean
 
 MINILM = "minilm"
 MINILM_ID = "sentence-transformers/all-MiniLM-L6-v2"
@@ -295,7 +295,10 @@ def shipped_folder(name: str) -> Path | None:
         return None
     folder = ADAPTERS / name.removeprefix(f"{MINILM}+")
     if not adapters.is_adapter(folder):
-        raise SourceError(f"{name}: no adapter of this name is here; there is {', '.join(shipped()) or 'none'}")
+        raise SourceError(
+            f"{name}: no adapter of this name is here; there is {', '.join(shipped()) or 'none'}"
+            f"{did_you_mean(name, shipped())}"
+        )
     return folder
 
 

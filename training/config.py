@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from models.declaration import declared
-from models.errors import Refused
+from models.errors import Refused, none_of
 from models.pooling import parts
 from models.sources import path
 from training.augment import Augmentation
@@ -119,7 +119,7 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         if self.objective not in OBJECTIVES:
-            raise ConfigError(f"objective {self.objective!r} is none of {', '.join(OBJECTIVES)}")
+            raise ConfigError(f"objective {none_of(self.objective, OBJECTIVES)}")
         try:
             parts(self.pooling)
             check_finite(self)
@@ -229,15 +229,15 @@ def from_preset(objective: str, *, backbone: str = "minilm", preset: str | None 
         SourceError: the backbone is a folder that says what no encoder here is.
     """
     if objective not in OBJECTIVES:
-        raise ConfigError(f"objective {objective!r} is none of {', '.join(OBJECTIVES)}")
+        raise ConfigError(f"objective {none_of(objective, OBJECTIVES)}")
     recipe = OBJECTIVES[objective]
     if preset is None:
         preset = preset_of(recipe, backbone)
     name, plus, ablation = preset.partition("+")
     if name not in recipe.presets:
-        raise ConfigError(f"preset {name!r} of {objective} is none of {', '.join(recipe.presets)}")
+        raise ConfigError(f"preset of {objective}: {none_of(name, recipe.presets)}")
     if plus and ablation not in recipe.ablations:
-        raise ConfigError(f"ablation {ablation!r} of {objective} is none of {', '.join(recipe.ablations)}")
+        raise ConfigError(f"ablation of {objective}: {none_of(ablation, recipe.ablations)}")
     values = recipe.presets[name]
     return RunConfig(
         objective=objective,

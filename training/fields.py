@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from models.errors import none_of
+
 
 def kinds(cls: type[Any]) -> dict[str, Any]:
     """The type of each field of a dataclass, by name."""
@@ -45,7 +47,7 @@ def settings(texts: Sequence[str], known: Mapping[str, Any]) -> dict[str, Any]:
         if not equals:
             raise ValueError(f"--set {text}: expected key=value")
         if key not in known:
-            raise ValueError(f"--set {text}: {key!r} is none of {', '.join(sorted(known))}")
+            raise ValueError(f"--set {text}: {none_of(key, sorted(known))}")
         try:
             values[key] = parse(value, known[key])
         except ValueError as error:

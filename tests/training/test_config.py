@@ -192,7 +192,7 @@ def test_values_out_of_range_are_refused(changes: dict[str, Any], message: str) 
 
 @pytest.mark.parametrize(
     ("preset", "message"),
-    [("bert", "preset 'bert' of simcse is none of bert-base"), ("minilm+x", "ablation 'x' of simcse is none of")],
+    [("bert", "preset of simcse: 'bert' is none of bert-base"), ("minilm+x", "ablation of simcse: 'x' is none of")],
 )
 def test_unknown_presets_are_refused(preset: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):

@@ -32,6 +32,7 @@ from training.record import Record
 from training.selection import by_known_items
 
 Fit = Callable[..., tuple[Outcome, str]]
+RIVER, STONE = "A river is long. It ends.", "A stone is hard. It stays."
 MakeConfig = Callable[..., RunConfig]
 
 
@@ -55,13 +56,13 @@ def test_a_table_gives_passages_with_their_titles(passages: Path) -> None:
 def test_a_title_is_read_from_any_table_and_may_be_missing(name: str, tmp_path: Path) -> None:
     file = tmp_path / name
     if name.endswith("csv"):
-        file.write_text("Title,text\nOf rivers,A river.\n,A stone.\n", encoding="utf-8")
+        file.write_text(f"Title,text\nOf rivers,{RIVER}\n,{STONE}\n", encoding="utf-8")
     else:
         pyarrow = pytest.importorskip("pyarrow")
         parquet = pytest.importorskip("pyarrow.parquet")
-        parquet.write_table(pyarrow.table({"Title": ["Of rivers", None], "text": ["A river.", "A stone."]}), file)
+        parquet.write_table(pyarrow.table({"Title": ["Of rivers", None], "text": [RIVER, STONE]}), file)
     corpus = open_corpus([str(file)], held_out=0, passages=True)
-    assert set(next(corpus.batches(2, seed=0))) == {"Of rivers\nA river.", "A stone."}
+    assert set(next(corpus.batches(2, seed=0))) == {f"Of rivers\n{RIVER}", STONE}
 
 
 def test_the_first_view_is_of_the_sentence_and_the_others_of_what_is_left(
@@ -134,6 +135,9 @@ def test_titles_and_sentences_that_are_taken_out_ask_for_their_passage() -> None
 def test_passages_that_nothing_asks_for_choose_no_step(tmp_path: Path) -> None:
     lines = tmp_path / "lines.txt"
     lines.write_text("".join(f"word number {number}\n" for number in range(60)), encoding="utf-8")
+    with pytest.raises(CorpusError, match="60 are no passages"):
+        open_corpus([str(lines)], passages=True)
+    lines.write_text("".join(f"Yes. No. {number}.\n" for number in range(60)), encoding="utf-8")
     with pytest.raises(CorpusError, match="--dev-data"):
         by_known_items(open_corpus([str(lines)], passages=True))
 

@@ -6,6 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from models.errors import none_of
 from training.corpus.documents import write
 from training.data import checksums, documentation
 from training.data.catalogue import CATALOGUE
@@ -73,7 +74,7 @@ def verify(options: argparse.Namespace) -> int:
     """Says of each dataset what was found; ends at the first that is not whole."""
     folder = _folder(options)
     if unknown := [name for name in options.names if name not in CATALOGUE]:
-        raise DataError(f"no dataset {unknown[0]!r}; there is {', '.join(CATALOGUE)}")
+        raise DataError(f"dataset {none_of(unknown[0], CATALOGUE)}")
     recorded = checksums.read(folder)
     here = [
         name for name, each in CATALOGUE.items() if name in recorded or each.present(folder) or by_hand(each, folder)

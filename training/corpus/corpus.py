@@ -185,7 +185,8 @@ def _census(lines: Iterable[str], name: str, held_out: int, is_long_enough: Call
     kept = sorted((-key, sentence) for key, sentence in least)[: len(seen) // 20]
     if not seen or (held_out and not kept):
         needed = "the least is 40, with evaluation data 20" if held_out else "nothing to train on"
-        raise CorpusError(f"{name}: {len(seen)} different sentences; {needed}")
+        left_out = f", and {len(short)} are no passages but single sentences (--preset minilm)" if short else ""
+        raise CorpusError(f"{name}: {len(seen)} different sentences{left_out}; {needed}")
     return Census(
         sentences=len(seen) - len(kept),
         held_out=tuple(sentence for _, sentence in kept),

@@ -72,7 +72,7 @@ def test_verify_takes_all_that_is_here(small: None, tmp_path: Path, capsys: Capt
     ("arguments", "line"),
     [
         (["get", "stss"], "invalid choice: 'stss'"),
-        (["verify", "stss"], "no dataset 'stss'; there is sts, transfer, wiki1m, scifact"),
+        (["verify", "stss"], "dataset 'stss' is none of sts, transfer, wiki1m, scifact; did you mean sts?"),
         (["verify"], "holds none of sts, transfer, wiki1m, scifact"),
         (["verify", "scifact"], "corpus.jsonl: No such file or directory; `isosphere data get scifact"),
     ],

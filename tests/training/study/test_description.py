@@ -221,7 +221,7 @@ def test_settings_replace_axes_and_bases_but_no_arm(file: Path) -> None:
         (BASE + "[grid]\nseed = [1]\n[[arm]]\nname = 'a'\nseed = 2\n", r"s\.toml: arm 1: seed: is an axis already"),
         (BASE + "[[arm]]\nseed = 2\n", r"s\.toml: arm 1: name: missing"),
         (BASE + "[[arm]]\nname = 'a'\n[[arm]]\nname = 'a'\n", r"s\.toml: arm: the name 'a' is given twice"),
-        (BASE + "[[arm]]\nname = 'a'\nablation = 'x'\n", r"s\.toml: arm 'a': ablation 'x' of simcse is none of"),
+        (BASE + "[[arm]]\nname = 'a'\nablation = 'x'\n", r"s\.toml: arm 'a': ablation of simcse: 'x' is none of"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_named_with_its_file(file: Path, text: str, message: str) -> None:

@@ -1,0 +1,30 @@
+from __future__ import annotations
+
+import pytest
+
+from models.command_line import Parser
+from models.errors import none_of
+
+
+@pytest.mark.parametrize(
+    ("arguments", "nearest"),
+    [(["trian"], "train"), (["--prot=3"], "--port"), (["xyz"], None), (["--xyz"], None)],
+)
+def test_a_misspelt_word_is_answered_with_the_nearest(
+    arguments: list[str], nearest: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    parser = Parser(prog="tool")
+    parser.add_argument("verb", nargs="?", choices=["train", "serve"])
+    parser.add_argument("--port")
+    with pytest.raises(SystemExit) as left:
+        parser.parse_args(arguments)
+    said = capsys.readouterr().err
+    assert left.value.code == 2 and said.count("\n") == 1
+    assert said.rstrip().endswith(f"did you mean {nearest}?") if nearest else "did you mean" not in said
+
+
+def test_names_that_there_are_follow_a_wrong_one() -> None:
+    assert none_of("temprature", ["head", "temperature"]).endswith(
+        "none of head, temperature; did you mean temperature?"
+    )
+    assert none_of("x", ["head"]) == "'x' is none of head"
