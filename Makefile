@@ -14,10 +14,15 @@ STEPS ?=
 RECIPE ?=
 ARGS ?=
 # Processes of the test suite, each with one thread: two threads of two processes wait for each other on two cores.
+# A process that has no more tests takes half of another's, so none waits for the longest file (--dist worksteal).
 WORKERS ?= 2
+# The tests of `make check`, an expression for pytest's -m; "slow or not slow" takes all of them, nightly ones included.
+MARKS ?= not nightly
 
 BIN := .venv/bin
-PYTEST := HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist loadfile
+# Python stores what it compiles, also where the shell forbids that: pip compiles nothing here, and the tests start
+# hundreds of processes, each of which would compile torch or the server again.
+PYTEST := PYTHONDONTWRITEBYTECODE= HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist worksteal
 # What .venv carries: serve, train (that and training) or all. A verb installs no more than it needs; what is there stays.
 TRAINERS := train pretrain evaluate export encoders promote rollback
 there = $(wildcard .venv/installed-$(1)-*)
@@ -48,12 +53,15 @@ test: $(STAMP) ## the test suite, offline
 
 setup: $(STAMP) ## everything in .venv, for whoever develops (EXTRAS=gpu for CUDA runtimes)
 
-check: $(STAMP) ## exactly what CI runs: format, lint, types, import contracts, every test
+check: $(STAMP) ## exactly what CI runs: format, lint, types, import contracts, every test that is not nightly
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(PYTEST) -m "slow or not slow"
+	$(PYTEST) -m "$(MARKS)"
+
+nightly: ## from a clean install: every test at full length, thorough laws, optimum's exporter, other people's clients
+	@.ci/run nightly
 
 format: $(STAMP) ## put the code into the house style
 	$(BIN)/ruff format .

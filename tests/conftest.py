@@ -15,10 +15,13 @@ from tests.models.fake_hub import FakeHub, served
 
 T = TypeVar("T")
 
-# No test asserts a wall time. The thorough profile tries the same examples each time, so that a change is not held
-# against a fault that it does not have; the brief one explores.
+# No test asserts a wall time. The brief profile explores. CI and the nightly run try the same examples each time, so
+# that a change is not held against a fault that it does not have.
 settings.register_profile("brief", deadline=None, max_examples=20)
+settings.register_profile("steady", deadline=None, max_examples=40, derandomize=True)
 settings.register_profile("thorough", deadline=None, derandomize=True)
+PROFILES = {"not slow": "brief", "not nightly": "steady"}
+"""Hypothesis profiles by the value of pytest's `-m`; any other value has the thorough one."""
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -45,15 +48,18 @@ def soon(values: Iterable[T], *names: str, called: Callable[[T], str] = str) -> 
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Laws are tried on all examples where the slow tests run, too."""
-    settings.load_profile("brief" if config.option.markexpr == "not slow" else "thorough")
+    """Try Hypothesis's laws on more examples, the longer the chosen tests take."""
+    settings.load_profile(PROFILES.get(config.option.markexpr, "thorough"))
 
 
 def pytest_collection_modifyitems(session: pytest.Session) -> None:
-    """Make deprecated uses in our own code errors, also in tests that ignore the warnings of others' packages.
+    """Make deprecated uses in our own code errors, and nightly tests slow ones.
 
-    Of several marks pytest lets the outermost one win.
+    The outermost of several marks wins, so this one holds in tests that ignore the warnings of others' packages.
     """
+    for item in session.items:
+        if item.get_closest_marker("nightly"):
+            item.add_marker("slow")
     for warning in ("DeprecationWarning", "PendingDeprecationWarning"):
         session.add_marker(pytest.mark.filterwarnings(rf"error::{warning}:({'|'.join(OURS)})\b"))
 

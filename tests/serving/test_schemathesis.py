@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 
 MODEL, CORPUS = "fake", "known"
 RESTORED_WITHIN = 60.0
-REQUESTS = 8_000
+REQUESTS = 2_000
+NIGHTLY_REQUESTS = 8_000
 DOCUMENT: dict[str, Any] = {"id": "a", "text": "A text to find.", "metadata": {"lang": "en"}}
 NEVER_SUCCEED = {
     "GET /models/{id}/report",  # the fake bundle was never judged
@@ -175,13 +176,16 @@ class Examiner:
         return labels - {label for label, status in self.answered if status < 300}
 
 
-@pytest.mark.slow
-def test_a_live_server_answers_as_the_document_says(launch: Launcher) -> None:
+@pytest.mark.parametrize(
+    "number",
+    [pytest.param(REQUESTS, marks=pytest.mark.slow), pytest.param(NIGHTLY_REQUESTS, marks=pytest.mark.nightly)],
+)
+def test_a_live_server_answers_as_the_document_says(number: int, launch: Launcher) -> None:
     server = launch()
     operations = _operations()
     examiner = Examiner(server.address)
     for operation in operations:
-        examiner.examine(operation, math.ceil(REQUESTS / len(operations)))
+        examiner.examine(operation, math.ceil(number / len(operations)))
     assert examiner.silent() <= NEVER_SUCCEED
-    assert examiner.answered.total() >= REQUESTS
+    assert examiner.answered.total() >= number
     assert server.client.get("/readyz").status_code == 200

@@ -5,11 +5,14 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import socket
 import sys
 from collections.abc import Callable, Mapping
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
+
+from tests.conftest import PATIENCE
 
 SERVER = multiprocessing.get_context("forkserver")
 """One process of one thread, which imports all of this once and is forked from then on."""
@@ -28,6 +31,18 @@ def forked(
     process = SERVER.Process(target=_begin, args=(work, given, said, environment or {}), daemon=True)
     process.start()
     return process
+
+
+def two_together(work: Callable[..., Any], *given: Any, said: Path | None = None) -> list[int | None]:
+    """Run `work(*given)` in two processes that train together, begun as `torchrun` would; return their exit codes."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    told = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    ranks = [told | {"RANK": rank, "LOCAL_RANK": rank} for rank in ("0", "1")]
+    both = [forked(work, *given, said=said, environment=environment) for environment in ranks]
+    for process in both:
+        process.join(PATIENCE)
+    return [process.exitcode for process in both]
 
 
 def _begin(work: Callable[..., Any], given: tuple[Any, ...], said: Path | None, environment: Mapping[str, str]) -> None:

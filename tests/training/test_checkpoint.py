@@ -200,20 +200,22 @@ def test_a_finished_run_resumes_to_the_same_end(copied: RunConfig, fitted: Fit) 
 
 
 @pytest.mark.slow
-def test_sigkill_at_random_steps(uninterrupted: RunConfig, make_config: MakeConfig, fitted: Fit) -> None:
-    _kill_and_compare(uninterrupted, make_config("cut"), fitted, kills=2)
+def test_sigkill_before_and_after_a_checkpoint(
+    uninterrupted: RunConfig, make_config: MakeConfig, fitted: Fit
+) -> None:
+    _kill_and_compare(uninterrupted, make_config("cut"), fitted, steps=[3, 12])
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_sigkill_at_many_random_steps(make_config: MakeConfig, fitted: Fit) -> None:
     whole = make_config("whole", max_steps=200)
     fitted(whole)
-    _kill_and_compare(whole, make_config("cut", max_steps=200), fitted, kills=8)
+    steps = sorted(random.sample(range(1, 200), 8))
+    _kill_and_compare(whole, make_config("cut", max_steps=200), fitted, steps=steps)
 
 
-def _kill_and_compare(whole: RunConfig, config: RunConfig, fitted: Fit, *, kills: int) -> None:
-    """Kills the process of the run again and again, each time some steps further; then lets it end."""
-    steps = sorted(random.sample(range(1, whole.max_steps or 0), kills))
+def _kill_and_compare(whole: RunConfig, config: RunConfig, fitted: Fit, *, steps: list[int]) -> None:
+    """Kill the process of the run at each of these steps; then let it end."""
     for i, step in enumerate(steps):
         _run_and_kill(config, at=step, resume=i > 0)
     fitted(config, resume=True)

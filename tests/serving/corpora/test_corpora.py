@@ -117,7 +117,7 @@ def test_corpora_come_and_go_while_others_use_them(tmp_path: Path, store: str) -
     done = threading.Event()
 
     def come_and_go() -> None:
-        for seed in range(100):
+        for seed in range(30):
             assert corpora.create("goes")
             corpora.put("goes", content("first", seed))
             corpora.drop("goes")
@@ -142,7 +142,7 @@ def test_corpora_come_and_go_while_others_use_them(tmp_path: Path, store: str) -
         lambda _: corpora.page("goes", None, 5),
         lambda _: corpora.encoder("goes", ["f"]),
         lambda _: corpora.document("goes", "3"),
-        lambda _: corpora.delete_where("goes", compile_filter({"seed": {"$gte": 50}})),
+        lambda _: corpora.delete_where("goes", compile_filter({"seed": {"$gte": 20}})),
     ]
 
     def repeat(step: Callable[[int], object]) -> None:

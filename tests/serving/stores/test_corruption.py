@@ -122,7 +122,7 @@ def cases(image: Image, places: int | None) -> Iterator[tuple[str, int, bool]]:
                 yield file.name, place, True
 
 
-@pytest.mark.parametrize("places", [12, pytest.param(None, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("places", [12, pytest.param(None, marks=pytest.mark.nightly)])
 def test_a_spoilt_file_recovers_or_is_refused(image: Image, tmp_path: Path, places: int | None) -> None:
     outcomes: dict[str, int] = {}
     for name, place, cut in cases(image, places):

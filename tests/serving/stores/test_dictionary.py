@@ -290,13 +290,19 @@ def test_store_is_a_dictionary(name: str) -> None:
     run(STORES[name], persistent=name == "sqlite", examples=25, steps=15)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("most_open", [MOST, 0])
-def test_store_on_disk_is_a_dictionary_at_length(most_open: int) -> None:
+@pytest.mark.parametrize(
+    ("most_open", "examples"),
+    [
+        pytest.param(0, 12, marks=pytest.mark.slow),
+        pytest.param(0, 60, marks=pytest.mark.nightly),
+        pytest.param(MOST, 60, marks=pytest.mark.nightly),
+    ],
+)
+def test_store_on_disk_is_a_dictionary_at_length(most_open: int, examples: int) -> None:
     def opened(folder: Path) -> Store:
         return SqliteStore(folder, shared=Shared(OpenFiles(most_open)))
 
-    run(opened, persistent=True, examples=60, steps=60)
+    run(opened, persistent=True, examples=examples, steps=60)
 
 
 def run(opened: Callable[[Path], Store], *, persistent: bool, examples: int, steps: int) -> None:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -17,41 +16,21 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.conftest import PATIENCE
-from tests.training.forks import forked
+from tests.training.forks import two_together
 from tests.training.gradients import compute
+from training import run
 from training.assembly import initial
+from training.checkpoint import CheckpointError
+from training.cli import parsed
 from training.config import ConfigError, RunConfig, from_preset
 from training.machine.devices import Devices
 from training.objectives import OBJECTIVES
 from training.record import METRICS
 from training.speed import FIGURES
+from training.step import Step
 
 MakeConfig = Callable[..., RunConfig]
-
-
-def launched(processes: int, *command: str) -> subprocess.CompletedProcess[str]:
-    """`torchrun` with so many processes, or plainly Python for one."""
-    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
-    return subprocess.run(
-        [sys.executable, *(launcher if processes > 1 else []), *command],
-        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-
-
-def two_processes(files: Sequence[Path]) -> None:
-    """`compute` as `torchrun` would begin it twice."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    told = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    both = [forked(compute, files, environment=told | {"RANK": str(rank), "LOCAL_RANK": str(rank)}) for rank in (0, 1)]
-    for process in both:
-        process.join(PATIENCE)
-    assert [process.exitcode for process in both] == [0, 0]
+Fit = Callable[..., Any]
 
 
 def described(config: RunConfig, folder: Path, name: str) -> str:
@@ -69,7 +48,7 @@ def computed(tiny_backbone: Path, corpus_file: Path, tmp_path_factory: pytest.Te
     folder = tmp_path_factory.mktemp("gradients")
     files = [Path(described(_without_chance(case, tiny_backbone, corpus_file), folder, case)) for case in CASES]
     compute(files)
-    two_processes(files)
+    assert two_together(compute, files) == [0, 0]
     return folder
 
 
@@ -123,8 +102,17 @@ def test_a_run_of_two_processes_leaves_one_record_and_one_bundle(make_config: Ma
         params=replace(OBJECTIVES["dclr"].presets["minilm"].params, head=True),
     )
     file = described(config, tmp_path, "config")
-    command = ("-m", "training", "train", "--config", file, "--set", f"run={config.run}", "--out", config.out)
-    done = launched(2, *command)
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"),
+            *("-m", "training", "train", "--config", file, "--set", f"run={config.run}", "--out", config.out),
+        ],
+        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("self_retrieval_mrr10") == 1, "one process reports"
     assert done.stderr.count("4 steps of 64, fp32 on cpu x 2") == 1, "the teacher, once"
@@ -132,42 +120,42 @@ def test_a_run_of_two_processes_leaves_one_record_and_one_bundle(make_config: Ma
     assert [line["step"] for line in logged(config) if line["kind"] == "train"] == [1, 2]
     assert (Path(config.out) / "manifest.json").exists()
     assert (Path(config.run) / "adapter" / "adapter_config.json").exists()
-    refused = launched(2, "-m", "training", "train", "--config", file)
-    assert refused.returncode != 0 and "--config with several processes needs --out" in refused.stderr
 
 
-STOPPED = """
-import os, sys
-from pathlib import Path
-import torch
-from training import run
-from training.config import RunConfig
-from training.step import Step
+def test_several_processes_do_not_look_for_a_free_folder(
+    make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    options = parsed(["train", "--config", described(make_config(), tmp_path, "config")])
+    with pytest.raises(ConfigError, match="--config with several processes needs --out"):
+        options.command(options)
 
-torch.set_num_threads(1)
-config, last = RunConfig.from_json(Path(sys.argv[1]).read_text()), int(sys.argv[2])
-step = Step.__call__
-def until_the_last(self, *rest):
-    if self._state.step == last:
-        os._exit(9)
-    return step(self, *rest)
-Step.__call__ = until_the_last
-run.fit(config, sys.stderr, resume=sys.argv[3] == "resume")
-"""
+
+def fit_until(file: Path, last: int, resume: bool) -> None:
+    """Carry out a run; its process ends at step `last` as if it had been killed."""
+    torch.set_num_threads(1)
+    step = Step.__call__
+
+    def until_the_last(self: Step, *rest: Any) -> Any:
+        if self._state.step == last:
+            os._exit(9)
+        return step(self, *rest)
+
+    Step.__call__ = until_the_last  # type: ignore[method-assign]
+    run.fit(RunConfig.from_json(file.read_text()), sys.stderr, resume=resume)
 
 
 @pytest.mark.slow
-def test_a_run_of_two_processes_is_taken_up_with_the_dropout_of_each(make_config: MakeConfig, tmp_path: Path) -> None:
-    script = tmp_path / "stopped.py"
-    script.write_text(STOPPED)
+def test_a_run_of_two_processes_is_taken_up_with_the_dropout_of_each(
+    make_config: MakeConfig, fitted: Fit, tmp_path: Path
+) -> None:
     whole, cut = (make_config(name, max_steps=8, eval_every=3, batch_size=15) for name in ("whole", "cut"))
-    files = [described(config, tmp_path, name) for config, name in ((whole, "whole"), (cut, "cut"))]
-    assert launched(2, str(script), files[0], "99", "begin").returncode == 0
-    assert launched(2, str(script), files[1], "5", "begin").returncode != 0
-    alone = launched(1, str(script), files[1], "99", "resume")
-    assert "the run has 2 processes and can't go on with 1" in alone.stderr
-    resumed = launched(2, str(script), files[1], "99", "resume")
-    assert resumed.returncode == 0, resumed.stderr
+    files = [Path(described(config, tmp_path, name)) for config, name in ((whole, "whole"), (cut, "cut"))]
+    assert two_together(fit_until, files[0], 99, False) == [0, 0]
+    assert two_together(fit_until, files[1], 5, False) == [9, 9]
+    with pytest.raises(CheckpointError, match="the run has 2 processes and can't go on with 1"):
+        fitted(cut, resume=True)
+    assert two_together(fit_until, files[1], 99, True) == [0, 0]
     assert logged(cut) == logged(whole)
 
 

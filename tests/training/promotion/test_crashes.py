@@ -37,12 +37,14 @@ def killed(template: Path, verb: str, *, stride: int) -> dict[str, Any]:
         process.join()
 
 
-@pytest.mark.slow
-def test_promotion_in_place_of_a_folder_killed_at_any_step(artifacts: Path) -> None:
+@pytest.mark.parametrize(
+    "stride", [pytest.param(5, marks=pytest.mark.slow), pytest.param(1, marks=pytest.mark.nightly)]
+)
+def test_promotion_in_place_of_a_folder_killed_at_any_step(stride: int, artifacts: Path) -> None:
     (artifacts / "tiny").rename(artifacts / "default")
-    told = killed(artifacts, "promote", stride=1)
+    told = killed(artifacts, "promote", stride=stride)
     assert told["seen"] == ["other", "tiny"]
-    assert told["kills"] > 60
+    assert told["kills"] > 60 // stride
 
 
 @pytest.mark.slow
