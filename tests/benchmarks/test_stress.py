@@ -15,19 +15,27 @@ from benchmarks.stress.trial import Bound, Texts
 from benchmarks.stress.trials import TRIALS
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["overload", "reload", "callers", "drain"])
-def test_nobody_is_cut_off_and_nothing_breaks(tiny_bundle: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("name", "seconds"),
+    [
+        pytest.param(name, seconds, marks=mark)
+        for seconds, mark in ((1.0, pytest.mark.slow), (5.0, pytest.mark.nightly))
+        for name in ("overload", "reload", "callers", "drain")
+    ],
+)
+def test_nobody_is_cut_off_and_nothing_breaks(
+    tiny_bundle: Path, name: str, seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(trials, "IDLE", 200)  # so many are soon opened
     planned = TRIALS[name]
     with started(tiny_bundle, planned.options, keys=planned.keys) as server:
-        bounds = planned.trial(server, Texts.of(tiny_bundle), 5.0)
+        bounds = planned.trial(server, Texts.of(tiny_bundle), seconds)
     never = [bound for bound in bounds if bound.limit == 0]
     assert len(never) >= 2
     assert all(bound.holds for bound in never), [str(bound) for bound in bounds]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_soak_opens_no_more_and_more_files(tiny_bundle: Path) -> None:
     with started(tiny_bundle, TRIALS["soak"].options) as server:
         *_, slope, files = TRIALS["soak"].trial(server, Texts.of(tiny_bundle), 6.0)
