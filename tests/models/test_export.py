@@ -167,10 +167,13 @@ def test_a_bundle_whose_files_now_mean_another_encoder_is_not_exported_again(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_optimum_is_refused_at_once_where_it_does_not_fit(tiny_backbone: Path, tmp_path: Path) -> None:
-    ended = _run("export", str(tiny_backbone), "--out", str(tmp_path / "out"), "--exporter", "optimum")
-    assert (ended.returncode, ended.stdout, ended.stderr.count("\n")) == (2, "", 1)
-    assert ended.stderr.startswith("error: ") and "`make optimum`" in ended.stderr
+def test_optimum_is_refused_at_once_where_it_does_not_fit(
+    tiny_backbone: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["export", str(tiny_backbone), "--out", str(tmp_path / "out"), "--exporter", "optimum"]) == 2
+    said = capsys.readouterr()
+    assert (said.out, said.err.count("\n")) == ("", 1)
+    assert said.err.startswith("error: ") and "`make optimum`" in said.err
     assert not (tmp_path / "out").exists()
 
 
@@ -206,12 +209,15 @@ def test_vectors_that_tell_nothing_apart_are_named(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_folder_is_called_by_its_name(tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_is_called_by_its_name(
+    tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.chdir(tmp_path)
     for name in (".", ".."):
-        ended = _run("export", str(tiny_backbone), "--out", name)
-        assert (ended.returncode, ended.stderr.count("\n")) == (2, 1)
-        assert ended.stderr.startswith(f"error: {name}: is replaced as a whole")
+        assert main(["export", str(tiny_backbone), "--out", name]) == 2
+        said = capsys.readouterr().err
+        assert said.count("\n") == 1
+        assert said.startswith(f"error: {name}: is replaced as a whole")
 
 
 @pytest.mark.slow
@@ -257,16 +263,16 @@ def test_the_command_line_inspects_and_verifies(tiny_bundle: Path) -> None:
     assert "golden cosine 1.000000" in verified.stdout
 
 
-def test_the_command_line_answers_bad_input_in_one_line(tmp_path: Path) -> None:
+def test_the_command_line_answers_bad_input_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for arguments in (
-        ("verify", str(tmp_path / "nowhere")),
-        ("export", str(tmp_path / "nowhere"), "--out", str(tmp_path / "out")),
-        ("export", "./no/such", "--out", str(tmp_path / "out")),
+        ["verify", str(tmp_path / "nowhere")],
+        ["export", str(tmp_path / "nowhere"), "--out", str(tmp_path / "out")],
+        ["export", "./no/such", "--out", str(tmp_path / "out")],
     ):
-        ended = _run(*arguments)
-        assert ended.returncode == 2
-        assert ended.stderr.startswith("error: ")
-        assert ended.stderr.count("\n") == 1
+        assert main(arguments) == 2
+        said = capsys.readouterr().err
+        assert said.startswith("error: ")
+        assert said.count("\n") == 1
     assert not (tmp_path / "out").exists()
 
 

@@ -200,9 +200,7 @@ def test_a_finished_run_resumes_to_the_same_end(copied: RunConfig, fitted: Fit) 
 
 
 @pytest.mark.slow
-def test_sigkill_before_and_after_a_checkpoint(
-    uninterrupted: RunConfig, make_config: MakeConfig, fitted: Fit
-) -> None:
+def test_sigkill_before_and_after_a_checkpoint(uninterrupted: RunConfig, make_config: MakeConfig, fitted: Fit) -> None:
     _kill_and_compare(uninterrupted, make_config("cut"), fitted, steps=[3, 12])
 
 
