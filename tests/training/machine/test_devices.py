@@ -141,7 +141,7 @@ def fit_until(file: Path, last: int, resume: bool) -> None:
             os._exit(9)
         return step(self, *rest)
 
-    Step.__call__ = until_the_last  # type: ignore[method-assign]
+    Step.__call__ = until_the_last  # type: ignore[assignment, method-assign]
     run.fit(RunConfig.from_json(file.read_text()), sys.stderr, resume=resume)
 
 

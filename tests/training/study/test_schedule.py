@@ -203,8 +203,13 @@ def until(condition: Callable[[], bool]) -> None:
     raise AssertionError("it did not come to that within a minute")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "how",
+    [
+        pytest.param(signal.SIGTERM, marks=pytest.mark.slow),
+        pytest.param(signal.SIGKILL, marks=pytest.mark.nightly),  # test_stopping.py has a run whose parent is gone
+    ],
+)
 def test_a_study_that_is_ended_takes_its_runs_with_it(
     how: signal.Signals, make_study: MakeStudy, tmp_path: Path, capsys: Capture
 ) -> None:
