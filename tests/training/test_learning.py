@@ -17,12 +17,9 @@ from training.config import from_preset
 from training.evaluation.pairs import OWN, STSB_DEV
 from training.objectives import OBJECTIVES
 from training.record import evaluations
-from training.selection import OWN_DEV_METRIC
 
-MARGIN = 0.5
-"""Points of Spearman on these pairs above the untrained [CLS] vector (84.6); 40 small steps give SimCSE 1.3."""
 IN_CI = ("simcse", "distillation")
-"""One objective that contrasts views and one that follows a teacher; the nightly run trains with the others."""
+"""One objective that contrasts views and one that follows a teacher."""
 
 
 @pytest.fixture(scope="module")
@@ -49,18 +46,12 @@ def pairs(test_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
-@pytest.mark.parametrize(
-    "objective",
-    [pytest.param(name, marks=pytest.mark.slow if name in IN_CI else pytest.mark.nightly) for name in OBJECTIVES],
-)
-def test_forty_steps_on_short_sentences_raise_stsb_dev(
-    objective: str, wikipedia: Path, pairs: Path, tmp_path: Path
-) -> None:
+def gain(objective: str, corpus: Path, folder: Path, **judged_by: str) -> float:
+    """Train from minilm's [CLS] vector for 40 steps and return the points above the untrained one."""
     preset = from_preset(objective)
     config = preset.override(
         {
-            "corpus": (str(wikipedia),),
-            "dev_data": str(pairs),
+            "corpus": (str(corpus),),
             "teacher": "minilm" if objective in ("dclr", "distillation") else None,
             "pooling": "cls",
             **({"head": True} if hasattr(preset.params, "head") else {}),
@@ -69,11 +60,27 @@ def test_forty_steps_on_short_sentences_raise_stsb_dev(
             "max_steps": 40,
             "eval_every": 40,
             "learning_rate": 5e-5,
-            "run": str(tmp_path / "run"),
-            "out": str(tmp_path / "out"),
+            "run": str(folder / "run"),
+            "out": str(folder / "out"),
+            **judged_by,
         }
     )
     outcome = run.fit(replace(config, device="cpu"), io.StringIO())
-    untrained, *_ = evaluations(tmp_path / "run")
+    untrained, *_ = evaluations(folder / "run")
     assert untrained["step"] == 0
-    assert outcome.best.score > untrained[OWN_DEV_METRIC] + MARGIN
+    return outcome.best.score - float(untrained[outcome.metric])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("objective", IN_CI)
+def test_forty_steps_raise_the_correlation_on_short_pairs(
+    objective: str, wikipedia: Path, pairs: Path, tmp_path: Path
+) -> None:
+    assert gain(objective, wikipedia, tmp_path, dev_data=str(pairs)) > 0.5  # simcse has 1.3
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_forty_steps_raise_stsb_dev(objective: str, wikipedia: Path, test_data: Path, tmp_path: Path) -> None:
+    data = str(test_data / "senteval" / "downstream")
+    assert gain(objective, wikipedia, tmp_path, eval_data=data) > 1.0  # the least is 2.2 (docs/log.md)
