@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from training.evaluation.labelled import Example, Labelled
+from training.evaluation.logistic import predictions
 from training.evaluation.vectors import Encode, EvaluationError, unit_vectors
-
-if TYPE_CHECKING:
-    from sklearn.linear_model import LogisticRegression
 
 SEED = 1111
 FOLDS = 10
@@ -27,15 +25,13 @@ Rows = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Part:
-    """Features (N, F), labels (N,) and the texts they come from."""
+class Trial:
+    """Rows that a classifier is fitted to, rows that test it, and splits of the former that choose its C."""
 
-    features: NDArray[np.float32]
-    labels: NDArray[np.int64]
-    texts: Sequence[str]
-
-    def __getitem__(self, rows: Rows) -> Part:
-        return Part(self.features[rows], self.labels[rows], [self.texts[row] for row in rows])
+    train: Rows
+    test: Rows
+    splits: Sequence[tuple[Rows, Rows]]
+    """Rows to fit a classifier to, and rows to judge it by."""
 
 
 @dataclass(frozen=True)
@@ -102,90 +98,79 @@ def classify(encode: Encode, tasks: Mapping[str, Labelled]) -> dict[str, Classif
 
 
 def _classified(encode: Encode, labelled: Labelled, task: str) -> Classified:
-    from sklearn.metrics import f1_score  # here and below: scikit-learn takes half a second, and only a fit needs it
+    from sklearn.metrics import f1_score  # here and below: scikit-learn takes half a second, and only a task needs it
 
-    ordered = [
+    parts = [
         sorted(part, key=lambda example: (*(len(text.split()) for text in example.texts), example.label))
         for part in (labelled.train, labelled.dev, labelled.test)
     ]
-    texts = sorted({text for part in ordered for example in part for text in example.texts})
+    examples = [example for part in parts for example in part]
+    features = _features(encode, examples)
+    labels = np.array([example.label for example in examples], dtype=np.int64)
+    train, dev, test = np.split(np.arange(len(examples)), np.cumsum([len(part) for part in parts[:2]]))
+    if labelled.dev:
+        trials, grid = [Trial(train, test, [(train, dev)])], C_GRID
+    elif labelled.test:
+        trials, grid = [Trial(train, test, _splits(train, labels, task))], C_GRID_TESTED
+    else:
+        trials = [Trial(kept, fold, _splits(kept, labels, task)) for kept, fold in _splits(train, labels, task)]
+        grid = C_GRID
+    folds, predicted = [], []
+    for trial, (c, dev_accuracy, classes) in zip(trials, _tested(features, labels, trials, grid), strict=True):
+        accuracy = round(100 * float(np.mean(classes == labels[trial.test])), 2)
+        texts = "\n".join("\t".join(examples[row].texts) for row in trial.test)
+        digest = sha256(texts.encode()).hexdigest()[:16]
+        folds.append(Fold(c, dev_accuracy, accuracy, len(trial.train), len(trial.test), digest))
+        predicted.append(classes)
+    found, tested = np.concatenate(predicted), labels[np.concatenate([trial.test for trial in trials])]
+    score = TransferScore(
+        fmean(fold.dev_accuracy for fold in folds),
+        fmean(fold.accuracy for fold in folds),
+        100 * float(f1_score(tested, found)) if len(examples[0].texts) == 2 else None,
+        tuple(folds),
+    )
+    return Classified(score, found, tested)
+
+
+def _features(encode: Encode, examples: Sequence[Example]) -> NDArray[np.float32]:
+    """Encode sentences to unit vectors (N, D), and pairs (u, v) to |u - v| and u * v (N, 2D)."""
+    texts = sorted({text for example in examples for text in example.texts})
     unit = unit_vectors(encode, texts)
     row = {text: i for i, text in enumerate(texts)}
-    train, dev, test = (_part(part, unit, row) for part in ordered)
-    if not labelled.test:
-        return _folded(train, task)
-    if labelled.dev:
-        c, dev_accuracy = _best_c(C_GRID, [(train, dev)])
-    else:
-        c, dev_accuracy = _best_c(C_GRID_TESTED, _splits(train, task))
-    fold, predicted = _tested(train, test, c, dev_accuracy)
-    pairs = len(labelled.train[0].texts) == 2
-    f1 = 100 * float(f1_score(test.labels, predicted)) if pairs else None
-    return Classified(TransferScore(dev_accuracy, fold.accuracy, f1, (fold,)), predicted, test.labels)
-
-
-def _part(examples: Sequence[Example], unit: NDArray[np.float64], row: Mapping[str, int]) -> Part:
-    """A pair (u, v) has the features |u - v| and u * v (N, 2D). In float32, for bytes are what a fit's time goes to."""
     sides = [unit[[row[text] for text in side]] for side in zip(*(example.texts for example in examples), strict=True)]
-    if not sides:
-        features = np.empty((0, unit.shape[1]))
-    elif len(sides) == 1:
-        features = sides[0]
-    else:
-        features = np.hstack([np.abs(sides[0] - sides[1]), sides[0] * sides[1]])
-    return Part(
-        features.astype(np.float32),
-        np.array([example.label for example in examples], dtype=np.int64),
-        ["\t".join(example.texts) for example in examples],
-    )
+    pairs = len(sides) == 2
+    features = np.hstack([np.abs(sides[0] - sides[1]), sides[0] * sides[1]]) if pairs else sides[0]
+    return features.astype(np.float32)
 
 
-def _folded(whole: Part, task: str) -> Classified:
-    folds, predicted, labels = [], [], []
-    for train, test in _splits(whole, task):
-        c, dev_accuracy = _best_c(C_GRID, _splits(train, task))
-        fold, found = _tested(train, test, c, dev_accuracy)
-        folds.append(fold)
-        predicted.append(found)
-        labels.append(test.labels)
-    score = TransferScore(
-        fmean(fold.dev_accuracy for fold in folds), fmean(fold.accuracy for fold in folds), None, tuple(folds)
-    )
-    return Classified(score, np.concatenate(predicted), np.concatenate(labels))
-
-
-def _splits(part: Part, task: str) -> list[tuple[Part, Part]]:
+def _splits(rows: Rows, labels: Rows, task: str) -> list[tuple[Rows, Rows]]:
     from sklearn.model_selection import StratifiedKFold
 
-    fewest = int(np.unique(part.labels, return_counts=True)[1].min())
+    fewest = int(np.unique(labels[rows], return_counts=True)[1].min())
     if fewest < FOLDS:
         raise EvaluationError(f"{task}: a class of {fewest} examples can't be cut into {FOLDS} folds")
     folds = StratifiedKFold(FOLDS, shuffle=True, random_state=SEED)
-    return [(part[train], part[held]) for train, held in folds.split(part.features, part.labels)]
+    return [(rows[train], rows[held]) for train, held in folds.split(rows, labels[rows])]
 
 
-def _best_c(grid: Sequence[float], splits: Sequence[tuple[Part, Part]]) -> tuple[float, float]:
-    """C and its accuracy x 100, the mean over the splits. Along the grid a fit starts where the last one ended."""
-    accuracies = np.zeros((len(splits), len(grid)))
-    for i, (train, held) in enumerate(splits):
-        classifier = _classifier(warm_start=True)
-        for j, c in enumerate(grid):
-            classifier.set_params(C=c).fit(train.features, train.labels)
-            accuracies[i, j] = classifier.score(held.features, held.labels)
-    means = (100 * accuracies.mean(axis=0)).round(2)
-    best = int(means.argmax())
-    return grid[best], float(means[best])
-
-
-def _tested(train: Part, test: Part, c: float, dev_accuracy: float) -> tuple[Fold, Rows]:
-    predicted = _classifier(C=c).fit(train.features, train.labels).predict(test.features)
-    accuracy = round(100 * float(np.mean(predicted == test.labels)), 2)
-    digest = sha256("\n".join(test.texts).encode()).hexdigest()[:16]
-    return Fold(c, dev_accuracy, accuracy, len(train.labels), len(test.labels), digest), predicted
-
-
-def _classifier(**settings: Any) -> LogisticRegression:
-    """The default tolerance, 1e-4, is of the mean loss: with 10,000 rows it stops short where C is large."""
-    from sklearn.linear_model import LogisticRegression
-
-    return LogisticRegression(solver="lbfgs", max_iter=1000, tol=1e-5, **settings)
+def _tested(
+    features: NDArray[np.float32], labels: Rows, trials: Sequence[Trial], grid: Sequence[float]
+) -> Iterator[tuple[float, float, Rows]]:
+    """Yield, for each trial, its C, the mean accuracy x 100 of its splits with it, and the classes of its test rows."""
+    fits = [fit for trial in trials for fit in (*trial.splits, (trial.train, trial.test))]
+    rows = np.zeros((len(fits), len(labels)), dtype=bool)
+    for selected, (train, _) in zip(rows, fits, strict=True):
+        selected[train] = True
+    predicted = [
+        [classes[held] for classes, (_, held) in zip(each, fits, strict=True)]
+        for each in predictions(features, labels, rows, grid)
+    ]
+    accuracies = np.array(
+        [[np.mean(found == labels[held]) for found, (_, held) in zip(each, fits, strict=True)] for each in predicted]
+    )
+    end = -1
+    for trial in trials:
+        start, end = end + 1, end + 1 + len(trial.splits)
+        means = (100 * accuracies[:, start:end].mean(axis=1)).round(2)
+        best = int(means.argmax())
+        yield grid[best], float(means[best]), predicted[best][end]
