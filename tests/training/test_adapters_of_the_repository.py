@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from models import sources
+from models import card, origin, sources
 from models.__main__ import main
-from models.assembly import assemble
+from models.bundle import CARD
 from models.encoder import Encoder
 from training import cli
 from training.evaluation import sts
@@ -24,13 +25,23 @@ TOLERANCE = 0.05
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sources.shipped())
-def test_the_recorded_scores_come_out_again(name: str, test_data: Path, tmp_path: Path) -> None:
-    made = assemble(name, tmp_path / "bundle", name="bundle")
-    judged = subject(str(made.folder), key=None)
-    scores = spearman(sts.evaluate(judged.encode, sts_tasks(test_data)))
-    recorded = made.manifest.scores or {}
-    assert {*STS_TASKS, "STS mean"} <= recorded.keys()
-    assert scores == pytest.approx({task: recorded[task] for task in scores}, abs=TOLERANCE)
+def test_the_recorded_scores_come_out_again(name: str, test_data: Path) -> None:
+    made = sources.manifest_of(name)
+    assert made and made.scores
+    with closing(subject(name, key=None)) as judged:
+        assert (judged.facts["kind"], judged.facts["fingerprint"]) == ("adapter", made.fingerprint)
+        assert judged.facts["engine"].startswith("onnxruntime"), "the graph that a server runs"
+        scores = spearman(sts.evaluate(judged.encode, sts_tasks(test_data)))
+    assert {*STS_TASKS, "STS mean"} <= made.scores.keys()
+    assert scores == pytest.approx({task: made.scores[task] for task in scores}, abs=TOLERANCE)
+
+
+@pytest.mark.parametrize("name", sources.shipped())
+def test_cards_say_what_is_known_as_it_is_said_today(name: str) -> None:
+    folder = sources.resolve(name)
+    said = sources.manifest_of(name)
+    assert said
+    assert (folder / CARD).read_text() == card.text(said, origin.read(name, folder)), "`evaluate --record` writes it"
 
 
 def test_readme_has_a_row_for_every_encoder_with_its_size_and_scores() -> None:

@@ -31,7 +31,9 @@ from training.report.page import render
 
 def add(command: argparse.ArgumentParser) -> None:
     """Its options."""
-    command.add_argument("source", metavar="BUNDLE|BACKBONE|URL", help="a bundle is judged by its ONNX graph")
+    command.add_argument(
+        "source", metavar="BUNDLE|BACKBONE|URL", help="bundles, minilm and its adapters are judged by an ONNX graph"
+    )
     command.add_argument("--data", type=Path, required=True, metavar="DIR", help="SentEval's and BEIR's data")
     command.add_argument(
         "--tasks",

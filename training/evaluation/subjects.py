@@ -1,17 +1,20 @@
-"""What can be judged: a bundle by its graphs, a backbone or bundle by torch, a running server."""
+"""Encoders to judge: a bundle, `minilm` or an adapter to it by its graph; any by torch; a server by its answers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
 
 from models import cpus
 from models.adapter import is_adapter
+from models.assembly import assemble
 from models.bundle import FP32, Bundle
 from models.encoder import Encoder
 from models.errors import Refused, first_line
@@ -21,7 +24,7 @@ from models.runtimes import REFERENCE, Pair, available
 from models.runtimes.base import Options, RuntimeUnavailable
 from models.runtimes.choice import candidates
 from models.runtimes.graph import Graph
-from models.sources import local_bundle, manifest_of, resolve
+from models.sources import MINILM, local_bundle, manifest_of, recorded, resolve
 from training.evaluation.beir import Collection
 from training.evaluation.server import Server
 from training.evaluation.vectors import Encode
@@ -77,7 +80,9 @@ def subject(
     precision: str | None = None,
     key: str | None,
 ) -> Subject:
-    """A server by its URL, a bundle by its ONNX graph, anything else by torch; `key` is the server's.
+    """Open a server by its URL, a bundle, `minilm` and its adapters by an ONNX graph, anything else by torch.
+
+    `key` is the server's.
 
     Raises:
         SubjectError: the options don't go together, or this machine can't run the bundle so.
@@ -90,19 +95,29 @@ def subject(
             raise SubjectError(f"{without_user(source)}: a user in the URL and a key can't both be sent: give one")
         return _served(Server(source, key=key))
     if not (by_torch or pooling) and (opened := local_bundle(source)):
-        return _exported(opened, engine, precision)
+        return _exported(opened, str(opened.folder), engine, precision)
+    if not (by_torch or pooling) and (said := recorded(source)):
+        return _assembled(source, said.name, engine, precision)
     if engine:
         raise SubjectError(f"{source}: torch judges it, so there is no engine {engine} to be chosen")
     return _by_torch(source, pooling, precision or FP32)
 
 
-def _exported(opened: Bundle, engine: str | None, precision: str | None) -> Subject:
-    folder = opened.folder
+def _assembled(source: str, name: str, engine: str | None, precision: str | None) -> Subject:
+    """Judge `minilm`, or an adapter to it, by the graph that a server assembles for it."""
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(TemporaryDirectory()), "bundle")
+        judged = _exported(assemble(source, folder, name=name), source, engine, precision)
+        kind = "backbone" if source == MINILM else "adapter"
+        return replace(judged, facts={**judged.facts, "kind": kind}, others={}, close=stack.pop_all().close)
+
+
+def _exported(opened: Bundle, source: str, engine: str | None, precision: str | None) -> Subject:
     options = Options("cpu", cpus.available())
     try:
         pair = candidates(opened, options, runtime=engine, precision=precision or FP32)[0]
     except RuntimeUnavailable as error:
-        raise SubjectError(f"{folder}: {error}") from error
+        raise SubjectError(f"{source}: {error}") from error
 
     def graph_of(pair: Pair) -> Graph:
         return Graph(opened, runtime=pair.runtime, precision=pair.precision, threads=options.threads)
@@ -114,14 +129,14 @@ def _exported(opened: Bundle, engine: str | None, precision: str | None) -> Subj
             try:
                 return loaded().encode(texts)
             except Exception as error:  # the runtimes' errors have no class in common
-                raise SubjectError(f"{folder}: {pair} does not run: {first_line(error)}") from error
+                raise SubjectError(f"{source}: {pair} does not run: {first_line(error)}") from error
 
         return OtherGraph(encode, _file(opened, pair.precision).stat().st_size)
 
     graph = graph_of(pair)
     manifest = opened.manifest
     facts = {
-        "source": str(folder),
+        "source": source,
         "kind": "bundle",
         "name": manifest.name,
         "objective": manifest.objective,
