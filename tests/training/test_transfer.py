@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import closing
 from hashlib import sha256
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from sklearn.model_selection import StratifiedKFold
 
 from training.evaluation import transfer
 from training.evaluation.labelled import TRANSFER_TASKS, Example, Labelled
+from training.evaluation.subjects import subject
 from training.evaluation.vectors import Encode, EvaluationError
 
 Floats = NDArray[np.float64]
@@ -138,7 +140,6 @@ def test_a_dev_part_chooses_c() -> None:
     assert score.folds == (transfer.Fold(c, max(accuracies), acc, 90, 70, digest(texts)),)
 
 
-@pytest.mark.slow
 def test_predictions_are_those_of_the_scores_and_their_order_that_of_the_task(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transfer, "FOLDS", 4)
     tasks = {"CR": Labelled(examples(0, 110)), "SST2": Labelled(examples(0, 90), examples(300, 60), examples(500, 70))}
@@ -159,7 +160,6 @@ def turned(seed: int) -> Encode:
     return lambda texts: (encode(texts) @ rotation).astype(np.float32)
 
 
-@pytest.mark.slow
 @settings(max_examples=5)
 @given(st.integers(0, 1000))
 def test_turning_the_space_changes_no_score(seed: int) -> None:
@@ -213,10 +213,9 @@ def test_a_class_too_small_to_fold_is_an_error() -> None:
 
 
 @pytest.fixture(scope="module")
-def minilm() -> Callable[[Sequence[str]], NDArray[np.float32]]:
-    from models.encoder import Encoder
-
-    return Encoder.load("minilm", pooling="mean").encode
+def minilm() -> Iterator[Encode]:
+    with closing(subject("minilm", key=None)) as judged:
+        yield judged.encode
 
 
 @pytest.mark.slow

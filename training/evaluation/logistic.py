@@ -96,4 +96,5 @@ def _product(matrix: Floats, stack: Floats) -> Floats:
 
 def _dot(one: Floats, other: Floats) -> Floats:
     """Dot products (K,) of K pairs of matrices (F, J), which are stacked as (F, K, J)."""
-    return np.einsum("fkj,fkj->k", one, other)
+    dots: Floats = np.einsum("fkj,fkj->k", one, other)
+    return dots
