@@ -108,8 +108,8 @@ async def _options(
         str,
         Query(
             max_length=MAX_COLUMN_TYPES,
-            description="header, auto (a column of CSV is of numbers, or booleans, if all its fields are), or as JSON "
-            "the types of some columns: auto, string, number or boolean",
+            description="header, auto (a column of CSV is of numbers, booleans or dates if all its fields are), or as "
+            "JSON the types of some columns: auto, string, number, boolean or date",
             examples=["auto", '{"year": "number", "zip": "string", "open": "auto"}'],
         ),
     ] = "header",

@@ -265,7 +265,7 @@ def _parser(verb: str) -> argparse.ArgumentParser:
             "--column-types",
             default="header",
             metavar="header|auto|JSON",
-            help='auto: a column of csv is of numbers, or booleans, if all its fields are; JSON: {"year": "number"}',
+            help='auto: a csv column is of numbers, booleans or dates if all its fields are; JSON: {"year": "number"}',
         )
         parser.add_argument("--charset", help="of csv and txt, e.g. windows-1252; default: UTF-8, or what a BOM says")
         parser.add_argument("--on-error", choices=("fail", "skip"), default="fail", help="skip keeps the good rows")

@@ -11,6 +11,7 @@ import orjson
 
 from serving.errors import Invalid
 from serving.ingest.rows import Row, absent, listed
+from serving.instants import instant
 from serving.json_body import FITS, LEAST, MOST
 
 _INTEGER = re.compile(r"[+-]?0*([0-9]+)")
@@ -19,7 +20,7 @@ _DIGITS = 20
 """Of the largest integer that is kept."""
 _BOOLEANS = {"true": True, "false": False}
 _SHOWN = 40
-ColumnType = Literal["auto", "string", "number", "boolean"]
+ColumnType = Literal["auto", "string", "number", "boolean", "date"]
 ColumnTypes = Literal["header", "auto"] | dict[str, ColumnType]
 _WORDS: dict[str, ColumnTypes] = {"header": "header", "auto": "auto"}
 JSON_HINT = (
@@ -50,7 +51,7 @@ class Columns(NamedTuple):
         found: Mapping[str, str],
         place: str,
     ) -> Self:
-        """By a header, in which a column may name its type, as in Meilisearch: `year:number`, `open:boolean`.
+        """By a header, in which a column may name its type, as in Meilisearch: `year:number`, `day:date`.
 
         The type in `types` counts for more, `auto` apart, that in `found` for less. A column without a type is of
         strings; any other ending belongs to the name. Text and id are strings, and their columns are found in any
@@ -139,20 +140,29 @@ def _boolean(field: str) -> bool | None:
     return _BOOLEANS[given]
 
 
-_TYPES: dict[str, Callable[[str], Any]] = {"string": str, "number": _number, "boolean": _boolean}
+def _date(field: str) -> str | None:
+    """Return what filters compare as a point in time, as it is written; None where the field is empty."""
+    if not (given := field.strip()):
+        return None
+    if instant(given) is None:
+        raise ValueError("is not a date such as 2024-03-05 or 2024-03-05T08:30:00Z")
+    return given
+
+
+_TYPES: dict[str, Callable[[str], Any]] = {"number": _number, "boolean": _boolean, "date": _date, "string": str}
 _PADDED = re.compile(r"\s*(\+|-?0[0-9])")
 """What begins so is more than a number: a telephone number or a postal code."""
 
 
 def types_of(found: Iterable[Row]) -> dict[str, str]:
-    """The types of those columns whose fields are all numbers, or all true or false, in all rows; empty ones apart."""
+    """Find the type of each column: the first of `_TYPES` that all its fields are of, empty ones apart."""
     possible = dict[str, list[str]]()
     for row in found:
         for name, value in row.value["metadata"].items() if isinstance(row.value, dict) else ():
             if isinstance(value, str) and value.strip():
-                kinds = possible.setdefault(name, ["number", "boolean"])
+                kinds = possible.setdefault(name, [*_TYPES])
                 kinds[:] = [kind for kind in kinds if _is(kind, value)]
-    return {name: kinds[0] for name, kinds in possible.items() if kinds}
+    return {name: kinds[0] for name, kinds in possible.items()}
 
 
 def read_column_types(text: str) -> ColumnTypes:
@@ -179,4 +189,4 @@ def _is(kind: str, field: str) -> bool:
         _TYPES[kind](field)
     except ValueError:
         return False
-    return not _PADDED.match(field)
+    return kind != "number" or not _PADDED.match(field)

@@ -240,7 +240,7 @@ function csv(text, whole) {
 		const asked = columns.map((column) => ({ ...column, role: role(column), given: column.type, type: types.get(column.name) ?? column.type }));
 		const [metadata, read] = typed(asked.filter(({ role }) => role === "metadata"), rows);
 		const all = asked.map((column) => metadata.find(({ at }) => at === column.at) ?? { ...column, type: "string" });
-		const cell = ({ at, type, guess }, fields) => (["number", "boolean"].includes(type ?? guess) ? strip(fields[at]) : fields[at]);
+		const cell = ({ at, type, guess }, fields) => ((type ?? guess) === "string" ? fields[at] : strip(fields[at]));
 		return { columns: all, rows: read.map((row) => ({ ...row, id: row.fields[at(id)] || undefined, cells: row.error ? [] : all.map((column) => cell(column, row.fields)) })) };
 	}
 }

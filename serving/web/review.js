@@ -7,8 +7,7 @@ import { like, nameField, told } from "./names.js";
 import { FORMATS, SUFFIX } from "./preview.js";
 import { Upload } from "./uploads.js";
 
-const TYPES = { string: "text", number: "number", boolean: "true or false" };
-const GUESSED = { ...TYPES, date: "date" };
+const TYPES = { string: "text", number: "number", boolean: "true or false", date: "date" };
 
 // `found`: what preview() tells of the file; `corpora` are there, `models` the names of the encoders served; `aim`: the corpus
 // that it is meant for, if any. readAs(given, corpus) looks at the file anew, send(upload) sends it.
@@ -73,7 +72,7 @@ export function review(file, found, { corpora, models, aim, readAs, send, cancel
 
 	// Of metadata in CSV: what the header says, or else all fields; the person may know better.
 	function typeOf({ name, given, guess }) {
-		const said = given ? [] : [["auto", `${GUESSED[guess]} (guessed)`]];
+		const said = given ? [] : [["auto", `${TYPES[guess]} (guessed)`]];
 		const chosen = (type) => {
 			if (type === "auto") picked.types.delete(name);
 			else picked.types.set(name, type);

@@ -2,32 +2,35 @@
 
 const SPACE = String.raw`[[\s\x1c-\x1f\x85]--\ufeff]+`; // what Python, which reads it, takes for space
 const ENDS = new RegExp(`^${SPACE}|${SPACE}$`, "gv");
-const TYPED = /^(.*):(number|boolean|string)$/s;
+const TYPED = /^(.*):(number|boolean|date|string)$/s;
 const INTEGER = /^[+-]?0*(\d+)$/;
 const NUMBER = /^[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$/i;
 const PADDED = /^(\+|-?0\d)/; // a telephone number, a postal code
-const DATE = /^\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:?\d\d)?)?$/i;
+const DATE = /^(?!0000)\d{4}-\d\d-\d\d([T ]([01]\d|2[0-3]):[0-5]\d(:([0-5]\d|60)(\.\d+)?)?(Z|[+-]([01]\d|2[0-3]):?[0-5]\d)?)?$/i;
 const [LEAST, MOST] = [-(2n ** 63n), 2n ** 64n - 1n];
 
 export const strip = (text) => text.replace(ENDS, "");
 
 // What keeps a field from being of a type; nothing if it is.
 const WRONG = {
-	string: () => "",
 	number(field) {
 		const [, digits] = INTEGER.exec(field) ?? [];
 		if (digits) return digits.length > 20 || BigInt(field) < LEAST || BigInt(field) > MOST ? "is not from -2^63 to 2^64 - 1" : "";
 		return !NUMBER.test(field) ? "is not a number" : Number.isFinite(Number(field)) ? "" : "is too large a number";
 	},
 	boolean: (field) => (/^(true|false)$/i.test(field) ? "" : "is neither true nor false"),
+	date(field) {
+		const day = field.slice(0, 10);
+		return DATE.test(field) && new Date(day).toJSON()?.startsWith(day) ? "" : "is not a date such as 2024-03-05 or 2024-03-05T08:30:00Z";
+	},
+	string: () => "",
 };
 
-// The type of a column by all of its fields. Dates are strings that filters compare as points in time.
+// The type of a column by all of its fields.
 function guess(fields) {
 	const given = fields.map(strip).filter(Boolean);
-	const are = (kind) => given.every((field) => !WRONG[kind](field) && !PADDED.test(field));
-	if (!given.length) return "string";
-	return ["number", "boolean"].find(are) ?? (given.every((field) => DATE.test(field)) ? "date" : "string");
+	const are = (kind) => given.every((field) => !WRONG[kind](field) && (kind !== "number" || !PADDED.test(field)));
+	return given.length ? Object.keys(WRONG).find(are) : "string";
 }
 
 // The columns with a name, [{ name, at, type }] where the header names the type; their rows, [{ place, fields, error }].

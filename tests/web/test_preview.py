@@ -44,6 +44,11 @@ VALUES = st.one_of(
     st.sampled_from(
         ["true", "FALSE", " 1 ", "007", "+1", "1e5", "-0", ".5", "", str(2**64 - 1), str(2**64), "2024-03-05"]
     ),
+    st.from_regex(
+        r" ?[0-9]{4}-[01][0-9]-[0-3][0-9]"
+        r"([Tt ][012][0-9]:[0-9]{2}(:[0-6][0-9](\.[0-9]+)?)?([Zz]|[+-][012][0-9]:?[0-9]{2})?)? ?",
+        fullmatch=True,
+    ),
 )
 
 
@@ -85,6 +90,8 @@ def is_shown(document: Document, columns: list[dict[str, Any]], cells: list[str]
                 told = value is None if not cell else value == (int(cell) if isinstance(value, int) else float(cell))
             elif type == "boolean":
                 told = value is None if not cell else value is (cell.lower() == "true")
+            elif type == "date":
+                told = value == (cell or None)
             elif isinstance(value, str) or value is None:
                 told = (value or "") == cell
             else:
@@ -144,8 +151,8 @@ def test_csv_that_is_badly_written(preview: Preview, header: str, body: str) -> 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(
     columns=st.lists(st.lists(VALUES, min_size=1, max_size=4), min_size=1, max_size=3),
-    asked=st.sampled_from([None, "string", "number", "boolean", "auto"]),
-    header=st.sampled_from(["", ":number", ":boolean", ":string", ":what"]),
+    asked=st.sampled_from([None, "string", "number", "boolean", "date", "auto"]),
+    header=st.sampled_from(["", ":number", ":boolean", ":date", ":string", ":what"]),
 )
 @example(columns=[["1", "2"], ["true", ""], ["01", "1"], ["2024-03-05", "2024-03-05T10:00:00Z"]], asked=None, header="")
 def test_types(preview: Preview, columns: list[list[str]], asked: str | None, header: str) -> None:
@@ -161,6 +168,13 @@ def test_types(preview: Preview, columns: list[list[str]], asked: str | None, he
 def test_dates_are_told_apart(preview: Preview) -> None:
     found = preview("a.csv", "text,when,late,n\na,2024-03-05,5.3.2024,\nb,2024-03-05T10:00:00+02:00,2024-03-05,1\n")
     assert [one.get("guess") for one in found["columns"]] == [None, "date", "string", "number"]
+
+
+def test_the_calendar(preview: Preview) -> None:
+    years = ("0000", "0001", "1900", "2023", "2024", "9999")
+    days = [f"{year}-{month:02}-{day:02}" for year in years for month in range(14) for day in range(33)]
+    table = "text,day:date\n" + "".join(f"a,{day}\n" for day in days)
+    agree(preview("a.csv", table), table)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+from datetime import date, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -142,14 +143,15 @@ def test_columns_that_name_their_type(number: float, yes: bool) -> None:
 
 def test_types_are_found_in_all_fields_of_a_column() -> None:
     body = (
-        b"text,year,price,open,zip,phone,late,name:string,n:number,none\n"
-        b"a,1999, 1.5 ,TRUE,01234,+49,7,5,6,\n"
-        b"b,,-2e3,false,12345,49,8,7,8,\n"
-        b"c,2001,0,,10115,50,seven,8,9, \n"
+        b"text,year,price,open,zip,phone,late,name:string,n:number,none,day,due\n"
+        b"a,1999, 1.5 ,TRUE,01234,+49,7,5,6,, 0001-01-01,2024-03-05\n"
+        b"b,,-2e3,false,12345,49,8,7,8,,2024-03-05 10:00:00,03/04/2024\n"
+        b"c,2001,0,,10115,50,seven,8,9, ,,\n"
     )
     first, second, third = (row["metadata"] for row in values(read(body, "csv", column_types="auto")))
-    others = {"zip": "01234", "phone": "+49", "late": "7", "name": "5", "n": 6, "none": ""}
-    assert first == {"year": 1999, "price": 1.5, "open": True} | others
+    others = {"zip": "01234", "phone": "+49", "late": "7", "name": "5", "n": 6, "none": "", "due": "2024-03-05"}
+    assert first == {"year": 1999, "price": 1.5, "open": True, "day": "0001-01-01"} | others
+    assert second["day"] == "2024-03-05 10:00:00" and "day" not in third and third["due"] == ""
     assert second["price"] == -2000.0 and "year" not in second and "open" not in third
     assert values(read(body, "csv"))[0]["metadata"]["year"] == "1999"
 
@@ -176,6 +178,16 @@ def test_a_type_of_no_column_of_metadata_is_refused(name: str) -> None:
         read(b"text,year\na,1999\n", "csv", column_types={name: "number"})
 
 
+ZONES = st.integers(-1439, 1439).map(lambda minutes: timezone(timedelta(minutes=minutes)))
+
+
+@given(st.datetimes(timezones=st.none() | ZONES) | st.dates())
+def test_a_column_of_dates_keeps_them_as_they_are_written(day: date) -> None:
+    written = day.isoformat()
+    for body, types in ((f"text,day:date\na, {written} \n", "header"), (f"text,day\na,{written}\n", "auto")):
+        assert values(read(body.encode(), "csv", column_types=types))[0]["metadata"] == {"day": written}
+
+
 def test_types_hold_for_rows_that_are_wrong() -> None:
     body = b'text,n\na,1\nb,1,2\n"c" d,x\ne,2\n'
     found = [row.value for row in read(body, "csv", column_types="auto")]
@@ -183,7 +195,7 @@ def test_types_hold_for_rows_that_are_wrong() -> None:
 
 
 def test_a_field_without_its_number_is_absent() -> None:
-    body = b"text,n:number,b:boolean,s:string\na,, ,\n"
+    body = b"text,n:number,b:boolean,d:date,s:string\na,, , ,\n"
     assert values(read(body, "csv")) == [{"id": None, "text": "a", "metadata": {"s": ""}}]
 
 
@@ -198,6 +210,10 @@ def test_a_field_without_its_number_is_absent() -> None:
         ("n:number", "-" + "9" * 5000, "is not from -2^63 to 2^64 - 1"),
         ("n:number", "1e999", "is too large a number"),
         *(("n:boolean", field, "is neither true nor false") for field in ("1", "yes", "truee")),
+        *(
+            ("n:date", field, "is not a date such as 2024-03-05 or 2024-03-05T08:30:00Z")
+            for field in ("03/04/2024", "2024-02-30", "2024-03", "20240305", "1709600000", "2024-03-05T24:00", "today")
+        ),
     ],
 )
 def test_a_field_of_another_type_is_told_by_line_and_column(column: str, field: str, says: str) -> None:
