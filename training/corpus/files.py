@@ -8,24 +8,25 @@ import gzip
 import hashlib
 import logging
 import lzma
-import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from io import BufferedIOBase
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from models.errors import Refused, first_line
 from training import strict_json
-from training.corpus import hub
+from training.corpus import beginnings, hub
 
 log = logging.getLogger(__name__)
 
 OPENERS: dict[str, Callable[[Path], BufferedIOBase]] = {".gz": gzip.GzipFile, ".xz": lzma.LZMAFile}
 UNREAD = {".bz2", ".zst", ".lz4", ".7z", ".rar", ".zip", ".tar", ".tgz", ".txz"}
 """Of files that are packed in another way; read as text they would be whatever their bytes happen to be."""
-DELIMITERS = {".csv": ",", ".tsv": "\t"}
+DELIMITERS = {".csv": ",;", ".tsv": "\t"}
+"""The possible ones, by the ending of a file's name."""
 JSON_LINES = (".jsonl", ".ndjson")
 PARQUET = ".parquet"
 TABLES = (*DELIMITERS, *JSON_LINES, PARQUET)
@@ -41,21 +42,6 @@ ROWS_AT_ONCE = 1024
 """Of Parquet, in memory."""
 READ_AT_ONCE = 1 << 20
 """Bytes of a column of Parquet, which may be as long as the file."""
-HEAD = 4096
-"""Bytes by which a file is told to be no text."""
-SIGNATURES = {
-    b"%PDF-": "a PDF",
-    b"PK\x03\x04": "a ZIP archive, as Office documents are",
-    b"\xd0\xcf\x11\xe0": "an Office document",
-    b"PAR1": "Parquet: name it .parquet",
-    b"SQLite format 3": "an SQLite database",
-    b"\x1f\x8b": "packed by gzip, so name it .gz",
-    b"\xfd7zXZ": "packed by xz, so name it .xz",
-    b"{\\rtf": "RTF",
-    b"\\documentclass": "LaTeX",
-}
-MARKUP = re.compile(rb"<(!doctype|\?xml|[a-z][\w:.-]*\s[^<>]*=|(?=[a-z])[^<>]*>.*</)", re.IGNORECASE | re.DOTALL)
-JSON = re.compile(rb'\[?\s*\{\s*"[^"]*"\s*:')
 
 
 class CorpusError(Refused):
@@ -221,26 +207,20 @@ def _check_text(path: Path) -> None:
     """Tell by how it begins that a file has no sentences in its lines.
 
     Raises:
-        CorpusError: it begins as markup or as a format that is not text; says which.
+        CorpusError: it begins as a table, as markup or as a format that is not text; says which.
     """
     with _opened(path) as file:
-        head = file.read(HEAD)
-    what = next((name for signature, name in SIGNATURES.items() if head.startswith(signature)), None)
-    text = head.removeprefix(b"\xef\xbb\xbf").lstrip()
-    if what is None and b"\0" in head and not head.startswith((b"\xff\xfe", b"\xfe\xff")):
-        what = "binary"
-    if what is None and MARKUP.match(text):
-        what = "HTML, XML or other markup"
-    if what is None and JSON.match(text):
-        what = "JSON: name JSON lines .jsonl"
+        what = beginnings.seen(file.read(beginnings.HEAD), DELIMITERS, COLUMNS)
     if what:
         raise CorpusError(f"{path}: looks like {what}; a corpus is text, a sentence a line, or a table with a column")
 
 
 def _csv_rows(
-    path: Path, delimiter: str, columns: Sequence[Sequence[str | None]], advice: str
+    path: Path, delimiters: str, columns: Sequence[Sequence[str | None]], advice: str
 ) -> Iterator[tuple[str, list[Any]]]:
-    table = csv.reader(lines([path]), delimiter=delimiter, strict=True)
+    rest = lines([path])
+    first = next(rest, "")
+    table = csv.reader(chain([first], rest), delimiter=max(delimiters, key=first.count), strict=True)
     try:
         header = next(table, [])
         chosen = [_chosen(header, names, path, advice) for names in columns]

@@ -13,11 +13,14 @@ from pathlib import Path
 import pyarrow
 import pyarrow.parquet
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from training import cli
 from training.commands import pretrain, train
+from training.corpus import beginnings
 from training.corpus.corpus import open_corpus
-from training.corpus.files import CorpusError, found, sentences, text_sha256
+from training.corpus.files import COLUMNS, DELIMITERS, CorpusError, found, sentences, text_sha256
 from training.pretraining.config import PretrainConfig
 
 ROWS = ["A man plays the guitar.", 'He said "no", twice.', "", "Two lines of one text."]
@@ -40,8 +43,9 @@ def test_a_table_gives_its_column(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("\ufeff" + table(name=" Text"))
     (tmp_path / "b.TSV.gz").write_bytes(gzip.compress(table("\t", "sentence").encode()))
     (tmp_path / "c.jsonl").write_text("".join(json.dumps({"id": n, "text": row}) + "\n" for n, row in enumerate(ROWS)))
+    (tmp_path / "e.csv").write_text(table(";"))
     (tmp_path / "d.ndjson").write_text('\n{"sentence": null, "body": "the body"}\n')
-    for name in ("a.csv", "b.TSV.gz", "c.jsonl"):
+    for name in ("a.csv", "b.TSV.gz", "c.jsonl", "e.csv"):
         assert read(tmp_path / name) == ROWS
     assert read(tmp_path / "d.ndjson") == [""]
     assert read(tmp_path / "d.ndjson", column="body") == ["the body"]
@@ -71,6 +75,29 @@ def test_a_table_gives_its_column(tmp_path: Path) -> None:
         ("a.txt", "\ufeff\n<!DOCTYPE html>\n", r"a\.txt: looks like HTML, XML or other markup"),
         ("a.html", "<html><p>Text.</p></html>", r"a\.html: looks like HTML, XML or other markup"),
         ("a.txt", '<doc id="12" title="x">\nText.\n', r"a\.txt: looks like HTML, XML or other markup"),
+        *(
+            ("notes", content, "notes: looks like HTML, XML or other markup")
+            for content in (
+                "<p>The first paragraph.\n<p>The second.\n",
+                "<p> the first\nparagraph\n<p> the second\n<p> the third\n",
+                "<html>\n<body>\n<ul>\n<li>One",
+                "<BR>Text<BR>Text",
+                "<p>Text with <b>bold</b> words.\n",
+                "<s> the cat sat </s>\n<s> it slept </s>\n",
+                "<!-- saved from a page -->\nText.\n",
+                "<!--\nA licence.\n",
+            )
+        ),
+        *(
+            (name, content, rf"{name}: looks like a table with the columns {columns}: name it {ending}, or delete")
+            for name, content, columns, ending in (
+                ("a.txt", "id,text\n1,A man.\n", "id, text", r"\.csv"),
+                ("a.txt", 'id,Text\r\n1,"No, he\nsaid."\r\n2,b\r\n3,c\r\n4,"d\r\n', "id, Text", r"\.csv"),
+                ("a", "sentence;year\na, b;1999\n", "sentence, year", r"\.csv"),
+                ("a.text", "\ttext\tlabel\n0\ta\tb\n", ", text, label", r"\.tsv"),
+                ("a.txt", "text,n\n" + "a sentence,1\n" * 5000 + "a broken, row,1\n", "text, n", r"\.csv"),
+            )
+        ),
     ],
 )
 def test_what_has_no_sentences_is_named(tmp_path: Path, name: str, content: str, message: str) -> None:
@@ -137,11 +164,44 @@ def test_without_pyarrow_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize(
-    "line", ["<unk> was the first word.", "<3 you", "a < b and c > d", "{curly} text", "[1] A note."]
+    "line",
+    [
+        "<unk> was the first word.",
+        "<unk>, <s> and </s> are special tokens.",
+        "<3 you",
+        "a < b and c > d",
+        "<p> opens a paragraph and </p> closes it.",
+        "<p> and <br> are tags.",
+        "<p>s need no </p>s.",
+        "<!-- begins a comment, --> ends it.",
+        "{curly} text",
+        "[1] A note.",
+        "text, sentence",
+    ],
 )
 def test_a_sentence_that_begins_like_markup_is_a_sentence(tmp_path: Path, line: str) -> None:
     (tmp_path / "a.txt").write_text(f"{line}\nanother\n")
     assert read(tmp_path / "a.txt") == [line, "another"]
+
+
+WORDS = st.sampled_from(["text", "Text", "sentence", "<p>", "<!--", "-->", "</p>", "a", "man", "1", '"no"'])
+SENTENCES = st.builds(
+    lambda words, end: "".join(words).strip(" ,;") + end,
+    st.lists(st.tuples(WORDS, st.sampled_from([" ", ", ", "; "])).map("".join), min_size=2, max_size=6),
+    st.sampled_from([".", "?", " …"]),
+)
+
+
+@given(SENTENCES, st.lists(SENTENCES, max_size=8))
+def test_prose_is_never_refused(first: str, others: list[str]) -> None:
+    """Its first sentence may begin by mentioning a tag; where others do, too, it is a page without closing tags."""
+    prose = "\n".join([first, *(f"A {other}" for other in others)])
+    assert beginnings.seen(prose.encode(), DELIMITERS, COLUMNS) is None
+
+
+@given(st.binary(max_size=60) | st.text().map(str.encode))
+def test_any_beginning_can_be_looked_at(head: bytes) -> None:
+    beginnings.seen(b"text,b\n" + head, DELIMITERS, COLUMNS)
 
 
 def test_folders_and_patterns_are_their_files(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
