@@ -233,10 +233,8 @@ def _transform(folder: Path, said: Mapping[str, Any], *, width: int) -> Transfor
 
 
 def _backbone(folder: Path) -> PreTrainedModel:
-    from transformers import AutoModel
-
     backbone: PreTrainedModel
-    backbone, missing, _ = pretrained.weights(AutoModel, folder, attn_implementation="eager")
+    backbone, missing, _ = pretrained.weights(pretrained.encoder_class(folder), folder, attn_implementation="eager")
     if any(key.startswith("pooler.") for key in missing):
         backbone.register_module("pooler", None)  # the checkpoint has none: random weights must not reach a bundle
     if absent := sorted(key for key in missing if not key.startswith("pooler.")):

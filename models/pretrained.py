@@ -66,6 +66,22 @@ def tokenizer(folder: Path, *, lowers: bool = False) -> PreTrainedTokenizerBase:
     return found
 
 
+def encoder_class(folder: Path) -> Any:
+    """The class of transformers' that reads the encoder in `folder`; of T5 and its kin that is without the decoder.
+
+    Raises:
+        SourceError: it has a decoder that transformers can't leave out.
+    """
+    from transformers import MODEL_FOR_TEXT_ENCODING_MAPPING, AutoConfig, AutoModel, AutoModelForTextEncoding
+
+    config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    if type(config) in MODEL_FOR_TEXT_ENCODING_MAPPING:
+        return AutoModelForTextEncoding
+    if config.is_encoder_decoder:
+        raise SourceError(f"{folder}: {config.model_type} has a decoder; only encoders, and those of T5, are read")
+    return AutoModel
+
+
 def weights(kind: Any, folder: Path, **options: Any) -> Weights:
     """The weights in `folder` as a model of `kind`, one of transformers' classes, in float32.
 

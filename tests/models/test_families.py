@@ -18,6 +18,8 @@ from transformers import PreTrainedTokenizerFast
 from models.encoder import Encoder, dropout_off
 from models.export import PARITY, check_parity, write_onnx
 from models.pooling import POOLINGS
+from models.pretrained import encoder_class
+from models.sources import SourceError
 from tests.conftest import soon
 
 TEXTS = ["The man plays the guitar.", "a", "", "The river runs to the sea and the sun is hot in the morning."]
@@ -87,6 +89,13 @@ FAMILIES = [
         dropout=("attention_dropout", "mlp_dropout", "embedding_dropout"),
     ),
 ]
+T5 = Family(
+    "T5",
+    sizes={"d_model": 32, "d_kv": 16, "num_layers": 2, "num_heads": 2, "d_ff": 64},
+    dropout=("dropout_rate",),
+)
+"""With a decoder, which is left out."""
+FAMILIES.append(T5)
 A_FEW_POOLINGS = soon(POOLINGS, "mean", "first_last_1")
 """One of one layer and one of two."""
 
@@ -96,6 +105,19 @@ def backbone(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     folder = tmp_path_factory.mktemp("family")
     request.param.write(folder)
     return folder
+
+
+def test_of_an_encoder_with_a_decoder_only_that_of_t5_is_read(tmp_path: Path) -> None:
+    """Also where it was saved without its decoder, as bundles and sentence-transformers do."""
+    T5.write(tmp_path / "published")
+    encoder = Encoder.load(tmp_path / "published", pooling="mean").eval()
+    assert not any("decoder" in name for name, _ in encoder.named_parameters())
+    encoder.save(tmp_path / "saved")
+    again = Encoder.load(tmp_path / "saved", pooling="mean").eval()
+    np.testing.assert_array_equal(again.encode(TEXTS), encoder.encode(TEXTS))
+    transformers.BartConfig().save_pretrained(tmp_path)
+    with pytest.raises(SourceError, match="bart has a decoder; only encoders, and those of T5, are read"):
+        encoder_class(tmp_path)
 
 
 def tensors(encoder: Encoder) -> tuple[Tensor, Tensor]:

@@ -67,18 +67,28 @@ def transfer(judged: Sequence[Judged]) -> Element | None:
 
 
 def retrieval(judged: Sequence[Judged]) -> Element | None:
-    """What a search finds, over the whole collection."""
-    rows = [
-        row(f"{each.name}, {collection}", number(found.get("ndcg10")), number(found.get("mrr10")),
-            number(found.get("recall100")), number(found.get("queries"), 0), number(found.get("documents"), 0),
-            str(found.get("through") or ABSENT), kind="own")
+    """What a search finds, over the whole collection, and how much of what was judged relevant no search can find."""
+    searched = [
+        (f"{each.name}, {collection}", found)
         for each in judged
         for collection, found in (each.get("retrieval") or {}).items()
-    ]  # fmt: skip
-    if not rows:
+    ]
+    if not searched:
         return None
+    rows = [
+        row(name, number(found.get("ndcg10")), number(found.get("mrr10")),
+            number(found.get("recall100")), number(found.get("queries"), 0), number(found.get("documents"), 0),
+            str(found.get("through") or ABSENT), kind="own")
+        for name, found in searched
+    ]  # fmt: skip
     head = ["× 100", "nDCG@10", "MRR@10", "Recall@100", "Queries", "Documents", "Through"]
-    return section("retrieval", "Retrieval", table("Retrieval, × 100", head, [rows]))
+    lacking = [
+        element("p", f"{name}: {number(missing, 0)} judgements name relevant documents that the collection lacks. They "
+                "count as relevant and are never found.")
+        for name, found in searched
+        if (missing := found.get("missing"))
+    ]  # fmt: skip
+    return section("retrieval", "Retrieval", table("Retrieval, × 100", head, [rows]), *lacking)
 
 
 def _backbones(judged: Iterable[Judged]) -> list[str]:

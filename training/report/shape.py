@@ -97,7 +97,9 @@ EVALUATION = Fields(
         "environment": Fields({}),
         "sts": Fields({"tasks": Each(_STS), "mean": Kind.NUMBER}),
         "transfer": Fields({"tasks": Each(_TRANSFER), "mean": Kind.NUMBER}),
-        "retrieval": Each(Fields({**_numbers("ndcg10 mrr10 recall100 queries documents"), "through": Kind.TEXT})),
+        "retrieval": Each(
+            Fields({**_numbers("ndcg10 mrr10 recall100 queries documents missing"), "through": Kind.TEXT})
+        ),
         "geometry": _GEOMETRY,
         "curve": Listed(
             Fields(

@@ -20,6 +20,13 @@ def test_scores_are_said_beside_the_papers(evaluate: Evaluate) -> None:
         assert said in text
 
 
+def test_relevant_documents_that_no_search_can_find_are_counted(evaluate: Evaluate) -> None:
+    whole, lacking = evaluate(), evaluate(seed=1)
+    lacking["retrieval"]["scifact"]["missing"] = 1234
+    said = Page(render([whole, lacking])).text
+    assert said.count("that the collection lacks") == 1 and "scifact: 1,234 judgements" in said.replace("\u202f", ",")
+
+
 def test_rows_on_another_model_of_the_family_are_for_orientation(evaluate: Evaluate) -> None:
     evaluation = evaluate()
     evaluation["subject"]["backbone"] = "roberta-base-openai-detector"
