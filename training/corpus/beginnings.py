@@ -72,8 +72,7 @@ def _header(text: str, delimiter: str, columns: Collection[str], *, whole: bool)
     """The names of a table's columns; None if the text is no table with one of these columns."""
     rows = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
     first = list(islice(filter(None, rows), ROWS))
-    full = len(first) == ROWS and (whole or next(rows, None) is not None)  # the last row that is seen may be cut
-    if not (full or whole) or len(first) < 2:
+    if len(first) < 2 or (not whole and next(rows, None) is None):  # the last row of what is seen may be cut
         return None
     header = first[0]
     # Behind a comma prose has a space.
