@@ -32,7 +32,7 @@ _USED = rf'(?!s\b)(?=[^\W_]|["“<]|{_END})'
 """Behind a tag that marks text. A sentence that begins by mentioning one goes on with a space, a comma or the like."""
 MARKUP = (
     r"<(!doctype|\?xml|[a-z][\w:.-]*\s[^<>]*=)",
-    rf"<!--({_END}|.*?-->({_END}|\s*<))",
+    rf"<!--({_END}|.*?-->({_END}|<))",
     rf"<(?=[a-z])[^<>\n]*>{_USED}.*</",
     rf"<([a-z][\w:.-]*+)[^<>\n]*>.*</\1\s*>{_END}",
     # Tags that are never closed: two of them, or three lines that begin with the same one.
