@@ -55,7 +55,8 @@ def train(options: argparse.Namespace) -> int:
     """Trains, judges, publishes; of several processes, the first."""
     config = resolve(options)
     if options.force and int(os.environ.get("RANK", "0")) == 0:
-        record.remove(Path(config.run))
+        for run_folder in (config.run, f"{config.run}-teacher"):  # a teacher that fits is kept in its bundle
+            record.remove(Path(run_folder))
     with terminable():
         try:
             outcome = run.fit(config, sys.stderr, resume=options.resume)
