@@ -29,6 +29,8 @@ FITS = "from -2^63 to 2^64 - 1"
 _SHOWN = 80
 LARGE = 65_536
 """Bytes from which the garbage collector is paused: it would look through all that is being made, again and again."""
+SLICE = 1 << 17
+"""Bytes of a body that are looked at in one step, during which no other thread runs."""
 _LONG_INTEGER = re.compile(rb"[0-9](?=[0-9]{18})")
 """19 digits: an integer of fewer fits 64 bits."""
 
@@ -62,10 +64,8 @@ def check_containers(body: bytes, limit: int | None = None, of: str = "request")
         TooLarge: more than `limit`, which is `MAX_CONTAINERS` unless it is given.
     """
     limit = MAX_CONTAINERS if limit is None else limit
-    if len(body) > limit and body.count(b"[") + body.count(b"{") > limit:
-        containers = _outside_strings(body, b"[{")
-        if containers > limit:
-            raise TooLarge(f"{containers} lists and objects are more than the {limit} of one {of}")
+    if _holds_more(body, b"[{", limit):
+        raise TooLarge(f"more than {limit} lists and objects, which one {of} may hold")
 
 
 def check_values(body: bytes, tokens: int = 0) -> None:
@@ -75,17 +75,27 @@ def check_values(body: bytes, tokens: int = 0) -> None:
         TooLarge: it has more.
     """
     limit = MAX_VALUES + tokens
-    if len(body) > limit and body.count(b",") > limit and (values := _outside_strings(body, b",")) > limit:
-        raise TooLarge(f"{values} values are more than the {limit} of one request")
+    if _holds_more(body, b",", limit):
+        raise TooLarge(f"more than {limit} values, which one request may hold")
 
 
-def _outside_strings(body: bytes, marks_of: bytes) -> int:
-    """How often these characters stand in JSON outside of its strings."""
-    unescaped = body.replace(rb"\\", b"").replace(rb"\"", b"")
+def _holds_more(body: bytes, marks_of: bytes, limit: int) -> bool:
+    """Whether more of these characters stand in JSON outside of its strings."""
+    if len(body) <= limit:
+        return False
     others = bytes(set(range(256)) - {*b'"', *marks_of})
-    marks = np.frombuffer(unescaped.translate(None, others), np.uint8)
-    quotes = marks == ord('"')
-    return int(np.count_nonzero(~(quotes | np.logical_xor.accumulate(quotes))))
+    found = start = within = 0
+    while start < len(body) and found <= limit:
+        end = start + SLICE
+        while body[end - 1 : end] == b"\\":  # its escape ends with the next slice
+            end += 1
+        unescaped = body[start:end].replace(rb"\\", b"").replace(rb"\"", b"")
+        marks = np.frombuffer(unescaped.translate(None, others), np.uint8)
+        quotes = marks == ord('"')
+        found += int(np.count_nonzero(~(quotes | (np.logical_xor.accumulate(quotes) ^ bool(within)))))
+        within ^= int(np.count_nonzero(quotes)) % 2
+        start = end
+    return found > limit
 
 
 def _parsed(body: bytes, read: Callable[[bytes], Any], tokens: int = 0) -> Any:

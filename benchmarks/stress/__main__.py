@@ -30,6 +30,7 @@ def main() -> int:
     parser = Parser(prog="python -m benchmarks.stress", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(TRIALS))
     parser.add_argument("--seconds", type=float, help="of each trial, instead of its full length")
+    parser.add_argument("--kind", action="append", help="of the costly requests of `neighbour`, instead of all")
     parser.add_argument("--bundle", type=Path, default=BUNDLE, help="default: %(default)s")
     asked = parser.parse_args()
     if unknown := set(asked.names) - set(TRIALS):
@@ -37,14 +38,15 @@ def main() -> int:
     texts, failed = Texts.of(asked.bundle), 0
     for name in asked.names or TRIALS:
         trial, seconds, options, apart, keys = TRIALS[name]
+        more = {"only": asked.kind} if asked.kind and name == "neighbour" else {}
         try:
             with started(asked.bundle, options, apart=apart, keys=keys) as server:
-                bounds = trial(server, texts, asked.seconds or seconds)
+                bounds = trial(server, texts, asked.seconds or seconds, **more)
         except (OSError, ReplyError, RuntimeError) as error:  # the server is gone, or never came
             bounds = [Bound(f"servers lost ({error})", 1, 0)]
         print(f"{name}: {(trial.__doc__ or '').splitlines()[0]}", *bounds, sep="\n  ", flush=True)
         failed += any(not bound.holds for bound in bounds)
-        if not asked.seconds:
+        if not (asked.seconds or asked.kind):
             keep(name, bounds)
     return failed
 

@@ -5,18 +5,24 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import os
 import signal
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import reduce
 from http.client import HTTPConnection, HTTPException
-from typing import Any
+from multiprocessing import get_context
+from multiprocessing.synchronize import Event
+from operator import add
+from subprocess import TimeoutExpired
+from typing import Any, Self
 
 import numpy as np
 
-from benchmarks.client import ReplyError
+from benchmarks.client import Address, ReplyError
 from benchmarks.stress.costly import CORPUS, JSON, LINES, Costly, documents, requests
 from benchmarks.stress.server import Server
 from benchmarks.stress.trial import Bound, Texts
@@ -36,6 +42,10 @@ PAUSE = 0.02
 """Seconds between the requests of the good key."""
 REFUSED = 0.1
 """Seconds that a caller waits after a refusal: without any, it would be a flood, which is another trial."""
+NICE = 5
+"""Of the costly callers' process: it has what the good key's caller leaves of the CPU."""
+CALM = 0.2
+"""Seconds in which a server that has done its work takes hardly any CPU."""
 DRAIN = Settings().drain_seconds
 ENDING = 2 * SECONDS_TO_ASK + SECONDS_TO_SEND + 2.0
 """Seconds after the drain in which the process ends: for late callers, for answers on their way, for closing."""
@@ -44,40 +54,53 @@ PATIENCE = 60.0
 """Seconds without an answer after which a caller hangs up."""
 
 
-def neighbour(server: Server, _: Texts, seconds: float) -> list[Bound]:
-    """One key searches and uploads while another sends everything costly that its rights allow."""
+def neighbour(server: Server, _: Texts, seconds: float, only: Collection[str] = ()) -> list[Bound]:
+    """One key searches and uploads while another sends everything costly that its rights allow, or `only` some kinds."""
     with closing(Caller(server, KEYS[GOOD])) as good, closing(Caller(server, KEYS[COSTLY])) as costly:
-        return _tried(server, good, _settled(good, costly), seconds)
+        kinds = _settled(good, costly)
+        return _tried(server, good, {name: kind for name, kind in kinds.items() if name in (only or kinds)}, seconds)
 
 
 def _tried(server: Server, good: Caller, kinds: Mapping[str, Costly], seconds: float) -> list[Bound]:
-    turn, numbers, peak = seconds / (len(kinds) + 2), itertools.count(), _Peak(server)
-    with peak:
-        quiet = good.working(turn)
-        found = [Bound("ms, p99 of a search while nobody else asks", 1000 * quiet.p99)]
-        failed, stored = quiet.failed, quiet.stored
+    """Compare each kind with the quiet before and after it: what else the machine does changes."""
+    turn, found = seconds / (1.5 * len(kinds) + 0.5), list[Bound]()
+    with _Peak(server) as peak:
+        quiet, beside = [good.working(turn / 2)], list[Worked]()
         for name, kind in kinds.items():
-            with _sent([kind], server, numbers):
-                worked = good.working(turn)
-            found.append(Bound(f"p99 of a search beside {name}, of the quiet", worked.p99 / quiet.p99, SLOWER))
+            with _sent([kind], server):
+                beside.append(good.working(turn))
+            _calm(server)
+            quiet.append(good.working(turn / 2))
+            slower = beside[-1].p99 / (quiet[-2] + quiet[-1]).p99
+            found.append(Bound(f"p99 of a search beside {name}, of the quiet", slower, SLOWER))
             print(f"  {found[-1]}", flush=True)
-            failed, stored = failed + worked.failed, stored + worked.stored
         listed = good.json("GET", f"/corpora/{GOOD}")["documents"]
-        with _sent(list(kinds.values()), server, numbers):
+        with _sent(list(kinds.values()), server):
             time.sleep(min(turn, 2.0))
             server.process.send_signal(signal.SIGTERM)
             told = time.monotonic()
-            with suppress(Exception):
+            with suppress(TimeoutExpired):
                 server.process.wait(2 * DRAIN)
             gone = time.monotonic() - told
+    whole = reduce(add, [*quiet, *beside])
     return [
+        Bound("ms, p99 of a search while nobody else asks", 1000 * reduce(add, quiet).p99),
         *found,
-        Bound("requests of the good key that failed", failed, 0),
-        Bound("documents of the good key that were lost", 1 + stored - listed, 0),
+        Bound("requests of the good key that failed", whole.failed, 0),
+        Bound("documents of the good key that were lost", 1 + whole.stored - listed, 0),
         Bound("MB of memory at most", peak.memory_mb, MEMORY_MB),
         Bound("seconds until it was gone after SIGTERM", gone, DRAIN + ENDING),
         Bound("exit status", abs(server.process.returncode or 0) if server.process.poll() is not None else math.inf, 0),
     ]
+
+
+def _calm(server: Server) -> None:
+    """Wait until the server has done what was asked of it, jobs included."""
+    for _ in range(int(PATIENCE / CALM)):
+        used = server.cpu_seconds
+        time.sleep(CALM)
+        if server.cpu_seconds - used < CALM / 10:
+            return
 
 
 def _settled(good: Caller, costly: Caller) -> Mapping[str, Costly]:
@@ -103,6 +126,9 @@ class Worked:
     latencies: list[float] = field(default_factory=list)
     failed: int = 0
     stored: int = 0
+
+    def __add__(self, other: Worked) -> Worked:
+        return Worked(self.latencies + other.latencies, self.failed + other.failed, self.stored + other.stored)
 
     @property
     def p99(self) -> float:
@@ -168,42 +194,47 @@ class Caller:
 
 
 @contextmanager
-def _sent(kinds: list[Costly], server: Server, numbers: Iterator[int]) -> Iterator[None]:
-    """Have callers send these in turn, until the block ends; then they leave, answered or not."""
-    stop, connections = threading.Event(), list[HTTPConnection]()
+def _sent(kinds: Sequence[Costly], server: Server) -> Iterator[None]:
+    """Have callers send these in turn, until the block ends; then they leave, answered or not.
 
-    def calling(first: int) -> None:
-        for kind in itertools.islice(itertools.cycle(kinds), first, None):
-            if stop.is_set():
-                return
-            connection = HTTPConnection(server.address.host, server.address.port, timeout=PATIENCE)
-            connections.append(connection)
-            content, headers = kind.numbered(next(numbers))
+    They are in a process of their own: none keeps the good key's caller waiting for the interpreter.
+    """
+    context = get_context("spawn")
+    calling = context.Event()
+    process = context.Process(target=_send, args=(kinds, server.address, calling), daemon=True)
+    process.start()
+    try:
+        if not calling.wait(PATIENCE):
+            raise RuntimeError("the process of the costly callers did not start")
+        yield
+    finally:
+        process.kill()
+        process.join()
+
+
+def _send(kinds: Sequence[Costly], address: Address, calling: Event) -> None:
+    os.nice(NICE)
+    numbers = itertools.count(time.time_ns())
+    for first in range(CALLERS):
+        threading.Thread(target=_send_each, args=(itertools.islice(itertools.cycle(kinds), first, None), address, numbers)).start()
+    calling.set()
+
+
+def _send_each(kinds: Iterator[Costly], address: Address, numbers: Iterator[int]) -> None:
+    for kind in kinds:
+        content, headers = kind.numbered(next(numbers))
+        with closing(HTTPConnection(address.host, address.port, timeout=PATIENCE)) as connection:
             try:
                 connection.request(kind.method, kind.path, content, headers | _authorization(KEYS[COSTLY]))
                 if not kind.read:
-                    stop.wait(PATIENCE)
+                    time.sleep(PATIENCE)
                 answer = connection.getresponse()
                 answer.read()
-                if answer.status in (429, 503):
-                    stop.wait(REFUSED)
-            except (OSError, HTTPException, ValueError, AttributeError):  # the last two: it was closed under our hands
-                stop.wait(REFUSED)
-            finally:
-                connection.close()
-
-    threads = [threading.Thread(target=calling, args=(first,)) for first in range(CALLERS)]
-    for thread in threads:
-        thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        for connection in connections:
-            with suppress(OSError, AttributeError):
-                connection.sock.shutdown(2)
-        for thread in threads:
-            thread.join()
+                refused = answer.status in (429, 503)
+            except (OSError, HTTPException):
+                refused = True
+        if refused:
+            time.sleep(REFUSED)
 
 
 def _authorization(key: str) -> dict[str, str]:
@@ -216,9 +247,10 @@ class _Peak:
     def __init__(self, server: Server) -> None:
         self.memory_mb, self._server, self._stop = 0, server, threading.Event()
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> Self:
         self._thread = threading.Thread(target=self._watch)
         self._thread.start()
+        return self
 
     def __exit__(self, *_: object) -> None:
         self._stop.set()

@@ -57,7 +57,8 @@ class Texts:
         return cls(*(cycle(requests(texts[name], n)) for name, n in (("short", 1), ("mixed", 32), ("mixed", 2000))))
 
 
-Trial = Callable[[Server, Texts, float], list[Bound]]
+Trial = Callable[..., list[Bound]]
+"""Of a server, texts, seconds, and what a trial takes beside them."""
 
 
 class Planned(NamedTuple):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from fastapi import Request
 
@@ -13,6 +13,7 @@ from serving.encoding import content_coding, inflated
 from serving.errors import TooLarge, TooSlow
 from serving.json_body import LARGE, parse_json
 
+T = TypeVar("T")
 MIN_BYTES_PER_SECOND = 1000
 """What a body must keep up on the whole; a modem of 1990 did."""
 
@@ -32,13 +33,18 @@ class BoundedRequest(Request):
         if not hasattr(self, "_body"):
             limit = service_of(self).settings.max_body_bytes
             coding = content_coding(self.headers.get("content-encoding", ""))
-            body = bytearray()
+            pieces = list[bytes]()
 
             async def keep(piece: bytes) -> None:
-                body.extend(piece)
+                pieces.append(piece)
 
             await self.arrive(keep, limit)
-            self._body = await asyncio.to_thread(inflated, bytes(body), coding, limit) if coding else bytes(body)
+
+            def whole() -> bytes:
+                body = b"".join(pieces)
+                return inflated(body, coding, limit) if coding else body
+
+            self._body = await self._prepared(whole, large=bool(coding) or sum(map(len, pieces)) >= LARGE)
         return self._body
 
     async def arrive(self, take: Callable[[bytes], Awaitable[None]], limit: int, in_memory: int | None = None) -> None:
@@ -72,12 +78,14 @@ class BoundedRequest(Request):
             ) from None
 
     async def json(self) -> Any:
-        """The parsed body, parsed once; a large one in a thread, for others wait for the event loop."""
+        """The parsed body, parsed once."""
         if not hasattr(self, "_json"):
             body, tokens = await self.body(), service_of(self).settings.max_request_tokens
-            large = len(body) >= LARGE
-            self._json = await asyncio.to_thread(parse_json, body, tokens) if large else parse_json(body)
+            self._json = await self._prepared(lambda: parse_json(body, tokens), large=len(body) >= LARGE)
         return self._json
+
+    async def _prepared(self, work: Callable[[], T], *, large: bool) -> T:
+        return await service_of(self).library.prepared(work, of="", large=large)
 
     def forget(self) -> None:
         """Let go of the body as it came; what of it nobody reads may be most of it."""

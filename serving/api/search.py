@@ -23,6 +23,7 @@ from serving.bounds import check_text
 from serving.corpora.finding import Found, Hit, Place, Wanted, shown
 from serving.errors import Empty, Invalid, TooLarge
 from serving.filters import compile_filter, is_large
+from serving.json_body import LARGE
 from serving.names import check_corpus_name
 from serving.ports import Floats
 from serving.service import Service
@@ -82,13 +83,18 @@ async def _search(service: Service, name: str, body: SearchRequest) -> Response:
         )
     found = await service.library.search(name, queries, wanted)
     write = _Written(body, largest_answer(service.settings))
-    results = [_result(found, hits, order, write) for hits, order in zip(found.hits, orders, strict=True)]
-    answer: dict[str, Any] = {"results": results} if body.queries is not None else results[0]
-    took = round(1000 * (time.perf_counter() - started), 3)
-    facts: dict[str, Any] = {"took_ms": took, "mode": body.mode, "index": found.index}
-    if found.warnings:
-        facts["warnings"] = warnings_of(found.warnings)
-    return json_response(answer | facts, headers=truncation_header(found.truncated))
+
+    def answered() -> Response:
+        results = [_result(found, hits, order, write) for hits, order in zip(found.hits, orders, strict=True)]
+        answer: dict[str, Any] = {"results": results} if body.queries is not None else results[0]
+        took = round(1000 * (time.perf_counter() - started), 3)
+        facts: dict[str, Any] = {"took_ms": took, "mode": body.mode, "index": found.index}
+        if found.warnings:
+            facts["warnings"] = warnings_of(found.warnings)
+        return json_response(answer | facts, headers=truncation_header(found.truncated))
+
+    characters = sum(len(hit.passage.document.text) for hits in found.hits for hit in hits)
+    return await service.library.prepared(answered, of=name, large=characters >= LARGE)
 
 
 def _queries(body: SearchRequest, most: int) -> list[str] | Floats:
@@ -198,7 +204,7 @@ def _orders(name: str, body: SearchRequest) -> list[str]:
     """Of each query a digest of all that decides about the order of its hits: keys are those of one corpus. One of
     several queries has the order that it has alone.
     """
-    asked = body.model_dump(include={"mode", "fusion", "alpha", "filter"})
+    asked = {"mode": body.mode, "fusion": body.fusion, "alpha": body.alpha, "filter": body.filter}
     alike = _digest([name, asked])
     sought: list[Any] = body.queries or [body.query if body.query is not None else body.vector]
     return [_digest([alike, one]) for one in sought]

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from time import perf_counter
@@ -25,7 +25,8 @@ log = logging.getLogger(__name__)
 FAILURES = 3
 """Batches in a row after which an engine counts as failing."""
 RESERVED_SECONDS = 1.0
-"""For so long after the last interactive request bulk work leaves a stream free, where there are two."""
+"""For so long after the last interactive request bulk work leaves a stream free, where there are two; and for so long
+after requests of two keys met, or followed each other, several keys ask."""
 BULK_TURN = 8
 """While bulk work waits, it has a batch after at most so many others."""
 CULPRITS = 8
@@ -33,8 +34,9 @@ CULPRITS = 8
 KEY_SHARE = 0.75
 """Of the queue's room, which one key may take by several requests."""
 NOBODY: Mapping[Caller | None, int] = {}
-BULK_PART = 8
-"""A single stream that was interactive a moment ago takes bulk work in batches of so small a part of the budget."""
+SMALL_PART = 8
+"""Batches have so small a part of the budget where others would wait for them: while several keys ask, and bulk work on
+a single stream that was interactive a moment ago."""
 
 
 class Embed(Protocol):
@@ -76,7 +78,9 @@ class Batcher:
         self._bulk: Turns[Request] = Turns(max_batch_tokens)
         self._running = {self._interactive: 0, self._bulk: 0}
         """Batches that are being embedded."""
-        self._reserved_until = -math.inf
+        self._reserved_until = self._mixed_until = -math.inf
+        self._last_owner: Hashable = None
+        """Of the last request: several keys ask where the next is of another one, or others wait."""
         self._since_bulk = 0
         """Interactive batches since the last of the bulk work."""
         self._timer: asyncio.TimerHandle | None = None
@@ -91,7 +95,7 @@ class Batcher:
         """Of texts that were not embedded yet."""
         self._claimed_tokens = 0
         """What of the queue's room is taken: see `check_room`."""
-        self._claimed_by: Counter[Caller | None] = Counter()
+        self._claimed_by: Counter[Hashable] = Counter()
         """The same, by key."""
         self.failures: list[str] = []
         """What went wrong with the last batches, up to the last that went well."""
@@ -137,7 +141,7 @@ class Batcher:
             missing=len(texts),
             waiting=tokens,
             claim=claim,
-            caller=payer(),
+            owner=payer(),
         )
         (self._bulk if bulk else self._interactive).add(request, queued=self.queued_tokens)
         self.queued_tokens += tokens
@@ -146,6 +150,8 @@ class Batcher:
         future.add_done_callback(lambda _: self._leave(request))
         if not bulk:
             self._reserved_until = perf_counter() + RESERVED_SECONDS
+        if request.owner is not self._last_owner or len(self._claimed_by) > 1:
+            self._last_owner, self._mixed_until = request.owner, perf_counter() + RESERVED_SECONDS
         self._arrived.set()
         return await future
 
@@ -187,9 +193,9 @@ class Batcher:
 
     def _claim(self, request: Request, tokens: int) -> None:
         self._claimed_tokens += tokens
-        self._claimed_by[request.caller] += tokens
-        if not self._claimed_by[request.caller]:
-            del self._claimed_by[request.caller]
+        self._claimed_by[request.owner] += tokens
+        if not self._claimed_by[request.owner]:
+            del self._claimed_by[request.owner]
 
     async def drain(self) -> None:
         """Return when everything admitted so far has been answered."""
@@ -308,14 +314,15 @@ class Batcher:
         return self._interactive, []
 
     def _interactive_batch(self) -> list[Item[Request]]:
-        return self._interactive.next_batch(queued=self.queued_tokens, parts=self._idle)
+        budget = self._max_batch_tokens // (SMALL_PART if perf_counter() < self._mixed_until else 1)
+        return self._interactive.next_batch(queued=self.queued_tokens, parts=self._idle, budget=budget)
 
     def _bulk_batch(self) -> list[Item[Request]]:
         reserved = self._reserved_until - perf_counter()
         if not self._bulk.waiting or reserved <= 0:
             return self._bulk.next_batch(queued=self.queued_tokens, parts=self._idle)
         if self._streams == 1:
-            return self._bulk.next_batch(queued=self.queued_tokens, budget=self._max_batch_tokens // BULK_PART)
+            return self._bulk.next_batch(queued=self.queued_tokens, budget=self._max_batch_tokens // SMALL_PART)
         if self._running[self._bulk] < self._streams - 1:
             return self._bulk.next_batch(queued=self.queued_tokens, parts=max(1, self._idle - 1))
         self._timer = self._timer or asyncio.get_running_loop().call_later(reserved, self._wake)

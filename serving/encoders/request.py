@@ -11,7 +11,6 @@ import numpy as np
 
 from models.tokenizer import Tokens
 from serving.encoders.turns import Waiting
-from serving.keys.limits import Caller
 from serving.ports import Embedded, Floats
 
 
@@ -39,8 +38,6 @@ class Request(Waiting):
     """Tokens that count as queued."""
     claim: int
     """Tokens of the queue's room that it takes: see `Batcher.check_room`."""
-    caller: Caller | None = None
-    """Whose share of that room it takes."""
     begun: float | None = None
     answer: Embedded | None = None
     """Filled row by row, from the first batch on."""

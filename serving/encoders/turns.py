@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, count, islice
 from typing import Generic, NamedTuple, TypeVar
@@ -24,6 +24,8 @@ class Waiting:
     """Tokens of each text."""
     padded: Sequence[int]
     """The same, rounded up as the engine does."""
+    owner: Hashable = None
+    """Whose request it is: owners take turns, however many requests each of them has."""
     left: list[int] = field(init=False)
     """Rows that were in no batch yet, longest first."""
     tokens_left: int = field(init=False)
@@ -33,7 +35,7 @@ class Waiting:
     new: bool = True
     """None of its texts was in a batch yet."""
     due: int = 0
-    """How many batches there may be, counted from the first ever, before one with a text of it."""
+    """How many batches its owner may lead, counted as `_Line.batches`, before one with a text of it."""
     taken: int = 0
     """Tokens of it in the batches that it led, since its turn began."""
 
@@ -61,14 +63,29 @@ class Item(NamedTuple, Generic[W]):
     """Of the text, rounded up."""
 
 
+@dataclass(eq=False, slots=True)
+class _Line(Generic[W]):
+    """An owner at work."""
+
+    batches: int = 0
+    """That its requests led."""
+    last: int = -1
+    """The number of the last of them among the batches of all."""
+    leader: W | None = None
+    """Of that batch."""
+
+
 class Turns(Generic[W]):
-    """Requests take turns, oldest first. One leads batches, each with the longest of its texts that are left, until as
+    """Owners take turns: the next batch belongs to the one that led a batch longest ago, and to nobody else's request.
+
+    Requests of one owner take turns, oldest first. One leads batches, each with the longest of its texts that are left, until as
     many of its tokens are taken as fill a batch, padding allowed; then it goes behind all others. The rest of a batch
     are the nearest in length, of any request, so that little is padded; among equals, those whose turn is next.
 
-    The law of waiting: until the first text of a request is in a batch, there are at most as many batches as requests
-    were ahead of it when it came, less the one that led the last batch, and their tokens are at most twice those that
-    were queued then, and one batch. So a request, however large, delays a single text behind it by one batch; and no
+    The law of waiting: until the first text of a request is in a batch, its owner leads at most as many batches as it
+    had requests ahead of it when it came, less the one that led the last batch, and before each of them each other
+    owner leads at most one. Of one owner alone, their tokens are at most twice those that were queued then, and one
+    batch. So a request, however large, delays a single text behind it by one batch; and no
     stream of others, whatever their lengths, keeps a text waiting for ever. Where the law asks for it, newcomers lead a
     batch out of turn: between two batches that are led in turn those that came before the first of them ended.
     """
@@ -77,8 +94,8 @@ class Turns(Generic[W]):
         self._max_batch_tokens = max_batch_tokens
         self._requests: list[W] = []
         """Those with texts that were in no batch yet, in the order of their turns."""
-        self._leader: W | None = None
-        """Of the last batch."""
+        self._lines: dict[Hashable, _Line[W]] = {}
+        """Of owners with requests, and of those without that led a batch after one of them did."""
         self._batches = 0
         """That were made."""
 
@@ -105,8 +122,9 @@ class Turns(Generic[W]):
     def add(self, request: W, *, queued: int) -> None:
         """Put it behind the others, where `queued` tokens are ahead of it, those included that are being embedded."""
         request.patience = self._patience(queued)
-        led = self._leader is not None and bool(self._leader.left)
-        request.due = self._batches + len(self._requests) - led
+        line, own = self._lines.setdefault(request.owner, _Line()), self._places(request.owner)
+        led = any(self._requests[place] is line.leader for place in own)
+        request.due = line.batches + len(own) - led
         self._requests.append(request)
 
     def next_batch(self, *, queued: int, parts: int = 1, budget: int | None = None) -> list[Item[W]]:
@@ -116,26 +134,41 @@ class Turns(Generic[W]):
         """
         self._requests = [request for request in self._requests if request.left and not request.gone]
         if not self._requests:
-            self._leader = None
+            self._lines.clear()
             return []
-        if self._requests[0].taken >= self._max_batch_tokens / PADDING:
-            self._requests[0].taken = 0
-            self._requests.append(self._requests.pop(0))
-        place = self._leading()
-        leader = self._leader = self._requests[place]
+        owner, line = self._next_line()
+        first, *_ = self._places(owner)
+        if self._requests[first].taken >= self._max_batch_tokens / PADDING:
+            self._requests[first].taken = 0
+            self._requests.append(self._requests.pop(first))
+        place = self._leading(owner, line)
+        leader = line.leader = self._requests[place]
         left = leader.tokens_left
         batch = self._chosen(self._window(place), min(budget or self._max_batch_tokens, self._share(parts)))
         self._take(batch, queued)
         leader.taken += left - leader.tokens_left
+        line.batches, line.last = line.batches + 1, self._batches
         self._batches += 1
         return batch
 
-    def _leading(self) -> int:
-        """The place of the request that leads: the first, unless a newcomer would then come too late for the law."""
-        newcomers = [place for place, request in enumerate(self._requests) if request.new]
+    def _next_line(self) -> tuple[Hashable, _Line[W]]:
+        """The owner whose turn it is; whoever has no request is forgotten once it would be next anyway."""
+        waiting = dict.fromkeys(request.owner for request in self._requests)
+        owner = min(waiting, key=lambda one: self._lines[one].last)
+        longest = self._lines[owner].last
+        self._lines = {one: line for one, line in self._lines.items() if one in waiting or line.last > longest}
+        return owner, self._lines[owner]
+
+    def _places(self, owner: Hashable) -> list[int]:
+        return [place for place, request in enumerate(self._requests) if request.owner == owner]
+
+    def _leading(self, owner: Hashable, line: _Line[W]) -> int:
+        """The place of the request that leads: the owner's first, unless a newcomer would come too late for the law."""
+        own = self._places(owner)
+        newcomers = [place for place in own if self._requests[place].new]
         # they come first to last: each has to wait for those before it, too
-        late = any(self._requests[place].due - self._batches <= i for i, place in enumerate(newcomers))
-        return newcomers[0] if late else 0
+        late = any(self._requests[place].due - line.batches <= i for i, place in enumerate(newcomers))
+        return newcomers[0] if late else own[0]
 
     def _share(self, parts: int) -> int:
         if parts == 1:

@@ -55,7 +55,7 @@ def test_lists_and_objects_are_counted_and_brackets_in_texts_are_not(value: Any,
         check_containers(json.dumps(value, ensure_ascii=ascii).encode())
         if limit:
             patch.setattr(json_body, "MAX_CONTAINERS", limit - 1)
-            with pytest.raises(TooLarge, match=f"^{limit} lists and objects are more than the {limit - 1}"):
+            with pytest.raises(TooLarge, match=f"^more than {limit - 1} lists and objects"):
                 check_containers(json.dumps(value, ensure_ascii=ascii).encode())
 
 
@@ -72,7 +72,7 @@ def test_values_are_counted_and_commas_in_texts_are_not(value: Any, ascii: bool)
         patch.setattr(json_body, "MAX_VALUES", 1)
         check_values(body, tokens=limit)
         if limit:
-            with pytest.raises(TooLarge, match=f"^{limit + 1} values are more than the {limit} of one request"):
+            with pytest.raises(TooLarge, match=f"^more than {limit} values"):
                 check_values(body, tokens=limit - 1)
 
 
@@ -109,7 +109,7 @@ def test_what_nobody_reads_is_not_parsed_if_it_is_too_much(
     for name in ("_read", "_read_fast"):
         monkeypatch.setattr(json_body, name, lambda _: pytest.fail("it was read"))
     body = b'{"inputs": "a", "ignored": [' + (junk + b",") * 550_000 + b'0], "more": 1}'
-    refusal = (413, "Validation", "550002 values are more than the 500000 of one request")
+    refusal = (413, "Validation", "more than 500000 values, which one request may hold")
     refuses(refusal, "POST", "/embed", content=body, headers={"content-type": "application/json"})
 
 
@@ -203,7 +203,7 @@ def test_a_body_of_lists_is_a_413(
 ) -> None:
     client.put("/corpora/c")
     refuses(
-        (413, "Validation", "lists and objects are more than"),
+        (413, "Validation", "lists and objects, which one"),
         "POST",
         path,
         content=body,
