@@ -23,6 +23,8 @@ from models.tokenizer import Tokenizer
 FORMAT_VERSION = 1
 MOST_JSON_BYTES = 64 << 20
 """Of one file of JSON, which is read whole."""
+MOST_FILES = 1000
+"""That a manifest lists: a bundle has about ten."""
 MANIFEST = "manifest.json"
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
@@ -315,6 +317,8 @@ def parse_manifest(content: bytes, file: str, *, required: Sequence[str] = REQUI
 
 def _check(manifest: Manifest, required: Sequence[str]) -> None:
     """That the fields, each of which is what it has to be, fit each other."""
+    if len(manifest.files) > MOST_FILES:
+        raise BundleError(f"lists {len(manifest.files)} files, more than the {MOST_FILES} of a bundle")
     for path in required:
         if path not in manifest.files:
             raise BundleError(f"does not list {path}")

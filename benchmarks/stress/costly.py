@@ -27,7 +27,7 @@ HUGE = 250_000_000
 """Characters of the text in a forged snapshot."""
 JSON, LINES, ZSTD = ({"content-type": f"application/{name}"} for name in ("json", "x-ndjson", "zstd"))
 NUMBER = "{number}"
-"""Is replaced by another number in each request, in a header or a short body."""
+"""Is replaced by another number in each request, in its path, a header or a short body."""
 
 
 @dataclass(frozen=True)
@@ -41,14 +41,15 @@ class Costly:
     read: bool = True
     """Whether callers read the answer."""
 
-    def numbered(self, number: int) -> tuple[bytes, dict[str, str]]:
-        """Give the body and headers of one request."""
+    def numbered(self, number: int) -> tuple[str, bytes, dict[str, str]]:
+        """Give the path, body and headers of one request."""
         content = self.content.replace(NUMBER.encode(), b"%d" % number) if len(self.content) < 1000 else self.content
-        return content, {name: value.replace(NUMBER, str(number)) for name, value in self.headers.items()}
+        path = self.path.replace(NUMBER, str(number))
+        return path, content, {name: value.replace(NUMBER, str(number)) for name, value in self.headers.items()}
 
 
-def requests(snapshot: bytes) -> dict[str, Costly]:
-    """Give one of every kind by its name; `snapshot` is of the corpus."""
+def requests(snapshot: bytes, job: str) -> dict[str, Costly]:
+    """Give one of every kind by its name; `snapshot` is of the corpus, `job` is one of the key's."""
     pairs = [["red", str(number)] for number in range(33_000)]
     refused = "".join(json.dumps({"text": number}) + "\n" for number in range(100)).encode()
     skipping = f"{DOCUMENTS}?on_error=skip&text_column={'x' * 15_000}"
@@ -71,6 +72,10 @@ def requests(snapshot: bytes) -> dict[str, Costly]:
         "long texts": _posted("/embed", inputs=["word " * 500] * 256),
         "jobs": Costly("GET", "/jobs"),
         "a map": Costly("GET", f"/corpora/{CORPUS}/map"),
+        "fields": Costly("GET", f"/corpora/{CORPUS}/fields"),
+        "deletions by filter": Costly("DELETE", DOCUMENTS, _json(filter={"$or": elements}), JSON),
+        "events of jobs": Costly("GET", f"/jobs/{job}/events", read=False),
+        "corpora that come": Costly("PUT", f"/corpora/{CORPUS}-{NUMBER}", b"{}", JSON),
     }
 
 

@@ -33,7 +33,7 @@ CALLERS = 16
 """Of the costly requests."""
 GOOD, COSTLY = "good", CORPUS
 KEYS = {name: f"iso_{name}" for name in (GOOD, COSTLY)}
-"""Each opens the corpus of its name alone."""
+"""Each opens the corpora whose names begin with its own."""
 SLOWER = 5.0
 """Times the quiet p99 that the good key's searches may take."""
 UPLOADS = 10
@@ -116,7 +116,7 @@ def _settled(good: Caller, costly: Caller) -> Mapping[str, Costly]:
         time.sleep(0.1)
         job = costly.json("GET", f"/jobs/{job['id']}")
     (listed,) = costly.json("GET", f"/corpora/{COSTLY}/snapshots")["snapshots"]
-    return requests(costly.asked("GET", f"/corpora/{COSTLY}/snapshots/{listed['id']}")[1])
+    return requests(costly.asked("GET", f"/corpora/{COSTLY}/snapshots/{listed['id']}")[1], job["id"])
 
 
 @dataclass
@@ -222,10 +222,10 @@ def _send(kinds: Sequence[Costly], address: Address, calling: Event) -> None:
 
 def _send_each(kinds: Iterator[Costly], address: Address, numbers: Iterator[int]) -> None:
     for kind in kinds:
-        content, headers = kind.numbered(next(numbers))
+        path, content, headers = kind.numbered(next(numbers))
         with closing(HTTPConnection(address.host, address.port, timeout=PATIENCE)) as connection:
             try:
-                connection.request(kind.method, kind.path, content, headers | _authorization(KEYS[COSTLY]))
+                connection.request(kind.method, path, content, headers | _authorization(KEYS[COSTLY]))
                 if not kind.read:
                     time.sleep(PATIENCE)
                 answer = connection.getresponse()

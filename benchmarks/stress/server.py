@@ -66,7 +66,7 @@ def started(
 
     `apart` it has half of the CPUs and this thread the others, as if the callers were on another machine: what a flood
     of requests takes to be sent is not taken from the one that serves them. Each of `keys`, secrets by name, may read
-    and write the corpus of its name.
+    and write the corpora whose names begin with its own.
     """
     with TemporaryDirectory() as data, socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -101,7 +101,7 @@ def started(
 
 def _key_file(file: Path, keys: Mapping[str, str]) -> Path:
     found = [
-        {"name": name, "sha256": digest(secret), "scopes": ["read", "write"], "corpora": [name]}
+        {"name": name, "sha256": digest(secret), "scopes": ["read", "write"], "corpora": [f"{name}*"]}
         for name, secret in keys.items()
     ]
     file.write_text(json.dumps({"format": FORMAT, "keys": found}), encoding="utf-8")

@@ -72,7 +72,7 @@ class Planned(NamedTuple):
     apart: bool = False
     """Whether callers would take much of the CPUs that they shared with the server."""
     keys: Mapping[str, str] = {}
-    """Secrets by name; each opens the corpus of its name."""
+    """Secrets by name; each opens the corpora whose names begin with its own."""
 
 
 def p99(sample: Sample) -> float:

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
+from models.bundle import MOST_JSON_BYTES
 from models.disk import EXHAUSTED
 from models.errors import Failed
 from models.remotes.credentials import hidden
@@ -26,7 +27,11 @@ class Remote(Protocol):
         """What is there; nothing where there is no such place yet."""
 
     def read(self, path: str) -> bytes | None:
-        """The content of a file, for small ones; None if it is not there."""
+        """The content of a file, for small ones; None if it is not there.
+
+        Raises:
+            RemoteError: it has more than `MOST_JSON_BYTES`, which are not read.
+        """
 
     def fetch(self, path: str, folder: Path) -> None:
         """The file as `folder/path`, whose parent is there."""
@@ -57,6 +62,11 @@ def told(remote: object, secret: Set[str] = frozenset(), *, fetching: bool = Fal
         if fetching and isinstance(error, OSError) and error.errno in EXHAUSTED:
             raise
         raise failure(remote, error, secret) from error
+
+
+def too_large(remote: object, path: str) -> RemoteError:
+    """The refusal of a file of JSON that would fill the memory."""
+    return RemoteError(f"{remote}: {path}: has more than the {MOST_JSON_BYTES} bytes of a file of JSON")
 
 
 def failure(remote: object, error: Exception, secret: Set[str] = frozenset()) -> RemoteError:

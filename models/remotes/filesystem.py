@@ -11,8 +11,8 @@ from typing import cast
 from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
 
-from models.bundle import sha256
-from models.remotes.base import RemoteError, failure, told
+from models.bundle import MOST_JSON_BYTES, sha256
+from models.remotes.base import RemoteError, failure, told, too_large
 from models.remotes.credentials import hidden, secrets, without_user
 
 READ_AT_ONCE = 1 << 20
@@ -54,9 +54,13 @@ class Filesystem:
         """None also where there is no folder at all."""
         with self._told():
             try:
-                return cast(bytes, self._fs.cat_file(self._at(path)))
+                with self._fs.open(self._at(path), "rb") as stream:
+                    content = cast(bytes, stream.read(MOST_JSON_BYTES + 1))
             except (FileNotFoundError, NotADirectoryError):
                 return None
+            if len(content) > MOST_JSON_BYTES:
+                raise too_large(self, path)
+            return content
 
     def fetch(self, path: str, folder: Path) -> None:
         """Not by a link of this machine."""

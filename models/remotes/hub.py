@@ -13,8 +13,8 @@ from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundErro
 from huggingface_hub.hf_api import RepoFile
 from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]  # documented, but not re-exported
 
-from models.bundle import sha256
-from models.remotes.base import RemoteError, told
+from models.bundle import MOST_JSON_BYTES, sha256
+from models.remotes.base import RemoteError, told, too_large
 
 OF_THE_HUB = {".gitattributes"}
 """The hub's own, in every repository."""
@@ -50,6 +50,8 @@ class Hub:
         with told(self):
             if path not in self._tree:
                 return None
+            if self._tree[path].size > MOST_JSON_BYTES:
+                raise too_large(self, path)
             with TemporaryDirectory() as folder:
                 self.fetch(path, Path(folder))
                 return (Path(folder) / path).read_bytes()

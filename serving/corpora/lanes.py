@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractAsyncContextManager, nullcontext
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, Literal, TypeVar
 from weakref import WeakValueDictionary
 
 from serving.cancelling import CancelToken
-from serving.errors import Stopped, going
-from serving.keys.limits import charge, payer
+from serving.errors import Overloaded, Stopped, going
+from serving.keys.limits import RETRY_SECONDS, charge, is_patient, payer
 from serving.unheard import ended
 
 T = TypeVar("T")
 Share = Literal["read", "write"]
 THREADS, LANE = 16, 8
 """Of all corpora, and of one. Work beyond that waits without a thread."""
+WAITING = 256
+"""Steps of requests that wait for the threads of one key."""
 TOKENS_PER_SECOND = 1000
 """What a key pays for a second of a thread: a token for each millisecond."""
 
@@ -33,7 +36,10 @@ class Lanes:
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="corpora")
         self._lanes: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
-        self._shares: WeakValueDictionary[tuple[str, Share], asyncio.Semaphore] = WeakValueDictionary()
+        self._shares: WeakValueDictionary[tuple[str, Share, int], asyncio.Semaphore] = WeakValueDictionary()
+        """By the key, and by how many threads it may have now."""
+        self._held: Counter[tuple[str, Share]] = Counter()
+        """Steps that have a thread of a key, or wait for one."""
         self._going = CancelToken()
         """Of all that can be stopped."""
         self._left: set[asyncio.Task[Any]] = set()
@@ -42,6 +48,9 @@ class Lanes:
     async def run(self, name: str, work: Callable[[], T], leave: Callable[[], None] = lambda: None) -> T:
         """Do `work` in the lane of `name`. A caller who is cancelled calls `leave`, and leaves the lane when the thread
         does, which stops by itself alone; work that has no thread yet is dropped.
+
+        Raises:
+            Overloaded: `WAITING` steps wait for the key's threads.
         """
         async with self._share("write"):
             return await self._in_lane(name, work, leave)
@@ -65,6 +74,7 @@ class Lanes:
 
         Raises:
             Unhealthy: the server goes.
+            Overloaded: as `run`.
         """
         token, share = CancelToken(self._going), self._share("read")
         try:
@@ -93,11 +103,23 @@ class Lanes:
         """End all that is `stoppable`, also what comes from now on."""
         self._going.cancel()
 
-    def _share(self, what: Share) -> AbstractAsyncContextManager[Any]:
+    @asynccontextmanager
+    async def _share(self, what: Share) -> AsyncIterator[None]:
         """One of the threads of the key that pays; where nobody does, any thread."""
         if (caller := payer()) is None:
-            return nullcontext()
-        return self._shares.setdefault((caller.key.name, what), asyncio.Semaphore(caller.threads))
+            yield
+            return
+        name, threads = caller.key.name, caller.threads
+        if self._held[name, what] >= threads + WAITING and not is_patient():
+            raise Overloaded(f"{WAITING} requests wait for the threads of the key {name!r}", retry_after=RETRY_SECONDS)
+        self._held[name, what] += 1
+        try:
+            async with self._shares.setdefault((name, what, threads), asyncio.Semaphore(threads)):
+                yield
+        finally:
+            self._held[name, what] -= 1
+            if not self._held[name, what]:
+                del self._held[name, what]
 
     def close(self) -> None:
         """Wait for the threads; nothing may be run afterwards."""

@@ -28,7 +28,7 @@ from serving.jobs.patience import patiently
 from serving.jobs.running import Running
 from serving.jobs.spool import Spool, check_kept
 from serving.jobs.threads import whole
-from serving.keys.limits import Caller, paid_by, payer
+from serving.keys.limits import Caller, paid_by, patient, payer
 from serving.ports import StoreError
 from serving.stores.failures import naming
 
@@ -334,7 +334,7 @@ class Jobs:
         try:
             if running.id in self._kept_before:
                 await check_kept(running.job, self._spools / running.id)
-            with paid_by(self._payers.get(running.id)):
+            with paid_by(self._payers.get(running.id)), patient():
                 running.result |= await work(running) or {}
         except ServiceError as error:
             return "failed", (error.field or running.job.kind, error.message)

@@ -75,12 +75,13 @@ class Keyring:
         self._complaint = complaint
 
     def _read(self) -> None:
-        """A key that did not change keeps what it has taken of its limits."""
+        """A key of the same name keeps what it has taken of its limits, also where these have changed."""
         version = _version(self._path)  # before its content, which may be replaced meanwhile: then it is read again
-        kept = {caller.key: caller for caller in self._callers}
-        self._callers = tuple(
-            kept.get(key) or Caller(key, self._defaults, self._clock) for key in read_keys(self._path)
-        )
+        keys, kept = read_keys(self._path), {caller.key.name: caller for caller in self._callers}
+        self._callers = tuple(kept.get(key.name) or Caller(key, self._defaults, self._clock) for key in keys)
+        for caller, key in zip(self._callers, keys, strict=True):
+            if caller.key != key:
+                caller.limit(key)
         self._version = version
 
 

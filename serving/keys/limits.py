@@ -74,10 +74,19 @@ class Bucket:
     """
 
     def __init__(self, rate: float, clock: Clock) -> None:
+        self._clock = clock
+        self._set(rate)
+        self._paid = clock() - self._saved
+
+    def _set(self, rate: float) -> None:
         self._unit = SECOND / rate
         self._saved = max(0, SECOND - int(self._unit))
-        self._clock = clock
-        self._paid = clock() - self._saved
+
+    def change(self, rate: float) -> None:
+        """Go on by another rate; as much is owed, or saved, as before."""
+        now, unit = self._clock(), self._unit
+        self._set(rate)
+        self._paid = max(now + int((self._paid - now) * self._unit / unit), now - self._saved)
 
     def wait(self) -> int:
         """Nanoseconds until something may be taken."""
@@ -92,19 +101,35 @@ class Caller:
     """A key at work: what it has taken of its limits, which are `defaults` where it has none of its own."""
 
     def __init__(self, key: Key, defaults: Limits, clock: Clock = time.monotonic_ns) -> None:
+        self._defaults, self._clock = defaults, clock
+        self._running = 0
+        self.unread: Unread | None = None
+        self._requests: tuple[float, Bucket] | None = None
+        self._tokens: tuple[float, Bucket] | None = None
+        self.limit(key)
+
+    def limit(self, key: Key) -> None:
+        """Go on by the limits that `key` has now, with what was taken so far."""
+        defaults = self._defaults
         self.key = key
         self.threads = key.threads or defaults.threads
         self._concurrency = key.concurrency or defaults.concurrency
-        self._running = 0
         self._disk_bytes = key.disk_bytes or defaults.disk_bytes
-        unread = key.unread_bytes or defaults.unread_bytes
-        self.unread = Unread(unread, f"answers to the key {key.name!r}") if unread else None
         self.jobs = key.jobs or defaults.jobs
         """How many of its may wait or run; None is as many as of others."""
-        requests = key.requests_per_second or defaults.requests_per_second
-        tokens = key.tokens_per_second or defaults.tokens_per_second
-        self._requests = (requests, Bucket(requests, clock)) if requests else None
-        self._tokens = (tokens, Bucket(tokens, clock)) if tokens else None
+        if unread := key.unread_bytes or defaults.unread_bytes:
+            self.unread = self.unread or Unread(unread, f"answers to the key {key.name!r}")
+            self.unread.limit = unread
+        else:
+            self.unread = None
+        self._requests = self._rated(self._requests, key.requests_per_second or defaults.requests_per_second)
+        self._tokens = self._rated(self._tokens, key.tokens_per_second or defaults.tokens_per_second)
+
+    def _rated(self, before: tuple[float, Bucket] | None, rate: float | None) -> tuple[float, Bucket] | None:
+        if rate is None or before is None:
+            return (rate, Bucket(rate, self._clock)) if rate else None
+        before[1].change(rate)
+        return rate, before[1]
 
     @contextmanager
     def admitted(self) -> Iterator[None]:
@@ -174,6 +199,19 @@ def payer() -> Caller | None:
 def paid_by(caller: Caller | None) -> AbstractContextManager[None]:
     """Around work for a request that may have been answered."""
     return holding(_CALLER, caller)
+
+
+_PATIENT: ContextVar[bool] = ContextVar("patient", default=False)
+
+
+def is_patient() -> bool:
+    """Whether the work waits for a turn of its key, however many wait: that of a job does."""
+    return _PATIENT.get()
+
+
+def patient() -> AbstractContextManager[None]:
+    """Around work that nobody waits for at a connection."""
+    return holding(_PATIENT, True)
 
 
 def charge(tokens: float, *, begun: bool = False) -> None:

@@ -19,6 +19,8 @@ from hypothesis import strategies as st
 from models import bundle, remotes, transfer
 from models.__main__ import main
 from models.bundle import MANIFEST, BundleError
+from models.remotes import base, filesystem
+from models.remotes import hub as hub_of_models
 from models.remotes.base import Remote, RemoteError
 from models.remotes.filesystem import Filesystem
 from models.remotes.hub import Hub
@@ -251,6 +253,20 @@ def test_a_name_that_leaves_the_folder_is_refused_before_anything_is_written(
     with pytest.raises(BundleError, match="leaves the folder"):
         _pulled(place, tmp_path / "deep" / "pulled")
     assert set(tmp_path.rglob("*")) == before
+
+
+def test_a_manifest_of_too_many_bytes_or_files_is_refused(
+    tiny_bundle: Path, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _published(tiny_bundle, place)
+    monkeypatch.setattr(bundle, "MOST_FILES", 3)
+    with pytest.raises(BundleError, match=r"manifest\.json: lists \d+ files, more than the 3 of a bundle"):
+        _pulled(place, tmp_path / "pulled")
+    for module in (filesystem, hub_of_models, base):
+        monkeypatch.setattr(module, "MOST_JSON_BYTES", 100)
+    with pytest.raises(RemoteError, match=r"manifest\.json: has more than the 100 bytes"):
+        _pulled(place, tmp_path / "pulled")
+    assert not (tmp_path / "pulled").exists()
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff", b"[" * 100_000, b"[]"])

@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 
 from serving.cancelling import check_cancelled
+from serving.corpora import lanes as lanes_of_corpora
 from serving.corpora.lanes import LANE, THREADS, Lanes
-from serving.errors import Conflict
+from serving.errors import Conflict, Overloaded
 from serving.jobs.threads import in_thread
 from serving.keys.keys import Key, digest
-from serving.keys.limits import Caller, Limits, paid_by
+from serving.keys.limits import Caller, Limits, paid_by, patient
 from tests.conftest import PATIENCE
 
 
@@ -160,6 +161,31 @@ def test_a_key_has_its_share_of_the_threads_and_leaves_the_others_theirs(
         finish.set()
         await asyncio.gather(*calls)
         assert len(started) == len(names) and not lanes._shares, "a share outlived its work"
+
+    with_lanes(work)
+
+
+@pytest.mark.parametrize("way", ["read", "run", "stoppable"])
+def test_so_many_wait_for_the_threads_of_a_key_and_the_next_request_is_refused(
+    way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lanes_of_corpora, "WAITING", 3)
+    finish = threading.Event()
+
+    async def work(lanes: Lanes) -> None:
+        with paid_by(key("greedy", 1)):
+            calls = [asyncio.create_task(getattr(lanes, way)("a", partial(finish.wait, PATIENCE))) for _ in range(4)]
+            await asyncio.sleep(0.01)
+            with pytest.raises(Overloaded, match="3 requests wait for the threads of the key 'greedy'"):
+                await getattr(lanes, way)("b", lambda: "served")
+            with patient():
+                calls.append(asyncio.create_task(getattr(lanes, way)("b", lambda: True)))
+                await asyncio.sleep(0)
+        with paid_by(key("modest")):
+            assert await getattr(lanes, way)("a", lambda: "served") == "served"
+        finish.set()
+        assert all(await asyncio.gather(*calls))
+        assert not lanes._held, "a key that has nothing to do is remembered"
 
     with_lanes(work)
 

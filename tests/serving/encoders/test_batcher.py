@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.tokenizer import Tokens
-from serving.encoders.batcher import CULPRITS, Batcher
+from serving.encoders import batcher as batcher_module
+from serving.encoders.batcher import CULPRITS, RESERVED_SECONDS, Batcher
 from serving.encoders.request import Answer
 from serving.encoders.turns import PADDING
 from serving.errors import Backend, Overloaded, Unhealthy
@@ -234,6 +235,28 @@ def test_one_key_leaves_room_to_the_others() -> None:
         await queue.close()
 
     asyncio.run(main())
+
+
+def test_batches_are_small_while_several_keys_ask(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, now = Engine(), 0.0
+    monkeypatch.setattr(batcher_module, "perf_counter", lambda: now)
+    engine.open.set()
+    greedy, other = (
+        Caller(Key(name=name, sha256="0" * 64, scopes=("read",)), Limits()) for name in ("greedy", "other")
+    )
+
+    async def main() -> None:
+        nonlocal now
+        queue = batcher(engine)
+        for who, mark in ((other, 1), (greedy, 2), (greedy, 3)):
+            with paid_by(who):
+                await queue.submit([tokens(mark, 8)] * 16)
+            now += RESERVED_SECONDS * (mark > 1)
+        await queue.close()
+
+    asyncio.run(main())
+    sizes = {mark: [len(batch) for batch in engine.batches if batch[0].ids[0] == mark] for mark in (2, 3)}
+    assert sizes == {2: [1] * 16, 3: [8, 8]}
 
 
 @pytest.mark.parametrize("bulk", [False, True])

@@ -197,3 +197,30 @@ def test_a_turn_lasts_until_a_batchs_worth_of_its_own_tokens_is_taken() -> None:
     assert sorted(last, key=lambda mark: (last[mark], mark)) == list(range(6))
     endless, _ = made([[[30] * 100, [20, 10, 5]]])
     assert [batch.leader for batch in endless[:3]] == [0, 1, 1]
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.lists(lengths, min_size=1, max_size=12)), min_size=1, max_size=20))
+def test_owners_lead_in_turn_however_many_requests_each_has(shape: list[tuple[int, list[int]]]) -> None:
+    turns: Turns[Waiting] = Turns(BUDGET)
+    requests = [Waiting(lengths=texts, padded=texts, owner=owner) for owner, texts in shape]
+    for request in requests:
+        turns.add(request, queued=0)
+    led = list[int]()
+    while not turns.empty:
+        waiting = {request.owner for request in requests if request.left}
+        if batch := turns.next_batch(queued=0):
+            leader = batch[0].request.owner
+            since = {one: led[::-1].index(one) if one in led else len(led) for one in waiting}
+            assert since[leader] == max(since.values()), "another one led longer ago"
+            led.append(leader)
+
+
+def test_a_crowd_of_one_owner_delays_anothers_request_by_the_batch_that_runs() -> None:
+    turns: Turns[Waiting] = Turns(BUDGET)
+    for _ in range(20):
+        turns.add(Waiting(lengths=[30] * 9, padded=[30] * 9, owner="greedy"), queued=0)
+    turns.next_batch(queued=0)
+    for _ in range(3):
+        turns.add(single := Waiting(lengths=[3], padded=[3], owner="modest"), queued=0)
+        assert turns.next_batch(queued=0)[0].request is single
+        assert turns.next_batch(queued=0)[0].request.owner == "greedy"

@@ -338,3 +338,22 @@ def test_a_key_that_did_not_change_keeps_what_it_took(file: Path) -> None:
     write(file, "a", "b", concurrency=1)
     clock.now += LOOK_AGAIN
     assert ring.find("a") is caller
+
+
+def test_a_key_whose_limits_change_keeps_what_it_took(file: Path) -> None:
+    clock = Clock()
+    write(file, "a", concurrency=1, tokens_per_second=10)
+    ring = Keyring(file, Limits(), clock)
+    caller = ring.find("a")
+    assert caller
+    caller.charge(60)  # five seconds are owed
+    with caller.admitted():
+        write(file, "a", concurrency=2, tokens_per_second=50)
+        clock.now += LOOK_AGAIN
+        again = ring.find("a")
+        assert again
+        with again.admitted(), pytest.raises(Overloaded, match="2 requests of the key 'a' are running"), again.admitted():
+            pass
+    with pytest.raises(Overloaded) as refused:
+        again.charge(1)
+    assert refused.value.retry_after == pytest.approx(0.82), "what is still owed, by the new rate"
