@@ -150,7 +150,7 @@ class Settings(BaseSettings):
     key_concurrency: PositiveInt | None = Field(default=None, description="requests at a time, likewise")
     key_threads: PositiveInt | None = Field(
         default=None,
-        description="threads that search for a key at a time, as many write; default: half the CPU quota, 2 to 4",
+        description="threads that search for a key at a time, as many write; default: half the CPU quota, 1 to 4",
     )
     key_disk_bytes: PositiveInt | None = Field(
         default=None, description="bytes on disk of all corpora that a key may touch, likewise"
@@ -245,7 +245,7 @@ class Settings(BaseSettings):
             requests_per_second=self.key_requests_per_second,
             tokens_per_second=self.key_tokens_per_second,
             concurrency=self.key_concurrency,
-            threads=self.key_threads or min(max(cpus.available() // 2, 2), 4),
+            threads=self.key_threads or min(max(cpus.available() // 2, 1), 4),
             disk_bytes=self.key_disk_bytes,
             unread_bytes=self.key_unread_bytes,
             jobs=self.key_jobs,

@@ -12,6 +12,7 @@ from serving.errors import Forbidden, ServiceError, Unauthenticated
 from serving.keys.keyring import Keyring
 from serving.keys.keys import Key
 from serving.keys.keys import Scope as KeyScope
+from serving.keys.limits import loop_turn
 
 SAFE = ("GET", "HEAD")
 PUBLIC = {"/", "/health", "/healthz", "/livez", "/readyz", "/ping", "/metrics", "/docs", "/openapi.json"}
@@ -42,6 +43,7 @@ class Authentication:
             if needed not in caller.key.scopes:
                 raise Forbidden(f"the key {caller.key.name!r} lacks the scope {needed!r}")
             with caller.admitted():
+                await loop_turn()
                 await self._app(scope, receive, send)
         except ServiceError as error:  # ours: those of routes are answered inside
             await errors.service_error(Request(scope), error)(scope, receive, send)

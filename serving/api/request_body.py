@@ -12,6 +12,7 @@ from serving.api.deps import arriving_of, service_of
 from serving.encoding import content_coding, inflated
 from serving.errors import TooLarge, TooSlow
 from serving.json_body import LARGE, parse_json
+from serving.keys.limits import loop_turn
 
 T = TypeVar("T")
 MIN_BYTES_PER_SECOND = 1000
@@ -71,6 +72,7 @@ class BoundedRequest(Request):
                         grown(size if in_memory is None else min(size, in_memory))
                         patience.reschedule(None)
                         await take(piece)
+                        await loop_turn()
                         patience.reschedule(min(now(), started + size / MIN_BYTES_PER_SECOND) + pause)
         except TimeoutError:
             raise TooSlow(

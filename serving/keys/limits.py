@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from serving.context import holding
 from serving.errors import NoRoom, Overloaded, TooLarge
 from serving.keys.keys import Key
+from serving.keys.loop_turn import LoopTurn
 
 Clock = Callable[[], int]
 """Nanoseconds that never go back."""
@@ -103,6 +104,7 @@ class Caller:
     def __init__(self, key: Key, defaults: Limits, clock: Clock = time.monotonic_ns) -> None:
         self._defaults, self._clock = defaults, clock
         self._running = 0
+        self.loop_turn = LoopTurn()
         self.unread: Unread | None = None
         self._requests: tuple[float, Bucket] | None = None
         self._tokens: tuple[float, Bucket] | None = None
@@ -194,6 +196,12 @@ _CALLER: ContextVar[Caller | None] = ContextVar("caller", default=None)
 def payer() -> Caller | None:
     """Whose request is being answered."""
     return _CALLER.get()
+
+
+async def loop_turn() -> None:
+    """Let others go on before the next step of the request, if the key has had one in this pass of the event loop."""
+    if caller := _CALLER.get():
+        await caller.loop_turn.take()
 
 
 def paid_by(caller: Caller | None) -> AbstractContextManager[None]:

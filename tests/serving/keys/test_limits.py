@@ -264,7 +264,7 @@ def test_a_search_by_text_is_paid_by_its_tokens_first_and_refused_by_them_alone(
         assert client.post("/corpora/c/search", json={"query": "a"}).status_code == 429
 
 
-@pytest.mark.parametrize(("cpu_quota", "threads"), [(1, 2), (2, 2), (6, 3), (64, 4)])
+@pytest.mark.parametrize(("cpu_quota", "threads"), [(1, 1), (2, 1), (6, 3), (64, 4)])
 def test_a_key_reads_in_half_as_many_threads_as_there_are_cpus(
     monkeypatch: pytest.MonkeyPatch, cpu_quota: int, threads: int
 ) -> None:
