@@ -45,7 +45,7 @@ REFUSED = 0.1
 NICE = 5
 """Of the costly callers' process: it has what the good key's caller leaves of the CPU."""
 CALM = 0.2
-"""Seconds in which a server that has done its work takes hardly any CPU."""
+"""Seconds without a thread that could run, after which a server has done its work."""
 DRAIN = Settings().drain_seconds
 ENDING = 2 * SECONDS_TO_ASK + SECONDS_TO_SEND + 2.0
 """Seconds after the drain in which the process ends: for late callers, for answers on their way, for closing."""
@@ -54,37 +54,46 @@ PATIENCE = 60.0
 """Seconds without an answer after which a caller hangs up."""
 
 
-def neighbour(server: Server, _: Texts, seconds: float, only: Collection[str] = ()) -> list[Bound]:
-    """One key searches and uploads while another sends everything costly that its rights allow, or `only` some kinds."""
+def neighbour(
+    server: Server, _: Texts, seconds: float, only: Collection[str] = (), *, together: bool = False
+) -> list[Bound]:
+    """One key searches and uploads while another sends everything costly that its rights allow.
+
+    It sends kind after kind, or `only` some of them, or all `together`.
+    """
     with closing(Caller(server, KEYS[GOOD])) as good, closing(Caller(server, KEYS[COSTLY])) as costly:
         kinds = _settled(good, costly)
-        return _tried(server, good, {name: kind for name, kind in kinds.items() if name in (only or kinds)}, seconds)
+        parts = {name: [kind] for name, kind in kinds.items() if name in (only or kinds)}
+        return _tried(server, good, {"all of them": [*kinds.values()]} if together else parts, seconds)
 
 
-def _tried(server: Server, good: Caller, kinds: Mapping[str, Costly], seconds: float) -> list[Bound]:
+def _tried(server: Server, good: Caller, kinds: Mapping[str, Sequence[Costly]], seconds: float) -> list[Bound]:
     """Compare each kind with the quiet before and after it: what else the machine does changes."""
     turn, found = seconds / (1.5 * len(kinds) + 0.5), list[Bound]()
     with _Peak(server) as peak:
         quiet, beside = [good.working(turn / 2)], list[Worked]()
         for name, kind in kinds.items():
-            with _sent([kind], server):
+            with _sent(kind, server):
                 beside.append(good.working(turn))
             _calm(server)
             quiet.append(good.working(turn / 2))
-            slower = beside[-1].p99 / (quiet[-2] + quiet[-1]).p99
+            around = quiet[-2] + quiet[-1]
+            slower, more = beside[-1].p99 / around.p99, beside[-1].cpu_p99 / around.cpu_p99
             found.append(Bound(f"p99 of a search beside {name}, of the quiet", slower, SLOWER))
-            print(f"  {found[-1]}", flush=True)
+            found.append(Bound(f"p99 of the server's CPU time during a search beside {name}, of the quiet", more, SLOWER))
+            print(*found[-2:], sep="\n  ", flush=True)
         listed = good.json("GET", f"/corpora/{GOOD}")["documents"]
-        with _sent(list(kinds.values()), server):
+        with _sent([kind for part in kinds.values() for kind in part], server):
             time.sleep(min(turn, 2.0))
             server.process.send_signal(signal.SIGTERM)
             told = time.monotonic()
             with suppress(TimeoutExpired):
-                server.process.wait(2 * DRAIN)
+                server.process.wait(2 * (DRAIN + ENDING))
             gone = time.monotonic() - told
     whole = reduce(add, [*quiet, *beside])
     return [
         Bound("ms, p99 of a search while nobody else asks", 1000 * reduce(add, quiet).p99),
+        Bound("ms, p99 of the server's CPU time during such a search", 1000 * reduce(add, quiet).cpu_p99),
         *found,
         Bound("requests of the good key that failed", whole.failed, 0),
         Bound("documents of the good key that were lost", 1 + whole.stored - listed, 0),
@@ -95,12 +104,11 @@ def _tried(server: Server, good: Caller, kinds: Mapping[str, Costly], seconds: f
 
 
 def _calm(server: Server) -> None:
-    """Wait until the server has done what was asked of it, jobs included."""
-    for _ in range(int(PATIENCE / CALM)):
-        used = server.cpu_seconds
-        time.sleep(CALM)
-        if server.cpu_seconds - used < CALM / 10:
-            return
+    """Wait until the server has done what was asked of it, jobs included; it may wait for a CPU itself."""
+    ends, since = time.monotonic() + PATIENCE, time.monotonic()
+    while time.monotonic() < min(ends, since + CALM):
+        time.sleep(CALM / 20)
+        since = since if server.idle else time.monotonic()
 
 
 def _settled(good: Caller, costly: Caller) -> Mapping[str, Costly]:
@@ -124,16 +132,28 @@ class Worked:
     """What the good key saw."""
 
     latencies: list[float] = field(default_factory=list)
+    cpu: list[float] = field(default_factory=list)
+    """What the server used meanwhile, in seconds: what else runs on the machine has no part in it."""
     failed: int = 0
     stored: int = 0
 
     def __add__(self, other: Worked) -> Worked:
-        return Worked(self.latencies + other.latencies, self.failed + other.failed, self.stored + other.stored)
+        return Worked(
+            self.latencies + other.latencies,
+            self.cpu + other.cpu,
+            self.failed + other.failed,
+            self.stored + other.stored,
+        )
 
     @property
     def p99(self) -> float:
         """Seconds; for ever, where no search was answered."""
         return float(np.percentile(self.latencies, 99)) if self.latencies else math.inf
+
+    @property
+    def cpu_p99(self) -> float:
+        """The same of the server's CPU time."""
+        return float(np.percentile(self.cpu, 99)) if self.cpu else math.inf
 
 
 class Caller:
@@ -173,9 +193,10 @@ class Caller:
         while time.monotonic() < ends:
             number = next(self._numbers)
             mode = ("dense", "hybrid")[number % 2]
-            began = time.monotonic()
+            began, used = time.monotonic(), self._server.cpu_clock
             status, _ = self._answered(f"/corpora/{GOOD}/search", {"query": f"one of {number}", "mode": mode})
             found.latencies.append(time.monotonic() - began)
+            found.cpu.append(self._server.cpu_clock - used)
             found.failed += status != 200
             if number % UPLOADS == 0:
                 rows = {"documents": [{"id": str(number), "text": f"the document {number}"}]}

@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 
 from benchmarks.client import Address, Connection, ReplyError, closed_loop, status
 from benchmarks.loads import Request
-from benchmarks.processes import cpu_seconds, memory_mb
+from benchmarks.processes import cpu_clock, cpu_seconds, is_runnable, memory_mb
 from serving.keys.keys import FORMAT, digest
 
 NO_KEYS: Mapping[str, str] = {}
@@ -40,6 +40,16 @@ class Server:
     def cpu_seconds(self) -> float:
         """That it has used since it began."""
         return cpu_seconds(self.process.pid)
+
+    @property
+    def cpu_clock(self) -> float:
+        """The same of this process alone, to the nanosecond."""
+        return cpu_clock(self.process.pid)
+
+    @property
+    def idle(self) -> bool:
+        """Whether none of its threads has anything to do at this moment."""
+        return not is_runnable(self.process.pid)
 
     @property
     def open_files(self) -> int:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.stress import trials
+from benchmarks.stress import neighbour, trials
 from benchmarks.stress.__main__ import keep
 from benchmarks.stress.server import started
 from benchmarks.stress.trial import Bound, Texts
@@ -32,6 +32,18 @@ def test_nobody_is_cut_off_and_nothing_breaks(
         bounds = planned.trial(server, Texts.of(tiny_bundle), seconds)
     never = [bound for bound in bounds if bound.limit == 0]
     assert len(never) >= 2
+    assert all(bound.holds for bound in never), [str(bound) for bound in bounds]
+
+
+@pytest.mark.nightly
+def test_a_costly_key_takes_nothing_from_another_but_time(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(neighbour, "DRAIN", 5.0)
+    monkeypatch.setattr(neighbour, "_calm", lambda _: None)  # nothing is compared
+    planned = TRIALS["neighbour"]
+    with started(tiny_bundle, ["--drain-seconds", "5"], keys=planned.keys) as server:
+        bounds = planned.trial(server, Texts.of(tiny_bundle), 10.0, together=True)
+    never = [bound for bound in bounds if bound.limit in (0, neighbour.MEMORY_MB)]
+    assert len(never) == 4
     assert all(bound.holds for bound in never), [str(bound) for bound in bounds]
 
 
