@@ -80,7 +80,9 @@ def _tried(server: Server, good: Caller, kinds: Mapping[str, Sequence[Costly]], 
             around = quiet[-2] + quiet[-1]
             slower, more = beside[-1].p99 / around.p99, beside[-1].cpu_p99 / around.cpu_p99
             found.append(Bound(f"p99 of a search beside {name}, of the quiet", slower, SLOWER))
-            found.append(Bound(f"p99 of the server's CPU time during a search beside {name}, of the quiet", more, SLOWER))
+            found.append(
+                Bound(f"p99 of the server's CPU time during a search beside {name}, of the quiet", more, SLOWER)
+            )
             print(*found[-2:], sep="\n  ", flush=True)
         listed = good.json("GET", f"/corpora/{GOOD}")["documents"]
         with _sent([kind for part in kinds.values() for kind in part], server):
@@ -237,7 +239,9 @@ def _send(kinds: Sequence[Costly], address: Address, calling: Event) -> None:
     os.nice(NICE)
     numbers = itertools.count(time.time_ns())
     for first in range(CALLERS):
-        threading.Thread(target=_send_each, args=(itertools.islice(itertools.cycle(kinds), first, None), address, numbers)).start()
+        threading.Thread(
+            target=_send_each, args=(itertools.islice(itertools.cycle(kinds), first, None), address, numbers)
+        ).start()
     calling.set()
 
 

@@ -13,7 +13,6 @@ import numpy as np
 
 from benchmarks.client import Sample
 from benchmarks.loads import Request, populations, requests
-from benchmarks.stress.server import Server
 from models import bundle
 from models.tokenizer import Tokenizer
 

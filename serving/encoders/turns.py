@@ -78,16 +78,16 @@ class _Line(Generic[W]):
 class Turns(Generic[W]):
     """Owners take turns: the next batch belongs to the one that led a batch longest ago, and to nobody else's request.
 
-    Requests of one owner take turns, oldest first. One leads batches, each with the longest of its texts that are left, until as
-    many of its tokens are taken as fill a batch, padding allowed; then it goes behind all others. The rest of a batch
-    are the nearest in length, of any request, so that little is padded; among equals, those whose turn is next.
+    Requests of one owner take turns, oldest first. One leads batches, each with the longest of its texts that are left,
+    until as many of its tokens are taken as fill a batch, padding allowed; then it goes behind all others. The rest of
+    a batch are the nearest in length, of any request, so that little is padded; among equals, those whose turn is next.
 
     The law of waiting: until the first text of a request is in a batch, its owner leads at most as many batches as it
     had requests ahead of it when it came, less the one that led the last batch, and before each of them each other
     owner leads at most one. Of one owner alone, their tokens are at most twice those that were queued then, and one
-    batch. So a request, however large, delays a single text behind it by one batch; and no
-    stream of others, whatever their lengths, keeps a text waiting for ever. Where the law asks for it, newcomers lead a
-    batch out of turn: between two batches that are led in turn those that came before the first of them ended.
+    batch. So a request, however large, delays a single text behind it by one batch; and no stream of others, whatever
+    their lengths, keeps a text waiting for ever. Where the law asks for it, newcomers lead a batch out of turn: between
+    two batches that are led in turn those that came before the first of them ended.
     """
 
     def __init__(self, max_batch_tokens: int) -> None:
