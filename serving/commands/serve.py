@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import socket
 import sys
@@ -59,6 +60,7 @@ def serve(arguments: Sequence[str]) -> int:
         print(f"serving: {error}", file=sys.stderr)
         return 2
     sys.setswitchinterval(SWITCH_SECONDS)
+    gc.freeze()  # each full collection would look through all modules again, while everybody waits
     uvloop.run(_serve(server, service, listening, settings))
     return 0
 
