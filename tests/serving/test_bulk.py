@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.encoders import batcher as module
-from serving.encoders.batcher import BULK_PART, BULK_TURN, Batcher
+from serving.encoders.batcher import BULK_TURN, SMALL_PART, Batcher
 from tests.conftest import PATIENCE
 from tests.serving.queues import BUDGET, Engine, Stepping, batcher, begun, lengths, tokens
 
@@ -64,7 +64,7 @@ def test_interactive_requests_come_first_and_bulk_work_after_so_many_of_them() -
         queue = batcher(engine)
         waiting = [submitted(queue, INTERACTIVE, BUDGET)]
         await settle(engine, 1)
-        waiting.append(submitted(queue, BULK, *[BUDGET // BULK_PART] * 3))
+        waiting.append(submitted(queue, BULK, *[BUDGET // SMALL_PART] * 3))
         waiting += [submitted(queue, INTERACTIVE, BUDGET) for _ in range(2 * BULK_TURN)]
         engine.steps.release(1000)
         await asyncio.gather(*waiting)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -205,7 +205,7 @@ def test_owners_lead_in_turn_however_many_requests_each_has(shape: list[tuple[in
     requests = [Waiting(lengths=texts, padded=texts, owner=owner) for owner, texts in shape]
     for request in requests:
         turns.add(request, queued=0)
-    led = list[int]()
+    led = list[Hashable]()
     while not turns.empty:
         waiting = {request.owner for request in requests if request.left}
         if batch := turns.next_batch(queued=0):
