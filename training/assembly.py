@@ -61,7 +61,7 @@ def initial(config: RunConfig, devices: Devices, autocast: torch.dtype | None) -
 
 
 def tokeniser_of(config: RunConfig, encoder: Encoder, teacher: Encoder | None, devices: Devices) -> Tokenise:
-    """What makes batches of the run's sentences or passages."""
+    """Make the function that turns the run's sentences or passages into batches."""
     return tokeniser(
         encoder,
         teacher,

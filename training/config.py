@@ -17,7 +17,7 @@ from training.corpus.positives import POSITIVES, Positives
 from training.fields import check, check_finite, kinds, settings
 from training.machine.hardware import Precision
 from training.objectives import OBJECTIVES
-from training.objectives.base import AugmentationName, Recipe
+from training.objectives.base import ON_PASSAGES, AugmentationName, Recipe
 
 FALLBACK_PRESET = "bert-base-uncased"
 """For a backbone that no preset is named after, and whose folder does not say that it pools otherwise."""
@@ -266,9 +266,10 @@ def preset_of(recipe: Recipe[Any], backbone: str) -> str:
         SourceError: the backbone is a folder that says what no encoder here is.
     """
     folder = path(backbone)
-    if folder.name in recipe.presets:
+    by_backbone = [name for name in recipe.presets if not name.endswith(ON_PASSAGES)]
+    if folder.name in by_backbone:
         return folder.name
-    names = sorted(recipe.presets, key=lambda name: (not _akin(folder.name, name), name != FALLBACK_PRESET))
+    names = sorted(by_backbone, key=lambda name: (not _akin(folder.name, name), name != FALLBACK_PRESET))
     pooling = declared(folder).get("pooling")
     return next((name for name in names if recipe.presets[name].pooling == pooling), names[0])
 

@@ -9,28 +9,19 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from training.corpus.corpus import WATCHED, Corpus
-from training.evaluation import bootstrap, known_item, retrieval
+from training.evaluation import bootstrap, retrieval
 from training.evaluation.beir import Collection
 from training.evaluation.retrieval import MEASURES, NDCG10
 from training.evaluation.vectors import Encode
 
 RESAMPLES = 1000
-DOCUMENTS = 2048
-"""Passages that are searched: those that were held out, and some that were trained on."""
 EXAMPLES = 3
 SHOWN = 90
 """Characters of a text in an example."""
 
 
-def held_out(corpus: Corpus) -> Collection:
-    """Make the collection that judges a run: passages that did not choose its best step, where there are enough."""
-    asked = corpus.census.held_out[WATCHED:] or corpus.census.held_out
-    return known_item.held_out(corpus, asked, documents=DOCUMENTS)
-
-
 @dataclass(frozen=True)
-class Searched:
+class Found:
     """What an encoder finds in a collection."""
 
     rankings: Mapping[str, Sequence[str]]
@@ -43,7 +34,7 @@ class Searched:
         found = retrieval.rankings(encode, collection)
         return cls(found, 100 * retrieval.by_query(found, collection)[:, MEASURES.index(NDCG10)])
 
-    def against(self, start: Searched) -> str:
+    def against(self, start: Found) -> str:
         """Say the mean, and with an interval over the queries by how much it is more than that of `start`."""
         found = bootstrap.compare_means(self.values, start.values, resamples=RESAMPLES)
         return f"{self.values.mean():.2f}, {found.difference:+.2f} [{found.low:+.2f}, {found.high:+.2f}]"
@@ -51,7 +42,7 @@ class Searched:
 
 def gain(start: Encode, result: Encode, collection: Collection) -> Iterator[str]:
     """Say in lines how well each encoder finds what is asked for, and for which queries they differ most."""
-    before, after = (Searched.by(encode, collection) for encode in (start, result))
+    before, after = (Found.by(encode, collection) for encode in (start, result))
     yield (
         f"search of passages, {len(collection.queries)} queries over {len(collection.documents)}: nDCG@10 "
         f"{before.values.mean():.2f} at the start, now {after.against(before)} (95 %, bootstrap over the queries)"
@@ -61,8 +52,8 @@ def gain(start: Encode, result: Encode, collection: Collection) -> Iterator[str]
     for place in np.argsort(-change, kind="stable")[: min(EXAMPLES, np.count_nonzero(change))]:
         query = queries[place]
         yield f"  “{_shown(collection.queries[query])}” finds first"
-        for label, searched in (("at the start", before), ("now", after)):
-            first = searched.rankings[query][0]
+        for label, found in (("at the start", before), ("now", after)):
+            first = found.rankings[query][0]
             mark = "its own passage" if first in collection.judgements[query] else "another one"
             yield f"    {label}: {mark}: {_shown(collection.documents[first])}"
 

@@ -26,7 +26,7 @@ from training.step import Step, learning_rate
 from training.unread import Taken, Unread
 
 EASY_AT, EASY = 10, 0.01
-"""The step at which a loss below the other number means that the encoder tells the views of sentences apart already."""
+"""After so many steps, InfoNCE below the second number means that the encoder tells the sentences of a batch apart."""
 READ_EVERY = 20
 """Steps between readings of the losses on a device that computes while Python goes on; a CPU has them at once."""
 
@@ -111,11 +111,11 @@ def _read(unread: Unread, state: State, setting: Setting, record: Write, progres
         rate = learning_rate(setting.config.learning_rate, taken.step - 1, setting.total_steps)
         record("train", taken.step, {**values, "learning_rate": rate, **speed})
         progress.advance(values["loss"], len(taken.batch.sentences), seconds / len(steps))
-        if taken.step == EASY_AT and values["loss"] < EASY and setting.config.positives is None:
+        if taken.step == EASY_AT and values.get("info_nce", EASY) < EASY:
             progress.say(
-                f"the task is too easy, so there is little to learn: the loss is {values['loss']:.2g} after {EASY_AT} "
-                "steps. Train on passages of several sentences, or set another augmentation, such as "
-                "--set augmentation=token-swapping"
+                f"the task is too easy, so there is little to learn: InfoNCE is {values['info_nce']:.2g} after "
+                f"{EASY_AT} steps. Train on passages of several sentences, or set another augmentation "
+                f"(--set augmentation=…; it is {setting.config.augmentation})"
             )
 
 

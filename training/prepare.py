@@ -50,6 +50,8 @@ def check_views_differ(encoder: Encoder, config: RunConfig, views: int) -> None:
     """Raises `ConfigError` if nothing would tell the dropout views of a sentence apart."""
     if config.positives is not None and views < 2:
         raise ConfigError(f"augmentation: {config.objective} has one view, and {config.augmentation} is for two")
+    if config.positives is not None and getattr(config.params, "positives", None) == "mean-sampling":
+        raise ConfigError(f"augmentation: {config.augmentation} pairs are lost in means over views (mean-sampling)")
     plain = views - (config.augmentation != "none")
     if plain > 1 and not has_dropout(encoder):
         raise ConfigError(

@@ -95,21 +95,22 @@ def begun(folder: Path) -> bool:
     return (folder / CONFIG).exists()
 
 
-def refuse_second(folder: Path) -> None:
-    """Raises `RunError` if `folder` holds a run."""
+def refuse_second(folder: Path, *, replace: str = "remove it") -> None:
+    """Raises `RunError` if `folder` holds a run; `replace` is how to make room for another."""
     if begun(folder):
-        raise RunError(f"{folder} holds a run already: --resume it, replace it by --force, or name another --out")
+        raise RunError(f"{folder} holds a run already: --resume it, {replace}, or name another --out")
 
 
 def remove(folder: Path) -> None:
-    """Remove the run in `folder`, if there is one; anything else stays.
+    """Remove the run in `folder`, if there is one.
 
     Raises:
         LockError: another process trains it.
-        RunError: it can't be removed.
+        RunError: the folder holds something else, or can't be removed.
     """
     if not begun(folder):
         return
+    stored(folder)  # a folder of transformers has a config.json, too
     with locked(folder):
         try:
             shutil.rmtree(folder)

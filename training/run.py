@@ -23,9 +23,7 @@ from training.assembly import initial, loaded, meter_of, step_of, tokeniser_of
 from training.checkpoint import Best, State
 from training.config import ConfigError, RunConfig
 from training.corpus.corpus import HELD_OUT, Corpus, open_corpus
-from training.evaluation import known_item
 from training.evaluation.pairs import STS_TASKS, Subsets, sts_tasks
-from training.gain import gain, held_out
 from training.interrupt import interruptible
 from training.lock import locked
 from training.loop import Setting, train
@@ -43,11 +41,12 @@ from training.step import Step
 from training.teacher import is_kept, plan
 
 
-def fit(config: RunConfig, stream: TextIO, *, resume: bool = False) -> Outcome:
+def fit(config: RunConfig, stream: TextIO, *, resume: bool = False, force: bool = False) -> Outcome:
     """Trains as `config` says, its record in `config.run`, reporting to `stream`.
 
     All that the end needs is read or looked at before the run's folder is made. Of several processes, the first
-    reports and writes; each has the outcome.
+    reports and writes; each has the outcome. With `force` a run in the run's folder, and that of a planned teacher
+    which does not fit any more, are removed once nothing else is wrong.
 
     Raises:
         RunError: the run's folder holds a run already, or with `resume` none; or the bundle can't be written.
@@ -60,12 +59,14 @@ def fit(config: RunConfig, stream: TextIO, *, resume: bool = False) -> Outcome:
         stream = io.StringIO()
     autocast = autocast_dtype(config.precision, devices.device)
     if devices.first:
-        _check_folders(config, resume)
+        _check_folders(config, resume or (force and record.begun(Path(config.run))))
     corpus = _corpus(config)
     selection, tasks = _judges(config, corpus, stream)
     state = initial(config, devices, autocast)
-    teacher = _named_teacher(config, state, corpus, devices)
+    teacher = _named_teacher(config, state, corpus, devices, force=force)
     folder = Path(config.run)
+    if devices.first and force:
+        record.remove(folder)
     if devices.first and not resume:
         record.start(config, surroundings(corpus, devices, autocast))
     with locked(folder) if devices.first else nullcontext():
@@ -100,12 +101,7 @@ def fit(config: RunConfig, stream: TextIO, *, resume: bool = False) -> Outcome:
         if devices.first:
             forget(folder)
         checkpoint.load_best(state.encoder, state.best, folder)
-        encoder = state.encoder.eval()
-        if devices.first and state.best.step and selection.metric == known_item.METRIC:
-            start = loaded(config.backbone, devices, pooling=config.pooling)
-            for line in gain(start.encode, encoder.encode, held_out(corpus)):
-                print(line, file=stream)
-        encoder = encoder.cpu()
+        encoder = state.encoder.eval().cpu()
         adapter = merge(encoder)
         return Outcome(encoder, state.best, state.step, selection.metric, corpus.census, tasks, devices.first, adapter)
 
@@ -151,7 +147,7 @@ def _corpus(config: RunConfig) -> Corpus:
     return corpus_of(config, 0 if config.dev_data or config.eval_data else HELD_OUT)
 
 
-def _named_teacher(config: RunConfig, state: State, corpus: Corpus, devices: Devices) -> Encoder | None:
+def _named_teacher(config: RunConfig, state: State, corpus: Corpus, devices: Devices, *, force: bool) -> Encoder | None:
     """The teacher that the run names, None if one has to be made; what would stop the making is found now."""
     if not state.objective.needs.teacher:
         if config.teacher is not None:
@@ -164,7 +160,11 @@ def _named_teacher(config: RunConfig, state: State, corpus: Corpus, devices: Dev
         _check_there(planned.backbone)
         begun = record.begun(Path(planned.run))
         if begun and record.stored(Path(planned.run)) != planned:
-            raise RunError(f"{planned.run} has the teacher of another run: remove it, or name a bundle with --teacher")
+            if not force:
+                advice = "replace it by --force, or name a bundle with --teacher"
+                raise RunError(f"{planned.run} has the teacher of another run: {advice}")
+            record.remove(Path(planned.run))
+            begun = False
         _check_folders(planned, resume=begun)
     return None
 
@@ -288,7 +288,7 @@ def _check_folders(config: RunConfig, resume: bool) -> None:
     if resume:
         record.stored(Path(config.run))
     else:
-        record.refuse_second(Path(config.run))
+        record.refuse_second(Path(config.run), replace="replace it by --force")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         TemporaryDirectory(dir=out.parent).cleanup()  # the bundle will be written beside its place

@@ -18,8 +18,6 @@ from training.evaluation.vectors import ConstantError, Encode, remembered, unit_
 
 OWN_DEV_METRIC = "dev_spearman"
 SICKR_DEV_METRIC, STS_DEV_METRIC = "sickr_dev_spearman", "sts_dev_spearman"
-DOCUMENTS = 1024
-"""Passages that are searched while a run trains, those that are asked for among them."""
 COLLAPSED = 0.0
 """What chance has, for an encoder that tells no two texts apart; as in self-retrieval."""
 
@@ -122,12 +120,12 @@ def by_known_items(corpus: Corpus) -> Selection:
     Raises:
         CorpusError: no held-out passage has a title, or a sentence besides others.
     """
-    asked = corpus.census.watched
-    collection = known_item.held_out(corpus, asked, documents=DOCUMENTS)
+    collection = known_item.choosing(corpus)
     if not collection.queries:
         raise CorpusError(
-            f"{corpus.name}: choosing the best without --dev-data and --eval-data needs held-out passages that have a "
-            f"title or several sentences, and none of {len(asked)} has"
+            f"{corpus.name}: choosing the best without --dev-data and --eval-data needs held-out passages with a title "
+            f"or several sentences; {len(corpus.census.held_out)} are held out, and none has; "
+            "--preset minilm takes sentences"
         )
 
     def scores(encode: Encode) -> dict[str, float]:
@@ -136,8 +134,8 @@ def by_known_items(corpus: Corpus) -> Selection:
         return {known_item.METRIC: retrieval.evaluate(encode, collection).ndcg10, **_spread(unit)}
 
     criterion = (
-        f"nDCG@10 of titles and sentences finding their passages, {len(collection.queries)} queries over "
-        f"{len(collection.documents)} passages, {len(asked)} of them held out"
+        f"nDCG@10 of titles and sentences finding their held-out passages, {len(collection.queries)} queries over "
+        f"{len(collection.documents)} passages"
     )
     return Selection(known_item.METRIC, criterion, scores)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -21,14 +22,15 @@ from training.assembly import initial, step_of, tokeniser_of
 from training.cli import main
 from training.commands import train
 from training.config import ConfigError, RunConfig, from_preset
-from training.corpus.corpus import Corpus, open_corpus
+from training.corpus.corpus import open_corpus
 from training.corpus.files import CorpusError
 from training.corpus.positives import cloze
 from training.evaluation import known_item, retrieval
-from training.gain import gain, held_out
+from training.gain import gain
 from training.machine.devices import Devices
 from training.publish import Outcome
 from training.record import Record
+from training.run import fit
 from training.selection import by_known_items
 
 Fit = Callable[..., tuple[Outcome, str]]
@@ -102,7 +104,7 @@ def test_a_run_that_is_taken_up_draws_the_pairs_that_it_would_have(
     settings = {"corpus": (str(passages),), "augmentation": "cloze", "max_steps": 4, "eval_every": 2}
     whole, cut = make_config("whole", **settings), make_config("cut", **settings)
     _, said = fitted(whole)
-    assert "nDCG@10" in said, "held-out passages judge it"
+    assert known_item.METRIC in said, "held-out passages judge it"
     write = Record.write
 
     def write_until(self: Record, kind: str, at: int, values: Any) -> None:
@@ -146,7 +148,6 @@ def test_what_training_changed_is_told_with_queries_that_changed_most() -> None:
     """An encoder that knows words, against one that knows none."""
     words = "river stone market guitar paper winter night bread ferry lamp".split()
     texts = [f"The {a} is near the {b}. Nobody saw a {a} or a {b} there." for a in words for b in words if a != b]
-    corpus = Corpus(lambda: texts, name="texts")
 
     def knows(given: Sequence[str]) -> NDArray[np.float32]:
         return np.array([[word in text for word in words] for text in given], np.float32)
@@ -154,7 +155,7 @@ def test_what_training_changed_is_told_with_queries_that_changed_most() -> None:
     def knows_none(given: Sequence[str]) -> NDArray[np.float32]:
         return np.array([[len(text), 1] for text in given], np.float32)
 
-    found = held_out(corpus)
+    found = known_item.collection(texts[:20], texts[20:])
     first, *examples = gain(knows_none, knows, found)
     assert "+" in first and len(examples) == 9
     assert sum("now: its own passage" in line for line in examples) == 3
@@ -230,3 +231,70 @@ def test_adapt_trains_whitens_and_compares(
 def test_adapt_takes_no_single_sentences(corpus_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["adapt", str(corpus_file)]) == 2
     assert str(corpus_file) in capsys.readouterr().err
+
+
+def test_a_file_holds_out_the_same_texts_as_passages_and_as_sentences(tmp_path: Path) -> None:
+    """Beyond the cap as well: what judges the one is not what trained the other."""
+    file = tmp_path / "mixed.jsonl"
+    texts = [f"River {i} is long." if i % 3 else f"River {i} is long. It ends in sea {i}." for i in range(3000)]
+    file.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts), encoding="utf-8")
+    as_passages = open_corpus([str(file)], passages=True, held_out=60)
+    as_sentences = open_corpus([str(file)], held_out=60)
+    assert set(as_passages.census.held_out) < set(as_sentences.census.held_out)
+    assert len(as_passages.census.held_out) > 0 and as_passages.census.short == 2000
+
+
+def test_what_chooses_a_step_does_not_judge_it(passages: Path) -> None:
+    corpus = open_corpus([str(passages)], passages=True, held_out=8)
+    choosing, judging = (
+        {text for name, text in part.documents.items() if name.startswith("d")}
+        for part in (known_item.choosing(corpus), known_item.judging(corpus))
+    )
+    assert choosing and judging and not choosing & judging
+
+
+def test_no_query_of_the_documentations_collection_is_a_sentence_of_the_default_passages() -> None:
+    from training.corpus import documented
+    from training.data import documentation
+
+    asked = set(documentation.collection().queries.values())
+    texts = [text.rpartition("\n")[2] for text in documented.passages()]
+    begins = sum(any(text.startswith(query) for query in asked if text[:20] == query[:20]) for text in texts)
+    assert len(asked) > 1000 and begins < 0.02 * len(asked), "but for sections that say the same twice"
+
+
+@pytest.mark.parametrize("text", ["река течёт в море " * 20, "今日は天気がいいので散歩に行きました" * 8])
+def test_a_script_without_capitals_is_asked_for_by_a_span(text: str) -> None:
+    found = known_item.collection([text.strip()], [])
+    assert list(found.queries) == ["sentence0"] and found.documents["d0"] != text
+
+
+def test_a_title_that_two_passages_have_asks_for_neither() -> None:
+    asked = [
+        "Rivers\nA river is long and wide. It ends in the sea.",
+        "Rivers\nStones are hard, and old. They stay.",
+    ]
+    assert all(name.startswith("sentence") for name in known_item.collection(asked, []).queries)
+
+
+@pytest.mark.parametrize("title", [0, None, ["a"], " "])
+def test_a_title_that_is_no_string_is_none(title: object, tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    file.write_text(json.dumps({"title": title, "text": RIVER}) + "\n", encoding="utf-8")
+    assert next(open_corpus([str(file)], held_out=0, passages=True).batches(1, seed=0)) == [RIVER]
+
+
+def test_force_removes_a_run_only_once_nothing_else_is_wrong(
+    make_config: MakeConfig, fitted: Fit, tmp_path: Path
+) -> None:
+    config = make_config(max_steps=1)
+    fitted(config)
+    with pytest.raises(ValueError, match="nowhere"):
+        fit(replace(config, eval_data=str(tmp_path / "nowhere")), io.StringIO(), force=True)
+    assert record.begun(Path(config.run))
+    other = tmp_path / "model"
+    other.mkdir()
+    (other / "config.json").write_text('{"model_type": "bert"}')
+    with pytest.raises(ValueError, match="model"):
+        fit(replace(config, run=str(other)), io.StringIO(), force=True)
+    assert (other / "config.json").is_file()

@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import argparse
 import sys
-from types import ModuleType
+from collections.abc import Callable
+from pathlib import Path
 
+from models import destination
+from models.command_line import Parser
 from models.encoder import Encoder
-from training import gain
-from training.commands import postprocess, promote, train
-from training.config import ConfigError
-from training.corpus.corpus import holds_passages, open_corpus
+from training import record, run
+from training.commands import postprocess, promote
+from training.config import ConfigError, RunConfig, from_preset
+from training.corpus.corpus import holds_passages
+from training.evaluation import known_item
 from training.evaluation.beir import Collection
-from training.gain import Searched
+from training.gain import Found
+from training.interrupt import terminable
+from training.objectives import OBJECTIVES
 from training.objectives.base import FOR_PASSAGES
 from training.progress import encode_visibly
+from training.publish import publish
 
 OBJECTIVE = "simcse"
-"""Found most of CPython's documentation after training on it: docs/adaptation.md."""
+OUT = Path("artifacts/adapted")
 WHITENING = ("--set", "power=0.3", "--set", "centred=false")
 """The part of a whitening that SciFact's training queries chose: ADR 0025."""
 
@@ -28,13 +35,15 @@ def add(command: argparse.ArgumentParser) -> None:
         "corpus",
         nargs="+",
         metavar="FILE",
-        help="JSON lines, CSV or Parquet with a column text, maybe title",
+        help="a document per row of JSON lines, CSV or Parquet (text, maybe title), or per line of text",
     )
     command.add_argument("--text-column", metavar="NAME", help="of the texts (default: text or sentence)")
-    command.add_argument("--objective", default=OBJECTIVE, metavar="NAME", help=f"default: {OBJECTIVE}")
+    trainable = [name for name, recipe in OBJECTIVES.items() if not recipe.imitates]
+    command.add_argument("--objective", choices=trainable, default=OBJECTIVE, help=f"default: {OBJECTIVE}")
     command.add_argument("--backbone", default="minilm", metavar="NAME|DIR", help="what to adapt (default: minilm)")
-    command.add_argument("--max-steps", metavar="N", help="default: three passes over the corpus")
-    command.add_argument("--out", default="artifacts/adapted", metavar="DIR", help="default: artifacts/adapted")
+    command.add_argument("--max-steps", type=int, metavar="N", help="default: three passes over the corpus")
+    command.add_argument("--out", type=Path, default=OUT, metavar="DIR", help=f"folder of the bundle (default: {OUT})")
+    command.add_argument("--resume", action="store_true", help="go on where the training was stopped")
     command.add_argument("--force", action="store_true", help="replace an earlier run of this name")
     command.add_argument("--promote", action="store_true", help="serve the result by default if it is not worse")
     command.set_defaults(command=adapt)
@@ -48,44 +57,58 @@ def adapt(options: argparse.Namespace) -> int:
     """
     if not holds_passages(options.corpus, column=options.text_column):
         raise ConfigError(
-            f"{options.corpus[0]}: holds single sentences, and adapt takes passages: JSON lines, CSV or Parquet with a "
-            "document of several sentences in each row; isosphere train takes sentences"
+            f"{options.corpus[0]}: holds single sentences, and adapt takes documents of several sentences, each in a "
+            "row of JSON lines, CSV or Parquet or in a line of text; isosphere train takes sentences"
         )
+    start = Encoder.load(options.backbone).eval()
+    trained, whitened = options.out.with_name(f"{options.out.name}-trained"), options.out
+    for folder in (trained, whitened):
+        destination.refuse_foreign(folder)
+    config = _described(options, trained, start.pooling)
+    if options.resume and options.force:
+        raise ConfigError("--resume goes on with a run, --force replaces it: leave one of them out")
+    if options.resume and (changed := record.stored(Path(config.run)).differences(config)):
+        raise ConfigError(f"--resume goes on with the run as it was; changed: {', '.join(changed)}")
+    with terminable():
+        outcome = run.fit(config, sys.stderr, resume=options.resume, force=options.force)
+    publish(config, outcome, {})
     column = ["--text-column", options.text_column] if options.text_column else []
     corpus = ["--corpus", *options.corpus, *column]
-    trained = f"{options.out}-trained"
-    steps = ["--max-steps", options.max_steps] if options.max_steps else []
-    force = ["--force"] if options.force else []
-    described = [options.objective, "--backbone", options.backbone, "--out", trained, *steps, *force]
-    settings = [word for name, value in FOR_PASSAGES.items() for word in ("--set", f"{name}={value}")]
-    _run(train, [*described, *settings, *corpus])
-    _run(postprocess, ["whitening", trained, "--out", options.out, *WHITENING, *corpus])
+    _run(postprocess.add, ["whitening", str(trained), "--out", str(whitened), *WHITENING, *corpus])
 
-    passages = open_corpus(options.corpus, column=options.text_column, passages=True)
-    collection = gain.held_out(passages)
-    start = _searched(options.backbone, collection)
-    found = {folder: _searched(folder, collection) for folder in (trained, options.out)}
-    print(f"nDCG@10 of {len(start.values)} queries over {len(collection.documents)} passages, and the gain (95 %):")
-    print(f"  {options.backbone}: {start.values.mean():.2f}")
-    for folder, searched in found.items():
-        print(f"  {folder}: {searched.against(start)}")
-    best = max(found, key=lambda folder: found[folder].values.mean())
-    if found[best].values.mean() <= start.values.mean():
+    collection = known_item.judging(run.corpus_of(config))
+    if not collection.queries:
+        print("too few passages are held out to compare by: judge the results by your own queries")
+        return 0
+    before = _found(start, collection)
+    found = {folder: _found(Encoder.load(folder).eval(), collection) for folder in (trained, whitened)}
+    print(f"nDCG@10 of {len(before.values)} queries over {len(collection.documents)} passages, and the gain (95 %):")
+    print(f"  {options.backbone}: {before.values.mean():.2f}")
+    for folder, after in found.items():
+        print(f"  {folder}: {after.against(before)}")
+    best = max(found, key=lambda folder: float(found[folder].values.mean()))
+    if found[best].values.mean() <= before.values.mean():
         print(f"neither searches better than {options.backbone}: keep that")
         return 0
     if options.promote:
-        return _run(promote, [best, *corpus])
+        return _run(promote.add, [str(best), *corpus])
     print(f"next: isosphere serve --bundle {best} tries the better one, isosphere promote {best} serves it by default")
     return 0
 
 
-def _run(command: ModuleType, arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser()
-    command.add(parser)
+def _described(options: argparse.Namespace, out: Path, pooling: str) -> RunConfig:
+    """The run over the passages, with the encoder's own pooling and no head."""
+    own = {"pooling": pooling, "head": False, "text_column": options.text_column, "max_steps": options.max_steps}
+    folders = {"corpus": tuple(options.corpus), "out": str(out), "run": str(Path("runs") / out.name)}
+    return from_preset(options.objective, backbone=options.backbone).override({**FOR_PASSAGES, **own, **folders})
+
+
+def _run(add_options: Callable[[argparse.ArgumentParser], None], arguments: list[str]) -> int:
+    parser = Parser(prog="isosphere adapt")
+    add_options(parser)
     options = parser.parse_args(arguments)
     return int(options.command(options))
 
 
-def _searched(source: str, collection: Collection) -> Searched:
-    encoder = Encoder.load(source).eval()
-    return Searched.by(encode_visibly(encoder.encode, sys.stderr), collection)
+def _found(encoder: Encoder, collection: Collection) -> Found:
+    return Found.by(encode_visibly(encoder.encode, sys.stderr), collection)

@@ -20,8 +20,8 @@ REQUIRED = ("sts",)
 """Where there are scored pairs, a bundle can have been evaluated."""
 REQUIRE = "sts, transfer or tasks by name, which must have a score (default: sts with --data alone, else none)"
 CRUDE = (
-    "whether half a sentence finds the other half is a crude question: with queries whose answers are known, "
-    "--data DIR --retrieval NAME asks people's word instead; --margin says how much worse it may be"
+    "the comparison asked no people: with queries whose answers are known, --data DIR --retrieval NAME compares by "
+    "these; --margin says how much worse the bundle may be"
 )
 TOLD = "a running server serves it after SIGHUP or POST /admin/reload"
 

@@ -11,11 +11,13 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from models.encoder import Encoder
 from training import record, run
 from training.checkpoint import CHECKPOINT
 from training.config import ConfigError, RunConfig, apart, check_folders, from_preset, preset_of
 from training.corpus.corpus import holds_passages
-from training.evaluation import sts
+from training.evaluation import known_item, sts
+from training.gain import gain
 from training.interrupt import InterruptedRun, terminable
 from training.objectives import OBJECTIVES
 from training.objectives.base import ON_PASSAGES
@@ -54,12 +56,9 @@ def add(command: argparse.ArgumentParser) -> None:
 def train(options: argparse.Namespace) -> int:
     """Trains, judges, publishes; of several processes, the first."""
     config = resolve(options)
-    if options.force and int(os.environ.get("RANK", "0")) == 0:
-        for run_folder in (config.run, f"{config.run}-teacher"):  # a teacher that fits is kept in its bundle
-            record.remove(Path(run_folder))
     with terminable():
         try:
-            outcome = run.fit(config, sys.stderr, resume=options.resume)
+            outcome = run.fit(config, sys.stderr, resume=options.resume, force=options.force)
         except InterruptedRun as stop:
             run_folder, says = shlex.quote(config.run), str(stop)
             if (Path(config.run) / CHECKPOINT).is_file():  # else its teacher was being trained
@@ -77,6 +76,8 @@ def left(config: RunConfig, outcome: Outcome) -> int:
         print(sts.table(scores))
     bundle = publish(config, outcome, scores)
     print(f"{bundle.folder}: {outcome.metric} {outcome.best.score:.4f} at step {outcome.best.step}")
+    if outcome.best.step and outcome.metric == known_item.METRIC:
+        _compare(config, outcome.encoder)
     if outcome.best.step:
         folder = shlex.quote(str(bundle.folder))
         print(
@@ -84,6 +85,15 @@ def left(config: RunConfig, outcome: Outcome) -> int:
             file=sys.stderr,
         )
     return 0
+
+
+def _compare(config: RunConfig, encoder: Encoder) -> None:
+    """Say what the run has changed in the search of held-out passages that chose nothing, if there are some."""
+    collection = known_item.judging(run.corpus_of(config))
+    if collection.queries:
+        start = Encoder.load(config.backbone, pooling=config.pooling).eval()
+        for line in gain(start.encode, encoder.encode, collection):
+            print(line, file=sys.stderr)
 
 
 def resolve(options: argparse.Namespace) -> RunConfig:

@@ -8,13 +8,13 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
 
-from models import python_docs
+from training.corpus import documented
 from training.corpus.files import CorpusError, found
 from training.corpus.files import passages as read_passages
 from training.corpus.files import sentences as read_sentences
 from training.corpus.positives import are_passages, is_passage, text_of
-from training.corpus.sentences import split
 
 HELD_OUT = 2048
 """At most, and never more than a twentieth of the corpus: what a promotion compares by, once."""
@@ -129,20 +129,13 @@ def open_corpus(
     if not files and column is not None:
         raise CorpusError(f"--text-column {column}: of which corpus? name it by --corpus")
     if not files:
-        texts = list(documented_passages() if passages else documentation())  # a megabyte that takes seconds to make
+        texts = list(
+            documented.passages() if passages else documented.sentences()
+        )  # a megabyte that takes seconds to make
         return Corpus(lambda: texts, name="python-docs", held_out=held_out, is_long_enough=is_long_enough)
-    paths = found(files)
-    for path in paths:
-        if path.exists() and not path.is_file():
-            raise CorpusError(f"{path}: must be a file: what can be read once has no second epoch")
+    paths = _regular(files)
     read = read_passages if passages else read_sentences
     return Corpus(lambda: read(paths, column), name=" ".join(files), held_out=held_out, is_long_enough=is_long_enough)
-
-
-def documentation() -> Iterator[str]:
-    """English sentences from the documentation that every CPython carries."""
-    for section in python_docs.sections():
-        yield from split(section.text)
 
 
 def holds_passages(files: Sequence[str], *, column: str | None = None) -> bool:
@@ -151,14 +144,15 @@ def holds_passages(files: Sequence[str], *, column: str | None = None) -> bool:
     Raises:
         CorpusError: a file can't be read.
     """
-    return not files or are_passages(read_passages(found(files), column))
+    return not files or are_passages(read_passages(_regular(files), column))
 
 
-def documented_passages() -> Iterator[str]:
-    """Each documented thing of CPython: a line with its name, and one with what is said of it."""
-    for section in python_docs.sections():
-        named = section.name if section.module == python_docs.TOPICS else f"{section.module} {section.name}"
-        yield f"{named.strip()}\n{' '.join(section.text.split())}"
+def _regular(files: Sequence[str]) -> list[Path]:
+    paths = found(files)
+    for path in paths:
+        if path.exists() and not path.is_file():
+            raise CorpusError(f"{path}: must be a file: what can be read once has no second epoch")
+    return paths
 
 
 def _census(lines: Iterable[str], name: str, held_out: int, is_long_enough: Callable[[str], bool]) -> Census:
@@ -166,35 +160,36 @@ def _census(lines: Iterable[str], name: str, held_out: int, is_long_enough: Call
     digest = hashlib.blake2b(digest_size=16)
     seen: set[int] = set()
     least: list[tuple[int, str]] = []
-    short: set[int] = set()
-    duplicates = blank = 0
+    short = duplicates = blank = 0
     for line in lines:
         sentence = line.strip(INVISIBLE)
         key = _hash(text_of(sentence))  # whether its title is read or not, a text is held out or trained on
         digest.update(_hash(sentence).to_bytes(8, "big"))
         if not sentence:
             blank += 1
-        elif key in seen or key in short:
+        elif key in seen:
             duplicates += 1
-        elif not is_long_enough(sentence):
-            short.add(key)
         else:
             seen.add(key)
+            short += not is_long_enough(sentence)
             if held_out and (len(least) < held_out or key < -least[0][0]):
                 (heapq.heappush if len(least) < held_out else heapq.heappushpop)(least, (-key, sentence))
-    kept = sorted((-key, sentence) for key, sentence in least)[: len(seen) // 20]
-    if not seen or (held_out and not kept):
+    # Short ones have a part in the threshold: so a file holds out the same texts, whether they are left out or not.
+    chosen = sorted((-key, sentence) for key, sentence in least)[: len(seen) // 20]
+    kept = tuple(sentence for _, sentence in chosen if is_long_enough(sentence))
+    trained = len(seen) - short - len(kept)
+    if trained <= 0 or (held_out and not kept):
+        left_out = f", and {short} are no passages but single sentences (--preset minilm)" if short else ""
         needed = "the least is 40, with evaluation data 20" if held_out else "nothing to train on"
-        left_out = f", and {len(short)} are no passages but single sentences (--preset minilm)" if short else ""
-        raise CorpusError(f"{name}: {len(seen)} different sentences{left_out}; {needed}")
+        raise CorpusError(f"{name}: {len(seen) - short} different sentences{left_out}; {needed}")
     return Census(
-        sentences=len(seen) - len(kept),
-        held_out=tuple(sentence for _, sentence in kept),
+        sentences=trained,
+        held_out=kept,
         duplicates=duplicates,
         blank=blank,
-        short=len(short),
+        short=short,
         digest=digest.hexdigest(),
-        threshold=kept[-1][0] if kept else -1,
+        threshold=chosen[-1][0] if chosen else -1,
     )
 
 

@@ -69,7 +69,8 @@ def sentences(paths: Iterable[Path], column: str | None = None) -> Iterator[str]
     for path in paths:
         kind = _inner(path).suffix.lower()
         if kind in TABLES:
-            yield from (text for (text,) in _strings(path, COLUMNS if column is None else (column,)))
+            names = COLUMNS if column is None else (column,)
+            yield from (_line(text, where) for where, (text,) in rows(path, names, advice=NAME_ONE))
         elif kind in UNREAD_TABLES:
             raise CorpusError(f"{path}: {kind} is not read: write it as Parquet, JSON lines (.jsonl) or CSV")
         elif column is not None:
@@ -87,19 +88,24 @@ def passages(paths: Iterable[Path], column: str | None = None) -> Iterator[str]:
     """
     for path in paths:
         if _inner(path).suffix.lower() in TABLES:
-            for title, text in _strings(path, (TITLE, None), COLUMNS if column is None else (column,)):
-                yield f"{title}\n{text}" if title and text else text
+            yield from _titled(path, COLUMNS if column is None else (column,))
         else:
             yield from sentences([path], column)
 
 
-def _strings(path: Path, *columns: Sequence[str | None]) -> Iterator[list[str]]:
-    """Yield the texts of each row of a table, one for each of `columns`, in one line; empty where there is none."""
-    for where, values in rows(path, *columns, advice=NAME_ONE):
-        for value in values:
-            if not isinstance(value, str | None):
-                raise CorpusError(f"{where}: {value!r:.40} is no string")
-        yield [" ".join((value or "").split()) for value in values]
+def _titled(path: Path, names: Sequence[str]) -> Iterator[str]:
+    """Yield the text of each row behind its title; a title that is no string, or is the text itself, is none."""
+    for where, (title, text) in rows(path, (TITLE, None), names, advice=NAME_ONE):
+        line = _line(text, where)
+        titled = isinstance(title, str) and title.strip() and line and names != (TITLE,)
+        yield f"{' '.join(title.split())}\n{line}" if titled else line
+
+
+def _line(text: Any, where: str) -> str:
+    """The text of a row in one line, empty where there is none."""
+    if not isinstance(text, str | None):
+        raise CorpusError(f"{where}: {text!r:.40} is no string")
+    return " ".join((text or "").split())
 
 
 def rows(path: Path, *columns: Sequence[str | None], advice: str = "") -> Iterator[tuple[str, list[Any]]]:

@@ -16,11 +16,11 @@ LEAST_WORDS = 4
 LOOKED_AT = 256
 """Texts that tell whether a corpus holds passages."""
 LONG = 60
-"""Words of a text that is a passage, though no sentence is told to end in it."""
+"""Words of a text that counts as a passage even if no end of a sentence is found in it."""
 
 Positives = Callable[[str, Random], tuple[str, str]]
 """Draws from a passage the texts of the first view and of all others. A passage is its text, in one line, behind a
-line with its title if it has one. What is too short gives its text twice, and dropout alone tells the views apart."""
+line with its title if it has one. A text that is too short stands in both places, and only dropout differs."""
 
 
 def crop(passage: str, draw: Random) -> tuple[str, str]:
@@ -67,7 +67,7 @@ def are_passages(texts: Iterable[str]) -> bool:
 
 
 def is_passage(text: str) -> bool:
-    """Whether a text has several sentences, or as many words as such."""
+    """Whether a text has several sentences, or at least `LONG` words."""
     return len(list(cut(text_of(text)))) > 1 or len(starts(text_of(text))) >= LONG
 
 

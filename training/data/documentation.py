@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 
 from models.python_docs import Section, sections
-from training.corpus.sentences import cut, is_clean
+from training.corpus.documented import summary
 from training.evaluation.beir import Collection
 
 NAME = "python-docs"
-LEAST_WORDS = 10
-"""Of what stands behind a summary: less is no document to be found."""
 
 
 def collection() -> Collection:
@@ -30,13 +27,9 @@ def asked(documented: Iterable[Section]) -> Collection:
     judgements: dict[str, dict[str, int]] = {}
     by_text: dict[str, str] = {}
     for number, section in enumerate(documented):
-        first, *rest = [sentence for part in re.split(r"\n\s*\n", section.text) for sentence in cut(part)]
-        document, behind = str(number), " ".join(rest)
-        if is_clean(first) and len(behind.split()) >= LEAST_WORDS:
+        first, documents[str(number)] = summary(section)
+        if first is not None:
             query = by_text.setdefault(first, f"q{number}")
             queries[query] = first
-            judgements.setdefault(query, {})[document] = 1
-            documents[document] = behind
-        else:
-            documents[document] = section.text
+            judgements.setdefault(query, {})[str(number)] = 1
     return Collection(documents, queries, judgements)

@@ -1,45 +1,57 @@
-"""A score of passages without labels: do the title and a sentence of a passage find what is left of it?"""
+"""A score of passages without labels: do the title and a sentence of a passage find the rest of it?"""
 
 from __future__ import annotations
 
-import hashlib
+from collections import Counter
 from collections.abc import Sequence
+from random import Random
 
-from training.corpus.corpus import Corpus
-from training.corpus.positives import text_of
-from training.corpus.sentences import cut
+from training.corpus.corpus import WATCHED, Corpus
+from training.corpus.positives import LEAST_WORDS, cloze, text_of
 from training.corpus.words import starts
 from training.evaluation.beir import Collection
 
 METRIC = "known_item_ndcg10"
-LEAST_WORDS = 4
-"""Words of a sentence that asks, and of what answers."""
+DOCUMENTS = 1024
+"""Passages that are searched while a run trains, the ones asked for among them."""
+JUDGED = 2048
+"""Passages that are searched at the end of a run."""
 
 
-def held_out(corpus: Corpus, asked: Sequence[str], *, documents: int) -> Collection:
-    """Make a collection of `documents` passages: those of the corpus that are `asked` for, and some it trains on.
+def choosing(corpus: Corpus) -> Collection:
+    """Make the collection that chooses the best step: half of the held-out passages are asked for.
 
     Raises:
         CorpusError: the corpus is not what it was.
     """
-    others = min(documents - len(asked), corpus.census.sentences)
-    return collection(asked, next(corpus.batches(others, seed=0)) if others > 0 else ())
+    return _among(corpus, _choosers(corpus), DOCUMENTS)
+
+
+def judging(corpus: Corpus) -> Collection:
+    """Make the collection that judges a result: it asks for the held-out passages that chose no step.
+
+    Raises:
+        CorpusError: the corpus is not what it was.
+    """
+    return _among(corpus, corpus.census.held_out[len(_choosers(corpus)) :], JUDGED)
 
 
 def collection(passages: Sequence[str], others: Sequence[str]) -> Collection:
     """Make a retrieval collection in which each passage answers its own title and one of its sentences.
 
-    The sentence is taken out of the passage, and the title stands in no document. `others` are documents that nothing
-    asks for. A passage is its text, in one line, behind a line with its title if it has one.
+    The sentence is taken out of the passage, documents have no titles, and a title that occurs twice asks for nothing.
+    `others` are documents that no query asks for. A passage is its text, in one line, behind a line with its title if
+    it has one.
     """
     documents: dict[str, str] = {}
     queries: dict[str, str] = {}
     judgements: dict[str, dict[str, int]] = {}
+    titles = Counter(passage.partition("\n")[0] for passage in (*passages, *others) if "\n" in passage)
     for number, passage in enumerate(passages):
-        title, _, text = passage.rpartition("\n")
-        asks, document = _taken(text)
+        title = passage.partition("\n")[0] if "\n" in passage else ""
+        asks, document = _taken(text_of(passage))
         documents[f"d{number}"] = document
-        for kind, query in (("title", title), ("sentence", asks)):
+        for kind, query in (("title", title if titles[title] == 1 else ""), ("sentence", asks)):
             if query:
                 queries[f"{kind}{number}"] = query
                 judgements[f"{kind}{number}"] = {f"d{number}": 1}
@@ -47,11 +59,19 @@ def collection(passages: Sequence[str], others: Sequence[str]) -> Collection:
     return Collection(documents, queries, judgements)
 
 
+def _choosers(corpus: Corpus) -> Sequence[str]:
+    held_out = corpus.census.held_out
+    return held_out[: min(WATCHED, (len(held_out) + 1) // 2)]
+
+
+def _among(corpus: Corpus, asked: Sequence[str], documents: int) -> Collection:
+    others = min(documents - len(asked), corpus.census.sentences)
+    return collection(asked, next(corpus.batches(others, seed=0)) if others > 0 else ())
+
+
 def _taken(text: str) -> tuple[str, str]:
-    """A sentence, chosen by the hash of the text, and the rest; no sentence where one of the two would be short."""
-    sentences = list(cut(text))
-    place = int.from_bytes(hashlib.blake2b(text.encode("utf-8"), digest_size=8).digest(), "big") % len(sentences)
-    rest = " ".join(sentences[:place] + sentences[place + 1 :])
-    if min(len(starts(sentences[place])), len(starts(rest))) < LEAST_WORDS:
+    """A sentence or span, always the same of a text, and the rest; no sentence where one of the two would be short."""
+    asks, rest = cloze(text, Random(text))
+    if asks == rest or min(len(starts(asks)), len(starts(rest))) < LEAST_WORDS:
         return "", text
-    return sentences[place], rest
+    return asks, rest

@@ -15,10 +15,9 @@ from numpy.typing import NDArray
 
 from models.errors import Refused
 from models.prompts import NO_PROMPTS
-from training import gain
 from training.corpus.corpus import Corpus, holds_passages, open_corpus
 from training.corpus.files import CorpusError
-from training.evaluation import beir, bootstrap, retrieval, self_retrieval, sts
+from training.evaluation import beir, bootstrap, known_item, retrieval, self_retrieval, sts
 from training.evaluation.beir import Collection
 from training.evaluation.bootstrap import Comparison
 from training.evaluation.pairs import STS_TASKS, STSB_DEV, DataError, Pair, Subsets
@@ -26,6 +25,8 @@ from training.evaluation.retrieval import MEASURES, NDCG10
 from training.evaluation.vectors import Encode
 
 MEAN_STS = "mean STS"
+LEAST_QUERIES = 20
+"""Known items that a comparison needs."""
 KNOWN_ITEMS = f"known items {NDCG10}"
 RESAMPLES = 1000
 LEVEL = 0.95
@@ -177,7 +178,7 @@ class Searched:
 
 
 def _judged(data: Path, name: str) -> Searched:
-    """People's word, in the collection of that name.
+    """Make the yardstick of a collection whose answers people judged.
 
     Raises:
         DataError: it is missing or broken.
@@ -188,14 +189,16 @@ def _judged(data: Path, name: str) -> Searched:
 
 
 def _unlabelled(files: Sequence[str], column: str | None) -> Yardstick:
-    """What a corpus can be asked: passages for their titles and sentences, and sentences for their halves.
+    """Make the yardstick of a corpus: known items of passages, self-retrieval of sentences.
+
+    Passages of which too few were held out are compared by their halves, as sentences are.
 
     Raises:
         CorpusError: a file can't be read, or holds too little.
     """
     if holds_passages(files, column=column):
-        collection = gain.held_out(open_corpus(files, column=column, passages=True))
-        if len(collection.queries) > 1:
+        collection = known_item.judging(open_corpus(files, column=column, passages=True))
+        if len(collection.queries) >= LEAST_QUERIES:
             return Searched(collection, KNOWN_ITEMS, named=None)
     return Unlabelled(open_corpus(files, column=column))
 

@@ -81,6 +81,8 @@ def _placed(trial: Trial, folder: Path, stream: TextIO) -> RunConfig:
     study, config = folder.parent.parent, trial.config
     if not trial.sts:
         config = config.override({"eval_data": None})
+    if trial.fraction < 1 and config.positives is not None:
+        raise StudyError(f"fraction: shares are of sentences, and augmentation={config.augmentation} takes passages")
     if trial.fraction < 1:
         part = share(config.corpus, trial.fraction, study / SHARES, column=config.text_column)
         config = config.override({"corpus": (part,), "text_column": None})
