@@ -85,7 +85,7 @@ def embeddings_changed(encoder: Encoder, change: Callable[[Tensor], Tensor]) -> 
     """What the backbone's embedding layer puts out, (N, L, D), goes through `change` inside the block."""
     embeddings = getattr(encoder.backbone, "embeddings", None)
     if not isinstance(embeddings, nn.Module):
-        raise _no_place(encoder, "embedding layer", "token-shuffling", "span-cutoff")
+        raise _no_place(encoder, "embedding layer")
     hook = embeddings.register_forward_hook(lambda _layer, _inputs, embedded: change(embedded))
     try:
         with torch.compiler.set_stance("force_eager"):  # a compiled backbone overlooks the hooks of its layers
@@ -115,8 +115,8 @@ def token_swapping(encoder: Encoder, ids: Tensor, mask: Tensor, rate: float, rng
 
 def _at_places(encoder: Encoder, ids: Tensor, mask: Tensor, places: Tensor) -> Tensor:
     """Each token with the position id of one of `places` (N, L)."""
-    if "position_ids" not in inspect.signature(encoder.backbone.forward).parameters:
-        raise _no_place(encoder, "position ids", "span-cutoff")
+    if not _takes_positions(encoder):
+        raise _no_place(encoder, "position ids")
     # Positions of RoBERTa and its kin begin after the padding id, which their embeddings keep under this name.
     first = getattr(getattr(encoder.backbone, "embeddings", None), "padding_idx", -1) + 1
     positions = torch.arange(first, first + mask.shape[1], device=mask.device).expand(mask.shape)
@@ -194,6 +194,11 @@ class Augmentation:
         return AUGMENTATIONS[self.name](encoder, ids, mask, rate, rng)
 
 
-def _no_place(encoder: Encoder, missing: str, *possible: str) -> ValueError:
+def _takes_positions(encoder: Encoder) -> bool:
+    return "position_ids" in inspect.signature(encoder.backbone.forward).parameters
+
+
+def _no_place(encoder: Encoder, missing: str) -> ValueError:
     family = encoder.backbone.config.model_type
-    return ValueError(f"backbones of the family {family} have no {missing}: {', '.join(possible)} would work")
+    possible = "token-shuffling, span-cutoff" if _takes_positions(encoder) else "span-cutoff"
+    return ValueError(f"backbones of the family {family} have no {missing}: {possible} would work")

@@ -113,7 +113,7 @@ def test_who_stops_a_run_once_more_hears_by_which_name_it_goes_on(
     """Its folders are the first free ones, which the command does not say."""
     going_on: list[bool] = []
 
-    def fit(config: RunConfig, *_: Any, resume: bool) -> None:
+    def fit(config: RunConfig, *_: Any, resume: bool, force: bool) -> None:
         Path(config.run).mkdir(parents=True, exist_ok=True)
         (Path(config.run) / "config.json").write_text(config.to_json())
         going_on.append(resume)
