@@ -181,7 +181,7 @@ def test_an_encoder_of_the_repository_is_assembled_without_the_rest(servings: Pa
     ("arguments", "said"),
     [
         (("serving", "--engine", "fake", "--otlp-endpoint", "http://127.0.0.1:4318"), "pip install 'isosphere[otel]'"),
-        (("training", "list"), "the package torch is not installed: `make setup`"),
+        (("training", "list"), "is not installed: `make setup`"),
         (("models", "export", "{bundle}", "--out", "{out}"), "the package torch is not installed: `make setup`"),
     ],
 )

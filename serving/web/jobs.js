@@ -89,7 +89,11 @@ export function jobRow(failed) {
 		else bar.removeAttribute("value");
 		said.className = "muted";
 		said.textContent = told(job, things);
-		if (job.error_count !== before.error_count || job.state !== before.state) fill(wrongs, errors(job));
+		if (job.error_count !== before.error_count || job.state !== before.state) {
+			const opened = wrongs.querySelector("[open]") && { open: true }; // by the reader, perhaps
+			fill(wrongs, errors(job));
+			Object.assign(wrongs.firstElementChild ?? {}, opened);
+		}
 		before = job;
 	}
 

@@ -194,7 +194,7 @@ def test_a_thousand_connections_at_once(launch: Launcher) -> None:
     async def answered(connection: tuple[asyncio.StreamReader, asyncio.StreamWriter], text: str) -> bytes:
         reader, writer = connection
         body = json.dumps({"inputs": text}).encode()
-        head = f"POST /embed HTTP/1.1\r\nhost: a\r\nconnection: close\r\ncontent-length: {len(body)}\r\n"
+        head = f"POST /embed HTTP/1.1\r\nhost: {url.host}\r\nconnection: close\r\ncontent-length: {len(body)}\r\n"
         writer.write(head.encode() + b"content-type: application/json\r\n\r\n" + body)
         reply = await reader.read()
         writer.close()

@@ -224,6 +224,6 @@ def test_minilm_lies_where_a_trained_encoder_does(test_data: Path) -> None:
     found = geometry.evaluate(Encoder.load("minilm", pooling="mean").encode, pairs)
     assert 0 < found.alignment < found.alignment_at_least_4 < 1
     assert -4 < found.uniformity < -2
-    assert found.correlation_rank == found.dim == 384
+    assert found.dim == 384 and found.correlation_rank >= 383
     assert found.correlation_rank_of_64 == 63
     assert list(found.top4_cosine) == list(geometry.TOP_BATCHES)

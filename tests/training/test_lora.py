@@ -17,7 +17,6 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
-from transformers import AutoModel
 
 from models import bundle
 from models.encoder import Encoder
@@ -252,7 +251,7 @@ def backbone(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 def pooled_by_peft(source: str, folder: Path, encoder: Encoder, texts: list[str]) -> Any:
     """Vectors that `peft` computes with the adapter in `folder` and our pooling."""
-    base = AutoModel.from_pretrained(source, attn_implementation="eager")
+    base = Encoder.load(source).backbone
     model = peft.PeftModel.from_pretrained(base, folder).eval()
     ids, mask = encoder.tensors(encoder.tokenizer.encode(texts))
     with torch.inference_mode():
