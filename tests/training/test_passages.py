@@ -25,6 +25,7 @@ from training.config import ConfigError, RunConfig, from_preset
 from training.corpus.corpus import open_corpus
 from training.corpus.files import CorpusError
 from training.corpus.positives import cloze
+from training.corpus.words import starts
 from training.evaluation import known_item, retrieval
 from training.gain import gain
 from training.machine.devices import Devices
@@ -298,3 +299,9 @@ def test_force_removes_a_run_only_once_nothing_else_is_wrong(
     with pytest.raises(ValueError, match="model"):
         fit(replace(config, run=str(other)), io.StringIO(), force=True)
     assert (other / "config.json").is_file()
+
+
+@pytest.mark.parametrize("text", ["river " * 300, "河" * 300])
+def test_long_documents_are_cut_as_training_cuts_them(text: str) -> None:
+    found = known_item.collection([], [text])
+    assert len(starts(found.documents["o0"])) == known_item.READ

@@ -14,6 +14,8 @@ from training.evaluation.beir import Collection
 METRIC = "known_item_ndcg10"
 DOCUMENTS = 1024
 """Passages that are searched while a run trains, the ones asked for among them."""
+READ = 100
+"""Words of a document: training cuts passages, too, and whole articles would take longer to judge than to train on."""
 JUDGED = 2048
 """Passages that are searched at the end of a run."""
 
@@ -39,7 +41,8 @@ def judging(corpus: Corpus) -> Collection:
 def collection(passages: Sequence[str], others: Sequence[str]) -> Collection:
     """Make a retrieval collection in which each passage answers its own title and one of its sentences.
 
-    The sentence is taken out of the passage, documents have no titles, and a title that occurs twice asks for nothing.
+    The sentence is taken out of the passage, documents have no titles and at most `READ` words, and a title that occurs
+    twice asks for nothing.
     `others` are documents that no query asks for. A passage is its text, in one line, behind a line with its title if
     it has one.
     """
@@ -56,7 +59,7 @@ def collection(passages: Sequence[str], others: Sequence[str]) -> Collection:
                 queries[f"{kind}{number}"] = query
                 judgements[f"{kind}{number}"] = {f"d{number}": 1}
     documents |= {f"o{number}": text_of(other) for number, other in enumerate(others)}
-    return Collection(documents, queries, judgements)
+    return Collection({name: _cut(text) for name, text in documents.items()}, queries, judgements)
 
 
 def _choosers(corpus: Corpus) -> Sequence[str]:
@@ -67,6 +70,11 @@ def _choosers(corpus: Corpus) -> Sequence[str]:
 def _among(corpus: Corpus, asked: Sequence[str], documents: int) -> Collection:
     others = min(documents - len(asked), corpus.census.sentences)
     return collection(asked, next(corpus.batches(others, seed=0)) if others > 0 else ())
+
+
+def _cut(text: str) -> str:
+    words = starts(text)
+    return text if len(words) <= READ else text[: words[READ]].rstrip()
 
 
 def _taken(text: str) -> tuple[str, str]:
