@@ -40,6 +40,7 @@ class Placed(NamedTuple):
     def holding(self, tensors: Sequence[Tensor]) -> Self:
         """The same with these tensors, in the order of `tensors()`."""
         given = iter(tensors)
+        assert all(each.first is None for each in self.passes), "steps on pairs are not recorded"
         passes = [Pass(next(given), next(given), next(given)) for _ in self.passes]
         teacher, start = (None if each is None else next(given) for each in (self.teacher, self.start))
         return self._replace(passes=passes, teacher=teacher, start=start)

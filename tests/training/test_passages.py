@@ -305,3 +305,10 @@ def test_force_removes_a_run_only_once_nothing_else_is_wrong(
 def test_long_documents_are_cut_as_training_cuts_them(text: str) -> None:
     found = known_item.collection([], [text])
     assert len(starts(found.documents["o0"])) == known_item.READ
+
+
+def test_the_column_of_the_texts_is_no_title(tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    file.write_text(json.dumps({"Title": RIVER, "text": STONE}) + "\n", encoding="utf-8")
+    corpus = open_corpus([str(file)], column="title", held_out=0, passages=True)
+    assert next(corpus.batches(1, seed=0)) == [RIVER]

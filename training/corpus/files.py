@@ -94,10 +94,11 @@ def passages(paths: Iterable[Path], column: str | None = None) -> Iterator[str]:
 
 
 def _titled(path: Path, names: Sequence[str]) -> Iterator[str]:
-    """Yield the text of each row behind its title; a title that is no string, or is the text itself, is none."""
-    for where, (title, text) in rows(path, (TITLE, None), names, advice=NAME_ONE):
+    """Yield the text of each row behind its title; a title that is no string is none."""
+    titles = [] if [name.lower() for name in names] == [TITLE] else [TITLE]  # a title that is the text asks for itself
+    for where, (title, text) in rows(path, (*titles, None), names, advice=NAME_ONE):
         line = _line(text, where)
-        titled = isinstance(title, str) and title.strip() and line and names != (TITLE,)
+        titled = isinstance(title, str) and title.strip() and line
         yield f"{' '.join(title.split())}\n{line}" if titled else line
 
 
