@@ -1,4 +1,4 @@
-"""Whose texts make the next batch. No threads, no clock: the law of waiting by itself."""
+"""The order in which waiting requests get into batches, without threads or a clock."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Waiting:
 
     @property
     def gone(self) -> bool:
-        """Whether nobody waits for it any more."""
+        """Return whether its caller has left."""
         return False
 
 
@@ -106,17 +106,17 @@ class Turns(Generic[W]):
 
     @property
     def tokens(self) -> int:
-        """Of those texts."""
+        """Sum the tokens of the texts that are left."""
         return sum(request.tokens_left for request in self._requests)
 
     @property
     def empty(self) -> bool:
-        """Whether nobody is here, not even one who left."""
+        """Return whether there is no request, not even one whose caller has left."""
         return not self._requests
 
     @property
     def waiting(self) -> bool:
-        """Whether anybody waits for a text."""
+        """Return whether a caller still waits for a text."""
         return any(request.left and not request.gone for request in self._requests)
 
     def add(self, request: W, *, queued: int) -> None:

@@ -29,6 +29,7 @@ from training.corpus.words import starts
 from training.evaluation import known_item, retrieval
 from training.gain import gain
 from training.machine.devices import Devices
+from training.promotion.yardsticks import KNOWN_ITEMS, Unlabelled, pick
 from training.publish import Outcome
 from training.record import Record
 from training.run import fit
@@ -312,3 +313,11 @@ def test_the_column_of_the_texts_is_no_title(tmp_path: Path) -> None:
     file.write_text(json.dumps({"Title": RIVER, "text": STONE}) + "\n", encoding="utf-8")
     corpus = open_corpus([str(file)], column="title", held_out=0, passages=True)
     assert next(corpus.batches(1, seed=0)) == [RIVER]
+
+
+@pytest.mark.parametrize(("count", "metric"), [(1200, KNOWN_ITEMS), (80, Unlabelled.metric)])
+def test_a_promotion_compares_by_known_items_if_enough_are_held_out(count: int, metric: str, tmp_path: Path) -> None:
+    file = tmp_path / "documents.jsonl"
+    texts = [f"River number {i} is long and wide. It ends in sea number {i}." for i in range(count)]
+    file.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts), encoding="utf-8")
+    assert pick(None, [str(file)]).metric == metric
