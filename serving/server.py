@@ -145,12 +145,14 @@ class Server(uvicorn.Server):
     async def _drain(self) -> None:
         if self._reloading:
             self._reloading.cancel()
-        await self._service.drain()
-        await asyncio.sleep(SECONDS_TO_ASK)
-        for listening in self.servers:
-            listening.close()
-        await asyncio.sleep(SECONDS_TO_ASK)
-        self.should_exit = True
+        try:
+            await self._service.drain()
+            await asyncio.sleep(SECONDS_TO_ASK)
+            for listening in self.servers:
+                listening.close()
+            await asyncio.sleep(SECONDS_TO_ASK)
+        finally:
+            self.should_exit = True  # even if the drain fails: nobody else would end the process
 
 
 def _has_terminal() -> bool:

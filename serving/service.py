@@ -121,9 +121,9 @@ class Service:
         if self._loading:
             self._loading.cancel()
         self.encoders.stop_changing()
-        await self.jobs.stop()
-        for patience in self._receiving:
+        for patience in self._receiving:  # before anything is awaited: later ones expire by themselves
             patience.reschedule(asyncio.get_running_loop().time())
+        await self.jobs.stop()
         try:
             await asyncio.wait_for(self._idle.wait(), self.settings.drain_seconds)
         except TimeoutError:

@@ -153,6 +153,30 @@ def test_drain_finishes_what_was_admitted_and_refuses_the_rest(make_service: Mak
     run(service, work)
 
 
+def test_callers_who_come_while_it_drains_do_not_stop_it(make_service: MakeService, run: Run) -> None:
+    service = make_service()
+
+    async def coming() -> None:
+        async with service.receiving():
+            await asyncio.Event().wait()
+
+    async def stop_and_hear_of_more() -> None:
+        for _ in range(5):
+            callers.append(asyncio.create_task(coming()))
+            await asyncio.sleep(0)
+
+    async def check() -> None:
+        callers.append(asyncio.create_task(coming()))
+        await asyncio.sleep(0)
+        service.jobs.stop = stop_and_hear_of_more  # type: ignore[method-assign]
+        assert await service.drain()
+        for heard in await asyncio.gather(*callers, return_exceptions=True):
+            assert isinstance(heard, Unhealthy)
+
+    callers: list[asyncio.Task[None]] = []
+    run(service, check)
+
+
 def test_drain_ends_within_its_bound(make_service: MakeService, run: Run) -> None:
     engine = Gate()
     engine.open.set()
