@@ -51,8 +51,17 @@ _Path = str | None
 """Dotted; None in a filter of `$elemMatch` that tests the element itself."""
 
 
+class _Named:
+    """A filter that can be told apart from any other, also from an equal one: 1 and True are equal, but match apart."""
+
+    @cached_property
+    def name(self) -> str:
+        """Write the filter, once: that of a large one takes long, and nothing else runs meanwhile."""
+        return repr(self)
+
+
 @dataclass(frozen=True)
-class All:
+class All(_Named):
     """Every part matches; without parts everything does."""
 
     parts: tuple[Filter, ...]
@@ -63,7 +72,7 @@ class All:
 
 
 @dataclass(frozen=True)
-class AnyOf:
+class AnyOf(_Named):
     """At least one part matches."""
 
     parts: tuple[Filter, ...]
@@ -74,7 +83,7 @@ class AnyOf:
 
 
 @dataclass(frozen=True)
-class Not:
+class Not(_Named):
     """Its part does not match."""
 
     part: Filter
@@ -85,7 +94,7 @@ class Not:
 
 
 @dataclass(frozen=True)
-class In:
+class In(_Named):
     """A value at `path`, or an element of one, equals one of `options`; an absent one equals null."""
 
     path: _Path
@@ -113,7 +122,7 @@ class In:
 
 
 @dataclass(frozen=True)
-class Compares:
+class Compares(_Named):
     """A value at `path`, or an element of one, is within all `bounds`: each is an operator of `ORDER` and its operand.
 
     Finite numbers compare with numbers. Strings compare as points in time if all operands are dates, else as strings.
@@ -146,7 +155,7 @@ class Compares:
 
 
 @dataclass(frozen=True)
-class Exists:
+class Exists(_Named):
     """There is a value at `path`, if only null."""
 
     path: _Path
@@ -157,7 +166,7 @@ class Exists:
 
 
 @dataclass(frozen=True)
-class Element:
+class Element(_Named):
     """An element of a list at `path` matches `part`: an object, or any element if the part tests the element itself."""
 
     path: _Path

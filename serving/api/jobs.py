@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
+from functools import partial
 from typing import Annotated, Any, Literal
 
 import orjson
@@ -11,7 +12,7 @@ from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, Field
 
-from serving.api.answers import JSON, json_response
+from serving.api.answers import JSON, json_response, written
 from serving.api.auth import check_corpus_allowed, key_of
 from serving.api.deps import CLOSED, ServiceDep
 from serving.api.route import Route
@@ -148,9 +149,13 @@ async def listing(
     def of(name: str) -> bool:
         return corpus in (None, name) and (key is None or key.sees(name))
 
-    found = await service.jobs.listing(of, limit + 1, cursor)
-    more = found[limit - 1].id if len(found) > limit else None
-    return json_response({"jobs": [job_json(job) for job in found[:limit]], "cursor": more})
+    def content() -> bytes:
+        more = found[limit - 1].id if len(found) > limit else None
+        return written({"jobs": [job_json(job) for job in found[:limit]], "cursor": more})
+
+    in_thread_of_key = partial(service.library.lanes.read, "")  # the errors of a hundred jobs may have megabytes
+    found = await service.jobs.listing(of, limit + 1, cursor, in_thread_of_key)
+    return Response(await in_thread_of_key(content), media_type=JSON)
 
 
 @router.get("/{id}", summary="Describe a job", response_model=JobAnswer)

@@ -211,4 +211,8 @@ def _orders(name: str, body: SearchRequest) -> list[str]:
 
 
 def _digest(value: Any) -> str:
-    return hashlib.blake2b(json.dumps(value, sort_keys=True).encode(), digest_size=8).hexdigest()
+    try:
+        written = orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+    except TypeError:  # an integer of more than 64 bits
+        written = json.dumps(value, sort_keys=True).encode()
+    return hashlib.blake2b(written, digest_size=8).hexdigest()

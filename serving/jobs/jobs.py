@@ -208,10 +208,17 @@ class Jobs:
         return job
 
     async def listing(
-        self, of: Callable[[str], bool] = bool, limit: int = EVERY, behind: str | None = None
+        self,
+        of: Callable[[str], bool] = bool,
+        limit: int = EVERY,
+        behind: str | None = None,
+        read: Callable[[Callable[[], list[Job]]], Awaitable[list[Job]]] = asyncio.to_thread,
     ) -> list[Job]:
-        """Newest first, for corpora whose names `of` takes; `behind` is the id of the last of the page before."""
-        found = await asyncio.to_thread(self._ledger.newest, of, limit, behind)
+        """List jobs, newest first, for corpora whose names `of` takes.
+
+        `behind` is the id of the last job of the page before. `read` runs the reading of the ledger in a thread.
+        """
+        found = await read(lambda: self._ledger.newest(of, limit, behind))
         return [running.seen if (running := self._running.get(job.id)) else job for job in found]
 
     async def cancel(self, id: str) -> Job:

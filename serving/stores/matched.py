@@ -59,7 +59,7 @@ class Matched:
         look_up: Callable[[sqlite3.Connection, Filter], T],
     ) -> T:
         now = _moment(reader)
-        key = file, what, repr(where)  # filters that are equal may match differently: 1 == True
+        key = file, what, where.name
         with self._lock:
             kept = self._kept.get(key)
         if kept and kept[0] == now:

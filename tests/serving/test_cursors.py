@@ -67,6 +67,12 @@ def test_cursors_over_http(books: TestClient, refuses: Callable[..., None]) -> N
         refuses((422, "Validation", says), "POST", "/corpora/books/search", json=body)
 
 
+def test_a_filter_of_a_number_beyond_64_bits_has_cursors(books: TestClient) -> None:
+    asked = {"query": "a", "filter": {"year": {"$lt": 2**70}}, "k": 1}
+    first = ask(books, **asked)
+    assert ask(books, **asked, cursor=first["cursor"])["hits"] != first["hits"]
+
+
 @pytest.mark.parametrize("mode", ["dense", "lexical", "hybrid"])
 def test_each_of_several_queries_has_the_pages_that_it_has_alone(books: TestClient, mode: str) -> None:
     how = {"mode": mode, "k": 1, "filter": {"year": {"$gt": 1800}}}

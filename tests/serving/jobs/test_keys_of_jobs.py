@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
 
 from serving.app import create_app
-from serving.jobs.job import MAX_ERROR, MAX_PLACE
+from serving.jobs.job import MAX_ERROR, MAX_PLACE, Job
+from serving.jobs.ledger import Ledger
 from serving.keys.keys import Key, changed_keys, digest
 from serving.service import Service
+from tests.conftest import PATIENCE
 
 BODY = b'{"text": "a"}\n' * 300
 
@@ -98,6 +103,32 @@ def test_nothing_of_another_key_s_jobs_is_read_for_a_list(guarded: TestClient, t
     answer = guarded.get("/jobs", headers={"authorization": "Bearer tenant"})
     assert [f"/jobs/{job['id']}" for job in answer.json()["jobs"]] == [own]
     assert guarded.get("/jobs", headers=everything).status_code == 503
+
+
+def test_lists_of_jobs_are_read_in_the_threads_of_the_key(guarded: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    tenant, everything = ({"authorization": f"Bearer {name}"} for name in ("tenant", "all"))
+    begun, finish, reads = threading.Event(), threading.Event(), list[bool]()
+    newest = Ledger.newest
+
+    def slow(ledger: Ledger, of: Callable[[str], bool], *arguments: Any) -> list[Job]:
+        if not of("secret"):  # it is the tenant that asks
+            reads.append(True)
+            begun.set()
+            assert finish.wait(PATIENCE)
+        return newest(ledger, of, *arguments)
+
+    monkeypatch.setattr(Ledger, "newest", slow)
+    with ThreadPoolExecutor(8) as pool:
+        lists = [pool.submit(guarded.get, "/jobs", headers=tenant) for _ in range(8)]
+        assert begun.wait(PATIENCE)
+        try:
+            for _ in range(10):
+                assert guarded.get("/jobs", headers=everything).status_code == 200
+            service: Service = guarded.app_state["service"]
+            assert len(reads) <= service.settings.key_limits.threads
+        finally:
+            finish.set()
+        assert [one.result().status_code for one in lists] == [200] * 8
 
 
 def test_what_is_kept_of_an_error_is_bounded(guarded: TestClient) -> None:
