@@ -80,15 +80,17 @@ class ViewEncoder(nn.Module):
         self.augmentation = augmentation
 
     def forward(self, passes: Sequence[Pass]) -> Tensor:
-        """(V, n, D), or (V + 1, n, D) with the clean view last: the n sentences of all passes one after the other.
+        """Return (V, n, D) views of the n sentences of all passes, one pass after the other, then the clean views.
 
-        Float32 whatever `autocast` says. All but an augmented one share a run of the encoder where they can.
+        There is one clean view, or one of each text of a pair: (1, n, D) or (2, n, D). All are float32, whatever
+        `autocast` says. All views but an augmented one share a run of the encoder where they can.
         """
         plain, clean = self.needs.views - (self.augmentation is not None), self.needs.clean
         with autocast(self.encoder, self.autocast):
             if firsts := [each.first for each in passes if each.first is not None]:
-                first = encoded(self.encoder, firsts)
-                return torch.cat([first, encoded(self.encoder, passes, plain - 1, clean=clean)])
+                first = encoded(self.encoder, firsts, clean=clean)
+                others = encoded(self.encoder, passes, plain - 1, clean=clean)
+                return torch.cat([first[:1], others[: plain - 1], first[1:], others[plain - 1 :]])
             views = encoded(self.encoder, passes, plain, clean=clean) if plain or clean else None
             if self.augmentation is None:
                 assert views is not None, "there are views"
@@ -98,8 +100,8 @@ class ViewEncoder(nn.Module):
         return augmented if views is None else torch.cat([views[:plain], augmented, views[plain:]])
 
     def split(self, pooled: Tensor, teacher: Tensor | None, start: Tensor | None = None) -> Views:
-        """What `forward` made of a batch, by name."""
-        clean = pooled[-1] if self.needs.clean else None
+        """Name what `forward` made of a batch."""
+        clean = pooled[self.needs.views :] if self.needs.clean else None
         return Views(noisy=pooled[: self.needs.views], clean=clean, teacher=teacher, start=start)
 
 

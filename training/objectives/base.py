@@ -17,7 +17,7 @@ class Needs:
     views: int = 2
     """Dropout passes over the same sentences."""
     clean: bool = False
-    """One more pass, dropout off, with gradient."""
+    """One more pass over each text, dropout off, with gradient."""
     teacher: bool = False
     """The same sentences through a frozen reference encoder."""
     start: bool = False
@@ -33,7 +33,7 @@ class Views:
     noisy: Tensor
     """(V, N, D)"""
     clean: Tensor | None = None
-    """(N, D)"""
+    """(1, N, D), or (2, N, D) of pairs of texts"""
     teacher: Tensor | None = None
     """(N, D'), without gradient, dropout off"""
     start: Tensor | None = None

@@ -25,7 +25,8 @@ MOST_ROWS = 100_000
 """Of noise, far more than is of use beside a batch."""
 Pair = Literal["dropout", "gaussian-noise", "mean-sampling", "off-dropout", "shared-mean"]
 """What stands on the two sides of a similarity: two dropout views; the same with Gaussian noise added (table 1, "+");
-two means of K views each (table 1, "-"); the view without dropout, twice; the mean of K views, twice."""
+two means of K views each (table 1, "-"); the view without dropout, twice, or that of each text of a pair; the mean of
+K views, twice."""
 
 WeightOn = Literal["negatives", "positive-logit"]
 
@@ -147,7 +148,7 @@ class ImSimCSE(nn.Module):
                 return mean, mean
             case "off-dropout":
                 assert clean is not None, "needs says so"
-                return clean, clean
+                return clean[0], clean[-1]
 
 
 PAPER = "the paper, with its m = 0.9; the published script of the whole method has m = 1"

@@ -14,7 +14,7 @@ from tests.training.oracles.arrays import Array, ViewArrays, Weights, cosine, ga
 
 def oracle(views: ViewArrays, params: Any, weights: Weights, rng: torch.Generator) -> dict[str, float]:
     noisy = np.array([[head(x, weights) for x in view] for view in views.noisy])
-    clean = None if views.clean is None else np.array([head(x, weights) for x in views.clean])
+    clean = None if views.clean is None else np.array([[head(x, weights) for x in view] for view in views.clean])
     terms = {}
     if params.contrast_weight:
         positives, negatives = (sides(kind, noisy, clean, params, rng) for kind in (params.positives, params.negatives))
@@ -34,7 +34,7 @@ def sides(kind: str, noisy: Array, clean: Array | None, params: Any, rng: torch.
             return noisy[0], noisy[1]
         case "off-dropout":
             assert clean is not None
-            return clean, clean
+            return clean[0], clean[-1]
         case "gaussian-noise":
             noise = gaussian(noisy[:2].size // noisy.shape[2], noisy.shape[2], rng).reshape(noisy[:2].shape)
             return noisy[0] + params.noise_variance**0.5 * noise[0], noisy[1] + params.noise_variance**0.5 * noise[1]
