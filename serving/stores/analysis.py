@@ -1,11 +1,14 @@
-"""Text as it is given to FTS5, whose tokenizer neither folds look-alikes nor cuts scripts without spaces into words.
+"""Text normalization and segmentation ahead of FTS5's tokenizer.
 
-Characters that look the same become one: compatibility forms, case and ignorable characters are folded as Unicode's
-NFKC_Casefold does (https://www.unicode.org/reports/tr44/#NFKC_Casefold). A symbol is never part of a word. An emoji is
-a word of its own. ASCII stays as it is.
+FTS5's tokenizer neither folds look-alike characters nor splits scripts without spaces into words.
 
-A run of a script without spaces becomes pairs of neighbouring characters, as in Lucene's CJKAnalyzer, and the run's
-last character alone. So every character begins exactly one token, and the query of one character is a prefix.
+Characters that look alike are folded together. Compatibility forms, case and ignorable characters follow Unicode's
+NFKC_Casefold (https://www.unicode.org/reports/tr44/#NFKC_Casefold). A symbol is never part of a word. Each emoji is a
+word. ASCII text stays unchanged.
+
+A run of a script without spaces becomes overlapping pairs of characters, as in Lucene's CJKAnalyzer, followed by the
+run's last character alone. Every character therefore begins exactly one token, and a query of one character is a prefix
+query.
 """
 
 from __future__ import annotations
@@ -22,45 +25,46 @@ from models.scripts import UNSPACED
 from serving.ports import Span
 
 _MOST_MARKS = 30
-"""Combining marks on one character, as in https://www.unicode.org/reports/tr15/#Stream_Safe_Text_Format: to normalize
-takes the square of their number."""
+"""Maximum combining marks on one character, from https://www.unicode.org/reports/tr15/#Stream_Safe_Text_Format.
+Normalization takes time quadratic in their number."""
 _UNSPACED = (
-    UNSPACED + "\u1100-\u11ff\ua960-\ua97f\uac00-\ud7ff"  # Hangul: it has spaces, and endings that are written together
-    "\U0001f1e6-\U0001f1ff"  # halves of flags
+    UNSPACED + "\u1100-\u11ff\ua960-\ua97f\uac00-\ud7ff"  # Hangul has spaces, but attaches endings to words
+    "\U0001f1e6-\U0001f1ff"  # regional indicators: halves of flags
 )
 _CHARACTER, _RUN = re.compile(f"[{_UNSPACED}]"), re.compile(f"[{_UNSPACED}]+")
 _STRETCH = re.compile("[\x00-\x7f]?[^\x00-\x7f]+")
-"""What is folded as one: ASCII is as it is to be, save a letter whose mark follows."""
+"""A run of non-ASCII characters, which is folded as one unit. It includes the ASCII character before it, which may
+carry the run's first combining mark."""
 _SHORT = 8
-"""Characters of a stretch that is folded once: letters with accents come again and again."""
+"""Maximum characters of a stretch whose folding is cached. Accented letters recur often."""
 _MANY_SIGNS = re.compile(rf"[^\w\x00-\x7f]{{{_MOST_MARKS + 1},}}")
 _IGNORABLE = re.compile(
     "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164"
     "\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufff8\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
     "\U0001f3fb-\U0001f3ff]"
 )
-"""Unicode's Default_Ignorable_Code_Point, and skin tones."""
+"""Unicode's Default_Ignorable_Code_Point, and the skin-tone modifiers."""
 _PART = re.compile("[\u2e80-\u2fdf\U0001f1e6-\U0001f1ff]")
-"""Symbols that words are made of: radicals, which stand for characters in text copied from PDF, and halves of flags."""
+"""Symbols that are parts of words: radicals, which replace characters in text copied from PDF, and halves of flags."""
 _RUN_END = "\u2300\u2300"
-"""What no text is folded to, for two symbols have a space between."""
+"""A token that folding never produces, because folding puts a space between two symbols."""
 _PICTOGRAPH = re.compile("[\u2300-\u23ff\u2600-\u27bf\u2b00-\u2bff\U0001f000-\U0001faff]")
 
 
 def indexed(text: str) -> str:
-    """Prepare a text, of a passage or a query, for FTS5."""
+    """Prepare a passage or a query for FTS5."""
     return text if text.isascii() else _RUN.sub(_pairs, _folded(text))
 
 
 class Spread(NamedTuple):
-    """A text in which words of a query can be marked, and where each of its characters comes from."""
+    """A text in which words of a query can be marked, with the original span of each character."""
 
     text: str
     starts: Sequence[int]
     ends: Sequence[int]
 
     def origins(self, spans: Iterable[Span]) -> list[Span]:
-        """Where in the original text the sorted `spans` are; those of one character there are one."""
+        """Map the sorted `spans` to the original text. Spans that share a character there are merged."""
         found: list[Span] = []
         for start, end in spans:
             origin = Span(self.starts[start], self.ends[end - 1])
@@ -71,7 +75,10 @@ class Spread(NamedTuple):
 
 
 def spread(text: str) -> Spread:
-    """Fold `text`, with spaces between the characters of each run and a token at its end, see `apart`."""
+    """Fold `text`, put spaces around each character of a run, and end each run with `_RUN_END`.
+
+    `apart` does the same to a phrase.
+    """
     if text.isascii():
         return Spread(text, range(len(text)), range(1, len(text) + 1))
     parts: list[str] = []
@@ -99,17 +106,17 @@ def spread(text: str) -> Spread:
 
 
 def is_character(token: str) -> bool:
-    """Whether it is a single character of a script without spaces."""
+    """Return whether `token` is a single character of a script without spaces."""
     return _CHARACTER.fullmatch(token) is not None
 
 
 def ends_run(tokens: Sequence[str], at: int) -> bool:
-    """Whether the token there is the last character of a run, which the token before it has as well."""
+    """Return whether `tokens[at]` is the last character of a run, which the pair before it contains as well."""
     return at > 0 and is_character(tokens[at]) and _is_pair(tokens[at - 1])
 
 
 def apart(tokens: Sequence[str]) -> list[str]:
-    """Take the pairs of a phrase apart into characters and ends of runs, as `spread` has them."""
+    """Split the pairs of a phrase into characters and run ends, as `spread` does."""
     found: list[str] = []
     for token in tokens:
         found += [token[0]] if _is_pair(token) else [token, _RUN_END] if is_character(token) else [token]
@@ -128,7 +135,10 @@ def _pairs(run: re.Match[str]) -> str:
 
 
 def _pieces(text: str) -> Iterator[tuple[int, int]]:
-    """Where the parts of `text` are that are folded by themselves: ASCII as it comes, else a character with marks."""
+    """Yield the bounds of the parts of `text` that are folded separately.
+
+    A part is a stretch of ASCII, or a character with its combining marks.
+    """
     last = 0
     for stretch in _STRETCH.finditer(text):
         borders = [i for i in range(*stretch.span()) if i == stretch.start() or not _joins(text[i])]
@@ -140,7 +150,7 @@ def _pieces(text: str) -> Iterator[tuple[int, int]]:
 
 @lru_cache(1 << 14)
 def _joins(character: str) -> bool:
-    """Whether it is folded together with the character before it."""
+    """Return whether `character` is folded together with the character before it."""
     first = _folded(character)[:1]
     return not first or "M" in category(character) + category(first) or "\u1160" <= first <= "\u11ff"
 
@@ -175,7 +185,7 @@ def _with_spaces_for_marks(signs: re.Match[str]) -> str:
 
 
 class _Folded(dict[int, str]):
-    """What `str.translate` makes of each character, kept for those that Unicode has assigned."""
+    """A table for `str.translate` that folds characters. It caches those that Unicode has assigned."""
 
     def __missing__(self, code: int) -> str:
         character = chr(code)
@@ -205,7 +215,7 @@ def _casefolded(character: str) -> str:
 
 
 def _is_accent(character: str) -> bool:
-    """Whether it is a mark that words are compared without, as Hebrew and Arabic vowels are; marks of India are not."""
+    """Return whether search ignores this mark, as it does Hebrew and Arabic vowels. Indic marks count."""
     place = combining(character)
     return category(character) == "Me" or (
         not is_character(character) and (place in (1, *range(10, 36)) or place >= 200)
@@ -213,7 +223,10 @@ def _is_accent(character: str) -> bool:
 
 
 def _is_in_words(character: str) -> bool:
-    """Whether it can stand among letters; a fraction or a number in a circle would become part of a longer number."""
+    """Return whether `character` can be part of a word.
+
+    Fractions and circled numbers can't, because they would join a neighbouring number.
+    """
     kind, made_of = category(character), decomposition(character)
     if kind == "No":
         return not made_of or made_of.startswith(("<sub>", "<super>"))

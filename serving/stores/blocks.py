@@ -1,4 +1,4 @@
-"""Statements about many keys, a block at a time."""
+"""Helpers for SQL statements about many keys, one block at a time."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import TypeVar
 T = TypeVar("T")
 
 BLOCK = 4096
-"""Rows a statement names or fetches at a time."""
+"""Maximum rows that one statement names or fetches."""
 
 
 def blocks(values: Sequence[T], size: int = BLOCK) -> Iterator[Sequence[T]]:
-    """`values` in their order, up to `size` at a time."""
+    """Split `values` into consecutive blocks of up to `size`."""
     return (values[i : i + size] for i in range(0, len(values), size))
 
 
 def marks(block: Sequence[object]) -> str:
-    """A placeholder for each, to stand in `IN (…)`."""
+    """Return a placeholder for each value, for use in `IN (…)`."""
     return ",".join("?" * len(block))

@@ -1,4 +1,4 @@
-"""The connections to one SQLite file: one that writes, as many that read as there are readers at once."""
+"""Connections to one SQLite file: one writer, and one reader per concurrent read."""
 
 from __future__ import annotations
 
@@ -21,21 +21,23 @@ from serving.stores.open_files import OpenFiles
 log = logging.getLogger(__name__)
 
 PATIENCE = 60.0
-"""Seconds to wait for a lock. Nobody holds one for long: it stands between a bug and a caller."""
+"""Seconds to wait for a lock. Locks are held briefly, so this timeout only matters if there is a bug."""
 STEPS = 100_000
-"""Of SQLite's machine between two looks whether to stop: some milliseconds."""
+"""Instructions of SQLite's virtual machine between two checks for a stop: a few milliseconds."""
 READ_STEPS = 5 * STEPS
-"""The same of a read: each look waits for the interpreter, which others may keep busy."""
+"""The same for reads. It is larger because each check waits for Python's interpreter lock."""
 LOG_BYTES = 64 << 20
-"""Of the write-ahead log, beyond which it is folded into the file even if readers must be waited for."""
+"""Bytes of the write-ahead log above which it is checkpointed ("folded") even if that must wait for readers."""
 _LOG_PATIENCE_MS = 500
 _KEPT = 4
-"""Readers that stay open between reads: each takes two file descriptors."""
+"""Readers that stay open between reads. Each takes two file descriptors."""
 
 
 class _Connection(sqlite3.Connection):
-    """Its reads end with their transaction. A cursor with rows left keeps its moment of the file beyond a rollback, and
-    the error of a read that was stopped may hold one for long.
+    """A connection whose rollback also closes its cursors.
+
+    A cursor with unread rows keeps its snapshot of the file beyond a rollback. The exception of a stopped read may keep
+    such a cursor alive for long.
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -43,22 +45,20 @@ class _Connection(sqlite3.Connection):
         self._cursors: WeakSet[sqlite3.Cursor] = WeakSet()
 
     def execute(self, *args: Any) -> sqlite3.Cursor:
-        """See `sqlite3.Connection`."""
         made = super().execute(*args)
         self._cursors.add(made)
         return made
 
     def rollback(self) -> None:
-        """See `sqlite3.Connection`."""
         for cursor in list(self._cursors):
             cursor.close()
         super().rollback()
 
 
 class Connections:
-    """Readers wait neither for the writer nor for each other. Opened where they are needed, kept where they were.
+    """Connections that are opened on demand and then kept. Readers wait neither for the writer nor for each other.
 
-    Closed, while others want to use it, it is a corpus that is not there: `NotFound`.
+    Using them after `close` raises `NotFound`, as if the corpus did not exist.
     """
 
     def __init__(
@@ -66,13 +66,13 @@ class Connections:
     ) -> None:
         self.path = path
         self.writes = 0
-        """How often something may have been written: the same before and after, and so is what was read."""
+        """Number of writes, including failed ones. While it is unchanged, earlier reads stay valid."""
         self._synchronous = synchronous
         self._stop = stop
         self._open_files = open_files or OpenFiles()
         self._writing = threading.RLock()
         self._turn = threading.Condition()
-        """Around what follows."""
+        """Lock for the attributes below."""
         self._writer: sqlite3.Connection | None = None
         self._idle: list[sqlite3.Connection] = []
         self._reading = 0
@@ -80,11 +80,11 @@ class Connections:
         self._closed = False
         self._log_bytes = LOG_BYTES
         self.damaged = False
-        """Whether something else than was written has been found in the file."""
+        """Whether the file was found to contain something other than what was written."""
 
     @contextmanager
     def naming(self) -> Iterator[None]:
-        """See `failures.naming`; damage is remembered, and what can be done about it is said."""
+        """Translate disk errors as `failures.naming` does. Remember damage, and add the remedy to its message."""
         try:
             with naming(self.path):
                 yield
@@ -95,7 +95,7 @@ class Connections:
 
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
-        """A transaction: committed and on disk after the block, or undone."""
+        """Open a write transaction. Its changes are committed and on disk after the block, or rolled back."""
         with self._used(), self._written(), self.naming():
             writer = self._opened_writer()
             try:
@@ -111,10 +111,12 @@ class Connections:
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
-        """One moment of the file, whatever is committed meanwhile. Not for long: the log can't be folded before it.
+        """Open a read transaction, which sees one snapshot of the file.
+
+        Keep it short, because the log can't be checkpointed past it.
 
         Raises:
-            Stopped: nobody waits for what is read any more.
+            Stopped: nobody waits for the result any more.
         """
         check_cancelled()
         with self._used(), self.naming():
@@ -128,21 +130,21 @@ class Connections:
 
     @contextmanager
     def maintaining(self) -> Iterator[sqlite3.Connection]:
-        """The writer outside of a transaction."""
+        """Yield the writer outside of a transaction."""
         with self._used(), self._written(), self.naming():
             yield self._opened_writer()
 
     def fold_soon(self) -> None:
-        """Bring the log into the file, which then is as short as what it holds, unless readers keep it from that."""
+        """Checkpoint the log, so that the file shrinks to its content. Readers may prevent it."""
         with self.maintaining() as writer:
             self._fold_soon(writer)
 
     @contextmanager
     def alone(self, *, folded: bool) -> Iterator[None]:
-        """Nobody has the file open, and if `folded` there is nothing in its log; others wait for the end of the block.
+        """Close all connections during the block, while other users wait. With `folded`, empty the log first.
 
         Raises:
-            Unhealthy: the log can't be folded; nothing has changed.
+            Unhealthy: the log can't be checkpointed; nothing has changed.
         """
         with self._written(), self.naming():
             self.check_open()
@@ -155,19 +157,19 @@ class Connections:
                     self._fold()
                 self._close_writer()
                 yield
-                self.damaged = False  # it may be another file
+                self.damaged = False  # the block may have replaced the file
             finally:
                 with self._turn:
                     self._alone = False
                     self._turn.notify_all()
 
     def check_open(self) -> None:
-        """Raise `NotFound` where it has been closed for good."""
+        """Raise `NotFound` if the connections were closed for good."""
         if self._closed:
             raise NotFound(f"there is no corpus {self.path.stem!r}")
 
     def rest(self) -> None:
-        """Close, unless somebody uses it now; the next who does opens it again."""
+        """Close the connections, unless they are in use. The next use reopens them."""
         if not self._writing.acquire(blocking=False):
             return
         try:
@@ -180,7 +182,10 @@ class Connections:
             self._writing.release()
 
     def close(self) -> None:
-        """Let go, whatever the disk says: what is not folded is in the log, and replayed when the file is opened."""
+        """Close for good, even if the disk fails.
+
+        SQLite replays what remains in the log when the file is next opened.
+        """
         with self._writing:
             with self._turn:
                 self._closed = True
@@ -199,7 +204,10 @@ class Connections:
 
     @contextmanager
     def _written(self) -> Iterator[None]:
-        """Nobody else writes; counted once it is committed, so that who sees the count sees what was written."""
+        """Hold the write lock, and count the write afterwards.
+
+        Whoever sees the new count then sees the committed change.
+        """
         with self._writing:
             try:
                 yield
@@ -236,7 +244,10 @@ class Connections:
         return self._writer
 
     def _undo(self, writer: sqlite3.Connection) -> None:
-        """Some errors have rolled back already; what can't be rolled back is never committed by a new connection."""
+        """Roll back, unless the error already did.
+
+        If that fails, drop the connection, so that it can't commit the changes.
+        """
         try:
             if writer.in_transaction:
                 writer.execute("ROLLBACK")
@@ -246,19 +257,22 @@ class Connections:
             writer.close()
 
     def _bound_log(self, writer: sqlite3.Connection) -> None:
-        """SQLite folds the log when it can; under readers that never pause it never can, so they are made to."""
+        """Checkpoint an oversized log, and make readers pause for it.
+
+        SQLite's own checkpoints can't finish under readers that never pause.
+        """
         beside = self.path.with_name(self.path.name + "-wal")
         size = beside.stat().st_size if beside.exists() else 0
         if size <= (self._log_bytes if self._reading else LOG_BYTES):
             return
-        self._log_bytes = size + LOG_BYTES  # a long reader is there: not again at every commit
-        with suppress(sqlite3.Error):  # the write is committed, and the next one sees a disk that fails
+        self._log_bytes = size + LOG_BYTES  # a long reader prevents it: don't retry at every commit
+        with suppress(sqlite3.Error):  # the write is committed; the next one reports a failing disk
             if self._fold_soon(writer):
                 self._log_bytes = LOG_BYTES
 
     @staticmethod
     def _fold_soon(writer: sqlite3.Connection) -> bool:
-        """Whether the log is in the file: a reader that does not end soon keeps it."""
+        """Checkpoint the log, and return whether that succeeded. A reader that does not end soon prevents it."""
         writer.execute(f"PRAGMA busy_timeout = {_LOG_PATIENCE_MS}")
         try:
             busy, _, _ = writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
@@ -302,13 +316,13 @@ class Connections:
 
 
 def connect(path: Path) -> sqlite3.Connection:
-    """Open a file that exists, for the connections of this process alone and from any thread.
+    """Open an existing file. Only this process may use it, but any of its threads.
 
     Raises:
-        sqlite3.OperationalError: there is no such file.
+        sqlite3.OperationalError: the file does not exist.
     """
-    # unix-excl keeps the index of the write-ahead log in this process's memory. The other VFS writes that index to a
-    # file beside the log, for which a full disk has no room: nothing could be read until there is some.
+    # The VFS unix-excl keeps the index of the write-ahead log in memory. The default VFS writes it to a file beside
+    # the log. On a full disk that fails, and nothing could be read.
     existing = f"{path.absolute().as_uri()}?mode=rw&vfs=unix-excl"
     return sqlite3.connect(
         existing, uri=True, timeout=PATIENCE, isolation_level=None, check_same_thread=False, factory=_Connection
@@ -317,7 +331,7 @@ def connect(path: Path) -> sqlite3.Connection:
 
 @contextmanager
 def stopping(connection: sqlite3.Connection, stop: Stop) -> Iterator[None]:
-    """Around statements that end by `stop`."""
+    """Interrupt the statements of the block when `stop` returns true."""
     connection.set_progress_handler(stop, STEPS)
     try:
         yield

@@ -1,4 +1,4 @@
-"""What the metadata of a corpus hold: its fields, what kinds of values each has and which of them most often."""
+"""Facets of a corpus: its metadata fields, their kinds of values and their most frequent values."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from serving.ports import Facet, Facets, FacetValue
 from serving.stores.fields import FALSE, LIST, NULL, OBJECT, OPAQUE, TRUE, WHOLE, Value, documents, numbers
 
 MAX_FIELDS = 64
-"""That are told of: the first ones that the corpus had."""
+"""Maximum fields reported: the first ones that the corpus had."""
 COUNTED = 4_000_000
-"""Postings that are counted for one answer, in about a second; a field with more than are left has no counts."""
+"""Maximum postings counted per answer, which takes about a second. A field with more than are left has no counts."""
 OPEN = 100
-"""Documents that are read of a field where postings leave them open; where there are more its range is not told."""
+"""Maximum documents read per field where postings are inconclusive. Beyond it, the field's range is not reported."""
 _SCALARS = {FALSE: False, TRUE: True, NULL: None}
 _KINDS = {NULL: "null", FALSE: "boolean", TRUE: "boolean", LIST: "list", OBJECT: "object"}
 KIND_OF: dict[type, str] = {
@@ -30,13 +30,13 @@ KIND_OF: dict[type, str] = {
     dict: "object",
 }
 _NUMBER, _TEXT = "value < ''", "value >= '' AND value < x''"
-"""Where each stands in SQLite's order."""
+"""SQL conditions for numbers and strings, by SQLite's order of types."""
 
 
 def facets(reader: sqlite3.Connection, values: int) -> Facets:
-    """The fields of the corpus, each with up to `values` of its values.
+    """Return the fields of the corpus, each with up to `values` of its values.
 
-    Several reads, which the caller must let see one moment: a transaction.
+    Call it inside a transaction, because its reads must see one snapshot.
     """
     held = """SELECT number, path FROM fields WHERE EXISTS (SELECT 1 FROM postings WHERE field = number)
         ORDER BY number LIMIT ?"""
@@ -44,7 +44,7 @@ def facets(reader: sqlite3.Connection, values: int) -> Facets:
     first = {field: list(_first(reader, field, values + 1)) for field, _ in paths[:MAX_FIELDS]}
     counted: dict[int, list[FacetValue]] = {}
     left = COUNTED
-    for field in sorted(first, key=lambda field: len(first[field]) > values):  # counts of many values say less
+    for field in sorted(first, key=lambda field: len(first[field]) > values):  # few values first: counts matter
         postings = _postings(reader, field, left + 1)
         if postings <= left:
             counted[field] = list(_most_frequent(reader, field, values + 1))
@@ -66,7 +66,7 @@ def _facet(reader: sqlite3.Connection, field: int, path: str, listed: Sequence[F
 
 
 def posted_kinds(reader: sqlite3.Connection, field: int) -> set[str]:
-    """Kinds of the values that are posted in a field."""
+    """Return the kinds of the values posted in `field`."""
     kinds = {_KINDS[blob] for blob in _KINDS if _has(reader, field, "value = ?", blob)}
     return kinds | {
         kind for kind, condition in (("number", _NUMBER), ("string", _TEXT)) if _has(reader, field, condition)
@@ -74,7 +74,7 @@ def posted_kinds(reader: sqlite3.Connection, field: int) -> set[str]:
 
 
 def _unposted(reader: sqlite3.Connection, field: int, path: str) -> tuple[list[Any], bool]:
-    """What stands in the field in the first documents that postings leave open, and whether those are all of them."""
+    """Return the field's values in the first documents with opaque postings, and whether there are no more of these."""
     select = "SELECT DISTINCT document AS number FROM postings WHERE field IN (?, ?) AND value = ? LIMIT ?"
     left_open = numbers(reader, select, field, WHOLE, OPAQUE, OPEN + 1)
     found = [value for _, _, metadata in documents(reader, left_open[:OPEN]) for value in reach(metadata, path)]
@@ -83,7 +83,7 @@ def _unposted(reader: sqlite3.Connection, field: int, path: str) -> tuple[list[A
 
 
 def _postings(reader: sqlite3.Connection, field: int, limit: int) -> int:
-    """Up to `limit`."""
+    """Count the postings of `field`, up to `limit`."""
     check_cancelled()
     counting = "SELECT count(*) FROM (SELECT 1 FROM postings WHERE field = ? LIMIT ?)"
     ((count,),) = reader.execute(counting, (field, limit))
@@ -91,7 +91,7 @@ def _postings(reader: sqlite3.Connection, field: int, limit: int) -> int:
 
 
 def _extremes(reader: sqlite3.Connection, field: int) -> tuple[int | float | None, int | float | None]:
-    """Of its numbers; each is looked up where the order has it."""
+    """Return the least and the greatest number in `field`, each by an index lookup."""
     select = f"SELECT value FROM postings WHERE field = ? AND {_NUMBER} ORDER BY value"
     least = reader.execute(f"{select} LIMIT 1", (field,)).fetchone()
     greatest = reader.execute(f"{select} DESC LIMIT 1", (field,)).fetchone()
@@ -104,7 +104,7 @@ def _has(reader: sqlite3.Connection, field: int, condition: str, *values: Value)
 
 
 def _most_frequent(reader: sqlite3.Connection, field: int, limit: int) -> Iterator[FacetValue]:
-    """Ties in SQLite's order of values."""
+    """Yield the most frequent values. Ties follow SQLite's order of values."""
     select = """SELECT value, count(*) AS many FROM postings
         WHERE field = ? AND value < ? GROUP BY value ORDER BY many DESC, value LIMIT ?"""
     for value, many in reader.execute(select, (field, OBJECT, limit)):
@@ -112,7 +112,7 @@ def _most_frequent(reader: sqlite3.Connection, field: int, limit: int) -> Iterat
 
 
 def _first(reader: sqlite3.Connection, field: int, limit: int) -> Iterator[FacetValue]:
-    """The first in their order, a lookup for each."""
+    """Yield the first values in order, with an index lookup for each."""
     beyond, last = "", ()
     for _ in range(limit):
         select = f"SELECT value FROM postings WHERE field = ? AND value < ? {beyond} ORDER BY value LIMIT 1"

@@ -1,4 +1,4 @@
-"""What a caller is told when the disk fails, and the file that it concerns."""
+"""Disk failures, as errors that name the file and tell the caller what to do."""
 
 from __future__ import annotations
 
@@ -19,34 +19,35 @@ log = logging.getLogger(__name__)
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 UNREADABLE = (sqlite3.DatabaseError, UnicodeDecodeError, orjson.JSONDecodeError)
-"""What reading raises where bytes have changed."""
+"""Exceptions of reading a file whose bytes have changed."""
 MEND = "restore a snapshot over it or delete it"
-"""What its owner can do about a corpus of which bytes have changed."""
+"""Advice for the owner of a damaged corpus."""
 
 
 class Refused(NamedTuple):
-    """Why a file that was there at the start can't be served."""
+    """The reason why a file that existed at the start can't be served."""
 
     why: str
-    """And what to do about it."""
+    """The reason and the remedy."""
     damaged: bool
-    """Else it is as somebody wrote it, or can't be read for now: its name is not for another."""
+    """Whether the file is damaged. Otherwise it is intact or temporarily unreadable, and its name must not be
+    reused."""
 
     @classmethod
     def of(cls, path: Path, error: ServiceError | StoreError) -> Refused:
-        """What `error` says of the file `path`."""
+        """Make a refusal of the file `path` from `error`."""
         why, damaged = str(error).replace(str(path), path.name), isinstance(error, Damaged)
         if isinstance(error, ServiceError) and not damaged:
             why = f"{why}; mend that and start again"
         return cls(why, damaged)
 
     def told(self) -> Unhealthy:
-        """What a caller is answered with."""
+        """Return the error that callers get."""
         return (Damaged if self.damaged else Unhealthy)(self.why)
 
 
 class DamageError(Exception):
-    """A row is not what was written; the message says which, `logged` without an id of a document."""
+    """A row differs from what was written. The message names it; `logged` contains no document id."""
 
     def __init__(self, message: str, logged: str | None = None) -> None:
         super().__init__(message)
@@ -55,15 +56,15 @@ class DamageError(Exception):
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Errors of the disk, which name no file, become what the server answers with.
+    """Translate disk errors, which name no file, into the server's errors.
 
-    A statement that fails is one that the file makes fail: they are all fixed, and of a format that was checked.
+    A failing statement is the fault of the file: statements are fixed, and the file's format was checked.
 
     Raises:
-        InsufficientStorage: there is no room.
-        Damaged: it holds something else than was written.
-        Unhealthy: it can't be read or written.
-        Stopped: whoever asked for it has gone.
+        InsufficientStorage: the disk is full.
+        Damaged: the file contains something other than what was written.
+        Unhealthy: the file can't be read or written.
+        Stopped: the caller has left.
     """
     try:
         yield
@@ -78,7 +79,7 @@ def naming(path: Path) -> Iterator[None]:
 
 
 def _logged(error: Exception) -> str:
-    """Without what is of documents: sqlite3 quotes a text that it can't decode."""
+    """Return the message without document content. sqlite3 quotes a text that it can't decode."""
     return str(getattr(error, "logged", error)).partition(" with text ")[0]
 
 
@@ -89,10 +90,10 @@ def _is_full(error: Exception) -> bool:
 
 
 def is_damage(error: Exception) -> bool:
-    """Whether bytes have changed.
+    """Return whether `error` means that bytes have changed.
 
-    Of SQLite's codes the lowest byte says what is wrong, those above it how it was noticed. Python's own error, of a
-    text that is not UTF-8, has none.
+    The lowest byte of a SQLite error code is the error; the higher bytes are details. Python's own error, for text that
+    is not UTF-8, has no code.
     """
     if isinstance(error, sqlite3.Error):
         code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT)

@@ -1,10 +1,10 @@
-"""Postings of metadata: which documents hold which value in which field.
+"""Postings of metadata: which documents contain which value in which field.
 
-A posting is a row for each value at each path, each element of a list included. Their order is SQLite's own: numbers as
-numbers, whole or not, then strings by UTF-8, which is by code point as in Python, then blobs, which stand here for what
-is neither (https://www.sqlite.org/datatype3.html, section 4.1). A string that is a date is posted as its point in time,
-too: a blob behind all others. What can't be posted leaves `OPAQUE` in its field: a filter then reads the document.
-`matching.py` answers filters.
+A posting is a row for each value at each path, including each element of a list. Postings follow SQLite's order
+(https://www.sqlite.org/datatype3.html, section 4.1): numbers, whole or not, then strings, then blobs. Strings are
+ordered by UTF-8, which is the order by code point, as in Python. Blobs represent values that are neither numbers nor
+strings. A string that is a date is also posted as an instant, in a blob behind all others. A value that can't be posted
+leaves `OPAQUE` in its field, and filters then read the document. `matching.py` evaluates filters.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from serving.instants import instant
 from serving.json_body import is_unicode
 
 FALSE, TRUE, NULL, OBJECT, LIST, OPAQUE, DATES = (bytes([kind]) for kind in range(7))
-"""In this order: scalars before `OBJECT`, points in time from `DATES` on."""
+"""Blobs in sort order: scalars come before `OBJECT`, and instants begin with `DATES`."""
 Value = int | float | str | bytes
 Numbers = NDArray[np.int64]
-"""Of documents."""
+"""Numbers of documents."""
 
 MAX_TEXT = 256
-"""Characters of a string; a longer one is opaque."""
+"""Maximum characters of a string; a longer one is opaque."""
 MAX_ELEMENTS = 256
-"""Values at a path of a document, those of lists included; where there are more the path is opaque."""
+"""Maximum values at a path of a document, including those of lists. With more, the path is opaque."""
 MAX_FIELDS, MAX_PATH = 256, 512
-"""Paths of a document, characters of a path; a document beyond them is opaque as a whole."""
+"""Maximum paths of a document and characters of a path. A document beyond them is opaque as a whole."""
 WHOLE = 0
-"""The field that a document opaque as a whole is posted in."""
+"""The field whose postings mark documents that are opaque as a whole."""
 BLOCK = 4096
 """Documents read at a time."""
 
 TABLES = (
     "CREATE TABLE fields (number INTEGER PRIMARY KEY, path TEXT NOT NULL UNIQUE) STRICT",
-    # No type: each value keeps its own.
+    # `value` has no declared type, so each value keeps its own.
     """CREATE TABLE postings (
         field INTEGER NOT NULL,
         value NOT NULL,
@@ -51,17 +51,17 @@ TABLES = (
 
 
 def index(writer: sqlite3.Connection, rows: Iterable[tuple[int, Mapping[str, Any]]]) -> None:
-    """Post the metadata of new documents, each with its number."""
+    """Post the metadata of new documents, given with their numbers."""
     writer.executemany("INSERT INTO postings (field, value, document) VALUES (?, ?, ?)", _postings(writer, rows))
 
 
 def remove(writer: sqlite3.Connection, rows: Iterable[tuple[int, Mapping[str, Any]]]) -> None:
-    """Take back what `index` posted of the same rows."""
+    """Delete the postings that `index` made from the same rows."""
     writer.executemany("DELETE FROM postings WHERE field = ? AND value = ? AND document = ?", _postings(writer, rows))
 
 
 def check(reader: sqlite3.Connection) -> list[str]:
-    """What is wrong with the postings, held against the metadata in the table `documents`; a line each."""
+    """Return a line for each kind of mismatch between the postings and the metadata in the table `documents`."""
     fields = {path: number for number, path in reader.execute("SELECT number, path FROM fields")}
     expected = missing = 0
     for number, _, metadata in documents(reader, numbers(reader, "SELECT number FROM documents")):
@@ -76,13 +76,19 @@ def check(reader: sqlite3.Connection) -> list[str]:
 
 
 def numbers(connection: sqlite3.Connection, select: str, *values: Value) -> NDArray[np.int64]:
-    """The integers that `select` gives as `number`, in no order. One step of SQLite: other threads run meanwhile."""
+    """Return the integers that `select` yields as `number`, unordered.
+
+    It is one SQLite step, so other threads can run.
+    """
     ((found,),) = connection.execute(f"SELECT json_group_array(number) FROM ({select})", values)
     return np.array(orjson.loads(found), dtype=np.int64)
 
 
 def documents(reader: sqlite3.Connection, chosen: Numbers) -> Iterator[tuple[int, str, Mapping[str, Any]]]:
-    """Number, id and metadata of the `chosen` documents, one in memory at a time: each may be large."""
+    """Yield number, id and metadata of the `chosen` documents.
+
+    Only one is in memory at a time, because each may be large.
+    """
     select = "SELECT number, id, metadata FROM documents WHERE number IN (SELECT value FROM json_each(?))"
     for start in range(0, len(chosen), BLOCK):
         block = orjson.dumps(chosen[start : start + BLOCK].tolist()).decode()
@@ -91,7 +97,10 @@ def documents(reader: sqlite3.Connection, chosen: Numbers) -> Iterator[tuple[int
 
 
 def posted(metadata: Mapping[str, Any]) -> KeysView[tuple[str | None, Value]]:
-    """Path and value of each posting of a document, each once, in order; no path where the whole document is opaque."""
+    """Return path and value of each posting of a document, once each, in order.
+
+    The path is None if the whole document is opaque.
+    """
     found: dict[str, list[Any]] = {}
     for path, value in _fields(metadata, ""):
         found.setdefault(path, []).append(value)
@@ -101,12 +110,15 @@ def posted(metadata: Mapping[str, Any]) -> KeysView[tuple[str | None, Value]]:
 
 
 def posted_date(date: bytes) -> bytes:
-    """How an `instant` is posted."""
+    """Return the posting of an `instant`."""
     return DATES + date
 
 
 def stored(value: Any) -> Value:
-    """How a JSON value is posted. Of two that are equal both are the same, whether a kind of blob or the value."""
+    """Return the posting of a JSON value.
+
+    Equal JSON values have the same posting, be it a kind of blob or the value.
+    """
     if value is None:
         return NULL
     if isinstance(value, bool):
@@ -123,7 +135,7 @@ def stored(value: Any) -> Value:
 def _postings(
     writer: sqlite3.Connection, rows: Iterable[tuple[int, Mapping[str, Any]]]
 ) -> Iterator[tuple[int, Value, int]]:
-    """Of one document after the other: of 256 they may be millions."""
+    """Yield the postings of one document after the other. 256 documents may have millions."""
     fields = dict[str | None, int]()
     for document, metadata in rows:
         for path, value in posted(metadata):
@@ -140,7 +152,7 @@ def _field(writer: sqlite3.Connection, path: str) -> int:
 
 
 def _fields(metadata: Mapping[str, Any], parent: str) -> Iterator[tuple[str, Any]]:
-    """Each path with each value there: what `filters.reach` finds."""
+    """Yield each path with each of its values, as `filters.reach` finds them."""
     for name, value in metadata.items():
         path = parent + name
         yield path, value

@@ -1,4 +1,4 @@
-"""The files of corpora as wholes: who holds their folder, what lies beside one, how one takes the place of another."""
+"""Corpus files as wholes: locking their folder, and creating, replacing and removing files with their side files."""
 
 from __future__ import annotations
 
@@ -22,11 +22,17 @@ from serving.stores.shared import Shared
 log = logging.getLogger(__name__)
 SUFFIX = ".sqlite"
 _BESIDE = ("-journal", "-wal", "-shm")
-"""What SQLite keeps beside a file while it is open, or was left open."""
+"""Suffixes of SQLite's side files, which exist while a file is open or after a crash."""
 
 
 def hold(folder: Path) -> int:
-    """Two writers would not see each other's documents: their indexes are in memory."""
+    """Lock `folder` for this process, and return the lock's file descriptor.
+
+    Two writers would not see each other's documents, because their indexes are in memory.
+
+    Raises:
+        StoreError: another process holds the lock.
+    """
     held = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -38,7 +44,7 @@ def hold(folder: Path) -> int:
 
 @contextmanager
 def refusing(path: Path) -> Iterator[None]:
-    """What would be an answer to a caller is here why the file can't be used."""
+    """Turn a `ServiceError`, which is meant for callers, into a `StoreError` that says why the file can't be used."""
     try:
         yield
     except ServiceError as error:
@@ -46,14 +52,14 @@ def refusing(path: Path) -> Iterator[None]:
 
 
 def remove(path: Path) -> None:
-    """With what lies beside it."""
+    """Delete the file and its side files."""
     path.unlink(missing_ok=True)
     unlink_beside(path)
     fsync(path.parent)
 
 
 def unlink_beside(path: Path) -> None:
-    """A log left beside a later file of the same name would be replayed into it."""
+    """Delete the side files. SQLite would replay a leftover log into a later file of the same name."""
     for beside in _with_beside(path)[1:]:
         beside.unlink(missing_ok=True)
 
@@ -63,9 +69,9 @@ def _with_beside(path: Path) -> list[Path]:
 
 
 def make(path: Path, corpus: Corpus, synchronous: str, shared: Shared | None = None) -> CorpusFile:
-    """The file of a new corpus; it gets its name when the corpus is committed and the file in one piece.
+    """Create the file of a new corpus. The file gets its name once the corpus is committed and the log is empty.
 
-    What fails leaves nothing, and what is killed nothing that `sweep` does not remove.
+    A failure leaves nothing behind. `sweep` removes what a killed process leaves.
     """
     part = path.with_name(f".{path.name}.part")
     with naming(path):
@@ -85,13 +91,13 @@ def make(path: Path, corpus: Corpus, synchronous: str, shared: Shared | None = N
 
 
 def sweep(folder: Path) -> None:
-    """Remove what killed creations left."""
+    """Remove the leftovers of killed creations."""
     for left in folder.glob(f".*{SUFFIX}.part*"):
         left.unlink()
 
 
 def keep(path: Path) -> None:
-    """Give a damaged file, with what lies beside it, a second name, that of no corpus: its own is for another."""
+    """Link a damaged file and its side files to a second name that no corpus has, to free their own name."""
     names = (path.with_name(f"{path.name}.damaged{number}") for number in chain([""], count(2)))
     kept = next(name for name in names if not any(one.exists() for one in _with_beside(name)))
     for file, second in zip(_with_beside(path), _with_beside(kept), strict=True):
@@ -102,10 +108,10 @@ def keep(path: Path) -> None:
 
 
 def prepare(name: str, file: Path, bounds: Bounds = BOUNDS, stop: Stop = never) -> None:
-    """Make `file` a whole corpus of this name and of today's format, in one piece.
+    """Check the corpus in `file`, migrate it to the current format, rename it to `name`, and empty its log.
 
     Raises:
-        StoreError: it is none, holds more than `bounds` allow, or was not looked through because of `stop`.
+        StoreError: it is no corpus, contains more than `bounds` allow, or `stop` interrupted the check.
     """
     if not file.is_file():
         raise StoreError(f"{file}: there is no such file")
@@ -122,13 +128,13 @@ def prepare(name: str, file: Path, bounds: Bounds = BOUNDS, stop: Stop = never) 
 
 
 def vectors(file: Path, stop: Stop = never) -> Blocks:
-    """All of a whole corpus; it is in one piece again when the last of them is taken."""
+    """Yield all vectors of the corpus in `file`. After the last block, its log is empty again."""
     with closing(CorpusFile(file, stop=stop)) as opened:
         yield from opened.vectors(None, 0)
 
 
 def carry(old: Path, new: Path) -> None:
-    """The uploads that wait for the corpus in `old`, which nobody has open, wait for that in `new`."""
+    """Copy the pending uploads of the corpus in `old`, which nobody has open, to the corpus in `new`."""
     waiting: list[str] = []
     with suppress(Damaged), closing(CorpusFile(old)) as before:
         waiting = before.accepted()
@@ -140,14 +146,13 @@ def carry(old: Path, new: Path) -> None:
 
 
 def adopt(file: Path, to: Path) -> None:
-    """See `move`."""
     reach("store.before-adopt")
     move(file, to)
     reach("store.after-adopt")
 
 
 def move(file: Path, to: Path) -> None:
-    """In one step, while nobody has `to` open."""
+    """Rename `file` to `to` in one step. Nobody may have `to` open."""
     unlink_beside(to)
     file.replace(to)
     fsync(to.parent)

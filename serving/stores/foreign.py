@@ -1,4 +1,7 @@
-"""That a file from elsewhere holds nothing larger than the API lets in, before any of it is read into memory."""
+"""Checks that a file from elsewhere contains nothing larger than the API accepts.
+
+They run before any value is read into memory.
+"""
 
 from __future__ import annotations
 
@@ -31,16 +34,16 @@ from serving.stores.fields import MAX_PATH, MAX_TEXT
 from serving.stores.vectors import STORED
 
 MAX_TIMES = 8
-"""As many bytes as its document all of the document's passages may have so many times: overlapping ones have five."""
+"""Maximum length of all passages of a document together, as a multiple of its text. Overlapping passages reach five."""
 MAX_NUMBER = 1.01
-"""In a vector of length 1, rounded as engines of half precision do."""
+"""Maximum component of a unit vector, as rounded by engines with half precision."""
 _OTHER_BYTES = 4 * MAX_VECTOR
-"""Of a value with no bound of its own. A vector is the largest of them."""
+"""Maximum bytes of a value without its own bound. Vectors are the largest of them."""
 _Stamp = Annotated[str, Field(max_length=64)]
 
 
 class _Corpus(BaseModel):
-    """The row of a corpus, of whatever format."""
+    """The row of a corpus, in any format."""
 
     model_config = ConfigDict(strict=True)
 
@@ -60,11 +63,11 @@ class _Corpus(BaseModel):
 
 
 def check_values(path: Path, bounds: Bounds, stop: Stop) -> None:
-    """Hold each length and number of a corpus, whose shape was checked, to the bounds of requests.
+    """Check each length and number of a corpus against the bounds of requests. Its shape must have been checked before.
 
     Raises:
-        StoreError: something is beyond them; the message names it.
-        sqlite3.Error: it can't be read.
+        StoreError: a value is beyond its bound; the message names it.
+        sqlite3.Error: the file can't be read.
     """
     with (
         closing(sqlite3.connect(f"{path.absolute().as_uri()}?immutable=1", uri=True)) as reader,
@@ -76,7 +79,10 @@ def check_values(path: Path, bounds: Bounds, stop: Stop) -> None:
 
 
 def _lengths(reader: sqlite3.Connection, bounds: Bounds) -> Iterator[str]:
-    """SQLite itself refuses to load a value beyond the limit that is set for it: none is in memory meanwhile."""
+    """Yield an error for values that are too long.
+
+    SQLite refuses to load a value beyond the limit set for it, so none gets into memory.
+    """
     most = {
         ("documents", "id"): (MAX_ID_BYTES, ""),
         ("documents", "text"): (bounds.text_bytes, " (--max-text-bytes)"),
@@ -102,7 +108,10 @@ def _lengths(reader: sqlite3.Connection, bounds: Bounds) -> Iterator[str]:
 
 
 def _types(reader: sqlite3.Connection, _: Bounds) -> Iterator[str]:
-    """SQLite holds values to the types of their columns when it writes them; another hand need not."""
+    """Yield an error for values whose type is not their column's.
+
+    SQLite checks types when it writes, but other programs may not.
+    """
     for table, column, type, required in _declared(reader):
         if type:
             known = (type.lower(), type.lower() if required else "null")
@@ -116,8 +125,9 @@ def _columns(reader: sqlite3.Connection) -> list[tuple[str, str]]:
 
 
 def _declared(reader: sqlite3.Connection) -> list[tuple[str, str, str, bool]]:
-    """Each column of all tables, its type, if it has one, and whether it must have a value. What is in a virtual table
-    is in its own tables.
+    """Return each column of all tables, its type, if it has one, and whether it must have a value.
+
+    Virtual tables are left out, because their content is in tables of their own.
     """
     select = """SELECT tables.name, columns.name, columns.type, columns."notnull"
         FROM sqlite_schema AS tables, pragma_table_info(tables.name) AS columns
@@ -158,7 +168,11 @@ def _documents(reader: sqlite3.Connection, bounds: Bounds) -> Iterator[str]:
 
 
 def _passages(reader: sqlite3.Connection, _: Bounds) -> Iterator[str]:
-    """Parts of their document, which is the only one or cut, and has the key of the first for its number."""
+    """Yield an error if passages are not parts of their document's text.
+
+    A document has one passage, which may be the whole text, or several spans. Its number is the key of its first
+    passage.
+    """
     if ("passages", "document") in _columns(reader):
         wrong = reader.execute(
             """SELECT number FROM documents LEFT JOIN (
@@ -177,7 +191,7 @@ def _passages(reader: sqlite3.Connection, _: Bounds) -> Iterator[str]:
 
 
 def _vectors(reader: sqlite3.Connection, _: Bounds) -> Iterator[str]:
-    """Of length 1: no number is beyond it, and of what is no number nothing is true."""
+    """Yield an error for a vector that can't have length 1, because a component is larger. NaN is an error, too."""
     for table in sorted({table for table, column in _columns(reader) if column == "vector"}):
         width = None
         for key, vector in reader.execute(f"SELECT key, vector FROM {table}"):

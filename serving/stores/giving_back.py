@@ -1,4 +1,4 @@
-"""Pages that nothing is in any more go back to the disk."""
+"""Returning unused pages of a file to the disk."""
 
 from __future__ import annotations
 
@@ -9,13 +9,16 @@ from serving.stores import reading, words
 from serving.stores.connections import Connections
 
 _STEP = 1024
-"""Pages that are given back at once; between two steps others write."""
+"""Pages returned per step. Other writers run between two steps."""
 _PART = 0.25
-"""Of a file, when it is worth it however small the file is."""
+"""Share of a file that makes returning worthwhile, however small the file is."""
 
 
 def give_back(connections: Connections, least: int) -> None:
-    """See `Store`. Files of format 1 keep their pages, for what comes; so does a disk that fails."""
+    """Implement `Store.give_back`.
+
+    Files of format 1 keep their unused pages for reuse; so do files on a failing disk.
+    """
     with suppress(Unhealthy, InsufficientStorage):
         _forget_words(connections)
         free, before = _free_bytes(connections, 0), 0
@@ -27,7 +30,7 @@ def give_back(connections: Connections, least: int) -> None:
 
 
 def _forget_words(connections: Connections) -> None:
-    """Of a corpus without any passage."""
+    """Clear the word index of a corpus without passages."""
     with connections.writing() as writer:
         if not reading.size(writer).passages:
             words.clear(writer)
@@ -41,7 +44,7 @@ def _bytes(connections: Connections) -> int:
 def _free_bytes(connections: Connections, given_back: int) -> int:
     with connections.maintaining() as writer:
         if given_back:
-            # A script, for it runs to the end: of a statement without columns Python takes one step, one page.
+            # A script runs to its end. `execute` takes only one step of a statement without columns, so frees one page.
             writer.executescript(f"PRAGMA incremental_vacuum({given_back})")
         free = "SELECT freelist_count * page_size FROM pragma_freelist_count, pragma_page_size"
         return int(writer.execute(free).fetchone()[0])

@@ -1,4 +1,4 @@
-"""What filters matched, kept as long as it is true: who searches with a filter often searches with it again."""
+"""Cache of filter results. The same filter is often searched with again."""
 
 from __future__ import annotations
 
@@ -21,15 +21,16 @@ from serving.stores.unmatched import unmatched
 
 T = TypeVar("T")
 KEPT_BYTES = 64 << 20
-"""Of all corpora together: 8 million keys."""
+"""Maximum bytes for all corpora together: 8 million keys."""
 BESIDE_BYTES = 400
-"""Of an entry, beside its keys and the name of its filter: the moment, the array's head."""
+"""Bytes of an entry besides its keys and its filter's name: the version and the array's header."""
 _Moment = tuple[str, int, int]
-"""Generation, documents, greatest key ever given out: whatever adds raises the key, whatever else removes documents."""
+"""Version of a corpus: generation, documents, greatest key ever assigned. Additions raise the key; any other change
+removes documents."""
 
 
 class Matched:
-    """What was found by corpus and filter, of the moment that it was looked up at.
+    """Cache of results by corpus and filter, each valid for one version of the corpus.
 
     Call its methods inside a transaction that reads `file`.
     """
@@ -39,15 +40,13 @@ class Matched:
         self._lock = threading.Lock()
 
     def keys(self, file: Path, reader: sqlite3.Connection, where: Filter) -> Keys:
-        """See `Store.matching`."""
         return self._looked_up("keys", file, reader, where, reading.keys_matching)
 
     def numbers(self, file: Path, reader: sqlite3.Connection, where: Filter) -> Numbers:
-        """Sorted numbers of the documents that match."""
+        """Return the sorted numbers of the documents that match."""
         return self._looked_up("numbers", file, reader, where, matching)
 
     def unmatched(self, file: Path, reader: sqlite3.Connection, where: Filter) -> list[str]:
-        """See `Store.unmatched`."""
         return self._looked_up("unmatched", file, reader, where, unmatched)
 
     def _looked_up(

@@ -1,8 +1,8 @@
-"""Which documents match a filter, from the postings of their metadata.
+"""Evaluation of filters by the postings of the metadata.
 
-Postings leave some documents open (`OPAQUE`), so every condition is bounded from both sides: documents that match for
-sure, and those that possibly do. Bounds combine like the sets they are; only documents between them are read, at the
-end. That also makes it safe not to look a condition up where it could only thin out a few candidates.
+Postings are inconclusive for some documents (`OPAQUE`), so every condition has two bounds: documents that surely match,
+and documents that possibly match. Bounds combine as sets. Only documents between them are read, at the end. It is
+therefore also safe to skip a condition that could only remove a few candidates.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ from serving.stores.fields import (
 )
 
 READ = 20
-"""Postings that are looked up while one document is read, about."""
+"""Postings that can be looked up in about the time that reading one document takes."""
 MANY = 20_000
-"""Postings that are counted before a lookup, at most."""
+"""Maximum postings counted before a lookup."""
 MANY_OPTIONS = 10_000
-"""Options asked for in one statement, of the 32,766 values that SQLite may be built for."""
+"""Maximum options in one statement. SQLite may be built for as few as 32,766 values."""
 _NO_FIELD = -1
 _SQL = {"$gt": ">", "$gte": ">=", "$lt": "<", "$lte": "<="}
 _OF_KIND = {"number": (None, "''"), "string": ("''", "x''"), "date": (f"x'{DATES.hex()}'", None)}
-"""Where each kind begins and ends in SQLite's order."""
+"""Lower and upper end of each kind in SQLite's order."""
 
 
 def matching(reader: sqlite3.Connection, where: Filter) -> Numbers:
-    """Sorted numbers of the documents whose metadata match: those for which `where.matches` is true.
+    """Return the sorted numbers of the documents whose metadata match: those for which `where.matches` is true.
 
-    Several reads, which the caller must let see one moment: a transaction.
+    Call it inside a transaction, because its reads must see one snapshot.
     """
     sure, possible = _Postings(reader).bounds(where)
     between = _numbers(reader, possible & ~sure)
@@ -59,7 +59,7 @@ def matching(reader: sqlite3.Connection, where: Filter) -> Numbers:
 
 @dataclass(frozen=True)
 class _Set:
-    """The documents that are listed, sorted, or all others."""
+    """A set of documents: the sorted `listed` ones or, with `others`, all but these."""
 
     listed: Numbers
     others: bool = False
@@ -85,12 +85,12 @@ class _Set:
 _AtPath = In | Compares | Exists | Element
 _NONE = _Set(np.empty(0, dtype=np.int64))
 _Bounds = tuple[_Set, _Set]
-"""Documents that match for sure; those and all that possibly do."""
+"""Documents that surely match, and documents that possibly match, which include them."""
 
 
 @dataclass(frozen=True)
 class _Lookup:
-    """Postings of one field whose value meets a condition in SQL."""
+    """A query for the postings of one field whose value meets an SQL condition."""
 
     field: int
     condition: str = "true"
@@ -98,12 +98,12 @@ class _Lookup:
 
     @property
     def select(self) -> str:
-        """Their documents, one as often as it has such a posting."""
+        """SQL for the documents of these postings. A document appears once per posting."""
         return f"SELECT document AS number FROM postings WHERE field = {self.field} AND {self.condition}"
 
 
 class _Postings:
-    """The postings as a filter sees them."""
+    """Lookups of filter conditions in the postings."""
 
     def __init__(self, reader: sqlite3.Connection) -> None:
         self._reader = reader
@@ -111,7 +111,7 @@ class _Postings:
         self._whole = self._set([_Lookup(WHOLE)])
 
     def bounds(self, where: Filter) -> _Bounds:
-        """What matches at least, and at most."""
+        """Return the documents that surely match `where`, and those that possibly match."""
         match where:
             case All(parts):
                 return self._every(parts)
@@ -139,7 +139,10 @@ class _Postings:
         return sure, possible
 
     def _with_element(self, path: str | None, part: Filter) -> _Set:
-        """Documents that may have an element at `path` that matches `part`: what it asks for, they have somewhere."""
+        """Return the documents that may have an element at `path` that matches `part`.
+
+        Each condition of `part` is met somewhere in these documents, though maybe by different elements.
+        """
         match part:
             case All(parts):
                 return reduce(operator.and_, (self._with_element(path, one) for one in parts))
@@ -168,7 +171,7 @@ class _Postings:
         return sure, possible
 
     def _size(self, where: Filter) -> int:
-        """Postings of what possibly matches; `MANY` where there are more or nobody knows."""
+        """Return the postings of possible matches, up to `MANY`, which also means that the number is unknown."""
         if id(where) not in self._sizes:
             self._sizes[id(where)] = min(MANY, self._count(where))
         return self._sizes[id(where)]
@@ -196,7 +199,10 @@ class _Postings:
         return _Set(union(*found)) if found else _NONE
 
     def _field(self, path: str | None) -> int:
-        """Every condition looks its field up, so that a filter of many can be stopped between any two."""
+        """Return the number of a field.
+
+        Each condition calls it, so that a filter can be stopped between two conditions.
+        """
         check_cancelled()
         known = self._reader.execute("SELECT number FROM fields WHERE path = ?", (path,)).fetchone()
         return int(known[0]) if known else _NO_FIELD
@@ -211,7 +217,7 @@ def _matches_absent(where: Filter) -> bool:
 
 
 def _lookups(where: _AtPath, field: int) -> tuple[list[_Lookup], list[_Lookup]]:
-    """Postings whose documents match for sure, and those whose documents must be read."""
+    """Return lookups of the documents that surely match, and of the documents that must be read."""
     match where:
         case Exists():
             return [_Lookup(field)], []
@@ -226,7 +232,7 @@ def _lookups(where: _AtPath, field: int) -> tuple[list[_Lookup], list[_Lookup]]:
             bounds = [(_SQL[name], _bound(operand)) for name, operand in where.placed]
             known = [(sign, bound) for sign, bound in bounds if bound is not None]
             conditions = [f"value {sign} ?" for sign, _ in known]
-            # SQLite seeks one bound of each side, and reads all postings behind a wider one.
+            # SQLite seeks one bound per side, maybe the wider one. So a kind's bound is added only where there is none.
             for sign, end in zip((">", "<"), _OF_KIND[where.kind], strict=True):
                 if end and not any(one.startswith(sign) for one, _ in known):
                     conditions.append(f"value {sign}{'=' if sign == '>' else ''} {end}")
@@ -235,7 +241,7 @@ def _lookups(where: _AtPath, field: int) -> tuple[list[_Lookup], list[_Lookup]]:
 
 
 def _bound(operand: int | float | str | bytes) -> Value | None:
-    """An operand as SQLite compares it; None if it can't: more postings are looked at then."""
+    """Return an operand as SQLite compares it, or None if it can't; then more postings are read."""
     if isinstance(operand, bytes):
         return posted_date(operand)
     if isinstance(operand, str):

@@ -1,4 +1,4 @@
-"""Corpora that are gone with the process: for tests and for trying things out."""
+"""Corpora that vanish with the process, for tests and for experiments."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from serving.stores.sqlite import SqliteStore
 
 
 class MemoryStore(SqliteStore):
-    """See `Store`. The other one on a folder of its own, never waiting for the disk."""
+    """A `SqliteStore` on a temporary folder, which never waits for the disk."""
 
     def __init__(self, folder: Path | None = None) -> None:  # noqa: ARG002 - every store is opened on a folder
         temporary = mkdtemp(prefix="corpora-")
@@ -19,6 +19,6 @@ class MemoryStore(SqliteStore):
         super().__init__(Path(temporary), synchronous="OFF")
 
     def close(self) -> None:
-        """Remove everything."""
+        """Close the store and remove its folder."""
         super().close()
         self._removed()

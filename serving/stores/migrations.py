@@ -1,4 +1,4 @@
-"""The format of a corpus file, as the numbered steps that lead to it. A step that has been released never changes."""
+"""The format of a corpus file, as numbered migrations. A released migration never changes."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ from serving.stores.records import DOCUMENT, PASSAGE, DocumentRow, PassageRow
 
 log = logging.getLogger(__name__)
 APPLICATION = int.from_bytes(b"ISOS")
-"""SQLite's `application_id`: what tells a corpus file from any other database."""
+"""SQLite's `application_id`, which distinguishes a corpus file from any other database."""
 _MAGIC, _APPLICATION_AT = b"SQLite format 3\0", slice(68, 72)
-"""https://www.sqlite.org/fileformat.html, section 1.3."""
+"""Parts of the header; see https://www.sqlite.org/fileformat.html, section 1.3."""
 _PAGE_BYTES = 8192
-"""Five vectors of 384 dimensions; of SQLite's own 4096 bytes, which hold two, they waste a quarter (ADR 0018)."""
+"""Page size that fits five vectors of 384 dimensions. SQLite's default of 4096 bytes fits two and wastes a quarter (ADR
+0018)."""
 
 _FOLDED_SINCE = 6
 _UNFOLDED: dict[Stemming, str] = {
@@ -31,10 +32,10 @@ _UNFOLDED: dict[Stemming, str] = {
     "porter": "CREATE VIRTUAL TABLE words USING fts5("
     "text, content = '', tokenize = 'porter unicode61 remove_diacritics 2')",
 }
-"""The index of words up to format 5."""
+"""The word index up to format 5."""
 
 TOGETHER = 64
-"""Documents in memory at a time: each may have a megabyte of text."""
+"""Documents in memory at a time. Each may have a megabyte of text."""
 Step = Callable[[sqlite3.Connection], None]
 
 
@@ -48,14 +49,14 @@ def _first(connection: sqlite3.Connection) -> None:
             fingerprint TEXT,
             dim INTEGER
         ) STRICT""",
-        # AUTOINCREMENT: a key that was ever given out is never given out again.
+        # AUTOINCREMENT: no key is ever assigned twice.
         """CREATE TABLE documents (
             key INTEGER PRIMARY KEY AUTOINCREMENT,
             id TEXT NOT NULL UNIQUE,
             text TEXT NOT NULL,
             metadata TEXT NOT NULL
         ) STRICT""",
-        # Apart from the texts, so that an index is rebuilt without reading them.
+        # Vectors are separate from texts, so that rebuilding an index reads no texts.
         """CREATE TABLE vectors (
             key INTEGER PRIMARY KEY REFERENCES documents(key) ON DELETE CASCADE,
             vector BLOB NOT NULL
@@ -65,7 +66,7 @@ def _first(connection: sqlite3.Connection) -> None:
 
 
 def _passages(connection: sqlite3.Connection) -> None:
-    """Documents of several passages, checksums, words, fields, tombstones and vectors of a second encoder."""
+    """Add documents of several passages, checksums, words, fields, tombstones and vectors of a second encoder."""
     for statement in (
         "ALTER TABLE vectors RENAME TO vectors_1",
         "ALTER TABLE documents RENAME TO documents_1",
@@ -73,7 +74,7 @@ def _passages(connection: sqlite3.Connection) -> None:
         "ALTER TABLE corpora ADD COLUMN documents INTEGER NOT NULL DEFAULT 0",
         "ALTER TABLE corpora ADD COLUMN passages INTEGER NOT NULL DEFAULT 0",
         "ALTER TABLE corpora ADD COLUMN fresh TEXT",
-        # Its number is the key of its first passage.
+        # A document's number is the key of its first passage.
         """CREATE TABLE documents (
             number INTEGER PRIMARY KEY,
             id TEXT NOT NULL UNIQUE,
@@ -83,7 +84,7 @@ def _passages(connection: sqlite3.Connection) -> None:
             checksum INTEGER NOT NULL
         ) STRICT""",
         "CREATE INDEX documents_by_hash ON documents (hash)",
-        # AUTOINCREMENT: a key that was ever given out is never given out again.
+        # AUTOINCREMENT: no key is ever assigned twice.
         """CREATE TABLE passages (
             key INTEGER PRIMARY KEY AUTOINCREMENT,
             document INTEGER NOT NULL REFERENCES documents(number) ON DELETE CASCADE,
@@ -92,7 +93,7 @@ def _passages(connection: sqlite3.Connection) -> None:
             checksum INTEGER NOT NULL
         ) STRICT""",
         "CREATE INDEX passages_by_document ON passages (document)",
-        # Apart from the texts, so that an index is rebuilt without reading them.
+        # Vectors are separate from texts, so that rebuilding an index reads no texts.
         """CREATE TABLE vectors (
             key INTEGER PRIMARY KEY REFERENCES passages(key) ON DELETE CASCADE,
             vector BLOB NOT NULL,
@@ -140,32 +141,32 @@ def _passages(connection: sqlite3.Connection) -> None:
 
 
 def _spans(connection: sqlite3.Connection) -> None:
-    """How many passages are a part of their document: where none is, a search need not read them."""
+    """Add the number of passages that are a part of their document. If it is 0, a search need not read passages."""
     connection.execute("ALTER TABLE corpora ADD COLUMN spans INTEGER NOT NULL DEFAULT 0")
     connection.execute("UPDATE corpora SET spans = (SELECT count(start) FROM passages)")
 
 
 def _uploads(connection: sqlite3.Connection) -> None:
-    """What was written since an upload was accepted."""
+    """Add the ids that were written since an upload was accepted."""
     for statement in overtaken.TABLES:
         connection.execute(statement)
 
 
 def _stemming(connection: sqlite3.Connection) -> None:
-    """Whether words are indexed by their stems."""
+    """Add the stemming of the word index."""
     connection.execute("ALTER TABLE corpora ADD COLUMN stemming TEXT")
 
 
 def _unicode(connection: sqlite3.Connection) -> None:
-    """The version of Unicode by which the words were folded, see `_index_words`."""
+    """Add the version of Unicode that folded the words; see `_index_words`."""
     connection.execute("ALTER TABLE corpora ADD COLUMN unicode TEXT")
     words.create(connection)
 
 
 def _fields_within_lists(connection: sqlite3.Connection) -> None:
-    """Post all metadata anew: objects of lists, names with dots in them and points in time were not posted."""
+    """Post all metadata again, because objects in lists, names with dots and dates were missing."""
     connection.execute("DELETE FROM postings")
-    # A document that is damaged keeps no corpus from being served.
+    # A damaged document must not keep the corpus from being served.
     readable = fields.numbers(connection, "SELECT number FROM documents WHERE json_valid(metadata)")
     for start in range(0, len(readable), TOGETHER):
         some = fields.documents(connection, readable[start : start + TOGETHER])
@@ -176,7 +177,7 @@ MIGRATIONS: tuple[Step, ...] = (_first, _passages, _spans, _uploads, _stemming, 
 
 
 def create_words(connection: sqlite3.Connection, format: int, stemming: Stemming) -> None:
-    """Create the index of words that files of `format` have, without any."""
+    """Create the empty word index that files of `format` have."""
     words.create(connection, stemming)
     if format < _FOLDED_SINCE:
         connection.execute("DROP TABLE words")
@@ -184,11 +185,11 @@ def create_words(connection: sqlite3.Connection, format: int, stemming: Stemming
 
 
 def check_ours(path: Path) -> None:
-    """Look at its first bytes only: SQLite may write when it opens one.
+    """Check the first bytes only, because SQLite may write when it opens a file.
 
     Raises:
         DamageError: there are none, or zeros.
-        StoreError: somebody else wrote this file.
+        StoreError: another program wrote this file.
     """
     with path.open("rb") as file:
         header = file.read(100)
@@ -199,7 +200,7 @@ def check_ours(path: Path) -> None:
 
 
 def mark(path: Path) -> None:
-    """Make a new file ours. Before the file has a write-ahead log, so that the mark is in its first page."""
+    """Mark a new file as ours. This precedes the write-ahead log, so that the mark is in the file's first page."""
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute(f"PRAGMA page_size = {_PAGE_BYTES}")
         connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
@@ -207,10 +208,10 @@ def mark(path: Path) -> None:
 
 
 def migrate(connection: sqlite3.Connection, file: Path) -> None:
-    """Run the steps that the file lacks, inside the caller's transaction; index its words anew if they are outdated.
+    """Run the missing migrations inside the caller's transaction, and reindex outdated words.
 
     Raises:
-        StoreError: the file was written by a later version.
+        StoreError: a later version wrote the file.
     """
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if version > len(MIGRATIONS):
@@ -224,7 +225,10 @@ def migrate(connection: sqlite3.Connection, file: Path) -> None:
 
 
 def _index_words(connection: sqlite3.Connection, file: Path) -> None:
-    """Index them anew if another version of Unicode folded them: FTS5 forgets a passage by the words it was given."""
+    """Reindex the words if another version of Unicode folded them.
+
+    To delete a passage, FTS5 needs the words exactly as they were indexed.
+    """
     found = connection.execute("SELECT unicode FROM corpora").fetchone()
     if found in (None, (unidata_version,)):
         return
@@ -235,7 +239,10 @@ def _index_words(connection: sqlite3.Connection, file: Path) -> None:
 
 
 def _texts(connection: sqlite3.Connection) -> Iterator[tuple[int, str]]:
-    """Of all passages in the order of their keys. A checksum that is wrong keeps no corpus from being served."""
+    """Yield the texts of all passages in the order of their keys.
+
+    A wrong checksum does not keep the corpus from being served.
+    """
     parts = 'SELECT key, start, "end" FROM passages WHERE document = ? ORDER BY key'
     for number, text in connection.execute("SELECT number, text FROM documents ORDER BY number"):
         for key, start, end in connection.execute(parts, (number,)):

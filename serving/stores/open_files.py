@@ -1,4 +1,4 @@
-"""Which corpora have their files open: those used last."""
+"""Limit on open corpus files: the most recently used stay open."""
 
 from __future__ import annotations
 
@@ -6,28 +6,28 @@ import threading
 from typing import Protocol
 
 MOST = 128
-"""Each takes three file descriptors, two more for every reader that it keeps, and some 300 KB; opening one takes half
-a millisecond."""
+"""Maximum corpora with open files. Each takes three file descriptors, two more for every reader that it keeps, and
+about 300 KB. Opening one takes half a millisecond."""
 
 
 class Rests(Protocol):
-    """What is opened where it is needed."""
+    """A resource that is opened on demand."""
 
     def rest(self) -> None:
-        """Close, unless it is in use now: who uses it says so when they are done."""
+        """Close, unless in use. Its user calls `OpenFiles.used` when done."""
 
 
 class OpenFiles:
-    """At most so many of them are open, save those in use."""
+    """Least-recently-used list of at most `most` open files. Files in use may exceed it."""
 
     def __init__(self, most: int = MOST) -> None:
         self._most = most
         self._lock = threading.Lock()
         self._open: dict[Rests, None] = {}
-        """The one used last at the end."""
+        """The most recently used is last."""
 
     def used(self, file: Rests) -> None:
-        """It has been used; the one that has not been for longest is closed for it."""
+        """Record a use of `file`, and close the least recently used file if there are too many."""
         with self._lock:
             self._open.pop(file, None)
             self._open[file] = None
@@ -38,6 +38,6 @@ class OpenFiles:
         longest.rest()
 
     def closed(self, file: Rests) -> None:
-        """For good."""
+        """Forget a file that is closed for good."""
         with self._lock:
             self._open.pop(file, None)

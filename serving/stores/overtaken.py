@@ -1,7 +1,8 @@
-"""What was written or removed since an upload was accepted: the upload counts from then, so what came later stays.
+"""Ids that were written or removed since an upload was accepted.
 
-The job of an upload works for long, and what it did behind its last checkpoint is done again after a restart. From its
-acceptance to its end the ids of all other writes are kept for it, and its rows of those ids are passed over.
+An upload counts from its acceptance, so later writes win. Its job may run for long, and a restart repeats the work
+since its last checkpoint. Until the job ends, the ids of all other writes are recorded, and its rows with these ids are
+skipped.
 """
 
 from __future__ import annotations
@@ -26,28 +27,28 @@ TABLES = (
 
 
 def accepted(reader: sqlite3.Connection) -> list[str]:
-    """The jobs for which ids are kept, sorted."""
+    """Return the jobs for which ids are recorded, sorted."""
     return [job for (job,) in reader.execute("SELECT job FROM uploads ORDER BY job")]
 
 
 def accept(writer: sqlite3.Connection, job: str) -> None:
-    """From now on other writes overtake it."""
+    """Start recording the ids of other writes for `job`."""
     writer.execute("INSERT OR IGNORE INTO uploads (job) VALUES (?)", (job,))
 
 
 def release(writer: sqlite3.Connection, job: str) -> None:
-    """It has ended."""
+    """Stop recording ids for `job`, which has ended."""
     writer.execute("DELETE FROM uploads WHERE job = ?", (job,))
 
 
 def note(writer: sqlite3.Connection, ids: Sequence[str]) -> None:
-    """Somebody else than a job writes or removes these."""
+    """Record `ids`, which someone other than a job writes or removes."""
     for job in accepted(writer):
         writer.executemany("INSERT OR IGNORE INTO overtaken (job, id) VALUES (?, ?)", ((job, id) for id in ids))
 
 
 def remaining(reader: sqlite3.Connection, content: Content) -> Content:
-    """Of what a job stores the documents that nothing has overtaken."""
+    """Return the content of a job without the documents that were overtaken."""
     ids = [document.id for document in content.documents]
     gone = set[str]()
     for block in blocks(ids):

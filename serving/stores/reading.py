@@ -1,4 +1,4 @@
-"""What a corpus file holds, read inside the transaction of whoever calls."""
+"""Reads of a corpus file, inside the caller's transaction."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ CORPUS = "name, description, recall_target, created, fingerprint, dim, stemming,
 
 
 def corpus(reader: sqlite3.Connection) -> Corpus:
-    """What it is.
+    """Return the corpus in the file.
 
     Raises:
-        DamageError: the file holds none, for one gets its name when there is a corpus in it; or none of this kind.
+        DamageError: there is none, though a file only gets its name with a corpus in it; or its stemming is unknown.
     """
     row = reader.execute(f"SELECT {CORPUS} FROM corpora").fetchone()
     if row is None:
@@ -37,27 +37,27 @@ def corpus(reader: sqlite3.Connection) -> Corpus:
 
 
 def size(reader: sqlite3.Connection) -> Size:
-    """Documents, bytes of the database without its log, passages."""
+    """Return the number of documents, bytes of the database without its log, and passages."""
     counted = "SELECT documents, page_count * page_size, passages FROM corpora, pragma_page_count, pragma_page_size"
     return Size(*reader.execute(counted).fetchone())
 
 
 def keys_matching(reader: sqlite3.Connection, where: Filter) -> Keys:
-    """See `Store.matching`."""
+    """Implement `Store.matching`."""
     numbers = matching(reader, where)
     documents, passages = reader.execute("SELECT documents, passages FROM corpora").fetchone()
     if documents == passages:
-        return numbers  # the number of a document is the key of its first passage
+        return numbers  # a document's number is the key of its first passage
     if len(numbers) <= BLOCK:
         return np.array([row.key for row in records.passages_of(reader, numbers.tolist())], dtype=np.int64)
-    # In one step of SQLite, so that other threads run meanwhile.
+    # This is one SQLite step, so that other threads can run.
     both = reader.execute("SELECT json_group_array(key), json_group_array(document) FROM passages").fetchone()
     keys, owners = (np.array(orjson.loads(one), dtype=np.int64) for one in both)
     return np.sort(keys[np.isin(owners, numbers)])
 
 
 def embedded(reader: sqlite3.Connection, texts: Sequence[str], chunking: Chunking | None) -> list[Held | None]:
-    """See `Store.embedded`."""
+    """Implement `Store.embedded`."""
     hashes = [records.content_hash(text, chunking) for text in texts]
     numbers: dict[bytes, int] = {}
     found: dict[int, Held] = {}

@@ -1,4 +1,4 @@
-"""Documents and passages as rows of SQLite, each with a checksum that knows its place."""
+"""Documents and passages as rows of SQLite. Each row has a checksum that includes its key."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from serving.stores.fields import Numbers
 DOCUMENT = "number, id, text, metadata, hash, checksum"
 PASSAGE = 'key, document, start, "end", checksum'
 PAGE_CHARACTERS = 4_000_000
-"""Of texts and metadata, with which a page ends however few its documents are."""
+"""Characters of texts and metadata after which a page ends, however few its documents are."""
 _NUMBERED = f"SELECT {DOCUMENT} FROM (SELECT value FROM json_each(?)) CROSS JOIN documents ON number = value"
-"""Of a JSON list of numbers, in its order: one statement, however many they are, is prepared once."""
+"""Documents by a JSON list of numbers, in its order. One prepared statement serves lists of any length."""
 _PLACE = struct.Struct("<qqqq")
 _OTHER_TYPES = (AttributeError, TypeError, struct.error)
-"""What a checksum raises where a text, say, has become a number."""
+"""Exceptions of a checksum over damaged values, such as a text that became a number."""
 
 
 class DocumentRow(NamedTuple):
-    """`DOCUMENT`: the number is the key of its first passage, the metadata are JSON."""
+    """A row of `DOCUMENT`. The number is the key of its first passage; the metadata are JSON."""
 
     number: int
     id: str
@@ -40,7 +40,7 @@ class DocumentRow(NamedTuple):
 
     @classmethod
     def of(cls, number: int, document: Document, chunking: Chunking | None) -> DocumentRow:
-        """What is stored of a document."""
+        """Make the row of a document."""
         metadata = orjson.dumps(document.metadata).decode()
         digest = content_hash(document.text, chunking)
         checksum = _checksum(number, document.id, document.text, metadata, digest)
@@ -48,10 +48,10 @@ class DocumentRow(NamedTuple):
 
 
 def document_in(row: tuple[int, str, str, str, bytes, int]) -> Document:
-    """What was stored in a row of `DOCUMENT`. Searches read many: it is not made a `DocumentRow` first.
+    """Return the document in a row of `DOCUMENT`. Searches read many rows, so it takes no `DocumentRow`.
 
     Raises:
-        DamageError: it is no more what was written.
+        DamageError: the row differs from what was written.
     """
     number, name, text, metadata, digest, checksum = row
     try:
@@ -64,13 +64,13 @@ def document_in(row: tuple[int, str, str, str, bytes, int]) -> Document:
 
 
 def document(reader: sqlite3.Connection, name: str) -> Document | None:
-    """The one of that id, if it is there."""
+    """Return the document with the id `name`, if it exists."""
     row = reader.execute(f"SELECT {DOCUMENT} FROM documents WHERE id = ?", (name,)).fetchone()
     return row and document_in(row)
 
 
 def page(reader: sqlite3.Connection, after: int, limit: int, among: Numbers | None) -> Page:
-    """See `Store.page`; `among` are the sorted numbers of the documents that match, None stands for all."""
+    """Implement `Store.page`. `among` are the sorted numbers of the documents that match; None means all."""
     if among is None:
         select = f"SELECT {DOCUMENT} FROM documents WHERE number > ? ORDER BY number LIMIT ?"
         found = reader.execute(select, (after, limit + 1))
@@ -90,7 +90,7 @@ def page(reader: sqlite3.Connection, after: int, limit: int, among: Numbers | No
 
 
 def ids(reader: sqlite3.Connection, numbers: Sequence[int]) -> list[str]:
-    """Of the documents of these sorted numbers, in their order."""
+    """Return the ids of the documents with these sorted numbers, in their order."""
     found: list[str] = []
     for block in blocks(numbers):
         select = f"SELECT id FROM documents WHERE number IN ({marks(block)}) ORDER BY number"
@@ -104,7 +104,7 @@ def _checksum(number: int, name: str, text: str, metadata: str, digest: bytes) -
 
 
 class PassageRow(NamedTuple):
-    """`PASSAGE`: the number of its document, and the span in its text, which are both NULL for all of it."""
+    """A row of `PASSAGE`: the number of its document and its span there. Both ends are NULL for the whole text."""
 
     key: int
     document: int
@@ -114,21 +114,21 @@ class PassageRow(NamedTuple):
 
     @classmethod
     def of(cls, key: int, document: int, span: Span | None) -> PassageRow:
-        """What is stored of a passage."""
+        """Make the row of a passage."""
         start, end = span or (None, None)
         row = cls(key, document, start, end, 0)
         return row._replace(checksum=row.expected())
 
     def expected(self) -> int:
-        """The checksum of what it holds."""
+        """Return the checksum of the row's values."""
         key, document, start, end, _ = self
         return zlib.crc32(_PLACE.pack(key, document, -1 if start is None else start, -1 if end is None else end))
 
     def span(self) -> Span | None:
-        """What was stored.
+        """Return the span of the passage, None for the whole text.
 
         Raises:
-            DamageError: it is no more what was written.
+            DamageError: the row differs from what was written.
         """
         key, _, start, end, checksum = self
         try:
@@ -141,23 +141,23 @@ class PassageRow(NamedTuple):
 
 
 def content_hash(text: str, chunking: Chunking | None) -> bytes:
-    """What texts have in common whose passages have the same vectors."""
+    """Return the hash of a text and its chunking. With equal hashes, passages have the same vectors."""
     return blake2b(struct.pack("<qq", *(chunking or (-1, -1))) + text.encode(), digest_size=16).digest()
 
 
 def part(text: str, span: Span | None) -> str:
-    """The text of a passage."""
+    """Return the text of a passage."""
     return text if span is None else text[span.start : span.end]
 
 
 def documents(reader: sqlite3.Connection, numbers: Sequence[int]) -> dict[int, Document]:
-    """Those of `numbers` that exist."""
+    """Return the documents of `numbers` that exist."""
     wanted = orjson.dumps([*numbers]).decode()
     return {row[0]: document_in(row) for row in reader.execute(_NUMBERED, (wanted,))}
 
 
 def passages(reader: sqlite3.Connection, keys: Sequence[int]) -> dict[int, Passage]:
-    """Those of `keys` that exist. Where nothing was cut the documents say it all: their numbers are those keys."""
+    """Return the passages of `keys` that exist. If no document was cut, these keys are the numbers of the documents."""
     if reader.execute("SELECT 1 FROM corpora WHERE spans = 0 AND passages = documents").fetchone():
         return {number: Passage(document, None) for number, document in documents(reader, keys).items()}
     spans: list[tuple[int, int, Span | None]] = []
@@ -169,7 +169,7 @@ def passages(reader: sqlite3.Connection, keys: Sequence[int]) -> dict[int, Passa
 
 
 def passages_of(reader: sqlite3.Connection, numbers: Sequence[int]) -> Iterator[PassageRow]:
-    """Of each document, in order of keys."""
+    """Yield the passages of each document, in order of keys."""
     for block in blocks(numbers):
         select = f"SELECT {PASSAGE} FROM passages WHERE document IN ({marks(block)}) ORDER BY key"
         yield from map(PassageRow._make, reader.execute(select, block))

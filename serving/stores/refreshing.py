@@ -1,4 +1,4 @@
-"""Vectors of a second encoder beside those that serve, until there is one of every passage."""
+"""Vectors of a second encoder, kept beside the serving ones until every passage has one."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _LACKING = (
 
 
 def stale(reader: sqlite3.Connection, fingerprint: str, limit: int) -> list[tuple[int, str]]:
-    """See `Store.stale`."""
+    """Implement `Store.stale`."""
     serving, fresh = reader.execute("SELECT fingerprint, fresh FROM corpora").fetchone()
     if serving == fingerprint:
         return []
     if fresh != fingerprint:
         rows = reader.execute(f"SELECT {PASSAGE} FROM passages ORDER BY key LIMIT ?", (limit,)).fetchall()
     else:
-        # They mostly come in order: what is beyond the last is found without a look at all that are there.
+        # Vectors mostly come in order of keys. Looking beyond the last key first avoids a scan of all.
         (last,) = reader.execute("SELECT coalesce(max(key), 0) FROM fresh").fetchone()
         rows = reader.execute(f"{_LACKING} ORDER BY key LIMIT ?", (last, limit)).fetchall()
         if len(rows) < limit:
@@ -33,7 +33,7 @@ def stale(reader: sqlite3.Connection, fingerprint: str, limit: int) -> list[tupl
 
 
 def refresh(writer: sqlite3.Connection, fingerprint: str, keys: Keys, matrix: Floats) -> None:
-    """See `Store.refresh`; what was removed meanwhile is passed over."""
+    """Implement `Store.refresh`. Passages that were removed meanwhile are skipped."""
     (fresh,) = writer.execute("SELECT fresh FROM corpora").fetchone()
     if fresh != fingerprint:
         writer.execute("DELETE FROM fresh")
@@ -45,7 +45,7 @@ def refresh(writer: sqlite3.Connection, fingerprint: str, keys: Keys, matrix: Fl
 
 
 def swap(writer: sqlite3.Connection, fingerprint: str) -> bool:
-    """See `Store.swap`. The tables change names; no vector is copied."""
+    """Implement `Store.swap`. The tables exchange names; no vector is copied."""
     serving, fresh, passages = writer.execute("SELECT fingerprint, fresh, passages FROM corpora").fetchone()
     if serving == fingerprint:
         return True

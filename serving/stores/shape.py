@@ -1,7 +1,7 @@
-"""That a file from elsewhere has the tables of a corpus and nothing beside them.
+"""Check that a file from elsewhere has the tables of a corpus and nothing else.
 
-A view, a trigger or an expression in a table runs whenever the table is read or written: without an end, if its maker
-wants that.
+A view, a trigger or an expression in a table runs whenever the table is read or written. A malicious one could run
+without end.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from serving.ports import Stemming, StoreError
 from serving.stores.migrations import MIGRATIONS, create_words
 
 _RENAMED = re.compile(r'^(CREATE TABLE )"(\w+)"')
-"""SQLite quotes the name of a table that had another: a re-embedding lets two of them change names."""
+"""The statement of a renamed table, whose name SQLite quotes. A re-embedding exchanges the names of two tables."""
 MAX_STATEMENT = 65_536
-"""Bytes of what made a table, of which each of ours has some hundreds."""
+"""Maximum bytes of a statement that made a table. Ours have some hundreds."""
 Shape = frozenset[tuple[str, str, str, str | None]]
-"""What SQLite knows of tables and indexes: type, name, table and statement."""
+"""SQLite's schema of tables and indexes: type, name, table and statement."""
 
 
 def check_shape(path: Path) -> None:
-    """Look at nothing but what SQLite has been told to make; of a later version its `migrate` says it.
+    """Check the schema of the file, and read nothing else. `migrate` reports the format of a later version.
 
     Raises:
-        StoreError: it is not what the format of the file makes.
+        StoreError: the schema is not that of the file's format.
     """
     with closing(sqlite3.connect(f"{path.absolute().as_uri()}?immutable=1", uri=True)) as reader:
-        reader.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_STATEMENT)  # before SQLite reads its own table
+        reader.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_STATEMENT)  # set before SQLite reads the schema
         (format,), found = reader.execute("PRAGMA user_version").fetchone(), _shape(reader)
-    format = max(format, 0)  # there is none below
+    format = max(format, 0)  # formats begin at 0
     if format <= len(MIGRATIONS) and found not in (shapes := _shapes(format)):
         first = min(found.symmetric_difference(shapes[0]), key=lambda one: one[1])
         raise StoreError(
@@ -43,7 +43,7 @@ def check_shape(path: Path) -> None:
 
 @cache
 def _shapes(format: int) -> list[Shape]:
-    """Of a format, with each kind of words."""
+    """Return the schemas of a format, one for each kind of stemming."""
     found = []
     for stemming in get_args(Stemming):
         with closing(sqlite3.connect(":memory:", isolation_level=None)) as made:

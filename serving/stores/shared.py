@@ -1,4 +1,4 @@
-"""What the files of a store have in common."""
+"""Resources that all files of a store share."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from serving.stores.open_files import OpenFiles
 
 @dataclass(frozen=True)
 class Shared:
-    """There is so much of it for all corpora together, however many there are."""
+    """The limit on open files and the cache of filter results, each one for all corpora together."""
 
     open_files: OpenFiles = field(default_factory=OpenFiles)
     matched: Matched = field(default_factory=Matched)

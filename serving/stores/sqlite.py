@@ -1,4 +1,4 @@
-"""Corpora on disk: a folder with one SQLite file each, held by one process at a time."""
+"""Corpora on disk: a folder with one SQLite file per corpus, locked by one process at a time."""
 
 from __future__ import annotations
 
@@ -44,16 +44,16 @@ log = logging.getLogger(__name__)
 
 
 class SqliteStore:
-    """See `Store`. A corpus exists once its file has its name, which it gets when its creation is committed.
+    """A `Store` in a folder. A corpus exists once its file has its name, which it gets when its creation is committed.
 
-    A file that is not a corpus that this version can serve is a corpus that answers with `Damaged`, which names the
-    file; the others are served. No file that has the name of a corpus is removed but by `drop` and `adopt`, which keep
-    one that is damaged under another name.
+    A file that this version can't serve is a corpus whose methods raise `Damaged` or `Unhealthy`, naming the file. The
+    other corpora are served. Only `drop` and `adopt` remove a file with the name of a corpus. Both keep a damaged one
+    under another name.
 
-    Of the files those used last are open: there may be more corpora than a process may have files.
+    Only the most recently used files are open, because there may be more corpora than a process may have files.
 
     Raises:
-        StoreError: the folder can't be read and written, or another process holds it.
+        StoreError: the folder can't be read and written, or another process has locked it.
     """
 
     def __init__(self, folder: Path, synchronous: str = "FULL", shared: Shared | None = None) -> None:
@@ -79,11 +79,9 @@ class SqliteStore:
             raise
 
     def names(self) -> list[str]:
-        """Sorted."""
         return sorted([*self._files, *self._refused])
 
     def create(self, corpus: Corpus) -> bool:
-        """See `Store`."""
         with self._lock:
             self._check_served(corpus.name)
             if corpus.name not in self._files:
@@ -93,19 +91,18 @@ class SqliteStore:
         return False
 
     def describe(self, corpus: Corpus) -> None:
-        """See `Store`. It waits for who writes into it, and keeps nobody from the others."""
+        """Implement `Store.describe`. It waits for writers of this corpus, but does not block other corpora."""
         self._file(corpus.name).describe(corpus)
 
     def corpus(self, name: str) -> Corpus:
-        """See `Store`."""
         return self._file(name).corpus()
 
     def described(self, name: str) -> tuple[Corpus, Size]:
-        """See `Store`; bytes on disk."""
+        """Return the corpus and its size, with the bytes on disk."""
         return self._file(name).described()
 
     def drop(self, name: str) -> None:
-        """See `Store`. It is gone with its file; the log may go later. A full disk does not stand in the way."""
+        """Remove the corpus with its file. The log may be removed later. A full disk does not prevent it."""
         with self._lock:
             if name in self._refused:
                 path = self._place(name)
@@ -126,101 +123,77 @@ class SqliteStore:
                 files.unlink_beside(file.path)
 
     def write(self, name: str, writes: Sequence[Write]) -> list[Change | ServiceError]:
-        """See `Store`."""
         return self._file(name).write(writes)
 
     def accepted(self, name: str) -> list[str]:
-        """See `Store`."""
         return self._file(name).accepted()
 
     def accept(self, name: str, job: str) -> None:
-        """See `Store`."""
         self._file(name).accept(job)
 
     def release(self, name: str, job: str) -> None:
-        """See `Store`."""
         self._file(name).release(job)
 
     def embedded(
         self, name: str, texts: Sequence[str], chunking: Chunking | None, fingerprint: str
     ) -> list[Held | None]:
-        """See `Store`."""
         return self._file(name).embedded(texts, chunking, fingerprint)
 
     def document(self, name: str, document: str) -> Document:
-        """See `Store`."""
         return self._file(name).document(document)
 
     def passages(self, name: str, keys: Sequence[int]) -> dict[int, Passage]:
-        """See `Store`."""
         return self._file(name).passages(keys)
 
     def page(self, name: str, after: int, limit: int, where: Filter | None = None) -> Page:
-        """See `Store`."""
         return self._file(name).page(after, limit, where)
 
     def keys(self, name: str) -> Keys:
-        """See `Store`."""
         return self._file(name).keys()
 
     def matching(self, name: str, where: Filter) -> Keys:
-        """See `Store`."""
         return self._file(name).matching(where)
 
     def unmatched(self, name: str, where: Filter) -> list[str]:
-        """See `Store`."""
         return self._file(name).unmatched(where)
 
     def ids_matching(self, name: str, where: Filter) -> list[str]:
-        """See `Store`."""
         return self._file(name).ids_matching(where)
 
     def facets(self, name: str, values: int) -> Facets:
-        """See `Store`."""
         return self._file(name).facets(values)
 
     def words(self, name: str, query: str, k: int, where: Filter | None = None) -> Ranking:
-        """See `Store`."""
         return self._file(name).words(query, k, where)
 
     def vectors(self, name: str, keys: Sequence[int] | None = None, after: int = 0) -> Blocks:
-        """See `Store`."""
         return self._file(name).vectors(keys, after)
 
     def tombstones(self, name: str, upto: int) -> Keys:
-        """See `Store`."""
         return self._file(name).tombstones(upto)
 
     def bury(self, name: str, keys: Keys) -> None:
-        """See `Store`."""
         self._file(name).bury(keys)
 
     def last_key(self, name: str) -> int:
-        """See `Store`."""
         return self._file(name).last_key()
 
     def stale(self, name: str, fingerprint: str, limit: int) -> list[tuple[int, str]]:
-        """See `Store`."""
         return self._file(name).stale(fingerprint, limit)
 
     def refresh(self, name: str, fingerprint: str, keys: Keys, vectors: Floats) -> None:
-        """See `Store`."""
         self._file(name).refresh(fingerprint, keys, vectors)
 
     def fresh(self, name: str) -> Blocks:
-        """See `Store`."""
         return self._file(name).fresh()
 
     def swap(self, name: str, fingerprint: str) -> bool:
-        """See `Store`."""
         return self._file(name).swap(fingerprint)
 
     def give_back(self, name: str, least: int = 0) -> None:
-        """See `Store`."""
         self._file(name).give_back(least)
 
     def copy(self, name: str, to: Path, stop: Stop = never) -> tuple[Corpus, Size]:
-        """See `Store`."""
         return self._file(name).copy(to, stop)
 
     def adopt(
@@ -231,7 +204,7 @@ class SqliteStore:
         stop: Stop = never,
         bounds: Bounds = BOUNDS,
     ) -> None:
-        """See `Store`. Reads and writes wait while the files change places."""
+        """Implement `Store.adopt`. Reads and writes wait while the files are exchanged."""
         files.prepare(name, file, bounds, stop)
         with replacing(files.vectors(file, stop)) if replacing else nullcontext(), self._lock:
             if held := self._files.get(name):
@@ -249,18 +222,17 @@ class SqliteStore:
                 self._refused.pop(name, None)
 
     def verify(self, name: str) -> list[str]:
-        """See `Store`."""
         if refused := self._refused.get(name):
             return [refused.why]
         wrong = self._file(name).verify()
         return [*wrong[:-1], f"{wrong[-1]}; {MEND}"] if wrong else []
 
     def size(self, name: str) -> Size:
-        """See `Store`; bytes on disk."""
+        """Return the size of the corpus, with the bytes on disk."""
         return self._file(name).size()
 
     def close(self) -> None:
-        """Close every file and let the folder go; closed once, it stays so."""
+        """Close every file for good, and unlock the folder."""
         for file in self._files.values():
             file.close()
         self._files = {}
@@ -277,10 +249,10 @@ class SqliteStore:
             raise refused.told()
 
     def _place(self, name: str) -> Path:
-        """For the file of a corpus that is not served: nobody's, or that of a damaged one, which is kept beside.
+        """Return the path for a corpus that is not served. A damaged file there is kept under a second name.
 
         Raises:
-            Conflict, Damaged: it is that of a file that is somebody's.
+            Conflict, Damaged: the path is that of somebody else's file.
         """
         path = self._folder / f"{name}{SUFFIX}"
         if refused := self._refused.get(name):

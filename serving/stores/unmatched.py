@@ -1,4 +1,4 @@
-"""Conditions of a filter that no document of a corpus can meet: its field is missing, or holds other types."""
+"""Warnings about filter conditions that no document can meet, because the field is missing or has other types."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from serving.stores.fields import DATES, MAX_PATH, OPAQUE, WHOLE
 
 MAX_WARNINGS = 10
 COMPARED = 1000
-"""Names of fields that a wrong name is compared with: the first that the corpus had."""
+"""Field names that a wrong name is compared with: the first ones that the corpus had."""
 _SHOWN = 100
-"""Characters of a name in a warning."""
+"""Maximum characters of a name in a warning."""
 _A = {"object": "an object", "null": "null"}
 
 
 def unmatched(reader: sqlite3.Connection, where: Filter) -> list[str]:
-    """Warn of each such condition, in the order of the filter.
+    """Return a warning for each such condition, in the order of the filter.
 
-    A field may be missing if `$exists` or null asks for that. A corpus with a document that is opaque as a whole may
-    have any field. An empty corpus has none.
+    There is none where `$exists` or null asks for a missing field. A corpus with a document that is opaque as a whole
+    may have any field. An empty corpus has no fields.
     """
     ((opaque,),) = reader.execute("SELECT EXISTS (SELECT 1 FROM postings WHERE field = ?)", (WHOLE,))
     return [] if opaque else list(islice(_each_once(_Fields(reader).warnings(where)), MAX_WARNINGS))
 
 
 def _each_once(warnings: Iterable[str]) -> Iterator[str]:
-    """As they come: no more is looked for than is told."""
+    """Yield each warning once, lazily: the filter is only examined until enough are found."""
     told = set[str]()
     for warning in warnings:
         if warning not in told:
@@ -49,7 +49,7 @@ class _Fields:
         self._meant: dict[str, str] = {}
 
     def warnings(self, where: Filter, parent: str | None = None) -> Iterator[str]:
-        """`parent` is the path of the list whose elements `where` is about."""
+        """Yield warnings about `where`. `parent` is the path of the list whose elements `where` tests."""
         check_cancelled()
         match where:
             case All(parts) | AnyOf(parts):
@@ -104,12 +104,12 @@ class _Fields:
 
     @cached_property
     def _short_names(self) -> list[str]:
-        """To compare two names takes the square of their length."""
+        """Names that are short enough to compare, which takes time quadratic in their length."""
         return [name for name in self._names if len(name) <= _SHOWN]
 
     @cached_property
     def _names(self) -> dict[str, str]:
-        """The names of fields by what they are in lower case."""
+        """Field names by their lower-case form."""
         held = "SELECT path FROM fields WHERE EXISTS (SELECT 1 FROM postings WHERE field = number) LIMIT ?"
         return {path.lower(): path for (path,) in self._reader.execute(held, (COMPARED,))}
 
@@ -119,7 +119,10 @@ def _joined(parent: str | None, path: str | None) -> str:
 
 
 def _wanted(where: In | Compares | Exists | Element) -> Set[str] | None:
-    """The kinds of values that may match, any for `$exists`; None where a missing field matches, or nothing does."""
+    """Return the kinds of values that may match, any for `$exists`.
+
+    None means that a missing field matches, or that nothing does.
+    """
     match where:
         case Exists():
             return {*KIND_OF.values()}

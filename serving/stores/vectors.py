@@ -1,4 +1,4 @@
-"""Vectors as rows of SQLite: float32 in a blob, with a checksum that knows its key."""
+"""Vectors as rows of SQLite: float32 in a blob, with a checksum that includes the key."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ from serving.stores.blocks import BLOCK, marks
 from serving.stores.failures import DamageError
 
 BLOCK_BYTES = 32 << 20
-"""Of vectors, with which a block ends however few they are."""
+"""Bytes of vectors after which a block ends, however few they are."""
 Row = tuple[int, bytes, int]
 """Key, vector, checksum."""
 STORED = "<f4"
 Table = Literal["vectors", "fresh"]
-"""Those that serve, and those of another encoder that are to."""
+"""The serving vectors, and those of another encoder that are to replace them."""
 
 
 def rows(keys: Iterable[int], vectors: Floats) -> Iterator[Row]:
-    """Of each key and row of (N, D) `vectors`."""
+    """Yield a row for each key and vector of the (N, D) `vectors`."""
     for key, vector in zip(keys, np.ascontiguousarray(vectors, dtype=STORED), strict=True):
         blob = vector.tobytes()
         yield key, blob, checksum(key, blob)
 
 
 def checksum(key: int, blob: bytes) -> int:
-    """Of a vector in its place: in another one it is another."""
+    """Return the checksum of a vector and its key. Under another key, the same vector has another checksum."""
     return zlib.crc32(blob, key & 0xFFFFFFFF)
 
 
 def matrix(found: Sequence[Row]) -> tuple[Keys, Floats]:
-    """(n,) keys and (n, D) vectors.
+    """Return (n,) keys and (n, D) vectors.
 
     Raises:
-        DamageError: a vector is not what was written under its key.
+        DamageError: a vector differs from what was written under its key.
     """
     for key, blob, written in found:
         if not isinstance(blob, bytes) or checksum(key, blob) != written:
@@ -49,18 +49,18 @@ def matrix(found: Sequence[Row]) -> tuple[Keys, Floats]:
 
 
 def beyond(reader: sqlite3.Connection, after: int, table: Table) -> tuple[Keys, Floats]:
-    """The next block; none behind the last."""
+    """Return the next block of keys and vectors after the key `after`. It is empty behind the last."""
     select = f"SELECT key, vector, checksum FROM {table} WHERE key > ? ORDER BY key LIMIT ?"
     found, left = list[Row](), BLOCK_BYTES
     for row in reader.execute(select, (after, BLOCK)):
         found.append(row)
-        left -= len(row[1]) if isinstance(row[1], bytes) else 0  # which `matrix` finds damaged
+        left -= len(row[1]) if isinstance(row[1], bytes) else 0  # `matrix` reports any other type as damage
         if left <= 0:
             break
     return matrix(found)
 
 
 def of(reader: sqlite3.Connection, keys: Sequence[int]) -> tuple[Keys, Floats]:
-    """Those of at most `BLOCK` keys that exist, in order of keys."""
+    """Return keys and vectors of those `keys`, at most `BLOCK`, that exist. They are in order of keys."""
     select = f"SELECT key, vector, checksum FROM vectors WHERE key IN ({marks(keys)}) ORDER BY key"
     return matrix(reader.execute(select, keys).fetchall())

@@ -1,4 +1,4 @@
-"""Everything that can be wrong with a corpus file, read row by row."""
+"""Verification of a whole corpus file, row by row."""
 
 from __future__ import annotations
 
@@ -11,13 +11,16 @@ from serving.stores.failures import UNREADABLE, DamageError
 from serving.stores.records import DOCUMENT, PASSAGE, PassageRow, document_in
 
 SAID = 20
-"""Lines of one kind: a disk that fails would say the same of every row."""
+"""Maximum lines of one kind. A failing disk would cause the same line for every row."""
 
 
 def verify(reader: sqlite3.Connection) -> list[str]:
-    """A line for each thing that is wrong. Words are checked apart: FTS5's check wants a connection that may write."""
+    """Return a line for each defect.
+
+    Words are checked separately, because FTS5's check needs a connection that may write.
+    """
     if said := _structure(reader):
-        return said  # what is read from broken pages says nothing more
+        return said  # what is read from broken pages tells nothing more
     said = []
     for check in (_rows, _counts, fields.check):
         try:
@@ -51,7 +54,7 @@ def _rows(reader: sqlite3.Connection) -> Iterator[str]:
 
 def _damaged(reader: sqlite3.Connection, select: str, read: Callable[[Any], object]) -> Iterator[str]:
     said = 0
-    for row in reader.execute(select):  # one at a time: a text may have a megabyte
+    for row in reader.execute(select):  # one row in memory at a time: a text may have a megabyte
         try:
             read(row)
         except (DamageError, ValueError) as error:

@@ -1,9 +1,9 @@
-"""Words of passages: an FTS5 index by key that keeps no text of its own, and BM25 over it.
+"""Word search: an FTS5 index of passages by key, which stores no text, and BM25 over it.
 
-A word is what `analysis` and FTS5's tokenizer unicode61 make one: a run of letters and digits, without case and
-diacritics, or a pair of characters of a script without spaces. Where a corpus wants stemming, words of one stem are one
-word. Scores are FTS5's BM25, k1 = 1.2 and b = 0.75
-(https://www.sqlite.org/fts5.html, section 5.1.1), with the sign turned.
+Words are defined by `analysis` and FTS5's tokenizer unicode61. A word is a run of letters and digits, without case and
+diacritics, or a pair of characters of a script without spaces. With stemming, words of the same stem are the same word.
+Scores are FTS5's BM25 with k1 = 1.2 and b = 0.75 (https://www.sqlite.org/fts5.html, section 5.1.1), with the sign
+inverted.
 """
 
 from __future__ import annotations
@@ -25,65 +25,66 @@ from serving.stores import analysis
 from serving.stores.fields import numbers
 
 MAX_WORDS = 64
-"""Words of a query that are searched for, those in phrases included: the first ones."""
+"""Maximum words of a query that are searched for, including those in phrases: the first ones."""
 MAX_ASKED = 20_000
-"""Characters of a query in which its words are."""
+"""Characters of a query that are parsed."""
 MAX_MARKED = 20_000
-"""Characters of a text in which `highlights` looks."""
+"""Characters of a text that `highlights` searches."""
 MARKED_AT_ONCE = 2_000
-"""Characters that are looked at first."""
+"""Characters that are searched first."""
 MAX_SPANS = 200
-"""Of a text, the first ones."""
+"""Maximum highlights of a text: the first ones."""
 MARKS = 1 << 26
-"""Bytes that mark keys. Where keys are larger, since most passages were replaced, a list takes fewer."""
+"""Maximum bytes of the mask of allowed keys. Above it, when most passages were replaced, a list takes less room."""
 K1 = 1.2
 RARE = (K1 + 1) * 2
-"""A term that can add so much is rare: about one passage in eight has it."""
+"""Score contribution from which a term is rare: about one passage in eight has it."""
 _CONTROL = re.compile("[\0-\2]")
 _UNICODE = "unicode61 remove_diacritics 2 categories 'L* M* N* So Co'"
-"""Marks are part of words in India, symbols are what `analysis` leaves of them: emoji."""
+"""Tokenizer with its categories of word characters. Indic words contain marks (M*). Emoji are the only symbols that
+`analysis` keeps."""
 _TOKENIZERS: dict[Stemming, str] = {
     "none": f'tokenize = "{_UNICODE}"',
     "porter": f'tokenize = "porter {_UNICODE}"',
 }
 
 _Term = tuple[str, ...]
-"""A word, or those of a phrase, never stemmed: a stem's own stem may be another."""
+"""A word, or the words of a phrase. They are not stemmed, because a stem's own stem may differ."""
 
 
 class Asked(NamedTuple):
-    """What a query asks for."""
+    """A parsed query."""
 
     terms: list[_Term]
     phrases: list[_Term]
-    """Those of the terms that must occur."""
+    """The terms that must occur."""
 
 
 def create(writer: sqlite3.Connection, stemming: Stemming = "none") -> None:
-    """An index without any words, in the place of one that may be there."""
+    """Create an index without any words. It replaces an existing one."""
     writer.execute("DROP TABLE IF EXISTS words")
     writer.execute(_table(stemming))
 
 
 def index(writer: sqlite3.Connection, rows: Iterable[tuple[int, str]]) -> None:
-    """Add the texts of new passages, each with its key."""
+    """Add the texts of new passages, given with their keys."""
     writer.executemany("INSERT INTO words (rowid, text) VALUES (?, ?)", _indexed(rows))
 
 
 def remove(writer: sqlite3.Connection, rows: Iterable[tuple[int, str]]) -> None:
-    """Take back what `index` added of the same rows; with any other text the index would be wrong from then on."""
+    """Remove what `index` added for the same rows. With any other text, the index would be wrong from then on."""
     writer.executemany("INSERT INTO words (words, rowid, text) VALUES ('delete', ?, ?)", _indexed(rows))
 
 
 def clear(writer: sqlite3.Connection) -> None:
-    """Forget what was indexed and removed: FTS5 keeps both until it happens to merge them."""
+    """Clear the index of words and of removals, which FTS5 keeps until it happens to merge them."""
     writer.execute("INSERT INTO words (words) VALUES ('delete-all')")
 
 
 def check(connection: sqlite3.Connection, *, stemming: Stemming) -> list[str]:
-    """What is wrong with an index made with `stemming`, and its keys against those of `passages`; a line each.
+    """Return a line for each defect of an index made with `stemming`, and of its keys compared with `passages`.
 
-    The connection must be one that may write: FTS5 checks itself in an INSERT that changes nothing.
+    The connection must be allowed to write: FTS5 checks itself in an INSERT that changes nothing.
     """
     made = connection.execute("SELECT sql FROM sqlite_schema WHERE name = 'words'").fetchone()
     if made is None:
@@ -105,12 +106,13 @@ def check(connection: sqlite3.Connection, *, stemming: Stemming) -> list[str]:
 def search(
     reader: sqlite3.Connection, query: str, k: int, allowed: Keys | None = None, *, stemming: Stemming
 ) -> Ranking:
-    """The best `k` among the sorted `allowed` keys, if given, of an index made with `stemming`; see `Store.words`.
+    """Return the best `k` passages among the sorted `allowed` keys, if given; see `Store.words`.
 
-    Of a query only the first `MAX_WORDS` words count, and each term once. To score a passage takes far longer than to
-    find it. So those with a rare term are scored first: mostly no other can come near them, whatever common terms it
-    has (MaxScore: Turtle and Flood, Query evaluation: strategies and optimizations, 1995). The ranking is exact.
-    Several reads, which the caller must let see one moment: a transaction.
+    The index was made with `stemming`. Only the first `MAX_WORDS` words of a query count, and each term once. Scoring a
+    passage takes far longer than finding it, so passages with a rare term are scored first. Usually no other passage
+    can come near their scores, whatever common terms it has (MaxScore: Turtle and Flood, Query evaluation: strategies
+    and optimizations, 1995). The ranking is exact. Call it inside a transaction, because its reads must see one
+    snapshot.
     """
     terms, phrases = parse(query, stemming=stemming)
     if phrases:
@@ -127,9 +129,9 @@ def search(
 
 
 def parse(query: str, *, stemming: Stemming) -> Asked:
-    """What any text asks for: the words in double quotes must occur together, all others are free to.
+    """Parse any text as a query. Words in double quotes must occur together; all others are optional.
 
-    Of terms with the same stems the first stands for all.
+    Of several terms with the same stems, the first is used.
     """
     terms: dict[_Term, _Term] = {}
     required: set[_Term] = set()
@@ -139,8 +141,8 @@ def parse(query: str, *, stemming: Stemming) -> Asked:
         prepared = analysis.indexed(part)
         words = _tokenizers["none"].words(prepared)
         stems = words if stemming == "none" else _tokenizers[stemming].words(prepared)
-        quoted = i % 2 == 1 and i + 1 < len(parts)  # the last quote may be alone
-        # The end of a run may be within a longer run of a passage. Only inside of a phrase it is one there, too.
+        quoted = i % 2 == 1 and i + 1 < len(parts)  # the last quote may be unpaired
+        # A run of the query may go on in a passage, so its end is dropped. Inside a phrase, another word follows it.
         ends = range(len(words) - 1 if quoted else 0, len(words))
         kept = [at for at in range(len(words)) if not (at in ends and analysis.ends_run(words, at))][:left]
         left -= len(kept)
@@ -155,7 +157,10 @@ def parse(query: str, *, stemming: Stemming) -> Asked:
 
 
 def highlights(texts: Sequence[str], query: str, *, stemming: Stemming) -> list[list[Span]]:
-    """Where the terms of `query` stand in the first `MAX_MARKED` characters of each of `texts`, `MAX_SPANS` of them."""
+    """Return the spans in each of `texts` that match terms of `query`.
+
+    Only the first `MAX_MARKED` characters are searched, and only the first `MAX_SPANS` spans returned.
+    """
     terms = parse(query, stemming=stemming).terms
     if not terms:
         return [[] for _ in texts]
@@ -164,7 +169,10 @@ def highlights(texts: Sequence[str], query: str, *, stemming: Stemming) -> list[
 
 
 def _highlights(text: str, expression: str, stemming: Stemming) -> list[Span]:
-    """Look at more and more of the text, until there are enough: FTS5 takes the square of the number of its marks."""
+    """Search growing prefixes of the text until there are enough spans.
+
+    FTS5 takes time quadratic in the number of marks.
+    """
     check_cancelled()
     spread = analysis.spread(text)
     found: list[Span] = []
@@ -185,14 +193,14 @@ def _table(stemming: Stemming) -> str:
 
 
 class _InMemory(sqlite3.Connection):
-    """Closes itself with the thread that has it, or with the tokenizer, in whichever thread that goes."""
+    """A connection that closes itself when its thread ends or its tokenizer is deleted, in any thread."""
 
     def __del__(self) -> None:
         self.close()
 
 
 class _Tokenizer(threading.local):
-    """FTS5's own, asked through a table in memory that holds one text at a time."""
+    """FTS5's tokenizer, used through a table in memory that contains one text at a time."""
 
     def __init__(self, stemming: Stemming) -> None:
         self._connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False, factory=_InMemory)
@@ -201,13 +209,12 @@ class _Tokenizer(threading.local):
         self._connection.execute("CREATE VIRTUAL TABLE vocabulary USING fts5vocab(one, instance)")
 
     def words(self, text: str) -> list[str]:
-        """The words of `text` as they are indexed."""
         with self._holding(text):
             return [word for (word,) in self._connection.execute("SELECT term FROM vocabulary ORDER BY offset")]
 
     def highlights(self, text: str, expression: str) -> list[Span]:
-        """Where `expression` matches."""
-        with self._holding(_CONTROL.sub(" ", text)):  # none is part of a word
+        """Return the spans of `text` where `expression` matches."""
+        with self._holding(_CONTROL.sub(" ", text)):  # control characters are never part of a word
             marked = self._connection.execute(
                 "SELECT highlight(one, 0, char(1), char(2)) FROM one WHERE one MATCH ?", (expression,)
             ).fetchone()
@@ -224,12 +231,12 @@ class _Tokenizer(threading.local):
 
 
 def _decoded(text: bytes) -> str:
-    """FTS5 cuts a word after 32,768 bytes, which may be within a character."""
+    """Decode a word. FTS5 cuts words after 32,768 bytes, which may be within a character."""
     return text.decode(errors="ignore")
 
 
 def _expression(terms: Sequence[_Term], operator: str, *, prefixes: bool = True) -> str:
-    """Each term in quotes, where FTS5 knows no syntax; a word holds none itself."""
+    """Join the quoted terms by `operator`. FTS5 parses no syntax within quotes, and no word contains one."""
     ends = ("*" if prefixes and analysis.is_character(term[-1]) else "" for term in terms)
     return f" {operator} ".join(f'"{" ".join(term)}"{end}' for term, end in zip(terms, ends, strict=True))
 
@@ -239,7 +246,7 @@ def _best(reader: sqlite3.Connection, terms: Sequence[_Term], k: int, allowed: K
         return Ranking(np.empty(0, dtype=np.int64), np.empty(0))
     select = "SELECT rowid, -bm25(words) AS score FROM words WHERE words MATCH ?"
     values: list[str | bytes] = [_expression(terms, "OR")]
-    if allowed is not None and allowed[-1] <= MARKS:  # a byte for each key, looked at before a passage is scored
+    if allowed is not None and allowed[-1] <= MARKS:  # a byte per key, tested before a passage is scored
         marks = np.zeros(allowed[-1], dtype=np.uint8)
         marks[allowed - 1] = 1
         select += " AND substr(?, rowid, 1) = x'01'"
@@ -262,7 +269,7 @@ def _common(allowed: Keys | None, keys: Keys) -> Keys:
 
 
 def _most_each_adds(reader: sqlite3.Connection, terms: Sequence[_Term]) -> dict[_Term, float]:
-    """What each term adds to a score at the very most: its weight, at least 1e-6, times (k1 + 1)."""
+    """Return an upper bound on what each term adds to a score: its weight, at least 1e-6, times (k1 + 1)."""
     ((passages,),) = reader.execute("SELECT count(*) FROM words_docsize")
     most = {}
     for term in terms:
@@ -273,7 +280,7 @@ def _most_each_adds(reader: sqlite3.Connection, terms: Sequence[_Term]) -> dict[
 
 
 def _spans(marked: str) -> list[Span]:
-    """What stands between the marks, in characters of the text without them."""
+    """Return the spans between the marks, in characters of the text without marks."""
     borders = [found.start() - i for i, found in enumerate(re.finditer("[\1\2]", marked))]
     return [Span(*border) for border in zip(borders[::2], borders[1::2], strict=True)]
 

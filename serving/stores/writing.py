@@ -1,4 +1,4 @@
-"""What a write does to the rows of a corpus, inside the transaction of whoever calls."""
+"""Writes to the rows of a corpus, inside the caller's transaction."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from serving.stores.records import DOCUMENT, PASSAGE, DocumentRow, PassageRow, d
 
 
 def create(writer: sqlite3.Connection, corpus: Corpus) -> None:
-    """The corpus of a file that has none yet."""
+    """Create the corpus of a file that has none yet."""
     row = (
         corpus.name,
         corpus.description,
@@ -29,7 +29,7 @@ def create(writer: sqlite3.Connection, corpus: Corpus) -> None:
         corpus.created,
         corpus.fingerprint,
         corpus.dim,
-        None,  # words are compared as they are in any new file
+        None,  # no stemming yet: `stem` sets it below
         secrets.token_hex(8),
         unidata_version,
     )
@@ -38,7 +38,7 @@ def create(writer: sqlite3.Connection, corpus: Corpus) -> None:
 
 
 def attempt(writer: sqlite3.Connection, write: Write) -> Change | ServiceError:
-    """What `write` did, or why it did nothing."""
+    """Return the change made by `write`, or the error that refused it; then nothing has changed."""
     writer.execute("SAVEPOINT attempt")
     try:
         outcome: Change | ServiceError = apply(writer, write)
@@ -50,11 +50,11 @@ def attempt(writer: sqlite3.Connection, write: Write) -> Change | ServiceError:
 
 
 def apply(writer: sqlite3.Connection, write: Write) -> Change:
-    """Do it.
+    """Apply `write` to the corpus.
 
     Raises:
         Conflict: the corpus has another fingerprint.
-        Invalid: one id twice.
+        Invalid: an id occurs twice.
     """
     match write:
         case Removal(ids):
@@ -68,10 +68,10 @@ def apply(writer: sqlite3.Connection, write: Write) -> Change:
 
 
 def stem(writer: sqlite3.Connection, stemming: Stemming) -> None:
-    """Compare words so from now on.
+    """Set the stemming of an empty corpus.
 
     Raises:
-        Conflict: there are documents, whose words are compared otherwise.
+        Conflict: the corpus has documents that were indexed with another stemming.
     """
     corpus = reading.corpus(writer)
     if corpus.wanted_stemming == stemming:
@@ -115,10 +115,10 @@ def _put(writer: sqlite3.Connection, content: Content) -> Change:
 
 
 def promise(writer: sqlite3.Connection, wanted: Corpus) -> None:
-    """A corpus that is no encoder's yet is to be that of `wanted`.
+    """Bind a corpus that has no encoder yet to the encoder of `wanted`.
 
     Raises:
-        Conflict: it is another's.
+        Conflict: it is bound to another encoder.
     """
     ((bound,),) = writer.execute("SELECT fingerprint FROM corpora")
     if bound is None:
@@ -128,7 +128,7 @@ def promise(writer: sqlite3.Connection, wanted: Corpus) -> None:
 
 
 def _bind(writer: sqlite3.Connection, content: Content) -> None:
-    """A corpus without documents is of whatever encoder comes; then of no other."""
+    """Bind a corpus without documents to the encoder of `content`. One with documents keeps its encoder."""
     dim = content.vectors.shape[1]
     fingerprint, bound, held = writer.execute("SELECT fingerprint, dim, documents FROM corpora").fetchone()
     if (fingerprint, bound) == (content.fingerprint, dim):
@@ -139,7 +139,10 @@ def _bind(writer: sqlite3.Connection, content: Content) -> None:
 
 
 def _remove(writer: sqlite3.Connection, ids: Sequence[str]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Sorted keys of the passages that are no more. SQLite removes passages and vectors with their document."""
+    """Remove documents, and return the sorted keys of their passages.
+
+    SQLite also deletes their passages and vectors.
+    """
     gone: list[int] = []
     for block in blocks(ids):
         select = f"SELECT {DOCUMENT} FROM documents WHERE id IN ({marks(block)})"
