@@ -1,1 +1,1 @@
-"""Documents with their vectors: what a corpus is, how it is opened, searched, copied and put back."""
+"""Corpora of documents with their vectors: opening, writing, searching, copying and restoring them."""

@@ -1,4 +1,4 @@
-"""Corpora: the store is the truth, an index beside each corpus is a cache of it."""
+"""All corpora of a store, with their indexes. The store is the source of truth; each index is a cache of it."""
 
 from __future__ import annotations
 
@@ -43,15 +43,15 @@ from serving.stores.blocks import blocks
 
 log = logging.getLogger(__name__)
 REMOVED_TOGETHER = 500
-"""Documents of one commit, between which others read and write."""
+"""Documents removed per commit. Other reads and writes run between two commits."""
 GIVEN_BACK_FROM = 1 << 20
-"""Bytes that deletions have left, when it is worth a commit more to give them back."""
+"""Bytes freed by deletions from which returning them to the disk is worth another commit."""
 
 
 class Corpora:
-    """All corpora of a store, searchable. Blocking: the service calls it from threads.
+    """All corpora of a store, searchable. Methods block, so the service calls them from threads.
 
-    A write that returned is committed and seen by every search that starts later.
+    A write that returned is committed, and every search that starts later sees it.
     """
 
     def __init__(self, store: Store, indexes: Indexes) -> None:
@@ -60,11 +60,14 @@ class Corpora:
         self._open = OpenCorpora(store, indexes)
 
     def names(self) -> list[str]:
-        """Sorted."""
+        """Return the names of all corpora, sorted."""
         return self._store.names()
 
     def warm(self) -> None:
-        """Open every index now rather than at the first search; a corpus that can't be read keeps no other waiting."""
+        """Open every index now rather than at the first search.
+
+        A corpus that can't be read does not stop the others.
+        """
         for name in self.names():
             try:
                 with self._open.locked(name) as corpus:
@@ -83,12 +86,13 @@ class Corpora:
         stemming: Stemming | None = None,
         encoder: Manifest | None = None,
     ) -> bool:
-        """Create it without documents, or take over what is given if it exists; whether it was created.
+        """Create an empty corpus, or update an existing one; return whether it was created.
 
-        One that is no encoder's yet is for `encoder`, if one is given; else for that of its first document.
+        A corpus that has no encoder yet is bound to `encoder`, if given; otherwise to the encoder of its first
+        document.
 
         Raises:
-            Conflict: it is there, and not for `encoder`, or its documents' words are compared otherwise.
+            Conflict: the corpus exists with another encoder than `encoder`, or with documents of another stemming.
         """
         corpus = Corpus(name, description, recall_target, created=time.time(), stemming=stemming)
         created = self._open.create(corpus, encoder)
@@ -97,23 +101,21 @@ class Corpora:
         return created
 
     def drop(self, name: str) -> None:
-        """Remove a corpus and everything in it."""
         self._open.drop(name)
 
     def corpus(self, name: str) -> tuple[Corpus, Size]:
-        """See `Store.described`."""
         return self._store.described(name)
 
     def listing(self) -> list[tuple[Corpus, Size]]:
-        """Every corpus, by name."""
+        """Return every corpus and its size, by name. Dropped and damaged corpora are skipped."""
         found = []
         for name in self.names():
-            with suppress(ServiceError):  # dropped since it was named, or damaged
+            with suppress(ServiceError):  # dropped since its name was listed, or damaged
                 found.append(self.corpus(name))
         return found
 
     def description(self, name: str) -> Description:
-        """What it is, how much it holds and how it is searched."""
+        """Return the corpus, its size and its index."""
         live = self._open.named(name).live
         if live is None:
             with self._open.locked(name) as corpus:
@@ -121,12 +123,12 @@ class Corpora:
         return Description(*self.corpus(name), None if live is None else live.report)
 
     def descriptions(self, names: Iterable[str]) -> list[Description]:
-        """Of these, but of those that were dropped since they were named."""
+        """Return the descriptions of these corpora. Those that were dropped meanwhile are skipped."""
         found = []
         for name in names:
             try:
                 found.append(self.description(name))
-            except NotFound:  # dropped since it was named
+            except NotFound:  # dropped since its name was listed
                 continue
             except Stopped:
                 raise
@@ -135,20 +137,20 @@ class Corpora:
         return found
 
     def build_now(self, name: str) -> Report | None:
-        """Build the index that the corpus is large enough for, and wait for it."""
+        """Build the index that suits the corpus's size, and wait for it."""
         with self._open.locked(name) as corpus:
             live = corpus.index()
         return None if live is None else live.build_now()
 
     def index_sizes(self) -> dict[str, IndexSize]:
-        """Of every corpus, how large its index is; nothing is read from the store for it."""
+        """Return the size of every corpus's index, without reading from the store."""
         return self._open.index_sizes()
 
     def put(self, name: str, content: Content) -> None:
-        """Add documents, replacing those of the same id, all or none.
+        """Add documents, replacing those with the same id. Either all are stored or none.
 
         Raises:
-            Conflict: the corpus holds vectors of another bundle.
+            Conflict: the corpus contains vectors of another bundle.
         """
         self._open.named(name).write(content)
 
@@ -156,7 +158,7 @@ class Corpora:
         """Remove one document by its id.
 
         Raises:
-            NotFound: there is none.
+            NotFound: there is no such document.
         """
         self._store.document(name, document)
         if not len(self._open.named(name).write(Removal([document])).removed):
@@ -164,8 +166,10 @@ class Corpora:
         self._store.give_back(name, least=GIVEN_BACK_FROM)
 
     def delete_where(self, name: str, where: Filter, still: Callable[[], None] = lambda: None) -> int:
-        """Remove every document whose metadata matches; how many. Others read and write between its commits, before
-        each of which `still` is called, and may refuse it."""
+        """Remove every document whose metadata match, and return their number.
+
+        Others read and write between its commits. `still` is called before each commit, and may refuse it by raising.
+        """
         still()
         corpus, removed = self._open.named(name), 0
         for block in blocks(self._store.ids_matching(name, where), REMOVED_TOGETHER):
@@ -179,30 +183,27 @@ class Corpora:
         return removed
 
     def _matches(self, name: str, document: str, where: Filter) -> bool:
-        """Still: it may have been replaced since."""
+        """Return whether the document matches now. It may have been replaced since it was found."""
         with suppress(NotFound):
             return where.matches(with_id(self._store.document(name, document).metadata, document))
         return False
 
     def unmatched(self, name: str, where: Filter) -> list[str]:
-        """See `Store.unmatched`."""
         return self._store.unmatched(name, where)
 
     def embedded(
         self, name: str, texts: Sequence[str], chunking: Chunking | None, fingerprint: str
     ) -> list[Held | None]:
-        """See `Store.embedded`."""
         return self._store.embedded(name, texts, chunking, fingerprint)
 
     def document(self, name: str, document: str) -> Document:
-        """One document by its id."""
         return self._store.document(name, document)
 
     def page(self, name: str, after: Seen | None, limit: int, where: Filter | None = None) -> Listed:
-        """See `Store.page`; a page of no documents counts them.
+        """Return a page of documents, see `Store.page`. With `limit` 0, it only counts them.
 
         Raises:
-            Invalid: what was seen is of another generation.
+            Invalid: `after` belongs to another generation of the corpus.
         """
         generation = self._store.corpus(name).generation
         if after:
@@ -213,36 +214,39 @@ class Corpora:
         return Listed([document for _, document in rows], following, total, warnings)
 
     def facets(self, name: str, values: int) -> Facets:
-        """See `Store.facets`."""
         return self._store.facets(name, values)
 
     def sample(self, name: str, size: int, field: str | None) -> Sample:
-        """See `sampling.sampled`."""
+        """Return a sample of passages, see `sampling.sampled`."""
         return sampled(self._store, name, size, field)
 
     def search(self, name: str, queries: Sequence[Query], wanted: Wanted, fingerprint: str | None = None) -> Found:
-        """See `searching.search`."""
+        """Return the best passages for each query, see `searching.search`."""
         found = search(self._store, self._open, name, queries, wanted, fingerprint=fingerprint)
         return replace(found, warnings=self.unmatched(name, wanted.where)) if wanted.where else found
 
     def encoder(self, name: str, served: Sequence[str]) -> str:
-        """See `description.encoder`."""
+        """Return the fingerprint of the corpus's encoder, see `description.encoder`."""
         return encoder(*self.corpus(name), served)
 
     def stale(self, name: str, fingerprint: str, limit: int) -> list[tuple[int, str]]:
-        """See `Store.stale`."""
         return self._store.stale(name, fingerprint, limit)
 
     def refresh(self, name: str, fingerprint: str, keys: Sequence[int], vectors: np.ndarray) -> None:
-        """See `Store.refresh`."""
         self._store.refresh(name, fingerprint, np.array(keys, dtype=np.int64), vectors)
 
     def read_fresh(self, name: str) -> Read | None:
-        """The fresh vectors, on their way into an index for `swap`; whoever asks for it discards it in the end."""
+        """Read the fresh vectors into the start of an index, for `swap`.
+
+        The caller must discard the result in the end.
+        """
         return self._indexes.read(self._store.fresh(name))
 
     def swap(self, name: str, fingerprint: str, beside: Read | None = None) -> bool:
-        """Let the fresh vectors serve, and an index of what was read `beside` and came since; see `Store.swap`."""
+        """Let the fresh vectors serve, see `Store.swap`.
+
+        The new index starts from `beside` and catches up with later writes.
+        """
         with self._open.locked(name) as corpus:
             if self._store.corpus(name).fingerprint == fingerprint:
                 return True
@@ -254,26 +258,24 @@ class Corpora:
         return True
 
     def copy(self, name: str, to: Path, stop: Stop = never) -> tuple[Corpus, Size]:
-        """See `Store.copy`."""
         with self._open.named(name).copying:
             return self._store.copy(name, to, stop)
 
     def adopt(self, name: str, file: Path, stop: Stop = never, bounds: Bounds = BOUNDS) -> None:
-        """Serve the copy of a corpus in `file`, in place of what was called so; see `Store.adopt`."""
+        """Serve the copy of a corpus in `file` under `name`, replacing what was there; see `Store.adopt`."""
         self._open.adopt(name, file, stop, bounds)
 
     def verify(self, name: str) -> list[str]:
-        """See `Store.verify`."""
         return self._store.verify(name)
 
     def close(self) -> None:
-        """Let the indexes go and close the store."""
+        """Close the indexes and the store."""
         self._open.close()
         self._indexes.close()
         self._store.close()
 
     def _reconsider(self, name: str) -> None:
-        """Whether the index reaches the recall that is asked for now."""
+        """Let the index check whether it reaches the recall target, which may have changed."""
         with self._open.locked(name) as corpus:
             if (live := corpus.index()) is not None:
                 live.reconsider()

@@ -1,4 +1,4 @@
-"""What is told of a corpus."""
+"""Descriptions of corpora, and the choice of their encoders."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ from serving.ports import Corpus, Size
 
 @dataclass(frozen=True)
 class Description:
-    """All of it."""
+    """A corpus, its size, its index, and its damage, if any."""
 
     corpus: Corpus
     size: Size
     index: Report | None
-    """None before the first document."""
+    """The report of the index; None before the first document."""
     damage: str | None = None
-    """Why it can't be served, if it can't."""
+    """The reason why the corpus can't be served, if it can't."""
 
 
 class Stale(Conflict):
-    """None of the encoders that are served embedded the corpus."""
+    """The error for a corpus that no served encoder embedded."""
 
 
 def is_stale(corpus: Corpus, size: Size, served: Collection[str]) -> bool:
-    """Whether none of the bundles of the fingerprints `served` embedded what the corpus holds."""
+    """Return whether the corpus has documents that no bundle of the fingerprints `served` embedded."""
     return size.documents > 0 and corpus.fingerprint not in served
 
 
 def encoder(corpus: Corpus, size: Size, served: Sequence[str]) -> str:
-    """The fingerprint, among those `served`, of what embeds the texts and queries of the corpus.
+    """Return the fingerprint of the served encoder that embeds the texts and queries of the corpus.
 
-    The one that it was made with; where that is gone and the corpus is empty, the first.
+    This is the encoder that embedded the corpus. If it is not served and the corpus is empty, it is the first one.
 
     Raises:
-        Stale: the corpus was embedded by another bundle: vectors of different encoders are not compared.
+        Stale: another bundle embedded the corpus. Vectors of different encoders can't be compared.
     """
     if is_stale(corpus, size, served):
         raise Stale(

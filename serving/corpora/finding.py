@@ -1,4 +1,4 @@
-"""How a query becomes hits: by meaning, by words, or by both."""
+"""Search of one corpus: by meaning (dense), by words (lexical), or by both (hybrid)."""
 
 from __future__ import annotations
 
@@ -18,21 +18,22 @@ from serving.stores.words import MAX_MARKED, highlights
 
 Mode = Literal["dense", "lexical", "hybrid"]
 DEEP = 2048
-"""Hits beyond which a page is looked for exactly: approximate indexes are made for the first ones."""
+"""Depth in hits beyond which search is exact, because approximate indexes are made for the first hits."""
 READ_TOGETHER = 1000
-"""Hits."""
+"""Hits whose passages are read in one step."""
 READ_AT_ONCE = 64
-"""Passages, between two looks at how long they are together."""
+"""Passages read between two checks of their total length."""
 CANDIDATES = 1000
-"""Passages of each ranking that a hybrid search fuses, however few are asked for: pages must be of one ranking."""
+"""Passages of each ranking that a hybrid search fuses, even for fewer hits. All pages must come from the same
+ranking."""
 
 
 MARKED_TOGETHER = 1_000_000
-"""Characters in which one search highlights: three seconds, at the worst."""
+"""Maximum characters that one search highlights: three seconds at worst."""
 
 
 class Query(NamedTuple):
-    """What is looked for: words, a direction, or both."""
+    """A query: a text, a vector, or both."""
 
     text: str | None
     vector: Floats | None
@@ -40,10 +41,10 @@ class Query(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where a page of hits ended: the next one begins behind it."""
+    """The place where a page of hits ended. The next page begins behind it."""
 
     generation: str
-    """Of the corpus that the key is one of."""
+    """The generation of the corpus that the key belongs to."""
     seen: int
     """Hits on this page and those before it."""
     score: float
@@ -51,25 +52,25 @@ class Place(NamedTuple):
 
 
 class Hit(NamedTuple):
-    """A passage found, with the scores that it was found by and, where asked for, its vector."""
+    """A passage found, with its scores and, where requested, its vector."""
 
     passage: Passage
     key: int
     seen: int
     """Hits up to this one, on its page and those before it."""
     score: float
-    """Cosine of `dense`, BM25 of `lexical`, else the sum of fusion."""
+    """Cosine of `dense`, BM25 of `lexical`, or the fused score of `hybrid`."""
     dense: float | None = None
-    """Its cosine, of a hybrid search."""
+    """The cosine, for a hybrid search."""
     lexical: float | None = None
-    """Its BM25, of a hybrid search that has it among the best by words."""
+    """The BM25 score, for a hybrid search that found the hit among the best by words."""
     vector: Floats | None = None
     highlights: Sequence[Span] = ()
-    """Where words of the query stand in `text`, where asked for."""
+    """Spans of the query's words in `text`, if requested."""
 
     @property
     def text(self) -> str:
-        """Of the passage."""
+        """The text of the passage."""
         text, span = self.passage.document.text, self.passage.span
         return text if span is None else text[span.start : span.end]
 
@@ -79,29 +80,29 @@ class Found:
     """The answer to a search."""
 
     hits: list[list[Hit]]
-    """Of each query, best first."""
+    """Hits of each query, best first."""
     generation: str
-    """Of the corpus that they were found in."""
+    """The generation of the corpus that was searched."""
     index: str | None
-    """What found them by meaning, if anything did."""
+    """The kind of index that was searched by meaning, if any."""
     truncated: int = 0
     """Queries that were cut to the model's length."""
     warnings: Sequence[str] = ()
-    """See `Store.unmatched`."""
+    """Warnings of `Store.unmatched`."""
 
     def behind(self, hit: Hit) -> Place:
-        """Where a page ends whose last hit it is."""
+        """Return the place behind `hit`, the last hit of a page."""
         return Place(self.generation, hit.seen, hit.score, hit.key)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """Which hits of a query to return, and how to look for them."""
+    """Options of a search: which hits to return, and how to find them."""
 
     k: int = 10
     offset: int = 0
     after: Place | None = None
-    """The page before ended there; then `offset` counts from it."""
+    """The end of the previous page, if any; `offset` counts from there."""
     mode: Mode = "dense"
     fusion: Fusion = "rrf"
     alpha: float = 0.5
@@ -111,11 +112,11 @@ class Wanted:
     with_vector: bool = False
     highlight: bool = False
     max_characters: int | None = None
-    """In the texts of all hits of one search: each is read whole."""
+    """Maximum characters in the documents of all hits of a search, because each document is read whole."""
 
 
 class _Ranked(NamedTuple):
-    """A ranking, and the parts that its scores were made of, where there are two."""
+    """A ranking and, for a hybrid search, the scores by key that it was fused from."""
 
     ranking: Ranking
     dense: dict[int, float]
@@ -123,15 +124,18 @@ class _Ranked(NamedTuple):
 
 
 def shown(score: float) -> float:
-    """Round a score to what hits show and `min_score` compares: BM25 has more decimals, by which hits are ordered."""
+    """Round a score to the precision that hits show and `min_score` compares.
+
+    BM25 has more decimals, which order the hits.
+    """
     return round(score, DECIMALS)
 
 
 def find(store: Store, name: str, index: LiveIndex | None, queries: Sequence[Query], wanted: Wanted) -> list[list[Hit]]:
-    """The hits of each query in the corpus `name`, whose `index` is None as long as it never held a vector.
+    """Return the hits of each query in the corpus `name`. `index` is None while it has never contained a vector.
 
     Raises:
-        TooLarge: their texts are more than `wanted.max_characters`.
+        TooLarge: the texts exceed `wanted.max_characters`, or the limit on highlighting.
     """
     if index is None:
         return [[] for _ in queries]
@@ -166,7 +170,7 @@ def _highlighted(hits: Sequence[Hit], query: str, stemming: Stemming) -> list[Hi
 
 
 def _together(rankings: Sequence[_Ranked]) -> Iterator[list[_Ranked]]:
-    """Rankings whose hits are read in one step."""
+    """Yield groups of rankings whose hits are read in one step."""
     together: list[_Ranked] = []
     hits = 0
     for ranked in rankings:
@@ -189,7 +193,7 @@ class _Search:
         self._allowed = store.matching(name, wanted.where) if wanted.where and dense else None
 
     def ranked(self, queries: Sequence[Query]) -> list[_Ranked]:
-        """The page of each query; deeper, where writes since the page before moved what it begins behind."""
+        """Return the page of each query. Writes since the previous page may require a deeper search."""
         depth = self._wanted.k + self._wanted.offset + (self._wanted.after.seen if self._wanted.after else 0)
         found = self._rankings(queries, depth)
         return [self._page([query], ranked, depth) for query, ranked in zip(queries, found, strict=True)]
@@ -201,7 +205,7 @@ class _Search:
         return [self._hits(ranked, passages, vectors) for ranked in rankings]
 
     def _passages(self, keys: Sequence[int]) -> dict[int, Passage]:
-        """Read no more of them than `find` returns: a thousand documents may have a thousand megabytes."""
+        """Read no more passages than `find` may return, because a thousand documents may have a thousand megabytes."""
         passages: dict[int, Passage] = {}
         left = self._wanted.max_characters
         for start in range(0, len(keys), READ_AT_ONCE):
@@ -227,7 +231,7 @@ class _Search:
         while True:
             keys, scores = ranked.ranking
             whole = len(keys) < depth
-            if wanted.mode == "hybrid" and wanted.after:  # a write changes its scores: by rank
+            if wanted.mode == "hybrid" and wanted.after:  # by rank, because writes change fused scores
                 keys, scores = keys[wanted.after.seen :], scores[wanted.after.seen :]
             elif wanted.after:
                 score = wanted.after.score
@@ -253,7 +257,10 @@ class _Search:
         return [self._fused(query, ranking, depth) for query, ranking in zip(queries, dense, strict=True)]
 
     def _fused(self, query: Query, dense: Ranking, depth: int) -> _Ranked:
-        """Every hit has its cosine, also one that only words found. Behind the best of both come all others."""
+        """Fuse the dense and the lexical ranking. Beyond the candidates of both, all other passages follow by cosine.
+
+        Every hit gets its cosine, even if only the words found it.
+        """
         lexical = self._lexical(query, CANDIDATES)
         ranking = fuse(dense, lexical, depth, self._wanted.fusion, self._wanted.alpha)
         cosines = dict(zip(dense.keys.tolist(), dense.scores.tolist(), strict=True))
@@ -283,7 +290,7 @@ class _Search:
 
 
 def _units(queries: Sequence[Query]) -> Floats:
-    """(Q, D)."""
+    """Return the (Q, D) vectors of `queries`, scaled to length 1."""
     given = np.array([query.vector for query in queries if query.vector is not None], dtype=np.float64)
     lengths = np.sqrt(np.vecdot(given, given))[:, None]
     lengths[lengths == 0] = 1

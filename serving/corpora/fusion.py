@@ -1,4 +1,4 @@
-"""Two rankings of the same passages made one: by meaning and by words."""
+"""Fusion of a dense and a lexical ranking of the same passages."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from serving.ports import Floats, Keys, Ranking
 from serving.sets import union
 
 RRF_CONSTANT = 60
-"""Cormack, Clarke and Büttcher 2009, "Reciprocal rank fusion outperforms Condorcet and …", whose 60 it is."""
+"""The constant of Cormack, Clarke and Büttcher 2009, "Reciprocal rank fusion outperforms Condorcet and …"."""
 Fusion = Literal["rrf", "weighted"]
 
 
 def fuse(dense: Ranking, lexical: Ranking, k: int, fusion: Fusion, alpha: float) -> Ranking:
-    """The best `k` of both; `alpha` in [0, 1] is the share of `dense` in a weighted sum.
+    """Return the best `k` of both rankings. `alpha` in [0, 1] is the weight of `dense` in a weighted sum.
 
-    `rrf`: the sum of 1 / (60 + rank), ranks from 1, over the rankings that a passage is in. `weighted`: the sum of
-    scores, each ranking's scaled to [0, 1] between its last and its first; a passage that a ranking lacks has 0 of it.
+    `rrf`: the sum of 1 / (60 + rank), with ranks from 1, over the rankings that contain the passage. `weighted`: the
+    weighted sum of scores, each ranking scaled to [0, 1] between its last and its first. A passage that is missing in a
+    ranking scores 0 there.
     """
     keys: Keys = union(dense.keys, lexical.keys)
     scores = np.zeros(len(keys))
@@ -30,7 +31,7 @@ def fuse(dense: Ranking, lexical: Ranking, k: int, fusion: Fusion, alpha: float)
 
 
 def continued(ranking: Ranking, others: Ranking, k: int) -> Ranking:
-    """The first `k` of `ranking` and then of `others`, in whose order come those that it lacks, with a score of 0."""
+    """Return the first `k` of `ranking`, followed by those of `others` that it lacks, in order, with score 0."""
     behind = others.keys[~np.isin(others.keys, ranking.keys)]
     scores = np.concatenate([ranking.scores, np.zeros(len(behind), np.float32)])
     return Ranking(np.concatenate([ranking.keys, behind])[:k], scores[:k])
@@ -42,7 +43,7 @@ def _reciprocal(ranking: Ranking) -> Floats:
 
 
 def _scaled(ranking: Ranking) -> Floats:
-    """All ones where the scores are the same: being found at all says something."""
+    """Return the scores scaled to [0, 1]. Equal scores become 1, because being found at all is evidence."""
     scores = ranking.scores.astype(np.float32)
     if not len(scores):
         return scores

@@ -1,4 +1,4 @@
-"""Threads for blocking work on corpora, shared so that a busy corpus keeps only its own callers waiting."""
+"""Threads for blocking work on corpora. They are shared so that a busy corpus delays only its own callers."""
 
 from __future__ import annotations
 
@@ -19,35 +19,37 @@ from serving.unheard import ended
 T = TypeVar("T")
 Share = Literal["read", "write"]
 THREADS, LANE = 16, 8
-"""Of all corpora, and of one. Work beyond that waits without a thread."""
+"""Maximum threads of all corpora, and of one. Further work waits without a thread."""
 WAITING = 256
-"""Steps of requests that wait for the threads of one key."""
+"""Maximum steps of requests that wait for the threads of one key."""
 TOKENS_PER_SECOND = 1000
-"""What a key pays for a second of a thread: a token for each millisecond."""
+"""Price of a second of a thread for a key: one token per millisecond."""
 
 
 class Lanes:
-    """A pool of threads with a lane for each name: no more than `LANE` of them work for it at a time.
+    """A thread pool with a lane for each name: at most `LANE` threads work for a name at a time.
 
-    What reads for a key also takes one of the threads that the key may have at a time, and what writes one of as many
-    others, so that a long restore doesn't keep the key's searches waiting.
+    Reads for a key also take one of the threads that the key may have at a time. Writes take one of as many others, so
+    that a long restore doesn't delay the key's searches.
     """
 
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="corpora")
         self._lanes: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
         self._shares: WeakValueDictionary[tuple[str, Share, int], asyncio.Semaphore] = WeakValueDictionary()
-        """By the key, and by how many threads it may have now."""
+        """Semaphores by key, kind of work and the number of threads that the key may have now."""
         self._held: Counter[tuple[str, Share]] = Counter()
-        """Steps that have a thread of a key, or wait for one."""
+        """Steps that use or await a thread of a key."""
         self._going = CancelToken()
-        """Of all that can be stopped."""
+        """The parent token of all stoppable work."""
         self._left: set[asyncio.Task[Any]] = set()
-        """Reads whose callers have gone: a task that nobody holds could vanish."""
+        """Reads whose callers have gone. A task without a reference could be garbage-collected."""
 
     async def run(self, name: str, work: Callable[[], T], leave: Callable[[], None] = lambda: None) -> T:
-        """Do `work` in the lane of `name`. A caller who is cancelled calls `leave`, and leaves the lane when the thread
-        does, which stops by itself alone; work that has no thread yet is dropped.
+        """Run `work` in the lane of `name`.
+
+        If its caller is cancelled, it calls `leave`. The thread keeps the lane until the work ends by itself. Work that
+        has no thread yet is dropped.
 
         Raises:
             Overloaded: `WAITING` steps wait for the key's threads.
@@ -69,12 +71,13 @@ class Lanes:
                 raise
 
     async def stoppable(self, name: str, work: Callable[[], T], *, charged: bool = False) -> T:
-        """Do what asks `check_cancelled`: it ends when its caller is cancelled or the server goes. Where it is
-        `charged`, the key pays for the time that it took, however it ended.
+        """Run work that calls `check_cancelled`. It ends when its caller is cancelled or the server stops.
+
+        With `charged`, the key pays for the CPU time taken, however the work ended.
 
         Raises:
-            Unhealthy: the server goes.
-            Overloaded: as `run`.
+            Unhealthy: the server is stopping.
+            Overloaded: `WAITING` steps wait for the key's threads.
         """
         token, share = CancelToken(self._going), self._share("read")
         try:
@@ -87,8 +90,9 @@ class Lanes:
                 charge(token.cpu_seconds * TOKENS_PER_SECOND, begun=True)
 
     async def read(self, name: str, work: Callable[[], T], *, charged: bool = False) -> T:
-        """`stoppable`, of what changes nothing: a caller who is cancelled goes at once, and the lane waits for the
-        thread.
+        """Run stoppable work that changes nothing.
+
+        A cancelled caller returns at once; the thread keeps the lane until it ends.
         """
         reading = asyncio.create_task(self.stoppable(name, work, charged=charged))
         try:
@@ -100,12 +104,12 @@ class Lanes:
             raise
 
     def stop(self) -> None:
-        """End all that is `stoppable`, also what comes from now on."""
+        """End all stoppable work, including any that starts later."""
         self._going.cancel()
 
     @asynccontextmanager
     async def _share(self, what: Share) -> AsyncIterator[None]:
-        """One of the threads of the key that pays; where nobody does, any thread."""
+        """Take one of the threads of the key that pays. Without such a key, take any thread."""
         if (caller := payer()) is None:
             yield
             return
@@ -122,5 +126,5 @@ class Lanes:
                 del self._held[name, what]
 
     def close(self) -> None:
-        """Wait for the threads; nothing may be run afterwards."""
+        """Wait for the threads. Nothing may be run afterwards."""
         self._threads.shutdown()

@@ -1,4 +1,4 @@
-"""Corpora together with the encoders that embed their texts and queries."""
+"""Corpora, together with the encoders that embed their texts and queries."""
 
 from __future__ import annotations
 
@@ -29,20 +29,23 @@ from serving.telemetry.tracing import recorded
 
 T = TypeVar("T")
 SLICE_TEXTS, SLICE_CHARACTERS = 512, 250_000
-"""Of the passages embedded at a time."""
+"""Maximum passages, and their characters, that are embedded at a time."""
 
 
 class Added(NamedTuple):
-    """What became of an upload."""
+    """The result of an upload."""
 
     truncated: int
-    """Passages that were cut to the model's length: stored whole, embedded in part."""
+    """Passages longer than the model's limit. They are stored whole, but only their beginning is embedded."""
     embedded: int
-    """Passages that were embedded; the rest were known."""
+    """Passages that were embedded. The others were known."""
 
 
 class Library:
-    """Blocking work on corpora runs in their lanes, encoding in the queues of the encoders."""
+    """Corpora and encoders behind one interface.
+
+    Blocking work runs in the lanes of the corpora, encoding in the queues of the encoders.
+    """
 
     def __init__(
         self,
@@ -52,7 +55,7 @@ class Library:
         admitted: Callable[[], AbstractContextManager[None]],
         remedy: Callable[[str], str],
     ) -> None:
-        """Take `remedy`, which says of a corpus how it can be searched again after a change of encoder."""
+        """Take `remedy`, which says how a corpus can be searched again after a change of its encoder."""
         self.corpora = corpora
         self.lanes = Lanes()
         self._encoders = encoders
@@ -70,15 +73,16 @@ class Library:
         stored: Callable[[], None] = lambda: None,
         still: Callable[[], None] = lambda: None,
     ) -> Added:
-        """Embed and store, all or none; on return they survive power loss and are found by every later search.
+        """Embed and store documents, all or none. On return they survive power loss, and every later search finds them.
 
-        A text that the corpus holds already is not embedded again. Of a `job` only those are stored that nobody else
-        wrote or removed since it was accepted. `stored` is called when all is done, in whatever thread, also for a
-        caller who was cancelled too late to stop it. `still` is called before the commit, and may refuse it.
+        A text that the corpus contains already is not embedded again. Documents of a `job` are skipped if anyone else
+        wrote or removed them since the job was accepted. `still` is called before the commit, and may refuse it by
+        raising. `stored` is called after the commit, in any thread, even if the caller was cancelled too late to stop
+        it.
         """
         try:
             return await self._add(corpus, documents, chunking, job=job, stored=stored, still=still)
-        except Conflict:  # if it has moved to another encoder in between
+        except Conflict:  # it may have moved to another encoder meanwhile
             return await self._add(corpus, documents, chunking, job=job, stored=stored, still=still)
 
     async def _add(
@@ -113,10 +117,10 @@ class Library:
             return Added(truncated, sum(map(len, vectors)))
 
     async def search(self, corpus: str, queries: Sequence[str] | Floats, wanted: Wanted) -> Found:
-        """The best passages for each query, given as text or as rows of a matrix.
+        """Return the best passages for each query, given as text or as rows of a matrix.
 
         Raises:
-            Conflict: the corpus was embedded by another bundle than the one that embeds the query.
+            Conflict: another bundle than the query's embedded the corpus.
         """
         if isinstance(queries, np.ndarray):
             with self._admitted():
@@ -128,7 +132,7 @@ class Library:
                 return await self._found(corpus, [Query(text, None) for text in queries], wanted)
         try:
             return await self._searched(corpus, queries, wanted)
-        except Conflict:  # if it has moved to another encoder in between
+        except Conflict:  # it may have moved to another encoder meanwhile
             return await self._searched(corpus, queries, wanted)
 
     async def _searched(self, corpus: str, queries: Sequence[str], wanted: Wanted) -> Found:
@@ -139,50 +143,57 @@ class Library:
             return replace(found, truncated=made.truncated)
 
     async def on(self, work: Callable[[Corpora], T], of: str = "", leave: Callable[[], None] = lambda: None) -> T:
-        """Run blocking work on the corpora in a thread, once ready; `of` names the corpus if it is about one. `leave`
-        tells the work that its caller was cancelled, who waits for its end.
+        """Run blocking work on the corpora in a thread, once the server is ready.
+
+        `of` names the corpus, if it concerns one.
+
+        If the caller is cancelled, `leave` tells the work so, and the caller waits for its end.
         """
         with self._admitted():
             return await self.lanes.run(of, lambda: work(self.corpora), leave)
 
     async def read(self, work: Callable[[Corpora], T], of: str = "") -> T:
-        """`on` of what changes nothing: a caller whose time is up goes at once."""
+        """Run work that changes nothing. A caller whose time is up returns at once."""
         with self._admitted():
             return await self.lanes.read(of, lambda: work(self.corpora))
 
     async def prepared(self, work: Callable[[], T], of: str, *, large: bool) -> T:
-        """What `work` makes of a request, in a thread of its key if that is `large`: others wait for the event loop."""
+        """Prepare a request by `work`. If it is `large`, use a thread of its key to keep the event loop free."""
         return await self.read(lambda _: work(), of) if large else work()
 
     async def look_through(self, work: Callable[[Corpora], T], of: str) -> T:
-        """`read` of what may look at every document: the key pays for the time that it takes.
+        """Run a read that may look at every document. The key pays for its time.
 
         Raises:
-            Overloaded: the key still owes for what it did before.
+            Overloaded: the key still owes for earlier work.
         """
         check_paid()
         with self._admitted():
             return await self.lanes.read(of, lambda: work(self.corpora), charged=True)
 
     async def remove(self, work: Callable[[Corpora], T], of: str) -> T:
-        """`on` of what may look at every document and then change many: the key pays for the time that it takes, and a
-        caller who leaves ends it between two of its commits.
+        """Run work that may look at every document and then change many. The key pays for its time.
+
+        A caller who leaves ends it between two of its commits.
 
         Raises:
-            Overloaded: the key still owes for what it did before.
+            Overloaded: the key still owes for earlier work.
         """
         check_paid()
         with self._admitted():
             return await self.lanes.stoppable(of, lambda: work(self.corpora), charged=True)
 
     async def stoppable(self, work: Callable[[Corpora], T], of: str) -> T:
-        """`on` of what reads long: a caller who is cancelled ends it, and waits for its end."""
+        """Run work that reads for long. A cancelled caller ends it, and waits for its end."""
         with self._admitted():
             return await self.lanes.stoppable(of, lambda: work(self.corpora))
 
     @asynccontextmanager
     async def encoder_of(self, corpus: str) -> AsyncIterator[Embedder]:
-        """Around a request: the encoder that embeds the texts of the corpus. All are held until it is known which."""
+        """Hold the encoder that embeds the texts of the corpus during a request.
+
+        All encoders are held until it is known.
+        """
         with self._admitted(), ExitStack() as holding:
             served: dict[str, Embedder] = {}
             for embedder in self._encoders.loaded:
@@ -201,16 +212,16 @@ class Library:
             return await self.lanes.read(corpus, search, charged=True)
 
     def close(self) -> None:
-        """Wait for what runs, then close the corpora."""
+        """Wait for running work, then close the corpora."""
         self.lanes.close()
         self.corpora.close()
 
 
 async def embed_passages(embedder: Embedder, texts: Sequence[str], names: Callable[[int], str]) -> tuple[Floats, int]:
-    """(P, D) vectors of any number of passages, and how many were cut; an error calls the i-th text `names(i)`.
+    """Return (P, D) vectors of any number of passages, and how many were cut. Errors call the i-th text `names(i)`.
 
-    Only the first slice asks the key's rate and the queue, as a request does: were a later one refused, all would begin
-    again. It is offered until the queue takes it.
+    Only the first slice is subject to the key's rate and the queue's limit, like any request. If a later slice were
+    refused, all work would have to be repeated. It is therefore retried until the queue accepts it.
     """
     vectors, truncated = [np.empty((0, embedder.manifest.dim), np.float32)], 0
     for part, rows in enumerate(_slices(texts)):
@@ -232,7 +243,7 @@ async def _embedded_part(embedder: Embedder, texts: Sequence[str], at: At, part:
 
 
 async def _cut_before(embedder: Embedder, texts: Sequence[str]) -> int:
-    """How many of the `texts` that a corpus knows were cut when they came first: nothing of it was kept."""
+    """Return how many of these known texts the model's limit cuts. The corpus doesn't store this number."""
     return sum([await embedder.reading.cut(texts[part]) for part in _slices(texts)])
 
 
@@ -243,7 +254,7 @@ def _behind(names: Callable[[int], str], first: int, i: int) -> str:
 async def _embedded(
     embedder: Embedder, texts: Sequence[str], fresh: Sequence[int], chunking: Chunking | None
 ) -> tuple[list[Sequence[Span] | None], list[Floats], int]:
-    """Of each of the `fresh` texts its spans and vectors; how many passages were cut to the model's length."""
+    """Return spans and vectors of each of the `fresh` texts, and how many passages were cut to the model's length."""
     spans: list[Sequence[Span] | None] = [None] * len(fresh)
     if chunking:
         cuts = await asyncio.to_thread(_cut, embedder, [texts[i] for i in fresh], chunking)

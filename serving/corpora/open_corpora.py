@@ -1,4 +1,4 @@
-"""The corpora in use, by name: how they come, are replaced and go while others use them."""
+"""The corpora in use, by name. They can be created, replaced and dropped while others use them."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from serving.ports import Blocks, Corpus, IndexSize, Stop, Store, never
 
 
 class OpenCorpora:
-    """Those of a store, each with its index."""
+    """The corpora of a store, each with its index."""
 
     def __init__(self, store: Store, indexes: Indexes) -> None:
         self._store = store
         self._indexes = indexes
         self._open = {name: self._opened(name) for name in store.names()}
         self._naming = threading.Lock()
-        """Around every change of `_open`."""
+        """Lock for every change of `_open`."""
 
     def named(self, name: str) -> OpenCorpus:
-        """That one.
+        """Return the corpus of this name.
 
         Raises:
             NotFound: there is none.
@@ -39,13 +39,13 @@ class OpenCorpora:
 
     @contextmanager
     def locked(self, name: str) -> Iterator[OpenCorpus]:
-        """See `OpenCorpus.locked`."""
+        """Hold the lock of the corpus, see `OpenCorpus.locked`."""
         corpus = self.named(name)
         with corpus.locked():
             yield corpus
 
     def index_sizes(self) -> dict[str, IndexSize]:
-        """Of every corpus, how large its index is; nothing is read from the store for it."""
+        """Return the size of every corpus's index, without reading from the store."""
         open_now = {name: corpus.live for name, corpus in list(self._open.items())}
         return {
             name: IndexSize(0, 0) if live is None else IndexSize(len(live), live.nbytes)
@@ -53,12 +53,12 @@ class OpenCorpora:
         }
 
     def create(self, corpus: Corpus, encoder: Manifest | None = None) -> bool:
-        """See `Corpora.create`."""
+        """Create or update a corpus, see `Corpora.create`."""
         name = corpus.name
         if encoder:
             corpus = replace(corpus, fingerprint=encoder.fingerprint, dim=encoder.dim)
         if name in self._open:
-            with suppress(NotFound):  # dropped meanwhile
+            with suppress(NotFound):  # it was dropped meanwhile
                 self._store.describe(corpus)
                 return False
         with self._naming:
@@ -68,10 +68,10 @@ class OpenCorpora:
         return created
 
     def drop(self, name: str) -> None:
-        """Remove a corpus and everything in it."""
+        """Remove a corpus with everything in it."""
         corpus = self.named(name)
         with corpus.copying, corpus.locked(), self._naming:
-            corpus.close(erase=True)  # first: no index may be left beside another corpus of that name
+            corpus.close(erase=True)  # first: no later corpus of that name may find this index
             self._indexes.erase(name)
             try:
                 self._store.drop(name)
@@ -81,21 +81,22 @@ class OpenCorpora:
                     del self._open[name]
 
     def adopt(self, name: str, file: Path, stop: Stop = never, bounds: Bounds = BOUNDS) -> None:
-        """Serve the copy of a corpus in `file`, in place of what was called so; see `Store.adopt`."""
+        """Serve the copy of a corpus in `file` under `name`, replacing what was there; see `Store.adopt`."""
         self._store.adopt(name, file, partial(self._replaced, name, stop), stop, bounds)
 
     def close(self) -> None:
-        """Let the indexes go."""
+        """Close the indexes."""
         for corpus in self._open.values():
             corpus.close()
 
     @contextmanager
     def _replaced(self, name: str, stop: Stop, vectors: Blocks) -> Iterator[None]:
-        """Around the step from one file to another, whose `vectors` are read before it: who writes or searches waits
-        for the step, and goes on with what is there then.
+        """Switch from one file to another in the block, after reading the new file's `vectors`.
+
+        Writes and searches wait during the block, and continue with the new corpus.
 
         Raises:
-            Conflict, NotFound: it came, or went, at this very moment.
+            Conflict, NotFound: the corpus was created, or dropped, at this very moment.
         """
         with self._indexes.reading(vectors) as beside, ExitStack() as held:
             before = self._open.get(name)
@@ -108,7 +109,7 @@ class OpenCorpora:
             if self._open.get(name) is not before:
                 raise Conflict(f"corpus {name!r} was created while it was being restored: restore it again")
             if before:
-                before.close(erase=True)  # first: no index may be left beside another history
+                before.close(erase=True)  # first: the restored corpus must not find this index
                 self._indexes.erase(name)
             yield
             if before:

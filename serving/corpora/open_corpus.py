@@ -1,4 +1,4 @@
-"""A corpus in use: its writes, committed in groups, and the index that follows them."""
+"""A corpus in use: its writes, committed in groups, and its index, which follows them."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from serving.stores.failures import naming
 log = logging.getLogger(__name__)
 
 OpenIndex = Callable[[Corpus, Read | None], LiveIndex]
-"""On what was read beside, where something was."""
+"""Function that opens the index of a corpus, starting from vectors that were read beforehand, if any."""
 
 
 @dataclass(eq=False)
 class _Pending:
-    """A write that waits for its commit, and then what came of it."""
+    """A write that waits for its commit, and later its outcome."""
 
     write: Write
     outcome: Change | Exception | None = None
 
 
 class OpenCorpus:
-    """Commits and index updates of one corpus happen together under its lock, so their orders are the same.
+    """An open corpus. Its lock covers both commits and index updates, so their orders are the same.
 
-    Whoever has the lock commits all that waits for it: uploads that come together share one wait for the disk.
+    Whoever has the lock commits all waiting writes. Concurrent uploads therefore share one wait for the disk.
     """
 
     def __init__(self, store: Store, name: str, open_index: OpenIndex) -> None:
@@ -45,43 +45,45 @@ class OpenCorpus:
         self._pending: deque[_Pending] = deque()
         self._gone = False
         self.copying = threading.Lock()
-        """Around a copy, which takes long. Whoever wants its file to go takes it before the lock, which others want."""
+        """Lock for copies, which take long. Whoever replaces or drops the file takes it before the lock that others
+        need."""
         self.live: LiveIndex | None = None
-        """The index, as far as it is open; None for a corpus that never held a document."""
+        """The index, if it is open; None for a corpus that has never contained a document."""
         self.removals = 0
-        """Writes that took passages away: what was read before one does not fit what is read after it."""
+        """Writes that removed passages. Reads before and after such a write don't fit together."""
         self.damage: str | None = None
-        """Why its index can't be opened, if nothing but another file mends that; nobody would find what is written."""
+        """The reason why the index can't be opened, if only another file would help. Writes are refused, because no
+        search would find them."""
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Around what must not happen between a commit and what follows it.
+        """Hold the lock. Use it for steps that must not come between a commit and its index update.
 
         Raises:
-            NotFound: it was dropped, maybe while this waited.
+            NotFound: the corpus was dropped, maybe while this waited.
         """
         with self._lock:
             self.check_there()
             yield
 
     def check_there(self) -> None:
-        """Refuse what can't be done without a corpus.
+        """Check that the corpus still exists.
 
         Raises:
-            NotFound: it was dropped.
+            NotFound: the corpus was dropped.
         """
         if self._gone:
             raise NotFound(f"there is no corpus {self._name!r}")
 
     def write(self, write: Write) -> Change:
-        """Commit it, with what others write at this moment; on return every search that starts sees it.
+        """Commit `write` together with other waiting writes. On return, every search that starts sees it.
 
         Raises:
-            Damaged: none would.
+            Damaged: the index can't be opened, so no search would see it.
         """
         mine = _Pending(write)
         self._pending.append(mine)
-        with self.locked(), uninterrupted():  # the index reads too, and what is committed is to be found by it
+        with self.locked(), uninterrupted():  # a read of the index must not be cancelled: the write is committed
             if mine.outcome is None:
                 self._commit([self._pending.popleft() for _ in range(len(self._pending))])
         if isinstance(mine.outcome, Exception):
@@ -90,12 +92,15 @@ class OpenCorpus:
         return mine.outcome
 
     def index(self, beside: Read | None = None) -> LiveIndex | None:
-        """The index, opened if it is not, at once where its vectors were read `beside`; the lock is held around it."""
+        """Return the index, opening it if necessary. The lock must be held.
+
+        Opening is immediate if its vectors were read `beside`.
+        """
         if self.live is None:
             try:
                 corpus = self._store.corpus(self._name)
                 if corpus.dim is not None:
-                    with for_others():  # a caller who is in a hurry would never see it opened
+                    with for_others():  # a caller with a short deadline must not stop the opening
                         self.live = self._open_index(corpus, beside)
             except Damaged as error:
                 self.damage = error.message
@@ -104,7 +109,7 @@ class OpenCorpus:
         return self.live
 
     def close(self, *, gone: bool = False, erase: bool = False) -> None:
-        """Let the index go; `gone`: there is no such corpus any more; `erase`: nor are its index's files needed."""
+        """Close the index. `gone` means that the corpus exists no more; `erase` also removes the index's files."""
         with self._lock:
             self._gone = self._gone or gone
             self.removals += 1
@@ -114,7 +119,10 @@ class OpenCorpus:
                     live.close(erase=erase)
 
     def _commit(self, together: Sequence[_Pending]) -> None:
-        """Each of them has its outcome on return: whoever takes a write from the others owes them that."""
+        """Commit these writes and set the outcome of each.
+
+        Whoever takes the writes of others must do that even on errors.
+        """
         try:
             if self.damage:
                 raise Damaged(self.damage)
@@ -130,12 +138,12 @@ class OpenCorpus:
                 self._follow(pending.outcome, pending.write)
 
     def _follow(self, change: Change, write: Write) -> None:
-        """The write is acknowledged whatever happens here: the store has it."""
+        """Update the index. A failure here can't undo the write, which the store has committed."""
         self.removals += len(change.removed) > 0
         if self.live is None:
             return
         if isinstance(write, Content) and write.fingerprint != self.live.fingerprint:
-            self.close()  # it was empty; vectors of another encoder go to another index
+            self.close()  # the corpus was empty: another encoder needs another index
             return
         try:
             if isinstance(write, Content):

@@ -1,4 +1,4 @@
-"""How the index of a corpus is opened: on what the store holds, with one builder for all."""
+"""Opening the indexes of corpora on the data of a store, with one builder for all."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from serving.stores.failures import naming
 
 @dataclass(frozen=True)
 class _Source:
-    """See `indexes.live.Source`: one corpus of a store."""
+    """A corpus of a store, as an `indexes.live.Source`."""
 
     store: Store
     name: str
@@ -48,11 +48,12 @@ class _Source:
 
 
 class Indexes:
-    """Opens indexes, whose files lie in a folder each under `folder`; `approximate` ones from `least` passages on, but
-    not below `FEWEST`.
+    """The opener of indexes, each with its own folder under `folder`.
+
+    Approximate indexes begin at `least` vectors, but not below `FEWEST`.
 
     Raises:
-        StoreError: they are to be on a `gpu`, and FAISS can't search there; the message says why.
+        StoreError: `gpu` is set, and FAISS can't search there; the message says why.
     """
 
     def __init__(
@@ -65,7 +66,7 @@ class Indexes:
         least: int = Plan.least,
     ) -> None:
         self._folder, self._beside = folder, folder / ".beside"
-        shutil.rmtree(self._beside, ignore_errors=True)  # a server that was killed left it
+        shutil.rmtree(self._beside, ignore_errors=True)  # left by a killed server
         self._plan = Plan(max(least, FEWEST)) if approximate else Plan(kinds=())
         self._kinds = KINDS
         self._threads = threads
@@ -74,10 +75,10 @@ class Indexes:
             raise StoreError(f"--index gpu: {reason}")
 
     def use_gpu(self) -> str | None:
-        """Build and read indexes on the first CUDA device too, in corpora that are opened from now on.
+        """Build and read indexes on the first CUDA device, too, in corpora that are opened from now on.
 
         Returns:
-            Why FAISS can't search there, if it can't; all stays as it was then.
+            The reason why FAISS can't search there, if it can't. Nothing changes then.
         """
         from serving.indexes.gpu import GPU_KINDS, trouble
 
@@ -88,7 +89,7 @@ class Indexes:
         return None
 
     def read(self, vectors: Blocks) -> Read | None:
-        """What an index of `vectors` begins with, before they serve; None if there are none.
+        """Read `vectors` into the start of an index, before they serve. Return None if there are none.
 
         Raises:
             InsufficientStorage, Unhealthy: the disk fails.
@@ -102,7 +103,7 @@ class Indexes:
 
     @contextmanager
     def reading(self, vectors: Blocks) -> Iterator[Read | None]:
-        """Around the step that lets them serve; see `read`."""
+        """Read `vectors` as `read` does, and discard the result after the block unless it serves."""
         beside = self.read(vectors)
         try:
             yield beside
@@ -111,7 +112,9 @@ class Indexes:
                 beside.discard()
 
     def open(self, store: Store, corpus: Corpus, target: Callable[[], float], beside: Read | None = None) -> LiveIndex:
-        """That of `corpus`, which has a width; `target` tells the recall that it is to reach, `beside` what was read.
+        """Open the index of `corpus`, which has a dimension.
+
+        `target` returns the wanted recall; `beside` was read before.
 
         Raises:
             InsufficientStorage, Unhealthy: the disk fails.
@@ -133,7 +136,7 @@ class Indexes:
             )
 
     def erase(self, name: str) -> None:
-        """Remove what is kept for a corpus whose index is not open, or never was.
+        """Remove the files of an index that is not open, or never was.
 
         Raises:
             Unhealthy: the disk fails.
@@ -143,5 +146,4 @@ class Indexes:
             Generations(folder).erase()
 
     def close(self) -> None:
-        """Stop building."""
         self._builder.close()

@@ -1,4 +1,4 @@
-"""Pages of a corpus, of which each begins where the one before ended, as long as it is the same corpus."""
+"""Pages of a corpus's documents. Each page begins where the previous one ended, within one generation."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from serving.ports import Document
 
 
 class Seen(NamedTuple):
-    """The documents of a corpus up to the one of that key, in the order that they are listed in."""
+    """The end of a page: the key of its last document, in listing order."""
 
     generation: str
     key: int
@@ -21,18 +21,18 @@ class Listed(NamedTuple):
 
     documents: list[Document]
     following: Seen | None
-    """Where the next page begins, if there is one."""
+    """The end of this page, if there is a next one."""
     total: int
     """Documents on all pages."""
     warnings: Sequence[str]
-    """See `Store.unmatched`."""
+    """Warnings of `Store.unmatched`."""
 
 
 def check_generation(seen: str, now: str) -> None:
-    """That what was seen of a corpus and what is there now have keys of one kind.
+    """Check that a cursor and the corpus are of the same generation, so that their keys agree.
 
     Raises:
-        Invalid: it was deleted and made anew, restored or embedded again in between.
+        Invalid: the corpus was deleted and created again, restored or embedded again in between.
     """
     if seen != now:
         raise Invalid(

@@ -1,4 +1,4 @@
-"""Vectors as points of a plane: principal component analysis."""
+"""Projection of vectors onto a plane by principal component analysis."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from numpy.typing import NDArray
 
 AXES = 2
 DECIMALS = 5
-"""Of a coordinate: finer than any screen, coarser than what another order of summation changes."""
+"""Decimals of a coordinate: finer than any screen, coarser than the effect of another order of summation."""
 
 
 class Projection(NamedTuple):
-    """A plane through the mean of some vectors, along which they vary most."""
+    """Vectors projected onto the plane through their mean along which they vary most."""
 
     points: NDArray[np.float64]
     """(N, 2)."""
     explained: NDArray[np.float64]
-    """(2,): the share of the variance that each axis shows."""
+    """(2,): share of the variance along each axis."""
 
 
 def project(vectors: NDArray[np.float32]) -> Projection:
-    """(N, D) `vectors`, each less their mean, on the first two right singular vectors (Pearson 1901).
+    """Project (N, D) `vectors`, less their mean, onto their first two right singular vectors (Pearson 1901).
 
-    They are found in the (D, D) scatter, which has the same ones, in float64: the time hardly grows with N. An axis
-    points to where its largest loading does, so that the same vectors lie in the same places every time. What does not
-    vary lies at 0.
+    These are computed from the (D, D) scatter matrix, which has the same ones, in float64. The time hardly grows with
+    N. Each axis points to where its largest loading is positive, so that the same vectors always get the same
+    coordinates. Vectors that do not vary get 0.
     """
     points, explained = np.zeros((len(vectors), AXES)), np.zeros(AXES)
     if not vectors.size:

@@ -1,4 +1,4 @@
-"""The share of the disk that the corpora of a key may take."""
+"""Disk quota of the corpora of a key."""
 
 from __future__ import annotations
 
@@ -20,9 +20,11 @@ Sees = Callable[[str], bool]
 
 @dataclass(frozen=True)
 class Room:
-    """What is left of it, by the corpora themselves, what lies in `folders` under their names (indexes, snapshots),
-    uploads that wait, which `uploaded` counts, but for those of one job, and the answers kept for the key of a name,
-    which `answers` counts. Blocking.
+    """Disk usage of a key's corpora, checked against its quota. Blocking.
+
+    Usage is the sum of the corpora, of entries in `folders` named like them (indexes, snapshots), of waiting uploads,
+    and of stored answers. `uploaded` counts the uploads except those of one job; `answers` counts the answers of a key
+    by name.
     """
 
     corpora: Corpora
@@ -31,20 +33,21 @@ class Room:
     answers: Callable[[str], int]
 
     def check(self, job: str = "") -> None:
-        """Refuse to add anything for the key that pays for what is being done; for `job` if it is one.
+        """Check that the key that pays for the current work may store more. `job` is its job, if it has one.
 
         Raises:
-            NoRoom: its corpora take all that they may.
+            NoRoom: its corpora use the whole quota.
             Unhealthy: the disk fails.
         """
         if caller := payer():
             caller.check_room(partial(self._used_by, caller.key, job))
 
     def check_restored(self, name: str, unpacked: int, job: str) -> None:
-        """Refuse a snapshot of so many bytes in the place of the corpus `name` if there is no room for all of them.
+        """Check that a snapshot of `unpacked` bytes fits in place of the corpus `name`.
 
         Raises:
-            NoRoom, Unhealthy: as `check`.
+            NoRoom: there is not enough room for all of them.
+            Unhealthy: the disk fails.
         """
         if caller := payer():
             caller.check_room(partial(self._used_by, caller.key, job), unpacked - self._stored(name))
@@ -53,16 +56,16 @@ class Room:
         return self.used(key.sees, job) + self.answers(key.name)
 
     def used(self, sees: Sees, job: str = "") -> int:
-        """Bytes, over all names that it takes, those of corpora that have left snapshots included.
+        """Return the bytes used by all names that `sees` accepts, including dropped corpora with remaining snapshots.
 
-        Of a corpus what the list of corpora says, so without its log, which is folded in sooner or later. One that is
-        damaged counts for nobody.
+        A corpus counts as in the list of corpora: without its log, which is checkpointed sooner or later. A damaged
+        corpus counts as 0.
         """
         stored = sum(self._stored(name) for name in self.corpora.names() if sees(name))
         return stored + sum(self._beside(sees)) + self.uploaded(sees, job)
 
     def _stored(self, name: str) -> int:
-        with suppress(Damaged, NotFound):  # dropped since it was named
+        with suppress(Damaged, NotFound):  # dropped since its name was listed
             _, held = self.corpora.corpus(name)
             return held.bytes
         return 0

@@ -1,4 +1,4 @@
-"""Some passages of a corpus, in place of all."""
+"""Random samples of a corpus's passages."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from serving.filters import reach
 from serving.ports import Floats, Passage, Store
 
 SEED = 0
-"""The same corpus gives the same passages every time."""
+"""Seed that makes samples of the same corpus identical."""
 READ_TOGETHER = 64
-"""Passages whose documents are in memory at a time: each is read whole."""
+"""Passages whose documents are in memory at a time, because each document is read whole."""
 EXCERPT = 200
-"""Characters of a passage that are kept."""
+"""Maximum characters of a passage in a sample."""
 
 
 class Sampled(NamedTuple):
-    """A passage, told of in short."""
+    """A passage of a sample, shortened."""
 
     document: str
-    """Its id."""
+    """The id of its document."""
     excerpt: str
     value: object
-    """What stands in the field that was asked for; None where nothing does."""
+    """The value of the requested field; None if there is none."""
 
 
 class Sample(NamedTuple):
-    """Passages in the order in which they were written, the (n, D) vectors they have, and how many there are in all."""
+    """Passages in the order in which they were written, their (n, D) vectors, and the number of all passages."""
 
     passages: list[Sampled]
     vectors: Floats
@@ -37,9 +37,9 @@ class Sample(NamedTuple):
 
 
 def sampled(store: Store, name: str, size: int, field: str | None = None) -> Sample:
-    """Up to `size` passages of the corpus `name`, each as likely as any other, with what stands in `field`.
+    """Return up to `size` passages of the corpus `name`, uniformly drawn, each with its value of `field`.
 
-    It begins anew where the corpus is given other vectors meanwhile: all are of one encoder.
+    It starts again if the corpus gets other vectors meanwhile, so that all vectors are of one encoder.
     """
     while True:
         before, keys = _version(store, name), store.keys(name)
@@ -61,7 +61,7 @@ def _version(store: Store, name: str) -> tuple[str, str | None]:
 
 
 def _told(store: Store, name: str, keys: Sequence[int], field: str | None) -> Iterator[tuple[int, Sampled]]:
-    """Those of the sorted `keys` that are still there."""
+    """Yield the passages of the sorted `keys` that still exist."""
     for start in range(0, len(keys), READ_TOGETHER):
         for key, passage in sorted(store.passages(name, keys[start : start + READ_TOGETHER]).items()):
             document = passage.document

@@ -1,4 +1,4 @@
-"""A search while others write: of one moment, or, where that can't be, once more and alone."""
+"""Search while others write. A search that a removal may have disturbed is repeated under the lock."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ def search(
     *,
     fingerprint: str | None,
 ) -> Found:
-    """The best passages for each query.
+    """Return the best passages for each query.
 
     Raises:
         Conflict: another bundle than that of `fingerprint`, which made the vectors, embedded the corpus.
-        Invalid: the vectors have another width, or the page before is of another generation.
+        Invalid: the vectors have another dimension, or the previous page is of another generation.
     """
     with corpora.locked(name) as corpus:
         index, removals = _index(store, name, corpus, queries, fingerprint), corpus.removals
@@ -35,11 +35,11 @@ def search(
     failure = None
     try:
         found = find(store, name, index, queries, wanted)
-    except Exception as error:  # maybe of what changed: vectors of another width, an index that went
+    except Exception as error:  # maybe due to a change: other dimensions, a closed index
         failure = error
     with corpora.locked(name) as now:
         if now is not corpus or now.removals != removals:
-            # A document replaced meanwhile was there all the time, and may yet have been missed: again, alone.
+            # The search may have missed a document that was replaced meanwhile, so it is repeated under the lock.
             index = _index(store, name, now, queries, fingerprint)
             generation = _generation(store, name, index, wanted)
             found = find(store, name, index, queries, wanted)
@@ -53,7 +53,7 @@ def search(
 def _index(
     store: Store, name: str, corpus: OpenCorpus, queries: Sequence[Query], fingerprint: str | None
 ) -> LiveIndex | None:
-    """None where it holds nothing."""
+    """Return the index to search; None if the corpus has no vectors."""
     index = corpus.index()
     if index is None or (fingerprint is not None and index.fingerprint != fingerprint):
         if fingerprint is not None:
@@ -66,7 +66,7 @@ def _index(
 
 
 def _generation(store: Store, name: str, index: LiveIndex | None, wanted: Wanted) -> str:
-    """Of what is searched; the place that the hits are to come after must belong to it."""
+    """Return the generation that is searched. Check that the place to continue from belongs to it."""
     generation = index.identity.generation if index else store.corpus(name).generation
     if wanted.after:
         check_generation(wanted.after.generation, generation)

@@ -1,4 +1,4 @@
-"""What a snapshot says of itself."""
+"""The manifest of a snapshot."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FORMAT = 1
 
 
 class Content(BaseModel):
-    """The file of the corpus."""
+    """The manifest's entry for the corpus file."""
 
     model_config = ConfigDict(strict=True)
 
@@ -31,7 +31,7 @@ class _Format(BaseModel):
 
 
 class Manifest(_Format):
-    """All of it."""
+    """The whole manifest."""
 
     corpus: Annotated[str, Field(pattern=CORPUS_NAME)]
     created: Moment
@@ -42,10 +42,10 @@ class Manifest(_Format):
 
 
 def read_manifest(raw: bytes) -> Manifest:
-    """What a manifest says.
+    """Parse and check a manifest.
 
     Raises:
-        Invalid: it is of another format, or something in it is missing or wrong.
+        Invalid: it has another format, or a part is missing or wrong.
     """
     try:
         described = orjson.loads(raw)

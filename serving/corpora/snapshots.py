@@ -1,4 +1,4 @@
-"""Snapshots: a corpus as it was at one moment, in one file: `tar` in `zstd`, all of it checked on the way back."""
+"""Snapshots: a corpus at one moment in one file, `tar` in `zstd`, fully verified when it is restored."""
 
 from __future__ import annotations
 
@@ -38,9 +38,10 @@ SUFFIX = ".tar.zst"
 CONTENT = "corpus.sqlite"
 MAX_MANIFEST = 65_536
 MAX_RATIO = 200
-"""A corpus packs to a third or so: vectors hardly, texts well. What is sent and packs better than this was made to."""
+"""Maximum compression ratio of an uploaded snapshot. Normal ones shrink to about a third: vectors hardly, texts well. A
+higher ratio suggests a decompression bomb."""
 ANY_RATIO = 1 << 28
-"""Bytes up to which it does not matter: one text a thousand times over packs as well as what was made to."""
+"""Bytes up to which any ratio is accepted. A text that is repeated a thousand times also compresses extremely well."""
 LEVEL = 3
 PIECE = 1 << 20
 _ID = re.compile(r"[0-9]{8}T[0-9]{6}Z-[0-9a-f]{8}\Z")
@@ -48,7 +49,7 @@ _ID = re.compile(r"[0-9]{8}T[0-9]{6}Z-[0-9a-f]{8}\Z")
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What is known of one."""
+    """Facts about one snapshot."""
 
     id: str
     corpus: str
@@ -58,11 +59,11 @@ class Snapshot:
     passages: int
     fingerprint: str | None
     bytes: int
-    """Of the file."""
+    """Size of the file."""
 
 
 class Snapshots:
-    """Those of every corpus, in a folder each; what is restored is held to `bounds`. Blocking."""
+    """Snapshots of all corpora, in a folder per corpus. `bounds` limit what is restored. Blocking."""
 
     def __init__(self, corpora: Corpora, folder: Path, bounds: Bounds = BOUNDS) -> None:
         self._corpora = corpora
@@ -70,8 +71,9 @@ class Snapshots:
         self._bounds = bounds
 
     def create(self, name: str, progress: Progress) -> Snapshot:
-        """Write one of the corpus as it is now; others read and write it meanwhile. Each of its bytes is copied,
-        hashed and packed.
+        """Write a snapshot of the corpus as it is now, while others read and write it.
+
+        Progress counts each byte three times: copied, hashed and packed.
 
         Raises:
             InsufficientStorage, Unhealthy: the disk is full, or fails.
@@ -102,24 +104,24 @@ class Snapshots:
             return _read(file)
 
     def listing(self, name: str) -> list[Snapshot]:
-        """Those of a corpus that are whole, newest first; also of one that was dropped since.
+        """Return the complete snapshots of a corpus, newest first. The corpus may have been dropped since.
 
         Raises:
-            Unhealthy: the disk fails, here and in what follows.
+            Unhealthy: the disk fails. The methods below raise it, too.
         """
         found = []
         with naming(self._folder / name):
             for file in (self._folder / name).glob(f"*{SUFFIX}"):
                 try:
                     found += [_read(file)] if _ID.match(file.name.removesuffix(SUFFIX)) else []
-                except FileNotFoundError:  # deleted since
+                except FileNotFoundError:  # deleted since the listing
                     continue
                 except Invalid as error:
                     log.error("%s: %s", file, error)
         return sorted(found, key=lambda snapshot: (snapshot.created, snapshot.id), reverse=True)
 
     def path(self, name: str, id: str) -> Path:
-        """The file of one.
+        """Return the file of a snapshot.
 
         Raises:
             NotFound: there is none.
@@ -129,23 +131,26 @@ class Snapshots:
             return file
 
     def opened(self, name: str, id: str) -> BinaryIO:
-        """The bytes of one, whole even if it is deleted while they are read; `NotFound` as of `path`."""
+        """Open a snapshot for reading.
+
+        It stays readable if it is deleted meanwhile. Raise `NotFound` as `path` does.
+        """
         with self._there(name, id) as file:
             return file.open("rb")
 
     def delete(self, name: str, id: str) -> None:
-        """Remove one; `NotFound` as of `path`."""
+        """Delete a snapshot. Raise `NotFound` as `path` does."""
         with self._there(name, id) as file:
             file.unlink()
             fsync(file.parent)
 
     def unpacked_bytes(self, file: BinaryIO, size: int, *, sent: bool = True) -> int:
-        """What a snapshot of `size` bytes unpacks to by its own word, which `restore` holds it to.
+        """Return the unpacked size that a snapshot of `size` bytes declares. `restore` enforces it.
 
         Raises:
-            Invalid: it does not begin as a snapshot does.
-            TooLarge: it unpacks to more than may be restored, or was `sent` and unpacks to far
-                more than others of its size.
+            Invalid: it does not begin like a snapshot.
+            TooLarge: it unpacks to more than may be restored, or was `sent` and unpacks to far more than others of its
+                size.
         """
         with _opened(file) as packed:
             unpacked = _described(packed).content.bytes
@@ -159,16 +164,19 @@ class Snapshots:
         return unpacked
 
     def restored_bytes(self, file: Path) -> int:
-        """See `unpacked_bytes`."""
+        """Return the declared unpacked size of the snapshot in `file`, see `unpacked_bytes`."""
         with naming(file), file.open("rb") as opened:
             return self.unpacked_bytes(opened, file.stat().st_size, sent=self._folder not in file.parents)
 
     def restore(self, name: str, file: Path, progress: Progress) -> None:
-        """Serve what the snapshot in `file` holds under `name`; what was there serves until the new one is whole.
-        Each byte is unpacked, and then checked.
+        """Serve the corpus of the snapshot in `file` under `name`.
+
+        An existing corpus serves until the new one is complete.
+
+        Progress counts each byte twice: unpacked and checked.
 
         Raises:
-            Invalid: it is not a whole snapshot, or holds what no request may bring; nothing has changed.
+            Invalid: it is not a complete snapshot, or exceeds the limits of requests; nothing has changed.
             TooLarge: see `unpacked_bytes`.
             InsufficientStorage, Unhealthy: the disk is full, or fails.
         """
@@ -186,7 +194,7 @@ class Snapshots:
 
     @contextmanager
     def _there(self, name: str, id: str) -> Iterator[Path]:
-        """The file of one, and `NotFound` where whoever uses it finds that it is gone."""
+        """Yield the file of a snapshot. Raise `NotFound` if the block finds that it is gone."""
         with naming(self._folder / name):
             try:
                 if not _ID.match(id):
@@ -197,7 +205,7 @@ class Snapshots:
 
     @contextmanager
     def _beside(self, name: str) -> Iterator[Path]:
-        """A name for a corpus on its way, in the folder of its snapshots."""
+        """Yield a temporary file name for a corpus, in the folder of its snapshots."""
         folder = self._folder / name
         file = folder / f".{os.getpid()}-{time.monotonic_ns()}.sqlite"
         with naming(folder):
@@ -208,16 +216,16 @@ class Snapshots:
                 file.unlink(missing_ok=True)
 
     def sweep(self) -> None:
-        """Remove what a kill left half-way."""
+        """Remove the leftovers of killed processes."""
         for left in [*self._folder.glob("*/.*.sqlite*"), *self._folder.glob(f"*/*{SUFFIX}.part")]:
             left.unlink(missing_ok=True)
         for folder in self._folder.glob("*/"):
-            with suppress(OSError):  # it holds some
+            with suppress(OSError):  # the folder is not empty
                 folder.rmdir()
 
 
 class _Counted:
-    """A file that is read while `progress` counts."""
+    """A file whose reads are counted by `progress`."""
 
     def __init__(self, file: IO[bytes], progress: Progress) -> None:
         self._file, self._progress = file, progress
@@ -261,7 +269,7 @@ def _read(file: Path) -> Snapshot:
 
 
 def _unpack(file: Path, to: Path, progress: Progress) -> int:
-    """Two files of known names, as many bytes as the first of them says, with the hash that it says; how many."""
+    """Unpack the corpus file, and return its size. Files, names, size and hash must be those in the manifest."""
     with _opened(file) as packed, to.open("wb") as out:
         described = _described(packed)
         expected = described.content
@@ -294,8 +302,10 @@ def _opened(file: Path | BinaryIO) -> Iterator[IO[bytes]]:
 
 
 def _content(packed: IO[bytes], name: str, most: int) -> Iterator[bytes]:
-    """The next file of the archive, piece by piece. Of `tarfile` it takes the reading of one header only: as a whole it
-    follows links, and long names and extensions of whatever size.
+    """Yield the next file of the archive in pieces.
+
+    Only one header is parsed by `tarfile`. Its full reader follows links, and accepts long names and extensions of any
+    size.
     """
     member = tarfile.TarInfo.frombuf(_exactly(packed, tarfile.BLOCKSIZE), "utf-8", "strict")
     if member.name != name or member.type != tarfile.REGTYPE or not 0 <= member.size <= most:
