@@ -1,4 +1,4 @@
-"""The indexes that are searched as they grow, and the kinds of what is built behind them, by name."""
+"""Vector indexes by name: those that grow while they are searched, and the kinds that are built in the background."""
 
 from __future__ import annotations
 

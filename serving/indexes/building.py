@@ -1,4 +1,4 @@
-"""Building an index behind the one that serves: what is tried in what order, and the one thread that does it."""
+"""Building an index in the background: the kinds that are tried, in order, and the one thread that builds."""
 
 from __future__ import annotations
 
@@ -26,13 +26,16 @@ log = logging.getLogger(__name__)
 
 THREAD = "index-builder"
 NICENESS = 10
-"""Of the thread that builds: searches and uploads go first."""
+"""Niceness of the building thread, so that searches and uploads go first."""
 MOMENT = 1.0
-"""Seconds that `close` waits for a build to notice."""
+"""Seconds that `close` waits for a running build."""
 
 
 class Material(NamedTuple):
-    """(N, D) vectors in the mapped file of `folder` and their N keys; the last `held` are kept back to measure with."""
+    """(N, D) vectors in the mapped file of `folder`, and their N keys.
+
+    The last `held` are held out to measure recall.
+    """
 
     folder: Path
     keys: Keys
@@ -41,7 +44,7 @@ class Material(NamedTuple):
 
 
 def build(material: Material, target: float, plan: Plan, kinds: Mapping[str, Kind], pause: Pause) -> Main:
-    """The first kind of the plan that reaches the target; exact search if none does, and why."""
+    """Build the first kind of the plan that reaches the target. If none does, return exact search with the reasons."""
     folder, keys, vectors, held = material
     begin, first = perf_counter(), len(keys) - held
     reasons = []
@@ -65,14 +68,14 @@ def build(material: Material, target: float, plan: Plan, kinds: Mapping[str, Kin
                 built = write_index(folder, built, vectors)
                 return Main(keys, vectors, built, tuning, perf_counter() - begin)
             except (RuntimeError, MemoryError) as error:  # FAISS's own errors are RuntimeErrors
-                pause()  # closed, it has lost its folder
+                pause()  # if it was closed, its folder is gone: cancel
                 log.warning("the index %s could not be built: %s", kind.name, error)
                 reasons.append(str(error))
     return Main(
         keys,
         vectors,
         None,
-        # Only the plan asked for exact search: another plan is to build, whatever the target.
+        # Target 0 if only the plan asked for exact search: another plan will then build, whatever the target.
         Tuning(target if plan.kinds and len(keys) >= plan.least else 0.0, held),
         perf_counter() - begin,
         reason="; ".join(reasons) or "no other kind is wanted",
@@ -83,8 +86,9 @@ Work = Callable[[Pause], None]
 
 
 class Builder:
-    """One thread of low priority for the builds of all corpora, one after the other, the brief ones between the steps
-    of the others.
+    """One thread of low priority that builds for all corpora, one after the other.
+
+    Brief work runs between steps of long work.
     """
 
     def __init__(self) -> None:
@@ -95,9 +99,11 @@ class Builder:
         self._thread: threading.Thread | None = None
 
     def submit(self, work: Work, *, brief: bool = False) -> None:
-        """Do it when its turn comes; it gets what it must call often, and which stops it when the builder closes.
+        """Run `work` when its turn comes.
 
-        What is `brief` waits for no build that takes long.
+        It must often call the function it is given, which stops it when the builder closes.
+
+        `brief` work does not wait for long builds.
         """
         if brief:
             self._brief.append(work)
@@ -109,14 +115,14 @@ class Builder:
         self._work.put(work)
 
     def close(self) -> None:
-        """Give up what is under way and what waits; a step inside FAISS that takes longer ends with the process."""
+        """Cancel running and waiting work. A longer step inside FAISS ends with the process."""
         self._closed.set()
         self._work.put(None)
         if self._thread is not None:
             self._thread.join(MOMENT)
 
     def _run(self) -> None:
-        with suppress(OSError):  # no such thing here; it only makes the others wait longer
+        with suppress(OSError):  # not supported here: others only wait longer
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
         while (work := self._work.get()) is not None and not self._closed.is_set():
             self._do(work, self._pause)
@@ -126,7 +132,7 @@ class Builder:
             work(pause)
         except CancelledError:
             return
-        except Exception:  # of one corpus, whose next write asks again; the thread is there for the others too
+        except Exception:  # the next write retries; the thread must go on for other corpora
             log.exception("an index could not be built")
 
     def _pause(self) -> None:
@@ -134,7 +140,7 @@ class Builder:
         self._do_brief(self._check_open)
 
     def _do_brief(self, _: Pause) -> None:
-        """All there is, whether its own turn has come or that of a longer build, which pauses."""
+        """Run all brief work, either in its own turn or when a long build pauses."""
         while self._brief:
             self._do(self._brief.popleft(), self._check_open)
 

@@ -1,4 +1,4 @@
-"""Checksums of large files at about the speed of memory: an index is checked whole every time it is opened."""
+"""Checksums of large files at about memory speed, because opening an index verifies all of it."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 PIECE = 8 * 1024 * 1024
-"""Bytes under one checksum."""
+"""Bytes per checksum."""
 WIDTHS = (1024, 1021)
-"""Words of a row. Two places of a piece with the same column in both are 1021 x 1024 words apart: nearly all of it."""
+"""Words per row. Two places of a piece that share a column in both widths are 1021 x 1024 words apart, which is nearly
+the whole piece."""
 
 
 def checksums(path: Path, threads: int) -> list[int]:
-    """One for each piece.
+    """Return a checksum for each piece of the file.
 
-    A piece is laid out in rows of 64-bit words, which are XORed to one row, twice, in rows of two widths; CRC-32 of
-    both. One wrong word always shows; two, such as two pages in each other's place, unless they lie as far apart as
-    `WIDTHS` says. SHA-256 and CRC-32 alone take two and three times as long.
+    A piece is laid out in rows of 64-bit words, once for each width. The rows are XORed to one row, and CRC-32 covers
+    both results. It always detects one wrong word. It detects two wrong words, such as two swapped pages, unless they
+    are as far apart as `WIDTHS` says. SHA-256 alone takes twice as long, CRC-32 alone three times.
     """
     if not path.stat().st_size:
         return []

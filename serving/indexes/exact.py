@@ -1,4 +1,7 @@
-"""Every vector against every query: the oracle for the other indexes, and the home of fresh vectors."""
+"""Exact search, which compares every vector with every query.
+
+It is the reference for other indexes and stores new vectors.
+"""
 
 from __future__ import annotations
 
@@ -15,15 +18,17 @@ from serving.indexes.ranking import NOTHING, Rows, best, flat, products, rows_of
 from serving.ports import Floats, Keys, Ranking
 
 QUERIES, VECTORS = 64, 16_384
-"""Scored at a time, to bound the matrix of scores (4 MB) and the copy of vectors that are not side by side."""
+"""Queries and vectors scored at a time. This bounds the matrix of scores (4 MB) and the copy of non-contiguous
+vectors."""
 SLACK = np.float32(1e-5)
-"""By which a float32 product from BLAS may miss the score of unit vectors, several times over."""
+"""Several times the error of a float32 product from BLAS for unit vectors."""
 
 
 def nearest(keys: Keys, vectors: Floats, queries: Floats, k: int, rows: Rows | None = None) -> list[Ranking]:
-    """For each row of (Q, D) `queries` the best `k` of (N, D) `vectors` under N `keys`, of all or of `rows`.
+    """Return the best `k` of (N, D) `vectors` under N `keys` for each row of (Q, D) `queries`, among all or `rows`.
 
-    BLAS finds who is in play, block by block, the vectors mapped from a file or not; `products` scores those few.
+    BLAS preselects candidates block by block, whether or not the vectors are mapped from a file. `products` scores
+    those few.
     """
     queries = np.ascontiguousarray(queries, np.float32)
     found = [NOTHING] * len(queries)
@@ -39,15 +44,15 @@ def nearest(keys: Keys, vectors: Floats, queries: Floats, k: int, rows: Rows | N
 
 
 class Held(NamedTuple):
-    """The rows of an `ExactIndex` at one moment; they never change."""
+    """The rows of an `ExactIndex` at one moment. They never change."""
 
     keys: Keys
-    """Sorted."""
+    """Sorted keys."""
     vectors: Floats
     live: NDArray[np.bool_]
 
     def search(self, queries: Floats, k: int, allowed: Keys | None = None) -> list[Ranking]:
-        """Exact; see `Index`."""
+        """Search exactly; see `Index`."""
         rows = None if self.live.all() else np.flatnonzero(self.live)
         if allowed is not None:
             rows = rows_of(self.keys, allowed)
@@ -56,9 +61,9 @@ class Held(NamedTuple):
 
 
 class ExactIndex:
-    """A growing matrix whose rows never change: a search keeps to the rows there were at its start.
+    """A growing matrix whose rows never change. A search sees the rows that existed when it started.
 
-    A removed row stays until half of the rows are gone.
+    Removed rows stay until more than half of the rows are removed.
     """
 
     def __init__(self, dim: int) -> None:
@@ -70,11 +75,11 @@ class ExactIndex:
 
     @property
     def nbytes(self) -> int:
-        """Keys and vectors, of removed rows and of those to come too."""
+        """Bytes of keys and vectors, including removed rows and reserved ones."""
         return sum(part.nbytes for part in self._room)
 
     def add(self, keys: Keys, vectors: Floats) -> None:
-        """Append, doubling the room when it is used up."""
+        """Append rows, doubling the reserved room when it is used up."""
         size, needed = len(self.held.keys), len(self.held.keys) + len(keys)
         if needed > len(self._room.keys):
             room = self._empty(max(needed, 2 * size))
@@ -85,7 +90,7 @@ class ExactIndex:
         self.held = Held(room.keys[:needed], room.vectors[:needed], room.live[:needed])
 
     def remove(self, keys: Keys) -> None:
-        """Mark them, in a copy of the marks."""
+        """Mark rows as removed, in a copy of the marks."""
         rows = rows_of(self.held.keys, np.sort(keys))
         if not self.held.live[rows].any():
             return
@@ -98,7 +103,7 @@ class ExactIndex:
             self._room = self.held = Held(keys[live], vectors[live], live[live])
 
     def search(self, queries: Floats, k: int, allowed: Keys | None = None) -> list[Ranking]:
-        """Exact. See `Index`."""
+        """Search exactly; see `Index`."""
         return self.held.search(queries, k, allowed)
 
     def _empty(self, room: int) -> Held:
@@ -117,7 +122,7 @@ def _scored(vectors: faiss.IndexFlatIP, query: Floats, rows: Rows) -> Floats:
 
 
 def _better(found: Ranking, keys: Keys, scored: Callable[[Rows], Floats], scores: Floats, k: int) -> Ranking:
-    """`found`, of other blocks, and those of a block that belong among the best `k` with them."""
+    """Merge `found`, from other blocks, with the rows of a block that are among the best `k`."""
     least = found.scores[-1] if len(found.keys) == k else -np.inf
     in_play = np.flatnonzero(scores >= least - SLACK)
     if not len(in_play):

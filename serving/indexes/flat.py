@@ -1,4 +1,4 @@
-"""FAISS flat: every vector, in FAISS's own loop; exact."""
+"""FAISS flat index: exact search over every vector in FAISS's own loop."""
 
 from __future__ import annotations
 
@@ -15,43 +15,42 @@ from serving.ports import Floats
 
 
 class Flat:
-    """Nothing is built and nothing kept: it reads the mapped vectors."""
+    """A kind that builds and stores nothing. It reads the mapped vectors."""
 
     name = "flat"
     knob: str | None = None
     refined = 2
-    """Of equal scores FAISS returns any: some more than are wanted, so that the oldest are likelier among them."""
+    """Extra candidates per hit. FAISS breaks ties arbitrarily, so extra ones make it likelier that the oldest are
+    included."""
 
     def parameters(self, count: int, dim: int) -> Parameters:  # noqa: ARG002
-        """None."""
         return {}
 
     def memory(self, count: int, dim: int) -> int:  # noqa: ARG002
-        """None."""
+        """Return 0, because it needs none."""
         return 0
 
     def build(self, vectors: Floats, parameters: Parameters, pause: Pause) -> faiss.Index:  # noqa: ARG002
-        """A view."""
+        """Return a view of the vectors."""
         return flat(vectors)
 
     def complete(self, index: faiss.Index, vectors: Floats) -> faiss.Index:  # noqa: ARG002
-        """A longer view."""
+        """Return a longer view."""
         return flat(vectors)
 
     def write(self, index: faiss.Index, path: str) -> None:  # noqa: ARG002
-        """An empty file: the vectors are beside it."""
+        """Write an empty file, because the vectors are in a file of their own."""
         Path(path).touch()
 
     def read(self, path: str, vectors: Floats) -> faiss.Index:  # noqa: ARG002
-        """A view."""
+        """Return a view of the vectors."""
         return flat(vectors)
 
     def efforts(self, parameters: Parameters) -> Sequence[int]:  # noqa: ARG002
-        """One, as there is no choice."""
+        """Return a single effort, because there is no choice."""
         return [1]
 
     def search(self, index: faiss.Index, queries: Floats, wanted: Candidates) -> NDArray[np.int64]:
-        """See `Kind`."""
         parameters = limited(faiss.SearchParameters(), wanted.bitmap)
         _, rows = index.search(queries, wanted.rows, params=parameters)
         return rows  # type: ignore[no-any-return]

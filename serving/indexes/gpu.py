@@ -1,4 +1,4 @@
-"""FAISS on a CUDA device: the same indexes, copied there; only where faiss-gpu is installed and finds a device."""
+"""FAISS indexes copied to a CUDA device. This needs faiss-gpu and a device that it finds."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from serving.ports import Floats
 log = logging.getLogger(__name__)
 
 MOST_CANDIDATES = 2_048
-"""FAISS returns no more from a device."""
+"""Maximum results per query that FAISS returns from a device."""
 TEMPORARY, PINNED = 256 << 20, 64 << 20
-"""Bytes that FAISS sets aside for each index, on the device and beside it: of its own accord 1.5 GiB and 256 MiB. For a
-search that needs more it asks the device then."""
+"""Bytes that FAISS reserves per index, on the device and in pinned memory. Its defaults are 1.5 GiB and 256 MiB. A
+search that needs more requests it from the device."""
 SPARE = 512 << 20
-"""Bytes that a copy leaves free: `TEMPORARY`, cuBLAS, and what the encoder's arena may still ask for."""
+"""Bytes that a copy leaves free: `TEMPORARY`, cuBLAS, and what the encoder's arena may still allocate."""
 DRIVER = "libcuda.so.1"
 
 PROBE = """
@@ -47,14 +47,14 @@ if device.search(vectors, 1)[1].ravel().tolist() != list(range(8)):
     raise SystemExit("it finds what is not there")
 """
 PATIENCE = 300
-"""Seconds that the first search may take: kernels for a device that is newer than FAISS are compiled then, once."""
+"""Seconds that the first search may take. It compiles kernels, once, if the device is newer than FAISS."""
 
 
 def trouble() -> str | None:
-    """Why FAISS can't search on the first device; None: it can.
+    """Return the reason why FAISS can't search on the first device, or None if it can.
 
-    Another process tries, and asks for the device at all: FAISS ends the one that it is in where there are no kernels
-    for a device, or where its driver fails.
+    The test runs in another process, because FAISS aborts its process if there are no kernels for a device or if its
+    driver fails.
     """
     if not hasattr(faiss, "StandardGpuResources"):
         return "FAISS knows no CUDA device here; it needs faiss-gpu in place of faiss-cpu"
@@ -76,14 +76,14 @@ def trouble() -> str | None:
 
 
 class OnGpu:
-    """A kind of the CPU whose index is copied to the first device, which has no `trouble`.
+    """A kind of the CPU whose index is copied to the first device. `trouble` must have returned None.
 
-    The CPU's index stays, mapped: it answers what a device does not (narrow filters, more than `MOST_CANDIDATES`), and
-    everything once the device has failed.
+    The CPU's index stays mapped. It answers what the device can't: narrow filters, and more than `MOST_CANDIDATES`. It
+    answers everything once the device has failed.
     """
 
     def __init__(self, kind: Kind, number: int) -> None:
-        """`number` is how many bytes the device keeps for each number of a vector."""
+        """Take `number`, the bytes that the device stores per component of a vector."""
         self.name = f"gpu-{kind.name}"
         self.knob = kind.knob
         self.refined = kind.refined
@@ -91,18 +91,19 @@ class OnGpu:
         self._number = number
 
     def parameters(self, count: int, dim: int) -> Parameters:
-        """As on the CPU."""
         return self._kind.parameters(count, dim)
 
     def memory(self, count: int, dim: int) -> int:
-        """Of the machine, while the copy is made."""
+        """Return the bytes of main memory that are needed while the copy is made."""
         return self._kind.memory(count, dim)
 
     def build(self, vectors: Floats, parameters: Parameters, pause: Pause) -> faiss.Index:
-        """Build on the CPU, and copy.
+        """Build on the CPU and copy to the device.
+
+        Room is checked before, as k-means may take an hour, and again afterwards.
 
         Raises:
-            BuildError: the device has no room for the copy. It is asked before an hour of k-means, and again after it.
+            BuildError: the device has no room for the copy.
         """
         self._check_room(vectors)
         index = _Pair(self._kind.build(vectors, parameters, pause))
@@ -110,16 +111,19 @@ class OnGpu:
         return index
 
     def complete(self, index: faiss.Index, vectors: Floats) -> faiss.Index:
-        """Extend the CPU's index. Only `read` copies it again, so that the device never holds two copies of a build."""
+        """Extend the CPU's index. Only `read` copies it again, so the device never has two copies of one build."""
         index.release()
         return _Pair(self._kind.complete(index.cpu, vectors))
 
     def write(self, index: faiss.Index, path: str) -> None:
-        """The CPU's."""
+        """Write the CPU's index."""
         self._kind.write(index.cpu, path)
 
     def read(self, path: str, vectors: Floats) -> faiss.Index:
-        """Read the CPU's, and copy it. Where the device has no room, the CPU's serves until another is built."""
+        """Read the CPU's index and copy it.
+
+        If the device has no room, the CPU's index serves until another is built.
+        """
         index = _Pair(self._kind.read(path, vectors), serves=True)
         try:
             self._copy(index, vectors)
@@ -128,11 +132,11 @@ class OnGpu:
         return index
 
     def efforts(self, parameters: Parameters) -> Sequence[int]:
-        """As on the CPU, up to what a device takes."""
+        """Return the efforts of the CPU's kind that a device supports."""
         return [effort for effort in self._kind.efforts(parameters) if effort <= MOST_CANDIDATES]
 
     def search(self, index: faiss.Index, queries: Floats, wanted: Candidates) -> NDArray[np.int64]:
-        """See `Kind`. The CPU searches what the device can't."""
+        """Search the device, or the CPU where the device can't."""
         if (rows := _drawn(wanted, index.cpu.ntotal)) > MOST_CANDIDATES:
             return self._kind.search(index.cpu, queries, wanted)
         found = self._on_device(index, queries, Candidates(rows, wanted.effort, None))
@@ -146,7 +150,10 @@ class OnGpu:
         return found
 
     def _on_device(self, index: _Pair, queries: Floats, wanted: Candidates) -> NDArray[np.int64] | None:
-        """Search the copy; None if there is none any more. While a build measures it, its failure is the build's."""
+        """Search the copy; return None if it is gone.
+
+        During a build's measurement, a failure is raised to the build.
+        """
         with index.alone:
             if index.gpu is None:
                 return None
@@ -182,46 +189,46 @@ class OnGpu:
 
 
 class _Pair:
-    """An index and its copy on the first device, as long as there is one."""
+    """An index and its copy on the first device, as long as it exists."""
 
     gpu: faiss.Index | None = None
 
     def __init__(self, cpu: faiss.Index, *, serves: bool = False) -> None:
         self.cpu = cpu
         self.serves = serves
-        """Whether callers wait for what it finds, and not a build that can do without it."""
+        """Whether callers wait for its results. A build, in contrast, can do without it."""
         self.fallen = False
-        """Whether the device failed, so that the CPU serves in its place."""
+        """Whether the device failed, so that the CPU serves instead."""
         self.alone = threading.Lock()
-        """A device's memory for a search is not made for two at once."""
+        """Lock, because a device's search memory does not support two searches at once."""
 
     def copy(self) -> None:
-        resources = faiss.StandardGpuResources()  # the copy keeps them
+        resources = faiss.StandardGpuResources()  # the copy keeps a reference to them
         resources.setTempMemory(TEMPORARY)
         resources.setPinnedMemory(PINNED)
         options = faiss.GpuClonerOptions()
-        options.use_cuvs = False  # what faiss-gpu-cuvs takes of its own accord, and what then refuses SQ8
+        options.use_cuvs = False  # faiss-gpu-cuvs uses cuVS by default, which rejects SQ8
         self.gpu = faiss.index_cpu_to_gpu(resources, 0, self.cpu, options)
 
     def release(self) -> None:
-        """Give the device its memory back."""
+        """Free the device's memory."""
         self.gpu = None
 
 
 def _of_the_device(error: Exception) -> bool:
-    """Whether FAISS says so of an exception: memory that CUDA does not give, on the device or pinned beside it.
+    """Return whether FAISS raised `error` because CUDA gave no memory, on the device or pinned.
 
-    It throws no other error of a device. A copy, a launch or cuBLAS that fails (a device that is lost) ends the
-    process by `abort()`, which nothing here can catch: whoever supervises the server starts it again.
+    FAISS throws no other device error. If a copy, a launch or cuBLAS fails, for example on a lost device, it ends the
+    process by `abort()`, which can't be caught. The server's supervisor then restarts it.
     """
     return isinstance(error, MemoryError) or "cuda" in str(error).lower()
 
 
 def _drawn(wanted: Candidates, count: int) -> int:
-    """How many of `count` rows to ask a device for, which knows no filter, so that enough of them pass it.
+    """Return how many of `count` rows to request, so that enough pass the filter, which devices don't support.
 
-    Without that, one removed document would send every search to the CPU. At random, too few pass for less than one
-    query in a thousand (five standard deviations of those that don't pass); the 16 are for removed near duplicates.
+    Without this, one removed document would send every search to the CPU. If rows pass at random, too few pass for less
+    than one query in a thousand: the margin is five standard deviations. The 16 allow for removed near duplicates.
     """
     if wanted.bitmap is None:
         return wanted.rows
@@ -230,14 +237,14 @@ def _drawn(wanted: Candidates, count: int) -> int:
 
 
 def _passing(rows: NDArray[np.int64], bitmap: NDArray[np.uint8]) -> NDArray[np.int64]:
-    """(Q, count) rows, those that `bitmap` lets pass first, in their order; -1 for the others."""
+    """Reorder (Q, count) rows: those that pass `bitmap` first, in their order, then -1 for the others."""
     passes = (rows >= 0) & (bitmap[rows >> 3] >> (rows & 7).astype(np.uint8) & 1).astype(np.bool_)
     order = np.argsort(~passes, axis=1, kind="stable")
     return np.take_along_axis(np.where(passes, rows, -1), order, axis=1)
 
 
 def free_memory() -> int | None:
-    """Bytes that the first device has left, as its driver says; None where it says nothing."""
+    """Return the free bytes on the first device according to its driver, or None if unknown."""
     try:
         driver = CDLL(DRIVER)
     except OSError:
@@ -257,4 +264,4 @@ def free_memory() -> int | None:
 GPU_KINDS: Mapping[str, Kind] = {
     kind.name: kind for kind in (OnGpu(Flat(), 4), OnGpu(Ivf("flat"), 4), OnGpu(Ivf("sq8"), 1))
 }
-"""By name, in the order in which they are tried: those behind are for what does not fit into the device."""
+"""Kinds by name, in the order in which they are tried. Later ones are for vectors that don't fit into the device."""

@@ -1,4 +1,4 @@
-"""The older part of a tail in a graph that grows beside the main index, while a build that takes both in is far."""
+"""A graph beside the main index, which takes in the older part of a long tail until a build includes both."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _HNSW = Hnsw()
 
 
 class Oldest(NamedTuple):
-    """Of a tail: (N, D) vectors under N keys, and (Q, D) later ones to measure with."""
+    """The oldest part of a tail: (N, D) vectors under N keys, and (Q, D) later vectors as queries for measurement."""
 
     keys: Keys
     vectors: Floats
@@ -27,7 +27,7 @@ class Oldest(NamedTuple):
 
 
 def grown(before: Main | None, oldest: Oldest, target: float, pause: Pause) -> Main:
-    """What was grown `before`, which goes on as it is, and the `oldest` of the tail in one graph.
+    """Return one graph of the vectors grown `before` and the `oldest` of the tail. `before` itself stays unchanged.
 
     Raises:
         BuildError: no effort reaches the target.
@@ -51,7 +51,10 @@ def grown(before: Main | None, oldest: Oldest, target: float, pause: Pause) -> M
 
 
 def _stored(index: faiss.Index) -> Floats:
-    """(N, D): the graph's own vectors, not a copy; they go with it, and `Main` has both."""
+    """Return the (N, D) vectors stored in the graph, without a copy.
+
+    They live as long as the graph, so `Main` keeps both.
+    """
     storage = faiss.downcast_index(index.storage)
     vectors: Floats = faiss.rev_swig_ptr(storage.get_xb(), index.ntotal * index.d).reshape(index.ntotal, index.d)
     return vectors

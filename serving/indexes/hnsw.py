@@ -1,4 +1,4 @@
-"""HNSW: a graph of neighbours in layers, walked from the top (Malkov and Yashunin, 2018)."""
+"""HNSW: a layered graph of neighbours, searched from the top layer (Malkov and Yashunin, 2018)."""
 
 from __future__ import annotations
 
@@ -14,46 +14,45 @@ from serving.ports import Floats
 
 LINKS, WIDTH = 32, 80
 MOST = 2_048
-"""Beyond this effort (`efSearch`) a walk costs as much as reading everything, or nearly."""
+"""Effort (`efSearch`) above which a search costs about as much as reading every vector."""
 
 
 class Hnsw:
-    """The graph alone is kept; its distances come from the mapped vectors."""
+    """A kind that stores only the graph. Distances are computed from the mapped vectors."""
 
     name = "hnsw"
     knob: str | None = "efSearch"
     refined = 1
 
     def parameters(self, count: int, dim: int) -> Parameters:  # noqa: ARG002
-        """FAISS's M and efConstruction."""
+        """Return FAISS's M and efConstruction."""
         return {"M": LINKS, "efConstruction": WIDTH}
 
     def memory(self, count: int, dim: int) -> int:
-        """The graph, and a copy of the vectors, which FAISS wants of its own while it builds."""
+        """Return the bytes of the graph and of the copy of the vectors that FAISS needs during the build."""
         return count * (4 * dim + 4 * 2 * LINKS + 16)
 
     def build(self, vectors: Floats, parameters: Parameters, pause: Pause) -> faiss.Index:
-        """Vectors in the order of their rows; one thread gives the same graph every time."""
+        """Add vectors in the order of their rows. With one thread, the graph is the same every time."""
         index = faiss.IndexHNSWFlat(vectors.shape[1], parameters["M"], faiss.METRIC_INNER_PRODUCT)
         index.hnsw.efConstruction = parameters["efConstruction"]
         return _with(index, vectors, pause)
 
     def extended(self, index: faiss.Index, vectors: Floats, pause: Pause) -> faiss.Index:
-        """A copy of what `build` made, in memory, with further vectors."""
+        """Return a copy, in memory, of what `build` made, with further vectors added."""
         return _with(faiss.clone_index(index), vectors, pause)
 
     def complete(self, index: faiss.Index, vectors: Floats) -> faiss.Index:
-        """See `Kind`."""
         index.add(np.ascontiguousarray(vectors[index.ntotal :]))
         return index
 
     def write(self, index: faiss.Index, path: str) -> None:
-        """The graph."""
+        """Write the graph without its vectors."""
         writer = faiss.FileIOWriter(path)
         faiss.write_index(index, writer, faiss.IO_FLAG_SKIP_STORAGE)
 
     def read(self, path: str, vectors: Floats) -> faiss.Index:
-        """The graph, mapped, over the vectors."""
+        """Map the graph, and attach it to the vectors."""
         index = faiss.read_index(path, faiss.IO_FLAG_SKIP_STORAGE | faiss.IO_FLAG_MMAP_IFC)
         storage = flat(vectors)
         storage.this.disown()
@@ -61,11 +60,11 @@ class Hnsw:
         return index
 
     def efforts(self, parameters: Parameters) -> Sequence[int]:  # noqa: ARG002
-        """Of efSearch."""
+        """Return values of efSearch."""
         return steps(10, MOST)
 
     def search(self, index: faiss.Index, queries: Floats, wanted: Candidates) -> NDArray[np.int64]:
-        """See `Kind`. What the graph does not reach is not found: -1."""
+        """Search the graph. A row is -1 where the graph reaches too few."""
         parameters = faiss.SearchParametersHNSW(efSearch=max(wanted.effort, wanted.rows))
         _, rows = index.search(queries, wanted.rows, params=limited(parameters, wanted.bitmap))
         return rows  # type: ignore[no-any-return]

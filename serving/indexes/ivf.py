@@ -1,6 +1,6 @@
-"""IVF: vectors in lists by the nearest of some centres; a search reads the lists of the centres nearest to it.
+"""IVF: lists of vectors by their nearest centroid. A search reads the lists of the centroids nearest to the query.
 
-In the lists they are whole, in 8 bits a number (SQ8), or in product codes (PQ; Jégou et al., 2011).
+The lists contain the vectors in full, with 8 bits per component (SQ8), or as product codes (PQ; Jégou et al., 2011).
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from serving.ports import Floats
 
 Codes = Literal["flat", "sq8", "pq"]
 ROUNDS = 10
-"""Of k-means."""
+"""Iterations of k-means."""
 POINTS = 64
-"""Of its training for each centre; FAISS would take 256, for four times the time and the same recall."""
+"""Training vectors per centroid. FAISS's default of 256 takes four times as long for the same recall."""
 PQ_POINTS = 16_384
 LEAST = 1_024
-"""Vectors, below which there is nothing to gain and too little to train on."""
+"""Minimum number of vectors. Below it, IVF gains nothing and has too little to train on."""
 
 
 class Ivf:
-    """Trained on a sample of the vectors it holds."""
+    """An inverted file, trained on a sample of its vectors."""
 
     knob: str | None = "nprobe"
 
@@ -36,20 +36,23 @@ class Ivf:
         self._codes = codes
 
     def parameters(self, count: int, dim: int) -> Parameters:
-        """4√N lists, and for PQ the bytes of a code: an eighth of the width, or 8, as far as it divides."""
+        """Return 4√N lists and, for PQ, the bytes per code.
+
+        A code has an eighth of the dimension, at least 8 bytes, rounded down to a divisor of the dimension.
+        """
         lists = {"nlist": max(1, min(int(4 * count**0.5), count // 39))}
         if self._codes != "pq":
             return lists
         return lists | {"m": next(m for m in range(min(dim, max(8, dim // 8)), 0, -1) if dim % m == 0)}
 
     def memory(self, count: int, dim: int) -> int:
-        """Codes and rows in lists that grow, and the sample that it is trained on."""
+        """Return the bytes of codes and rows in growing lists, and of the training sample."""
         parameters = self.parameters(count, dim)
         code = {"flat": 4 * dim, "sq8": dim, "pq": parameters.get("m", 0)}[self._codes]
         return int(1.5 * count * (code + 8)) + 4 * dim * min(count, POINTS * parameters["nlist"])
 
     def build(self, vectors: Floats, parameters: Parameters, pause: Pause) -> faiss.Index:
-        """Centres by spherical k-means from a seed of its own: the same every time."""
+        """Train centroids by spherical k-means and add all vectors. A fixed seed makes centroids reproducible."""
         if len(vectors) < LEAST:
             raise BuildError(f"{len(vectors)} vectors are too few for {self.name}, which needs {LEAST}")
         index = self._empty(vectors.shape[1], parameters)
@@ -61,24 +64,22 @@ class Ivf:
         return index
 
     def complete(self, index: faiss.Index, vectors: Floats) -> faiss.Index:
-        """See `Kind`."""
         index.add(np.ascontiguousarray(vectors[index.ntotal :]))
         return index
 
     def write(self, index: faiss.Index, path: str) -> None:
-        """All of it."""
+        """Write the whole index."""
         faiss.write_index(index, path)
 
     def read(self, path: str, vectors: Floats) -> faiss.Index:  # noqa: ARG002
-        """The lists stay in the file, mapped."""
+        """Map the index. Its lists stay in the file."""
         return faiss.read_index(path, faiss.IO_FLAG_MMAP)
 
     def efforts(self, parameters: Parameters) -> Sequence[int]:
-        """Of nprobe, up to a quarter of the lists."""
+        """Return values of nprobe, up to a quarter of the lists."""
         return steps(1, max(1, parameters["nlist"] // 4))
 
     def search(self, index: faiss.Index, queries: Floats, wanted: Candidates) -> NDArray[np.int64]:
-        """See `Kind`."""
         parameters = faiss.SearchParametersIVF(nprobe=wanted.effort)
         _, rows = index.search(queries, wanted.rows, params=limited(parameters, wanted.bitmap))
         return rows  # type: ignore[no-any-return]
@@ -108,7 +109,7 @@ def _train_centres(centres: faiss.IndexFlatIP, sample: Floats, count: int, pause
     settings.niter, settings.spherical = 1, True
     settings.min_points_per_centroid, settings.max_points_per_centroid = 1, POINTS
     clustering = faiss.Clustering(sample.shape[1], count, settings)
-    for _ in range(ROUNDS):  # each from the centres of the one before
+    for _ in range(ROUNDS):  # each round starts from the centres of the previous one
         pause()
         centres.reset()
         clustering.train(sample, centres)

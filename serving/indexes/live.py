@@ -1,4 +1,4 @@
-"""What a corpus searches: a built index, marks of what was removed from it, and what was added since."""
+"""The index that a corpus searches: a built index, marks of removed vectors, and the vectors added since."""
 
 from __future__ import annotations
 
@@ -29,11 +29,14 @@ __all__ = ["Identity", "LiveIndex", "Plan", "Report", "Source"]
 log = logging.getLogger(__name__)
 
 AGAIN = 60.0
-"""Seconds after a build that failed, before which there is no other."""
+"""Seconds to wait after a failed build before the next one."""
 
 
 class LiveIndex:
-    """Written by one thread at a time, which its corpus sees to; searched by any number beside it, without a lock."""
+    """The index of a corpus.
+
+    Its corpus writes from one thread at a time; any number of threads search without a lock.
+    """
 
     def __init__(
         self,
@@ -48,30 +51,30 @@ class LiveIndex:
         kinds: Mapping[str, Kind] = KINDS,
         beside: Read | None = None,
     ) -> None:
-        """Take `beside`, or open what `folder` keeps, if it fits, and catch up with the source.
+        """Start from `beside`, or from what `folder` contains, if it fits, and catch up with the source.
 
         Args:
-            folder: of this corpus alone; None: a temporary one.
-            threads: that one search may use.
+            folder: the folder of this corpus alone. None means a temporary one.
+            threads: maximum threads of one search.
             beside: what was read of these vectors before they served.
         """
         self._source, self._builder = source, builder
         self.identity = identity
-        """Of its vectors, as long as it lives."""
+        """Identity of its vectors, which never changes."""
         self._temporary = TemporaryDirectory(ignore_cleanup_errors=True) if folder is None else None
         self._folder = Path(self._temporary.name) if self._temporary else folder or Path()
         self._generations = Generations(self._folder)
         self._target, self._threads, self._plan, self._kinds = target, threads, plan or Plan(), dict(kinds)
         self._changing = threading.Lock()
-        """Around every change of what is seen."""
+        """Lock for every change that searches see."""
         self._making = threading.Lock()
-        """Around a build."""
+        """Lock for builds."""
         self._removed_since: list[Keys] | None = None
-        """Since a build began, which does not know of it; None: none is under way."""
+        """Keys removed since the running build began, which the build does not know. None: no build is running."""
         self._growable = True
-        """No, once a graph beside the main part did not reach the target, until the next build."""
+        """False after a graph beside the main part did not reach the target, until the next build."""
         self._building = 0
-        """The key up to which a build under way takes all in."""
+        """Key up to which the running build includes everything."""
         self._queued = self._growing = False
         self._not_before = 0.0
         self._closed = False
@@ -81,17 +84,17 @@ class LiveIndex:
 
     @property
     def fingerprint(self) -> str:
-        """Of the encoder that made the vectors."""
+        """Fingerprint of the encoder that made the vectors."""
         return self.identity.fingerprint
 
     @property
     def dim(self) -> int:
-        """Of the vectors."""
+        """Dimension of the vectors."""
         return self.identity.dim
 
     @property
     def kind(self) -> str:
-        """As in `report`."""
+        """Kind of index, as in `report`."""
         return self._seen.foremost.kind
 
     def __len__(self) -> int:
@@ -99,25 +102,25 @@ class LiveIndex:
 
     @property
     def nbytes(self) -> int:
-        """Memory, mapped files not counted."""
+        """Bytes of memory, without mapped files."""
         return self._tail.nbytes + self._seen.built + sum(part.main.bytes for part in self._seen.parts[1:])
 
     @property
     def report(self) -> Report:
-        """What it is now."""
+        """Current state of the index."""
         building = self._queued or self._making.locked()
         return Report.of(self._seen, target=self._target(), memory=self.nbytes, building=building)
 
     def add(self, keys: Keys, vectors: Floats) -> None:
-        """Add (N, D) vectors under N keys, each greater than all it ever held."""
+        """Add (N, D) vectors under N keys. Each key must be greater than all that the index ever contained."""
         self.change(np.empty(0, np.int64), keys, vectors)
 
     def remove(self, keys: Keys) -> None:
-        """Remove those of `keys` that it holds."""
+        """Remove those of `keys` that the index contains."""
         self.change(keys, np.empty(0, np.int64), np.empty((0, self.identity.dim), np.float32))
 
     def change(self, removed: Keys, added: Keys, vectors: Floats) -> None:
-        """Both in one step: a search sees all of it or nothing."""
+        """Remove and add in one step. A search sees both changes or neither."""
         with self._changing:
             self._tail.remove(removed)
             self._tail.add(added, vectors)
@@ -127,9 +130,10 @@ class LiveIndex:
         self._consider()
 
     def search(self, queries: Floats, k: int, allowed: Keys | None = None, *, exact: bool = False) -> list[Ranking]:
-        """For each row of (Q, D) unit `queries` the best `k`, or all there are, of the sorted `allowed` keys if given.
+        """Return the best `k`, or as many as exist, for each row of (Q, D) unit `queries`.
 
-        Without `exact` some of the best may be missed, as few as the recall target says; never is the answer shorter.
+        Only the sorted `allowed` keys are searched, if given. Without `exact` some of the best may be missing, as few
+        as the recall target allows. The answer is never shorter for that.
         """
         seen = self._seen
         found = seen.search(queries, k, allowed, exact=exact, threads=self._threads)
@@ -138,7 +142,7 @@ class LiveIndex:
         return found
 
     def reconsider(self) -> None:
-        """The target may be another: build again if it is."""
+        """Build again if the recall target has changed."""
         self._consider()
 
     def build_now(self) -> Report:
@@ -147,8 +151,9 @@ class LiveIndex:
         return self.report
 
     def close(self, *, erase: bool = False) -> None:
-        """Let go; a build under way comes to nothing. `erase`: its files too, but for those of such a build, which
-        removes them itself.
+        """Close the index and cancel a running build.
+
+        `erase` also removes its files; a running build removes its own.
         """
         with self._changing:
             self._closed = True
@@ -178,7 +183,7 @@ class LiveIndex:
         return self._plan.wanted(seen.built, seen.dead, seen.fresh)
 
     def _wants_growth(self) -> bool:
-        """Where the main part is searched exactly, for the sake of the target or of its size, so is the rest."""
+        """Return whether the tail should grow a graph. If the main part is searched exactly, so is the tail."""
         seen = self._seen
         if self._closed or not self._growable or (len(seen.main.keys) and seen.main.approximate is None):
             return False
@@ -186,7 +191,7 @@ class LiveIndex:
 
     def _build_behind(self, pause: Pause) -> None:
         try:
-            if self._wants_build():  # still
+            if self._wants_build():  # it still does
                 self._build(pause)
         except CancelledError:
             return
@@ -200,7 +205,7 @@ class LiveIndex:
 
     def _grow_behind(self, pause: Pause) -> None:
         try:
-            if self._wants_growth():  # still
+            if self._wants_growth():  # it still does
                 self._grow(self._step(pause))
         except CancelledError:
             return
@@ -212,7 +217,10 @@ class LiveIndex:
         self._consider()
 
     def _grow(self, step: Pause) -> None:
-        """Take the oldest of the tail into the part that grows, or into another if a build takes that one in."""
+        """Move the oldest part of the tail into the growing graph.
+
+        If a running build includes that graph, make a new one.
+        """
         with self._changing:
             seen, building = self._seen, self._building
         live = np.flatnonzero(seen.tail.live)
@@ -253,7 +261,7 @@ class LiveIndex:
             reach("index.before-bury")
             graves = np.setdiff1d(self._source.tombstones(self._covered), self._seen.main.keys)
             with self._changing:
-                self._check_open()  # closed, its corpus may have another history by now, with graves of its own
+                self._check_open()  # if closed, the corpus may have been replaced, with other tombstones
                 self._source.bury(graves)
 
     def _make(self, generation: Path, step: Pause) -> None:
@@ -262,7 +270,7 @@ class LiveIndex:
             self._removed_since = removed
             covered = self._building = max(self._covered, seen.last)
         reach("index.compaction")
-        if seen.main.fallen:  # or it would be built on that device again, and fail again
+        if seen.main.fallen:  # otherwise it would be built on the failed device again
             self._plan = self._plan.without(seen.main.kind)
         count, target = seen.held, self._target()
         held = held_out(count if count >= self._plan.least else 0)

@@ -1,4 +1,4 @@
-"""The built part of an index: vectors in a mapped file, and what finds most of the nearest of them quickly."""
+"""The built part of an index: vectors in a mapped file, and an approximate index over them."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ from serving.indexes.ranking import Rows, flat, products, rows_of
 from serving.ports import Floats, Keys, Ranking
 
 EXACT_ROWS = 5_000
-"""Candidates that a filter leaves, up to which reading them all is as quick as an index that passes over the others."""
+"""Rows that pass a filter up to which reading them all is as fast as an index that skips the others."""
 MEASURED_K = 10
-"""recall@10 is what is measured and promised."""
+"""The k of the measured and promised recall@k."""
 TOGETHER = 256
-"""Queries, after which a search can be stopped."""
+"""Queries between two checks for cancellation."""
 FOR_ONE_THREAD = 4
-"""Queries, up to which waking other threads takes longer than they save."""
+"""Queries up to which waking other threads costs more time than they save."""
 
 
 @dataclass(frozen=True)
 class Tuning:
-    """What effort reaches the recall target, measured on this very index."""
+    """Efforts that reach the recall target, measured on this index."""
 
     target: float
     queries: int = 0
-    """That were held out."""
+    """Vectors that were held out as queries."""
     efforts: Mapping[float, int] = field(default_factory=dict)
-    """By the share of the vectors that may be found; no entry: nothing reaches the target there but exact search."""
+    """Efforts by the share of vectors that pass the filter. Without an entry, only exact search reaches the target."""
     recalls: Mapping[float, float] = field(default_factory=dict)
-    """What search has by the same shares, 1.0 where it is exact."""
+    """Measured recall by the same shares; 1.0 where search is exact."""
 
     def effort(self, share: float) -> int | None:
-        """For a share between those measured in proportion, in logarithms; None below the least: search exactly."""
+        """Return the effort for `share`, interpolated on a log scale; None below the least share: search exactly."""
         if share in self.efforts:
             return self.efforts[share]
         shares = sorted(self.efforts)
@@ -51,7 +51,7 @@ class Tuning:
 
 
 class Approximate(NamedTuple):
-    """What is built over the vectors."""
+    """An approximate index built over the vectors."""
 
     kind: Kind
     parameters: Parameters
@@ -59,9 +59,9 @@ class Approximate(NamedTuple):
 
 
 class Marks:
-    """Which of `size` rows may be found: those marked `live`, or those of the sorted `rows`, or all; never changed.
+    """Immutable set of the rows that may be found, out of `size`: those marked `live`, the sorted `rows`, or all.
 
-    Whatever is as long as all rows is made only where it is needed.
+    Arrays with an entry per row are only made when needed.
     """
 
     def __init__(self, size: int, *, live: NDArray[np.bool_] | None = None, rows: Rows | None = None) -> None:
@@ -73,7 +73,7 @@ class Marks:
 
     @cached_property
     def live(self) -> NDArray[np.bool_]:
-        """Of each whether it may."""
+        """Whether each row may be found."""
         if self._live is not None:
             return self._live
         live = np.full(self._size, self._rows is None)
@@ -83,22 +83,22 @@ class Marks:
 
     @cached_property
     def rows(self) -> Rows | None:
-        """Where they are, sorted; None: everywhere."""
+        """Sorted rows that may be found; None means all."""
         if self.count == self._size:
             return None
         return np.flatnonzero(self.live) if self._rows is None else self._rows
 
     @cached_property
     def bitmap(self) -> NDArray[np.uint8] | None:
-        """A bit for each; None: all."""
+        """One bit per row; None means all."""
         return None if self.count == self._size else np.packbits(self.live, bitorder="little")
 
     def only(self, rows: Rows) -> Marks:
-        """Those of these that are in the sorted `rows`."""
+        """Return the marks restricted to the sorted `rows`."""
         return Marks(self._size, rows=rows[self.live[rows]])
 
     def without(self, rows: Rows) -> Marks:
-        """Those of these that are not in `rows`."""
+        """Return the marks without `rows`."""
         if not self.live[rows].any():
             return self
         live = self.live.copy()
@@ -108,31 +108,31 @@ class Marks:
 
 @dataclass(frozen=True)
 class Main:
-    """(N, D) vectors under N keys, none of which ever changes; without `approximate` every search is exact."""
+    """(N, D) vectors under N keys, none of which ever changes. Without `approximate`, every search is exact."""
 
     keys: Keys
-    """Sorted, but for those of the `tuning.queries` vectors that were held out and then added: these come last, sorted
-    too.
-    """
+    """Sorted keys, except that the keys of the `tuning.queries` vectors that were held out and then added come last,
+    sorted as well."""
     vectors: Floats
     approximate: Approximate | None
     tuning: Tuning
     build_seconds: float = 0.0
     bytes: int = 0
-    """In its files."""
+    """Bytes of its files."""
     reason: str | None = None
-    """Why there is nothing approximate."""
+    """The reason why there is no approximate index."""
     holds_queries: bool = True
-    """Whether those of `tuning` were added; false of a graph that grows, which is measured with what comes after it."""
+    """Whether the queries of `tuning` were added. It is false for a growing graph, which is measured with later
+    vectors."""
 
     @property
     def kind(self) -> str:
-        """By its name."""
+        """Name of the kind."""
         return "exact" if self.approximate is None else self.approximate.kind.name
 
     @property
     def fallen(self) -> bool:
-        """Whether the CPU serves in place of a device that failed: slower than what is built for a CPU."""
+        """Whether the CPU serves in place of a failed device, slower than an index built for the CPU."""
         return self.approximate is not None and getattr(self.approximate.built, "fallen", False)
 
     def search(
@@ -145,7 +145,10 @@ class Main:
         exact: bool = False,
         threads: int = 1,
     ) -> list[Ranking]:
-        """The best `k` of the live rows, among the sorted `allowed` keys if given; `k` of them if there are so many."""
+        """Return the best `k` of the live rows, among the sorted `allowed` keys if given.
+
+        The answer has `k` hits if there are so many.
+        """
         if allowed is not None:
             marks = marks.only(self.rows(allowed))
         effort = None if exact else self._effort(marks.count, k)
@@ -163,14 +166,14 @@ class Main:
         return found
 
     def rows(self, keys: Keys) -> Rows:
-        """Where those of `keys`, which are sorted, are that are here; sorted."""
+        """Return the sorted rows of those sorted `keys` that are in this part."""
         first = len(self.keys) - (self.tuning.queries if self.holds_queries else 0)
         return np.concatenate([rows_of(self.keys[:first], keys), first + rows_of(self.keys[first:], keys)])
 
     def candidates(
         self, queries: Floats, k: int, effort: int, bitmap: NDArray[np.uint8] | None, threads: int = 1
     ) -> list[Ranking]:
-        """What the approximate index finds, scored with the vectors; maybe fewer than `k`."""
+        """Search the approximate index and score its candidates with the vectors. There may be fewer than `k`."""
         assert self.approximate is not None, "no effort without an index"
         kind, _, index = self.approximate
         queries = np.ascontiguousarray(queries, np.float32)
@@ -186,7 +189,7 @@ class Main:
         return [Ranking(keys[at, :length], scores[at, :length]) for at, length in enumerate(lengths)]
 
     def efforts(self) -> Sequence[int]:
-        """That its index can make, ascending."""
+        """Return the efforts that its index supports, in ascending order."""
         assert self.approximate is not None, "no effort without an index"
         return self.approximate.kind.efforts(self.approximate.parameters)
 
@@ -195,7 +198,7 @@ class Main:
         return flat(self.vectors)
 
     def _effort(self, count: int, k: int) -> int | None:
-        """As tuned, and the more of it the deeper the answer; None where exact search is cheaper or the only one."""
+        """Return the tuned effort, increased for larger `k`. None means exact search, as the cheaper or only way."""
         if self.approximate is None or count <= max(EXACT_ROWS, k):
             return None
         tuned = self.tuning.effort(count / len(self.keys))

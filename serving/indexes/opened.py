@@ -1,4 +1,4 @@
-"""How an index begins: with what was read beside the one before it, with what its folder keeps, or with its source."""
+"""Opening an index from vectors that were read beforehand, from its folder, or from its source."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Generations:
-    """The builds in the `folder` of a corpus, a folder each, numbered."""
+    """The numbered builds of a corpus, each in a subfolder of `folder`."""
 
     folder: Path
 
     def newest_first(self) -> list[Path]:
-        """All of them, whole or not."""
+        """Return all builds, complete or not."""
         return sorted((path for path in self.folder.glob("*-*") if path.is_dir()), reverse=True)
 
     def following(self) -> Path:
-        """A name for the next."""
+        """Return a path for the next build."""
         numbers = [int(path.name.split("-")[0]) for path in self.newest_first()]
         return self.folder / f"{max(numbers, default=0) + 1:08d}-{secrets.token_hex(4)}"
 
     def erase(self) -> None:
-        """Remove them, and the folder."""
+        """Remove all builds and the folder."""
         for generation in self.newest_first():
             saved.remove(generation)
         with suppress(OSError):  # not there, or not empty
@@ -51,19 +51,19 @@ class Generations:
 
 
 class Opened(NamedTuple):
-    """An index that has all that its source has."""
+    """An index that contains everything in its source."""
 
     seen: Seen
     tail: ExactIndex
     generation: Path | None = None
-    """Where the main part is kept."""
+    """The folder of the main part."""
     covered: int = 0
-    """Key up to which it holds what there is."""
+    """Key up to which the main part contains what exists."""
 
 
 @dataclass(frozen=True)
 class Opening:
-    """Where to look, and what must be found there."""
+    """Sources from which an index is opened, and the identity that they must have."""
 
     source: Source
     identity: Identity
@@ -73,14 +73,17 @@ class Opening:
     plan: Plan = field(default_factory=Plan)
 
     def opened(self, beside: Read | None) -> Opened:
-        """Take `beside`, or what the folder keeps, or what the source has; whatever else is in the folder goes."""
+        """Open from `beside`, the folder or the source, whichever fits first.
+
+        Everything else in the folder is removed.
+        """
         return (beside and self._taken(beside)) or self._kept() or self._anew()
 
     def _taken(self, beside: Read) -> Opened | None:
-        """None if it does not fit what is there now.
+        """Open from `beside`; return None if it does not fit the current source.
 
-        What has gone since is told by the keys that are there: of the tombstones the index that served meanwhile may
-        have buried some.
+        Removals are found by comparing keys, because the index that served meanwhile may have buried some of the
+        tombstones.
         """
         held = np.concatenate([beside.main.keys, beside.tail.held.keys])
         try:
@@ -111,11 +114,11 @@ class Opening:
                     continue
                 except UnfitError as error:
                     log.warning("index %s is made anew from the store: %s", generation, error)
-            saved.remove(generation)  # also a build that did not come to its end, and what one has replaced
+            saved.remove(generation)  # including unfinished and replaced builds
         return found
 
     def _caught_up(self, main: Main, tail: ExactIndex, last: int, gone: Keys) -> Opened:
-        """With all that the source did since it held what is in `main` and `tail`, up to the key `last`."""
+        """Apply everything that the source did since `main` and `tail` were complete, up to the key `last`."""
         if last > self.source.last_key():
             raise UnfitError("it covers more than the store ever held")
         part = Part(main, Marks(len(main.keys))).without(gone)
@@ -128,8 +131,8 @@ class Opening:
         return Opened(seen, tail)
 
     def _anew(self) -> Opened:
-        with suppress(ServiceError):  # of a disk that fails or is full: they are forgotten another time
-            self.source.bury(self.source.tombstones(self.source.last_key()))  # no index is kept that holds them
+        with suppress(ServiceError):  # the disk fails or is full: bury them another time
+            self.source.bury(self.source.tombstones(self.source.last_key()))  # no stored index contains them
         found = read(self.generations.following(), self.identity.dim, self.source.vectors(0))
         seen = Seen((Part(found.main, Marks(len(found.main.keys))),), found.tail.held)
         if found.folder is None:

@@ -1,4 +1,4 @@
-"""Which kinds of index to try for so many vectors, best first; see docs/adr/0019 for the measurements."""
+"""Choice of the kinds of index to try for a number of vectors, best first. Measurements are in docs/adr/0019."""
 
 from __future__ import annotations
 
@@ -10,49 +10,51 @@ from serving.indexes.kind import Kind
 
 GROUP = Path("/sys/fs/cgroup")
 FEWEST = 10
-"""Vectors that an index is built of: with fewer there is no recall@10 to be measured."""
+"""Minimum vectors of an index. With fewer, recall@10 can't be measured."""
 CERTAIN = 1.0
-"""A recall target that only exact search reaches: who misses nothing of some queries may miss something of others."""
+"""A recall target that only exact search reaches. An index without misses for some queries may have misses for
+others."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """When to build, and what."""
+    """Conditions of a build, and the kinds that are tried."""
 
     least: int = 20_000
-    """Vectors, below which exact search serves."""
+    """Vectors below which exact search serves."""
     dead: float = 0.2
-    """Share of the main index that was removed, above which it is built again without it."""
+    """Share of removed vectors in the main index above which it is rebuilt without them."""
     tail: float = 0.1
-    """Vectors added since, as a share of the main index, above which, and above `least`, it is built with them."""
+    """Size of the tail, relative to the main index, above which both are rebuilt together, if it also exceeds
+    `least`."""
     kinds: Sequence[str] = ("hnsw", "ivf-flat", "ivf-sq8", "ivf-pq")
-    """In the order in which they are tried: the first that fits and reaches the target serves."""
+    """Kinds in the order in which they are tried. The first one that fits and reaches the target serves."""
     most: Mapping[str, int] = field(default_factory=lambda: {"hnsw": 5_000_000})
-    """Vectors, above which building that kind on one thread takes hours."""
+    """Vectors above which building this kind on one thread takes hours."""
     memory: int | None = None
-    """Bytes that a build may take; None: half of what is free."""
+    """Bytes that a build may take; None means half of the free memory."""
 
     def allows(self, kind: str, count: int) -> bool:
-        """Whether an index of this kind over so many vectors is one that it would build."""
+        """Return whether this plan would build an index of this kind over `count` vectors."""
         return kind in self.kinds and count >= self.least
 
     def wanted(self, main: int, dead: int, tail: int) -> bool:
-        """Whether so many vectors in the main index and in the tail, some of them removed, call for a build."""
+        """Return whether a build is due for so many vectors in the main index and the tail, `dead` of them removed."""
         return tail > max(self.least - 1, self.tail * main) or dead > self.dead * main
 
     def without(self, kind: str) -> Plan:
-        """The plan that does not try `kind`."""
+        """Return the plan without `kind`."""
         return replace(self, kinds=[name for name in self.kinds if name != kind])
 
     def outgrown(self, built: int, tail: int) -> bool:
-        """Whether a tail of so many vectors is too long to be searched exactly until a build takes it in.
+        """Return whether a tail is too long for exact search until the next build.
 
-        Where there is no index yet, the first build is as brief as what would be done before it.
+        Without a built index, the first build takes as little time as growing a graph before it would.
         """
         return "hnsw" in self.kinds and tail > (self.least // 2 if built else 3 * self.least // 2)
 
     def fitting(self, kinds: Mapping[str, Kind], count: int, dim: int) -> list[Kind]:
-        """Those of its kinds that `count` vectors can be built with."""
+        """Return the kinds that can be built with `count` vectors."""
         memory = free_memory() // 2 if self.memory is None else self.memory
         return [
             kinds[name]
@@ -62,13 +64,13 @@ class Plan:
 
 
 def free_memory(machine: Path = Path("/proc/meminfo"), group: Path = GROUP) -> int:
-    """Bytes that this process may still take: what the machine has, or its control group if that is less."""
+    """Return the bytes that this process may still take, limited by the machine and by its control group."""
     lines = dict(line.split(":", 1) for line in machine.read_text().splitlines())
     available = int(lines["MemAvailable"].split()[0]) * 1024
     try:
         limit, used = ((group / name).read_text().strip() for name in ("memory.max", "memory.current"))
         cached = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
-    except FileNotFoundError:  # not in a group of its own, or an old kernel
+    except FileNotFoundError:  # no control group of its own, or an old kernel
         return available
     if limit == "max":
         return available

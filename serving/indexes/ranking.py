@@ -1,4 +1,4 @@
-"""The one order of hits that every index answers in, and the one way to compute a score."""
+"""The order of hits and the computation of scores that all indexes share."""
 
 from __future__ import annotations
 
@@ -11,19 +11,23 @@ from numpy.typing import NDArray
 from serving.ports import Floats, Keys, Ranking
 
 Rows = NDArray[np.int64]
-"""Places in a matrix of vectors."""
+"""Row numbers in a matrix of vectors."""
 DECIMALS = 6
-"""float32 sums differ in the last bit with the place of a row in the matrix: equal vectors must stay equal."""
+"""Decimals of a score. float32 sums vary in the last bit with a row's place in the matrix, but equal vectors need equal
+scores."""
 NOTHING = Ranking(np.empty(0, np.int64), np.empty(0, np.float32))
 
 
 def rounded(scores: Floats) -> Floats:
-    """Scores at the precision that is compared and shown."""
+    """Round scores to the precision that is compared and shown."""
     return scores.round(DECIMALS)
 
 
 def best(keys: Keys, scores: Floats, k: int) -> Ranking:
-    """The `k` best by score, equal scores oldest (lowest key) first. `scores` are `rounded` already."""
+    """Return the `k` best by score.
+
+    Equal scores are ordered by age, the lowest key first. `scores` must be `rounded`.
+    """
     if k < len(keys):  # every score that ties with the k-th stays in play
         worst_kept = np.partition(scores, len(scores) - k)[len(scores) - k]
         in_play = scores >= worst_kept
@@ -33,12 +37,12 @@ def best(keys: Keys, scores: Floats, k: int) -> Ranking:
 
 
 def merged(rankings: Sequence[Ranking], k: int) -> Ranking:
-    """The `k` best of several rankings of different keys."""
+    """Return the `k` best of several rankings of different keys."""
     return best(np.concatenate([one.keys for one in rankings]), np.concatenate([one.scores for one in rankings]), k)
 
 
 def flat(vectors: Floats) -> faiss.IndexFlatIP:
-    """FAISS over (N, D) float32 `vectors` where they are; they must outlive it."""
+    """Make a FAISS index over (N, D) float32 `vectors` without a copy. The vectors must outlive it."""
     view = faiss.IndexFlatIP(vectors.shape[1])
     address = faiss.cast_integer_to_void_ptr(vectors.ctypes.data)
     view.codes = faiss.MaybeOwnedVectorUInt8.create_view(address, vectors.nbytes, view.codes.owner)
@@ -47,13 +51,14 @@ def flat(vectors: Floats) -> faiss.IndexFlatIP:
 
 
 def products(vectors: faiss.IndexFlatIP, queries: Floats, rows: Rows) -> Floats:
-    """(Q, C) rounded scores of (Q, C) `rows`, -inf where a row is -1.
+    """Return (Q, C) rounded scores of (Q, C) `rows`; -inf where a row is -1.
 
-    Each by itself, in one order of summation: what is equal in the vectors is equal here, wherever they lie.
+    Each score is computed separately in one order of summation. Equal vectors therefore have equal scores, wherever
+    they are.
     """
     rows, queries = np.ascontiguousarray(rows, np.int64), np.ascontiguousarray(queries, np.float32)
     scores = np.empty(rows.shape, np.float32)
-    faiss.omp_set_num_threads(1)  # a few rows a query are done before another thread is awake
+    faiss.omp_set_num_threads(1)  # a few rows per query take less time than waking another thread
     vectors.compute_distance_subset(
         len(queries), faiss.swig_ptr(queries), rows.shape[1], faiss.swig_ptr(scores), faiss.swig_ptr(rows)
     )
@@ -61,7 +66,7 @@ def products(vectors: faiss.IndexFlatIP, queries: Floats, rows: Rows) -> Floats:
 
 
 def rows_of(keys: Keys, wanted: Keys) -> Rows:
-    """Where in the sorted `keys` those of the sorted `wanted` are, that are there."""
+    """Return the rows in the sorted `keys` of those sorted `wanted` keys that exist."""
     if len(wanted) <= len(keys):
         rows = np.searchsorted(keys, wanted)
         there = rows < len(keys)

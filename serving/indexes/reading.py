@@ -1,4 +1,4 @@
-"""Vectors of the truth on their way into an index: in memory or, where they are many, in a file."""
+"""Reading vectors from a source into the start of an index: in memory or, if they are many, in a file."""
 
 from __future__ import annotations
 
@@ -17,51 +17,54 @@ from serving.indexes.main import Main, Tuning
 from serving.ports import Floats, Keys
 
 ROOM = 250_000
-"""Vectors that are read into memory; more are copied to a file."""
+"""Maximum vectors that are read into memory. More are copied to a file."""
 
 
 class Source(Protocol):
-    """The truth about one corpus. Called from any thread."""
+    """The source of truth about one corpus. Its methods may be called from any thread."""
 
     def vectors(self, after: int) -> Iterator[tuple[Keys, Floats]]:
-        """Those of keys beyond `after`, in blocks in order of keys."""
+        """Yield keys and vectors beyond the key `after`, in blocks, in order of keys."""
 
     def keys(self) -> Keys:
-        """Of all vectors that there are."""
+        """Return the keys of all vectors."""
 
     def tombstones(self, upto: int) -> Keys:
-        """Sorted keys up to `upto` that are no more and were not buried."""
+        """Return the sorted keys up to `upto` that were removed and not buried."""
 
     def bury(self, keys: Keys) -> None:
-        """No index on disk has them any more."""
+        """Forget these tombstones, because no index on disk contains their keys any more."""
 
     def last_key(self) -> int:
-        """The greatest ever given out."""
+        """Return the greatest key ever assigned."""
 
     def count(self) -> int:
-        """Vectors that there are."""
+        """Return the number of vectors."""
 
 
 @dataclass(frozen=True)
 class Read:
-    """What was read, to be searched exactly: `main` in the files of `folder`, or the `tail` in memory."""
+    """Vectors read for exact search: `main` in the files of `folder`, or the `tail` in memory."""
 
     main: Main
     tail: ExactIndex
     last: int = 0
-    """Key that was read."""
+    """The last key that was read."""
     folder: Path | None = None
-    """Without its manifest, until it serves."""
+    """The folder of the files, which has no manifest until they serve."""
     manifest: dict[str, Any] = field(default_factory=dict)
 
     def discard(self) -> None:
-        """Remove what is in files, unless it serves by now, under another name."""
+        """Remove the files. If they serve by now, they have been renamed and stay."""
         if self.folder is not None:
             shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def read(folder: Path, dim: int, blocks: Iterable[tuple[Keys, Floats]]) -> Read:
-    """(n,) keys and (n, D) vectors in order of keys; more than `ROOM` go to the new `folder`, as they come."""
+    """Read (n,) keys and (n, D) vectors in order of keys.
+
+    More than `ROOM` are written to the new `folder` as they arrive.
+    """
     tail, blocks = ExactIndex(dim), iter(blocks)
     for keys, vectors in blocks:
         tail.add(keys, vectors)

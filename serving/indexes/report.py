@@ -1,4 +1,4 @@
-"""What an index says of itself."""
+"""The report on an index."""
 
 from __future__ import annotations
 
@@ -11,35 +11,35 @@ from serving.indexes.seen import Seen
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """Of the index that serves at this moment."""
+    """State of the index that serves at this moment."""
 
     kind: str
     parameters: Mapping[str, int] = field(default_factory=dict)
-    """It was built with, and the effort it is searched with."""
+    """Parameters of the build, and the effort of searches."""
     target: float
-    """recall@10 that was asked for."""
+    """Requested recall@10."""
     recall: float
-    """recall@10 against exact search, measured on `queries`; 1.0 for exact search itself."""
+    """recall@10 against exact search, measured on `queries`. It is 1.0 for exact search itself."""
     recall_by_filter: Mapping[str, float] = field(default_factory=dict)
-    """By the share of the vectors that a filter lets pass."""
+    """Recall by the share of the vectors that pass a filter."""
     queries: int = 0
-    """Vectors that were held out."""
+    """Vectors that were held out as queries."""
     build_seconds: float
     bytes: int
-    """Memory and files."""
+    """Bytes in memory and files."""
     main: int
-    """Vectors built in, removed ones too."""
+    """Vectors in the built parts, including removed ones."""
     tail: int
-    """Vectors added since, searched exactly."""
+    """Vectors added since, which are searched exactly."""
     dead: int
     """Vectors of `main` that were removed."""
     state: Literal["ready", "building"]
     reason: str | None = None
-    """Why it is exact, if it is."""
+    """The reason why search is exact, if it is."""
 
     @classmethod
     def of(cls, seen: Seen, *, target: float, memory: int, building: bool) -> Report:
-        """Of `seen`, in the words of its foremost part."""
+        """Make the report on `seen`, with the details of its foremost part."""
         main, state = seen.foremost, "building" if building else "ready"
         found = cls(
             kind=main.kind,

@@ -1,4 +1,4 @@
-"""A built index on disk: vectors, keys and index in a folder, vouched for by the manifest, which is written last."""
+"""A built index on disk: a folder of vectors, keys and index, valid once the manifest is written, which comes last."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ VECTORS, KEYS, INDEX, MANIFEST = "vectors.f32", "keys.npy", "index.faiss", "mani
 
 
 class Identity(NamedTuple):
-    """Which vectors: of which corpus, made by which encoder."""
+    """Identity of the vectors: their corpus and their encoder."""
 
     generation: str
-    """Of the corpus: another where keys may mean something else."""
+    """The generation of the corpus. In another generation, keys may mean something else."""
     fingerprint: str
     dim: int
 
 
 class UnfitError(Exception):
-    """What is on disk can't be trusted to be the index of this corpus; the message names the file."""
+    """The files on disk can't be trusted to be the index of this corpus. The message names the file."""
 
 
 def write_vectors(folder: Path, dim: int, blocks: Iterable[tuple[Keys, Floats]]) -> tuple[Keys, Floats]:
-    """Copy blocks in order of keys to a new `folder`, and map them."""
+    """Write blocks, in order of keys, to a new `folder`, and map them."""
     make_folder(folder)
     keys = [np.empty(0, np.int64)]
     with _written(folder / VECTORS) as file:
@@ -54,7 +54,7 @@ def write_vectors(folder: Path, dim: int, blocks: Iterable[tuple[Keys, Floats]])
 
 
 def write_index(folder: Path, built: Approximate, vectors: Floats) -> Approximate:
-    """Keep the index beside its vectors, and take it from there: what was only needed to build it is let go."""
+    """Write the index beside its vectors and read it back, which frees the memory that only the build needed."""
     reach("index.before-save")
     path = folder / INDEX
     built.kind.write(built.built, str(path))
@@ -63,7 +63,7 @@ def write_index(folder: Path, built: Approximate, vectors: Floats) -> Approximat
 
 
 def describe(folder: Path, main: Main) -> dict[str, Any]:
-    """What the manifest says of what lies in `folder`, which is read whole for it."""
+    """Return the manifest's description of `folder`. All files are read for it."""
     return {
         "format": FORMAT,
         "faiss": faiss.__version__,
@@ -77,16 +77,16 @@ def describe(folder: Path, main: Main) -> dict[str, Any]:
 
 
 def vouched(described: dict[str, Any], identity: Identity, covered: int) -> dict[str, Any]:
-    """The manifest of what was described, and which vectors these are.
+    """Return the manifest: the description with the identity of the vectors.
 
     Args:
-        covered: every key of the store up to it is here, or is no more.
+        covered: every key of the store up to this one is included, or was removed.
     """
     return described | {"identity": identity._asdict(), "covered": covered}
 
 
 def save(folder: Path, manifest: dict[str, Any]) -> None:
-    """Write the manifest; before that the folder is nothing, after that it survives power loss."""
+    """Write the manifest, which makes the folder valid. On return it survives power loss."""
     reach("index.before-manifest")
     new = folder / f"{MANIFEST}.new"
     with _written(new) as file:
@@ -98,15 +98,15 @@ def save(folder: Path, manifest: dict[str, Any]) -> None:
 
 
 def load(folder: Path, identity: Identity, kinds: Mapping[str, Kind], threads: int) -> tuple[Main, int]:
-    """What `save` kept, every byte of it checked, and the key that it covers.
+    """Return what `save` kept, with every byte verified, and the key up to which it covers the store.
 
     Raises:
-        UnfitError: it is not that.
+        UnfitError: the files are not what was saved, or not for this identity.
     """
     manifest = _manifest(folder / MANIFEST)
     try:
         return _loaded(folder, manifest, identity, kinds, threads)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:  # whoever wrote it had another idea of it
+    except (KeyError, TypeError, ValueError, AttributeError) as error:  # it has another structure
         raise UnfitError(f"{folder / MANIFEST}: not one of this version ({type(error).__name__}: {error})") from error
 
 
@@ -133,9 +133,9 @@ def _loaded(
 
 
 def remove(folder: Path) -> None:
-    """A generation that serves no more: its manifest first, so that what is left of it after a crash is nothing.
+    """Remove a build that serves no more. The manifest goes first, so that a crash leaves nothing valid.
 
-    A build that was told to stop may still write there, or remove it too: the rest goes with the next opening.
+    A cancelled build may still write there, or remove it as well. The next opening removes what is left.
     """
     with suppress(FileNotFoundError):
         (folder / MANIFEST).unlink(missing_ok=True)
@@ -145,7 +145,7 @@ def remove(folder: Path) -> None:
 
 
 def damage(folder: Path) -> Iterator[str]:
-    """What is wrong with what the `folder` of a corpus keeps, a line each; reads every byte, for its SHA-256."""
+    """Yield a line for each defect in the `folder` of a corpus. It reads every byte to compute SHA-256."""
     for generation in sorted(path.parent for path in folder.glob(f"*-*/{MANIFEST}")):
         try:
             files = _manifest(generation / MANIFEST)["files"]
@@ -159,12 +159,12 @@ def damage(folder: Path) -> Iterator[str]:
 
 
 def size(manifest: dict[str, Any]) -> int:
-    """Bytes of the files."""
+    """Return the bytes of the files."""
     return sum(described["bytes"] for described in manifest["files"].values())
 
 
 def check(path: Path, described: dict[str, Any], threads: int = 1) -> None:
-    """Compare a file with what the manifest says of it, by size and by the checksum of every piece.
+    """Compare a file with its entry in the manifest, by size and by the checksum of every piece.
 
     Raises:
         UnfitError: something differs.
@@ -187,7 +187,7 @@ def _manifest(path: Path) -> dict[str, Any]:
             raise UnfitError(f"{path}: format {manifest['format']}, this server writes {FORMAT}")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
-            raise  # nothing is wrong with the file
+            raise  # the file itself may be intact
         raise UnfitError(f"{path}: {error or type(error).__name__}") from error
     if seal != _seal(manifest):
         raise UnfitError(f"{path}: not what was written")

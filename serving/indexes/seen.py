@@ -1,4 +1,4 @@
-"""What a search sees of an index at one moment: built parts, marks of what is left of them, and a tail."""
+"""The immutable state of an index that a search sees: built parts, marks of their live rows, and a tail."""
 
 from __future__ import annotations
 
@@ -18,45 +18,45 @@ BLOCK = 16_384
 
 
 class Part(NamedTuple):
-    """What was built, and what is left of it."""
+    """A built part, and marks of its live rows."""
 
     main: Main
     marks: Marks
 
     def without(self, keys: Keys) -> Part:
-        """The sorted `keys` are no more."""
+        """Return the part without the sorted `keys`, which were removed."""
         return self._replace(marks=self.marks.without(self.main.rows(keys)))
 
     def beyond(self, key: int) -> Part:
-        """Only what comes after it."""
+        """Return the part restricted to keys greater than `key`."""
         return self._replace(marks=self.marks.without(np.flatnonzero(self.main.keys <= key)))
 
 
 class Seen(NamedTuple):
-    """Nothing in it ever changes."""
+    """State of an index at one moment. Nothing in it ever changes."""
 
     parts: tuple[Part, ...]
-    """The main one, and those that grow beside it (`growing.py`), whose keys come after its own."""
+    """The main part, then the graphs that grow beside it (`growing.py`), whose keys are greater."""
     tail: Held
 
     @property
     def main(self) -> Main:
-        """That of the first part, which alone is in files."""
+        """The first part, the only one with files."""
         return self.parts[0].main
 
     @property
     def foremost(self) -> Main:
-        """The first that holds anything."""
+        """The first part that contains anything."""
         return next((part.main for part in self.parts if len(part.main.keys)), self.main)
 
     @property
     def built(self) -> int:
-        """Vectors of all parts, removed ones too."""
+        """Vectors of all parts, including removed ones."""
         return sum(len(part.main.keys) for part in self.parts)
 
     @property
     def dead(self) -> int:
-        """Vectors of the parts that were removed."""
+        """Removed vectors of the parts."""
         return sum(len(part.main.keys) - part.marks.count for part in self.parts)
 
     @property
@@ -76,16 +76,15 @@ class Seen(NamedTuple):
 
     @property
     def last_grown(self) -> int:
-        """The greatest key of the parts that grow; 0 if there is none."""
+        """The greatest key of the growing parts; 0 if there is none."""
         return max((int(part.main.keys[-1]) for part in self.parts[1:]), default=0)
 
     @property
     def last(self) -> int:
-        """That of these and of the tail."""
+        """The greatest key of the growing parts and the tail."""
         return max(self.last_grown, int(self.tail.keys[-1]) if len(self.tail.keys) else 0)
 
     def search(self, queries: Floats, k: int, allowed: Keys | None, *, exact: bool, threads: int) -> list[Ranking]:
-        """See `LiveIndex.search`."""
         found = [
             main.search(queries, k, marks, allowed, exact=exact, threads=threads)
             for main, marks in self.parts
@@ -96,12 +95,15 @@ class Seen(NamedTuple):
         return found[0] if len(found) == 1 else [merged(rankings, k) for rankings in zip(*found, strict=True)]
 
     def changed(self, removed: Keys, tail: Held) -> Seen:
-        """With another tail, and without what was removed."""
+        """Return the state with another tail and without the `removed` keys."""
         removed = np.sort(removed)
         return Seen(tuple(part.without(removed) for part in self.parts), tail)
 
     def grown(self, before: Main | None, main: Main, tail: Held) -> Seen:
-        """With `main` in the place of `before`, if it is there yet: also of those that the tail held, up to `tail`."""
+        """Return the state with `main` in place of `before`, if that still exists, and with the shorter `tail`.
+
+        Rows of `main` that the old tail contained stay live if they were live there.
+        """
         held = self.tail.keys[self.tail.live]
         old = next((part.marks.live for part in self.parts if part.main is before), np.empty(0, np.bool_))
         live = np.isin(main.keys, held, assume_unique=True)
@@ -111,12 +113,12 @@ class Seen(NamedTuple):
         return Seen((*others, grown) if grown.marks.count else others, tail)
 
     def rebuilt(self, main: Main, covered: int, tail: Held) -> Seen:
-        """With a main part that has all up to the key `covered`."""
+        """Return the state with a new main part, which contains everything up to the key `covered`."""
         beside = (part.beyond(covered) for part in self.parts[1:])
         return Seen((Part(main, Marks(len(main.keys))), *(part for part in beside if part.marks.count)), tail)
 
     def copy(self, last: Rows) -> Iterator[tuple[Keys, Floats]]:
-        """All that is live, by key, in blocks; those `last` of them, sorted places in this order, at the end."""
+        """Yield all live vectors in blocks, by key. Those at the sorted places `last` in this order come at the end."""
         sources = [(main.keys, main.vectors, _by_key(main.keys, marks.live)) for main, marks in self.parts]
         sources.append((self.tail.keys, self.tail.vectors, np.flatnonzero(self.tail.live)))
         ends = np.cumsum([0, *(len(rows) for _, _, rows in sources)])
@@ -135,7 +137,7 @@ class Seen(NamedTuple):
                 )
 
     def after(self, key: int) -> ExactIndex:
-        """A tail of what of this tail is live and beyond `key`."""
+        """Return a new tail of the live vectors of this tail beyond `key`."""
         chosen = np.flatnonzero(self.tail.live & (self.tail.keys > key))
         tail = ExactIndex(self.tail.vectors.shape[1])
         tail.add(self.tail.keys[chosen], self.tail.vectors[chosen])

@@ -1,4 +1,4 @@
-"""The cheapest effort that reaches the recall target, found on the index itself against exact search."""
+"""Search for the cheapest effort that reaches the recall target, measured on the index against exact search."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from serving.indexes.ranking import Rows
 from serving.ports import Floats, Ranking
 
 QUERIES = 400
-"""Vectors that are held out to be searched for, before the index has them too."""
+"""Maximum vectors that are held out as queries, before they are added to the index."""
 SHARES = (1.0, 0.5, 0.05, 0.005)
-"""Of the vectors, drawn at random, that a filter lets pass."""
+"""Shares of the vectors, drawn at random, that a filter lets pass."""
 CONFIDENCE = 1.64
-"""Standard errors by which the recall measured must lie above the target: right 19 times of 20."""
+"""Standard errors by which the measured recall must exceed the target: 95 % confidence, one-sided."""
 
 
 def most_queries(count: int) -> int:
-    """Of `count` vectors; at most a tenth of them."""
+    """Return how many of `count` vectors to hold out: at most a tenth."""
     return min(QUERIES, count // 10)
 
 
 def held_out(count: int) -> Rows:
-    """Which of `count` vectors, sorted."""
+    """Return the sorted rows of `count` vectors that are held out."""
     return np.sort(np.random.default_rng(0).choice(count, most_queries(count), replace=False))
 
 
 def tune(main: Main, queries: Floats, target: float, pause: Pause, shares: Sequence[float] = SHARES) -> Tuning:
-    """Measure `main` at each share with (Q, D) `queries` that it does not hold; see docs/adr/0019.
+    """Measure `main` at each share with (Q, D) `queries` that it does not contain; see docs/adr/0019.
 
     Raises:
-        BuildError: no effort reaches the target where nothing is filtered; the message says what was reached.
+        BuildError: no effort reaches the target without a filter; the message gives the recall that was reached.
     """
     assert main.approximate is not None, "exact search needs no tuning"
     rng = np.random.default_rng(1)
@@ -58,7 +58,7 @@ def tune(main: Main, queries: Floats, target: float, pause: Pause, shares: Seque
 
 
 def recall(found: Sequence[Ranking], truth: Sequence[Ranking]) -> Floats:
-    """Of each query the part of the true hits that was found; who ties with the last of them is as good as it."""
+    """Return each query's share of true hits that was found. Ties with the last true hit count as hits."""
     parts = [
         np.count_nonzero(one.scores >= true.scores[-1]) / len(true.scores) if len(true.scores) else 1.0
         for one, true in zip(found, truth, strict=True)
@@ -67,7 +67,7 @@ def recall(found: Sequence[Ranking], truth: Sequence[Ranking]) -> Floats:
 
 
 class _Trial:
-    """One share of the rows."""
+    """Measurement at one share of the rows."""
 
     def __init__(self, main: Main, queries: Floats, truth: Sequence[Ranking], target: float, pause: Pause) -> None:
         self._main = main
@@ -77,7 +77,10 @@ class _Trial:
         self._pause = pause
 
     def cheapest(self, bitmap: NDArray[np.uint8] | None) -> tuple[int | None, float]:
-        """By bisection: recall grows with effort. None and the best recall there is, if that does not reach it."""
+        """Find the cheapest effort by bisection, because recall grows with effort; return it and its recall.
+
+        If no effort reaches the target, return None and the recall of the highest effort.
+        """
         efforts = self._main.efforts()
         low, high, reached = 0, len(efforts) - 1, None
         recall_of_best = 0.0
