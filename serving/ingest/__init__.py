@@ -1,4 +1,4 @@
-"""What is uploaded, in whatever format, as checked documents: read as a stream, never the whole in memory."""
+"""Uploads in any format, read as checked documents. They are streamed, never wholly in memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Uploads in other encodings, read as UTF-8."""
+"""Conversion of uploads from other character encodings to UTF-8."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from serving.errors import Malformed, UnsupportedMedia
 
 BOMS = {
     codecs.BOM_UTF8: "",
-    codecs.BOM_UTF32_LE: "utf-32-le",  # before UTF-16, whose mark begins it
+    codecs.BOM_UTF32_LE: "utf-32-le",  # before UTF-16, whose mark is a prefix of this one
     codecs.BOM_UTF32_BE: "utf-32-be",
     codecs.BOM_UTF16_LE: "utf-16-le",
     codecs.BOM_UTF16_BE: "utf-16-be",
@@ -20,7 +20,7 @@ BOMS = {
 _CODECS = {
     **dict.fromkeys(("utf-8", "ascii"), ""),
     "utf-16": "utf-16-le",
-    "iso8859-1": "cp1252",  # these four as browsers read them: where the two differ, files are in the second
+    "iso8859-1": "cp1252",  # as in browsers: files labelled with these four use the superset
     "shift_jis": "cp932",
     "gb2312": "gbk",
     "euc_kr": "cp949",
@@ -34,14 +34,14 @@ _CODECS = {
         )
     },
 }
-"""What spreadsheets write, by Python's name for it. Python's other codecs are no charsets of text files."""
+"""Encodings that spreadsheets write, by Python's names. Python's other codecs are not charsets of text files."""
 
 
 def codec(charset: str) -> str:
-    """Python's codec for a charset that a caller names; empty for UTF-8.
+    """Return Python's codec for the charset that a caller names. It is empty for UTF-8.
 
     Raises:
-        UnsupportedMedia: it is not read.
+        UnsupportedMedia: the charset is not supported.
     """
     try:
         return _CODECS[codecs.lookup(charset).name]
@@ -52,7 +52,7 @@ def codec(charset: str) -> str:
 
 
 def in_utf8(begun: Callable[[], BinaryIO], charset: str) -> BinaryIO:
-    """A file in UTF-8. Its byte order mark, if it has one, counts for more than `charset`.
+    """Return the file in UTF-8. A byte order mark overrides `charset`.
 
     Args:
         begun: opens the file at its beginning.

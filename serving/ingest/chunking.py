@@ -1,4 +1,4 @@
-"""Long texts become passages: of so many tokens, overlapping by a few, ending where a sentence does if one does."""
+"""Chunking of long texts into passages of limited length, with an overlap. They end at sentence ends if possible."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from serving.errors import Invalid
 from serving.ports import Chunking, Span
 
 Pieces = Callable[[Sequence[str]], list[list[Piece]]]
-"""Every token of each text, where it stands there, without those that the tokenizer adds."""
+"""Function that returns every token of each text with its place there, without the special tokens."""
 MIN_TOKENS = 16
 ADVANCE = 4
-"""A passage begins at least this part of its tokens behind the one before it: of a text all passages together hold at
-most so many times the tokens, whatever it is made of."""
+"""Minimum distance between the beginnings of two passages: 1/`ADVANCE` of their tokens. All passages of a text together
+therefore have at most `ADVANCE` times its tokens."""
 _SENTENCES = re.compile(r"""[.!?…]++["'”’»)\]]*+|[。！？]++[」』”’）]*+|\n""")
 _WORDS = re.compile(r"\s+")
 
 
 def asked_chunking(tokens: int | None, overlap: int | None) -> Chunking | None:
-    """What a caller asks for; None: nothing is cut.
+    """Return the requested chunking; None means that nothing is cut.
 
     Raises:
-        Invalid: passages are too short, or mostly overlap.
+        Invalid: passages would be too short, or mostly overlap.
     """
     if tokens is None:
         if overlap is not None:
@@ -39,12 +39,12 @@ def asked_chunking(tokens: int | None, overlap: int | None) -> Chunking | None:
 
 
 def cut(texts: Sequence[str], chunking: Chunking, pieces: Pieces) -> list[list[Span]]:
-    """The passages of each text, in order; one, the whole of it, if it is no longer than `chunking.tokens`.
+    """Return the passages of each text, in order. A text of up to `chunking.tokens` tokens is one passage.
 
-    A passage ends where a sentence does in its second half, else between words, else between tokens: never within a
-    character. It begins between words, at most `chunking.overlap` tokens before the end of the one before it. No
-    character is lost but white space between passages. Tokens are those of the whole text: a passage by itself
-    may have another few where it had to be cut within a word. Time is linear in the length of a text.
+    A passage ends at a sentence end in its second half, else between words, else between tokens, but never within a
+    character. It begins between words, at most `chunking.overlap` tokens before the end of the previous passage. Only
+    white space between passages is lost. Tokens are counted in the whole text. If a passage had to be cut within a
+    word, it may have a few more or fewer by itself. Time is linear in the length of a text.
     """
     return [_cut(text, found, chunking) for text, found in zip(texts, pieces(texts), strict=True)]
 
@@ -58,7 +58,7 @@ def _cut(text: str, pieces: Sequence[Piece], chunking: Chunking) -> list[Span]:
         end = tokens.end(begin, chunking.tokens)
         span = _stripped(text, tokens.place(begin), tokens.place(end))
         if spans and span.start == spans[-1].start:
-            spans.pop()  # white space apart both begin here, and this one goes further
+            spans.pop()  # both begin here, apart from white space, and this one is longer
         if span.start < span.end and not (spans and span.end == spans[-1].end):
             spans.append(span)
         begin = end if end == len(pieces) else tokens.begin(begin, end, chunking)
@@ -66,21 +66,24 @@ def _cut(text: str, pieces: Sequence[Piece], chunking: Chunking) -> list[Span]:
 
 
 class _Tokens:
-    """Where the tokens of a text begin, and where it may be cut between them."""
+    """The tokens of a text, and where it may be cut between them."""
 
     def __init__(self, text: str, pieces: Sequence[Piece]) -> None:
         starts = [piece.start or 0 for piece in pieces]
         stops = list(accumulate((piece.stop or 0 for piece in pieces), max))
         self._count = len(pieces)
         self._length = len(text)
-        # Several tokens of one character, as of an emoji in bytes, begin where the one before them has not ended.
+        # If one character has several tokens, as an emoji has in bytes, the later ones begin before the first one ends.
         self._clean = [0, *(i for i in range(1, len(pieces)) if starts[i] >= stops[i - 1])]
         self._starts = [starts[i] for i in self._clean]
         self._sentences = self._tokens_at(_sentence_ends(text))
         self._words = self._tokens_at(match.start() for match in _WORDS.finditer(text))
 
     def place(self, token: int) -> int:
-        """The character before which `token` is cut off; what the tokenizer passed over belongs to the token before."""
+        """Return the character offset of the cut before `token`.
+
+        What the tokenizer skips belongs to the previous token.
+        """
         if token == 0:
             return 0
         if token == self._count:
@@ -88,7 +91,7 @@ class _Tokens:
         return self._starts[bisect_left(self._clean, token)]
 
     def end(self, begin: int, tokens: int) -> int:
-        """Behind the last token of the passage that begins at `begin`."""
+        """Return the end, exclusive, of the passage that begins at the token `begin`."""
         most = begin + tokens
         if most >= self._count:
             return self._count
@@ -97,13 +100,13 @@ class _Tokens:
             last = bisect_right(borders, most) - 1
             if last >= 0 and borders[last] > half:
                 return borders[last]
-        following = bisect_right(self._clean, begin)  # one character of more tokens than a passage may have
+        following = bisect_right(self._clean, begin)  # else one character has more tokens than a passage may have
         last = bisect_right(self._clean, most) - 1
         place = max(last, following)
         return self._clean[place] if place < len(self._clean) else self._count
 
     def begin(self, before: int, end: int, chunking: Chunking) -> int:
-        """The first token of the passage after the one from `before` to `end`."""
+        """Return the first token of the passage after the one from `before` to `end`."""
         least = max(end - chunking.overlap, before + max(1, chunking.tokens // ADVANCE))
         for borders in (self._words, self._clean):
             first = bisect_left(borders, least)
@@ -112,13 +115,13 @@ class _Tokens:
         return end
 
     def _tokens_at(self, places: Iterable[int]) -> list[int]:
-        """The tokens that may begin a passage and are the first to begin at one of `places` or behind it."""
+        """Return, for each place, the first token at or after it that may begin a passage."""
         found = (bisect_left(self._starts, place) for place in places)
         return sorted({self._clean[i] for i in found if i < len(self._clean)})
 
 
 def _sentence_ends(text: str) -> Iterator[int]:
-    """Places behind sentences, and before line ends; white space follows a full stop that is one."""
+    """Yield offsets after sentences, and before line ends. A full stop ends a sentence only before white space."""
     for match in _SENTENCES.finditer(text):
         if match[0] == "\n":
             yield match.start()

@@ -1,4 +1,4 @@
-"""The columns of a table: which is the text, which the id, and of what type the others are as metadata."""
+"""The columns of a table: the text, the id, and the metadata with their types."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from serving.json_body import FITS, LEAST, MOST
 _INTEGER = re.compile(r"[+-]?0*([0-9]+)")
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _DIGITS = 20
-"""Of the largest integer that is kept."""
+"""Digits of the largest integer that is kept."""
 _BOOLEANS = {"true": True, "false": False}
 _SHOWN = 40
 ColumnType = Literal["auto", "string", "number", "boolean", "date"]
@@ -30,7 +30,7 @@ JSON_HINT = (
 
 
 class Columns(NamedTuple):
-    """What a row's fields are."""
+    """The columns of a table, by their places in a row."""
 
     width: int
     text: int
@@ -38,7 +38,7 @@ class Columns(NamedTuple):
     text_name: str
     id_name: str
     metadata: Sequence[tuple[int, str, Callable[[str], Any] | None]]
-    """Place, name, and what reads a field that is no string."""
+    """Place and name of each column, and the function that reads its fields, None for strings."""
 
     @classmethod
     def of(
@@ -51,15 +51,15 @@ class Columns(NamedTuple):
         found: Mapping[str, str],
         place: str,
     ) -> Self:
-        """By a header, in which a column may name its type, as in Meilisearch: `year:number`, `day:date`.
+        """Find the columns in a header, where a name may end in a type, as in Meilisearch: `year:number`, `day:date`.
 
-        The type in `types` counts for more, `auto` apart, that in `found` for less. A column without a type is of
-        strings; any other ending belongs to the name. Text and id are strings, and their columns are found in any
-        case. White space around a name is not part of it, and a column without a name is left out: spreadsheets write
-        some at the end, and pandas its index at the beginning.
+        A type in `types` overrides it, except `auto`; a type in `found` is only used without it. The default type is
+        string. An unknown suffix stays part of the name. Text and id are strings, and their columns are found in any
+        case. White space around a name is removed. Columns without a name are left out: spreadsheets write some at the
+        end, and pandas writes its index at the beginning.
 
         Raises:
-            Invalid: a column is there twice, or one that is asked for is not.
+            Invalid: a column occurs twice, or a requested one is missing.
         """
         columns = [_typed(name.strip()) for name in header]
         names = [name for name, _ in columns]
@@ -88,7 +88,7 @@ class Columns(NamedTuple):
         return cls(len(header), text_at, id_at, names[text_at], id_name, others)
 
     def value(self, fields: Sequence[str]) -> dict[str, Any] | Invalid:
-        """A row as the document that it should be, or what is wrong with it; an id that is empty is none."""
+        """Return a row as a raw document, or the error in it. An empty id counts as none."""
         if len(fields) < self.width or any(map(str.strip, fields[self.width :])):
             return Invalid(f"has {len(fields)} fields, the header {self.width}")
         metadata = {}
@@ -104,7 +104,7 @@ class Columns(NamedTuple):
 
 
 def _place(wanted: str, names: Sequence[str]) -> int | None:
-    """Of the column of that name, or of the only one whose name differs by case alone."""
+    """Return the place of the column of this name, or of the only one whose name differs just in case."""
     if wanted in names:
         return names.index(wanted)
     alike = [i for i, name in enumerate(names) if name.casefold() == wanted.strip().casefold()]
@@ -117,7 +117,7 @@ def _typed(column: str) -> tuple[str, Callable[[str], Any] | None]:
 
 
 def _number(field: str) -> int | float | None:
-    """None where the field is empty."""
+    """Read a number; None if the field is empty."""
     if not (given := field.strip()):
         return None
     if whole := _INTEGER.fullmatch(given):
@@ -132,7 +132,7 @@ def _number(field: str) -> int | float | None:
 
 
 def _boolean(field: str) -> bool | None:
-    """None where the field is empty."""
+    """Read a boolean; None if the field is empty."""
     if not (given := field.strip().lower()):
         return None
     if given not in _BOOLEANS:
@@ -141,7 +141,7 @@ def _boolean(field: str) -> bool | None:
 
 
 def _date(field: str) -> str | None:
-    """Return what filters compare as a point in time, as it is written; None where the field is empty."""
+    """Return a date unchanged, for filters to compare as an instant; None if the field is empty."""
     if not (given := field.strip()):
         return None
     if instant(given) is None:
@@ -151,11 +151,11 @@ def _date(field: str) -> str | None:
 
 _TYPES: dict[str, Callable[[str], Any]] = {"number": _number, "boolean": _boolean, "date": _date, "string": str}
 _PADDED = re.compile(r"\s*(\+|-?0[0-9])")
-"""What begins so is more than a number: a telephone number or a postal code."""
+"""Prefixes of fields that are no plain numbers, such as telephone numbers and postal codes."""
 
 
 def types_of(found: Iterable[Row]) -> dict[str, str]:
-    """Find the type of each column: the first of `_TYPES` that all its fields are of, empty ones apart."""
+    """Return the type of each column: the first of `_TYPES` that fits all its fields, except empty ones."""
     possible = dict[str, list[str]]()
     for row in found:
         for name, value in row.value["metadata"].items() if isinstance(row.value, dict) else ():
@@ -166,7 +166,7 @@ def types_of(found: Iterable[Row]) -> dict[str, str]:
 
 
 def read_column_types(text: str) -> ColumnTypes:
-    """What a caller says of the types: a word, in any case, or a JSON object with the types of some columns.
+    """Parse the requested column types: a word, in any case, or a JSON object with the types of some columns.
 
     Raises:
         Invalid: it is neither.

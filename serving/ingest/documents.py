@@ -1,4 +1,4 @@
-"""Rows become documents: each is checked, and what is wrong is named by row and field."""
+"""Conversion of rows to documents. Each row is checked, and errors name row and field."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from serving.ports import Document
 from serving.settings import Settings
 
 Naming = Callable[[int], str]
-"""The id of the row of that number, from 0, which brings none."""
+"""Function that makes the id of a row without one, from its number, which begins at 0."""
 
 
 class Rejected(NamedTuple):
@@ -28,24 +28,24 @@ class Rejected(NamedTuple):
 
 @dataclass
 class Upload:
-    """What is to be stored, and with `on_error=skip` what is not."""
+    """Documents to store and, with `on_error=skip`, the rows that are left out."""
 
     documents: list[Document] = field(default_factory=list)
     rejected: list[Rejected] = field(default_factory=list)
 
 
 def random_names(number: int) -> str:  # noqa: ARG001 - a `Naming`
-    """Ids of rows that come once."""
+    """Return a random id, for rows that are read once."""
     return uuid.uuid4().hex
 
 
 def names_within(space: uuid.UUID) -> Naming:
-    """Ids of rows that may be read again: the same row has the same."""
+    """Return a `Naming` for rows that may be read again, which must get the same id each time."""
     return lambda number: uuid.uuid5(space, str(number)).hex
 
 
 class Checked(NamedTuple):
-    """A row and the document that it is, or why it is none."""
+    """A row with its document, or with the error why there is none."""
 
     number: int
     place: str
@@ -55,7 +55,7 @@ class Checked(NamedTuple):
 
 
 def checked(given: Iterable[Row], settings: Settings, naming: Naming) -> Iterator[Checked]:
-    """Every row by itself."""
+    """Check each row by itself."""
     for number, row in enumerate(given):
         try:
             yield Checked(number, row.place, document_of(row, settings, number, naming), id_field=row.id_field)
@@ -64,7 +64,7 @@ def checked(given: Iterable[Row], settings: Settings, naming: Naming) -> Iterato
 
 
 def unrepeated(rows: Iterable[Checked]) -> Iterator[Checked]:
-    """The same, save that a document whose id is that of one before it is none."""
+    """Yield the same rows, but replace a document by an error if its id has occurred before."""
     places = dict[str, str]()
     for row in rows:
         if row.document and (place := places.setdefault(row.document.id, row.place)) != row.place:
@@ -78,11 +78,11 @@ def unrepeated(rows: Iterable[Checked]) -> Iterator[Checked]:
 def read_upload(
     given: Iterable[Row], settings: Settings, *, skip_errors: bool, naming: Naming = random_names
 ) -> Upload | None:
-    """The documents of an upload that is answered at once; None where there are too many of them for that.
+    """Return the documents of an upload that is answered at once, or None if there are too many of them.
 
     Raises:
         Empty: there are no rows.
-        ServiceError: of the first bad row, unless `skip_errors`.
+        ServiceError: the error of the first bad row, unless `skip_errors`.
     """
     upload, characters = Upload(), 0
     for row in unrepeated(checked(given, settings, naming)):
@@ -101,15 +101,15 @@ def read_upload(
 
 
 def empty() -> Empty:
-    """What whoever uploads nothing is told."""
+    """Return the error for an upload without documents."""
     return Empty("must hold at least one document", field="documents")
 
 
 def document_of(row: Row, settings: Settings, number: int, naming: Naming) -> Document:
-    """The document of a row.
+    """Return the document of a row.
 
     Raises:
-        Invalid, TooLarge, Malformed: the row is none; the field of the error begins with the row's place.
+        Invalid, TooLarge, Malformed: the row is no document. The error's field begins with the row's place.
     """
     if isinstance(row.value, ServiceError):
         raise type(row.value)(row.value.message, field=row.place)
@@ -121,7 +121,7 @@ def document_of(row: Row, settings: Settings, number: int, naming: Naming) -> Do
         raise Invalid(f"is required{row.hint}" if text is None else "must be a string", field=text_field)
     if name is None:
         name = naming(number)
-    if type(name) is int and LEAST <= name <= MOST:  # True is an int, too
+    if type(name) is int and LEAST <= name <= MOST:  # `isinstance` would also accept True
         name = str(name)
     if not isinstance(name, str):
         raise Invalid(f"must be a string or an integer {FITS}", field=id_field)

@@ -1,4 +1,4 @@
-"""The fields of an object of JSON: which is the text, which the id; the others are metadata, as in a table."""
+"""The fields of a JSON object: the text, the id, and all others as metadata, as in a table."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _SHOWN = 80
 
 
 def read_fields(row: Row, text_field: str | None, id_field: str | None) -> Row:
-    """A row of JSON as the document that it should be, or what is wrong with it.
+    """Return a row of JSON as a raw document, or with the error in it.
 
     Args:
-        row: an object; anything else is given back.
-        text_field: that is the text, `text` by default; where one is named an object must have it.
-        id_field: the same for the id; the text is the id only where it is named as both.
+        row: an object. Anything else is returned unchanged.
+        text_field: the field with the text, `text` by default. If it is given, an object must have it.
+        id_field: the same for the id. One field is text and id only if it is given as both.
     """
     if not isinstance(row.value, dict):
         return row
@@ -36,10 +36,10 @@ def read_fields(row: Row, text_field: str | None, id_field: str | None) -> Row:
 
 
 def _together(metadata: Any, others: dict[str, Any]) -> Any:
-    """Both; where `metadata` is no object it is told of elsewhere.
+    """Merge both. If `metadata` is no object, it is returned unchanged and reported later.
 
     Raises:
-        Invalid: a field stands in both, or can't be stored.
+        Invalid: a field is in both, or can't be stored.
     """
     if not isinstance(metadata, dict):
         return metadata

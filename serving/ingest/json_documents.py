@@ -1,7 +1,7 @@
-"""`{"documents": [...]}`, or the list alone, a document at a time: its end is found, then it is parsed as any JSON is.
+"""Streaming of `{"documents": [...]}`, or of the list alone. Each document's end is found first, then it is parsed.
 
-No parser that is at hand streams and also keeps what `parse_exact` promises (integers of 64 bits, NaN and lone
-surrogates told by the field that holds them).
+No available parser both streams and keeps what `parse_exact` guarantees: 64-bit integers, and NaN and lone surrogates
+reported with their field.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from serving.ingest.rows import Row, json_value, row_bytes
 from serving.settings import Settings
 
 OPTIONS = ("async", "on_error", "text_column", "id_column", "column_types", "chunk_tokens", "chunk_overlap")
-"""Parameters of the query, which some write into the body."""
+"""Query parameters that some callers write into the body."""
 PIECE = 1 << 18
 NO_LIST = 'must be a list of documents, as {"documents": [{"text": "…"}]} or as the list alone'
 _MARK = re.compile(rb'"(?:[^"\\]++|\\.)*+"|["\[\]{}]', re.DOTALL)
-"""A whole string, a quote whose string does not end here, or a bracket."""
+"""A whole string, a quote whose string does not end in the buffer, or a bracket."""
 _SPACE = re.compile(rb"[ \t\r\n]*+")
 _SCALAR = re.compile(rb"[^\s,\]}\[{\":]++")
 
 
 def json_rows(stream: BinaryIO, settings: Settings) -> Iterator[Row]:
-    """The documents, called `documents.0` and so on; what else the object holds is passed over, `OPTIONS` apart.
+    """Yield the documents, with the places `documents.0` and so on. Other fields are skipped, except `OPTIONS`.
 
     Raises:
-        Malformed: the body is empty, or no JSON between the documents.
+        Malformed: the body is empty, or not JSON between the documents.
         Invalid: there is no list of documents, or an option beside it.
-        TooLarge: a document that is longer than one may be; the rest is not looked at.
+        TooLarge: a document is too long; the rest is not read.
     """
     text = _Text(stream, row_bytes(settings))
     if not (first := text.peek()):
@@ -48,10 +48,10 @@ def json_rows(stream: BinaryIO, settings: Settings) -> Iterator[Row]:
 
 
 def json_media(begun: Callable[[], BinaryIO], settings: Settings) -> str | None:
-    """The content type of a file that holds documents as JSON, or None if it is something else.
+    """Return the content type of a file that contains documents as JSON, or None if it is something else.
 
     Args:
-        begun: opens the file at its beginning. Of a list of objects no more is read than the first.
+        begun: opens the file at its beginning. Of a list of objects, only the first is read.
     """
     try:
         first = next(ndjson_rows(begun(), settings), None)
@@ -60,7 +60,7 @@ def json_media(begun: Callable[[], BinaryIO], settings: Settings) -> str | None:
         if _Text(begun(), row_bytes(settings)).peek() not in (b"{", b"["):
             return None
         next((row for row in json_rows(begun(), settings) if isinstance(row.value, dict)), None)
-    except Invalid:  # it is JSON, though not documents
+    except Invalid:  # it is JSON, although not of documents
         pass
     except ServiceError:
         return None
@@ -110,7 +110,7 @@ def _checked(raw: bytes) -> Any:
 
 
 class _Text:
-    """JSON on its way, no more of it in memory than one value and a piece."""
+    """A stream of JSON. At most one value and one piece are in memory."""
 
     def __init__(self, stream: BinaryIO, limit: int) -> None:
         self._stream, self._limit = stream, limit
@@ -123,7 +123,7 @@ class _Text:
         self._at = len(BOM) if self._buffer.startswith(BOM) else 0
 
     def peek(self) -> bytes:
-        """The next byte that is no white space; none at the end."""
+        """Return the next byte that is no white space. It is empty at the end."""
         while True:
             space = _SPACE.match(self._buffer, self._at)
             assert space is not None
@@ -134,13 +134,13 @@ class _Text:
                 return b""
 
     def skip(self, mark: bytes) -> None:
-        """Pass over what must come next."""
+        """Skip `mark`, which must come next."""
         if self.peek() != mark:
             self.fail(repr(mark.decode()))
         self._at += 1
 
     def begins(self, begin: bytes, end: bytes) -> bool:
-        """Pass over the beginning of a list or object; whether it holds anything, or else its `end`, too."""
+        """Skip the beginning of a list or object, and return whether it has content. If not, skip its `end`, too."""
         self.skip(begin)
         if self.peek() != end:
             return True
@@ -148,7 +148,7 @@ class _Text:
         return False
 
     def another(self, end: bytes) -> bool:
-        """Pass over a comma, and True, or over the `end` of the list or object."""
+        """Skip a comma and return True, or skip the `end` of the list or object and return False."""
         if self.peek() == b",":
             self._at += 1
             return True
@@ -158,12 +158,12 @@ class _Text:
         return False
 
     def end(self) -> None:
-        """Nothing may follow."""
+        """Check that nothing follows."""
         if following := self.peek():
             self.fail("the end" + " (a document a line is application/x-ndjson)" * (following == b"{"))
 
     def value(self, place: str) -> bytes:
-        """The next value, whole; whether it is one, whoever parses it says."""
+        """Return the bytes of the next value. The caller parses them, and so finds out whether they are valid."""
         first = self.peek()
         if not first:
             self.fail("a value")
@@ -173,11 +173,11 @@ class _Text:
         return value
 
     def fail(self, wanted: str) -> NoReturn:
-        """Say what should have been here."""
+        """Raise an error that says what was expected here."""
         raise Malformed(f"not JSON: expected {wanted} at byte {self._passed + self._at + 1}")
 
     def _container(self, place: str) -> int:
-        """Bytes of the string, list or object that begins here."""
+        """Return the length in bytes of the string, list or object that begins here."""
         depth, scanned = 0, 0
         while True:
             for mark in _MARK.finditer(self._buffer, self._at + scanned):

@@ -1,4 +1,4 @@
-"""Formats of lines: NDJSON and plain text."""
+"""Line formats: NDJSON and plain text."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ NOT_LINES = (
 
 
 def lines(stream: BinaryIO, limit: int) -> Iterator[tuple[int, bytes | TooLarge]]:
-    """Each line with its number, from 1, its end and without a byte order mark.
+    """Yield each line with its number, from 1, and its line end, without a byte order mark.
 
-    Of one with more than `limit` bytes the rest is passed over and never kept.
+    A line of more than `limit` bytes becomes an error. Its rest is skipped and never in memory.
     """
     number = 0
     while line := stream.readline(limit + 1):
@@ -34,7 +34,7 @@ def lines(stream: BinaryIO, limit: int) -> Iterator[tuple[int, bytes | TooLarge]
 
 
 def ndjson_rows(stream: BinaryIO, settings: Settings) -> Iterator[Row]:
-    """One document a line, as JSON; blank lines are passed over."""
+    """Yield one JSON document per line, skipping blank lines."""
     for number, line in lines(stream, row_bytes(settings)):
         if isinstance(line, ServiceError):
             yield Row(f"line {number}", line)
@@ -46,7 +46,7 @@ def ndjson_rows(stream: BinaryIO, settings: Settings) -> Iterator[Row]:
 
 
 def text_rows(stream: BinaryIO, settings: Settings) -> Iterator[Row]:
-    """One text a line; blank lines are passed over."""
+    """Yield one text per line, skipping blank lines."""
     for number, line in lines(stream, settings.max_text_bytes + len(b"\r\n")):
         text = line if isinstance(line, ServiceError) else utf8(line.rstrip(b"\r\n"))
         if isinstance(text, ServiceError):

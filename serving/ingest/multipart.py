@@ -1,4 +1,4 @@
-"""The file in a `multipart/form-data` body, as it arrives: https://www.rfc-editor.org/rfc/rfc7578."""
+"""Streaming of the file in a `multipart/form-data` body: https://www.rfc-editor.org/rfc/rfc7578."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from serving.errors import Invalid, Malformed
 
 
 class FilePart:
-    """Takes a body piece by piece and gives back what of it belongs to its one file, which stands there alone.
+    """Parser of a body in pieces, which returns the bytes of its only part, a file.
 
     Raises:
         Malformed: the content type has no boundary.
@@ -22,7 +22,7 @@ class FilePart:
         self.media = ""
         """The content type of the file, if it has one."""
         self.charset = ""
-        """That of its content type."""
+        """The charset in that content type."""
         self._name: str | None = None
         self._whole = False
         self._headers: dict[bytes, bytes] = {}
@@ -45,11 +45,11 @@ class FilePart:
             raise Malformed(str(error), field="content-type") from None
 
     def feed(self, piece: bytes) -> bytes:
-        """More of the body, and what of it is the file.
+        """Parse another piece of the body, and return the file's bytes in it.
 
         Raises:
-            Malformed: it is no such body.
-            Invalid: it has two files, or a field beside it.
+            Malformed: the body is not multipart/form-data.
+            Invalid: it has two files, or another field.
         """
         self._found.clear()
         try:
@@ -59,10 +59,10 @@ class FilePart:
         return bytes(self._found)
 
     def finish(self) -> str:
-        """That was all of it; the name of the file.
+        """Check that the body is complete, and return the name of the file.
 
         Raises:
-            Malformed: it is cut short, or has no file.
+            Malformed: the body is cut short, or has no file.
         """
         if not self._whole:
             raise Malformed("not multipart/form-data: it is cut short")

@@ -1,4 +1,4 @@
-"""A row as it came: where it stands, and its value or what is wrong with it."""
+"""Rows of an upload: the place of each, and its value or error."""
 
 from __future__ import annotations
 
@@ -13,37 +13,41 @@ from serving.json_body import check_containers, parse_exact
 from serving.settings import Settings
 
 MAX_CONTAINERS = 4000
-"""Lists and objects in one row: 256 such rows take the memory that one request may."""
+"""Maximum lists and objects in one row. 256 such rows take as much memory as one request may."""
 MAX_DEPTH = 200
-"""Of a row; metadata may be less deep. JSON deeper than this is an attack."""
+"""Maximum nesting of a row; the limit on metadata is lower. Deeper JSON is an attack."""
 COMPARED, COMPARED_LENGTH = 100, 40
-"""Names that a wrong name is compared with, and their characters: a comparison takes the square of the length."""
+"""Names that a wrong name is compared with, and their maximum length. A comparison takes time quadratic in the
+length."""
 _WITHIN = re.compile(r": line \d+ column \d+ \(char (\d+)\)$")
-"""Where the standard library sees an error: its lines are not those of the upload."""
+"""Position of an error as the standard library reports it. Its line numbers are not those of the upload."""
 
 
 class Row(NamedTuple):
-    """One document as it came, and what to call it in an error: `documents.3`, `line 4`.
+    """A raw document, with its place for error messages: `documents.3`, `line 4`.
 
-    A row that can't be read has a `ServiceError` for its value.
+    The value of a row that can't be read is a `ServiceError`.
     """
 
     place: str
     value: Any
     text_field: str = "text"
-    """What the upload calls it."""
+    """The upload's name for the text."""
     id_field: str = "id"
     hint: str = ""
-    """What to say beside that it has no text."""
+    """Addition to the error for a missing text."""
 
 
 def listed(names: Iterable[str]) -> str:
-    """Quote the first of `names`, as many as a message has room for."""
+    """Quote the first of `names`, as many as fit into a message."""
     return ", ".join(repr(name[:300]) for name in islice(names, 100))[:300]
 
 
 def absent(wanted: str, names: Collection[str], what: str, option: str = "text_column") -> str:
-    """Say that no field of an upload is called `wanted`, which fields there are, and which `option` names another."""
+    """Return a message that no field is called `wanted`.
+
+    It lists the fields, and the `option` that names another one.
+    """
     known = {name.casefold(): name for name in islice(names, COMPARED)}
     short = [folded for folded in known if len(folded) <= COMPARED_LENGTH]
     near = difflib.get_close_matches(wanted.casefold()[:COMPARED_LENGTH], short, 1)
@@ -55,12 +59,15 @@ def absent(wanted: str, names: Collection[str], what: str, option: str = "text_c
 
 
 def row_bytes(settings: Settings) -> int:
-    """Of one row, at most: what it may hold, two thirds of it escaped (JSON writes `é` in six bytes, UTF-8 in two)."""
+    """Return the maximum bytes of one row.
+
+    This allows two thirds of it for escapes: JSON may write `é` in six bytes, UTF-8 takes two.
+    """
     return 3 * (settings.max_text_bytes + settings.max_metadata_bytes)
 
 
 def json_value(raw: bytes) -> Any:
-    """The value of one row of JSON, or the error that it is."""
+    """Parse one row of JSON. Return its value or its error."""
     try:
         check_containers(raw, MAX_CONTAINERS, of="document")
         value = parse_exact(raw)
@@ -77,7 +84,7 @@ def json_value(raw: bytes) -> Any:
 
 
 def utf8(raw: bytes) -> str | Malformed:
-    """The text of one line, or the error that names the byte which is none, the first being 1."""
+    """Decode one line. Return its text, or an error with the position of the first invalid byte, counted from 1."""
     try:
         return raw.decode()
     except UnicodeDecodeError as error:

@@ -1,4 +1,4 @@
-"""CSV: a header, then a document a row."""
+"""CSV: a header, then one document per row."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ from serving.settings import Settings
 DELIMITERS = ",;\t"
 _SEPARATOR = re.compile(r'"?sep=([^"\r\n])"?\s*', re.IGNORECASE)
 CR_ALONE = "a line ends in CR alone: lines end in LF or CR LF"
-csv.field_size_limit(sys.maxsize)  # one for the whole process, and too small for a text; `_Feed` bounds whole rows
+csv.field_size_limit(sys.maxsize)  # process-wide, and too small for texts by default; `_Feed` limits rows
 
 
 class _Feed:
-    """The lines of a table for `csv`, which asks for more of them than one where a quoted field holds line ends."""
+    """Lines of a table for `csv`, which requests several per row if a quoted field contains line ends."""
 
     def __init__(self, stream: BinaryIO, limit: int) -> None:
         self._lines = lines(stream, limit)
         self._limit = limit
         self._bytes = 0
         self.number = 0
-        """Of the line given last."""
+        """Number of the last line returned."""
         self.begins = 1
-        """The line that the row under way begins in."""
+        """Number of the line that the current row begins in."""
         self.bad: ServiceError | None = None
-        """What is wrong with a line of the row under way."""
+        """The error in a line of the current row."""
 
     def next_row(self) -> None:
-        """Whatever comes now belongs to another row."""
+        """Begin another row with the next line."""
         self._bytes, self.bad, self.begins = 0, None, self.number + 1
 
     def written(self) -> str | None:
-        """The next line that is not blank, as the first of a row; None at the end."""
+        """Return the next line that is not blank, as the first of a row; None at the end."""
         self.next_row()
         while (line := next(self, None)) and line.isspace() and not self.bad:
             self.next_row()
@@ -74,15 +74,15 @@ def csv_rows(
     *,
     found: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[Row]:
-    """The rows, called by the line that they begin in; separated by comma, semicolon or tab, as the header is, or as
-    a line before it says (`sep=;`, which Excel writes and reads).
+    """Yield the rows, whose place is the line that they begin in.
 
-    `text_column` is `text`, and `id_column` `id` if there is one, where none is named; the others are metadata, see
-    `Columns`, which takes `types` and `found`, too. Rows that hold nothing are passed over.
+    The separator is the comma, semicolon or tab of the header, or the one that a line before it names (`sep=;`, which
+    Excel writes and reads). `text_column` defaults to `text`, and `id_column` to `id` if it exists. All other columns
+    are metadata; see `Columns`, also for `types` and `found`. Empty rows are skipped.
 
     Raises:
         Empty, Malformed, Invalid: there is no header, or it lacks a column or has one twice.
-        TooLarge: a row that has no end; what follows can't be told from it.
+        TooLarge: a row is too long. It may have no end, so no later row can be found.
     """
     feed = _Feed(stream, row_bytes(settings))
     first = feed.written()
@@ -96,7 +96,7 @@ def csv_rows(
     names = _outside_quotes(first)
     delimiter = separator[1] if separator else max(DELIMITERS, key=names.count)
     _, *others = names.split(delimiter)
-    spaced = bool(others) and all(name.startswith(" ") for name in others)  # then also before quotes: `1, "a, b"`
+    spaced = bool(others) and all(name.startswith(" ") for name in others)  # also before quotes: `1, "a, b"`
     reader = csv.reader(chain([first], feed), delimiter=delimiter, skipinitialspace=spaced, strict=True)
     try:
         header = next(reader)
@@ -124,7 +124,7 @@ def csv_rows(
 
 
 def _said(error: csv.Error) -> str:
-    """Python's words, save those that are about how a program opens files."""
+    """Return Python's message, except for the one about how a program opens files."""
     return CR_ALONE if str(error).startswith("new-line character") else str(error)
 
 

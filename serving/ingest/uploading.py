@@ -1,4 +1,4 @@
-"""How an upload is to be read and kept: its format, how it is packed, what becomes of bad rows and of long texts."""
+"""Options of an upload, and reading its rows by them: format, compression, charset, columns, bad rows and chunking."""
 
 from __future__ import annotations
 
@@ -47,36 +47,36 @@ SUFFIXES: dict[str, Format] = {
 }
 PACKED = (".gz", ".zst")
 MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
-"""How packed bytes begin (RFC 1952, RFC 8878); no text does."""
+"""First bytes of compressed files (RFC 1952, RFC 8878). No text begins with them."""
 
 
 class Options(BaseModel):
-    """What is known of an upload beside its bytes; a job keeps it as JSON."""
+    """Options of an upload. A job stores them as JSON."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     format: Format
     coding: str = ""
-    """`gzip` or `zstd`; without one it is found out."""
+    """`gzip` or `zstd`. If it is empty, it is detected."""
     charset: str = ""
-    """As `charsets.codec` names it."""
+    """The codec, as `charsets.codec` returns it."""
     text_column: str | None = None
-    """A column of CSV, a field of JSON."""
+    """A column of CSV, or a field of JSON."""
     id_column: str | None = None
     column_types: ColumnTypes = "header"
-    """Of CSV: where the types come from, or those of some columns. `auto` is the type of all fields of a column, if
-    the header names none."""
+    """Source of the types of CSV columns, or the types of some of them. With `auto`, a type is inferred from all fields
+    of a column, unless the header names one."""
     on_error: Literal["fail", "skip"] = "fail"
-    """Whether a bad row is all that is left out."""
+    """`skip` leaves out only the bad rows."""
     chunk_tokens: int | None = None
     chunk_overlap: int | None = None
 
     @classmethod
     def of_media(cls, media: str, charset: str | None = None, **others: Any) -> Self:
-        """By the content type.
+        """Make options by the content type.
 
         Raises:
-            UnsupportedMedia: documents do not come so, or not in this charset.
+            UnsupportedMedia: no documents have this content type, or the charset is not supported.
         """
         if media.startswith("application/") and media.endswith("+json"):
             media = "application/json"
@@ -89,10 +89,10 @@ class Options(BaseModel):
 
     @classmethod
     def of_file(cls, name: PurePath, charset: str | None = None, **others: Any) -> Self:
-        """By the suffix of a file's name, `.gz` and `.zst` apart.
+        """Make options by the suffix of a file's name, ignoring `.gz` and `.zst`.
 
         Raises:
-            UnsupportedMedia: it has another, or the charset is not read.
+            UnsupportedMedia: the suffix is unknown, or the charset is not supported.
         """
         suffix = (name.with_suffix("") if name.suffix.lower() in PACKED else name).suffix.lower()
         if suffix not in SUFFIXES:
@@ -103,7 +103,7 @@ class Options(BaseModel):
 
     @classmethod
     def of_part(cls, name: PurePath, media: str, charset: str | None = None, **others: Any) -> Self:
-        """By the name of a file, which says more than the type that a browser gives it, else by that."""
+        """Make options by the name of a file or else by its content type, because browsers often send a wrong type."""
         try:
             return cls.of_file(name, charset, **others)
         except UnsupportedMedia:
@@ -113,27 +113,27 @@ class Options(BaseModel):
 
     @classmethod
     def _of(cls, format: Format, charset: str | None, others: dict[str, Any]) -> Self:
-        """JSON has no charset but UTF-8 (RFC 8259), whatever its content type says."""
+        """Make options. JSON is always UTF-8 (RFC 8259), whatever its content type says."""
         return cls(format=format, charset=codec(charset) if charset and format in ("csv", "text") else "", **others)
 
     @property
     def chunking(self) -> Chunking | None:
-        """How long texts are to be cut, if they are.
+        """The requested chunking; None means that texts are not cut.
 
         Raises:
-            Invalid: not so.
+            Invalid: the request is contradictory or out of range.
         """
         return asked_chunking(self.chunk_tokens, self.chunk_overlap)
 
 
 def rows(file: BinaryIO, options: Options, settings: Settings, most: int | None = None) -> Iterator[Row]:
-    """The rows of a file that can be sought, from its beginning. A row that can't be read is one whose value says why.
+    """Yield the rows of a seekable file, from its beginning. The value of a row that can't be read is its error.
 
     Args:
-        most: whoever reads more rows does not keep them: types of columns are found in so many.
+        most: maximum rows from which types of columns are inferred. Callers do not keep an upload with more.
 
     Raises:
-        Malformed, Invalid, Empty, TooLarge: what can't be read is more than a row, or an option names nothing.
+        Malformed, Invalid, Empty, TooLarge: more than one row can't be read, or an option is wrong.
     """
     for option in ("text_column", "id_column"):
         if getattr(options, option) == "":
@@ -159,10 +159,10 @@ def rows(file: BinaryIO, options: Options, settings: Settings, most: int | None 
 
 
 def check_is_text(file: BinaryIO, options: Options, settings: Settings) -> None:
-    """Refuse JSON that was sent as text/plain, which is the type that a browser's `fetch` gives to every string.
+    """Check that JSON was not sent as text/plain, the type that a browser's `fetch` gives to every string.
 
     Raises:
-        UnsupportedMedia: `file` begins as documents in JSON do; the message names the type to send.
+        UnsupportedMedia: `file` begins like documents in JSON. The message names the type to send.
     """
     if options.format == "text" and (media := json_media(lambda: _begun(file, options, settings), settings)):
         raise UnsupportedMedia(
