@@ -49,7 +49,7 @@ GIVEN_BACK_FROM = 1 << 20
 
 
 class Corpora:
-    """All corpora of a store, searchable. Methods block, so the service calls them from threads.
+    """The corpora of a store, searchable. Methods block, so the service calls them from threads.
 
     A write that returned is committed, and every search that starts later sees it.
     """

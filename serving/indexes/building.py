@@ -86,7 +86,7 @@ Work = Callable[[Pause], None]
 
 
 class Builder:
-    """One thread of low priority that builds for all corpora, one after the other.
+    """A thread of low priority that builds for all corpora, one after the other.
 
     Brief work runs between steps of long work.
     """

@@ -196,9 +196,9 @@ class _Pair:
     def __init__(self, cpu: faiss.Index, *, serves: bool = False) -> None:
         self.cpu = cpu
         self.serves = serves
-        """Whether callers wait for its results. A build, in contrast, can do without it."""
+        """True if callers wait for its results. A build, in contrast, can do without them."""
         self.fallen = False
-        """Whether the device failed, so that the CPU serves instead."""
+        """True if the device failed, so that the CPU serves instead."""
         self.alone = threading.Lock()
         """Lock, because a device's search memory does not support two searches at once."""
 

@@ -36,7 +36,7 @@ class Candidates(NamedTuple):
     """Candidates per query."""
     effort: int
     bitmap: NDArray[np.uint8] | None
-    """One bit per row, lowest bit of a byte first, set for rows that may be found. None means all rows."""
+    """Bitmap of the rows that may be found, lowest bit of a byte first. None means all rows."""
 
 
 class Kind(Protocol):

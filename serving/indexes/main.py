@@ -73,7 +73,7 @@ class Marks:
 
     @cached_property
     def live(self) -> NDArray[np.bool_]:
-        """Whether each row may be found."""
+        """Mask of the rows that may be found."""
         if self._live is not None:
             return self._live
         live = np.full(self._size, self._rows is None)
@@ -90,7 +90,7 @@ class Marks:
 
     @cached_property
     def bitmap(self) -> NDArray[np.uint8] | None:
-        """One bit per row; None means all."""
+        """Bitmap of the rows that may be found; None means all."""
         return None if self.count == self._size else np.packbits(self.live, bitorder="little")
 
     def only(self, rows: Rows) -> Marks:
@@ -122,7 +122,7 @@ class Main:
     reason: str | None = None
     """The reason why there is no approximate index."""
     holds_queries: bool = True
-    """Whether the queries of `tuning` were added. It is false for a growing graph, which is measured with later
+    """True if the queries of `tuning` were added. It is false for a growing graph, which is measured with later
     vectors."""
 
     @property
@@ -132,7 +132,7 @@ class Main:
 
     @property
     def fallen(self) -> bool:
-        """Whether the CPU serves in place of a failed device, slower than an index built for the CPU."""
+        """True if the CPU serves in place of a failed device, slower than an index built for the CPU."""
         return self.approximate is not None and getattr(self.approximate.built, "fallen", False)
 
     def search(

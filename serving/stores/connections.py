@@ -80,7 +80,7 @@ class Connections:
         self._closed = False
         self._log_bytes = LOG_BYTES
         self.damaged = False
-        """Whether the file was found to contain something other than what was written."""
+        """True if the file was found to contain something other than what was written."""
 
     @contextmanager
     def naming(self) -> Iterator[None]:

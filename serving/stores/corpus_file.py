@@ -96,7 +96,7 @@ class CorpusFile:
 
     @property
     def damaged(self) -> bool:
-        """Whether the file was found to contain something other than what was written."""
+        """True if the file was found to contain something other than what was written."""
         return self._connections.damaged
 
     def close(self) -> None:

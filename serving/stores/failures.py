@@ -30,7 +30,7 @@ class Refused(NamedTuple):
     why: str
     """The reason and the remedy."""
     damaged: bool
-    """Whether the file is damaged. Otherwise it is intact or temporarily unreadable, and its name must not be
+    """True if the file is damaged. Otherwise it is intact or temporarily unreadable, and its name must not be
     reused."""
 
     @classmethod
