@@ -33,8 +33,8 @@ _UNSPACED = (
 )
 _CHARACTER, _RUN = re.compile(f"[{_UNSPACED}]"), re.compile(f"[{_UNSPACED}]+")
 _STRETCH = re.compile("[\x00-\x7f]?[^\x00-\x7f]+")
-"""A run of non-ASCII characters, which is folded as one unit. It includes the ASCII character before it, which may
-carry the run's first combining mark."""
+"""A run of non-ASCII characters, folded as one unit. The ASCII character before it belongs to it, because it may carry
+the run's first combining mark."""
 _SHORT = 8
 """Maximum characters of a stretch whose folding is cached. Accented letters recur often."""
 _MANY_SIGNS = re.compile(rf"[^\w\x00-\x7f]{{{_MOST_MARKS + 1},}}")
@@ -150,7 +150,6 @@ def _pieces(text: str) -> Iterator[tuple[int, int]]:
 
 @lru_cache(1 << 14)
 def _joins(character: str) -> bool:
-    """Return whether `character` is folded together with the character before it."""
     first = _folded(character)[:1]
     return not first or "M" in category(character) + category(first) or "\u1160" <= first <= "\u11ff"
 
@@ -225,7 +224,7 @@ def _is_accent(character: str) -> bool:
 def _is_in_words(character: str) -> bool:
     """Return whether `character` can be part of a word.
 
-    Fractions and circled numbers can't, because they would join a neighbouring number.
+    Fractions and circled numbers would join a neighbouring number.
     """
     kind, made_of = category(character), decomposition(character)
     if kind == "No":

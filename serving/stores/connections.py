@@ -25,9 +25,9 @@ PATIENCE = 60.0
 STEPS = 100_000
 """Instructions of SQLite's virtual machine between two checks for a stop: a few milliseconds."""
 READ_STEPS = 5 * STEPS
-"""The same for reads. It is larger because each check waits for Python's interpreter lock."""
+"""Instructions between two checks in a read. Each check waits for Python's interpreter lock."""
 LOG_BYTES = 64 << 20
-"""Bytes of the write-ahead log above which it is checkpointed ("folded") even if that must wait for readers."""
+"""Bytes of the write-ahead log above which its checkpoint ("fold") even waits for readers."""
 _LOG_PATIENCE_MS = 500
 _KEPT = 4
 """Readers that stay open between reads. Each takes two file descriptors."""
@@ -37,7 +37,7 @@ class _Connection(sqlite3.Connection):
     """A connection whose rollback also closes its cursors.
 
     A cursor with unread rows keeps its snapshot of the file beyond a rollback. The exception of a stopped read may keep
-    such a cursor alive for long.
+    the cursor.
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -58,7 +58,7 @@ class _Connection(sqlite3.Connection):
 class Connections:
     """Connections that are opened on demand and then kept. Readers wait neither for the writer nor for each other.
 
-    Using them after `close` raises `NotFound`, as if the corpus did not exist.
+    After `close`, they raise `NotFound`, as if the corpus did not exist.
     """
 
     def __init__(
@@ -204,10 +204,7 @@ class Connections:
 
     @contextmanager
     def _written(self) -> Iterator[None]:
-        """Hold the write lock, and count the write afterwards.
-
-        Whoever sees the new count then sees the committed change.
-        """
+        """Hold the write lock. The write is counted after its commit, so whoever sees the count sees the change."""
         with self._writing:
             try:
                 yield
@@ -246,7 +243,7 @@ class Connections:
     def _undo(self, writer: sqlite3.Connection) -> None:
         """Roll back, unless the error already did.
 
-        If that fails, drop the connection, so that it can't commit the changes.
+        If that fails, drop the connection, so that nothing gets committed.
         """
         try:
             if writer.in_transaction:
@@ -257,9 +254,9 @@ class Connections:
             writer.close()
 
     def _bound_log(self, writer: sqlite3.Connection) -> None:
-        """Checkpoint an oversized log, and make readers pause for it.
+        """Checkpoint an oversized log, and make readers pause.
 
-        SQLite's own checkpoints can't finish under readers that never pause.
+        Under readers that never pause, SQLite's checkpoints can't finish.
         """
         beside = self.path.with_name(self.path.name + "-wal")
         size = beside.stat().st_size if beside.exists() else 0

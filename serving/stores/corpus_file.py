@@ -52,10 +52,10 @@ RESERVED_BYTES = 4 << 20
 
 
 class CorpusFile:
-    """The open file of one corpus, with the methods of `Store` for that corpus.
+    """The open file of one corpus, with the methods of `Store`.
 
-    A `new` file gets its corpus from `create`. With `foreign` bounds, the file is checked against them before it is
-    read. `stop` interrupts any work.
+    A `new` file gets its corpus from `create`. A file with `foreign` bounds is checked against them before it is read.
+    `stop` interrupts any work.
 
     Raises:
         StoreError: the file is not ours, or has a later format.
@@ -96,7 +96,6 @@ class CorpusFile:
 
     @property
     def damaged(self) -> bool:
-        """True if the file was found to contain something other than what was written."""
         return self._connections.damaged
 
     def close(self) -> None:
@@ -110,14 +109,13 @@ class CorpusFile:
             yield
 
     def create(self, corpus: Corpus) -> None:
-        """Create the corpus of a new file."""
         with self._connections.writing() as writer:
             create(writer, corpus)
 
     def rename(self, name: str) -> None:
         """Rename the corpus.
 
-        It gets a new generation, because keys may mean something else than in a former corpus of that name.
+        Its generation changes, because keys may differ from those of a former corpus of that name.
         """
         with self._connections.writing() as writer:
             for job in overtaken.accepted(writer):

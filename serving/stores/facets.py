@@ -36,7 +36,7 @@ _NUMBER, _TEXT = "value < ''", "value >= '' AND value < x''"
 def facets(reader: sqlite3.Connection, values: int) -> Facets:
     """Return the fields of the corpus, each with up to `values` of its values.
 
-    Call it inside a transaction, because its reads must see one snapshot.
+    Call it in a transaction, because its reads must see one snapshot.
     """
     held = """SELECT number, path FROM fields WHERE EXISTS (SELECT 1 FROM postings WHERE field = number)
         ORDER BY number LIMIT ?"""
@@ -66,7 +66,6 @@ def _facet(reader: sqlite3.Connection, field: int, path: str, listed: Sequence[F
 
 
 def posted_kinds(reader: sqlite3.Connection, field: int) -> set[str]:
-    """Return the kinds of the values posted in `field`."""
     kinds = {_KINDS[blob] for blob in _KINDS if _has(reader, field, "value = ?", blob)}
     return kinds | {
         kind for kind, condition in (("number", _NUMBER), ("string", _TEXT)) if _has(reader, field, condition)

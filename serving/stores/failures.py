@@ -21,7 +21,6 @@ _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 UNREADABLE = (sqlite3.DatabaseError, UnicodeDecodeError, orjson.JSONDecodeError)
 """Exceptions of reading a file whose bytes have changed."""
 MEND = "restore a snapshot over it or delete it"
-"""Advice for the owner of a damaged corpus."""
 
 
 class Refused(NamedTuple):
@@ -30,19 +29,16 @@ class Refused(NamedTuple):
     why: str
     """The reason and the remedy."""
     damaged: bool
-    """True if the file is damaged. Otherwise it is intact or temporarily unreadable, and its name must not be
-    reused."""
+    """True if the file is damaged. If not, its name must not be reused."""
 
     @classmethod
     def of(cls, path: Path, error: ServiceError | StoreError) -> Refused:
-        """Make a refusal of the file `path` from `error`."""
         why, damaged = str(error).replace(str(path), path.name), isinstance(error, Damaged)
         if isinstance(error, ServiceError) and not damaged:
             why = f"{why}; mend that and start again"
         return cls(why, damaged)
 
     def told(self) -> Unhealthy:
-        """Return the error that callers get."""
         return (Damaged if self.damaged else Unhealthy)(self.why)
 
 
@@ -92,8 +88,7 @@ def _is_full(error: Exception) -> bool:
 def is_damage(error: Exception) -> bool:
     """Return whether `error` means that bytes have changed.
 
-    The lowest byte of a SQLite error code is the error; the higher bytes are details. Python's own error, for text that
-    is not UTF-8, has no code.
+    The lowest byte of a SQLite error code is the error. Python's own error, for text that is not UTF-8, has no code.
     """
     if isinstance(error, sqlite3.Error):
         code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT)

@@ -78,17 +78,14 @@ def check(reader: sqlite3.Connection) -> list[str]:
 def numbers(connection: sqlite3.Connection, select: str, *values: Value) -> NDArray[np.int64]:
     """Return the integers that `select` yields as `number`, unordered.
 
-    It is one SQLite step, so other threads can run.
+    In its one SQLite step, other threads can run.
     """
     ((found,),) = connection.execute(f"SELECT json_group_array(number) FROM ({select})", values)
     return np.array(orjson.loads(found), dtype=np.int64)
 
 
 def documents(reader: sqlite3.Connection, chosen: Numbers) -> Iterator[tuple[int, str, Mapping[str, Any]]]:
-    """Yield number, id and metadata of the `chosen` documents.
-
-    Only one is in memory at a time, because each may be large.
-    """
+    """Yield number, id and metadata of the `chosen` documents. Only one is in memory at a time: each may be large."""
     select = "SELECT number, id, metadata FROM documents WHERE number IN (SELECT value FROM json_each(?))"
     for start in range(0, len(chosen), BLOCK):
         block = orjson.dumps(chosen[start : start + BLOCK].tolist()).decode()
@@ -115,10 +112,7 @@ def posted_date(date: bytes) -> bytes:
 
 
 def stored(value: Any) -> Value:
-    """Return the posting of a JSON value.
-
-    Equal JSON values have the same posting, be it a kind of blob or the value.
-    """
+    """Return the posting of a JSON value: a kind of blob, or the value. Equal JSON values have the same posting."""
     if value is None:
         return NULL
     if isinstance(value, bool):

@@ -22,7 +22,7 @@ from serving.stores.shared import Shared
 log = logging.getLogger(__name__)
 SUFFIX = ".sqlite"
 _BESIDE = ("-journal", "-wal", "-shm")
-"""Suffixes of SQLite's side files, which exist while a file is open or after a crash."""
+"""Suffixes of SQLite's side files, which an open file has, or a file left by a crash."""
 
 
 def hold(folder: Path) -> int:
@@ -44,7 +44,7 @@ def hold(folder: Path) -> int:
 
 @contextmanager
 def refusing(path: Path) -> Iterator[None]:
-    """Turn a `ServiceError`, which is meant for callers, into a `StoreError` that says why the file can't be used."""
+    """Turn a `ServiceError`, meant for callers, into a `StoreError` that says why the file can't be used."""
     try:
         yield
     except ServiceError as error:

@@ -79,10 +79,7 @@ def check_values(path: Path, bounds: Bounds, stop: Stop) -> None:
 
 
 def _lengths(reader: sqlite3.Connection, bounds: Bounds) -> Iterator[str]:
-    """Yield an error for values that are too long.
-
-    SQLite refuses to load a value beyond the limit set for it, so none gets into memory.
-    """
+    """Yield an error for values that are too long. SQLite's limit keeps them out of memory."""
     most = {
         ("documents", "id"): (MAX_ID_BYTES, ""),
         ("documents", "text"): (bounds.text_bytes, " (--max-text-bytes)"),

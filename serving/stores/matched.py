@@ -32,7 +32,7 @@ removes documents."""
 class Matched:
     """Cache of results by corpus and filter, each valid for one version of the corpus.
 
-    Call its methods inside a transaction that reads `file`.
+    Call its methods in a transaction that reads `file`.
     """
 
     def __init__(self, max_bytes: int = KEPT_BYTES) -> None:

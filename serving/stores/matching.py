@@ -1,8 +1,8 @@
 """Evaluation of filters by the postings of the metadata.
 
 Postings are inconclusive for some documents (`OPAQUE`), so every condition has two bounds: documents that surely match,
-and documents that possibly match. Bounds combine as sets. Only documents between them are read, at the end. It is
-therefore also safe to skip a condition that could only remove a few candidates.
+and documents that possibly match. Bounds combine as sets. Only documents between them are read, at the end. So a
+condition may be skipped if it could only remove a few candidates.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from serving.stores.fields import (
 )
 
 READ = 20
-"""Postings that can be looked up in about the time that reading one document takes."""
+"""Postings that can be looked up while one document is read."""
 MANY = 20_000
 """Maximum postings counted before a lookup."""
 MANY_OPTIONS = 10_000
@@ -47,9 +47,9 @@ _OF_KIND = {"number": (None, "''"), "string": ("''", "x''"), "date": (f"x'{DATES
 
 
 def matching(reader: sqlite3.Connection, where: Filter) -> Numbers:
-    """Return the sorted numbers of the documents whose metadata match: those for which `where.matches` is true.
+    """Return the sorted numbers of the documents for which `where.matches` is true.
 
-    Call it inside a transaction, because its reads must see one snapshot.
+    Call it in a transaction, because its reads must see one snapshot.
     """
     sure, possible = _Postings(reader).bounds(where)
     between = _numbers(reader, possible & ~sure)
@@ -85,7 +85,7 @@ class _Set:
 _AtPath = In | Compares | Exists | Element
 _NONE = _Set(np.empty(0, dtype=np.int64))
 _Bounds = tuple[_Set, _Set]
-"""Documents that surely match, and documents that possibly match, which include them."""
+"""Documents that surely match, and the superset of those that possibly match."""
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ class _Postings:
     def _with_element(self, path: str | None, part: Filter) -> _Set:
         """Return the documents that may have an element at `path` that matches `part`.
 
-        Each condition of `part` is met somewhere in these documents, though maybe by different elements.
+        They meet each condition of `part`, though maybe by different elements.
         """
         match part:
             case All(parts):

@@ -19,6 +19,5 @@ class MemoryStore(SqliteStore):
         super().__init__(Path(temporary), synchronous="OFF")
 
     def close(self) -> None:
-        """Close the store and remove its folder."""
         super().close()
         self._removed()

@@ -225,10 +225,7 @@ def migrate(connection: sqlite3.Connection, file: Path) -> None:
 
 
 def _index_words(connection: sqlite3.Connection, file: Path) -> None:
-    """Reindex the words if another version of Unicode folded them.
-
-    To delete a passage, FTS5 needs the words exactly as they were indexed.
-    """
+    """Reindex the words if another version of Unicode folded them. FTS5 deletes a passage by its words as indexed."""
     found = connection.execute("SELECT unicode FROM corpora").fetchone()
     if found in (None, (unidata_version,)):
         return
@@ -241,7 +238,7 @@ def _index_words(connection: sqlite3.Connection, file: Path) -> None:
 def _texts(connection: sqlite3.Connection) -> Iterator[tuple[int, str]]:
     """Yield the texts of all passages in the order of their keys.
 
-    A wrong checksum does not keep the corpus from being served.
+    Wrong checksums don't keep the corpus from being served.
     """
     parts = 'SELECT key, start, "end" FROM passages WHERE document = ? ORDER BY key'
     for number, text in connection.execute("SELECT number, text FROM documents ORDER BY number"):

@@ -40,7 +40,6 @@ class DocumentRow(NamedTuple):
 
     @classmethod
     def of(cls, number: int, document: Document, chunking: Chunking | None) -> DocumentRow:
-        """Make the row of a document."""
         metadata = orjson.dumps(document.metadata).decode()
         digest = content_hash(document.text, chunking)
         checksum = _checksum(number, document.id, document.text, metadata, digest)
@@ -64,7 +63,6 @@ def document_in(row: tuple[int, str, str, str, bytes, int]) -> Document:
 
 
 def document(reader: sqlite3.Connection, name: str) -> Document | None:
-    """Return the document with the id `name`, if it exists."""
     row = reader.execute(f"SELECT {DOCUMENT} FROM documents WHERE id = ?", (name,)).fetchone()
     return row and document_in(row)
 
@@ -114,13 +112,11 @@ class PassageRow(NamedTuple):
 
     @classmethod
     def of(cls, key: int, document: int, span: Span | None) -> PassageRow:
-        """Make the row of a passage."""
         start, end = span or (None, None)
         row = cls(key, document, start, end, 0)
         return row._replace(checksum=row.expected())
 
     def expected(self) -> int:
-        """Return the checksum of the row's values."""
         key, document, start, end, _ = self
         return zlib.crc32(_PLACE.pack(key, document, -1 if start is None else start, -1 if end is None else end))
 
@@ -146,7 +142,6 @@ def content_hash(text: str, chunking: Chunking | None) -> bytes:
 
 
 def part(text: str, span: Span | None) -> str:
-    """Return the text of a passage."""
     return text if span is None else text[span.start : span.end]
 
 
@@ -157,7 +152,7 @@ def documents(reader: sqlite3.Connection, numbers: Sequence[int]) -> dict[int, D
 
 
 def passages(reader: sqlite3.Connection, keys: Sequence[int]) -> dict[int, Passage]:
-    """Return the passages of `keys` that exist. If no document was cut, these keys are the numbers of the documents."""
+    """Return the passages of `keys` that exist. If no document was cut, these keys are document numbers."""
     if reader.execute("SELECT 1 FROM corpora WHERE spans = 0 AND passages = documents").fetchone():
         return {number: Passage(document, None) for number, document in documents(reader, keys).items()}
     spans: list[tuple[int, int, Span | None]] = []

@@ -10,7 +10,7 @@ from serving.stores.open_files import OpenFiles
 
 @dataclass(frozen=True)
 class Shared:
-    """The limit on open files and the cache of filter results, each one for all corpora together."""
+    """The limit on open files and the cache of filter results, for all corpora together."""
 
     open_files: OpenFiles = field(default_factory=OpenFiles)
     matched: Matched = field(default_factory=Matched)

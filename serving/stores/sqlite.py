@@ -91,7 +91,7 @@ class SqliteStore:
         return False
 
     def describe(self, corpus: Corpus) -> None:
-        """Implement `Store.describe`. It waits for writers of this corpus, but does not block other corpora."""
+        """Implement `Store.describe`. It waits for writers of this corpus, but blocks no other corpora."""
         self._file(corpus.name).describe(corpus)
 
     def corpus(self, name: str) -> Corpus:
@@ -228,7 +228,6 @@ class SqliteStore:
         return [*wrong[:-1], f"{wrong[-1]}; {MEND}"] if wrong else []
 
     def size(self, name: str) -> Size:
-        """Return the size of the corpus, with the bytes on disk."""
         return self._file(name).size()
 
     def close(self) -> None:

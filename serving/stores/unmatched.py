@@ -32,7 +32,7 @@ def unmatched(reader: sqlite3.Connection, where: Filter) -> list[str]:
 
 
 def _each_once(warnings: Iterable[str]) -> Iterator[str]:
-    """Yield each warning once, lazily: the filter is only examined until enough are found."""
+    """Yield each warning once, lazily, so that no more are searched for than are shown."""
     told = set[str]()
     for warning in warnings:
         if warning not in told:

@@ -49,7 +49,7 @@ def matrix(found: Sequence[Row]) -> tuple[Keys, Floats]:
 
 
 def beyond(reader: sqlite3.Connection, after: int, table: Table) -> tuple[Keys, Floats]:
-    """Return the next block of keys and vectors after the key `after`. It is empty behind the last."""
+    """Return the next block of keys and vectors after the key `after`. The block after the last one is empty."""
     select = f"SELECT key, vector, checksum FROM {table} WHERE key > ? ORDER BY key LIMIT ?"
     found, left = list[Row](), BLOCK_BYTES
     for row in reader.execute(select, (after, BLOCK)):

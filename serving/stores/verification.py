@@ -15,10 +15,7 @@ SAID = 20
 
 
 def verify(reader: sqlite3.Connection) -> list[str]:
-    """Return a line for each defect.
-
-    Words are checked separately, because FTS5's check needs a connection that may write.
-    """
+    """Return a line for each defect. Words are checked separately, because that needs a connection that may write."""
     if said := _structure(reader):
         return said  # what is read from broken pages tells nothing more
     said = []

@@ -84,7 +84,7 @@ def clear(writer: sqlite3.Connection) -> None:
 def check(connection: sqlite3.Connection, *, stemming: Stemming) -> list[str]:
     """Return a line for each defect of an index made with `stemming`, and of its keys compared with `passages`.
 
-    The connection must be allowed to write: FTS5 checks itself in an INSERT that changes nothing.
+    FTS5 checks itself in an INSERT that changes nothing, so the connection must be allowed to write.
     """
     made = connection.execute("SELECT sql FROM sqlite_schema WHERE name = 'words'").fetchone()
     if made is None:
@@ -110,9 +110,8 @@ def search(
 
     The index was made with `stemming`. Only the first `MAX_WORDS` words of a query count, and each term once. Scoring a
     passage takes far longer than finding it, so passages with a rare term are scored first. Usually no other passage
-    can come near their scores, whatever common terms it has (MaxScore: Turtle and Flood, Query evaluation: strategies
-    and optimizations, 1995). The ranking is exact. Call it inside a transaction, because its reads must see one
-    snapshot.
+    can reach their scores (MaxScore: Turtle and Flood, Query evaluation: strategies and optimizations, 1995). The
+    ranking is exact. Call it in a transaction, because its reads must see one snapshot.
     """
     terms, phrases = parse(query, stemming=stemming)
     if phrases:

@@ -21,7 +21,6 @@ from serving.stores.records import DOCUMENT, PASSAGE, DocumentRow, PassageRow, d
 
 
 def create(writer: sqlite3.Connection, corpus: Corpus) -> None:
-    """Create the corpus of a file that has none yet."""
     row = (
         corpus.name,
         corpus.description,
