@@ -60,7 +60,6 @@ class Corpora:
         self._open = OpenCorpora(store, indexes)
 
     def names(self) -> list[str]:
-        """Return the names of all corpora, sorted."""
         return self._store.names()
 
     def warm(self) -> None:
@@ -115,7 +114,6 @@ class Corpora:
         return found
 
     def description(self, name: str) -> Description:
-        """Return the corpus, its size and its index."""
         live = self._open.named(name).live
         if live is None:
             with self._open.locked(name) as corpus:
@@ -123,7 +121,7 @@ class Corpora:
         return Description(*self.corpus(name), None if live is None else live.report)
 
     def descriptions(self, names: Iterable[str]) -> list[Description]:
-        """Return the descriptions of these corpora. Those that were dropped meanwhile are skipped."""
+        """Return the descriptions of these corpora, except those dropped meanwhile."""
         found = []
         for name in names:
             try:
@@ -217,16 +215,13 @@ class Corpora:
         return self._store.facets(name, values)
 
     def sample(self, name: str, size: int, field: str | None) -> Sample:
-        """Return a sample of passages, see `sampling.sampled`."""
         return sampled(self._store, name, size, field)
 
     def search(self, name: str, queries: Sequence[Query], wanted: Wanted, fingerprint: str | None = None) -> Found:
-        """Return the best passages for each query, see `searching.search`."""
         found = search(self._store, self._open, name, queries, wanted, fingerprint=fingerprint)
         return replace(found, warnings=self.unmatched(name, wanted.where)) if wanted.where else found
 
     def encoder(self, name: str, served: Sequence[str]) -> str:
-        """Return the fingerprint of the corpus's encoder, see `description.encoder`."""
         return encoder(*self.corpus(name), served)
 
     def stale(self, name: str, fingerprint: str, limit: int) -> list[tuple[int, str]]:
@@ -269,13 +264,11 @@ class Corpora:
         return self._store.verify(name)
 
     def close(self) -> None:
-        """Close the indexes and the store."""
         self._open.close()
         self._indexes.close()
         self._store.close()
 
     def _reconsider(self, name: str) -> None:
-        """Let the index check whether it reaches the recall target, which may have changed."""
         with self._open.locked(name) as corpus:
             if (live := corpus.index()) is not None:
                 live.reconsider()

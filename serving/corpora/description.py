@@ -34,7 +34,7 @@ def is_stale(corpus: Corpus, size: Size, served: Collection[str]) -> bool:
 def encoder(corpus: Corpus, size: Size, served: Sequence[str]) -> str:
     """Return the fingerprint of the served encoder that embeds the texts and queries of the corpus.
 
-    This is the encoder that embedded the corpus. If it is not served and the corpus is empty, it is the first one.
+    It is the one that embedded the corpus or, if that is not served and the corpus is empty, the first.
 
     Raises:
         Stale: another bundle embedded the corpus. Vectors of different encoders can't be compared.

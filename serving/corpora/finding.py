@@ -41,7 +41,7 @@ class Query(NamedTuple):
 
 
 class Place(NamedTuple):
-    """The place where a page of hits ended. The next page begins behind it."""
+    """The end of a page of hits, where the next page begins."""
 
     generation: str
     """The generation of the corpus that the key belongs to."""
@@ -70,7 +70,6 @@ class Hit(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The text of the passage."""
         text, span = self.passage.document.text, self.passage.span
         return text if span is None else text[span.start : span.end]
 

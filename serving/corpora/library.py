@@ -42,10 +42,7 @@ class Added(NamedTuple):
 
 
 class Library:
-    """Corpora and encoders behind one interface.
-
-    Blocking work runs in the lanes of the corpora, encoding in the queues of the encoders.
-    """
+    """Corpora and encoders. Blocking work runs in the lanes of the corpora, encoding in the queues of the encoders."""
 
     def __init__(
         self,
@@ -143,11 +140,9 @@ class Library:
             return replace(found, truncated=made.truncated)
 
     async def on(self, work: Callable[[Corpora], T], of: str = "", leave: Callable[[], None] = lambda: None) -> T:
-        """Run blocking work on the corpora in a thread, once the server is ready.
+        """Run blocking work on the corpora in a thread, once the server is ready. `of` names its corpus, if any.
 
-        `of` names the corpus, if it concerns one.
-
-        If the caller is cancelled, `leave` tells the work so, and the caller waits for its end.
+        A cancelled caller calls `leave` to tell the work, and waits for its end.
         """
         with self._admitted():
             return await self.lanes.run(of, lambda: work(self.corpora), leave)
@@ -190,10 +185,7 @@ class Library:
 
     @asynccontextmanager
     async def encoder_of(self, corpus: str) -> AsyncIterator[Embedder]:
-        """Hold the encoder that embeds the texts of the corpus during a request.
-
-        All encoders are held until it is known.
-        """
+        """Hold the encoder of the corpus during a request. All encoders are held until it is known."""
         with self._admitted(), ExitStack() as holding:
             served: dict[str, Embedder] = {}
             for embedder in self._encoders.loaded:
@@ -220,8 +212,8 @@ class Library:
 async def embed_passages(embedder: Embedder, texts: Sequence[str], names: Callable[[int], str]) -> tuple[Floats, int]:
     """Return (P, D) vectors of any number of passages, and how many were cut. Errors call the i-th text `names(i)`.
 
-    Only the first slice is subject to the key's rate and the queue's limit, like any request. If a later slice were
-    refused, all work would have to be repeated. It is therefore retried until the queue accepts it.
+    Only the first slice is subject to the key's rate and the queue's limit, like any request. A refusal of a later
+    slice would waste the earlier work, so it is retried until the queue accepts it.
     """
     vectors, truncated = [np.empty((0, embedder.manifest.dim), np.float32)], 0
     for part, rows in enumerate(_slices(texts)):

@@ -39,13 +39,11 @@ class OpenCorpora:
 
     @contextmanager
     def locked(self, name: str) -> Iterator[OpenCorpus]:
-        """Hold the lock of the corpus, see `OpenCorpus.locked`."""
         corpus = self.named(name)
         with corpus.locked():
             yield corpus
 
     def index_sizes(self) -> dict[str, IndexSize]:
-        """Return the size of every corpus's index, without reading from the store."""
         open_now = {name: corpus.live for name, corpus in list(self._open.items())}
         return {
             name: IndexSize(0, 0) if live is None else IndexSize(len(live), live.nbytes)
@@ -53,7 +51,6 @@ class OpenCorpora:
         }
 
     def create(self, corpus: Corpus, encoder: Manifest | None = None) -> bool:
-        """Create or update a corpus, see `Corpora.create`."""
         name = corpus.name
         if encoder:
             corpus = replace(corpus, fingerprint=encoder.fingerprint, dim=encoder.dim)
@@ -68,7 +65,6 @@ class OpenCorpora:
         return created
 
     def drop(self, name: str) -> None:
-        """Remove a corpus with everything in it."""
         corpus = self.named(name)
         with corpus.copying, corpus.locked(), self._naming:
             corpus.close(erase=True)  # first: no later corpus of that name may find this index
@@ -81,11 +77,9 @@ class OpenCorpora:
                     del self._open[name]
 
     def adopt(self, name: str, file: Path, stop: Stop = never, bounds: Bounds = BOUNDS) -> None:
-        """Serve the copy of a corpus in `file` under `name`, replacing what was there; see `Store.adopt`."""
         self._store.adopt(name, file, partial(self._replaced, name, stop), stop, bounds)
 
     def close(self) -> None:
-        """Close the indexes."""
         for corpus in self._open.values():
             corpus.close()
 

@@ -45,8 +45,7 @@ class OpenCorpus:
         self._pending: deque[_Pending] = deque()
         self._gone = False
         self.copying = threading.Lock()
-        """Lock for copies, which take long. Whoever replaces or drops the file takes it before the lock that others
-        need."""
+        """Lock for copies, which take long. To replace or drop the file, take it before the lock that others need."""
         self.live: LiveIndex | None = None
         """The index, if it is open; None for a corpus that has never contained a document."""
         self.removals = 0
@@ -67,11 +66,7 @@ class OpenCorpus:
             yield
 
     def check_there(self) -> None:
-        """Check that the corpus still exists.
-
-        Raises:
-            NotFound: the corpus was dropped.
-        """
+        """Raise `NotFound` if the corpus was dropped."""
         if self._gone:
             raise NotFound(f"there is no corpus {self._name!r}")
 
@@ -119,10 +114,7 @@ class OpenCorpus:
                     live.close(erase=erase)
 
     def _commit(self, together: Sequence[_Pending]) -> None:
-        """Commit these writes and set the outcome of each.
-
-        Whoever takes the writes of others must do that even on errors.
-        """
+        """Commit these writes and set the outcome of each, even on errors: other threads wait for theirs."""
         try:
             if self.damage:
                 raise Damaged(self.damage)

@@ -24,9 +24,9 @@ class Projection(NamedTuple):
 def project(vectors: NDArray[np.float32]) -> Projection:
     """Project (N, D) `vectors`, less their mean, onto their first two right singular vectors (Pearson 1901).
 
-    These are computed from the (D, D) scatter matrix, which has the same ones, in float64. The time hardly grows with
-    N. Each axis points to where its largest loading is positive, so that the same vectors always get the same
-    coordinates. Vectors that do not vary get 0.
+    They are computed in float64 from the (D, D) scatter matrix, which has the same ones. The time hardly grows with N.
+    An axis points to where its largest loading is positive, so that equal vectors always get equal coordinates. If the
+    vectors do not vary, all coordinates are 0.
     """
     points, explained = np.zeros((len(vectors), AXES)), np.zeros(AXES)
     if not vectors.size:

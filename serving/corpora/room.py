@@ -22,9 +22,8 @@ Sees = Callable[[str], bool]
 class Room:
     """Disk usage of a key's corpora, checked against its quota. Blocking.
 
-    Usage is the sum of the corpora, of entries in `folders` named like them (indexes, snapshots), of waiting uploads,
-    and of stored answers. `uploaded` counts the uploads except those of one job; `answers` counts the answers of a key
-    by name.
+    It is the sum of the corpora, of entries in `folders` named like them (indexes, snapshots), of waiting uploads, and
+    of stored answers. `uploaded` counts all uploads but those of one job; `answers` counts a key's answers.
     """
 
     corpora: Corpora

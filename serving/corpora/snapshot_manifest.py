@@ -31,7 +31,7 @@ class _Format(BaseModel):
 
 
 class Manifest(_Format):
-    """The whole manifest."""
+    """The manifest of a snapshot."""
 
     corpus: Annotated[str, Field(pattern=CORPUS_NAME)]
     created: Moment

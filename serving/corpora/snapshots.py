@@ -38,10 +38,10 @@ SUFFIX = ".tar.zst"
 CONTENT = "corpus.sqlite"
 MAX_MANIFEST = 65_536
 MAX_RATIO = 200
-"""Maximum compression ratio of an uploaded snapshot. Normal ones shrink to about a third: vectors hardly, texts well. A
-higher ratio suggests a decompression bomb."""
+"""Maximum compression ratio of an uploaded snapshot. Normal ones shrink to about a third. A higher ratio suggests a
+decompression bomb."""
 ANY_RATIO = 1 << 28
-"""Bytes up to which any ratio is accepted. A text that is repeated a thousand times also compresses extremely well."""
+"""Bytes up to which any ratio is accepted. A text repeated a thousand times also compresses extremely well."""
 LEVEL = 3
 PIECE = 1 << 20
 _ID = re.compile(r"[0-9]{8}T[0-9]{6}Z-[0-9a-f]{8}\Z")
@@ -164,7 +164,7 @@ class Snapshots:
         return unpacked
 
     def restored_bytes(self, file: Path) -> int:
-        """Return the declared unpacked size of the snapshot in `file`, see `unpacked_bytes`."""
+        """Return the unpacked size that the snapshot in `file` declares, see `unpacked_bytes`."""
         with naming(file), file.open("rb") as opened:
             return self.unpacked_bytes(opened, file.stat().st_size, sent=self._folder not in file.parents)
 
