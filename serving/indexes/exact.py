@@ -52,7 +52,6 @@ class Held(NamedTuple):
     live: NDArray[np.bool_]
 
     def search(self, queries: Floats, k: int, allowed: Keys | None = None) -> list[Ranking]:
-        """Search exactly; see `Index`."""
         rows = None if self.live.all() else np.flatnonzero(self.live)
         if allowed is not None:
             rows = rows_of(self.keys, allowed)
@@ -103,7 +102,6 @@ class ExactIndex:
             self._room = self.held = Held(keys[live], vectors[live], live[live])
 
     def search(self, queries: Floats, k: int, allowed: Keys | None = None) -> list[Ranking]:
-        """Search exactly; see `Index`."""
         return self.held.search(queries, k, allowed)
 
     def _empty(self, room: int) -> Held:

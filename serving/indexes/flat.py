@@ -27,27 +27,22 @@ class Flat:
         return {}
 
     def memory(self, count: int, dim: int) -> int:  # noqa: ARG002
-        """Return 0, because it needs none."""
         return 0
 
     def build(self, vectors: Floats, parameters: Parameters, pause: Pause) -> faiss.Index:  # noqa: ARG002
-        """Return a view of the vectors."""
         return flat(vectors)
 
     def complete(self, index: faiss.Index, vectors: Floats) -> faiss.Index:  # noqa: ARG002
-        """Return a longer view."""
         return flat(vectors)
 
     def write(self, index: faiss.Index, path: str) -> None:  # noqa: ARG002
-        """Write an empty file, because the vectors are in a file of their own."""
+        """Write an empty file, because the vectors have their own."""
         Path(path).touch()
 
     def read(self, path: str, vectors: Floats) -> faiss.Index:  # noqa: ARG002
-        """Return a view of the vectors."""
         return flat(vectors)
 
     def efforts(self, parameters: Parameters) -> Sequence[int]:  # noqa: ARG002
-        """Return a single effort, because there is no choice."""
         return [1]
 
     def search(self, index: faiss.Index, queries: Floats, wanted: Candidates) -> NDArray[np.int64]:

@@ -53,8 +53,7 @@ PATIENCE = 300
 def trouble() -> str | None:
     """Return the reason why FAISS can't search on the first device, or None if it can.
 
-    The test runs in another process, because FAISS aborts its process if there are no kernels for a device or if its
-    driver fails.
+    Another process tries it, because FAISS aborts if there are no kernels for a device or if its driver fails.
     """
     if not hasattr(faiss, "StandardGpuResources"):
         return "FAISS knows no CUDA device here; it needs faiss-gpu in place of faiss-cpu"
@@ -116,7 +115,6 @@ class OnGpu:
         return _Pair(self._kind.complete(index.cpu, vectors))
 
     def write(self, index: faiss.Index, path: str) -> None:
-        """Write the CPU's index."""
         self._kind.write(index.cpu, path)
 
     def read(self, path: str, vectors: Floats) -> faiss.Index:
@@ -196,7 +194,7 @@ class _Pair:
     def __init__(self, cpu: faiss.Index, *, serves: bool = False) -> None:
         self.cpu = cpu
         self.serves = serves
-        """True if callers wait for its results. A build, in contrast, can do without them."""
+        """True if callers wait for its results, and not only a build, which can do without them."""
         self.fallen = False
         """True if the device failed, so that the CPU serves instead."""
         self.alone = threading.Lock()
@@ -227,8 +225,8 @@ def _of_the_device(error: Exception) -> bool:
 def _drawn(wanted: Candidates, count: int) -> int:
     """Return how many of `count` rows to request, so that enough pass the filter, which devices don't support.
 
-    Without this, one removed document would send every search to the CPU. If rows pass at random, too few pass for less
-    than one query in a thousand: the margin is five standard deviations. The 16 allow for removed near duplicates.
+    Without this, one removed document would send every search to the CPU. At random, too few pass for less than one
+    query in a thousand (five standard deviations). The 16 allow for removed near duplicates.
     """
     if wanted.bitmap is None:
         return wanted.rows

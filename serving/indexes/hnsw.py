@@ -25,7 +25,6 @@ class Hnsw:
     refined = 1
 
     def parameters(self, count: int, dim: int) -> Parameters:  # noqa: ARG002
-        """Return FAISS's M and efConstruction."""
         return {"M": LINKS, "efConstruction": WIDTH}
 
     def memory(self, count: int, dim: int) -> int:

@@ -68,7 +68,6 @@ class Ivf:
         return index
 
     def write(self, index: faiss.Index, path: str) -> None:
-        """Write the whole index."""
         faiss.write_index(index, path)
 
     def read(self, path: str, vectors: Floats) -> faiss.Index:  # noqa: ARG002

@@ -89,12 +89,10 @@ class LiveIndex:
 
     @property
     def dim(self) -> int:
-        """Dimension of the vectors."""
         return self.identity.dim
 
     @property
     def kind(self) -> str:
-        """Kind of index, as in `report`."""
         return self._seen.foremost.kind
 
     def __len__(self) -> int:

@@ -98,7 +98,6 @@ class Marks:
         return Marks(self._size, rows=rows[self.live[rows]])
 
     def without(self, rows: Rows) -> Marks:
-        """Return the marks without `rows`."""
         if not self.live[rows].any():
             return self
         live = self.live.copy()
@@ -111,8 +110,7 @@ class Main:
     """(N, D) vectors under N keys, none of which ever changes. Without `approximate`, every search is exact."""
 
     keys: Keys
-    """Sorted keys, except that the keys of the `tuning.queries` vectors that were held out and then added come last,
-    sorted as well."""
+    """Sorted keys, except that those of the `tuning.queries` held-out vectors come last, sorted as well."""
     vectors: Floats
     approximate: Approximate | None
     tuning: Tuning
@@ -127,7 +125,6 @@ class Main:
 
     @property
     def kind(self) -> str:
-        """Name of the kind."""
         return "exact" if self.approximate is None else self.approximate.kind.name
 
     @property
@@ -189,7 +186,6 @@ class Main:
         return [Ranking(keys[at, :length], scores[at, :length]) for at, length in enumerate(lengths)]
 
     def efforts(self) -> Sequence[int]:
-        """Return the efforts that its index supports, in ascending order."""
         assert self.approximate is not None, "no effort without an index"
         return self.approximate.kind.efforts(self.approximate.parameters)
 

@@ -82,8 +82,7 @@ class Opening:
     def _taken(self, beside: Read) -> Opened | None:
         """Open from `beside`; return None if it does not fit the current source.
 
-        Removals are found by comparing keys, because the index that served meanwhile may have buried some of the
-        tombstones.
+        Removals are found by comparing keys, because the index that served meanwhile may have buried tombstones.
         """
         held = np.concatenate([beside.main.keys, beside.tail.held.keys])
         try:

@@ -43,7 +43,6 @@ class Plan:
         return tail > max(self.least - 1, self.tail * main) or dead > self.dead * main
 
     def without(self, kind: str) -> Plan:
-        """Return the plan without `kind`."""
         return replace(self, kinds=[name for name in self.kinds if name != kind])
 
     def outgrown(self, built: int, tail: int) -> bool:

@@ -53,8 +53,7 @@ def flat(vectors: Floats) -> faiss.IndexFlatIP:
 def products(vectors: faiss.IndexFlatIP, queries: Floats, rows: Rows) -> Floats:
     """Return (Q, C) rounded scores of (Q, C) `rows`; -inf where a row is -1.
 
-    Each score is computed separately in one order of summation. Equal vectors therefore have equal scores, wherever
-    they are.
+    Each score is computed separately in one order of summation, so equal vectors have equal scores.
     """
     rows, queries = np.ascontiguousarray(rows, np.int64), np.ascontiguousarray(queries, np.float32)
     scores = np.empty(rows.shape, np.float32)

@@ -159,7 +159,6 @@ def damage(folder: Path) -> Iterator[str]:
 
 
 def size(manifest: dict[str, Any]) -> int:
-    """Return the bytes of the files."""
     return sum(described["bytes"] for described in manifest["files"].values())
 
 
