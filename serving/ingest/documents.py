@@ -55,7 +55,6 @@ class Checked(NamedTuple):
 
 
 def checked(given: Iterable[Row], settings: Settings, naming: Naming) -> Iterator[Checked]:
-    """Check each row by itself."""
     for number, row in enumerate(given):
         try:
             yield Checked(number, row.place, document_of(row, settings, number, naming), id_field=row.id_field)
@@ -101,7 +100,6 @@ def read_upload(
 
 
 def empty() -> Empty:
-    """Return the error for an upload without documents."""
     return Empty("must hold at least one document", field="documents")
 
 

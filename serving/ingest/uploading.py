@@ -1,4 +1,4 @@
-"""Options of an upload, and reading its rows by them: format, compression, charset, columns, bad rows and chunking."""
+"""Options of an upload, and reading its rows by them."""
 
 from __future__ import annotations
 
