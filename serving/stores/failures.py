@@ -88,7 +88,8 @@ def _is_full(error: Exception) -> bool:
 def is_damage(error: Exception) -> bool:
     """Return whether `error` means that bytes have changed.
 
-    The lowest byte of a SQLite error code is the error. Python's own error, for text that is not UTF-8, has no code.
+    The lowest byte of a SQLite error code is the error; those above it say how it was noticed. Python's own error, for
+    text that is not UTF-8, has no code.
     """
     if isinstance(error, sqlite3.Error):
         code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT)
