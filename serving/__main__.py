@@ -1,4 +1,4 @@
-"""`python -m serving`: see `serving.commands`."""
+"""Entry point of `python -m serving`; the commands are in `serving.commands`."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from serving.builds import ClashError, refuse_clashes
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return the exit status: 2, after one line, for what the user has to mend."""
+    """Run one command and return its exit status: 2, after one line on stderr, for a mistake of the user."""
     given = sys.argv[1:] if arguments is None else arguments
-    os.umask(0o077)  # whatever the caller's: texts of tenants are for nobody else on this machine
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})  # it waits until the server can reload, or end
+    os.umask(0o077)  # override the caller's umask: no other user of this machine may read texts of tenants
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})  # SIGHUP waits until the server can reload or stop
     try:
         failpoints.arm(os.environ)
         refuse_clashes()
@@ -48,7 +48,7 @@ def _run(arguments: Sequence[str]) -> int:
         from serving.ending import ended
 
         return ended(run(verb, rest))
-    from serving.commands.serve import serve  # not before: a clash may break the import itself
+    from serving.commands.serve import serve  # imported here, since clashing builds may break the import itself
     from serving.ending import ended
 
     return ended(serve(arguments))

@@ -31,11 +31,13 @@ from serving.telemetry.collector import collector
 
 
 def create_app(service: Service, clock: Clock = time.monotonic_ns) -> FastAPI:
-    """An ASGI application; its lifespan loads the model and, at the end, drains. `clock` times the limits of keys.
+    """Create the ASGI application, whose lifespan loads the model and drains at the end.
+
+    `clock` times the limits of keys.
 
     Raises:
         KeysError: the file of keys can't be used.
-        TracingError: traces are asked for and can't be made.
+        TracingError: traces are configured and can't be exported.
     """
     settings = service.settings
     keyring = (
@@ -54,7 +56,7 @@ def create_app(service: Service, clock: Clock = time.monotonic_ns) -> FastAPI:
 
     app = routes(lifespan, asks_for_keys=keyring is not None)
     errors.install(app)
-    app.add_middleware(Shortcut, routers=ROUTERS)  # from the inside out
+    app.add_middleware(Shortcut, routers=ROUTERS)  # the innermost middleware comes first
     app.add_middleware(Head)
     app.add_middleware(Sending, limit=settings.max_unread_bytes)
     if keyring:
@@ -75,15 +77,15 @@ def create_app(service: Service, clock: Clock = time.monotonic_ns) -> FastAPI:
 
 
 def routes(lifespan: Lifespan[FastAPI] | None = None, *, asks_for_keys: bool = False) -> FastAPI:
-    """The routes and their document, in need of a service only when they are asked."""
-    app = FastAPIOffline(  # it has the scripts of /docs: nothing is fetched from elsewhere
-        docs_url=None,  # `pages` has it, under any prefix
+    """Create the routes and their OpenAPI document. Only a request needs a service."""
+    app = FastAPIOffline(  # serves the scripts of /docs itself, so that browsers fetch nothing from elsewhere
+        docs_url=None,  # `pages` serves /docs, under any prefix
         redoc_url=None,
         title="Isosphere",
         version=version("isosphere"),
         description=description.TEXT,
         lifespan=lifespan,
-        # where the document is, whatever prefix a proxy puts before both
+        # relative to the document, so that it holds under any prefix of a proxy
         servers=[{"url": ".", "description": "this server"}],
         responses=description.ERRORS,
         redirect_slashes=False,

@@ -1,4 +1,4 @@
-"""What a request may bring, and a corpus hold that comes from elsewhere."""
+"""Limits on requests and on corpora that come from elsewhere."""
 
 from __future__ import annotations
 
@@ -13,61 +13,61 @@ from serving.errors import Empty, Invalid, TooLarge
 from serving.json_body import misfit
 
 MAX_VECTOR = 65_536
-"""Numbers in a vector: more than any encoder has dimensions."""
+"""Numbers in a vector, more than any encoder has dimensions."""
 About = Annotated[str, Field(max_length=2000)]
-"""The description of a corpus."""
+"""Description of a corpus."""
 RecallTarget = Annotated[float, Field(gt=0, le=1)]
 Fingerprint = Annotated[str, Field(max_length=255)]
-"""Of a bundle."""
+"""Fingerprint of a bundle."""
 Moment = Annotated[FiniteFloat, Field(ge=0, lt=253_402_300_800)]
 """Seconds since the epoch, before the year 10000."""
 MAX_COUNT = 2**48
-"""Passages that a corpus may ever have had: at a million a second, those of nine years."""
+"""Passages that a corpus may ever have had. At a million a second, they last nine years."""
 Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Bounds:
-    """What one document may hold, and all of a corpus that comes in one piece."""
+    """Limits of one document, and of a corpus that is restored."""
 
     text_bytes: int = 999_999
-    """Of the text in UTF-8."""
+    """Bytes of the text in UTF-8."""
     metadata_bytes: int = 65_536
-    """Of the metadata as JSON."""
+    """Bytes of the metadata as JSON."""
     restored_bytes: int = 16_000_000_000
-    """Of the corpus that a snapshot unpacks to."""
+    """Bytes of the corpus that a snapshot unpacks to."""
 
 
 BOUNDS = Bounds()
-"""Where nobody sets others."""
+"""The default limits."""
 
 
 def check_some(given: Sized, field: str, of: str = "text") -> None:
-    """Refuse none at all.
+    """Refuse an empty list.
 
     Raises:
-        Empty: there are none.
+        Empty: `given` is empty.
     """
     if not len(given):
         raise Empty(f"must hold at least one {of}", field=field)
 
 
 def check_count(given: int, limit: int, field: str, of: str = "texts") -> None:
-    """Refuse more than one request takes.
+    """Refuse a list that is too long for one request.
 
     Raises:
-        TooLarge: more than `limit`.
+        TooLarge: `given` is more than `limit`.
     """
     if given > limit:
         raise TooLarge(f"{given} {of} are more than the {limit} of one request", field=field)
 
 
 def check_text(text: str, limit: int, field: str) -> None:
-    """Refuse what can't be embedded or is too much.
+    """Refuse a text that can't be embedded or is too long.
 
     Raises:
-        Invalid: a lone surrogate.
-        TooLarge: more than `limit` bytes in UTF-8.
+        Invalid: the text has a lone surrogate.
+        TooLarge: the text has more than `limit` bytes in UTF-8.
     """
     try:
         size = len(text.encode())
@@ -78,11 +78,11 @@ def check_text(text: str, limit: int, field: str) -> None:
 
 
 def check_metadata(metadata: Any, limit: int, field: str) -> None:
-    """Refuse what is no object, or can't be written as JSON, or is too much.
+    """Refuse metadata that are no object, can't be written as JSON, or are too large.
 
     Raises:
-        Invalid: it is no object, or holds what does not fit.
-        TooLarge: more than `limit` bytes as JSON.
+        Invalid: the metadata are no object, or contain a value that can't be stored.
+        TooLarge: the metadata have more than `limit` bytes as JSON.
     """
     if not isinstance(metadata, Mapping):
         raise Invalid("must be an object", field=field)

@@ -1,4 +1,4 @@
-"""Which builds of the native libraries are installed: two of one family break each other."""
+"""Check of the installed builds of native libraries: two builds of one family break each other."""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ FAMILIES = ("onnxruntime", "faiss")
 
 
 class ClashError(RuntimeError):
-    """Two builds of one library are installed over each other; the message names them and the way out."""
+    """Two builds of one library are installed over each other. The message names them and the way out."""
 
 
 def refuse_clashes() -> None:
-    """Builds of one family install the same module name, so the last one installed half-overwrites the others.
+    """Refuse two installed builds of one family.
+
+    They install the same module name, so the last one installed half-overwrites the others.
 
     Raises:
-        ClashError: there are two of one family.
+        ClashError: two builds of one family are installed.
     """
     names = {str(found.metadata["Name"]).lower() for found in distributions()}
     for family in FAMILIES:

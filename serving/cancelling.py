@@ -1,8 +1,8 @@
-"""Blocking work that ends when nobody waits for it: its caller has left, its time is up, or the server goes.
+"""Cancellation of blocking work whose caller has left, whose deadline has passed, or whose server stops.
 
-A thread can't be ended from outside. Work that may last long calls `check_cancelled` where it can stop without harm:
-at each read of the store, each condition of a filter, each block of vectors. SQLite asks `is_cancelled` by itself. A
-write never asks: what was begun is ended.
+A thread can't be stopped from outside. Long work therefore calls `check_cancelled` where it can stop without harm: at
+each read of the store, each condition of a filter and each block of vectors. SQLite calls `is_cancelled` by itself. A
+write never checks, so that a write that has begun is finished.
 """
 
 from __future__ import annotations
@@ -20,28 +20,27 @@ T = TypeVar("T")
 
 
 class CancelToken:
-    """Of one piece of blocking work; cancelled with its `parent`, if it has one."""
+    """Token of one piece of blocking work. Cancelling its `parent` cancels it, too."""
 
     def __init__(self, parent: CancelToken | None = None) -> None:
         self.parent = parent
         self.cpu_seconds = 0.0
-        """That the thread of the work has taken so far: neither waiting nor what other threads did for it."""
+        """CPU seconds of the thread that does the work, without waiting and without other threads."""
         self._cancelled = False
 
     @property
     def cancelled(self) -> bool:
-        """Whether the work is to end."""
         return self._cancelled or (self.parent is not None and self.parent.cancelled)
 
     def cancel(self) -> None:
-        """End the work at its next check, from any thread."""
+        """Make the work stop at its next check. Any thread may call this."""
         self._cancelled = True
 
     def run(self, work: Callable[[], T]) -> T:
-        """Do `work` in this thread, where its checks ask this token.
+        """Run `work` in this thread, with this token for its checks.
 
         Raises:
-            Stopped: it was cancelled, maybe before it began.
+            Stopped: the token was cancelled, maybe before the work began.
         """
         began = thread_time()
         try:
@@ -56,23 +55,23 @@ _CURRENT: ContextVar[CancelToken | None] = ContextVar("cancel_token", default=No
 
 
 def is_cancelled() -> bool:
-    """Whether the work under way is to end; work without a token never is."""
+    """Return whether the current work should stop. Work without a token is never cancelled."""
     token = _CURRENT.get()
     return token is not None and token.cancelled
 
 
 def check_cancelled() -> None:
-    """Raise `Stopped` if the work under way is to end."""
+    """Raise `Stopped` if the current work should stop."""
     if is_cancelled():
         raise Stopped("nobody waits for it any more")
 
 
 def for_others() -> AbstractContextManager[None]:
-    """Around a step that others need too: it goes on if its caller leaves, and ends with the server."""
+    """Keep a step running if its caller leaves, since other callers need it too. It still stops with the server."""
     token = _CURRENT.get()
     return holding(_CURRENT, token and token.parent)
 
 
 def uninterrupted() -> AbstractContextManager[None]:
-    """Around a write and what must follow it: no check within ends it."""
+    """Keep checks from stopping a write and the steps that must follow it."""
     return holding(_CURRENT, None)

@@ -1,7 +1,7 @@
-"""A connection that waits only so long for the head of a request, reads only so much of it, and waits only so long for
-its answer to be read.
+"""Connections with time limits for reading a request's head and for sending an answer, and a size limit for the head.
 
-uvicorn bounds neither: its one timer ends an idle connection between two requests, and the first byte stops it.
+uvicorn has no such limits. Its one timer closes a connection that is idle between two requests, and the first byte
+stops that timer.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from serving.api.request_id import new_id
 
 HEAD_SECONDS = 10.0
 UNREAD_SECONDS = 60.0
-"""In which who is being answered reads something of it, `MIN_BYTES_PER_SECOND` at the least."""
+"""Seconds in which a client must read at least `MIN_BYTES_PER_SECOND` of its answer."""
 HEAD_BYTES = 65_536
-"""Of a head, and of what comes between two pieces of a body: sizes of chunks, trailers."""
+"""Bytes of a head, and of the data between two pieces of a body: chunk sizes and trailers."""
 _TOO_LARGE = f"the head of a request, or what follows its body, may have {HEAD_BYTES} bytes"
 
 
@@ -29,18 +29,18 @@ _OF_AN_UPGRADE = (b"upgrade", b"http2-settings")
 
 
 class _Parser(httptools.HttpRequestParser):
-    """httptools', which takes what follows a head with `Upgrade` for another protocol, and reads no body.
+    """The parser of httptools, which also reads bodies after a head with `Upgrade`.
 
-    There is none here, and a server may ignore the wish (RFC 9110, 7.8): Java's own client has it in every request.
+    httptools takes such a body for another protocol. This server speaks no other protocol, and a server may ignore
+    `Upgrade` (RFC 9110, 7.8). Java's own client sends it with every request.
     """
 
     def __init__(self, connection: Connection) -> None:
         super().__init__(connection)
-        self.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn's
+        self.set_dangerous_leniencies(lenient_data_after_close=True)  # the same setting as uvicorn's
         self._connection = connection
 
     def feed_data(self, data: Any) -> None:
-        """See httptools."""
         try:
             super().feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
@@ -48,10 +48,10 @@ class _Parser(httptools.HttpRequestParser):
 
 
 class Connection(HttpToolsProtocol):
-    """uvicorn's, with a clock that runs while a head is awaited.
+    """uvicorn's connection, with a timer that runs while a head is awaited.
 
-    It starts with the connection, with the first byte after an answer, and with an answer that came before the
-    body it belongs to was there: the rest of such a body is thrown away, and may not take for ever either.
+    The timer starts with the connection, with the first byte after an answer, and with an answer that was sent before
+    its request's body had arrived. The rest of such a body is discarded, and its time is limited, too.
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -63,28 +63,26 @@ class Connection(HttpToolsProtocol):
         self._bodiless = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """See asyncio."""
         super().connection_made(transport)
         self._start()
 
     def data_received(self, data: bytes) -> None:
-        """See asyncio; a head that is too large, or trailers that are, is a 431."""
+        """Read data; answer 431 if a head or its trailers are too large."""
         self._bodiless += len(data)
         super().data_received(data)
         if self._bodiless > HEAD_BYTES:
             self._refuse(431, _TOO_LARGE)
         elif not (self._clock or self.timeout_keep_alive_task or self._answering or self.transport.is_closing()):
-            self._start()  # an empty line is no request, and has stopped uvicorn's timer
+            self._start()  # an empty line is no request, but it has stopped uvicorn's timer
 
     def on_message_begin(self) -> None:
-        """See httptools."""
         super().on_message_begin()
         self._in_head = True
         if not self._clock:
             self._start()
 
     def read_without_upgrade(self, rest: bytes) -> None:
-        """The head that was just read once more, without its wish for another protocol, and what came behind it."""
+        """Parse the current head again without its `Upgrade`, and then the bytes that follow it."""
         method = self.parser.get_method()
         if method == b"CONNECT":
             self._refuse(400, "this server is no proxy")
@@ -100,51 +98,50 @@ class Connection(HttpToolsProtocol):
         self.parser.feed_data(b"".join([*head, b"\r\n", rest]))
 
     def on_message_complete(self) -> None:
-        """See httptools."""
         if not self.parser.should_upgrade():
             super().on_message_complete()
 
     def on_headers_complete(self) -> None:
-        """See httptools; a head that may have come in one piece with more is measured by what it holds."""
+        """Check the size of the head.
+
+        A head that may have arrived together with other data is measured by its fields.
+        """
         if self.parser.should_upgrade():
-            return  # it is read once more
+            return  # `read_without_upgrade` parses this head again
         self._stop()
         if self._bodiless > HEAD_BYTES and self._head_size() > HEAD_BYTES:
             self._refuse(431, _TOO_LARGE)
-            raise ValueError(_TOO_LARGE)  # to the parser, which stops
+            raise ValueError(_TOO_LARGE)  # tells the parser to stop
         self._bodiless = 0
         super().on_headers_complete()
-        self.headers = []  # trailers come here, where nobody reads them
+        self.headers = []  # trailers are appended here, and nothing reads them
 
     def on_body(self, body: bytes) -> None:
-        """See httptools."""
         self._bodiless = 0
         super().on_body(body)
 
     def on_response_complete(self) -> None:
-        """See uvicorn."""
         super().on_response_complete()
         if self.cycle.more_body and not self._clock and not self.transport.is_closing():
             self._start()
 
     def pause_writing(self) -> None:
-        """See asyncio: the answer comes faster than it is read, if it is."""
+        """Start the timer of unread answers: the client reads more slowly than the server writes."""
         super().pause_writing()
         self._watch()
 
     def resume_writing(self) -> None:
-        """See asyncio: next to all of it was read."""
+        """Stop the timer of unread answers: the client has read nearly everything."""
         super().resume_writing()
         self._unwatch()
 
     def timeout_keep_alive_handler(self) -> None:
-        """See uvicorn; what is still unread of the last answer may be read yet, but not for ever."""
+        """Close an idle connection, but give its client limited time to read the rest of the last answer."""
         super().timeout_keep_alive_handler()
         if self.transport.get_write_buffer_size() and not self._unread:
             self._watch()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """See asyncio."""
         self._stop()
         self._unwatch()
         super().connection_lost(exc)
@@ -185,10 +182,10 @@ class Connection(HttpToolsProtocol):
         if self._in_head and not self._answering:
             self._refuse(408, f"the head of the request was not there within {HEAD_SECONDS:g} s")
         else:
-            self.shutdown()  # at once, or when the answer to the request before is out
+            self.shutdown()  # closes at once, or after the answer to the previous request
 
     def send_400_response(self, msg: str) -> None:
-        """See uvicorn, whose own is plain text: what came is not HTTP."""
+        """Answer 400 as JSON for data that is not HTTP; uvicorn's own answer is plain text."""
         self._refuse(400, msg)
 
     def _refuse(self, status: int, message: str) -> None:

@@ -1,4 +1,4 @@
-"""What holds for the work under way, and for the tasks that it begins."""
+"""Context variables inherited by tasks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 @contextmanager
 def holding(variable: ContextVar[T], value: T) -> Iterator[None]:
-    """Around work for which `variable` has this value."""
+    """Set `variable` to `value` while the block runs."""
     token = variable.set(value)
     try:
         yield

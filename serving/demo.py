@@ -1,4 +1,4 @@
-"""The corpus that a new server comes with: what CPython documents about itself."""
+"""The demo corpus of a new server: the documentation inside CPython."""
 
 from __future__ import annotations
 
@@ -28,45 +28,46 @@ log = logging.getLogger(__name__)
 NAME = "python-docs"
 DESCRIPTION = "The documentation inside CPython: language reference and docstrings of the standard library"
 FIRST = "asyncio"
-"""The package whose documents are embedded first: the example that is printed at the start asks for one of them."""
+"""The package whose documents are embedded first. The example printed at the start searches for one of them."""
 MAX_DOCUMENTS = 8_000
 MAX_PARAGRAPHS = 2
 MIN_CHARACTERS, MAX_CHARACTERS = 30, 200
-"""At most about 50 tokens: longer paragraphs are cut after a sentence. Shorter ones say too little to be found."""
+"""Characters of a paragraph, at most about 50 tokens. Longer ones are cut after a sentence. Shorter ones say too
+little."""
 OPTIONS = Options(format="ndjson", on_error="skip").model_dump()
-"""Options of the upload. A document that the server's limits refuse is left out."""
+"""Options of the upload. It skips documents that the server's limits refuse."""
 
 
 async def prepare(service: Service) -> None:
-    """Create the demo corpus, empty, if there is no corpus at all. Have a job embed it again if its encoder is gone.
+    """Create an empty demo corpus if there is no corpus. Start a job that re-embeds it if its encoder is gone.
 
-    The documents that others added to the demo corpus stay. A corpus of the same name with another description is not
+    Documents that others added to the demo corpus stay. A corpus with the same name and another description is not
     ours.
     """
     corpora = service.library.corpora
     try:
         if not corpora.names():
-            async with service.jobs.leaving(NAME):  # a job of a corpus that is gone must not write into this one
+            async with service.jobs.leaving(NAME):  # jobs of a deleted corpus must not write into this one
                 await service.library.lanes.run(NAME, lambda: corpora.create(NAME, description=DESCRIPTION))
         elif any(_is_ours(*found) and is_stale(*found, service.encoders.fingerprints) for found in corpora.listing()):
             log.info("the demo corpus %s is embedded again by a job, for another encoder made its vectors", NAME)
-            with suppress(Duplicate):  # since the server was here last
+            with suppress(Duplicate):  # the job was queued while the server ran before
                 await service.jobs.submit(REEMBED, NAME, {"model": service.encoders.default.name})
-    except ServiceError as error:  # a full disk, a long queue: a server without its demo corpus is a server
+    except ServiceError as error:  # such as a full disk or a full queue: the server runs without its demo corpus
         log.warning("the demo corpus %s is left as it is: %s", NAME, error)
 
 
 async def fill(service: Service) -> None:
-    """Upload the documents as a job if nobody did, or if that upload failed. Returns when the job has ended.
+    """Upload the documents as a job if no upload was made or the last one failed. Return when the job has ended.
 
-    An upload that a killed server left half-done goes on by itself. If the new server has another encoder, that upload
-    fails and is made once more, after the corpus is embedded again. Texts that are there are not embedded again.
+    An upload that was interrupted by a kill resumes by itself. With a new encoder that upload fails; it is repeated
+    after the corpus is re-embedded. Texts that are already stored are not embedded again.
     """
     try:
         for corpus, size in service.library.corpora.listing():
             if _is_ours(corpus, size):
                 await _fill(service, corpus, size)
-    except Exception as error:  # a server without its demo corpus is a server
+    except Exception as error:  # the server runs without its demo corpus
         is_told = isinstance(error, ServiceError)
         log.error("the demo corpus %s is not filled: %s", NAME, error, exc_info=not is_told)
 
@@ -83,10 +84,10 @@ async def _fill(service: Service, corpus: Corpus, size: Size) -> None:
         for line in await in_thread(lambda: _lines(left), leave=left.set):
             await spool.write(line)
         if failed and digest_of(UPLOAD, NAME, OPTIONS, spool.digest) not in failed:
-            return  # what failed were the uploads of others
+            return  # only uploads of others failed
         job = await service.jobs.submit(UPLOAD, NAME, OPTIONS, spool=spool)
     job = await _ended(service, job)
-    if job.ended:  # and the server goes on
+    if job.ended:  # false if the server stops first
         log.info("the demo corpus %s: job %s %s with %d documents", NAME, job.id, job.state, job.done)
 
 
@@ -95,7 +96,7 @@ def _is_ours(corpus: Corpus, _size: Size) -> bool:
 
 
 async def _last_uploads(service: Service, corpus: Corpus) -> Collection[Job]:
-    """The newest upload of each content since the corpus was created, after its end."""
+    """Return the newest upload of each content since the corpus was created, after its end."""
     newest = {
         job.digest: job
         for job in reversed(await service.jobs.listing(of=NAME.__eq__))
@@ -111,9 +112,9 @@ async def _ended(service: Service, job: Job) -> Job:
 
 
 def _lines(left: Event) -> list[bytes]:
-    """The documents as NDJSON, ordered so that they are embedded fast. Stops when `left` is set."""
+    """Return the documents as NDJSON, in an order that is fast to embed. Stop when `left` is set."""
     found = takewhile(lambda _: not left.is_set(), _documents())
-    # Texts of a batch are padded to its longest, so neighbours in length belong together.
+    # Texts of a batch are padded to its longest, so neighbours should have similar lengths.
     ordered = sorted(
         found, key=lambda document: (document.metadata["module"].split(".")[0] != FIRST, len(document.text))
     )
@@ -121,12 +122,12 @@ def _lines(left: Event) -> list[bytes]:
 
 
 def _documents() -> Iterator[Document]:
-    """Paragraphs, each with the module and name that it documents."""
+    """Yield paragraphs as documents, each with the module and name that it documents."""
     return islice(map(_numbered(), _paragraphs()), MAX_DOCUMENTS)
 
 
 def _paragraphs() -> Iterator[tuple[Section, str]]:
-    """A docstring's first paragraphs say what the thing is for; the language reference is kept whole."""
+    """Yield the first paragraphs of docstrings, which give the purpose, and the whole language reference."""
     for section in sections():
         kept = None if section.module == "topics" else MAX_PARAGRAPHS
         for paragraph in section.text.split("\n\n")[:kept]:
@@ -135,7 +136,7 @@ def _paragraphs() -> Iterator[tuple[Section, str]]:
 
 
 def _numbered() -> Callable[[tuple[Section, str]], Document]:
-    """Ids that count the paragraphs of a name: overloads and conditional definitions share one."""
+    """Return a function that numbers the paragraphs of each name. Overloads share a name."""
     seen: Counter[str] = Counter()
 
     def document(found: tuple[Section, str]) -> Document:

@@ -1,4 +1,4 @@
-"""How many files and connections this process may have open at once."""
+"""The limit on files and connections that this process may have open at once."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from contextlib import suppress
 
 
 def raise_limit() -> None:
-    """To what the system allows at most. Most begin with 1,024; a client takes one, the corpora some hundreds."""
+    """Raise the limit to the system's maximum.
+
+    The usual default is 1,024. Each client takes one, and the corpora take some hundreds.
+    """
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with suppress(OSError, ValueError):  # where "at most" is endless the kernel's own limit may be less
+    with suppress(OSError, ValueError):  # where the maximum is unlimited, the kernel's own limit may be lower
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

@@ -1,4 +1,4 @@
-"""What is asked of an encoder besides the texts, and what comes back."""
+"""Options and results of an embedding request."""
 
 from __future__ import annotations
 
@@ -15,85 +15,88 @@ from models.tokenizer import Direction
 from serving.ports import Floats
 
 Inputs = Sequence[str] | Sequence[Sequence[int]]
-"""Texts, or the token ids of each."""
+"""Texts, or the token ids of each text."""
 Role = Literal["search_query", "search_document", "classification", "clustering"]
-"""What a text is embedded for, as Cohere's `input_type` names it."""
+"""Purpose of an embedding, as Cohere's `input_type` names it."""
 Encoding = Literal["float", "base64", "int8", "uint8", "binary", "ubinary"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class EmbedOptions:
-    """How texts become vectors."""
+    """Options that decide how texts become vectors."""
 
     normalize: bool = True
     truncate: bool = True
     direction: Direction = "right"
-    """The side that is cut."""
+    """The side on which a text is cut."""
     prompt: str | None = None
-    """Put before every text; the empty one keeps the server's default away."""
+    """Text put before every input. The empty string also overrides the server's default prompt."""
     prompt_name: str | None = None
-    """The key of one of the bundle's."""
+    """Key of one of the bundle's prompts."""
     role: Role | None = None
-    """Takes the bundle's prompt for it, if there is one and the caller names none."""
+    """Selects the bundle's prompt for this role, if there is one and the caller names no prompt."""
     by_the_bundle: bool = False
-    """Whether the server's default prompt stays away: vectors that are kept don't depend on how it was started."""
+    """Whether to ignore the server's default prompt. Stored vectors must not depend on how the server was started."""
     dimensions: int | None = None
-    """Leading dimensions to keep, cut before normalising; None keeps all."""
+    """Leading dimensions to keep, cut before normalising. None keeps all."""
     dimensions_field: str = "dimensions"
-    """What the caller calls them."""
+    """Name of the `dimensions` field in the caller's request."""
     calibrated: bool = False
-    """Whether the answer will be asked for int8 or uint8, which the bundle must have a range for."""
+    """Whether the answer will be int8 or uint8. The bundle must then have a calibrated range."""
 
 
 AS_THEY_ARE = EmbedOptions(prompt="")
-"""Texts alone."""
+"""Options for texts without any prompt."""
 AS_QUERIES = EmbedOptions(role="search_query", by_the_bundle=True)
-"""The queries of corpora."""
+"""Options for queries of corpora."""
 AS_DOCUMENTS = EmbedOptions(role="search_document", by_the_bundle=True)
-"""The passages of corpora."""
+"""Options for passages of corpora."""
 
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds that a request took, and where."""
+    """Seconds that the stages of a request took."""
 
     tokenization: float
     queue: float
-    """Until the first of its texts reached the engine."""
+    """Until the first text of the request reached the engine."""
     inference: float
-    """From then until the last was embedded; its other texts may have waited in between."""
+    """From the first text that reached the engine until the last was embedded. Texts may have waited in between."""
     total: float
 
     @classmethod
     def between(cls, began: float, tokenized: float, begun: float, done: float) -> Timing:
-        """The moments at which it came, waited for the engine, reached it and was done."""
+        """Compute the stages from the times of arrival, end of tokenizing, start of inference and end."""
         return cls(tokenized - began, begun - tokenized, done - begun, done - began)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Embeddings:
-    """The answer to a request."""
+    """Result of an embedding request."""
 
     vectors: Floats
     """(N, D), finite."""
     unit: Floats
-    """(N, D of the encoder), unit vectors: what codes are made of."""
+    """(N, dimensions of the encoder), unit vectors from which codes are made."""
     int8_limit: float | None
     characters: int
-    """Of the texts as they were sent, or token ids."""
+    """Characters of the texts as they were sent, or the number of token ids."""
     tokens: int
-    """Tokens embedded, special ones included."""
+    """Embedded tokens, including special tokens."""
     truncated: int
-    """Texts that were cut."""
+    """Number of texts that were cut."""
     timing: Timing
     device: str
     warning: str | None
-    """What a caller who asked for few dimensions should know."""
+    """Advice for callers who asked for few dimensions."""
     manifest: Manifest
-    """Of the encoder that made all of them."""
+    """Manifest of the encoder that made all vectors."""
 
     def numbers(self, encoding: Encoding) -> NDArray[np.float32] | NDArray[np.uint8] | NDArray[np.int8]:
-        """The vectors, or codes of the unit vectors cut to as many dimensions: (N, D), of bits (N, ⌈D / 8⌉)."""
+        """Return the vectors (N, D), or codes of the unit vectors cut to D dimensions.
+
+        Codes of bits have the shape (N, ⌈D / 8⌉), others (N, D).
+        """
         if encoding in ("float", "base64"):
             return self.vectors
         unit = self.unit[:, : self.vectors.shape[1]]
@@ -106,7 +109,7 @@ class Embeddings:
 
 
 def finished(vectors: Floats, norms: Floats, options: EmbedOptions) -> Floats:
-    """Unit vectors (N, D) and the lengths (N,) they had, as wide and as long as the caller wants them."""
+    """Cut and scale unit vectors (N, D) with original norms (N,) as the options say."""
     dimensions = options.dimensions or vectors.shape[1]
     if dimensions < vectors.shape[1]:
         vectors = vectors[:, :dimensions]

@@ -1,4 +1,4 @@
-"""Compressed bodies: inflated piece by piece, so that a small one can't become a large one in memory."""
+"""Compressed bodies, unpacked in pieces so that a small body can't fill the memory."""
 
 from __future__ import annotations
 
@@ -19,44 +19,44 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 MAX_RATIO = 100
-"""Text packs to a tenth or so; what packs better than this was made to."""
+"""Maximum ratio of unpacked to packed size. Text packs to about a tenth; a higher ratio is made on purpose."""
 ANY_RATIO = 1_000_000
-"""Bytes up to which it does not matter."""
+"""Unpacked bytes up to which the ratio is not checked."""
 MAX_PARTS = 1000
-"""Members of gzip or frames of zstd, one after another; an empty one gives nothing and takes its time.
-bgzip makes 500 of 32 MB."""
+"""Maximum number of small members of gzip or frames of zstd in a row. Even an empty one costs time. bgzip writes 500
+for 32 MB."""
 PART_BYTES = 4096
-"""Beyond `MAX_PARTS` they must hold so much each, in the mean; bgzip's hold 65,280."""
+"""Mean bytes that the parts must have beyond `MAX_PARTS`. Those of bgzip have 65,280."""
 PIECE = 65_536
 BUFFER = 1 << 18
 ZSTD_WINDOW: dict[int, int] = {zstd.DecompressionParameter.window_log_max: 23}
-"""8 MB, what RFC 9659 lets a body ask of its reader."""
+"""Window size of 8 MB, which RFC 9659 lets a body require of its reader."""
 
 
 class Part(Protocol):
-    """A member or frame on its way, with the names that `compression.zstd` has for one."""
+    """A gzip member or zstd frame that is being unpacked, with the method names of `compression.zstd`."""
 
     @property
     def eof(self) -> bool:
-        """Whether its end was there."""
+        """Whether the end of the part was read."""
 
     @property
     def needs_input(self) -> bool:
-        """Whether it gives nothing more before it is given more."""
+        """Whether the part needs more input before it can give more output."""
 
     @property
     def unused_data(self) -> bytes:
-        """What came after its end."""
+        """Input that followed the end of the part."""
 
     def decompress(self, data: bytes, max_length: int) -> bytes:
-        """At most so much of what it holds; what was not used of `data` is kept."""
+        """Return up to `max_length` unpacked bytes, and keep unused `data` for the next call."""
 
 
 class _Member:
-    """A `Part` of gzip."""
+    """A gzip member as a `Part`."""
 
     def __init__(self) -> None:
-        self._inflate = zlib.decompressobj(zlib.MAX_WBITS | 16)  # 16: with the head and the checksum of gzip
+        self._inflate = zlib.decompressobj(zlib.MAX_WBITS | 16)  # 16 selects gzip's header and checksum
 
     @property
     def eof(self) -> bool:
@@ -81,10 +81,10 @@ CODINGS: dict[str, Callable[[], Part]] = {
 
 
 def content_coding(header: str) -> str:
-    """The one coding that `Content-Encoding` names, or "" for none.
+    """Return the single coding that `Content-Encoding` names, or "" for none.
 
     Raises:
-        UnsupportedMedia: another, or several.
+        UnsupportedMedia: the header names another coding, or several.
     """
     coding = header.strip().lower().removeprefix("x-")
     if coding in ("", "identity"):
@@ -95,17 +95,17 @@ def content_coding(header: str) -> str:
 
 
 def inflated(body: bytes, coding: str, limit: int) -> bytes:
-    """`body` unpacked; what comes after `limit` bytes is never unpacked.
+    """Unpack `body`, stopping once more than `limit` bytes are unpacked.
 
     Raises:
-        TooLarge: it unpacks to more, or to more than `MAX_RATIO` times its size, or has more than `MAX_PARTS` parts.
-        Malformed: it is not what `coding` says, or is cut short.
+        TooLarge: the body unpacks to more than `limit` bytes or `MAX_RATIO` times its size, or has too many parts.
+        Malformed: the body does not match `coding`, or is cut short.
     """
     return b"".join(_checked(io.BytesIO(body), len(body), coding, limit))
 
 
 def inflating(packed: BinaryIO, size: int, coding: str, limit: int) -> BinaryIO:
-    """A stream of what a packed one of `size` bytes holds; reading raises what `inflated` does."""
+    """Return a stream that unpacks `packed`, which has `size` bytes. Reads raise the errors of `inflated`."""
     return stream_of(_checked(packed, size, coding, limit))
 
 
@@ -120,11 +120,10 @@ class _Pieces(io.RawIOBase):
         self._rest = memoryview(b"")
 
     def readable(self) -> bool:
-        """It is."""
         return True
 
     def readinto(self, buffer: Buffer) -> int:
-        """The next bytes, as many as fit; 0 at the end."""
+        """Fill the buffer with the next bytes. Return their number, 0 at the end."""
         into = memoryview(buffer).cast("B")
         while not self._rest:
             piece = next(self._pieces, None)
@@ -153,7 +152,7 @@ def _checked(packed: BinaryIO, size: int, coding: str, limit: int) -> Iterator[b
 def _pieces(source: BinaryIO, coding: str) -> Iterator[bytes]:
     parts = unpacked = 0
     while packed := source.read(PIECE):
-        while packed := packed.lstrip(b"\0") if parts else packed:  # gzip(1) passes over zeros behind a member, too
+        while packed := packed.lstrip(b"\0") if parts else packed:  # like gzip(1), skip zeros after a member
             if parts >= MAX_PARTS and unpacked < parts * PART_BYTES:
                 raise TooLarge(f"the body has more than {MAX_PARTS} members or frames of {coding}")
             part, parts = CODINGS[coding](), parts + 1

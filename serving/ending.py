@@ -12,9 +12,9 @@ from serving.indexes.building import THREAD as BUILDS
 
 
 def ended(status: int) -> int:
-    """The status, when all else is closed; the process ends here if a thread still loads a model or builds an index.
+    """Return `status`; instead, exit at once if a thread still loads a model or builds an index.
 
-    Nothing can interrupt them, and what native code does under Python's end is anyone's guess.
+    These threads can't be interrupted, and native code that runs during Python's shutdown may crash. Call this last.
     """
     if any(thread.name in (BUILDS, LOADS) for thread in threading.enumerate()):
         logging.shutdown()

@@ -1,4 +1,4 @@
-"""Everything the server can answer with instead of a result: a closed set, each carrying its status and kind."""
+"""All errors that the server can answer with, each with its HTTP status and kind."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ Kind = Literal[
 
 
 MAX_FIELD, MAX_MESSAGE = 300, 2000
-"""Characters: both quote what callers send, and are kept."""
+"""Maximum characters. Field and message quote what callers send, and are stored."""
 
 
 class ServiceError(Exception):
-    """What the caller is told; `field` names the part of the request at fault, where there is one."""
+    """An error that callers receive. `field` names the part of the request at fault, if there is one."""
 
     status: ClassVar[int]
     kind: ClassVar[Kind]
@@ -35,52 +35,52 @@ class ServiceError(Exception):
 
 
 def _writable(text: str) -> str:
-    """`text` with lone surrogates escaped: messages quote what callers send, and UTF-8 must hold them."""
+    """Escape lone surrogates of `text`, so that UTF-8 can encode what messages quote."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
 def shortened(text: str, most: int) -> str:
-    """Its first `most` characters; the last of them says that there were others."""
+    """Return `text` cut to `most` characters, ending in an ellipsis if it was cut."""
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
 class Malformed(ServiceError):
-    """The body is not what its content type says."""
+    """The body does not match its content type."""
 
     status = 400
     kind = "Validation"
 
 
 class Empty(ServiceError):
-    """A list that must hold something holds nothing."""
+    """A list that needs an element is empty."""
 
     status = 400
     kind = "Empty"
 
 
 class ForeignTokens(ServiceError):
-    """Token ids that this model's vocabulary does not have."""
+    """Token ids are not in the model's vocabulary."""
 
     status = 400
     kind = "Tokenizer"
 
 
 class Unauthenticated(ServiceError):
-    """No key, or one that the server does not know."""
+    """The request has no key, or an unknown one."""
 
     status = 401
     kind = "Unauthorized"
 
 
 class Forbidden(ServiceError):
-    """Not for this caller: a key without the scope or the corpus, or one from another machine."""
+    """The key lacks the scope or the corpus, or does not allow this machine."""
 
     status = 403
     kind = "Unauthorized"
 
 
 class NotFound(ServiceError):
-    """No such corpus, document, model or route."""
+    """The corpus, document, model or route does not exist."""
 
     status = 404
     kind = "NotFound"
@@ -94,80 +94,83 @@ class TooSlow(ServiceError):
 
 
 class Conflict(ServiceError):
-    """The request does not fit what is stored: above all, vectors of another encoder."""
+    """The request conflicts with what is stored, most often vectors of another encoder."""
 
     status = 409
     kind = "Conflict"
 
 
 class TooLarge(ServiceError):
-    """More bytes, texts, tokens or documents than a request may carry."""
+    """The request has too many bytes, texts, tokens or documents."""
 
     status = 413
     kind = "Validation"
 
 
 class UnsupportedMedia(ServiceError):
-    """A content type that this route does not read."""
+    """The route does not read the content type."""
 
     status = 415
     kind = "Validation"
 
 
 class Invalid(ServiceError):
-    """A wrong type or value."""
+    """A value has a wrong type or is out of range."""
 
     status = 422
     kind = "Validation"
 
 
 class Backend(ServiceError):
-    """The engine failed on the batch that this request was in."""
+    """The engine failed on the batch of this request."""
 
     status = 424
     kind = "Backend"
 
 
 class Overloaded(ServiceError):
-    """The queue is full; none of the request was admitted."""
+    """The queue is full. No part of the request was admitted."""
 
     status = 429
     kind = "Overloaded"
 
 
 class Unhealthy(ServiceError):
-    """Loading, draining or failed."""
+    """The server is loading, draining or failed."""
 
     status = 503
     kind = "Unhealthy"
 
 
 class Stopped(Unhealthy):
-    """Whoever asked for it has gone: nothing came of it, and nobody is told."""
+    """The work was cancelled because its caller has left. Nothing was done, and nobody gets this error."""
 
 
 class Damaged(Unhealthy):
-    """What is on disk is not what was written; waiting does not mend it."""
+    """Stored data are damaged. Waiting does not help."""
 
 
 class InsufficientStorage(ServiceError):
-    """The disk is full: nothing was stored."""
+    """The disk is full. Nothing was stored."""
 
     status = 507
     kind = "Unhealthy"
 
 
 class NoRoom(InsufficientStorage):
-    """The share of the disk that a key's corpora may take is taken: its owner makes room, no waiting does."""
+    """The corpora of this key have used up its share of the disk.
+
+    The owner must delete something; waiting does not help.
+    """
 
 
 class Expired(ServiceError):
-    """The caller's own deadline passed first. 504 is what HTTP has for gRPC's DEADLINE_EXCEEDED (google.rpc.Code)."""
+    """The caller's own deadline passed. HTTP's 504 corresponds to gRPC's DEADLINE_EXCEEDED (google.rpc.Code)."""
 
     status = 504
     kind = "Overloaded"
 
 
 def going() -> Unhealthy:
-    """What whoever waits is told when the server goes."""
+    """Return the error for callers who are waiting when the server stops."""
     return Unhealthy("the server is shutting down", retry_after=1)

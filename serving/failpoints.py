@@ -1,8 +1,9 @@
-"""Named places where a test may let the server die, fail or wait. Nothing happens there unless the environment says so.
+"""Failpoints: named places where a test can make the server die, fail or wait.
 
-For tests: `ISOSPHERE_FAILPOINTS="store.before-commit=kill@3,index.before-manifest=raise:ENOSPC"`. The actions: `kill`
-(as `kill -9` does), `raise:ERRNO` (an OSError; EIO if it names none), `hold:FILE` (wait until that file is gone). `@n`
-is the n-th time that this process reaches the place, and no other; without it `kill` takes the first, the others all.
+They do nothing unless the environment arms them:
+`ISOSPHERE_FAILPOINTS="store.before-commit=kill@3,index.before-manifest=raise:ENOSPC"`. The actions are `kill` (as `kill
+-9`), `raise:ERRNO` (an OSError; EIO by default) and `hold:FILE` (wait until that file is gone). `@n` selects only the
+n-th time that this process reaches the place. Without `@n`, `kill` acts the first time, the others every time.
 """
 
 from __future__ import annotations
@@ -24,20 +25,20 @@ _NUMBERS = {name: number for number, name in errno.errorcode.items()}
 
 
 class FailpointsError(ValueError):
-    """The variable does not say what it should; the message quotes the part."""
+    """The variable is malformed. The message quotes the part at fault."""
 
 
 def reach(name: str) -> None:
-    """A place, `room.place`, that matters to durability."""
+    """Run the armed action of a place, named `room.place`, that matters to durability."""
     if act := _armed.get(name):
         act()
 
 
 def arm(environment: Mapping[str, str]) -> None:
-    """Let happen from now on what the variable says, and nothing else.
+    """Arm the failpoints that the variable names, and disarm all others.
 
     Raises:
-        FailpointsError: a part of it is none.
+        FailpointsError: a part of the variable is malformed.
     """
     acts = [_act(part.strip()) for part in environment.get(VARIABLE, "").split(",") if part.strip()]
     _armed.clear()
@@ -59,7 +60,7 @@ def _act(part: str) -> tuple[str, Callable[[], None]]:
 
 
 def _at(turn: int | None, act: Callable[[], None]) -> Callable[[], None]:
-    reached = itertools.count(1)  # its next() is one step to every thread
+    reached = itertools.count(1)  # its next() is atomic for threads
 
     def at() -> None:
         if turn in (None, next(reached)):

@@ -25,13 +25,13 @@ from serving.instants import instant
 from serving.json_body import MAX_DEPTH, TOO_DEEP, is_unicode, levels, no_json
 
 MAX_CONDITIONS = 1000
-"""Of a filter; each is a lookup, and an $in is one."""
+"""Conditions of a filter. Each is a lookup; an $in counts as one."""
 MAX_VALUES = 100_000
-"""Of a filter, within all its lists and objects: each is looked at before anything else is answered."""
+"""Values within all lists and objects of a filter. Each is checked before any other request is answered."""
 LARGE = 1000
-"""Values of a filter that are compiled in a thread: more than a millisecond's work."""
+"""Number of values from which a filter is compiled in a thread, since it takes more than a millisecond."""
 MAX_NAME = 65_536
-"""Characters of a field or an operator: each condition below it repeats it in the path that errors name."""
+"""Characters of a field name or operator. Paths in errors repeat it for each nested condition."""
 ORDER: dict[str, Callable[[Any, Any], bool]] = {
     "$gt": operator.gt,
     "$gte": operator.ge,
@@ -39,73 +39,69 @@ ORDER: dict[str, Callable[[Any, Any], bool]] = {
     "$lte": operator.le,
 }
 OPERATORS = ("$eq", "$ne", "$gt", "$gte", "$lt", "$lte", "$in", "$nin", "$exists", "$elemMatch", "$not")
-"""For the value of a field."""
+"""Operators for the value of a field."""
 _LOGIC = ("$and", "$or", "$not")
-"""For filters."""
+"""Operators that combine filters."""
 _MEANT = {name.strip("$").lower(): name for name in OPERATORS}
 _MEANT |= {"=": "$eq", "==": "$eq", "!=": "$ne", ">": "$gt", ">=": "$gte", "<": "$lt", "<=": "$lte"}
-"""What other languages call them."""
+"""Names of these operators in other languages, for "did you mean"."""
 ID = "$id"
-"""What a filter calls the id of a document: no field of the metadata can be asked for by this name."""
+"""Name of the document's id in filters. No metadata field can be queried by this name."""
 _Path = str | None
-"""Dotted; None in a filter of `$elemMatch` that tests the element itself."""
+"""A dotted path; None in a filter of `$elemMatch` that tests the element itself."""
 
 
 class _Named:
-    """A filter that can be told apart from any other, also from an equal one: 1 and True are equal, but match apart."""
+    """A filter with a name that only identical filters share. Python's 1 == True, but they match different values."""
 
     @cached_property
     def name(self) -> str:
-        """Write the filter, once: that of a large one takes long, and nothing else runs meanwhile."""
+        """Write the filter, only once: a large filter takes long and blocks all other threads."""
         return repr(self)
 
 
 @dataclass(frozen=True)
 class All(_Named):
-    """Every part matches; without parts everything does."""
+    """Matches if every part matches. Without parts it matches everything."""
 
     parts: tuple[Filter, ...]
 
     def matches(self, metadata: Any) -> bool:
-        """Whether a document with these metadata does."""
         return all(part.matches(metadata) for part in self.parts)
 
 
 @dataclass(frozen=True)
 class AnyOf(_Named):
-    """At least one part matches."""
+    """Matches if at least one part matches."""
 
     parts: tuple[Filter, ...]
 
     def matches(self, metadata: Any) -> bool:
-        """Whether a document with these metadata does."""
         return any(part.matches(metadata) for part in self.parts)
 
 
 @dataclass(frozen=True)
 class Not(_Named):
-    """Its part does not match."""
+    """Matches if its part does not match."""
 
     part: Filter
 
     def matches(self, metadata: Any) -> bool:
-        """Whether a document with these metadata does."""
         return not self.part.matches(metadata)
 
 
 @dataclass(frozen=True)
 class In(_Named):
-    """A value at `path`, or an element of one, equals one of `options`; an absent one equals null."""
+    """Matches if a value at `path`, or an element of one, equals one of `options`. An absent value equals null."""
 
     path: _Path
     options: tuple[Any, ...]
 
     def matches(self, metadata: Any) -> bool:
-        """Whether a document with these metadata does."""
         return any(map(self.accepts, _candidates(metadata, self.path)))
 
     def accepts(self, value: Any) -> bool:
-        """Whether this one value is among the options."""
+        """Return whether a single value is among the options."""
         if isinstance(value, list | dict):
             return bool(self._containers) and _canonical(value) in self._containers
         return _scalar(value) in self._scalars
@@ -123,26 +119,26 @@ class In(_Named):
 
 @dataclass(frozen=True)
 class Compares(_Named):
-    """A value at `path`, or an element of one, is within all `bounds`: each is an operator of `ORDER` and its operand.
+    """Matches if a value at `path`, or an element of one, satisfies all `bounds`.
 
-    Finite numbers compare with numbers. Strings compare as points in time if all operands are dates, else as strings.
+    Each bound is an operator of `ORDER` and its operand. Finite numbers compare with numbers. Strings compare as points
+    in time if all operands are dates, else as strings.
     """
 
     path: _Path
     bounds: tuple[tuple[str, int | float | str], ...]
 
     def matches(self, metadata: Any) -> bool:
-        """Whether a document with these metadata does."""
         return any(map(self.accepts, _candidates(metadata, self.path)))
 
     def accepts(self, value: Any) -> bool:
-        """Whether this one value is within the bounds."""
+        """Return whether a single value is within the bounds."""
         place = _placed(value, self.kind)
         return place is not None and all(ORDER[name](place, operand) for name, operand in self.placed)
 
     @cached_property
     def kind(self) -> Kind:
-        """What is compared: values of another kind don't match."""
+        """The kind of value that is compared. Values of another kind don't match."""
         operands = [operand for _, operand in self.bounds]
         if any(map(is_number, operands)):
             return "number"
@@ -150,31 +146,32 @@ class Compares(_Named):
 
     @cached_property
     def placed(self) -> list[tuple[str, int | float | str | bytes]]:
-        """The bounds, dates as `instant`s."""
+        """The bounds, with dates as `instant`s."""
         return [(name, _placed(operand, self.kind)) for name, operand in self.bounds]
 
 
 @dataclass(frozen=True)
 class Exists(_Named):
-    """There is a value at `path`, if only null."""
+    """Matches if there is a value at `path`, even null."""
 
     path: _Path
 
     def matches(self, metadata: Any) -> bool:
-        """Whether a document with these metadata does."""
         return bool(_at(metadata, self.path))
 
 
 @dataclass(frozen=True)
 class Element(_Named):
-    """An element of a list at `path` matches `part`: an object, or any element if the part tests the element itself."""
+    """Matches if an element of a list at `path` matches `part`.
+
+    Only objects count as elements, unless the part tests the element `itself`.
+    """
 
     path: _Path
     part: Filter
     itself: bool
 
     def matches(self, metadata: Any) -> bool:
-        """Whether a document with these metadata does."""
         return any(
             self.part.matches(element)
             for found in _at(metadata, self.path)
@@ -189,16 +186,16 @@ Filter = All | AnyOf | Not | In | Compares | Exists | Element
 
 
 def compile_filter(condition: Any, field: str = "filter") -> Filter:
-    """The conditions that a JSON value describes.
+    """Compile a JSON value into a filter.
 
     Raises:
-        Invalid: it is not a filter; the message names the path of what is wrong.
+        Invalid: `condition` is not a filter; the message names the path of the error.
     """
     return _Compiler(field).filter(condition, field, 0)
 
 
 def is_large(condition: Any) -> bool:
-    """Whether a JSON value holds more than the event loop should compile."""
+    """Return whether a JSON value is too large to be compiled on the event loop."""
     seen = 0
     for level in levels(condition):
         seen += len(level)
@@ -208,10 +205,10 @@ def is_large(condition: Any) -> bool:
 
 
 def read_filter(text: str, field: str = "filter") -> Filter:
-    """The conditions that a JSON text describes.
+    """Compile a JSON text into a filter.
 
     Raises:
-        Invalid: it is not JSON, or not a filter.
+        Invalid: the text is not JSON, or not a filter.
     """
     try:
         return compile_filter(orjson.loads(text), field)
@@ -220,7 +217,7 @@ def read_filter(text: str, field: str = "filter") -> Filter:
 
 
 class _Compiler:
-    """Counts as it goes: what is too large is refused at once, not when all of it is compiled."""
+    """Compiler that counts conditions and values as it goes, so that it refuses a large filter early."""
 
     def __init__(self, field: str) -> None:
         self._field = field
@@ -320,13 +317,13 @@ class _Compiler:
                 raise Invalid(TOO_DEEP, field=field)
             if wrong := no_json(level):
                 raise Invalid(wrong, field=field)
-            self._values += len(level) if depth else 0  # the operand itself is the condition
+            self._values += len(level) if depth else 0  # the operand itself counts as the condition
             if self._values > MAX_VALUES:
                 raise Invalid(f"more than {MAX_VALUES} values within lists and objects", field=self._field)
 
 
 def _check_logic(key: str, value: Any, field: str) -> None:
-    """Refuse what would be compared with a field, though it looks like `$and`, `$or` or `$not` of filters."""
+    """Refuse a field that looks like a misspelt `$and`, `$or` or `$not`."""
     if (meant := f"${key.lower()}") not in _LOGIC:
         return
     objects = value if isinstance(value, list) else [value]
@@ -336,7 +333,7 @@ def _check_logic(key: str, value: Any, field: str) -> None:
 
 
 def _check_operators(value: Any, field: str) -> None:
-    """Refuse what would be compared as an object, though it looks like operators."""
+    """Refuse an object that looks like misspelt operators; it would be compared as a value."""
     if isinstance(value, dict) and value and all(key.lower() in _MEANT for key in value):
         key = next(iter(value))
         equal = 'For a field that holds this object write {"$eq": {…}}'
@@ -344,7 +341,7 @@ def _check_operators(value: Any, field: str) -> None:
 
 
 def _of_ids(name: str, operand: Any, field: str) -> Filter:
-    """Integers name the documents whose ids are their decimal strings."""
+    """Return the filter of document ids. Integers match the ids that are their decimal strings."""
     if name not in ("$eq", "$in"):
         raise Invalid("ids are asked for by $eq, $ne, $in, $nin and $not", field=field)
     options = [operand] if name == "$eq" else operand
@@ -354,13 +351,13 @@ def _of_ids(name: str, operand: Any, field: str) -> Filter:
 
 
 def _all(parts: Iterable[Filter]) -> Filter:
-    """One part alone needs nothing around it."""
+    """Return the conjunction of `parts`, or the part itself if there is only one."""
     several = tuple(parts)
     return several[0] if len(several) == 1 else All(several)
 
 
 def _of_one_value(path: _Path, parts: Sequence[Filter], field: str) -> list[Filter]:
-    """Join the tests that one value has to pass: the bounds of a range, and the options that are within it."""
+    """Merge tests that a single value must pass: the bounds of a range, and the options within it."""
     bounds = tuple(bound for part in parts if isinstance(part, Compares) for bound in part.bounds)
     if len({is_number(operand) for _, operand in bounds}) > 1:
         raise Invalid("no value is within these bounds: one is a number, another a string", field=field)
@@ -374,7 +371,7 @@ def _of_one_value(path: _Path, parts: Sequence[Filter], field: str) -> list[Filt
 
 
 def _tests_a_value(condition: Any) -> bool:
-    """Whether it consists of operators for a value, not of names of fields; `$not` may stand before either."""
+    """Return whether `condition` has operators for a value, not names of fields. `$not` may stand before either."""
     while isinstance(condition, dict):
         operators = {key for key in condition if key.startswith("$")} - {"$and", "$or", ID}
         if operators != {"$not"}:
@@ -384,12 +381,12 @@ def _tests_a_value(condition: Any) -> bool:
 
 
 def with_id(metadata: Mapping[str, Any], id: str) -> dict[str, Any]:
-    """What filters look at: the metadata of a document and, by the name `ID`, its id."""
+    """Return what filters match against: a document's metadata, plus its id under the name `ID`."""
     return {**metadata, ID: id}
 
 
 def reach(metadata: Mapping[str, Any], path: str) -> Iterator[Any]:
-    """All values at a dotted path. Names may have dots themselves, and every object of a list is looked into."""
+    """Yield all values at a dotted path. Names may contain dots, and all objects of a list are searched."""
     if "." not in path:
         if path in metadata:
             yield metadata[path]
@@ -404,13 +401,19 @@ def reach(metadata: Mapping[str, Any], path: str) -> Iterator[Any]:
 
 
 def _at(found: Any, path: _Path) -> list[Any]:
-    """Every condition looks here, so that a filter can be stopped between any two."""
+    """Return the values at `path`.
+
+    Every condition calls this, so that a filter can be cancelled between two conditions.
+    """
     check_cancelled()
     return [found] if path is None else list(reach(found, path))
 
 
 def _candidates(found: Any, path: _Path) -> list[Any]:
-    """Values that may match: those at the path and the elements of each list; an absent field matches as null."""
+    """Return the values that may match: those at the path and the elements of each list.
+
+    An absent field matches as null.
+    """
     values = _at(found, path)
     if path is None:
         return values
@@ -418,7 +421,7 @@ def _candidates(found: Any, path: _Path) -> list[Any]:
 
 
 def _placed(value: Any, kind: Kind) -> Any:
-    """What `value` compares by in the order of its kind; None if it is of another kind."""
+    """Return the sort key of `value` in the order of its kind; None if it is of another kind."""
     if kind == "number":
         return value if is_number(value) else None
     if not isinstance(value, str):
@@ -427,7 +430,7 @@ def _placed(value: Any, kind: Kind) -> Any:
 
 
 def is_number(value: Any) -> bool:
-    """Whether it has a place in the order of numbers: true, false, NaN and infinities have none."""
+    """Return whether `value` is an ordered number, which excludes booleans, NaN and infinities."""
     if isinstance(value, float):
         return math.isfinite(value)
     return isinstance(value, int) and not isinstance(value, bool)
@@ -438,14 +441,15 @@ def _is_string(value: Any) -> bool:
 
 
 def _scalar(value: Any) -> tuple[bool, Any]:
-    """What is equal exactly where the JSON scalars are: in Python alone true is 1."""
+    """Return a value that compares equal exactly for equal JSON scalars. In Python alone, True equals 1."""
     return isinstance(value, bool), value
 
 
 def _canonical(value: Any) -> str:
-    """A text that two JSON values share exactly if they are equal: true is not 1, 1 is 1.0, keys have no order.
+    """Return a text that two JSON values share exactly if they are equal.
 
-    A text, because Python hashes texts with a secret: nobody can send thousands of tuples that have one hash.
+    True is not 1, 1 is 1.0, and keys have no order. The result is a text because Python hashes texts with a secret:
+    nobody can send thousands of tuples that have the same hash.
     """
     if isinstance(value, dict):
         return "{" + ",".join(f"{key!r}:{_canonical(value[key])}" for key in sorted(value)) + "}"

@@ -1,4 +1,4 @@
-"""How a server fares."""
+"""Health of the server."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ _FAILED = "loading failed, and the server's log says why"
 
 @dataclass(frozen=True)
 class Health:
-    """Whether requests are served, and if not, why. One that is failing still tries each request."""
+    """Whether requests are served and, if not, why. A failing server still tries each request."""
 
     state: Literal["loading", "ready", "failing", "draining", "failed"]
     reason: str
 
     def __str__(self) -> str:
-        """What anybody may be told: why loading failed names paths and corpora."""
+        """Return the public message. The reason of a failed load is left out, since it names paths and corpora."""
         return f"{self.state}: {_FAILED if self.state == 'failed' else self.reason}"

@@ -1,4 +1,4 @@
-"""Dates and times of RFC 3339 as bytes that sort like the points in time they name."""
+"""Dates and times of RFC 3339 as bytes that sort chronologically."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ _FIRST, _DAY = datetime(1, 1, 1, tzinfo=UTC), 86_400
 
 
 def instant(text: str) -> bytes | None:
-    """The point in time that a date or a date and time names; None if it is neither.
+    """Return the point in time of a date or a date and time as sortable bytes; None if `text` is neither.
 
-    A date is its midnight. Without an offset it is UTC, as in Qdrant. Compare the bytes of two points in time.
+    A date means its midnight. Without an offset the time is UTC, as in Qdrant.
     """
     if not (found := _DATE.fullmatch(text)):
         return None
     second = int(found["second"] or 0)
     try:
         minute = datetime.fromisoformat(f"{found['day']}T{found['minute'] or '00:00'}{found['offset'] or 'Z'}".upper())
-    except ValueError:  # a day that the calendar does not have
+    except ValueError:  # the calendar does not have this day
         return None
     seconds = (
         _DAY + (minute - _FIRST) // timedelta(seconds=1) + second
     )  # an offset may lead to the day before the first
-    # Digits of a fraction sort like the fraction, as long as none ends in a zero.
+    # Digits of a fraction sort like the fraction if trailing zeros are removed.
     return seconds.to_bytes(6) + (found["fraction"] or "").rstrip("0").encode()

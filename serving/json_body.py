@@ -1,4 +1,4 @@
-"""JSON in: fast where it is clean, precise where it is not."""
+"""JSON parser of request bodies: fast for valid bodies, precise about errors in others."""
 
 from __future__ import annotations
 
@@ -19,49 +19,48 @@ from serving.errors import Malformed, TooLarge
 MAX_DEPTH = 32
 TOO_DEEP = f"nested deeper than {MAX_DEPTH}"
 MAX_CONTAINERS = 1_000_000
-"""Lists and objects of a body: each takes two bytes there, and a hundred or two in memory."""
+"""Lists and objects of a body. Each takes two bytes there, and one to two hundred in memory."""
 MAX_VALUES = 200_000
-"""Commas of a body beside those of as many token ids as it may have: what nobody reads is parsed, too, and no other
-thread runs meanwhile."""
+"""Commas of a body beyond its allowed token ids. Unused values are parsed, too, and parsing blocks other threads."""
 LEAST, MOST = -(2**63), 2**64 - 1
-"""Integers that are kept: what orjson reads and writes."""
+"""Range of integers that are stored: those that orjson reads and writes."""
 FITS = "from -2^63 to 2^64 - 1"
 _SHOWN = 80
 LARGE = 65_536
-"""Bytes from which the garbage collector is paused: it would look through all that is being made, again and again."""
+"""Body size in bytes from which the garbage collector is paused. It would scan the new objects again and again."""
 SLICE = 1 << 17
-"""Bytes of a body that are looked at in one step, during which no other thread runs."""
+"""Bytes of a body that are scanned in one step, which blocks other threads."""
 _LONG_INTEGER = re.compile(rb"[0-9](?=[0-9]{18})")
-"""19 digits: an integer of fewer fits 64 bits."""
+"""19 digits; shorter integers fit into 64 bits."""
 
 
 def parse_json(body: bytes, tokens: int = 0) -> Any:
-    """The value of `body`, which may have so many token ids.
+    """Parse `body`, which may contain `tokens` token ids.
 
-    orjson refuses NaN, Infinity and lone surrogates outright. The standard library takes them, so that whoever
-    validates the value can name the field; only what neither can read is malformed.
+    orjson refuses NaN, Infinity and lone surrogates. The standard library accepts them, so that validation can name the
+    field. A body is malformed only if both parsers refuse it.
 
     Raises:
-        TooLarge: it holds more than `MAX_CONTAINERS` lists and objects, or too many values.
-        Malformed: not JSON, or nested too deeply.
+        TooLarge: the body has more than `MAX_CONTAINERS` lists and objects, or too many values.
+        Malformed: the body is not JSON, or is nested too deeply.
     """
     return _parsed(body, _read_fast, tokens)
 
 
 def parse_exact(body: bytes) -> Any:
-    """As `parse_json`, with integers of any size: orjson makes floats of those beyond 64 bits.
+    """Parse `body` like `parse_json`, with integers of any size. orjson converts those beyond 64 bits to floats.
 
     Raises:
-        TooLarge, Malformed: as `parse_json`.
+        TooLarge, Malformed: as in `parse_json`.
     """
     return _parsed(body, _read if _LONG_INTEGER.search(body) else _read_fast)
 
 
 def check_containers(body: bytes, limit: int | None = None, of: str = "request") -> None:
-    """Refuse more lists and objects than the event loop should spend its time on; brackets within strings are none.
+    """Refuse more lists and objects than the event loop should parse. Brackets within strings don't count.
 
     Raises:
-        TooLarge: more than `limit`, which is `MAX_CONTAINERS` unless it is given.
+        TooLarge: there are more than `limit`, by default `MAX_CONTAINERS`.
     """
     limit = MAX_CONTAINERS if limit is None else limit
     if _holds_more(body, b"[{", limit):
@@ -69,10 +68,10 @@ def check_containers(body: bytes, limit: int | None = None, of: str = "request")
 
 
 def check_values(body: bytes, tokens: int = 0) -> None:
-    """Refuse more values than a request needs that has so many token ids.
+    """Refuse more values than a request with `tokens` token ids needs.
 
     Raises:
-        TooLarge: it has more.
+        TooLarge: the body has more values.
     """
     limit = MAX_VALUES + tokens
     if _holds_more(body, b",", limit):
@@ -80,14 +79,14 @@ def check_values(body: bytes, tokens: int = 0) -> None:
 
 
 def _holds_more(body: bytes, marks_of: bytes, limit: int) -> bool:
-    """Whether more of these characters stand in JSON outside of its strings."""
+    """Return whether JSON contains more than `limit` of these characters outside of strings."""
     if len(body) <= limit:
         return False
     others = bytes(set(range(256)) - {*b'"', *marks_of})
     found = start = within = 0
     while start < len(body) and found <= limit:
         end = start + SLICE
-        while body[end - 1 : end] == b"\\":  # its escape ends with the next slice
+        while body[end - 1 : end] == b"\\":  # an escape belongs to the next slice
             end += 1
         unescaped = body[start:end].replace(rb"\\", b"").replace(rb"\"", b"")
         marks = np.frombuffer(unescaped.translate(None, others), np.uint8)
@@ -108,7 +107,7 @@ def _parsed(body: bytes, read: Callable[[bytes], Any], tokens: int = 0) -> Any:
 
 
 class _CollectorPause:
-    """Around the reading of a body: the garbage collector is paused until the last of the threads that read is done."""
+    """Context manager that pauses the garbage collector until the last thread that parses is done."""
 
     def __init__(self) -> None:
         self._lock, self._inside, self._enabled = threading.Lock(), 0, False
@@ -139,12 +138,12 @@ def _read_fast(body: bytes) -> Any:
 
 def _read(body: bytes) -> Any:
     try:
-        text = body.decode("utf-8-sig", "surrogatepass")  # bytes it would take in UTF-16, too
+        text = body.decode("utf-8-sig", "surrogatepass")  # would detect UTF-16 in bytes, too
         try:
             return json.loads(text)
         except json.JSONDecodeError as error:
             raise Malformed(f"not JSON: {error}") from None
-        except ValueError:  # an integer of more digits than Python reads
+        except ValueError:  # an integer has more digits than Python converts
             return json.loads(text, parse_int=_integer)
     except RecursionError:
         raise Malformed("not JSON that can be read: nested too deeply") from None
@@ -153,14 +152,14 @@ def _read(body: bytes) -> Any:
 
 
 def _integer(digits: str) -> int:
-    """One that Python does not read, for its length, is as any other that does not fit."""
+    """Parse an integer. One that is too long for Python becomes some integer out of range."""
     if len(digits) < sys.int_info.str_digits_check_threshold:
         return int(digits)
     return LEAST - 1 if digits.startswith("-") else MOST + 1
 
 
 def unwritable(value: Any) -> str | None:
-    """Why `value` can't be stored and given back as the same JSON, or None."""
+    """Return why `value` can't be stored and returned as the same JSON, or None."""
     for depth, level in enumerate(levels(value)):
         if depth == MAX_DEPTH:
             return TOO_DEEP
@@ -172,7 +171,7 @@ def unwritable(value: Any) -> str | None:
 
 
 def misfit(value: Mapping[str, Any]) -> tuple[str, str] | None:
-    """What of `value` can't be stored, as a dotted path, and why; None if all of it can."""
+    """Return the dotted path of the part of `value` that can't be stored, and why; None if all of it can."""
     reason = unwritable(value)
     if reason is None:
         return None
@@ -187,7 +186,7 @@ def misfit(value: Mapping[str, Any]) -> tuple[str, str] | None:
 
 
 def no_json(values: Sequence[Any]) -> str | None:
-    """Why one of them is nothing that JSON in UTF-8 can say, whatever the parser took, or None."""
+    """Return why one of the values can't be written as JSON in UTF-8, or None."""
     if any(isinstance(one, float) and not math.isfinite(one) for one in values):
         return "numbers must be finite"
     if any(isinstance(one, str) and not is_unicode(one) for one in values):
@@ -196,7 +195,7 @@ def no_json(values: Sequence[Any]) -> str | None:
 
 
 def levels(value: Any) -> Iterator[list[Any]]:
-    """The value, what it holds, what that holds, and so on: what calls itself for each level would fail somewhere."""
+    """Yield the value, then its children, then their children. Recursion would fail on deep values."""
     level = [value]
     while level:
         yield level
@@ -210,7 +209,7 @@ def _children(value: Any) -> list[Any]:
 
 
 def is_unicode(text: str) -> bool:
-    """Whether UTF-8 can hold it: a lone surrogate can't be."""
+    """Return whether UTF-8 can encode `text`; it can't encode lone surrogates."""
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -1,4 +1,4 @@
-"""What was used last is kept, up to a number of bytes."""
+"""Least-recently-used cache, bounded in bytes."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 OVERHEAD = 300
-"""Bytes of an entry beside what its owner counts: keys, objects, places in tables."""
+"""Bytes of an entry besides those that its owner counts: keys, objects and table slots."""
 
 
 class Lru(Generic[K, V]):
-    """A mapping whose least recently used entries go when it grows beyond `max_bytes`. For one thread."""
+    """Mapping that evicts its least recently used entries beyond `max_bytes`. Not thread-safe."""
 
     def __init__(self, max_bytes: int) -> None:
         self.bytes = 0
@@ -25,14 +25,14 @@ class Lru(Generic[K, V]):
         return len(self._entries)
 
     def get(self, key: K) -> V | None:
-        """What is kept under `key`, which counts as a use."""
+        """Return the value of `key`, and count this as a use."""
         if not (entry := self._entries.get(key)):
             return None
         self._entries.move_to_end(key)
         return entry[0]
 
     def put(self, key: K, value: V, size: int) -> None:
-        """Keep `value`, of so many bytes with its key; too large a one is not kept."""
+        """Store `value`. `size` is its bytes including the key; a value larger than the cache is not stored."""
         self._drop(key)
         size += OVERHEAD
         if size > self._max_bytes:

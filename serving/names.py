@@ -1,4 +1,4 @@
-"""What corpora and documents may be called. A legal corpus name is also a safe file name."""
+"""Legal names of corpora and documents. A corpus name is also a safe file name."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from serving.errors import Invalid
 CORPUS_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 MAX_ID_BYTES = 512
 MAX_COLUMN = 256
-"""Characters of the name of a column, or field, that holds texts or ids."""
+"""Characters in the name of a column, or field, that contains texts or ids."""
 MAX_COLUMN_TYPES = 8192
 """Characters of the types of columns, as JSON."""
 _CORPUS = re.compile(CORPUS_NAME.rstrip("$") + r"\Z")
 
 
 def check_corpus_name(name: str, field: str = "corpus") -> str:
-    """The name, if it is one.
+    """Return the name if it is legal.
 
     Raises:
-        Invalid: it is not.
+        Invalid: the name is not legal.
     """
     if not _CORPUS.match(name):
         raise Invalid(f"{name[:80]!r} is not a corpus name: it must match {CORPUS_NAME}", field=field)
@@ -27,13 +27,13 @@ def check_corpus_name(name: str, field: str = "corpus") -> str:
 
 
 def check_document_id(name: str, field: str) -> str:
-    """The id, if it is one: 1 to 512 bytes of UTF-8 without NUL, and neither `.` nor `..`.
+    """Return the id if it is legal: 1 to 512 bytes of UTF-8 without NUL, and neither `.` nor `..`.
 
-    Clients take these two out of a path, however they are escaped (RFC 3986, 5.2.4): what was meant for the document
-    `..` would be done to its corpus.
+    Clients remove these two from a path, however they are escaped (RFC 3986, 5.2.4). A request for the document `..`
+    would otherwise act on its corpus.
 
     Raises:
-        Invalid: it is not.
+        Invalid: the id is not legal.
     """
     if "\x00" in name:
         raise Invalid("must not contain NUL", field=field)

@@ -1,4 +1,4 @@
-"""Whether work is bulk: it may wait for whoever sits before a screen."""
+"""Priority of work: bulk work may wait for interactive requests."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ _bulk: ContextVar[bool] = ContextVar("bulk", default=False)
 
 
 def is_bulk() -> bool:
-    """Of the work under way."""
+    """Return whether the current work is bulk."""
     return _bulk.get()
 
 
 def bulk_work(bulk: bool = True) -> AbstractContextManager[None]:
-    """Around work that is."""
+    """Mark work within the block as bulk."""
     return holding(_bulk, bulk)
 
 
 def asked_for(header: str | None) -> bool:
-    """What a request says of itself by `x-priority`.
+    """Read the priority from the header `x-priority`; return whether it is bulk.
 
     Raises:
-        Invalid: it says something else.
+        Invalid: the header has another value.
     """
     value = "interactive" if header is None else header.strip().lower()
     if value not in ("interactive", "bulk"):

@@ -1,7 +1,7 @@
-"""uvicorn, with a drain and a reload.
+"""uvicorn's server, with a drain and a reload.
 
-On SIGTERM requests are refused first, and the socket closes when the rest are answered. On SIGHUP the bundle is read
-again, unless it says that the terminal has gone: then it is SIGTERM.
+On SIGTERM the server refuses new requests, and closes its socket after the others are answered. On SIGHUP it reads the
+bundle again. A SIGHUP caused by a closed terminal counts as SIGTERM.
 """
 
 from __future__ import annotations
@@ -26,28 +26,28 @@ from serving.service import Service
 from serving.settings import Settings
 
 SECONDS_TO_ASK = 0.5
-"""Before the socket closes and again after it: callers who are just connecting hear 503 and are not cut off."""
+"""Seconds before the socket closes, and again afterwards, so that clients that are just connecting get 503."""
 SECONDS_TO_SEND = 5
-"""For the last answers to reach their callers, after the drain."""
+"""Seconds after the drain for sending the last answers."""
 SECONDS_IDLE = 75
-"""Between two requests of a connection: more than the 60 s after which load balancers give up theirs."""
+"""Seconds between two requests of a connection, more than the 60 s of usual load balancers."""
 
 
 LOCAL = ("127.0.0.1", "::1")
-"""What `localhost` is. Many programs try the second one first."""
+"""Addresses of `localhost`. Many programs try the second one first."""
 ABSENT = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
-"""The machine has no such address, as where IPv6 is turned off."""
+"""Errors for an address that the machine does not have, as when IPv6 is turned off."""
 
 
 class BindError(RuntimeError):
-    """The address can't be had; the message names it."""
+    """The address is not available. The message names it."""
 
 
 def bind(settings: Settings) -> list[socket.socket]:
-    """Open the sockets before anything slow is done: on `localhost` one for IPv4 and one for IPv6.
+    """Open the sockets before anything slow happens: for `localhost` one for IPv4 and one for IPv6.
 
     Raises:
-        BindError: the port is taken, the host is not one of this machine, or others can reach it and no key is asked.
+        BindError: the port is taken, the host is not this machine's, or others can reach it and no keys are required.
     """
     bound = _bound(LOCAL if settings.host == "localhost" else (settings.host,), settings.port)
     if not (is_loopback(bound[0].getsockname()[0]) or settings.api_keys_file or settings.insecure):
@@ -59,7 +59,7 @@ def bind(settings: Settings) -> list[socket.socket]:
 
 
 def _bound(hosts: Sequence[str], port: int) -> list[socket.socket]:
-    """Bind one socket for each of the hosts that this machine has, which is at least one, all to one port."""
+    """Bind one socket for each host that this machine has, all to one port. At least one must exist."""
     bound: list[socket.socket] = []
     with ExitStack() as opened:
         for host in hosts:
@@ -74,7 +74,7 @@ def _bound(hosts: Sequence[str], port: int) -> list[socket.socket]:
 
 def _socket(host: str, port: int) -> socket.socket:
     family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-    # asyncio sets TCP_NODELAY only where the protocol is named; Nagle's delay would hold back every answer
+    # asyncio sets TCP_NODELAY only if the protocol is named. Nagle's delay would hold back every answer.
     made = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -86,7 +86,7 @@ def _socket(host: str, port: int) -> socket.socket:
 
 
 class Server(uvicorn.Server):
-    """One service on its sockets.
+    """Server of one service on its sockets.
 
     Raises:
         KeysError: the file of keys can't be used.
@@ -110,7 +110,7 @@ class Server(uvicorn.Server):
         super().__init__(config)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """See uvicorn; and listen for SIGHUP where signals are heard at all."""
+        """Start uvicorn and, in the main thread, handle SIGHUP."""
         await super().startup(sockets)
         if threading.current_thread() is threading.main_thread():
             self._reloading = asyncio.create_task(self._reload_when_told())
@@ -118,14 +118,14 @@ class Server(uvicorn.Server):
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
 
     def handle_hangup(self) -> None:
-        """Read the bundle again; end if the terminal that the server was started from is gone."""
+        """Read the bundle again, or stop if the terminal that started the server is closed."""
         if self._attended and not _has_terminal():
             self.handle_exit(signal.SIGTERM, None)
         else:
             self._hung_up.set()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """The first signal drains, a second one ends at once."""
+        """Drain on the first signal; exit at once on the second."""
         if self._draining:
             self.force_exit = True
             super().handle_exit(sig, frame)
@@ -133,13 +133,13 @@ class Server(uvicorn.Server):
         self._draining = asyncio.get_event_loop().create_task(self._drain())
 
     async def _reload_when_told(self) -> None:
-        """One reload after another: told again meanwhile, the bundle may have changed since it was read."""
+        """Reload once per signal, one after another: the bundle may have changed since the last read."""
         while True:
             await self._hung_up.wait()
             await self._service.loaded.wait()
             await self._service.encoders.settled()
             self._hung_up.clear()
-            with suppress(ServiceError):  # the log has it, and nobody waits for an answer
+            with suppress(ServiceError):  # the error is logged, and nobody waits for an answer
                 await self._service.reload()
 
     async def _drain(self) -> None:
@@ -152,7 +152,7 @@ class Server(uvicorn.Server):
                 listening.close()
             await asyncio.sleep(SECONDS_TO_ASK)
         finally:
-            self.should_exit = True  # even if the drain fails: nobody else would end the process
+            self.should_exit = True  # even if the drain fails, since nothing else would end the process
 
 
 def _has_terminal() -> bool:

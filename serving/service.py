@@ -1,4 +1,4 @@
-"""Everything the server can do, without HTTP."""
+"""Everything that the server can do, without HTTP."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ log = logging.getLogger(__name__)
 Compared = tuple[Floats, Embeddings]
 RETRY_SECONDS = 2
 PROBE_SECONDS = 1.0
-"""Whoever asks for readiness waits so long for the probe of a failing engine, which goes on."""
+"""Seconds that a readiness check waits for the probe of a failing engine. The probe itself goes on."""
 
 
 class Service:
-    """Encoders with a queue each, and the corpora in one store. Whatever takes a model's name means the first by None.
+    """Encoders, each with a queue, and the corpora in one store. None as a model's name means the first model.
 
-    `prepare` runs once they are loaded, before the first request is admitted (the demo corpus is created there).
+    `prepare` runs after loading, before the first request is admitted (the demo corpus is created there).
 
     Raises:
         BundleError: two models have the same name.
@@ -91,7 +91,7 @@ class Service:
         )
         self.health = Health("loading", "starting")
         self.loaded = asyncio.Event()
-        """Set when loading ended, well or not."""
+        """Set when loading has ended, successfully or not."""
         self._prepare = prepare
         self._loading: asyncio.Task[None] | None = None
         self._probing: asyncio.Task[None] | None = None
@@ -102,7 +102,7 @@ class Service:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Load in the background; at the end let what was admitted finish, within `drain_seconds`."""
+        """Load in the background. At the end, let admitted requests finish within `drain_seconds`."""
         self._loading = asyncio.create_task(self._load())
         try:
             yield
@@ -115,13 +115,13 @@ class Service:
             await asyncio.to_thread(self.library.close)
 
     async def drain(self) -> bool:
-        """Admit nothing more and wait for the rest; whether all of it was finished in time."""
+        """Admit no more requests and wait for the others. Return whether all finished in time."""
         self.health = Health("draining", "the server is shutting down")
         log.info("stopping: %d requests are answered first, in %g s", self._running, self.settings.drain_seconds)
         if self._loading:
             self._loading.cancel()
         self.encoders.stop_changing()
-        for patience in self._receiving:  # before anything is awaited: later ones expire by themselves
+        for patience in self._receiving:  # before anything is awaited: bodies that begin later expire by themselves
             patience.reschedule(asyncio.get_running_loop().time())
         await self.jobs.stop()
         try:
@@ -135,7 +135,10 @@ class Service:
 
     @property
     def manifest(self) -> Manifest:
-        """Of the default encoder, which another may follow: a request asks the embedder that it holds."""
+        """Manifest of the default encoder.
+
+        A reload may replace it, so requests use the manifest of the embedder they hold.
+        """
         return self.encoders.default.model.manifest
 
     @property
@@ -143,26 +146,26 @@ class Service:
         """The default encoder.
 
         Raises:
-            Unhealthy: there is none yet.
+            Unhealthy: it is not loaded.
         """
         return self.encoders.default.at_work
 
     def remedy(self, corpus: str) -> str:
-        """Say how a corpus can be searched again after a change of encoder, and how far that is."""
+        """Explain how to make a corpus searchable again after a change of encoder, with the progress so far."""
         if job := self.jobs.under_way(REEMBED, corpus):
             return f"Job {job.id} embeds the corpus again: {progress_of(job, 'passages')} (GET /jobs/{job.id})"
         return f"POST /corpora/{corpus}/reembed embeds the corpus again, or serve that encoder"
 
     @property
     def readiness(self) -> Health:
-        """`health`, and whether an engine of a service that is ready fails batch after batch."""
+        """`health`, but "failing" if the service is ready and an engine fails batch after batch."""
         failing = self.encoders.failing if self.health.state == "ready" else ""
         return Health("failing", failing) if failing else self.health
 
     async def probed(self) -> Health:
-        """`readiness`, of an engine that fails after one more try: whoever asks is how it comes back.
+        """Return `readiness`, after a probe if an engine is failing. Readiness checks are how an engine recovers.
 
-        Those who ask at once share the try, and none waits for it longer than `PROBE_SECONDS`.
+        Simultaneous callers share one probe, and none waits longer than `PROBE_SECONDS`.
         """
         if self.readiness.state == "failing":
             self._probing = self._probing or asyncio.create_task(self._probe())
@@ -177,20 +180,20 @@ class Service:
             self._probing = None
 
     async def reload(self, model: str | None = None) -> list[Reloaded]:
-        """Serve what the folder of `model` holds now, or of all; see `Encoders.reload`.
+        """Reload the folder of `model`, or those of all models; see `Encoders.reload`.
 
         Raises:
-            Unhealthy: loading, draining or failed.
+            Unhealthy: the server is loading, draining or failed.
         """
         with self.admitted():
             return await self.encoders.reload(model)
 
     @contextmanager
     def admitted(self) -> Iterator[None]:
-        """Around every request that does work: refused unless ready, finished before the server goes.
+        """Admit a request that does work; the server does not stop before the block ends.
 
         Raises:
-            Unhealthy: loading, draining or failed.
+            Unhealthy: the server is loading, draining or failed.
         """
         if self.health.state != "ready":
             raise Unhealthy(str(self.health), retry_after=RETRY_SECONDS)
@@ -205,10 +208,10 @@ class Service:
 
     @asynccontextmanager
     async def receiving(self) -> AsyncIterator[None]:
-        """Around the arrival of a request's body: a drain waits for no caller who is still sending.
+        """Receive a request's body in the block. A drain does not wait for callers who are still sending.
 
         Raises:
-            Unhealthy: the body was not there yet when the server began to drain.
+            Unhealthy: the body was incomplete when the server began to drain.
         """
         try:
             async with asyncio.timeout(0 if self.health.state == "draining" else None) as patience:
@@ -221,17 +224,17 @@ class Service:
             raise Unhealthy(str(self.health), retry_after=RETRY_SECONDS) from None
 
     def report(self, reason: str) -> None:
-        """Say what loading is busy with."""
+        """Set the reason that health reports during loading."""
         if self.health.state == "loading":
             self.health = Health("loading", reason)
 
     @contextmanager
     def encoder(self, model: str | None = None) -> Iterator[Embedder]:
-        """Around a request: the encoder that it asks for, which outlives its replacement for it.
+        """Admit a request and hold its encoder, which stays usable in the block even if a reload replaces it.
 
         Raises:
-            Unhealthy: loading, draining or failed.
-            NotFound: there are several, and none of that name.
+            Unhealthy: the server is loading, draining or failed.
+            NotFound: there are several encoders, and none of that name.
         """
         with self.admitted(), self.encoders.asked_for(model).at_work.held() as embedder:
             yield embedder
@@ -245,14 +248,14 @@ class Service:
         *,
         model: str | None = None,
     ) -> Embeddings:
-        """See `Embedder.embed`."""
+        """Embed texts or token ids; see `Embedder.embed`."""
         with self.encoder(model) as embedder:
             return await embedder.embed(inputs, options, field, at)
 
     async def similarity(
         self, a: Sequence[str], b: Sequence[str], options: EmbedOptions, at: At, *, model: str | None = None
     ) -> Compared:
-        """Cosines (A, B) of every text of `a` with every text of `b`, and the embeddings they come from."""
+        """Return cosines (A, B) of every text of `a` with every text of `b`, and their embeddings."""
         embeddings = await self.embed([*a, *b], options, at=at, model=model)
         left, right = embeddings.vectors[: len(a)], embeddings.vectors[len(a) :]
         return np.clip(left @ right.T, -1, 1), embeddings
@@ -267,10 +270,10 @@ class Service:
         model: str | None = None,
         max_tokens: int | None = None,
     ) -> Compared:
-        """Cosines (N,) of a query with N texts, each behind the bundle's prompt for its role, if it has one.
+        """Return cosines (N,) of a query with N texts, each with the bundle's prompt for its role, if there is one.
 
-        Each by itself and rounded, as those of searches: equal texts are equally near, wherever they stand in the
-        request. Of each text no more than `max_tokens` are read, and what is cut so is told as what the model cuts.
+        Cosines are computed one by one and rounded, as in searches, so that equal texts get equal scores at any
+        position. At most `max_tokens` of each text are read. Texts cut by that limit count as truncated.
         """
         check_some(texts, field)
         cut = 0
@@ -290,7 +293,7 @@ class Service:
         return np.clip(cosines, -1, 1), embeddings
 
     async def _index_where_the_encoder_runs(self) -> None:
-        """By `--index auto` a CUDA device that embeds queries searches for them too; without one nothing is tried."""
+        """Search on the GPU if `--index auto` is set and an encoder runs on CUDA."""
         if self.settings.index != "auto" or all(one.engine.device != "cuda" for one in self.encoders.loaded):
             return
         self.report("trying to search on the CUDA device")
@@ -307,7 +310,7 @@ class Service:
             await self.library.lanes.read("", self.library.corpora.warm)
             if self._prepare:
                 await self._prepare(self)
-        except Exception as error:  # the server stays up to say why it is not ready
+        except Exception as error:  # the server keeps running to report why it is not ready
             log.error("loading failed: %s", error, exc_info=not isinstance(error, EngineError | StoreError))
             self.health = Health("failed", str(error))
         else:

@@ -1,4 +1,4 @@
-"""Sorted arrays of different integers, as sets."""
+"""Set operations on sorted arrays of distinct integers."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ Integers = NDArray[np.int64]
 
 
 def union(*several: Integers) -> Integers:
-    """Of positive ones, sorted or not. NumPy makes a hash table first, which takes seven to fifty times as long."""
+    """Return the union of arrays of positive integers, sorted or not.
+
+    NumPy's own function builds a hash table first, which takes 7 to 50 times as long.
+    """
     every = np.sort(np.concatenate(several))
     return every[np.diff(every, prepend=-1) > 0]

@@ -1,4 +1,4 @@
-"""Every option of the server: a command-line flag, an environment variable `ISOSPHERE_<OPTION>`, a field here."""
+"""Options of the server: each is a command-line flag, an environment variable `ISOSPHERE_<OPTION>` and a field here."""
 
 from __future__ import annotations
 
@@ -41,12 +41,14 @@ _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/?#@\s,]+")
 
 
 class SettingsError(ValueError):
-    """A bad option, in one line."""
+    """An illegal option. The message is one line."""
 
 
 class Settings(BaseSettings):
-    """Serve embeddings and semantic search over HTTP. `isosphere --help` lists the commands for corpora
-    without a server and for API keys."""
+    """Serve embeddings and semantic search over HTTP.
+
+    `isosphere --help` lists the commands for corpora without a server and for API keys.
+    """
 
     model_config = SettingsConfigDict(
         env_prefix="ISOSPHERE_",
@@ -214,24 +216,24 @@ class Settings(BaseSettings):
 
     @property
     def bundles(self) -> tuple[Path, ...]:
-        """The folders of the encoders to serve, the default one first."""
+        """The folders of the served encoders, the default one first."""
         return tuple(Path(folder) for folder in self.bundle.split(os.pathsep) if folder)
 
     @property
     def cors_origins(self) -> tuple[str, ...]:
-        """The origins of web pages that may ask."""
+        """The origins of web pages that may send requests."""
         return _split(self.cors_origin)
 
     @property
     def named_corpora(self) -> int:
-        """How many corpora have a label of their own in the metrics."""
+        """The number of corpora that have their own label in the metrics."""
         if self.metrics_corpora is not None:
             return self.metrics_corpora
         return 0 if self.api_keys_file else NAMED_CORPORA
 
     @property
     def bounds(self) -> Bounds:
-        """Those of documents, and of a corpus that is restored."""
+        """The limits of documents and of restored corpora."""
         return Bounds(
             text_bytes=self.max_text_bytes,
             metadata_bytes=self.max_metadata_bytes,
@@ -240,7 +242,7 @@ class Settings(BaseSettings):
 
     @property
     def key_limits(self) -> Limits:
-        """Those of a key that has none of its own."""
+        """The limits of a key that sets none of its own."""
         return Limits(
             requests_per_second=self.key_requests_per_second,
             tokens_per_second=self.key_tokens_per_second,
@@ -253,7 +255,7 @@ class Settings(BaseSettings):
 
     @property
     def engine_options(self) -> EngineOptions:
-        """What they say of the engine; its threads are the CPU quota where they don't."""
+        """The options of the engine. By default it has as many threads as the CPU quota allows."""
         precision = None if self.precision == "auto" else self.precision
         return EngineOptions(self.device, self.threads or cpus.available(), precision)
 
@@ -263,10 +265,10 @@ def _split(origins: str) -> tuple[str, ...]:
 
 
 def read_settings(arguments: Sequence[str]) -> Settings:
-    """Flags before environment before defaults.
+    """Read the settings: flags first, then the environment, then defaults.
 
     Raises:
-        SettingsError: there is no such option, or a value is not legal; the message names the option.
+        SettingsError: an option is unknown or its value is not legal; the message names the option.
         SystemExit: after `--help`, with 0.
     """
     try:
@@ -280,7 +282,7 @@ def read_settings(arguments: Sequence[str]) -> Settings:
 
 
 def _with_one_bundle(arguments: Sequence[str]) -> list[str]:
-    """Every `--bundle` in one: of an option that is given twice pydantic-settings reads the last."""
+    """Merge all `--bundle` flags into one, since pydantic-settings reads only the last of several."""
     parser = Parser("serving", add_help=False, allow_abbrev=False)
     parser.add_argument("--bundle", action="append", default=[])
     given, others = parser.parse_known_args(arguments)

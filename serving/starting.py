@@ -1,4 +1,4 @@
-"""What a server, and a command that does its work without one, are made of."""
+"""Construction of a service for the server, and for commands that work without a server."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ log = logging.getLogger("serving")
 
 
 def with_bundles(settings: Settings) -> Settings:
-    """Replace each encoder that is no bundle by its bundle, which is kept in the data folder.
+    """Replace each encoder that is not a bundle by a bundle, which is kept in the data folder.
 
     Raises:
         BundleError, SourceError, AdapterError: see `as_bundle`.
@@ -30,10 +30,10 @@ def with_bundles(settings: Settings) -> Settings:
 
 
 def opened_models(settings: Settings) -> list[Model]:
-    """The bundles that the settings name, checked.
+    """Open and check the bundles that the settings name.
 
     Raises:
-        BundleError, EngineError: one can't be served here.
+        BundleError, EngineError: a bundle can't be served here.
     """
     os.environ.setdefault("RAYON_NUM_THREADS", str(settings.engine_options.threads))  # the tokenizers' pool
     log.info("checking the bundle in %s", " and ".join(map(str, settings.bundles)))
@@ -44,10 +44,10 @@ def opened_models(settings: Settings) -> list[Model]:
 
 
 def opened_store(settings: Settings) -> Store:
-    """The corpora in the data folder, which nobody else may have open.
+    """Open the corpora in the data folder. Only one process may do so.
 
     Raises:
-        StoreError: somebody has, or the folder can't be used.
+        StoreError: another process has opened the folder, or it can't be used.
     """
     descriptors.raise_limit()
     return STORES[settings.store](settings.data / "corpora")
@@ -56,10 +56,11 @@ def opened_store(settings: Settings) -> Store:
 def opened_service(
     settings: Settings, models: Sequence[Model], prepare: Callable[[Service], Awaitable[None]] | None = None
 ) -> Service:
-    """A service of these models; `prepare` as there.
+    """Create a service of these models; see `Service` for `prepare`.
 
     Raises:
-        BundleError, StoreError: as said above.
+        BundleError: two models have the same name.
+        StoreError: see `opened_store`.
     """
     store = opened_store(settings)
     if shutil.disk_usage(settings.data).free < RESERVED_BYTES:

@@ -1,4 +1,4 @@
-"""How an encoder was trained and what it scores: a few facts of its manifest, for /info and the log."""
+"""Training and scores of an encoder: a few facts of its manifest, for /info and the log."""
 
 from __future__ import annotations
 
@@ -9,18 +9,17 @@ from typing import Any
 from models.bundle import Manifest
 
 PARITY = "onnx_parity"
-"""Name that the manifest's scores have for the difference of the exported graph, which is no score."""
+"""Key in the manifest's scores for the error of the exported graph, which is not a score."""
 SUMMARIES = ("mean", "nDCG@10")
-"""Ends of the names of scores that sum up a benchmark."""
+"""Suffixes in names of scores that summarise a benchmark."""
 DEFAULT_CORPUS = "python-docs"
 """The corpus of a run whose configuration names no file."""
 
 
 def training(manifest: Manifest) -> dict[str, Any] | None:
-    """Return how the encoder was trained, as far as its manifest says so; None if nothing was recorded.
+    """Return how the encoder was trained according to its manifest; None if nothing was recorded.
 
-    Anybody may have written the record, so a fact of another type counts as missing. No path is told: of a file, its
-    name.
+    Anybody may have written the record, so a fact of another type counts as missing. Paths are reduced to file names.
     """
     run = manifest.run
     if run is None:
@@ -41,7 +40,7 @@ def training(manifest: Manifest) -> dict[str, Any] | None:
 
 
 def summary(manifest: Manifest) -> str:
-    """Say in one line which encoder it is, how it was trained and what it scores."""
+    """Describe in one line which encoder it is, how it was trained and how it scores."""
     known, backbone = training(manifest) or {}, _name(manifest.backbone)
     objective = known.get("objective") or manifest.objective
     about = (known.get("about") or "").removesuffix(".")
@@ -56,7 +55,7 @@ def summary(manifest: Manifest) -> str:
 
 
 def _fact(run: Mapping[str, Any], name: str) -> Any:
-    """A fact of a run stands beside its configuration or in it."""
+    """Return a fact of a run, which may be beside its configuration or in it."""
     return run[name] if run.get(name) is not None else _object(run.get("config")).get(name)
 
 
@@ -76,7 +75,7 @@ def _corpus(run: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _name(value: Any) -> str | None:
-    """The name of a model, or the last part of a path to it. An id of the hub, `owner/name`, is no path."""
+    """Return the name of a model, or the last part of a path. An id of the hub, `owner/name`, is not a path."""
     name = _line(value)
     if name is None or (name.count("/") <= 1 and name[0] not in "/.~"):
         return name
@@ -92,12 +91,12 @@ def _list(value: Any) -> list[Any]:
 
 
 def _count(value: Any) -> int | None:
-    """A whole number that JSON parsers of any language read."""
+    """Return a whole number that JSON parsers of any language can read, or None."""
     return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**53 else None
 
 
 def _line(value: Any) -> str | None:
-    """A text as one line without control characters; it is printed."""
+    """Return a text as one line without control characters, safe to print; None if it is no text."""
     if not isinstance(value, str):
         return None
     return " ".join("".join(one if one.isprintable() else " " for one in value).split()) or None

@@ -1,4 +1,4 @@
-"""Work that goes on after its caller was cancelled, and fails."""
+"""Log failures of work whose caller was cancelled."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ log = logging.getLogger(__name__)
 
 
 async def ended(work: asyncio.Future[Any]) -> None:
-    """Wait for its end. What its caller would have been told is no news to anybody; another failure is for the log."""
+    """Wait until `work` ends. Log its failure, unless it is an error meant for the caller."""
     work.add_done_callback(_heard)
     await asyncio.wait([work])
 
