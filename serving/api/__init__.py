@@ -1,4 +1,4 @@
-"""The HTTP routes: a file for each family, a name in `ROUTERS`."""
+"""HTTP routes: one file for each family, and `ROUTERS` with all of them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ROUTERS = (
     rerank.router,
     tokens.router,
     inference.pipelines,
-    reports.router,  # before /models/{id}, whose ids may hold slashes
+    reports.router,  # before /models/{id}, whose ids may contain slashes
     openai.router,
     status.router,
     search.router,

@@ -1,4 +1,4 @@
-"""One line of the log for each request."""
+"""Access log, one line for each request."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ log = logging.getLogger("serving.access")
 
 
 class AccessLog:
-    """Pure ASGI: the route is told by its template: a path may quote documents.
+    """Pure ASGI middleware. Lines name the route by its template, since a path may quote documents.
 
-    Machines ask for health and metrics every few seconds: a line for each that went well is for debugging.
+    Monitoring asks for health and metrics every few seconds. Such requests are logged at debug level if they succeed.
     """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass on, and say how it went; the status is null where no answer was begun."""
+        """Handle the request and log its result. The status is null if no answer was begun."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return

@@ -1,4 +1,4 @@
-"""Which addresses only this machine reaches."""
+"""Detection of loopback addresses."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from ipaddress import IPv6Address, ip_address
 
 
 def is_loopback(host: str) -> bool:
-    """Whether `host` is an address of the loopback interface; a name is none."""
+    """Return whether `host` is an address of the loopback interface. Names don't count."""
     try:
         address = ip_address(host)
     except ValueError:

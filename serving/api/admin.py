@@ -1,4 +1,4 @@
-"""What changes the server itself: for keys with the scope `admin`; without keys, for the machine's own users."""
+"""Administration routes: for keys with the scope `admin`; without keys, for users of the server's machine."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from serving.api.schemas import ClosedBody
 from serving.errors import Forbidden
 
 RELAYED = ("forwarded", "x-forwarded-for", "origin")
-"""Headers of a proxy, and of a browser that sends what some page told it to: the peer is not who asks."""
+"""Headers of a proxy, or of a browser that acts for a web page. The caller then is not the peer."""
 
 
 def _local(request: Request) -> None:
-    """Raises `Forbidden` unless it came with a key, or straight from a process of this machine."""
+    """Raise `Forbidden` unless the request came with a key, or directly from a process on this machine."""
     if key_of(request):
         return
     peer = request.client.host if request.client else ""
@@ -33,26 +33,26 @@ router = APIRouter(prefix="/admin", tags=["admin"], route_class=Route, dependenc
 
 
 class Fingerprints(BaseModel):
-    """Of the bundle that served, and of the one that serves now."""
+    """Fingerprints of the bundle that was served before, and of the bundle that is served now."""
 
     old: str
     new: str
 
 
 class ReloadAnswer(Fingerprints):
-    """What changed: of the first model that was reloaded, and of each other one by its name."""
+    """Changes of the first model that was reloaded, and of each other model by its name."""
 
     others: dict[str, Fingerprints] | None = None
 
 
 class LoadRequest(ClosedBody):
-    """Which bundle to serve, too."""
+    """A further bundle to serve."""
 
     bundle: Path = Field(strict=False, description="its folder, beside those that the server was started with")
 
 
 class LoadAnswer(BaseModel):
-    """By what name requests ask for it, and which it is."""
+    """The model's name in requests, and the fingerprint of its bundle."""
 
     id: str
     fingerprint: str
@@ -65,10 +65,10 @@ async def reload(
         str | None, Query(description="this one alone, by its name; default: all, or on an error none")
     ] = None,
 ) -> ReloadAnswer:
-    """Reads the bundles again and answers once they serve; requests go on meanwhile, on the old ones.
+    """Read the bundles again, and answer once they are served. Meanwhile the old ones answer requests.
 
-    409 while a reload is running. 422 (not a whole bundle) or 424 (it does not run as it should) say why the old ones
-    go on. Also by SIGHUP.
+    409 while another reload is running. 422 (the bundle is incomplete) and 424 (it does not run correctly) explain why
+    the old bundles stay. SIGHUP does the same.
     """
     first, *others = await service.reload(model)
     changed = {one.name: Fingerprints(old=one.old, new=one.new) for one in others}
@@ -77,7 +77,10 @@ async def reload(
 
 @router.post("/models", status_code=201, summary="Serve one more bundle")
 async def load(body: LoadRequest, service: ServiceDep) -> LoadAnswer:
-    """Answers once it serves. 403 for a folder elsewhere, 409 for a name that is taken, 422 and 424 as for a reload."""
+    """Load a bundle, and answer once it is served.
+
+    403 for a folder elsewhere, 409 if the name is taken, 422 and 424 as for a reload.
+    """
     with service.admitted():
         slot = await service.encoders.add(body.bundle)
     return LoadAnswer(id=slot.name, fingerprint=slot.model.manifest.fingerprint)
@@ -85,6 +88,6 @@ async def load(body: LoadRequest, service: ServiceDep) -> LoadAnswer:
 
 @router.delete("/models/{id:any}", status_code=204, summary="Serve a model no more")
 async def unload(id: Annotated[str, PathParameter(description="name of the model")], service: ServiceDep) -> None:
-    """What was asked of it before is finished. 409 for the first one, which is the default."""
+    """Stop serving a model, after the requests that it has admitted. 409 for the first model, which is the default."""
     with service.admitted():
         service.encoders.remove(id)

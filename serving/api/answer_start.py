@@ -1,4 +1,4 @@
-"""What layers around the routes hear of an answer."""
+"""Hook for middleware on the start of an answer."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Callable
 from starlette.types import Message, Send
 
 PROBES = {"/health", "/healthz", "/livez", "/readyz", "/ping", "/metrics"}
-"""Asked every few seconds by machines: neither traced nor, while all is well, logged."""
+"""Paths that monitoring requests every few seconds. They are not traced, and are logged only if they fail."""
 
 
 def hearing(send: Send, heard: Callable[[Message], None]) -> Send:
-    """`send`, of which `heard` is told how the answer starts: before its caller is, and free to change it."""
+    """Wrap `send`: call `heard` with the start of the answer before it is sent. `heard` may change it."""
 
     async def told(message: Message) -> None:
         if message["type"] == "http.response.start":

@@ -1,4 +1,4 @@
-"""Bytes out: vectors go from NumPy to JSON, base64 or raw bytes without becoming Python numbers."""
+"""Response bodies. Vectors go from NumPy to JSON, base64 or raw bytes without conversion to Python numbers."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ RAW_ANSWER: dict[int | str, dict[str, Any]] = {
         },
     }
 }
-"""How routes that can answer with `raw_response` say so."""
+"""OpenAPI responses of routes that can answer with `raw_response`."""
 _WEIGHT = re.compile(r"0(\.[0-9]{0,3})?|1(\.0{0,3})?")
 
 
 def json_response(content: Any, *, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    """`content`, which may hold C-contiguous arrays, as JSON."""
+    """Return a JSON response of `content`, which may contain C-contiguous arrays."""
     return Response(written(content), status, headers, media_type=JSON)
 
 
 def written(content: Any) -> bytes:
-    """`content`, which may hold C-contiguous arrays, as JSON."""
+    """Return `content`, which may contain C-contiguous arrays, as JSON."""
     return orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
 def encoded(embeddings: Embeddings, encoding: Encoding, *, packed: bool = False) -> list[str] | NDArray[Any]:
-    """The vectors (N, D) as they are or as codes; `packed`, and as `base64`, N strings of base64 over such numbers."""
+    """Return the vectors (N, D) or their codes; if `packed` or for `base64`, as N strings of base64."""
     numbers = embeddings.numbers(encoding)
     if packed or encoding == "base64":
         return [base64.b64encode(row).decode() for row in _little_endian(numbers)]
@@ -53,13 +53,13 @@ def encoded(embeddings: Embeddings, encoding: Encoding, *, packed: bool = False)
 
 
 def wants_raw(request: Request) -> bool:
-    """Whether `Accept` names raw bytes and prefers them to JSON: any other value, `*/*` included, means JSON."""
+    """Return whether `Accept` names raw bytes and prefers them to JSON. Any other value, such as `*/*`, means JSON."""
     accept = request.headers.get("accept", "")
     return RAW in accept.lower() and _quality(accept, RAW) > _quality(accept, JSON)
 
 
 def _quality(accept: str, media: str) -> float:
-    """RFC 9110, 12.5.1: the weight of `media` where it is named, 1 where none is given; 0 where it is not named."""
+    """Return the weight of `media` in `Accept` (RFC 9110, 12.5.1): by default 1, and 0 if it is not named."""
     for one in accept.lower().split(","):
         name, *parameters = (part.strip() for part in one.split(";"))
         if name == media:
@@ -69,7 +69,7 @@ def _quality(accept: str, media: str) -> float:
 
 
 def raw_response(embeddings: Embeddings, encoding: Encoding) -> Response:
-    """(N, D) numbers, row after row, their kind and shape in headers: bytes need no base64."""
+    """Return (N, D) numbers as raw bytes in row order, with their type and shape in headers."""
     rows = embeddings.numbers(encoding)
     headers = {
         "x-embedding-shape": "{},{}".format(*rows.shape),
@@ -84,7 +84,10 @@ def _little_endian(rows: NDArray[Any]) -> NDArray[Any]:
 
 
 def embedding_headers(embeddings: Embeddings) -> dict[str, str]:
-    """What a body of bare vectors can't say; times in whole milliseconds, as text-embeddings-inference's."""
+    """Return headers with the facts that a body of bare vectors lacks.
+
+    Times are whole milliseconds, as in text-embeddings-inference.
+    """
     timing = embeddings.timing
     total = _milliseconds(timing.total)
     headers = {
@@ -107,10 +110,10 @@ def _milliseconds(seconds: float) -> str:
 
 
 def retry_headers(seconds: float) -> dict[str, str]:
-    """When to come back: in whole seconds as HTTP has it, and in milliseconds as OpenAI's clients prefer it."""
+    """Return when to retry: in whole seconds as HTTP defines it, and in milliseconds as OpenAI's clients prefer."""
     return {"retry-after": str(math.ceil(seconds)), "retry-after-ms": str(math.ceil(1000 * seconds))}
 
 
 def truncation_header(truncated: int) -> dict[str, str]:
-    """How many texts were cut to the model's length: never silently."""
+    """Return the header with the number of texts that were cut to the model's length."""
     return {"x-truncated-inputs": str(truncated)}

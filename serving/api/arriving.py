@@ -1,4 +1,4 @@
-"""Bodies on their way: how much memory they take together."""
+"""Limit on the memory of all request bodies that are being received."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from contextlib import contextmanager
 from serving.errors import Overloaded
 
 UNCOUNTED = 65_536
-"""Bytes of each body that are always let in: large ones that take their time do not shut out those of a few texts."""
+"""Bytes of each body that are always admitted, so that large slow bodies don't keep out small ones."""
 RETRY_SECONDS = 1
 
 
 class Arriving:
-    """Counts the bytes of all bodies that are being received, beyond the first `UNCOUNTED` of each."""
+    """Counter of the bytes of all bodies being received, beyond the first `UNCOUNTED` of each."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -21,10 +21,10 @@ class Arriving:
 
     @contextmanager
     def body(self) -> Iterator[Callable[[int], None]]:
-        """Around the arrival of one, which tells what this gives its size as it grows.
+        """Count a body while it arrives. The caller reports its size so far to the yielded function.
 
         Raises:
-            Overloaded: the others leave no room for it; one that comes alone is always admitted.
+            Overloaded: the other bodies leave no room. A body that arrives alone is always admitted.
         """
         counted = 0
 

@@ -1,4 +1,4 @@
-"""Who asks, and what the key allows: decided before anything of the body is read."""
+"""Authentication and authorisation by API key, before any of the body is read."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from serving.keys.limits import loop_turn
 
 SAFE = ("GET", "HEAD")
 PUBLIC = {"/", "/health", "/healthz", "/livez", "/readyz", "/ping", "/metrics", "/docs", "/openapi.json"}
-"""What text-embeddings-inference answers without a key, and the page; to look only."""
+"""Paths that need no key for reading: those of text-embeddings-inference, and the web page."""
 PUBLIC_FOLDERS = ("/web/", "/static-offline-docs/")
 _SEARCH = re.compile(r"/corpora/[^/]+/search")
 _BEARER = re.compile(r"\Abearer(\s+|\Z)", re.IGNORECASE)
 
 
 class Authentication:
-    """Pure ASGI around the routes. A path that is not public needs a key, one that no route takes included."""
+    """Pure ASGI middleware. Every path that is not public needs a key, even if no route has it."""
 
     def __init__(self, app: ASGIApp, keyring: Keyring) -> None:
         self._app = app
         self._keyring = keyring
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass on what is public or allowed, with the key in the scope's state; answer the rest."""
+        """Forward public and allowed requests, with the key in the scope's state. Answer 401 or 403 to others."""
         if scope["type"] != "http" or _is_public(scope["method"], scope["path"]):
             await self._app(scope, receive, send)
             return
@@ -45,23 +45,23 @@ class Authentication:
             with caller.admitted():
                 await loop_turn()
                 await self._app(scope, receive, send)
-        except ServiceError as error:  # ours: those of routes are answered inside
+        except ServiceError as error:  # raised here; errors of routes are answered inside
             await errors.service_error(Request(scope), error)(scope, receive, send)
 
 
 def key_of(request: Request) -> Key | None:
-    """The key that the request came with; None where the server has none."""
+    """Return the key of the request; None if the server requires no keys."""
     return getattr(request.state, "key", None)
 
 
 def check_corpus_allowed(name: str, request: Request) -> str:
-    """The name, if the key may touch a corpus that is called so.
+    """Return the name if the key has access to a corpus of this name.
 
-    A 403 and no 404: the key's patterns are asked and never the store, so that it gives away nothing, and whoever has
-    the wrong key hears so.
+    The answer is 403, not 404: it depends on the key's patterns and never on the store, so it does not reveal which
+    corpora exist. The caller of a wrong key learns the reason.
 
     Raises:
-        Forbidden: it may not.
+        Forbidden: the key has no access.
     """
     key = key_of(request)
     if key and not key.sees(name):
@@ -70,7 +70,7 @@ def check_corpus_allowed(name: str, request: Request) -> str:
 
 
 def scope_for(method: str, path: str) -> KeyScope:
-    """What a key needs. Inference and search are reading, by whichever method."""
+    """Return the scope that a key needs. Inference and search count as reading, whatever their method."""
     if path == "/admin" or path.startswith("/admin/"):
         return "admin"
     if method in SAFE or (method == "POST" and _SEARCH.fullmatch(path)):
@@ -85,6 +85,6 @@ def _is_public(method: str, path: str) -> bool:
 
 
 def _secret(scope: Scope) -> str:
-    """The key as it was sent: some clients leave out `Bearer`."""
+    """Return the key as it was sent. Some clients leave out `Bearer`."""
     sent: str = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"authorization"), "")
     return _BEARER.sub("", sent.strip(), count=1)

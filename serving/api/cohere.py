@@ -18,9 +18,9 @@ router = APIRouter(tags=["cohere"], route_class=DirectRoute)
 
 @router.post("/v2/embed", response_model=CohereEmbeddings, summary="Embed texts, in several types at once")
 async def embed(body: CohereEmbedRequest, service: ServiceDep) -> Response:
-    """Where one model is served it answers whatever `model` says. base64 is of little-endian float32.
+    """Embed texts. If only one model is served, `model` may have any value. base64 encodes little-endian float32.
 
-    Texts only: `images`, and blocks of images in `inputs`, are refused.
+    Only texts are embedded: `images`, and blocks of images in `inputs`, are refused.
     """
     texts = body.all_texts()
     _check_cut(body, service)
@@ -36,11 +36,11 @@ async def embed(body: CohereEmbedRequest, service: ServiceDep) -> Response:
 
 
 def _check_cut(body: CohereEmbedRequest, service: Service) -> None:
-    """Texts are cut where the model's length ends and nowhere before.
+    """Refuse to cut texts before the model's maximum length.
 
     Raises:
-        Invalid: they are to be cut before.
-        NotFound: there are several models, and none of that name.
+        Invalid: `max_tokens` is smaller than that.
+        NotFound: several models are served, and none has this name.
     """
     read = service.encoders.asked_for(body.model).model.manifest.max_length
     if body.max_tokens is not None and body.max_tokens < read:

@@ -1,4 +1,4 @@
-"""Cohere's request and response bodies; the rules of `schemas.Body` hold."""
+"""Cohere's request and response bodies, which follow the rules of `schemas.Body`."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from serving.errors import Invalid
 
 
 def _lower_all(value: Any) -> Any:
-    """One encoding is a list of one."""
+    """Accept a single encoding in place of a list."""
     return [lower(one) for one in value] if isinstance(value, list) else [lower(value)]
 
 
 def _text_of(value: Any) -> Any:
-    """Cohere v1 and Jina take documents as objects, too."""
+    """Accept documents that are objects, as Cohere v1 and Jina do."""
     if not isinstance(value, list):
         return value
     return [one["text"] if isinstance(one, dict) and "text" in one else one for one in value]
@@ -34,13 +34,13 @@ class CohereBlock(Body):
 
 
 class CohereInput(Body):
-    """An input of several kinds at Cohere; here of one text."""
+    """An input with one text. Cohere's own inputs may have several blocks, of several kinds."""
 
     content: list[CohereBlock] = Field(min_length=1, max_length=1)
 
 
 class CohereEmbedRequest(FullyRead):
-    """/v2/embed: `texts` or `inputs`."""
+    """Request of /v2/embed, with `texts` or `inputs`."""
 
     texts: Texts | None = None
     inputs: Annotated[list[CohereInput], Field(fail_fast=True)] | None = Field(
@@ -68,15 +68,14 @@ class CohereEmbedRequest(FullyRead):
 
     @property
     def field(self) -> str:
-        """Where the texts are."""
+        """Name of the field that has the texts."""
         return "inputs" if self.texts is None else "texts"
 
     def all_texts(self) -> list[str]:
-        """Wherever they are."""
+        """Return the texts of `texts` or `inputs`."""
         return [one.content[0].text for one in self.inputs or ()] if self.texts is None else self.texts
 
     def options(self) -> EmbedOptions:
-        """What the service wants to know."""
         return EmbedOptions(
             truncate=self.truncate != "none",
             direction="left" if self.truncate == "start" else "right",
@@ -88,7 +87,7 @@ class CohereEmbedRequest(FullyRead):
 
 
 class CohereMeta(BaseModel):
-    """What was done, and what the caller should know of it."""
+    """Facts about the work that was done, and warnings."""
 
     api_version: dict[Literal["version"], str]
     billed_units: dict[Literal["input_tokens"], int]
@@ -96,7 +95,7 @@ class CohereMeta(BaseModel):
 
 
 class CohereEmbeddings(BaseModel):
-    """The vectors by their types."""
+    """Vectors by their types."""
 
     id: str
     embeddings: dict[Encoding, list[list[float]] | list[str]]
@@ -115,7 +114,7 @@ _SomeDocuments = Annotated[list[str | CohereDocument], Field(min_length=1)]
 
 
 class CohereRerankRequest(FullyRead):
-    """/v1/rerank and /v2/rerank, Jina's and Voyage's too."""
+    """Request of /v1/rerank and /v2/rerank, for clients of Cohere, Jina and Voyage."""
 
     query: str = Field(examples=["How do I read a file line by line?"])
     documents: Annotated[Texts, BeforeValidator(_text_of, json_schema_input_type=str | _SomeDocuments)]
@@ -130,16 +129,15 @@ class CohereRerankRequest(FullyRead):
 
     @property
     def most(self) -> int | None:
-        """How many documents are answered."""
+        """Maximum number of documents in the answer."""
         return agreed({"top_n": self.top_n, "top_k": self.top_k})
 
     def options(self) -> EmbedOptions:
-        """What the service wants to know."""
         return EmbedOptions(truncate=self.truncation)
 
 
 class CohereRank(BaseModel):
-    """A document by its place in the request."""
+    """A document, named by its index in the request."""
 
     index: int
     relevance_score: float
@@ -147,7 +145,7 @@ class CohereRank(BaseModel):
 
 
 class CohereRanking(BaseModel):
-    """Best first."""
+    """Documents, best first."""
 
     id: str
     model: str
@@ -157,13 +155,13 @@ class CohereRanking(BaseModel):
 
 
 class CohereError(BaseModel):
-    """What went wrong."""
+    """An error."""
 
     message: str
 
 
 def meta(embeddings: Embeddings, *, version: str) -> dict[str, Any]:
-    """As `CohereMeta`."""
+    """Return the content of `CohereMeta`."""
     warnings = []
     if embeddings.truncated:
         warnings.append(f"{embeddings.truncated} texts were cut to the model's {embeddings.manifest.max_length} tokens")

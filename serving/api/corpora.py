@@ -36,11 +36,12 @@ router = APIRouter(tags=["corpora"], route_class=Route, dependencies=CLOSED)
 async def create(
     name: CorpusName, service: ServiceDep, response: Response, body: CorpusRequest | None = None
 ) -> CorpusAnswer:
-    """201 when it is new, else 200; what is given replaces the description and recall target it had. Another stemming
-    is a 409 once it holds documents.
+    """Create a corpus, or change it: 201 if it is new, else 200.
 
-    Texts and queries are embedded by `model`, if nothing has embedded them yet. 409 where it is another one's, where
-    it is deleted at the same moment, and where it is being restored and anything is given, which would be lost.
+    Given values replace its description and recall target. Another stemming is a 409 once it has documents.
+
+    `model` embeds texts and queries, if no model has embedded them yet. 409 if another model has, if the corpus is
+    being deleted, or if it is being restored and values are given, since they would be lost.
     """
     wanted = body or CorpusRequest()
     given = wanted.model_dump(exclude_none=True)
@@ -79,7 +80,7 @@ async def listing(
     limit: Annotated[int | None, Query(ge=1, le=1000, description="all, if none is given")] = None,
     cursor: Annotated[str | None, Query(description="of the page before")] = None,
 ) -> CorporaAnswer:
-    """By name; those that the key may touch. While there is a `cursor` there are more."""
+    """List the corpora that the key may access, by name. As long as the answer has a `cursor`, there are more."""
     if cursor is not None:
         check_corpus_name(cursor, "cursor")
     key = key_of(request)
@@ -96,7 +97,7 @@ async def listing(
 
 @router.get("/corpora/{name}", summary="Describe a corpus")
 async def describe(name: CorpusName, service: ServiceDep) -> CorpusAnswer:
-    """What it holds and how it is searched."""
+    """Describe the contents of the corpus, and how it is searched."""
     return _answer(await service.library.read(lambda corpora: corpora.description(name), of=name), service)
 
 
@@ -106,7 +107,7 @@ async def fields(
     service: ServiceDep,
     values: Annotated[int, Query(ge=1, le=1000, description="of each field, at most")] = 20,
 ) -> FieldsAnswer:
-    """What a filter can ask for: each field with the kinds of its values and the most frequent of them."""
+    """List the fields for filters: each with the types of its values and the most frequent values."""
     found = await service.library.look_through(lambda corpora: corpora.facets(name, values), of=name)
     return FieldsAnswer(
         fields=[
@@ -118,7 +119,7 @@ async def fields(
 
 @router.delete("/corpora/{name}", status_code=204, summary="Delete a corpus")
 async def delete(name: CorpusName, service: ServiceDep) -> None:
-    """With every document in it; its jobs are cancelled. A damaged file is kept, under another name."""
+    """Delete the corpus with all documents, and cancel its jobs. A damaged file is kept under another name."""
     with suppress(Damaged):
         await service.library.read(lambda corpora: corpora.corpus(name), of=name)
     async with service.jobs.leaving(name):
@@ -126,7 +127,7 @@ async def delete(name: CorpusName, service: ServiceDep) -> None:
 
 
 def unknown(otherwise: ASGIApp) -> ASGIApp:
-    """What no route takes: a name with a slash in it is refused as any bad name is."""
+    """Answer paths without a route: refuse corpus names that contain a slash like other illegal names."""
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["path"].startswith("/corpora/"):

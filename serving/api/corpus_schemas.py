@@ -1,4 +1,4 @@
-"""Request and response bodies of corpora, documents and search; the rules of `schemas.ClosedBody` hold."""
+"""Request and response bodies of corpora, documents and search, which follow the rules of `schemas.ClosedBody`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Conditions = Annotated[
         description=f"at most {MAX_CONDITIONS} conditions, and {MAX_VALUES} values within their lists and objects",
     ),
 ]
-"""Each name has a condition at least."""
+"""A filter as a JSON object. Each field has at least one condition."""
 
 
 Warnings = Annotated[
@@ -33,12 +33,12 @@ Warnings = Annotated[
 
 
 def warnings_of(unmatched: Sequence[str], part: str = "filter") -> list[str]:
-    """Name the part of the request, as errors do."""
+    """Prefix warnings with the part of the request, as in errors."""
     return [f"{part}: {warning}" for warning in unmatched]
 
 
 class CorpusRequest(ClosedBody):
-    """What a corpus is for, and how exact its search must be."""
+    """Purpose of a corpus, and how exact its search must be."""
 
     description: About | None = None
     recall_target: RecallTarget | None = Field(default=None, description="recall@10; 0.95 by default")
@@ -50,7 +50,7 @@ class CorpusRequest(ClosedBody):
 
 
 class IndexAnswer(BaseModel):
-    """How a corpus is searched by meaning, as measured on it."""
+    """How a corpus is searched by meaning, as measured on the corpus itself."""
 
     kind: str
     parameters: dict[str, int]
@@ -89,7 +89,7 @@ class CorpusAnswer(BaseModel):
 
 
 class CorporaAnswer(BaseModel):
-    """Corpora by name, and the name that the next page begins behind; null where there is none."""
+    """Corpora by name. `cursor` is the last name, to request the next page; null if there is none."""
 
     corpora: list[CorpusAnswer]
     cursor: str | None
@@ -117,7 +117,7 @@ class FieldAnswer(BaseModel):
 
 
 class FieldsAnswer(BaseModel):
-    """The fields that documents have."""
+    """The fields of the documents."""
 
     fields: list[FieldAnswer]
     complete: bool = Field(description="whether there are no others, those of documents with too many included")
@@ -132,7 +132,7 @@ class DocumentAnswer(BaseModel):
 
 
 class DocumentsAnswer(BaseModel):
-    """A page of documents; `cursor` fetches the next one, null on the last."""
+    """A page of documents. `cursor` requests the next page; it is null on the last."""
 
     documents: list[DocumentAnswer]
     cursor: str | None
@@ -141,7 +141,7 @@ class DocumentsAnswer(BaseModel):
 
 
 class UploadAnswer(BaseModel):
-    """The ids stored, durable and searchable; `errors` only with `on_error=skip`."""
+    """Ids of the documents, which are now durable and searchable. `errors` exists only with `on_error=skip`."""
 
     ids: list[str]
     count: int
@@ -149,20 +149,20 @@ class UploadAnswer(BaseModel):
 
 
 class DeleteRequest(ClosedBody):
-    """Which documents to delete."""
+    """Filter of the documents to delete."""
 
     filter: Conditions = Field(examples=[{"module": "asyncio.tasks"}], json_schema_extra={"minProperties": 1})
 
 
 class DeleteAnswer(BaseModel):
-    """How many are gone."""
+    """Number of deleted documents."""
 
     deleted: int
     warnings: Warnings = None
 
 
 class SearchRequest(ClosedBody):
-    """One of `query`, `queries` and `vector`, and how to answer."""
+    """One of `query`, `queries` and `vector`, and options of the search."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -201,14 +201,14 @@ class CorpusSearchRequest(SearchRequest):
 
 
 class SpanAnswer(BaseModel):
-    """Where in the document's text, in characters; `end` is behind the last."""
+    """A range of characters in the document's text. `end` is exclusive."""
 
     start: int
     end: int
 
 
 class HitAnswer(BaseModel):
-    """A passage found: a document, or the `span` of one that was cut, whose text it is then."""
+    """A passage that was found: a document, or a `span` of a document that was split. `text` then has only the span."""
 
     id: str
     score: float = Field(
@@ -228,14 +228,14 @@ class HitAnswer(BaseModel):
 
 
 class ResultAnswer(BaseModel):
-    """Hits of one query, best first, and the cursor of the next page; null where there is none."""
+    """Hits of one query, best first, and the cursor of the next page; null if there is none."""
 
     hits: list[HitAnswer]
     cursor: str | None
 
 
 class SearchAnswer(BaseModel):
-    """`hits` and `cursor` of a query or vector; `results`, one entry a query, of `queries`."""
+    """`hits` and `cursor` for a query or vector; `results`, one entry for each query, for `queries`."""
 
     hits: list[HitAnswer] | None = None
     cursor: str | None = None

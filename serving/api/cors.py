@@ -1,4 +1,4 @@
-"""Web pages of other origins: refused by browsers unless `--cors-origin` names them."""
+"""CORS: browsers let web pages of other origins ask only if `--cors-origin` names them."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ METHODS = ("GET", "HEAD", "POST", "PUT", "DELETE")
 
 
 def allow(app: FastAPI, origins: tuple[str, ...]) -> None:
-    """Answer preflights and mark answers for these origins.
+    """Answer preflights of these origins, and add CORS headers to answers.
 
-    Any header may be sent (`*` here repeats what a preflight asks for: by itself it would leave out Authorization),
-    and all may be read. Cookies stay out: keys are sent by whoever wrote the page, never by the browser on its own.
+    Pages may send any header and read any header. As `allow_headers`, `*` makes Starlette repeat the headers that a
+    preflight asks for; a literal `*` would exclude Authorization. Cookies are not allowed: pages send keys themselves,
+    and browsers never send them on their own.
     """
     app.add_middleware(
         CORSMiddleware, allow_origins=origins, allow_methods=METHODS, allow_headers=["*"], expose_headers=["*"]

@@ -1,4 +1,4 @@
-"""How many texts and token ids a body brings, counted before any of them is looked at."""
+"""Limits on the number of texts and token ids in a body, checked before any of them is read."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _SIDES = ("sentences", "sentences_a", "sentences_b")
 
 
 def check_counts(body: Any, settings: Settings) -> None:
-    """Refuse a body that holds more than one request may.
+    """Refuse a body with more texts or token ids than one request may have.
 
     Raises:
-        TooLarge: the message names the field.
+        TooLarge: there are too many; the message names the field.
     """
     if not isinstance(body, dict):
         return

@@ -1,4 +1,4 @@
-"""What routes are given."""
+"""Dependencies of routes."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from serving.service import Service
 
 
 def service_of(request: Request) -> Service:
-    """The service that the app was made around, from its lifespan state."""
+    """Return the app's service, from its lifespan state."""
     service: Service = request.state.service
     return service
 
 
 def arriving_of(request: Request) -> Arriving:
-    """What counts the bodies on their way to the app, likewise."""
+    """Return the app's counter of arriving bodies, from its lifespan state."""
     arriving: Arriving = request.state.arriving
     return arriving
 
 
 async def closed_query(request: Request) -> None:
-    """Raises `Invalid` for a parameter that the route does not have: what it was meant to do would not be done."""
+    """Raise `Invalid` for an unknown query parameter, since ignoring it would change the meaning of the request."""
     if not request.query_params:
         return
     known = _parameters(request.scope["route"].dependant)
@@ -43,10 +43,10 @@ def _parameters(dependant: Dependant) -> list[str]:
 
 
 CLOSED = [Depends(closed_query)]
-"""What routers depend on whose routes no other server's clients ask."""
+"""Dependencies of routes that only this server has, which no client of another server calls."""
 
 
-async def _service(request: Request) -> Service:  # not async, FastAPI would call it in a thread
+async def _service(request: Request) -> Service:  # async, since FastAPI would call it in a thread otherwise
     return service_of(request)
 
 

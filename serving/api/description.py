@@ -1,4 +1,4 @@
-"""The OpenAPI document: FastAPI's, and what it can't know of routes: what every one of them reads and may answer."""
+"""The OpenAPI document: FastAPI's, completed with parameters, headers and errors that all routes share."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ ERRORS: dict[int | str, dict[str, Any]] = {
     504: {"description": "not done within x-timeout-ms"},
     507: {"description": "the disk is full, or the share of it that the key's corpora may take"},
 }
-"""What a route may answer instead of a result."""
+"""Answers of routes other than results."""
 _BODIES: dict[Family, type[BaseModel]] = {
     Family.NATIVE: ErrorAnswer,
     Family.OPENAI: OpenAIError,
@@ -67,7 +67,7 @@ _HEADERS_OF: dict[int | str, list[str]] = {401: ["www-authenticate"], 429: ["ret
 
 
 def describe(app: FastAPI) -> None:
-    """Have `app.openapi()` complete FastAPI's document, once."""
+    """Make `app.openapi()` complete FastAPI's document, once."""
     of_fastapi = app.openapi
 
     def openapi() -> dict[str, Any]:
@@ -77,7 +77,7 @@ def describe(app: FastAPI) -> None:
 
 
 def _complete(document: dict[str, Any]) -> dict[str, Any]:
-    """`document`, which FastAPI keeps, with errors, parameters and headers in every operation."""
+    """Add errors, parameters and headers to every operation of `document`, which FastAPI caches."""
     components = document["components"]
     _, bodies = models_json_schema(
         [(body, "serialization") for body in _BODIES.values()], ref_template=_reference("schemas", "{model}")["$ref"]
@@ -101,10 +101,13 @@ def _complete(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def _may_answer(status: int | str, method: str, path: str) -> bool:
-    """What a body, a key or a deadline may come to, it may on every route; the rest belongs to some."""
+    """Return whether a route may answer with a status.
+
+    Statuses about bodies, keys or deadlines may come from any route.
+    """
     match status:
         case 404:
-            return "{" in path or method == "post" or path == "/info"  # which may name a model or a corpus
+            return "{" in path or method == "post" or path == "/info"  # these may name a model or a corpus
         case 409:
             return path.startswith(("/corpora", "/search", "/admin/"))
         case 424:

@@ -30,8 +30,10 @@ async def listing(
         str | None, Query(description="as JSON: only documents that match", examples=['{"year": {"$gte": 2020}}'])
     ] = None,
 ) -> DocumentsAnswer:
-    """Oldest first; a replaced document counts as new. A page of large documents ends before `limit`; while there is
-    a `cursor` there are more."""
+    """List documents, oldest first; a replaced document counts as new.
+
+    A page of large documents may have fewer than `limit`. As long as the answer has a `cursor`, there are more.
+    """
     after = None if cursor is None else _after(cursor)
     where = None if filter is None else read_filter(filter)
     looked = service.library.look_through if where else service.library.read
@@ -47,7 +49,10 @@ async def listing(
 
 @router.delete("", summary="Delete documents by filter", response_model_exclude_unset=True)
 async def delete_where(name: CorpusName, body: DeleteRequest, service: ServiceDep) -> DeleteAnswer:
-    """Every document whose metadata matches. Whoever leaves before the answer stops it; what is deleted stays so."""
+    """Delete every document whose metadata match.
+
+    If the caller disconnects, deletion stops; deleted documents stay deleted.
+    """
     if not body.filter:
         raise Invalid("would match everything; to empty a corpus, delete it", field="filter")
     where = await service.library.prepared(partial(compile_filter, body.filter), of=name, large=is_large(body.filter))
@@ -63,13 +68,13 @@ async def delete_where(name: CorpusName, body: DeleteRequest, service: ServiceDe
 
 @router.get("/{id:any}", summary="Get a document")
 async def get(name: CorpusName, id: DocumentId, service: ServiceDep) -> DocumentAnswer:
-    """By its id."""
+    """Return a document by its id."""
     return _answer(await service.library.read(lambda corpora: corpora.document(name, id), of=name))
 
 
 @router.delete("/{id:any}", status_code=204, summary="Delete a document")
 async def delete(name: CorpusName, id: DocumentId, service: ServiceDep) -> None:
-    """By its id; it stays deleted."""
+    """Delete a document by its id. The deletion is durable."""
 
     def removed(corpora: Corpora) -> None:
         check_stays(service.jobs, name)

@@ -1,5 +1,6 @@
-"""Errors as each family of routes writes them: the native one as text-embeddings-inference, /v1 as OpenAI,
-/v2 as Cohere.
+"""Error bodies by family of routes.
+
+Native routes have text-embeddings-inference's format, /v1 OpenAI's and /v2 Cohere's.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ _SAID = {
     "dict_type": "must be an object",
     "none_required": "is not supported",
 }
-"""What pydantic says in Python's words, or with the name of a class of ours."""
+"""Replacements for pydantic's messages that mention Python or our class names."""
 _SHOULD = re.compile("^(Input|List|String) should ")
 _HEADERS = {401: {"www-authenticate": "Bearer"}, 408: {"connection": "close"}}
 _KINDS = {404: "NotFound", 405: "Validation"}
@@ -50,7 +51,7 @@ Answering = Callable[[Request, Exception], Response]
 
 
 class Family(Enum):
-    """Who shaped the errors of a route."""
+    """The API whose error format a route has."""
 
     NATIVE = "text-embeddings-inference"
     OPENAI = "OpenAI"
@@ -58,7 +59,7 @@ class Family(Enum):
 
 
 def family_of(path: str) -> Family:
-    """That of the route at `path`."""
+    """Return the family of the route at `path`."""
     if path.startswith("/v2/"):
         return Family.COHERE
     if path.startswith(_OPENAI_PATHS) and "/pipeline/" not in path:
@@ -67,7 +68,7 @@ def family_of(path: str) -> Family:
 
 
 def install(app: FastAPI) -> None:
-    """Every error of the app in its family's shape."""
+    """Answer every error of the app in the format of its family."""
     for kind, answer in (
         (ServiceError, service_error),
         (RequestValidationError, _validation_error),
@@ -77,7 +78,10 @@ def install(app: FastAPI) -> None:
 
 
 def _on_the_loop(answer: Answering) -> Callable[[Request, Exception], Awaitable[Response]]:
-    """Not in a thread, where Starlette would run it: a process that may open no more files can't begin one."""
+    """Run an exception handler on the event loop.
+
+    Starlette would use a thread, which fails without free file descriptors.
+    """
 
     async def handle(request: Request, error: Exception) -> Response:
         return answer(request, error)
@@ -86,27 +90,28 @@ def _on_the_loop(answer: Answering) -> Callable[[Request, Exception], Awaitable[
 
 
 def invalid(errors: Sequence[Mapping[str, Any]]) -> Invalid:
-    """pydantic's first complaint, naming the field as the caller wrote it."""
+    """Convert pydantic's first error, naming the field as the caller wrote it."""
     first = errors[0]
     location = [str(step) for step in first["loc"] if step not in UNION_TAGS]
     message = _SAID.get(first["type"], _SHOULD.sub("must ", str(first["msg"]).removeprefix("Value error, ")))
     if first["type"] == "int_type" and isinstance(first["input"], float) and first["input"].is_integer():
-        message = f"must be an integer {FITS}, without a fraction"  # JSON's larger ones are parsed as floats
+        message = f"must be an integer {FITS}, without a fraction"  # larger integers in JSON are parsed as floats
     more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
     return Invalid(message + more, field=".".join(location) or "body")
 
 
 class Bugs:
-    """Answer for what no route expects: a bug, and the end of the server before that of the request.
+    """Answer to unexpected exceptions, and to requests that the server's end interrupts.
 
-    Pure ASGI inside the layers that every answer passes, so that a browser may see these answers, too.
+    This is pure ASGI middleware inside the layers that every answer passes, so that browsers can read these answers,
+    too.
     """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass on; an exception that nobody expected is a 500, and a request that outlasts the drain a 503."""
+        """Handle the request. An unexpected exception is a 500, and a request that outlasts the drain is a 503."""
         begun = scope["type"] != "http"
 
         async def watched(message: Message) -> None:
@@ -121,7 +126,7 @@ class Bugs:
             service: Service = request.state.service
             if service.health.state != "draining":
                 raise
-            # Only the server cancels whole requests. It logs an answer that was begun and is cut, in one line.
+            # Only the server cancels whole requests. It logs in one line that it cut an answer that was begun.
             if not begun:
                 await service_error(request, going())(scope, receive, send)
         except Exception as error:
@@ -131,7 +136,7 @@ class Bugs:
 
 
 def service_error(request: Request, error: Exception) -> Response:
-    """The answer in the shape of the path's family."""
+    """Return the answer in the format of the path's family."""
     assert isinstance(error, ServiceError)
     headers = dict(_HEADERS.get(error.status, {}))
     if error.retry_after is not None:
@@ -146,7 +151,7 @@ def _validation_error(request: Request, error: Exception) -> Response:
 
 
 def http_error(request: Request, error: Exception) -> Response:
-    """What the framework refuses, in the shape of the path's family."""
+    """Return the answer to an error of the framework, in the format of the path's family."""
     assert isinstance(error, HTTPException)
     headers = dict(error.headers or {})
     if error.status_code == 405:

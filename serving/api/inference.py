@@ -1,4 +1,4 @@
-"""text-embeddings-inference's routes: /embed, /similarity, / by the shape of its body, and their names elsewhere."""
+"""Routes of text-embeddings-inference: /embed, /similarity, / by the form of its body, and their aliases."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ pipelines = APIRouter(prefix="/models/{id:any}/pipeline", tags=["inference"], ro
 
 @router.post("/embed", response_model=Vectors, responses=RAW_ANSWER, summary="Embed texts")
 async def embed(body: EmbedRequest, service: ServiceDep, request: Request) -> Response:
-    """A vector for each text: always a list of lists, also for one text. Token ids must be the model's own.
+    """Return a vector for each text, always as a list of lists, even for one text. Token ids must be the model's.
 
-    `Accept: application/octet-stream` gets the numbers alone, `N,D` in `x-embedding-shape`.
+    With `Accept: application/octet-stream` the answer is raw numbers, and `x-embedding-shape` is `N,D`.
     """
     embeddings = await service.embed(body.inputs, body.options(), model=body.model)
     if wants_raw(request):
@@ -28,7 +28,7 @@ async def embed(body: EmbedRequest, service: ServiceDep, request: Request) -> Re
 
 @router.post("/similarity", response_model=list[float] | list[list[float]], summary="Compare texts")
 async def similarity(body: SimilarityRequest, service: ServiceDep) -> Response:
-    """Cosines of one text with many, or a matrix of many with many."""
+    """Return cosine similarities of one text with many, or a matrix of many with many."""
     inputs, options = body.inputs, body.parameters.options()
     if isinstance(inputs, SentencePairs):
         a, b = inputs.sentences_a, inputs.sentences_b
@@ -56,7 +56,7 @@ async def similarity(body: SimilarityRequest, service: ServiceDep) -> Response:
 )
 @router.post("/", response_model=Vectors | list[float], responses=RAW_ANSWER, summary="Embed or compare, by shape")
 async def infer(body: InferenceRequest, service: ServiceDep, request: Request) -> Response:
-    """As /similarity where `inputs` is an object, else as /embed: what Hugging Face's clients send to a URL."""
+    """Answer as /similarity if `inputs` is an object, else as /embed. Hugging Face's clients send this to a URL."""
     if isinstance(body.root, SimilarityRequest):
         return await similarity(body.root, service)
     return await embed(body.root, service, request)
@@ -69,7 +69,7 @@ async def feature_extraction(
     service: ServiceDep,
     request: Request,
 ) -> Response:
-    """Where Hugging Face's clients ask for a model by its name."""
+    """Answer clients of Hugging Face, which name the model in the path."""
     return await embed(body.model_copy(update={"model": id}), service, request)
 
 
@@ -79,5 +79,5 @@ async def sentence_similarity(
     body: SimilarityRequest,
     service: ServiceDep,
 ) -> Response:
-    """Where Hugging Face's clients ask for a model by its name."""
+    """Answer clients of Hugging Face, which name the model in the path."""
     return await similarity(body.model_copy(update={"model": id}), service)

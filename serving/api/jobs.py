@@ -1,4 +1,4 @@
-"""Jobs: list, look at, follow, cancel."""
+"""Jobs: list, describe, follow, cancel."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from serving.names import CORPUS_NAME, check_corpus_name
 
 router = APIRouter(prefix="/jobs", tags=["jobs"], route_class=Route, dependencies=CLOSED)
 EVENT_SECONDS = 0.2
-"""Between two events of a stream, at least: what comes faster is told in one."""
+"""Minimum seconds between two events of a stream. Faster changes are merged into one event."""
 
 
 class JobError(BaseModel):
-    """A part that is wrong, or why it failed."""
+    """A part of the input that is invalid, or the reason why the job failed."""
 
     place: str
     error: str
 
 
 class JobAnswer(BaseModel):
-    """A job and how far it is; times are seconds since the epoch."""
+    """A job and its progress. Times are seconds since the epoch."""
 
     id: str
     kind: str
@@ -52,7 +52,7 @@ class JobAnswer(BaseModel):
 
 
 class JobsAnswer(BaseModel):
-    """Jobs, newest first, and the `cursor` of the page behind; null on the last."""
+    """Jobs, newest first. `cursor` requests the next page; it is null on the last."""
 
     jobs: list[JobAnswer]
     cursor: str | None
@@ -74,11 +74,11 @@ ACCEPTED: dict[int | str, dict[str, Any]] = {
         "headers": {"location": {"description": "`/jobs/{id}`", "required": True, "schema": {"type": "string"}}},
     }
 }
-"""How routes that start jobs say so."""
+"""OpenAPI responses of routes that start jobs."""
 
 
 def job_json(job: Job) -> dict[str, Any]:
-    """As `JobAnswer` has it."""
+    """Return the content of `JobAnswer`."""
     fields = {name: getattr(job, name) for name in JobAnswer.model_fields}
     return fields | {
         "errors": [dict(error) for error in job.errors],
@@ -87,7 +87,7 @@ def job_json(job: Job) -> dict[str, Any]:
 
 
 def accepted(job: Job) -> Response:
-    """That it will be done."""
+    """Return a 202 with the new job."""
     answer = _accepted(job)
     return Response(answer.body, answer.status, dict(answer.headers), media_type=JSON)
 
@@ -97,7 +97,7 @@ def _accepted(job: Job) -> Answer:
 
 
 def already(duplicate: Duplicate) -> Response:
-    """That it is being done, and by which job."""
+    """Return the conflict that names the job already doing this work."""
     content = {"error": duplicate.message, "error_type": duplicate.kind, "job": duplicate.job}
     return json_response(content, status=duplicate.status, headers={"location": f"/jobs/{duplicate.job}"})
 
@@ -111,7 +111,7 @@ async def submitted(
     spool: Spool | None = None,
     keyed: Keyed | None = None,
 ) -> Response:
-    """Either of both."""
+    """Submit a job; return a 202, or the conflict with an equal job."""
     answered = (keyed, _accepted) if keyed else None
     try:
         return accepted(await jobs.submit(kind, corpus, options, spool=spool, answered=answered))
@@ -120,7 +120,10 @@ async def submitted(
 
 
 async def _job(id: Annotated[str, Path(description="id of the job")], service: ServiceDep, request: Request) -> Job:
-    """404, too, for the job of a corpus that is not for the caller's key: only who may touch that knows its jobs."""
+    """Return the job, or raise 404, also if the key has no access to the job's corpus.
+
+    This hides the jobs of other keys.
+    """
     job, key = await service.jobs.job(id), key_of(request)
     if key and not key.sees(job.corpus):
         raise NotFound(f"there is no job {id[:80]!r}")
@@ -141,7 +144,7 @@ async def listing(
     limit: Annotated[int, Query(ge=1, le=100)] = 100,
     cursor: Annotated[str | None, Query(max_length=64, description="of the page before")] = None,
 ) -> Response:
-    """Newest first; those of corpora that the key may touch. Of each key's that ended the last thousand are kept."""
+    """List jobs of corpora that the key may access, newest first. The last 1000 ended jobs of each key are kept."""
     if corpus is not None:
         check_corpus_allowed(check_corpus_name(corpus), request)
     key = key_of(request)
@@ -153,14 +156,14 @@ async def listing(
         more = found[limit - 1].id if len(found) > limit else None
         return written({"jobs": [job_json(job) for job in found[:limit]], "cursor": more})
 
-    in_thread_of_key = partial(service.library.lanes.read, "")  # the errors of a hundred jobs may have megabytes
+    in_thread_of_key = partial(service.library.lanes.read, "")  # the errors of a hundred jobs may take megabytes
     found = await service.jobs.listing(of, limit + 1, cursor, in_thread_of_key)
     return Response(await in_thread_of_key(content), media_type=JSON)
 
 
 @router.get("/{id}", summary="Describe a job", response_model=JobAnswer)
 async def describe(job: JobDep) -> Response:
-    """How far it is."""
+    """Return the job and its progress."""
     return json_response(job_json(job))
 
 
@@ -171,14 +174,14 @@ async def describe(job: JobDep) -> Response:
     responses={200: {"content": {"text/event-stream": {"schema": _EVENT}}}},
 )
 async def events(job: JobDep, service: ServiceDep) -> StreamingResponse:
-    """Server-sent events `progress`, each the job as JSON, up to the one in which it has ended (or the server does)."""
+    """Stream server-sent events `progress`, each with the job as JSON, until the job has ended or the server stops."""
     headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
     return StreamingResponse(_events(service.jobs, job.id), media_type="text/event-stream", headers=headers)
 
 
 @router.delete("/{id}", summary="Cancel a job", response_model=JobAnswer)
 async def cancel(job: JobDep, service: ServiceDep) -> Response:
-    """What it has done stays. One that ended stays as it is."""
+    """Cancel a job. Work that is already done is kept. A job that has ended does not change."""
     return json_response(job_json(await service.jobs.cancel(job.id)))
 
 

@@ -1,4 +1,4 @@
-"""A corpus as points of a plane."""
+"""A corpus as points in a plane."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from serving.ports import Scalar
 router = APIRouter(tags=["corpora"], route_class=Route, dependencies=CLOSED)
 
 MOST = 5000
-"""Points of a map."""
+"""Maximum number of points."""
 MAX_VALUE = 100
-"""Characters of a string that a point tells."""
+"""Maximum characters of a string value."""
 MAX_PATH = 512
-"""Characters of a field's name."""
+"""Maximum characters of a field's name."""
 
 
 class PointAnswer(BaseModel):
-    """A passage and its place."""
+    """A passage and its position."""
 
     id: str = Field(description="of its document")
     text: str = Field(description="its first 200 characters")
@@ -61,7 +61,7 @@ async def mapped(
         str | None, Query(max_length=MAX_PATH, description="of the metadata, whose value each point is to tell")
     ] = None,
 ) -> Response:
-    """Its passages, or a sample of them, on the two axes along which their vectors vary most (PCA)."""
+    """Place passages of the corpus, or a sample, on the two axes along which their vectors vary most (PCA)."""
     started = time.perf_counter()
     found, (places, explained), unmatched = await service.library.look_through(
         lambda corpora: _map(corpora, name, sample, field), of=name

@@ -1,4 +1,4 @@
-"""HEAD as GET without its body, and what OPTIONS says."""
+"""HEAD and OPTIONS for routes with GET."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ METHODS = ("GET", "POST", "PUT", "DELETE")
 
 
 class Head:
-    """Pure ASGI: routes see a GET."""
+    """Pure ASGI middleware that presents a HEAD as a GET."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass on; of the answer to a HEAD, only the headers come back."""
+        """Handle the request; send only the headers in answer to a HEAD."""
         if scope["type"] != "http" or scope["method"] != "HEAD":
             await self._app(scope, receive, send)
             return
 
         over = False
-        files = {**scope.get("extensions", {}), "http.response.pathsend": {}}  # a file is named then, and not read
+        files = {**scope.get("extensions", {}), "http.response.pathsend": {}}  # files stay unread
         headers = [(name, value) for name, value in scope["headers"] if name != b"range"]  # RFC 9110, 14.2: of GET
 
         async def bare(message: Message) -> None:
-            """The head, and an empty body that ends at once: a server then tells streams that the caller left."""
+            """Send the head and an empty body. Streams then stop, since the server reports a disconnect."""
             nonlocal over
             if message["type"] not in ("http.response.body", "http.response.pathsend"):
                 await send(message)
@@ -34,16 +34,17 @@ class Head:
                 over = True
                 await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-        # a copy: the server, too, must know that no body follows
+        # A copy, since the server must still see HEAD to know that no body follows.
         get = {**scope, "method": "GET", "headers": headers, "extensions": files}
         await self._app(get, receive, bare)
         scope["route"] = get.get("route")
 
 
 def allowed(request: Request, told: str) -> str:
-    """The methods that the request's path takes, as the header `Allow` has them.
+    """Return the methods of the request's path as the header `Allow` lists them.
 
-    What the framework `told` is of the first route there alone, but also of the files of /docs, which are no route.
+    `told` is the framework's own list. It covers only the first route of the path, but also files of /docs, which are
+    not routes.
     """
     routes = request.app.router.routes
     taken = [

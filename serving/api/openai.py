@@ -18,9 +18,11 @@ embedding = APIRouter(tags=["openai"], route_class=DirectRoute)
 )
 @embedding.post("/embeddings", response_model=OpenAIEmbeddings, include_in_schema=False)
 async def embeddings(body: OpenAIEmbeddingsRequest, service: ServiceDep, request: Request) -> Response:
-    """Where one model is served it answers whatever `model` says. Token ids must be its own; they are embedded as is.
+    """Embed texts. If only one model is served, `model` may have any value.
 
-    `Accept: application/octet-stream` gets the numbers alone, `N,D` in `x-embedding-shape`.
+    Token ids must be those of the model; they are embedded unchanged.
+
+    With `Accept: application/octet-stream` the answer is raw numbers, and `x-embedding-shape` is `N,D`.
     """
     result = await service.embed(body.input, body.options(), "input", model=body.model)
     if wants_raw(request):
@@ -39,14 +41,14 @@ async def embeddings(body: OpenAIEmbeddingsRequest, service: ServiceDep, request
 @router.get("/v1/models", summary="List the models")
 @router.get("/models", include_in_schema=False)
 async def models(service: ServiceDep) -> OpenAIModels:
-    """Those that are served, the default one first."""
+    """List the served models, the default one first."""
     return OpenAIModels(data=[_model(slot.name) for slot in service.encoders.slots])
 
 
 @router.get("/v1/models/{id:any}", summary="Describe a model")
 @router.get("/models/{id:any}", include_in_schema=False)
 async def model(id: ModelName) -> OpenAIModel:
-    """By the name that the list gives."""
+    """Describe a model by its name in the list."""
     return _model(id)
 
 

@@ -1,4 +1,4 @@
-"""OpenAI's request and response bodies; the rules of `schemas.Body` hold."""
+"""OpenAI's request and response bodies, which follow the rules of `schemas.Body`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ROLES: dict[str, Role | None] = {
     "text-matching": None,
     **{role: role for role in get_args(Role)},
 }
-"""What Azure, Voyage, NVIDIA and Jina embed texts for; before a dot Jina says where (`retrieval.query`)."""
+"""Purposes as Azure, Voyage, NVIDIA and Jina name them. Jina may prefix a domain and a dot (`retrieval.query`)."""
 
 
 def _role(value: Any) -> Any:
@@ -31,7 +31,7 @@ def _role(value: Any) -> Any:
 
 
 def _only(value: Any) -> Any:
-    """Jina takes a list, too."""
+    """Accept a list of one encoding, as Jina does."""
     return lower(value[0] if isinstance(value, list) and len(value) == 1 else value)
 
 
@@ -40,9 +40,9 @@ _Role = Annotated[Role | None, BeforeValidator(_role, json_schema_input_type=str
 
 
 class OpenAIEmbeddingsRequest(VectorFields):
-    """OpenAI's /v1/embeddings, or with `inputs`; what else /embed takes goes in its clients' `extra_body`.
+    """Request of OpenAI's /v1/embeddings. `inputs` may replace `input`; further fields of /embed go in `extra_body`.
 
-    Azure, Jina, Voyage and Mistral have the same route and other names for some fields.
+    Azure, Jina, Voyage and Mistral have the same route with other names for some fields.
     """
 
     input: TextsOrIds = Field(examples=["A text."])
@@ -70,7 +70,7 @@ class OpenAIEmbeddingsRequest(VectorFields):
 
     @property
     def numbers(self) -> Encoding:
-        """What the vectors are made of."""
+        """Type of the numbers."""
         return (
             agreed({name: None if one in ("float", "base64") else one for name, one in self._types.items()}) or "float"
         )
@@ -81,10 +81,10 @@ class OpenAIEmbeddingsRequest(VectorFields):
         return "base64" in self._types.values()
 
     def options(self) -> EmbedOptions:
-        """What the service wants to know.
+        """Return the options of the request.
 
         Raises:
-            Invalid: two fields that mean the same differ, or what texts are for is told of token ids.
+            Invalid: two fields with the same meaning differ, or a purpose is given for token ids.
         """
         roles: dict[str, Role | None] = {"input_type": self.input_type, "task": self.task}
         role: Role | None = agreed(roles)
@@ -102,7 +102,7 @@ class OpenAIEmbeddingsRequest(VectorFields):
 
 
 class OpenAIEmbedding(BaseModel):
-    """One vector: numbers, codes, or base64 over little-endian float32."""
+    """One vector: numbers, codes, or base64 of little-endian float32."""
 
     object: Literal["embedding"] = "embedding"
     index: int
@@ -110,7 +110,7 @@ class OpenAIEmbedding(BaseModel):
 
 
 class Usage(BaseModel):
-    """Tokens embedded; `truncated` counts the texts that were cut."""
+    """Number of embedded tokens. `truncated` is the number of texts that were cut."""
 
     prompt_tokens: int
     total_tokens: int
@@ -143,7 +143,7 @@ class OpenAIModels(BaseModel):
 
 
 class OpenAIErrorBody(BaseModel):
-    """What went wrong, and with which parameter."""
+    """The error, and the parameter that caused it."""
 
     message: str
     type: str

@@ -1,4 +1,4 @@
-"""Web pages have browsers send what nobody asked for: a server without keys takes that from its own pages alone."""
+"""Protection of servers without keys from requests that foreign web pages make browsers send."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from serving.api.errors import service_error
 from serving.errors import Forbidden
 
 SAFE = ("GET", "HEAD", "OPTIONS")
-"""They change nothing, and browsers keep the answers from pages of other origins."""
+"""Methods that change nothing. Browsers keep their answers from pages of other origins."""
 
 
 class OwnPages:
-    """Pure ASGI. Keys make it needless: no browser sends one by itself.
+    """Pure ASGI middleware. Servers with keys don't need it, since browsers never send keys by themselves.
 
-    A form or a `fetch` of any page reaches whatever its reader's machine reaches, and simple ones are not asked about
-    before (CORS). Told apart as Go's `http.CrossOriginProtection` does: by `Sec-Fetch-Site`, or by `Origin` and `Host`.
-    And a page whose own name leads to this machine (DNS rebinding) is of the same origin for its browser; so where only
-    this machine can reach the server, and `local`, it has to be asked by one of this machine's names.
+    A form or `fetch` of any page can reach the servers that its reader's machine can reach, and simple requests have no
+    preflight (CORS). Foreign requests are recognised as in Go's `http.CrossOriginProtection`: by `Sec-Fetch-Site`, or
+    by `Origin` and `Host`. With DNS rebinding, a foreign page has the same origin for its browser. So if only this
+    machine can reach the server, and with `local`, the `Host` must be a name of this machine.
     """
 
     def __init__(self, app: ASGIApp, origins: tuple[str, ...], *, local: bool) -> None:
         self._app, self._origins, self._local = app, origins, local
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Refuse it, or pass on."""
+        """Refuse or forward the request."""
         if scope["type"] == "http" and (refusal := self._refusal(scope)):
             await service_error(Request(scope), Forbidden(refusal))(scope, receive, send)
             return

@@ -1,4 +1,4 @@
-"""The web page, whatever lies in `serving/web`, and the API's own."""
+"""The web page with all files of `serving/web`, and the page of the API's documentation."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ HEADERS = {
     "referrer-policy": "no-referrer",
     "cache-control": "no-cache",
 }
-"""Nothing runs and nothing is asked for but what this server sends; kept by browsers, but never used unasked."""
+"""Only files of this server may run or be loaded. Browsers cache them, but revalidate each time."""
 
 _files = StaticFiles(directory=WEB, check_dir=False)
 _assets = {path.relative_to(WEB).as_posix(): path for path in WEB.rglob("*") if path.suffix in SERVED}
@@ -37,7 +37,7 @@ _imports = re.compile(r'^import .* from "(.+)";$', re.MULTILINE)
 
 
 def _modules(*names: str) -> list[str]:
-    """These modules with those that they import, and so on."""
+    """Return these modules and all that they import, directly or indirectly."""
     found: set[str] = set()
     ahead = list(names)
     while ahead:
@@ -52,12 +52,12 @@ _preloads = {
     for view in _assets
     if view.startswith("views/")
 }
-"""Link headers by view: without them a browser learns of each module only from the one that imports it."""
+"""Link headers by view. Without them, a browser discovers each module only in the one that imports it."""
 
 
 @router.get("/", response_model=None)
 async def index(request: Request, view: str = "search") -> Response:
-    """The page, its modules told ahead; or a pointer to the documentation where none is installed."""
+    """Return the page with preload links for its modules, or a pointer to the documentation if no page is installed."""
     if not (page := WEB / "index.html").exists():
         return HTMLResponse(PLACEHOLDER, headers=HEADERS)
     answer = _file(page, request)
@@ -67,7 +67,10 @@ async def index(request: Request, view: str = "search") -> Response:
 
 @router.get("/web/{file:any}", response_model=None)
 async def asset(file: str, request: Request) -> Response:
-    """A file of the page. Only names that the folder listed at first are served, so no path leads out of it."""
+    """Return a file of the page.
+
+    Only names that the folder listed at startup are served, so no path leads out of it.
+    """
     if file not in _assets:
         raise NotFound(f"there is no page file {file!r}")
     return _file(_assets[file], request)
@@ -75,7 +78,7 @@ async def asset(file: str, request: Request) -> Response:
 
 @router.get("/docs")
 async def docs() -> HTMLResponse:
-    """Swagger UI. What it asks for is named relative to it, for a proxy may have put a prefix before it."""
+    """Return Swagger UI. Its URLs are relative, since a proxy may add a prefix."""
     page = get_swagger_ui_html(
         title="Isosphere",
         openapi_url="openapi.json",
@@ -88,7 +91,7 @@ async def docs() -> HTMLResponse:
 
 
 def _with_its_script(page: bytes) -> str:
-    """The policy of a page that Swagger UI makes: its one inline script may run, and it sets styles of elements."""
+    """Return the security policy for Swagger UI's page, which allows its one inline script and inline styles."""
     (script,) = _inline.findall(page)
     digest = b64encode(sha256(script).digest()).decode()
     policy = HEADERS["content-security-policy"]
@@ -98,7 +101,7 @@ def _with_its_script(page: bytes) -> str:
 
 
 def _file(path: Path, request: Request) -> Response:
-    """304 where the browser has it as it is."""
+    """Return a file, or 304 if the browser's copy is current."""
     answer = _files.file_response(path, path.stat(), request.scope)
     answer.headers.update(HEADERS)
     return answer

@@ -1,4 +1,4 @@
-"""How a bundle in service was judged."""
+"""The promotion report of a served bundle."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PAGE_HEADERS = {
     "form-action 'none'; frame-ancestors 'none'; sandbox",
     "x-content-type-options": "nosniff",
 }
-"""A report shows names that came from elsewhere: whatever is in it, nothing of it runs or is fetched."""
+"""Headers that keep a report from running or loading anything, since it shows names from elsewhere."""
 CONTENT = {"application/json": {"schema": {"type": "object"}}, "text/html": {"schema": {"type": "string"}}}
 
 
@@ -37,9 +37,9 @@ async def report(
     ] = None,
     accept: Annotated[str, Header()] = "",
 ) -> Response:
-    """The report that promotion left in the bundle: JSON, or a page for `Accept: text/html` or `?format=html`.
+    """Return the bundle's promotion report: JSON, or a page for `Accept: text/html` or `?format=html`.
 
-    404 where the bundle has none, with the command that makes one.
+    404 if the bundle has no report; the message names the command that makes one.
     """
     model = service.encoders.named(id).model
     if model.report is None:

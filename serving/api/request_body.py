@@ -1,4 +1,4 @@
-"""A request's body: bounded and timed while it arrives, unpacked, parsed once."""
+"""Reading of request bodies: limited in size and time, decompressed, and parsed once."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from serving.keys.limits import loop_turn
 
 T = TypeVar("T")
 MIN_BYTES_PER_SECOND = 1000
-"""What a body must keep up on the whole; a modem of 1990 did."""
+"""Minimum average speed of a body, which a modem of 1990 reached."""
 
 
 class BoundedRequest(Request):
-    """A request whose body is bounded while it is read, and parsed by `parse_json`."""
+    """A request whose body is limited while it is read, and parsed by `parse_json`."""
 
     async def body(self) -> bytes:
-        """All of it, without its content coding.
+        """Return the whole body, decompressed.
 
         Raises:
-            TooLarge: more than `max_body_bytes`, by its Content-Length, by what has arrived, or unpacked.
-            TooSlow: it stalled, or trickled.
-            Overloaded: too much of other bodies is on its way.
-            UnsupportedMedia, Malformed: its content coding.
+            TooLarge: it exceeds `max_body_bytes`, by its Content-Length, by the received bytes, or decompressed.
+            TooSlow: it stalled or arrived too slowly.
+            Overloaded: too many bytes of other bodies are being received.
+            UnsupportedMedia, Malformed: its content coding is unknown or wrong.
         """
         if not hasattr(self, "_body"):
             limit = service_of(self).settings.max_body_bytes
@@ -49,12 +49,12 @@ class BoundedRequest(Request):
         return self._body
 
     async def arrive(self, take: Callable[[bytes], Awaitable[None]], limit: int, in_memory: int | None = None) -> None:
-        """Give all of it, as it was sent, to `take`, which holds no more than `in_memory` bytes, or the whole.
+        """Pass the body as it was sent to `take`, which keeps at most `in_memory` bytes in memory; None means all.
 
         Raises:
-            TooLarge: more than `limit` bytes, by its Content-Length or by what has arrived.
-            TooSlow: it stalled, or trickled.
-            Overloaded: too much of other bodies is on its way.
+            TooLarge: it exceeds `limit` bytes, by its Content-Length or by the received bytes.
+            TooSlow: it stalled or arrived too slowly.
+            Overloaded: too many bytes of other bodies are being received.
         """
         declared = self.headers.get("content-length", "")
         if declared.isdecimal() and int(declared) > limit:
@@ -80,7 +80,7 @@ class BoundedRequest(Request):
             ) from None
 
     async def json(self) -> Any:
-        """The parsed body, parsed once."""
+        """Return the parsed body, which is parsed only once."""
         if not hasattr(self, "_json"):
             body, tokens = await self.body(), service_of(self).settings.max_request_tokens
             self._json = await self._prepared(lambda: parse_json(body, tokens), large=len(body) >= LARGE)
@@ -90,5 +90,5 @@ class BoundedRequest(Request):
         return await service_of(self).library.prepared(work, of="", large=large)
 
     def forget(self) -> None:
-        """Let go of the body as it came; what of it nobody reads may be most of it."""
+        """Free the body and its JSON; fields that no one reads may be most of it."""
         self._body, self._json = b"", None

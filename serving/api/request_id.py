@@ -1,4 +1,4 @@
-"""Every response carries `x-request-id`: the caller's own, or a new one."""
+"""The header `x-request-id` of every response: the caller's own id, or a new one."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _ACCEPTED = re.compile(rb"[\x21-\x7e]{1,128}")
 
 
 class RequestId:
-    """Pure ASGI, so that a response streams through it and a disconnect reaches the route."""
+    """Pure ASGI middleware, so that responses stream through it and a disconnect reaches the route."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass on, with the id in the scope and in the response."""
+        """Handle the request, with the id in the scope and in the response."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -37,10 +37,10 @@ class RequestId:
 
 
 def new_id() -> str:
-    """An id that no other request has."""
+    """Return a unique id."""
     return uuid.uuid4().hex
 
 
 def id_of(scope: MutableMapping[str, Any]) -> str:
-    """The id of the request."""
+    """Return the id of the request."""
     return str(scope.get("state", {}).get("request_id", ""))

@@ -1,7 +1,7 @@
-"""Texts by their relevance to a query, in text-embeddings-inference's words and in Cohere's and Jina's.
+"""Reranking: texts in order of relevance to a query, in the formats of text-embeddings-inference, Cohere and Jina.
 
-This server runs encoders: the score is the cosine of query and text, each embedded alone, where a cross-encoder
-would read both together.
+This server runs encoders. The score is the cosine of query and text, each embedded alone; a cross-encoder would read
+both together.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ router = APIRouter(tags=["rerank"], route_class=DirectRoute)
 
 @router.post("/rerank", response_model=list[Rank], summary="Order texts by relevance")
 async def rerank(body: RerankRequest, service: ServiceDep) -> Response:
-    """Best first. Query and texts take the bundle's prompts for their roles, unless the request names another."""
+    """Order texts, best first.
+
+    Query and texts get the bundle's prompts for their roles, unless the request names another prompt.
+    """
     cosines, embeddings = await service.relevance(body.query, body.texts, body.options(), "texts", model=body.model)
     scores = _decimal(cosines if body.raw_scores else 1 / (1 + np.exp(-cosines)))
     ranks: list[dict[str, Any]] = [{"index": i, "score": scores[i]} for i in _best_first(cosines)]
@@ -47,7 +50,10 @@ async def rerank(body: RerankRequest, service: ServiceDep) -> Response:
     summary="Order documents by relevance (Cohere v2)",
 )
 async def cohere_rerank(body: CohereRerankRequest, service: ServiceDep, request: Request) -> Response:
-    """Best first, `top_n` of them; `relevance_score` is a cosine. Where one model is served it answers for all."""
+    """Return the best `top_n` documents, best first.
+
+    `relevance_score` is a cosine. If only one model is served, `model` may have any value.
+    """
     cosines, embeddings = await service.relevance(
         body.query,
         body.documents,
@@ -74,11 +80,11 @@ async def cohere_rerank(body: CohereRerankRequest, service: ServiceDep, request:
 
 
 def _decimal(scores: NDArray[np.floating]) -> list[float]:
-    """Of as many decimals as are compared: float32 holds none exactly."""
+    """Round scores to the decimals that ranking compares. float32 has no exact decimals."""
     return [round(score, DECIMALS) for score in scores.tolist()]
 
 
 def _best_first(scores: Floats) -> list[int]:
-    """Places; those of equal scores in the order of the request."""
+    """Return indices by descending score. Equal scores keep the order of the request."""
     order: list[int] = np.argsort(-scores, kind="stable").tolist()
     return order

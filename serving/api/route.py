@@ -1,4 +1,4 @@
-"""How every route is answered: its body read first, then for as long as the caller stays and wants to wait."""
+"""Route classes: they read the body first, then work until the caller disconnects or the deadline passes."""
 
 from __future__ import annotations
 
@@ -30,16 +30,19 @@ Model = TypeVar("Model", bound=BaseModel)
 TIMEOUT = "x-timeout-ms"
 LONGEST_TIMEOUT = 999_999_999
 WATCHED_AFTER = 0.05
-"""Seconds from which on a caller is watched; one who leaves sooner is noticed then. Most answers are out by then, and
-a task for each of them would be a tenth of what the server does beside the model."""
+"""Seconds after which a request is watched for a disconnect, also an earlier one. Most answers are sent by then; a task
+for each would take a tenth of the server's time besides the model."""
 LONGEST_TYPE = 1000
-"""Characters of a content type: how long it takes to parse grows with their square."""
+"""Maximum characters of a content type. The time to parse it grows with the square of its length."""
 CLIENT_LEFT = 499
-"""nginx's status for it; nobody reads the answer, but logs and metrics do."""
+"""nginx's status for a client that disconnected. Only logs and metrics see it."""
 
 
 class AnyConvertor(PathConvertor):
-    """`{id:any}`: the rest of a path, line ends included; `:path` stops at one, and leaves out one at the end."""
+    """`{id:any}`: the rest of a path, including line breaks.
+
+    Starlette's `:path` stops at a line break and drops a final one.
+    """
 
     regex = "(?s:.*)"
 
@@ -48,15 +51,15 @@ register_url_convertor("any", AnyConvertor())
 
 
 def media_type(request: Request) -> str:
-    """The content type without parameters; JSON where the caller says nothing."""
+    """Return the content type without parameters, by default JSON."""
     given = request.headers.get("content-type", "")
     _parsed_type(given)
-    # Not what `Message` says: it takes whatever it can't parse for text/plain.
+    # `Message` would report text/plain for a type that it can't parse.
     return given.partition(";")[0].strip().lower() or "application/json"
 
 
 def charset(request: Request) -> str | None:
-    """In lower case, if the content type names one."""
+    """Return the charset of the content type in lower case, if it has one."""
     return _parsed_type(request.headers.get("content-type", "")).get_content_charset()
 
 
@@ -70,23 +73,21 @@ def _parsed_type(content_type: str) -> Message:
 
 
 def is_json(media: str) -> bool:
-    """`application/json` and its kin."""
+    """Return whether the type is `application/json` or `application/*+json`."""
     return media == "application/json" or (media.startswith("application/") and media.endswith("+json"))
 
 
 class Route(APIRoute):
-    """Reads the body first, then works for as long as the caller stays."""
+    """A route that reads the body first, then works until the caller disconnects."""
 
     def get_route_handler(self) -> Handler:
-        """FastAPI's handler, wrapped."""
         return _bounded(super().get_route_handler(), self.body_field, typed=True)
 
 
 class StreamedRoute(APIRoute):
-    """A route whose endpoint receives the body itself, which may be long, and then works within `while_connected`."""
+    """A route whose endpoint reads the body itself, since it may be long, and then works within `while_connected`."""
 
     def get_route_handler(self) -> Handler:
-        """FastAPI's handler, wrapped."""
         handle = super().get_route_handler()
 
         async def answer(request: BoundedRequest) -> Response:
@@ -99,15 +100,13 @@ class StreamedRoute(APIRoute):
 
 
 class DirectRoute(Route):
-    """A `Route` in the way of every text: its endpoint takes `body`, `service` and maybe `request`, and
-    answers a `Response`.
+    """A fast `Route` whose endpoint takes `body`, `service` and maybe `request`, and returns a `Response`.
 
-    FastAPI documents it as any other; a request passes neither its dependencies nor its stacks, which take several
-    times what the rest of the way does.
+    FastAPI documents it like any other route. Requests skip FastAPI's dependencies and exit stacks, which take several
+    times as long as everything else besides the model.
     """
 
     def get_route_handler(self) -> Handler:
-        """The endpoint with its body parsed, wrapped."""
         endpoint, field = self.endpoint, self.body_field
         takes_request = self.dependant.request_param_name is not None
         assert field is not None, f"{self.path} has no body"
@@ -124,10 +123,10 @@ class DirectRoute(Route):
 
 
 def parsed(model: type[Model], raw: Any) -> Model:
-    """A body as its model.
+    """Validate a body as its model.
 
     Raises:
-        Invalid: the first thing that is wrong with it.
+        Invalid: the first error in the body.
     """
     try:
         return model.model_validate(raw)
@@ -136,7 +135,7 @@ def parsed(model: type[Model], raw: Any) -> Model:
 
 
 def _bounded(handle: Work, field: Any, *, typed: bool) -> Handler:
-    """`typed`: FastAPI parses the body, which reads no JSON that is not called so."""
+    """Wrap a handler. `typed` means that FastAPI parses the body, which requires the content type of JSON."""
     required = field is not None and field.field_info.is_required()
 
     async def answer(request: BoundedRequest) -> Response:
@@ -178,7 +177,7 @@ def _in_time(answer: Work) -> Handler:
 
 
 def _patience(request: Request) -> float | None:
-    """Seconds that the caller waits for the whole answer, from the end of the request's headers."""
+    """Return the seconds that the caller waits for the whole answer, counted from the end of the request's headers."""
     given = request.headers.get(TIMEOUT)
     if given is None:
         return None
@@ -188,7 +187,7 @@ def _patience(request: Request) -> float | None:
 
 
 async def while_connected(request: starlette.requests.Request, work: Coroutine[Any, Any, Response]) -> Response:
-    """Run `work`, cancelled when the caller leaves: what it queued is then never embedded."""
+    """Run `work`, and cancel it if the caller disconnects. Its queued texts are then never embedded."""
     working = asyncio.current_task()
     assert working is not None
     left, before = False, working.cancelling()
@@ -209,7 +208,7 @@ async def while_connected(request: starlette.requests.Request, work: Coroutine[A
     try:
         return await work
     except asyncio.CancelledError:
-        if not left or working.cancelling() > before + 1:  # whoever else cancelled it waits for its end
+        if not left or working.cancelling() > before + 1:  # another party cancelled it and waits for its end
             raise
         return Response(status_code=CLIENT_LEFT)
     finally:

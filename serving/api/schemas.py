@@ -1,5 +1,6 @@
-"""Request and response bodies. `null` is absent, enums are read in any case; unknown fields are ignored by routes that
-clients of other servers know.
+"""Request and response bodies.
+
+`null` means absent, and enums are read in any case. Routes that clients of other servers use ignore unknown fields.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ UNION_TAGS = _TEXTS, _IDS, _SOURCE, _PAIRS, _EMBED, _COMPARE = (
     *("<texts>", "<ids>", "<source>", "<pairs>"),
     *("<embed>", "<compare>"),
 )
-"""Steps of an error's location that are ours, not the caller's."""
+"""Our own steps in the location of an error, which callers don't know."""
 
 
 def lower(value: Any) -> Any:
-    """Enums are read in any case."""
+    """Lower the case of a string, so that enums are read in any case."""
     return value.lower() if isinstance(value, str) else value
 
 
@@ -56,7 +57,7 @@ def _listed(value: Any) -> Any:
 
 
 def _input_list(value: Any) -> Any:
-    """OpenAI's four shapes as two: a text is a list of one, and so are the ids of one text."""
+    """Reduce OpenAI's four forms to two: lists of texts and lists of id lists."""
     if not isinstance(value, str | list):
         raise ValueError("must be a text, a list of texts, a list of token ids, or a list of such lists")
     return [value] if isinstance(value, str) else _id_lists(value)
@@ -73,11 +74,12 @@ def _input_kind(value: Any) -> str:
 
 
 Strings = Annotated[list[str], Field(fail_fast=True)]
-"""Checked up to the first that is none: a body of millions would otherwise become millions of errors."""
+"""A list of strings. Validation stops at the first error; otherwise a body of millions would cause millions of errors.
+"""
 Ids = Annotated[list[int], Field(fail_fast=True)]
 _SomeStrings = Annotated[list[str], Field(min_length=1)]
 _SomeIds = Annotated[list[NonNegativeInt], Field(min_length=1)]
-"""Read by what refuses them in the server's own words; here for the document."""
+"""Types for the OpenAPI document. Our own code validates the limits, with its own messages."""
 Texts = Annotated[
     Strings,
     BeforeValidator(_listed, json_schema_input_type=str | _SomeStrings),
@@ -96,11 +98,11 @@ AskedModel = Annotated[str | None, Field(description="one of /v1/models; by defa
 
 
 Vectors = list[list[float]] | list[str]
-"""Numbers, codes, or base64 over little-endian float32."""
+"""Numbers, codes, or base64 of little-endian float32."""
 
 
 class Body(BaseModel):
-    """The rules that hold for every request body: types are taken at their word, save that an integer is a float."""
+    """Rules of every request body: types are strict, except that an integer is also a float."""
 
     model_config = ConfigDict(strict=True)
 
@@ -111,7 +113,6 @@ class Body(BaseModel):
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        """Says of every optional field that it may be null."""
         schema = handler(core)
         described = handler.resolve_ref_schema(schema)
         for name, field in described.get("properties", {}).items():
@@ -121,14 +122,14 @@ class Body(BaseModel):
 
 
 class ClosedBody(Body):
-    """One in which nothing is passed over: a misspelled `filter` would find what it was to keep out."""
+    """A body without unknown fields. A misspelt `filter` would return documents that the caller meant to exclude."""
 
     model_config = ConfigDict(extra="forbid")
 
     @model_validator(mode="before")
     @classmethod
     def _only_fields(cls, value: Any) -> Any:
-        """pydantic refuses others, too, but does not say which there are."""
+        """Refuse unknown fields, and list the known ones; pydantic's own message does not."""
         for name in value if isinstance(value, dict) else ():
             if name not in cls.model_fields:
                 raise Invalid(f"is not a field of this request, only {', '.join(cls.model_fields)}", field=name[:80])
@@ -142,7 +143,7 @@ ALIKE: tuple[tuple[tuple[str, ...], list[Any]], ...] = (
     (("normalize", "normalized"), [True]),
     (("truncate", "truncation", "auto_truncate", "autoTruncate"), [True]),
 )
-"""What OpenAI, Cohere, Jina, Voyage, Mistral and Gemini call the same thing, and the values that change nothing."""
+"""Names of OpenAI, Cohere, Jina, Voyage, Mistral and Gemini for the same field, and its values that change nothing."""
 NOT_DONE: dict[str, tuple[Any, str]] = {
     "late_chunking": (False, "every text is embedded by itself"),
     "return_multivector": (False, "a text has one vector"),
@@ -150,11 +151,11 @@ NOT_DONE: dict[str, tuple[Any, str]] = {
     "rank_fields": (["text"], "of a document only its text is read"),
     "title": ("", "put it before the text"),
 }
-"""Fields of theirs that no route here knows, the value that changes nothing, and what to say of others."""
+"""Fields of other APIs that no route supports, the value that changes nothing, and the message for other values."""
 
 
 class FullyRead(Body):
-    """A request in whose place other APIs have fields that would change the answer: none of them is passed over."""
+    """A request that refuses fields of other APIs that would change the answer, instead of ignoring them."""
 
     @model_validator(mode="before")
     @classmethod
@@ -173,7 +174,7 @@ class FullyRead(Body):
 
 
 class TextFields(Body):
-    """How texts are read: shared by all that embed them."""
+    """Fields of all requests that embed texts."""
 
     truncate: bool = True
     truncation_direction: Annotated[Literal["right", "left"], BeforeValidator(lower)] = "right"
@@ -181,7 +182,6 @@ class TextFields(Body):
     prompt_name: str | None = Field(default=None, description="a key of the bundle's prompts, put before every text")
 
     def options(self) -> EmbedOptions:
-        """What the service wants to know."""
         return EmbedOptions(
             truncate=self.truncate,
             direction=self.truncation_direction,
@@ -191,7 +191,7 @@ class TextFields(Body):
 
 
 class VectorFields(TextFields, FullyRead):
-    """How vectors are answered."""
+    """Fields that decide how vectors are answered."""
 
     normalize: bool = True
     dimensions: int | None = Field(
@@ -204,7 +204,6 @@ class VectorFields(TextFields, FullyRead):
     )
 
     def options(self) -> EmbedOptions:
-        """What the service wants to know."""
         return EmbedOptions(
             normalize=self.normalize,
             truncate=self.truncate,
@@ -217,7 +216,7 @@ class VectorFields(TextFields, FullyRead):
 
 
 def agreed(given: Mapping[str, T | None]) -> T | None:
-    """The value of fields that mean the same, if any is given.
+    """Return the value of fields that mean the same, if any is given.
 
     Raises:
         Invalid: two of them differ.
@@ -230,14 +229,14 @@ def agreed(given: Mapping[str, T | None]) -> T | None:
 
 
 def called(name: str, body: Any, otherwise: str) -> Any:
-    """The body with a field by its `name` here, which clients of other servers call `otherwise`."""
+    """Rename the field `otherwise`, a name of other servers, to `name`."""
     if isinstance(body, dict) and body.get(name) is None and otherwise in body:
         return {**body, name: body[otherwise]}
     return body
 
 
 class EmbedRequest(VectorFields):
-    """text-embeddings-inference's /embed; OpenAI's `input` is `inputs`, too."""
+    """Request of text-embeddings-inference's /embed. OpenAI's `input` is accepted as `inputs`, too."""
 
     inputs: TextsOrIds = Field(examples=[["A list of texts.", "Or one text."]])
     model: AskedModel = None
@@ -249,14 +248,14 @@ class EmbedRequest(VectorFields):
 
 
 class SourceSentences(Body):
-    """One text against many."""
+    """One text to compare with many."""
 
     source_sentence: str
     sentences: Texts
 
 
 class SentencePairs(Body):
-    """Many texts against many."""
+    """Many texts to compare with many."""
 
     sentences_a: Texts
     sentences_b: Texts
@@ -267,12 +266,12 @@ def _pair_kind(value: Any) -> str:
 
 
 def _any_of(schema: JsonSchemaValue) -> None:
-    """What has the fields of both is the second: pydantic says oneOf, which would forbid it."""
+    """Replace pydantic's oneOf, which would forbid a body that has the fields of both."""
     schema["anyOf"] = schema.pop("oneOf")
 
 
 class SimilarityRequest(Body):
-    """text-embeddings-inference's /similarity, and the matrix form."""
+    """Request of text-embeddings-inference's /similarity, or for a matrix."""
 
     inputs: Annotated[
         Annotated[SourceSentences, Tag(_SOURCE)] | Annotated[SentencePairs, Tag(_PAIRS)], Discriminator(_pair_kind)
@@ -295,16 +294,15 @@ class InferenceRequest(
         ]
     ]
 ):
-    """`inputs` decides: texts are embedded, an object is a question of similarity."""
+    """A request of either kind: texts in `inputs` are embedded, an object is compared."""
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        """Describes what it is read as."""
         return handler(TypeAdapter(EmbedRequest | SimilarityRequest).core_schema)
 
 
 class RerankRequest(TextFields):
-    """text-embeddings-inference's /rerank."""
+    """Request of text-embeddings-inference's /rerank."""
 
     query: str = Field(examples=["How do I read a file line by line?"])
     texts: Texts = Field(examples=[["A file object is its own iterator.", "Sockets are read by recv."]])
@@ -314,7 +312,7 @@ class RerankRequest(TextFields):
 
 
 class Rank(BaseModel):
-    """A text by its place in the request."""
+    """A text, named by its index in the request."""
 
     index: int
     score: float
@@ -322,7 +320,7 @@ class Rank(BaseModel):
 
 
 class TokenizeRequest(Body):
-    """text-embeddings-inference's /tokenize."""
+    """Request of text-embeddings-inference's /tokenize."""
 
     inputs: Texts
     add_special_tokens: bool = True
@@ -332,7 +330,7 @@ class TokenizeRequest(Body):
 
 
 class Token(BaseModel):
-    """A token and the characters it stands for; a special one stands for none."""
+    """A token and its characters. A special token has none."""
 
     id: int
     text: str
@@ -342,7 +340,7 @@ class Token(BaseModel):
 
 
 class DecodeRequest(Body):
-    """text-embeddings-inference's /decode."""
+    """Request of text-embeddings-inference's /decode."""
 
     ids: Annotated[
         list[Ids],
@@ -354,7 +352,7 @@ class DecodeRequest(Body):
 
 
 class ErrorAnswer(BaseModel):
-    """The native family's error."""
+    """Error of the native routes."""
 
     error: str
     error_type: Kind

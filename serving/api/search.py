@@ -29,7 +29,7 @@ from serving.ports import Floats
 from serving.service import Service
 
 DEEPEST = 100_000_000
-"""Hits that a cursor may have passed."""
+"""Maximum number of hits before a cursor."""
 
 router = APIRouter(tags=["search"], route_class=Route, dependencies=CLOSED)
 _DOCUMENTED: dict[str, Any] = {"response_model": SearchAnswer, "response_model_exclude_unset": True}
@@ -37,9 +37,9 @@ _DOCUMENTED: dict[str, Any] = {"response_model": SearchAnswer, "response_model_e
 
 @router.post("/corpora/{name}/search", summary="Search a corpus", **_DOCUMENTED)
 async def search(name: CorpusName, body: SearchRequest, service: ServiceDep) -> Response:
-    """The passages that answer a query, several queries, or a vector best.
+    """Find the passages that best answer a query, several queries, or a vector.
 
-    `dense` goes by meaning, `lexical` by words (BM25; a phrase in double quotes must occur), `hybrid` by both.
+    `dense` searches by meaning, `lexical` by words (BM25; a phrase in double quotes must occur), `hybrid` by both.
     """
     if body.corpus not in (None, name):
         raise Invalid(f"is not {name!r}, which the path names", field="corpus")
@@ -48,7 +48,7 @@ async def search(name: CorpusName, body: SearchRequest, service: ServiceDep) -> 
 
 @router.post("/search", summary="Search the corpus named in the body", **_DOCUMENTED)
 async def search_named(body: CorpusSearchRequest, service: ServiceDep, request: Request) -> Response:
-    """As /corpora/{name}/search."""
+    """Search as /corpora/{name}/search does."""
     return await _search(service, check_corpus_allowed(check_corpus_name(body.corpus), request), body)
 
 
@@ -98,7 +98,7 @@ async def _search(service: Service, name: str, body: SearchRequest) -> Response:
 
 
 def _queries(body: SearchRequest, most: int) -> list[str] | Floats:
-    """Checked before anything is done with them: words are looked for without an encoder, which would refuse them."""
+    """Return the validated queries. Lexical search needs no encoder, which would otherwise refuse illegal texts."""
     given = [name for name in ("query", "queries", "vector") if getattr(body, name) is not None]
     if len(given) != 1:
         raise Invalid(f"give one of query, queries and vector, not {len(given)} of them", field="query")
@@ -119,7 +119,7 @@ def _queries(body: SearchRequest, most: int) -> list[str] | Floats:
 
 
 def _unit(numbers: list[float]) -> Floats:
-    """(1, D), scaled in float64 so that no finite vector overflows or vanishes in float32."""
+    """Return a vector as (1, D), scaled in float64 so that no finite vector overflows or underflows in float32."""
     vector = np.array([numbers], dtype=np.float64)
     largest = float(np.abs(vector).max(initial=0.0))
     if not largest:
@@ -129,16 +129,16 @@ def _unit(numbers: list[float]) -> Floats:
 
 
 class _Written:
-    """Hits as JSON, one by one: what is too large is refused before it is built."""
+    """Writer of hits as JSON, one by one, so that too large an answer is refused before it is complete."""
 
     def __init__(self, body: SearchRequest, most: int) -> None:
         self.body, self._most, self._bytes = body, most, 0
 
     def __call__(self, hit: Hit) -> orjson.Fragment:
-        """Write the next one.
+        """Write the next hit.
 
         Raises:
-            TooLarge: those so far are too many bytes for one answer.
+            TooLarge: the hits so far have too many bytes for one answer.
         """
         hit_bytes = written(_hit(hit, self.body))
         self._bytes += len(hit_bytes)
@@ -150,7 +150,7 @@ class _Written:
 
 
 def _result(found: Found, hits: Sequence[Hit], order: str, write: _Written) -> dict[str, Any]:
-    """A full page names what leads to the next one."""
+    """Return the hits of a query as JSON, with a cursor if the page is full."""
     more = len(hits) == write.body.k
     cursor = _cursor(order, found.behind(hits[-1])) if more else None
     return {"hits": [write(hit) for hit in hits], "cursor": cursor}
@@ -201,8 +201,9 @@ def _after(orders: Sequence[str], body: SearchRequest) -> Place | None:
 
 
 def _orders(name: str, body: SearchRequest) -> list[str]:
-    """Of each query a digest of all that decides about the order of its hits: keys are those of one corpus. One of
-    several queries has the order that it has alone.
+    """Return, for each query, a digest of everything that determines the order of its hits.
+
+    The corpus is included, since keys belong to one corpus. A query among several has the digest that it has alone.
     """
     asked = {"mode": body.mode, "fusion": body.fusion, "alpha": body.alpha, "filter": body.filter}
     alike = _digest([name, asked])

@@ -1,4 +1,4 @@
-"""Answers on their way: how many bytes callers have not read yet."""
+"""Limit on the bytes of answers that callers have not read yet."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from serving.keys.limits import Unread, payer
 from serving.settings import Settings
 
 UNCOUNTED = 65_536
-"""Bytes of an answer that is always sent: who asks little hears however much others leave unread."""
+"""Bytes of an answer that is always sent, so that small answers get through however much others leave unread."""
 PIECE = 1 << 18
-"""Bytes that are handed to the connection at a time; beyond them it waits until its caller reads."""
+"""Bytes given to the connection at a time. It then waits until the caller reads."""
 
 
 class Sending:
-    """Pure ASGI inside what knows the key. A large answer is held here until it is read, and counts so long.
+    """Pure ASGI middleware inside authentication. It keeps and counts a large answer until the caller has read it.
 
-    What is too much is told in its place. The answer to a write is always sent: the work is done.
+    An answer beyond the limit is replaced by an error. The answer to a write is always sent, since the work is done.
     """
 
     def __init__(self, app: ASGIApp, limit: int) -> None:
@@ -31,7 +31,7 @@ class Sending:
         self._all = Unread(limit, "answers of this server")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass on; the head of an answer waits for its body, which decides what is sent."""
+        """Handle the request. The head of an answer waits for the body, whose size decides what is sent."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -55,7 +55,7 @@ class Sending:
                         for unread in self._bounds():
                             held.enter_context(unread.holding(len(body), refusable=refusable and whole))
                     except ServiceError as error:
-                        refused = error.with_traceback(None)  # whose frames hold the answer
+                        refused = error.with_traceback(None)  # its frames reference the answer
                         return
                 if start:
                     await send(start)
@@ -75,7 +75,7 @@ class Sending:
 
 
 def largest_answer(settings: Settings) -> int:
-    """Bytes that an answer to the caller may have."""
+    """Return the maximum bytes of an answer to the caller."""
     caller = payer()
     own = caller.unread.limit if caller and caller.unread else settings.max_unread_bytes
     return min(own, settings.max_unread_bytes)

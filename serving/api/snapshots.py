@@ -1,4 +1,4 @@
-"""Snapshots of a corpus: make, list, download, delete, restore; and its move to another encoder."""
+"""Snapshots of a corpus: make, list, download, delete, restore; and re-embedding with another encoder."""
 
 from __future__ import annotations
 
@@ -39,20 +39,20 @@ _JOB: dict[str, Any] = {"status_code": 202, "response_model": JobAnswer, "respon
 
 
 class ReembedRequest(ClosedBody):
-    """Which of the server's encoders is to embed the corpus from now on."""
+    """The encoder of this server that will embed the corpus."""
 
     model: AskedModel = None
 
 
 class RestoreRequest(ClosedBody):
-    """A snapshot that the server has; `of` is the corpus that it was made of, by default the one that is restored."""
+    """A snapshot on the server. `of` is the corpus that it was made of, by default the one that is restored."""
 
     snapshot: str
     of: str | None = Field(default=None, json_schema_extra={"pattern": CORPUS_NAME})
 
 
 class SnapshotAnswer(BaseModel):
-    """A corpus as it was at one moment, in a file."""
+    """State of a corpus at one moment, in a file."""
 
     id: str
     corpus: str
@@ -64,13 +64,13 @@ class SnapshotAnswer(BaseModel):
 
 
 class SnapshotsAnswer(BaseModel):
-    """Newest first."""
+    """Snapshots, newest first."""
 
     snapshots: list[SnapshotAnswer]
 
 
 class OpenFileResponse(FileResponse):
-    """What is in an open file, whole though its name be gone by now; closes it."""
+    """Response with the content of an open file, complete even if the file has been deleted. It closes the file."""
 
     def __init__(self, file: BinaryIO, *, media_type: str, filename: str) -> None:
         self._file = file
@@ -78,14 +78,16 @@ class OpenFileResponse(FileResponse):
         super().__init__(f"/proc/self/fd/{file.fileno()}", media_type=media_type, filename=filename, stat_result=there)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """See `FileResponse`."""
         with self._file:
             await super().__call__(scope, receive, send)
 
 
 @router.post("/reembed", summary="Embed a corpus again", **_JOB)
 async def reembed(name: CorpusName, service: ServiceDep, body: ReembedRequest | None = None) -> Response:
-    """With the encoder `model`, by default the first, beside the vectors that serve: a job, which swaps when whole."""
+    """Start a job that embeds the corpus with the encoder `model`, by default the first.
+
+    The old vectors answer searches until the job has finished.
+    """
     model = body.model if body else None
     slot = service.encoders.asked_for(model)
     await service.library.read(lambda corpora: corpora.corpus(name), of=name)
@@ -94,14 +96,14 @@ async def reembed(name: CorpusName, service: ServiceDep, body: ReembedRequest | 
 
 @router.post("/snapshots", summary="Make a snapshot", **_JOB)
 async def create(name: CorpusName, service: ServiceDep) -> Response:
-    """Of one moment, while others read and write: a job, whose `result` is the snapshot."""
+    """Start a job whose `result` is the snapshot. It captures one moment while others read and write."""
     await service.library.read(lambda corpora: corpora.corpus(name), of=name)
     return await submitted(service.jobs, SNAPSHOT, name, {})
 
 
 @router.get("/snapshots", summary="List snapshots")
 async def listing(name: CorpusName, service: ServiceDep) -> SnapshotsAnswer:
-    """Also of a corpus that was deleted."""
+    """List snapshots of the corpus, even if it was deleted."""
     found = await service.library.read(lambda _: service.snapshots.listing(name), of=name)
     return SnapshotsAnswer(snapshots=[SnapshotAnswer(**asdict(one)) for one in found])
 
@@ -113,14 +115,14 @@ async def listing(name: CorpusName, service: ServiceDep) -> SnapshotsAnswer:
     responses={200: {"content": {ZSTD: {"schema": {"type": "string", "format": "binary"}}}}},
 )
 async def download(name: CorpusName, id: SnapshotId, service: ServiceDep) -> FileResponse:
-    """One file, `tar` in `zstd`: whole, though it be deleted meanwhile."""
+    """Download one file, `tar` in `zstd`. The download is complete even if the snapshot is deleted meanwhile."""
     file = await service.library.on(lambda _: service.snapshots.opened(name, id), of=name)
     return OpenFileResponse(file, media_type=ZSTD, filename=f"{name}-{id}{SUFFIX}")
 
 
 @router.delete("/snapshots/{id}", status_code=204, summary="Delete a snapshot")
 async def delete(name: CorpusName, id: SnapshotId, service: ServiceDep) -> None:
-    """The file is gone."""
+    """Delete the snapshot's file."""
     await service.library.on(lambda _: service.snapshots.delete(name, id), of=name)
 
 
@@ -139,8 +141,9 @@ async def delete(name: CorpusName, id: SnapshotId, service: ServiceDep) -> None:
     **_JOB,
 )
 async def restore(name: CorpusName, request: Request, service: ServiceDep) -> Response:
-    """From a snapshot that is sent, or from one that the server has: a job. What is there, under whatever encoder,
-    serves until the snapshot is checked and whole.
+    """Start a job that restores an uploaded snapshot, or one that the server has.
+
+    The present corpus, whatever its encoder, answers requests until the snapshot is complete and checked.
     """
     assert isinstance(request, BoundedRequest), "StreamedRoute makes it"
     if not request.headers.get("content-type"):
@@ -155,9 +158,9 @@ async def restore(name: CorpusName, request: Request, service: ServiceDep) -> Re
             return await submitted(service.jobs, RESTORE, name, {"of": of, "snapshot": asked.snapshot})
         if media not in PACKED:
             raise UnsupportedMedia(f"{_NEITHER}, not {media[:80]}", field="content-type")
-        if content_coding(request.headers.get("content-encoding", "")) == "gzip":  # zstd is what a snapshot is in
+        if content_coding(request.headers.get("content-encoding", "")) == "gzip":  # snapshots already are zstd
             raise UnsupportedMedia("a snapshot is sent as it is", field="content-encoding")
-        if not service.jobs.unended(RESTORE, name):  # of which this may be the same
+        if not service.jobs.unended(RESTORE, name):  # an equal job would be a conflict, whatever the free space
             await in_thread(service.room.check)
         async with service.receiving():
             await request.arrive(spool.write, service.settings.max_upload_bytes, IN_MEMORY)

@@ -1,4 +1,4 @@
-"""What runs here and how it fares: /info, health, metrics."""
+"""Status of the server: /info, health and metrics."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ async def info(
         str | None, Query(alias="model", description="by its name; default: the first that is served")
     ] = None,
 ) -> Response:
-    """text-embeddings-inference's keys, and ours. Before the model is loaded the engine's facts are null."""
+    """Describe the server with the keys of text-embeddings-inference and our own.
+
+    Before the model is loaded, facts about the engine are null.
+    """
     slot, settings = service.encoders.asked_for(asked), service.settings
     manifest, engine = slot.model.manifest, slot.embedder.engine if slot.embedder else None
     scores = dict(manifest.scores or {})
@@ -74,9 +77,9 @@ async def info(
 @router.get("/readyz", summary="Ready to work?", response_model=StateAnswer)
 @router.get("/ping", summary="Ready to work?", response_model=StateAnswer)
 async def ready(service: ServiceDep) -> Response:
-    """200 while requests are served; 503 with the reason while loading, failing, draining or failed.
+    """Answer 200 while requests are served; 503 with the reason while loading, failing, draining or failed.
 
-    The engine of a server that is failing is tried once more whenever one of these routes is asked.
+    Each of these requests also retries the engine of a failing server.
     """
     health = await service.probed()
     if health.state == "ready":
@@ -90,19 +93,19 @@ async def ready(service: ServiceDep) -> Response:
 
 @router.get("/livez", response_model=StateAnswer, summary="Alive?")
 async def alive(service: ServiceDep) -> Response:
-    """200 for as long as the process answers at all."""
+    """Answer 200 as long as the process answers."""
     return json_response({"state": service.readiness.state})
 
 
 @router.get("/metrics", summary="Prometheus metrics", response_class=PlainTextResponse)
 async def metrics(service: ServiceDep) -> Response:
-    """The text exposition format."""
+    """Return metrics in the text exposition format."""
     _observe(service)
     return Response(service.metrics.text(), media_type=CONTENT_TYPE_LATEST)
 
 
 def _observe(service: Service) -> None:
-    """What is known only when it is asked for."""
+    """Update the metrics that are only computed on request."""
     metrics = service.metrics
     encoders = [
         (slot.model.manifest, slot.embedder.engine if slot.embedder else None) for slot in service.encoders.slots

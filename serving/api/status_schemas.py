@@ -1,4 +1,4 @@
-"""What the server says of itself."""
+"""Response bodies about the server's status."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ State = Literal["loading", "ready", "failing", "draining", "failed"]
 
 
 class StateAnswer(BaseModel):
-    """Whether it works, or what keeps it from it."""
+    """State of the server."""
 
     state: State
 
 
 class Pooling(BaseModel):
-    """How token vectors become one."""
+    """How token vectors become one vector."""
 
     pooling: str
 
 
 class ModelType(BaseModel):
-    """What kind of model it is, in text-embeddings-inference's words."""
+    """Type of the model, in the terms of text-embeddings-inference."""
 
     embedding: Pooling
 
@@ -36,7 +36,7 @@ class TrainingCorpus(BaseModel):
 
 
 class Training(BaseModel):
-    """How an encoder was trained; what its manifest does not say is null."""
+    """How an encoder was trained. Facts missing in its manifest are null."""
 
     about: str | None = Field(description="in a sentence")
     objective: str | None
@@ -47,7 +47,7 @@ class Training(BaseModel):
 
 
 class InfoAnswer(BaseModel):
-    """text-embeddings-inference's keys, then ours; what the engine would say is null until it is loaded."""
+    """Keys of text-embeddings-inference, then our own. Facts about the engine are null until it is loaded."""
 
     model_config = ConfigDict(extra="forbid")
 

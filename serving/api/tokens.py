@@ -1,4 +1,4 @@
-"""text-embeddings-inference's /tokenize and /decode."""
+"""Routes /tokenize and /decode of text-embeddings-inference."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ router = APIRouter(tags=["inference"], route_class=DirectRoute)
 
 @router.post("/tokenize", response_model=list[list[Token]], summary="Show the tokens of texts")
 async def tokenize(body: TokenizeRequest, service: ServiceDep) -> Response:
-    """All of them, also those that /embed would cut. `start` and `stop` count characters, the prompt's included."""
+    """List all tokens, including those that /embed would cut.
+
+    `start` and `stop` count characters, including those of the prompt.
+    """
     options = EmbedOptions(prompt=body.prompt, prompt_name=body.prompt_name)
     with service.encoder(body.model) as encoder:
         pieces = await encoder.pieces(body.inputs, special_tokens=body.add_special_tokens, options=options)
@@ -24,6 +27,6 @@ async def tokenize(body: TokenizeRequest, service: ServiceDep) -> Response:
 
 @router.post("/decode", response_model=list[str], summary="Turn token ids into text")
 async def decode(body: DecodeRequest, service: ServiceDep) -> Response:
-    """A text for each list of ids."""
+    """Return a text for each list of ids."""
     with service.encoder(body.model) as encoder:
         return json_response(await encoder.decoded(body.ids, skip_special_tokens=body.skip_special_tokens))

@@ -1,4 +1,4 @@
-"""A span for each request, named and told by OpenTelemetry's conventions for HTTP servers."""
+"""A trace span for each request, by OpenTelemetry's conventions for HTTP servers."""
 
 from __future__ import annotations
 
@@ -13,14 +13,17 @@ _CONTEXT = {b"traceparent", b"tracestate"}
 
 
 class Traces:
-    """Pure ASGI: the route is told by its template: a path may quote documents."""
+    """Pure ASGI middleware. Spans name the route by its template, since a path may quote documents."""
 
     def __init__(self, app: ASGIApp, collector: Collector) -> None:
         self._app = app
         self._collector = collector
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass on, within a span. It says of an exception what kind it is, and not what its message quotes."""
+        """Handle the request within a span.
+
+        The span records the type of an exception, not its message, which may quote callers.
+        """
         if scope["type"] != "http" or scope["path"] in PROBES:
             await self._app(scope, receive, send)
             return

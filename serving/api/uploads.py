@@ -1,4 +1,4 @@
-"""Documents come in: a few are answered when they are stored, more become a job."""
+"""Uploads of documents: a few are stored before the answer, more become a job."""
 
 from __future__ import annotations
 
@@ -144,17 +144,19 @@ async def add(
         str | None, Header(description="sent again with it within a day, the same request gets the same answer")
     ] = None,
 ) -> Response:
-    """Up to 256 documents: durable and searchable on return, all or none. More: a job. The same id replaces; without
-    an id one is made.
+    """Store up to 256 documents before answering: all or none, durable and searchable.
 
-    The format is that of the content type, or of the file's name in multipart/form-data; packed by gzip or zstd.
-    `x-truncated-inputs` counts the texts or passages longer than the model reads: stored whole, embedded in part.
+    More documents become a job. A document with a known id replaces the old one; a document without an id gets one.
+
+    The content type names the format; in multipart/form-data, the file's name does. The body may be packed with gzip or
+    zstd. `x-truncated-inputs` is the number of texts or passages that exceed the model's length: they are stored whole
+    and embedded in part.
     """
     assert isinstance(request, BoundedRequest), "StreamedRoute makes it"
     key = None if idempotency_key is None else check_key(idempotency_key)
     async with service.library.encoder_of(name) as embedder:
         check_fits(asked_chunking(options["chunk_tokens"], options["chunk_overlap"]), embedder)
-    if key is None and not service.jobs.unended(UPLOAD, name):  # else it may be the same once more, and has an answer
+    if key is None and not service.jobs.unended(UPLOAD, name):  # a repeated request may already have its answer
         await in_thread(service.room.check)
     async with service.jobs.spool() as spool:
         async with service.receiving():
@@ -176,7 +178,7 @@ async def _added(
         if upload is None:
             return await submitted(service.jobs, UPLOAD, name, options.model_dump(), spool=spool, keyed=keyed)
         still = partial(check_stays, service.jobs, name)
-        still()  # before it is embedded in vain
+        still()  # before embedding, which would be wasted
         await in_thread(service.room.check)
         added = await service.library.add(name, upload.documents, options.chunking, still=still)
         answer: dict[str, Any] = {"ids": [document.id for document in upload.documents], "count": len(upload.documents)}
@@ -202,7 +204,7 @@ def _check_is_text(spool: Spool, options: Options, settings: Settings) -> None:
 
 
 async def _received(request: BoundedRequest, spool: Spool, how: dict[str, Any]) -> Options:
-    """Put what is uploaded into `spool`; how it is to be read."""
+    """Receive the upload into `spool`, and return how to read it."""
     media, coding = media_type(request), content_coding(request.headers.get("content-encoding", ""))
     settings = service_of(request).settings
     limit = settings.max_upload_bytes
