@@ -1,1 +1,1 @@
-"""From texts to vectors: which encoders there are, and the one queue that feeds each."""
+"""Served encoders, and the queue of each from texts to vectors."""

@@ -1,4 +1,4 @@
-"""Requests in, batches out: what arrived while the engine was busy is the next batch."""
+"""Dynamic batching: requests that arrive while the engine is busy form the next batch."""
 
 from __future__ import annotations
 
@@ -23,36 +23,36 @@ from serving.ports import Embedded
 log = logging.getLogger(__name__)
 
 FAILURES = 3
-"""Batches in a row after which an engine counts as failing."""
+"""Consecutive failed batches after which an engine counts as failing."""
 RESERVED_SECONDS = 1.0
-"""For so long after the last interactive request bulk work leaves a stream free, where there are two; and for so long
-after requests of two keys met, or followed each other, several keys ask."""
+"""Seconds after the last interactive request in which bulk work leaves one of several streams free. Also the seconds
+for which several keys count as active after their requests met or followed each other."""
 BULK_TURN = 8
-"""While bulk work waits, it has a batch after at most so many others."""
+"""Maximum number of interactive batches between two batches of waiting bulk work."""
 CULPRITS = 8
-"""Requests that fail alone, while no other succeeds, after which the engine itself is taken to be broken."""
+"""Requests that fail alone, without any success, after which the engine counts as broken."""
 KEY_SHARE = 0.75
-"""Of the queue's room, which one key may take by several requests."""
+"""Share of the queue's room that several requests of one key may take."""
 NOBODY: Mapping[Caller | None, int] = {}
 SMALL_PART = 8
-"""Batches have so small a part of the budget where others would wait for them: while several keys ask, and bulk work on
-a single stream that was interactive a moment ago."""
+"""Divisor of the batch budget that keeps the wait of others short. It applies while several keys are active, and to
+bulk work on a single stream shortly after interactive requests."""
 
 
 class Embed(Protocol):
-    """An engine at work."""
+    """The embedding function of an engine."""
 
     def __call__(self, batch: Sequence[Tokens], /, *, alone: bool) -> Embedded:
-        """One batch; `alone` says that none runs beside it, and none waits."""
+        """Embed a batch; `alone` means that no other batch runs or waits."""
 
 
 class Batcher:
-    """One queue before one engine, whose `embed` runs in as many threads as it has streams.
+    """One queue before one engine. `embed` runs in as many threads as the engine has streams.
 
-    No timer: an idle stream starts at once, and idle streams share what waits. All texts of a request are admitted or
-    none. Who waits for whom is the law of `Turns`, once for interactive requests and once for bulk work, which comes
-    after them: where anybody interactive was here within `RESERVED_SECONDS` it leaves a stream free, and where they
-    never cease it has a batch after each `BULK_TURN` of theirs. Engines that share the streams of a machine are given
+    There is no timer: an idle stream starts at once, and idle streams share the waiting texts. All texts of a request
+    are admitted, or none. Interactive requests and bulk work each have their own order, defined by `Turns`. Bulk work
+    comes second: within `RESERVED_SECONDS` of an interactive request it leaves a stream free. If interactive requests
+    never stop, bulk work gets a batch after each `BULK_TURN` of theirs. Engines that share the streams of a machine get
     the same `shared`.
     """
 
@@ -77,38 +77,38 @@ class Batcher:
         self._interactive: Turns[Request] = Turns(max_batch_tokens)
         self._bulk: Turns[Request] = Turns(max_batch_tokens)
         self._running = {self._interactive: 0, self._bulk: 0}
-        """Batches that are being embedded."""
+        """Number of batches that are being embedded."""
         self._reserved_until = self._mixed_until = -math.inf
         self._last_owner: Hashable = None
-        """Of the last request: several keys ask where the next is of another one, or others wait."""
+        """Owner of the last request. Several keys are active if the next request has another owner, or others wait."""
         self._since_bulk = 0
-        """Interactive batches since the last of the bulk work."""
+        """Interactive batches since the last bulk batch."""
         self._timer: asyncio.TimerHandle | None = None
         self._arrived = asyncio.Event()
         self._threads = ThreadPoolExecutor(streams, thread_name_prefix="engine")
         self._workers: set[asyncio.Task[None]] = set()
-        """One for each stream, from the first request on."""
+        """One task for each stream, from the first request on."""
         self._live: set[asyncio.Future[Answer]] = set()
         self._tokens_per_second = 0.0
-        """Of a stream."""
+        """Speed of one stream."""
         self.queued_tokens = 0
-        """Of texts that were not embedded yet."""
+        """Tokens of texts that are not embedded yet."""
         self._claimed_tokens = 0
-        """What of the queue's room is taken: see `check_room`."""
+        """Tokens of the queue's room that are taken; see `check_room`."""
         self._claimed_by: Counter[Hashable] = Counter()
-        """The same, by key."""
+        """The same by key."""
         self.failures: list[str] = []
-        """What went wrong with the last batches, up to the last that went well."""
+        """Messages of the failed batches since the last success."""
         self._closed = False
 
     @property
     def queued_texts(self) -> int:
-        """Texts waiting, those included whose callers left and that will be skipped."""
+        """Number of waiting texts, including texts of callers who have left, which will be skipped."""
         return self._interactive.texts + self._bulk.texts
 
     @property
     def waiting_tokens(self) -> Mapping[str, int]:
-        """Tokens of texts waiting, of interactive and of bulk work."""
+        """Tokens of waiting texts of interactive and of bulk work."""
         return {"interactive": self._interactive.tokens, "bulk": self._bulk.tokens}
 
     @property
@@ -117,12 +117,14 @@ class Batcher:
         return len(self.failures) == FAILURES
 
     async def submit(self, texts: Sequence[Tokens], *, bulk: bool = False) -> Answer:
-        """Vectors and norms of N texts, in their order; cancel it and what waits is never embedded.
+        """Embed N texts and return vectors and norms in their order.
+
+        After cancellation, waiting texts are never embedded.
 
         Raises:
-            Overloaded: the queue has no room for all of them; none was admitted.
-            Backend: the engine failed on one of them.
-            Unhealthy: the batcher was closed before all of them were embedded.
+            Overloaded: the queue has no room for all texts; none was admitted.
+            Backend: the engine failed on a text.
+            Unhealthy: the batcher was closed before all texts were embedded.
         """
         self.check_open()
         lengths = [len(text) for text in texts]
@@ -156,23 +158,23 @@ class Batcher:
         return await future
 
     def check_open(self) -> None:
-        """Refuse work that would never be done.
+        """Refuse work after the batcher was closed.
 
         Raises:
-            Unhealthy: the batcher was closed.
+            Unhealthy: the batcher is closed.
         """
         if self._closed:
             raise going()
 
     def check_room(self, tokens: int, coming: Mapping[Caller | None, int] = NOBODY) -> None:
-        """Refuse what would not be admitted, beside what is `coming` from each caller.
+        """Refuse tokens that would not be admitted, in addition to those `coming` from each caller.
 
-        An interactive request takes room for all of its tokens until it is answered: by Little's law requests then wait
-        on average as long as the engine takes for what the queue may hold, in whatever order texts are embedded. If
-        each text gave back its room by itself, many requests would wait for their last ones, and for a multiple of
-        that. Bulk work, which nobody waits for, gives it back text by text. Room is measured in what the engine will
-        compute, lengths rounded up to its step; who finds nobody is always admitted. One key takes no more than
-        `KEY_SHARE` of the room, unless by a single request: the rest is for the others.
+        An interactive request takes room for all its tokens until it is answered. By Little's law, requests then wait
+        on average as long as the engine takes for a full queue, in whatever order texts are embedded. If each text
+        freed its room separately, many requests would wait for their last texts, and several times as long. Bulk work,
+        which nobody waits for, frees its room text by text. Room counts the tokens that the engine will compute, with
+        lengths rounded up to its step. A request is always admitted to an empty queue. One key takes at most
+        `KEY_SHARE` of the room, except with a single request; the rest is for other keys.
 
         Raises:
             Overloaded: the queue, or the share of the key, has no room for so many tokens.
@@ -198,12 +200,12 @@ class Batcher:
             del self._claimed_by[request.owner]
 
     async def drain(self) -> None:
-        """Return when everything admitted so far has been answered."""
+        """Wait until all admitted requests are answered."""
         if self._live:
             await asyncio.wait(self._live)
 
     async def close(self) -> None:
-        """Stop after the running batches; whoever still waits is told that the server is going away."""
+        """Stop after the running batches. Requests that still wait fail, since the server is shutting down."""
         self._closed = True
         if self._timer:
             self._timer.cancel()
@@ -222,7 +224,7 @@ class Batcher:
         worker.add_done_callback(self._ended)
 
     def _ended(self, worker: asyncio.Task[None]) -> None:
-        """Closed, or by a bug: then nobody waits in vain, and the next request starts another one."""
+        """Fail all requests if the worker ended by a bug. The next request starts a new worker."""
         self._workers.discard(worker)
         if not worker.cancelled() and (error := worker.exception()):
             log.error("the batcher's worker failed", exc_info=error)
@@ -235,7 +237,7 @@ class Batcher:
                 await self._arrived.wait()
 
     async def _ran(self) -> bool:
-        """Whether there was a batch, once there was a stream for it."""
+        """Wait for a stream and run a batch on it. Return whether there was a batch."""
         await self._shared.take(self)
         try:
             lane, batch = self._next_batch()
@@ -259,7 +261,7 @@ class Batcher:
             item.request.begun = item.request.begun or started
         try:
             self._observe(tokens)
-        except Exception as error:  # its callers hear of it and the next batch runs
+        except Exception as error:  # its callers get the error, and the next batch runs
             self._fail({item.request.future for item in batch}, error)
             return
         raised = await self._failed(batch, alone)
@@ -273,19 +275,19 @@ class Batcher:
         self.failures.clear()
 
     async def _failed(self, batch: Sequence[Item[Request]], alone: bool = False) -> Exception | None:
-        """Embed a batch and deliver its vectors; return what the engine raised."""
+        """Embed a batch and deliver its vectors. Return the engine's exception, if any."""
         embed = partial(self._embed, [item.request.texts[item.row] for item in batch], alone=alone)
         try:
             self._deliver(batch, await asyncio.get_running_loop().run_in_executor(self._threads, embed))
-        except Exception as error:  # whatever an engine raises
+        except Exception as error:  # an engine may raise any exception
             return error
         return None
 
     async def _isolated(self, batch: Sequence[Item[Request]], error: Exception) -> bool:
-        """Run a failed batch again in halves, so that only requests which fail alone fail; tell whether any succeeded.
+        """Retry a failed batch in halves, so that only requests that fail alone fail. Return whether any succeeded.
 
-        The number of runs is bounded: where `CULPRITS` requests failed alone and none succeeded, the rest fails too.
-        An engine that was failing before has a single try.
+        The number of runs is limited: if `CULPRITS` requests failed alone and none succeeded, the rest fails, too. An
+        engine that was failing before gets a single try.
         """
         works, tries = False, 1 if self.failing else CULPRITS
         parts = [(list(batch), error)]
@@ -305,7 +307,7 @@ class Batcher:
         return works
 
     def _next_batch(self) -> tuple[Turns[Request], list[Item[Request]]]:
-        """Of interactive requests if any wait and bulk work has had its turn; of bulk work as far as it may."""
+        """Choose a batch: interactive unless it is bulk work's turn, otherwise bulk as far as it may run."""
         lanes = [(self._interactive, self._interactive_batch), (self._bulk, self._bulk_batch)]
         for lane, taken in reversed(lanes) if self._since_bulk >= BULK_TURN else lanes:
             if batch := taken():
@@ -333,7 +335,7 @@ class Batcher:
         return min(self._streams - sum(self._running.values()), self._shared.idle + 1)
 
     def _wake(self) -> None:
-        """The stream that was kept free may do bulk work now, if nobody came."""
+        """Let bulk work use the stream that was kept free."""
         self._timer = None
         self._arrived.set()
 
@@ -350,7 +352,7 @@ class Batcher:
         self._tell(futures, error)
 
     def _count(self, error: Exception) -> None:
-        """Remember that a batch failed."""
+        """Record a failed batch."""
         known, message = self.failing, _told(error).message
         self.failures = [*self.failures, message][-FAILURES:]
         if self.failing and not known:
@@ -362,7 +364,7 @@ class Batcher:
                 future.set_exception(_told(error))
 
     def _leave(self, request: Request) -> None:
-        """Answered, failed or cancelled: nothing of the request counts as queued any more."""
+        """Free the queue's room of a request that was answered, failed or cancelled."""
         self.queued_tokens -= request.waiting
         self._claim(request, -request.claim)
         request.waiting = request.claim = 0
@@ -379,5 +381,5 @@ class Batcher:
 
 
 def _told(error: Exception) -> ServiceError:
-    """What callers hear of an error."""
+    """Return the error that callers get."""
     return error if isinstance(error, ServiceError) else Backend(f"the engine failed: {error}")

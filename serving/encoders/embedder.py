@@ -1,4 +1,4 @@
-"""From texts or token ids to vectors: limits, prompt, tokens, batches, width, length."""
+"""The way from texts or token ids to vectors: limits, prompts, tokens, batches, dimensions, scaling."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ from serving.telemetry.metrics import Metrics
 from serving.telemetry.tracing import record
 
 NOT_MATRYOSHKA = "not-matryoshka"
-"""The warning of whoever asks for fewer dimensions of an encoder that was not trained to be cut."""
+"""Warning for requests of fewer dimensions from an encoder that was not trained for truncation."""
 TOKENS_SHARE = 8
-"""The part of the cache in which token ids of texts are kept; vectors have the rest."""
+"""One part in so many of the cache is for token ids of texts. The rest is for vectors."""
 
 
 class Embedder:
-    """An encoder at work: what is known of its model, its engine, its batcher and the limits around them.
+    """A loaded encoder: its model, engine and batcher, and the limits around them.
 
-    The batches of those that are given the same `shared` streams run in turn.
+    The batches of embedders with the same `shared` streams take turns.
 
     Raises:
         EngineError: the bundle lacks the server's default prompt.
@@ -100,15 +100,15 @@ class Embedder:
         prompts: Sequence[str] | None = None,
         part: int | None = None,
     ) -> Embeddings:
-        """Vectors of texts, or of token ids as they are; errors call them `field`, and each of them `at` its number.
+        """Embed texts, or token ids unchanged. Errors call them `field`, and each input `at` its number.
 
-        `beside` of them are not counted among those of the request: a query beside its texts. Each is read behind its
-        own of the `prompts`, where there are any. A `part` of something
-        larger is no request: its caller bounds it, and only the first one, 0, may be refused for the rate of the key.
+        `beside` inputs are not counted among the request's texts, such as a query beside its texts. Each input gets its
+        own of the `prompts`, if they are given. A `part` is the number of a part of a larger piece of work, whose
+        caller limits its size. Only the first part, 0, may be refused by the key's rate limit.
 
         Raises:
             Empty, TooLarge, Invalid, ForeignTokens: the request is at fault.
-            Overloaded, Backend: the server is.
+            Overloaded, Backend: the server is at fault.
         """
         with self._metrics.request(len(inputs)):
             began = perf_counter()
@@ -127,7 +127,7 @@ class Embedder:
             record("tokenise", began, tokenized, texts=len(inputs), tokens=total)
             try:
                 answer = await self._embedded(tokens, bulk=is_bulk())
-            except Overloaded:  # nothing of it was done
+            except Overloaded:  # no work was done
                 refund(total)
                 raise
             done = perf_counter()
@@ -151,11 +151,11 @@ class Embedder:
     async def pieces(
         self, texts: Sequence[str], *, special_tokens: bool, options: EmbedOptions, field: str = "inputs"
     ) -> list[list[Piece]]:
-        """Every token of each text behind its prompt, nothing cut.
+        """Return every token of each text including its prompt, without truncation.
 
         Raises:
             Empty, TooLarge, Invalid: the request is at fault.
-            Overloaded: the server is.
+            Overloaded: the server is at fault.
         """
         check_count(len(texts), self._settings.max_request_texts, field)
         self._check(texts, options, field)
@@ -165,8 +165,9 @@ class Embedder:
             return await self._vocabulary.pieces(prompted, special_tokens=special_tokens, at_most=limit, field=field)
 
     async def beginnings(self, texts: Sequence[str], tokens: int, field: str) -> tuple[Sequence[str], int]:
-        """Each text up to the end of so many tokens, and how many were longer; what the model does not read anyway is
-        left to it.
+        """Cut each text after `tokens` tokens, and count the longer ones.
+
+        If the model's own limit is not larger, texts are left for the model to cut.
 
         Raises:
             Empty, TooLarge, Invalid, Overloaded: as for `pieces`.
@@ -183,7 +184,7 @@ class Embedder:
     async def decoded(
         self, ids: Sequence[Sequence[int]], *, skip_special_tokens: bool, field: str = "ids"
     ) -> list[str]:
-        """The text of each list of token ids.
+        """Decode each list of token ids.
 
         Raises:
             Empty, TooLarge, ForeignTokens: the request is at fault.
@@ -193,17 +194,17 @@ class Embedder:
         return await self._vocabulary.decoded(ids, skip_special_tokens=skip_special_tokens, field=field)
 
     async def probe(self) -> None:
-        """Embed a text, to see whether the engine works again; no caller's request, so not counted as one.
+        """Embed a text to test whether the engine works again. Metrics don't count it as a request.
 
         Raises:
-            Backend: it does not.
+            Backend: the engine failed.
         """
         golden = self.manifest.golden
         await self.batcher.submit(await self._tokenizing.tokens([golden[0].text if golden else "a"], "right"))
 
     @contextmanager
     def held(self) -> Iterator[Embedder]:
-        """Around a request that needs this encoder from beginning to end: it outlives its replacement for it."""
+        """Keep this encoder open for a request, even if a reload replaces it."""
         self._holders += 1
         self._free.clear()
         try:
@@ -214,7 +215,7 @@ class Embedder:
                 self._free.set()
 
     async def released(self) -> None:
-        """Return when nobody holds it."""
+        """Wait until no request holds the encoder."""
         await self._free.wait()
 
     async def close(self) -> None:

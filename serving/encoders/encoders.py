@@ -1,4 +1,4 @@
-"""The encoders in service by name, and how others come, go and take their places while requests go on."""
+"""Served encoders by name, and their loading, replacement and removal while requests go on."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class Reloaded(NamedTuple):
-    """A model, and the fingerprints of the bundle that served and of the one that serves now."""
+    """A reloaded model, with the fingerprints of its old and new bundle."""
 
     name: str
     old: str
@@ -31,10 +31,10 @@ class Reloaded(NamedTuple):
 
 
 class Encoders:
-    """An encoder for each bundle, the default one first.
+    """One encoder for each bundle, the default one first.
 
-    Another one is loaded and tested beside what it replaces and put in its place in one assignment. Whoever holds the
-    old one finishes on it; then it is closed. Changes come one at a time.
+    A new encoder is loaded and tested before it replaces the old one in one assignment. Requests that hold the old
+    encoder finish on it, and then it is closed. Only one change runs at a time.
 
     Raises:
         BundleError: two bundles have the same name.
@@ -45,9 +45,8 @@ class Encoders:
         if said := clash(self._slots):
             raise BundleError(said)
         self._binding = len(models) > 1
-        """Whether a name that nobody has is refused. Clients of a server of one model send all kinds of names; where
-        there ever was another one, such a name may mean that one.
-        """
+        """Whether unknown names are refused. Clients of a server with one model send arbitrary names. If the server
+        ever had a second model, an unknown name may mean a removed one."""
         self._roots = {root for folder in settings.bundles if (root := folder.absolute().parent.resolve()).name}
         self._loader = Loader(settings, metrics)
         self._metrics = metrics
@@ -56,29 +55,29 @@ class Encoders:
 
     @property
     def slots(self) -> tuple[Slot, ...]:
-        """All of them, the default first."""
+        """All slots, the default first."""
         return tuple(self._slots)
 
     @property
     def default(self) -> Slot:
-        """For whoever names none."""
+        """The slot for requests that name no model."""
         return self._slots[0]
 
     @property
     def loaded(self) -> list[Embedder]:
-        """Those at work, the default first."""
+        """The loaded encoders, the default first."""
         return [slot.embedder for slot in self._slots if slot.embedder]
 
     @property
     def fingerprints(self) -> list[str]:
-        """Of what is in service, the default's first."""
+        """Fingerprints of the served bundles, the default's first."""
         return [slot.model.manifest.fingerprint for slot in self._slots]
 
     def named(self, name: str) -> Slot:
-        """The one of that name.
+        """Return the slot of this name.
 
         Raises:
-            NotFound: there is none; the message says which there are.
+            NotFound: the name is unknown; the message lists the known names.
         """
         for slot in self._slots:
             if slot.name == name:
@@ -87,45 +86,45 @@ class Encoders:
         raise NotFound(f"there is no model {name!r}; this server runs {names}", field="model")
 
     def asked_for(self, name: str | None) -> Slot:
-        """The one that a request means: where there was ever only one it is that, whatever the name.
+        """Return the slot that a request means. If the server only ever had one model, any name means it.
 
         Raises:
-            NotFound: there are others, and none of that name.
+            NotFound: the name is unknown.
         """
         return self.named(name) if self._binding and name is not None else self.default
 
     async def load(self, report: Callable[[str], None]) -> None:
-        """Load and test the first encoders; `report` hears what is being done.
+        """Load and test the first encoders; `report` receives the current step.
 
         Raises:
-            EngineError: one does not give its bundle's golden vectors, or can't run here.
+            EngineError: an encoder does not reproduce its bundle's golden vectors, or can't run here.
         """
         for slot in self._slots:
             slot.put(await self._loader.load(slot.model, report))
 
     async def reload(self, name: str | None = None) -> list[Reloaded]:
-        """Read the folder of one bundle, or of all, once more; on return all of it serves, or on an error none.
+        """Read the folder of one bundle, or of all, again. On return all are served; on an error none is.
 
         Raises:
-            NotFound: there is no model of that name.
-            Conflict: another change is going on, or two would have the same name.
-            Invalid: a folder is not a whole bundle.
-            Backend: a bundle does not run here, or not as its golden vectors say.
+            NotFound: there is no model of this name.
+            Conflict: another change is running, or two models would have the same name.
+            Invalid: a folder has no complete bundle.
+            Backend: a bundle does not run here, or does not reproduce its golden vectors.
             Unhealthy: the server began to drain meanwhile.
         """
         slots = self._slots if name is None else [self.named(name)]
         return await self._change(lambda: self._replace(list(slots)))
 
     async def add(self, folder: Path) -> Slot:
-        """Serve one more bundle, from a folder beside those that the server was started with.
+        """Serve a further bundle from a folder beside those that the server was started with.
 
         Raises:
-            Forbidden: the folder lies elsewhere.
+            Forbidden: the folder is elsewhere.
             Conflict, Invalid, Backend, Unhealthy: see `reload`.
         """
         try:
             above = folder.resolve().parents
-        except (OSError, RuntimeError, ValueError) as error:  # links in a circle, a zero byte
+        except (OSError, RuntimeError, ValueError) as error:  # links in a circle, or a zero byte
             raise Invalid(f"no path: {error}", field="bundle") from error
         if self._roots.isdisjoint(above):
             among = ", ".join(map(str, sorted(self._roots))) or "no folder"
@@ -133,11 +132,11 @@ class Encoders:
         return await self._change(lambda: self._add(folder))
 
     def remove(self, name: str) -> None:
-        """Serve it no more; what was asked of it is finished.
+        """Stop serving a model. Its running requests are finished.
 
         Raises:
-            NotFound: there is no model of that name.
-            Conflict: it is the default one, or a change is going on.
+            NotFound: there is no model of this name.
+            Conflict: it is the default model, or a change is running.
         """
         slot = self.named(name)
         if slot is self.default:
@@ -149,7 +148,7 @@ class Encoders:
 
     @property
     def failing(self) -> str:
-        """Which engines fail batch after batch, and how; empty if none does."""
+        """Message about engines that fail batch after batch; empty if there are none."""
         return "; ".join(
             f"the last {len(one.batcher.failures)} batches of {one.manifest.name} failed: {one.batcher.failures[-1]}"
             for one in self.loaded
@@ -157,24 +156,24 @@ class Encoders:
         )
 
     async def probe(self) -> None:
-        """Try once more those that fail."""
+        """Test the failing engines again."""
         for embedder in self.loaded:
             if embedder.batcher.failing:
                 with suppress(ServiceError), embedder.held():
                     await embedder.probe()
 
     async def settled(self) -> None:
-        """Return when no change is going on."""
+        """Wait until no change is running."""
         if self._changing:
             await asyncio.wait([self._changing])
 
     def stop_changing(self) -> None:
-        """Give up the change that is going on; what is in service stays."""
+        """Cancel the running change. The served encoders stay."""
         if self._changing:
             self._changing.cancel()
 
     async def close(self) -> None:
-        """Close every encoder; whoever still waits for one is told that the server is going away."""
+        """Close every encoder. Requests that still wait fail, since the server is shutting down."""
         self.stop_changing()
         await self.settled()
         for task in self._retiring:
@@ -185,7 +184,7 @@ class Encoders:
             await embedder.close()
 
     async def _change(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Do it to the end, also if its caller leaves."""
+        """Complete `work` even if its caller leaves."""
         self._check_settled()
         task: asyncio.Task[T] = asyncio.create_task(work())
         self._changing = task
@@ -200,7 +199,7 @@ class Encoders:
             raise Conflict("a reload is running, or a bundle is being loaded")
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
-        """Whoever asked may be gone: what came of it is in the log and the metrics all the same."""
+        """Log and count the result, since the caller may have left."""
         self._changing = None
         failure = None if task.cancelled() else task.exception()
         self._metrics.reloads.labels("failed" if task.cancelled() or failure else "done").inc()
@@ -232,11 +231,11 @@ class Encoders:
             return await self._loader.open(folder)
         except (BundleError, OSError) as error:
             raise Invalid(str(error), field="bundle") from error
-        except Exception as error:  # what a runtime raises over a graph has no class of its own
+        except Exception as error:  # exceptions of runtimes about a graph have no common class
             raise Backend(f"{folder}: {error}") from error
 
     async def _loaded(self, fresh: Sequence[Slot], *, beside: Sequence[Slot]) -> list[Embedder]:
-        """All of `fresh` at work, or none."""
+        """Load all of `fresh`, or none."""
         if said := clash([*fresh, *beside]):
             raise Conflict(said)
         embedders: list[Embedder] = []
@@ -244,7 +243,7 @@ class Encoders:
             for slot in fresh:
                 try:
                     embedders.append(await self._loader.load(slot.model))
-                except Exception as error:  # as above
+                except Exception as error:  # see `_opened`
                     raise Backend(f"{slot.folder}: {error}") from error
         except BaseException:
             for embedder in embedders:

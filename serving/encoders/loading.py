@@ -1,4 +1,4 @@
-"""From a bundle to an encoder at work, which has given the bundle's own vectors."""
+"""Loading of encoders, each tested against its bundle's golden vectors."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ THREAD = "loading"
 
 
 class Loader:
-    """Makes the encoders of one server: the same options, the same metrics, and streams that they share."""
+    """Loader of one server's encoders, with shared options, metrics and streams."""
 
     def __init__(self, settings: Settings, metrics: Metrics) -> None:
         self._settings = settings
@@ -36,18 +36,18 @@ class Loader:
         self._streams = Streams(settings.engine_options.cpu_streams)
 
     async def open(self, folder: Path) -> Model:
-        """What the folder holds now.
+        """Open the bundle in a folder.
 
         Raises:
-            BundleError: no whole bundle.
+            BundleError: the bundle is incomplete.
         """
         return await apart(lambda: ENGINES[self._settings.engine](folder))
 
     async def load(self, model: Model, report: Callable[[str], None] = log.debug) -> Embedder:
-        """Load and test it; `report` hears what is being done.
+        """Load and test an encoder; `report` receives the current step.
 
         Raises:
-            EngineError: it does not give the bundle's golden vectors, or can't run here.
+            EngineError: the encoder does not reproduce the bundle's golden vectors, or can't run here.
         """
         report(f"loading {model.manifest.name}")
         engine = await apart(lambda: model.load(self._settings.engine_options))
@@ -63,14 +63,14 @@ class Loader:
 
 
 def apart(work: Callable[[], T]) -> asyncio.Future[T]:
-    """What `work` gives, from a thread that the end of the loop does not wait for: nothing can interrupt a load."""
+    """Run `work` in a daemon thread. The loop's end does not wait for it, since a load can't be interrupted."""
     outcome = concurrent.futures.Future[T]()
-    outcome.set_running_or_notify_cancel()  # or whoever stops waiting would cancel it under the thread
+    outcome.set_running_or_notify_cancel()  # otherwise a waiter that is cancelled would cancel it under the thread
 
     def run() -> None:
         try:
             result = work()
-        except BaseException as error:  # it is raised where the outcome is awaited
+        except BaseException as error:  # raised where the outcome is awaited
             outcome.set_exception(error)
         else:
             outcome.set_result(result)
@@ -80,7 +80,7 @@ def apart(work: Callable[[], T]) -> asyncio.Future[T]:
 
 
 async def _self_test(embedder: Embedder) -> None:
-    """No caller's request, so not counted as one."""
+    """Compare the engine with the bundle's golden vectors. Metrics don't count this as a request."""
     golden = embedder.manifest.golden
     if not golden:
         return

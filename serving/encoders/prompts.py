@@ -1,4 +1,4 @@
-"""What is put before a text: the caller's words, one of the bundle's prompts, or the server's default."""
+"""Prompts before texts: from the request, from the bundle by name or role, or the server's default."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ NAMES: Mapping[Role, tuple[str, ...]] = {
     "classification": ("classification",),
     "clustering": ("clustering",),
 }
-"""What bundles call their prompt for a role."""
+"""Names that bundles use for the prompts of a role."""
 
 
 MAX_BYTES = 10_000
-"""A prompt is put before every text: what would be large for a text would be huge for all of them."""
+"""Maximum bytes of a prompt, which is repeated before every text."""
 
 
 class Prompts:
     """A bundle's prompts by name, and the server's default.
 
     Raises:
-        EngineError: the default is one that the bundle does not have.
+        EngineError: the bundle lacks the default prompt.
     """
 
     def __init__(self, known: Mapping[str, str], settings: Settings) -> None:
@@ -40,11 +40,11 @@ class Prompts:
         self._default = settings.default_prompt or (known[name] if name is not None else "")
 
     def before(self, options: EmbedOptions) -> str:
-        """What stands before each text.
+        """Return the prompt for each text.
 
         Raises:
-            Invalid: an unknown name, two prompts, or one that is no Unicode.
-            TooLarge: more than `MAX_BYTES`.
+            Invalid: the name is unknown, two prompts are given, or the prompt is not Unicode.
+            TooLarge: the prompt has more than `MAX_BYTES`.
         """
         if options.prompt is not None and options.prompt_name is not None:
             raise Invalid("give prompt or prompt_name, not both", field="prompt")
@@ -59,7 +59,7 @@ class Prompts:
         return "" if options.by_the_bundle else self._default
 
     def of_a_search(self, texts: int, options: EmbedOptions) -> list[str]:
-        """What stands before the query, and before each of the texts it is asked of.
+        """Return the prompt for a query, followed by the prompts for its texts.
 
         Raises:
             Invalid, TooLarge: as for `before`.

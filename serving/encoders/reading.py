@@ -1,4 +1,4 @@
-"""What a model reads of what it is given: texts behind their prompts, cut to its length, or token ids as they are."""
+"""Model inputs: texts with their prompts, cut to the model's length, or given token ids."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from serving.ports import Engine
 from serving.settings import Settings
 
 At = Callable[[int], str]
-"""What errors call the text of that number."""
+"""Function that returns the name of an input in errors, by its index."""
 
 CHARACTERS_EACH = 5
-"""Of a token in prose: what is known of a text's tokens before they are counted."""
+"""Characters per token in prose, to estimate token counts before texts are tokenised."""
 CHARACTERS_PER_TOKEN = 250
-"""A text is first cut to this many for each token the model reads, as text-embeddings-inference does."""
+"""Characters per token of the model's length, to which a text is first cut, as text-embeddings-inference does."""
 
 
 class Reading:
-    """By one encoder, whose queue, in `batcher`, is asked for room before texts are tokenised for it."""
+    """Reader of one encoder's inputs. It asks the `batcher`'s queue for room before it tokenises texts."""
 
     def __init__(
         self,
@@ -54,23 +54,24 @@ class Reading:
         self._vocabulary = vocabulary
         self._batcher = batcher
         self._coming: Counter[Caller | None] = Counter()
-        """About as many tokens as the texts with the tokenizer will have, by key; they ask the queue for room."""
+        """Estimated tokens of texts at the tokenizer, by key. They count when the queue is asked for room."""
 
     @cached_property
     def length(self) -> int:
-        """Tokens of a text that the model reads: those that the tokenizer puts around it are none."""
+        """Tokens of a text that the model reads, without the special tokens around it."""
         return self._manifest.max_length - len(self._engine.pieces([""], special_tokens=True)[0])
 
     @cached_property
     def document_length(self) -> int:
-        """Tokens of a corpus' document that the model reads behind the prompt for it."""
+        """Tokens of a corpus document that the model reads after the prompt."""
         prompt = self._prompts.before(AS_DOCUMENTS)
         return self.length - len(self._engine.pieces([prompt], special_tokens=False)[0])
 
     async def cut(self, texts: Sequence[str]) -> int:
-        """How many of `texts`, documents of a corpus, the model would read in part."""
+        """Return how many of `texts`, documents of a corpus, exceed the model's length."""
         prompt = self._prompts.before(AS_DOCUMENTS)
-        # A character of ASCII is one token at most, beside a space that is put first; of others one may become many.
+        # An ASCII character is at most one token, plus a space that is put first. Another character may become several
+        # tokens.
         short = self.length - len(prompt) if prompt.isascii() else 0
         doubtful = [text for text in texts if len(text) >= short or not text.isascii()]
         return sum(tokens.truncated for tokens in await self.tokens(doubtful, AS_DOCUMENTS, str)) if doubtful else 0
@@ -78,10 +79,10 @@ class Reading:
     def prompted(
         self, texts: Sequence[str], options: EmbedOptions, at: At, prompts: Sequence[str] | None = None
     ) -> Sequence[str]:
-        """Each behind its own of the `prompts`, or behind that of the request.
+        """Add to each text its own of the `prompts`, or the request's prompt.
 
         Raises:
-            Empty, TooLarge, Invalid: one of them is no text for the model.
+            Empty, TooLarge, Invalid: a text is not valid for the model.
         """
         for i, text in enumerate(texts):
             check_text(text, self._settings.max_text_bytes, at(i))
@@ -93,11 +94,11 @@ class Reading:
     async def tokens(
         self, inputs: Inputs, options: EmbedOptions, at: At, prompts: Sequence[str] | None = None
     ) -> list[Tokens]:
-        """Of each text behind its prompt, or what is given as ids, as far as the model reads them.
+        """Return the tokens of texts with prompts, or of given ids, cut to the model's length.
 
         Raises:
             Empty, TooLarge, Invalid, ForeignTokens: the request is at fault.
-            Overloaded: the tokenizer, or the queue behind it, has no room.
+            Overloaded: the tokenizer, or the queue after it, has no room.
         """
         if _is_ids(inputs):
             return self._given(inputs, options, at)
@@ -113,7 +114,7 @@ class Reading:
             )
         kept = [text[:limit] if options.direction == "right" else text[-limit:] for text in texts]
         about = sum(min(len(text) // CHARACTERS_EACH, self._manifest.max_length) for text in kept)
-        # under a flood the tokenizer's time is for those who will be admitted; a cache may have the vectors
+        # under overload, tokenise only what will be admitted, except that the cache may have the vectors
         if (self._batcher.queued_tokens or self._coming) and not self._settings.cache_bytes:
             self._batcher.check_room(about, self._coming)
         caller = payer()
@@ -125,15 +126,15 @@ class Reading:
             self._coming[caller] -= about
             if not self._coming[caller]:
                 del self._coming[caller]
-        for i in long:  # what is left of it may well fit the model
+        for i in long:  # the rest of such a text may fit the model
             tokens[i] = replace(tokens[i], length=max(tokens[i].length, len(tokens[i]) + 1))
         return tokens
 
     def check_cut(self, tokens: Sequence[Tokens], options: EmbedOptions, at: At) -> int:
-        """How many are cut.
+        """Return how many inputs are cut.
 
         Raises:
-            TooLarge: one is, which the request does not want.
+            TooLarge: an input is cut, but the request forbids it.
         """
         cut = [i for i, one in enumerate(tokens) if one.truncated]
         if cut and not options.truncate:

@@ -1,4 +1,4 @@
-"""A request before an engine, answered row by row."""
+"""A request in the queue of an engine, answered row by row."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from serving.ports import Embedded, Floats
 
 
 class Answer(NamedTuple):
-    """What a request waited for."""
+    """Result of a request."""
 
     vectors: Floats
     """(N, D), unit length."""
     norms: Floats
     """(N,), before normalisation."""
     begun: float
-    """When its first text was handed to the engine, in seconds of `time.perf_counter`."""
+    """Time at which its first text was handed to the engine, in seconds of `time.perf_counter`."""
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
@@ -33,22 +33,25 @@ class Request(Waiting):
     future: asyncio.Future[Answer]
     bulk: bool
     missing: int
-    """Rows without a vector."""
+    """Number of rows without a vector."""
     waiting: int
     """Tokens that count as queued."""
     claim: int
-    """Tokens of the queue's room that it takes: see `Batcher.check_room`."""
+    """Tokens that it takes of the queue's room; see `Batcher.check_room`."""
     begun: float | None = None
     answer: Embedded | None = None
     """Filled row by row, from the first batch on."""
 
     @property
     def gone(self) -> bool:
-        """Answered, failed, or given up by its caller."""
+        """Whether it was answered, failed, or cancelled by its caller."""
         return self.future.done()
 
     def take(self, row: int, vector: Floats, norm: np.float32) -> int:
-        """A row of the answer, (D,), the last of which completes it; how many tokens count as queued no more."""
+        """Store a row (D,) of the answer, and complete the answer with the last row.
+
+        Return the number of tokens that no longer count as queued.
+        """
         if self.answer is None:
             texts = len(self.texts)
             self.answer = Embedded(np.empty((texts, len(vector)), vector.dtype), np.empty(texts, norm.dtype))

@@ -1,4 +1,4 @@
-"""The place of one bundle among those that a server serves."""
+"""Slot of one served bundle."""
 
 from __future__ import annotations
 
@@ -14,38 +14,38 @@ from serving.ports import Model
 
 @dataclass(eq=False)
 class Slot:
-    """A bundle's place in the server."""
+    """A served bundle, whose encoder can be replaced."""
 
     folder: Path
     model: Model
-    """What is in service; before anything is, what is being loaded."""
+    """The served model; before that, the model being loaded."""
     embedder: Embedder | None = None
     """Engine, queue, manifest and report in one object. None until it is loaded."""
 
     @property
     def name(self) -> str:
-        """By which requests ask for it."""
+        """Name of the model in requests."""
         return self.model.manifest.name
 
     @property
     def at_work(self) -> Embedder:
-        """The encoder in service.
+        """The loaded encoder.
 
         Raises:
-            Unhealthy: there is none yet.
+            Unhealthy: it is not loaded yet.
         """
         if not self.embedder:
             raise Unhealthy(f"{self.name} is not loaded yet", retry_after=1)
         return self.embedder
 
     def put(self, embedder: Embedder) -> Embedder | None:
-        """This one serves from now on; the answer is the one before it."""
+        """Serve `embedder` from now on, and return the previous one."""
         old, self.embedder, self.model = self.embedder, embedder, embedder.model
         return old
 
 
 def clash(slots: Iterable[Slot]) -> str:
-    """What is wrong with their names; empty if each has its own."""
+    """Return a message about two equal names; empty if all names differ."""
     slots = list(slots)
     name, count = Counter(slot.name for slot in slots).most_common(1)[0]
     folders = " and ".join(str(slot.folder) for slot in slots if slot.name == name)

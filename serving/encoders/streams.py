@@ -1,4 +1,4 @@
-"""The threads in which batches run, shared by the engines of all encoders."""
+"""Streams in which batches run, shared by the engines of all encoders."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from weakref import WeakKeyDictionary
 
 
 class Streams:
-    """So many batches run side by side, of whichever encoder. A stream goes to the one that had one longest ago.
+    """A fixed number of streams. A free stream goes to the waiting encoder that got one longest ago.
 
-    The law of waiting: before the next batch of an encoder each other one begins at most one, however many it has.
+    Fairness: before the next batch of an encoder, each other encoder begins at most one, however many it has waiting.
     """
 
     def __init__(self, number: int) -> None:
         self._number = number
         self.idle = number
         self._waiting: dict[object, deque[asyncio.Future[None]]] = {}
-        """Of each encoder, in the order they came; nothing is idle while any wait."""
+        """Waiting batches of each encoder in order of arrival. While any wait, no stream is idle."""
         self._begun = count()
         self._last: WeakKeyDictionary[object, int] = WeakKeyDictionary()
-        """When each encoder was last given a stream, counted in streams given."""
+        """Number of the last stream given to each encoder."""
 
     @property
     def busy(self) -> int:
-        """Streams that are taken."""
+        """Number of streams in use."""
         return self._number - self.idle
 
     async def take(self, encoder: object) -> None:
-        """Return with a stream for a batch of `encoder`, which then gives it back."""
+        """Wait for a stream for a batch of `encoder`, which must give it back."""
         if self.idle:
             self.idle -= 1
             self._last[encoder] = next(self._begun)
@@ -39,12 +39,12 @@ class Streams:
         try:
             await turn
         except asyncio.CancelledError:
-            if not turn.cancelled():  # it was given a stream before it heard that it is not wanted any more
+            if not turn.cancelled():  # a stream was given to it before it noticed the cancellation
                 self.give()
             raise
 
     def give(self) -> None:
-        """Leave a stream to whoever is next."""
+        """Pass a stream to the next encoder."""
         while self._waiting:
             encoder = min(self._waiting, key=lambda one: self._last.get(one, -1))
             turns = self._waiting[encoder]

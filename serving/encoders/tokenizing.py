@@ -1,4 +1,4 @@
-"""One tokenizer, in a thread of its own for all but a few words: what came while it was busy goes to it in one call."""
+"""One tokenizer, in its own thread except for short texts. Texts that arrive while it is busy share the next call."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ from serving.errors import Backend, Overloaded, going
 from serving.lru import Lru
 
 TOKENIZED_AT_ONCE = 10_000
-"""Characters in one call of the tokenizer, some 4 ms: so long a small request waits behind the turn of a large one."""
+"""Characters in one call of the tokenizer, about 4 ms. A small request waits so long behind the turn of a large one."""
 TOKENIZED_ON_THE_SPOT = 600
-"""Characters that take less than the way to another thread and back, a fifth of a millisecond; a text counts for 20."""
+"""Characters that are tokenised faster, in a fifth of a millisecond, than a thread switch takes. Each text counts 20
+more."""
 
 T = TypeVar("T")
 Tokenize = Callable[[Sequence[str], Direction], list[Tokens]]
@@ -32,16 +33,19 @@ class _Turn:
     direction: Direction
     future: asyncio.Future[list[Tokens]]
     alone: bool = False
-    """Once a call that it shared has failed."""
+    """Set after a shared call has failed."""
 
 
 class Tokenizing:
-    """Requests take turns, oldest first, each with about `TOKENIZED_AT_ONCE` characters; those that fit go together."""
+    """Queue of the tokenizer.
+
+    Requests take turns of about `TOKENIZED_AT_ONCE` characters, oldest first; small turns are merged.
+    """
 
     def __init__(self, tokenize: Tokenize, cache_bytes: int = 0, max_characters: float = math.inf) -> None:
         self._tokenize = _failing_alone(tokenize)
         self._characters = 0
-        """Of the requests that are admitted."""
+        """Characters of admitted requests."""
         self._max_characters = max_characters
         self._kept: Lru[tuple[str, Direction], Tokens] = Lru(cache_bytes)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="tokenizer")
@@ -51,10 +55,10 @@ class Tokenizing:
 
     @contextmanager
     def admitted(self, characters: int) -> Iterator[None]:
-        """Around a request's wait for the tokenizer; one alone is always admitted.
+        """Admit a request to the tokenizer. A request that is alone is always admitted.
 
         Raises:
-            Overloaded: so many characters wait already.
+            Overloaded: too many characters wait already.
         """
         if self._characters and self._characters + characters > self._max_characters:
             raise Overloaded(
@@ -69,10 +73,10 @@ class Tokenizing:
             self._characters -= characters
 
     async def tokens(self, texts: Sequence[str], direction: Direction) -> list[Tokens]:
-        """Tokens of each text, in their order; cancel it and what waits is never tokenised.
+        """Return the tokens of each text in order. After cancellation, waiting texts are never tokenised.
 
         Raises:
-            Unhealthy: it was closed before all of them were tokenised.
+            Unhealthy: the tokenizer was closed before all texts were tokenised.
         """
         if self._closed:
             raise going()
@@ -93,17 +97,17 @@ class Tokenizing:
         return tokens
 
     async def run(self, work: Callable[[], T]) -> T:
-        """Something else that the tokenizer does, in its thread, between two turns.
+        """Run other work of the tokenizer in its thread, between two turns.
 
         Raises:
-            Unhealthy: it was closed before.
+            Unhealthy: the tokenizer was closed before.
         """
         if self._closed:
             raise going()
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
     async def close(self) -> None:
-        """Stop after the running call; whoever still waits is told that the server is going away."""
+        """Stop after the running call. Requests that still wait fail, since the server is shutting down."""
         self._closed = True
         for turn in self._waiting:
             if not turn.future.done():
@@ -130,7 +134,7 @@ class Tokenizing:
             running.add_done_callback(lambda done: self._deliver(turns, done))
 
     def _next(self) -> list[_Turn]:
-        """The oldest turn whose caller is still there, and those behind it that fit, up to another direction."""
+        """Take the oldest turn whose caller still waits, and the next ones that fit and have the same direction."""
         turns: list[_Turn] = []
         characters = 0
         while self._waiting:
@@ -145,7 +149,7 @@ class Tokenizing:
 
     def _deliver(self, turns: Sequence[_Turn], done: asyncio.Future[list[Tokens]]) -> None:
         failure = done.exception() or _miscounted(sum(len(turn.texts) for turn in turns), done.result())
-        if failure and len(turns) > 1 and not self._closed:  # only whose texts fail is to hear of it
+        if failure and len(turns) > 1 and not self._closed:  # retried alone: only bad texts fail
             for turn in reversed(turns):
                 turn.alone = True
                 self._waiting.appendleft(turn)
@@ -163,7 +167,7 @@ class Tokenizing:
 
 
 def _failing_alone(tokenize: Tokenize) -> Tokenize:
-    """Of a tokenizer that gives up on a text, its caller alone is to hear."""
+    """Convert a failure of the tokenizer on a text to an error for its caller alone."""
 
     def tokenized(texts: Sequence[str], direction: Direction) -> list[Tokens]:
         try:
@@ -183,7 +187,7 @@ def _miscounted(texts: int, tokens: Sequence[Tokens]) -> Exception | None:
 
 
 def in_turns(texts: Sequence[str]) -> Iterator[list[str]]:
-    """`texts` in order, in lists of about `TOKENIZED_AT_ONCE` characters."""
+    """Split `texts` in order into lists of about `TOKENIZED_AT_ONCE` characters."""
     turn, characters = list[str](), 0
     for text in texts:
         turn.append(text)

@@ -1,4 +1,4 @@
-"""The order in which waiting requests get into batches, without threads or a clock."""
+"""The order in which waiting requests get into batches. Pure logic: no threads, no clock."""
 
 from __future__ import annotations
 
@@ -9,35 +9,35 @@ from itertools import accumulate, count, islice
 from typing import Generic, NamedTuple, TypeVar
 
 WINDOW = 512
-"""Texts among which the companions of a batch's first are chosen."""
+"""Number of texts from which the rest of a batch is chosen."""
 TEXTS_IN_TURN = 32
-"""Of a request, in the second half of the window: as many as requests of several texts often have."""
+"""Texts of a request per round in the second half of the window, as many as requests of several texts often have."""
 PADDING = 1.25
-"""A batch computes at most this many tokens per useful one: at least one in 1.25 is a real token."""
+"""Maximum tokens that a batch computes per useful token: one of every 1.25 must be real."""
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class Waiting:
-    """A request, as far as its texts were in no batch yet."""
+    """A request with texts that were not in a batch yet."""
 
     lengths: Sequence[int]
     """Tokens of each text."""
     padded: Sequence[int]
-    """The same, rounded up as the engine does."""
+    """Tokens of each text, rounded up to the engine's step."""
     owner: Hashable = None
-    """Whose request it is: owners take turns, however many requests each of them has."""
+    """Owner of the request. Owners take turns, however many requests each has."""
     left: list[int] = field(init=False)
-    """Rows that were in no batch yet, longest first."""
+    """Rows that were not in a batch yet, longest first."""
     tokens_left: int = field(init=False)
-    """Of those rows."""
+    """Tokens of those rows."""
     patience: int = 0
-    """Tokens of requests behind it that may still fill up the batches before its next text."""
+    """Tokens of later requests that may still get into batches before its next text."""
     new: bool = True
-    """None of its texts was in a batch yet."""
+    """Whether none of its texts was in a batch yet."""
     due: int = 0
-    """How many batches its owner may lead, counted as `_Line.batches`, before one with a text of it."""
+    """Number of batches, counted as `_Line.batches`, that its owner may lead before one with a text of it."""
     taken: int = 0
-    """Tokens of it in the batches that it led, since its turn began."""
+    """Its tokens in the batches that it led since its turn began."""
 
     def __post_init__(self) -> None:
         self.left = sorted(range(len(self.lengths)), key=self.lengths.__getitem__, reverse=True)
@@ -57,70 +57,71 @@ class Item(NamedTuple, Generic[W]):
 
     request: W
     place: int
-    """Of the request among those that waited."""
+    """Index of the request among the waiting ones."""
     row: int
     length: int
-    """Of the text, rounded up."""
+    """Tokens of the text, rounded up."""
 
 
 @dataclass(eq=False, slots=True)
 class _Line(Generic[W]):
-    """An owner at work."""
+    """State of an owner."""
 
     batches: int = 0
-    """That its requests led."""
+    """Number of batches that its requests led."""
     last: int = -1
-    """The number of the last of them among the batches of all."""
+    """Number of the last one among the batches of all owners."""
     leader: W | None = None
-    """Of that batch."""
+    """Request that led that batch."""
 
 
 class Turns(Generic[W]):
-    """Owners take turns: the next batch belongs to the one that led a batch longest ago, and to nobody else's request.
+    """Fair scheduler of texts. The next batch belongs to the owner that led a batch longest ago.
 
-    Requests of one owner take turns, oldest first. One leads batches, each with the longest of its texts that are left,
-    until as many of its tokens are taken as fill a batch, padding allowed; then it goes behind all others. The rest of
-    a batch are the nearest in length, of any request, so that little is padded; among equals, those whose turn is next.
+    Requests of one owner take turns, oldest first. A request leads batches, each with the longest of its remaining
+    texts, until its tokens in them fill a batch, with padding allowed; then it goes to the end. The rest of a batch are
+    texts of any request with the nearest length, so that little is padded. Among equal lengths, texts whose turn is
+    next come first.
 
-    The law of waiting: until the first text of a request is in a batch, its owner leads at most as many batches as it
-    had requests ahead of it when it came, less the one that led the last batch, and before each of them each other
-    owner leads at most one. Of one owner alone, their tokens are at most twice those that were queued then, and one
-    batch. So a request, however large, delays a single text behind it by one batch; and no stream of others, whatever
-    their lengths, keeps a text waiting for ever. Where the law asks for it, newcomers lead a batch out of turn: between
-    two batches that are led in turn those that came before the first of them ended.
+    Bound on waiting: until the first text of a request is in a batch, its owner leads at most as many batches as it had
+    requests before that one, not counting the request that led the last batch. Before each of these batches, every
+    other owner leads at most one. With a single owner, the tokens of these batches are at most twice the tokens queued
+    when the request came, plus one batch. So a request of any size delays a single text behind it by one batch, and no
+    stream of other requests delays a text for ever. Where the bound requires it, new requests lead a batch out of turn:
+    between two batches that are led in turn, the new requests that came before the first of them was complete.
     """
 
     def __init__(self, max_batch_tokens: int) -> None:
         self._max_batch_tokens = max_batch_tokens
         self._requests: list[W] = []
-        """Those with texts that were in no batch yet, in the order of their turns."""
+        """Requests with texts that were not in a batch yet, in order of their turns."""
         self._lines: dict[Hashable, _Line[W]] = {}
-        """Of owners with requests, and of those without that led a batch after one of them did."""
+        """Owners with requests, and owners without requests that led a batch after one of these did."""
         self._batches = 0
-        """That were made."""
+        """Number of batches made."""
 
     @property
     def texts(self) -> int:
-        """Texts waiting, those included that nobody waits for and that will be skipped."""
+        """Number of waiting texts, including texts of callers who have left, which will be skipped."""
         return sum(len(request.left) for request in self._requests)
 
     @property
     def tokens(self) -> int:
-        """Sum the tokens of the texts that are left."""
+        """Number of tokens of the remaining texts."""
         return sum(request.tokens_left for request in self._requests)
 
     @property
     def empty(self) -> bool:
-        """Return whether there is no request, not even one whose caller has left."""
+        """Whether there is no request, not even one whose caller has left."""
         return not self._requests
 
     @property
     def waiting(self) -> bool:
-        """Return whether a caller still waits for a text."""
+        """Whether a caller still waits for a text."""
         return any(request.left and not request.gone for request in self._requests)
 
     def add(self, request: W, *, queued: int) -> None:
-        """Put it behind the others, where `queued` tokens are ahead of it, those included that are being embedded."""
+        """Add a request at the end. `queued` counts the tokens before it, including those being embedded."""
         request.patience = self._patience(queued)
         line, own = self._lines.setdefault(request.owner, _Line()), self._places(request.owner)
         led = any(self._requests[place] is line.leader for place in own)
@@ -128,9 +129,9 @@ class Turns(Generic[W]):
         self._requests.append(request)
 
     def next_batch(self, *, queued: int, parts: int = 1, budget: int | None = None) -> list[Item[W]]:
-        """A text of the request whose turn it is, and those nearest to its length that fit the budget.
+        """Choose a batch: a text of the request whose turn it is, and texts of the nearest length that fit the budget.
 
-        `parts` is among how many batches what waits is to be shared; `queued` is as in `add`.
+        The waiting texts are shared among `parts` batches. `queued` is as in `add`.
         """
         self._requests = [request for request in self._requests if request.left and not request.gone]
         if not self._requests:
@@ -152,7 +153,7 @@ class Turns(Generic[W]):
         return batch
 
     def _next_line(self) -> tuple[Hashable, _Line[W]]:
-        """The owner whose turn it is; whoever has no request is forgotten once it would be next anyway."""
+        """Return the owner whose turn it is. Forget owners without requests that would be next in any case."""
         waiting = dict.fromkeys(request.owner for request in self._requests)
         owner = min(waiting, key=lambda one: self._lines[one].last)
         longest = self._lines[owner].last
@@ -163,10 +164,10 @@ class Turns(Generic[W]):
         return [place for place, request in enumerate(self._requests) if request.owner == owner]
 
     def _leading(self, owner: Hashable, line: _Line[W]) -> int:
-        """The place of the request that leads: the owner's first, unless a newcomer would come too late for the law."""
+        """Return the index of the leading request: the owner's first, or a new request that would miss the bound."""
         own = self._places(owner)
         newcomers = [place for place in own if self._requests[place].new]
-        # they come first to last: each has to wait for those before it, too
+        # in order of arrival, since each waits for those before it, too
         late = any(self._requests[place].due - line.batches <= i for i, place in enumerate(newcomers))
         return newcomers[0] if late else own[0]
 
@@ -176,15 +177,16 @@ class Turns(Generic[W]):
         return min(self._max_batch_tokens, math.ceil(sum(one.tokens_left for one in self._requests) / parts))
 
     def _window(self, leading: int) -> list[Item[W]]:
-        """The longest text of the leader, and so many more, of each request its longest first."""
+        """Return the leader's longest text, then `WINDOW` - 1 others, the longest of each request first."""
         leader = self._requests[leading]
         first = leader.left[0]
         others = (item for item in self._in_turn() if item.request is not leader or item.row != first)
         return [Item(leader, leading, first, leader.padded[first]), *islice(others, WINDOW - 1)]
 
     def _in_turn(self) -> Iterator[Item[W]]:
-        """A text of each of the first requests, so that short requests come along; then request after request, so
-        that those end whose turn is next.
+        """Yield a text of each of the first requests, so that short requests get in.
+
+        Then yield the texts of request after request, so that the requests whose turn is next are completed.
         """
         half, requests = WINDOW // 2, list(enumerate(self._requests[:WINDOW]))
         for place, one in requests[:half]:
@@ -198,9 +200,9 @@ class Turns(Generic[W]):
                     yield Item(one, place, row, one.padded[row])
 
     def _chosen(self, window: Sequence[Item[W]], budget: int) -> list[Item[W]]:
-        """The first of `window`, and the nearest to its length while budget, padding and patience allow."""
+        """Choose the first text of `window`, and those nearest to its length while budget, padding and patience allow."""
         first, *others = window
-        # at each place, of the least patient that would be passed: all before it but the leader
+        # at each index, the least patience of all requests before it except the leader
         each = (budget if one is first.request else one.patience for one in self._requests[:WINDOW])
         patience = list(accumulate(each, min, initial=budget))
         longest = useful = first.length
@@ -234,5 +236,5 @@ class Turns(Generic[W]):
                 request.patience -= passing
 
     def _patience(self, queued: int) -> int:
-        """As much as is ahead of whoever comes now, so that the law holds; and a batch, for the queue that is empty."""
+        """Return the patience of a new request: the tokens before it, as the bound on waiting requires, plus one batch."""
         return queued + self._max_batch_tokens

@@ -1,4 +1,4 @@
-"""Vectors of texts that were embedded before, and one run for a text that is asked for twice at once."""
+"""Cache of vectors. Simultaneous requests for the same text share one run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Submit(Protocol):
     """The queue of an encoder."""
 
     async def __call__(self, texts: Sequence[Tokens], *, bulk: bool = False) -> Answer:
-        """Vectors and norms of N texts, in their order."""
+        """Return vectors and norms of N texts in order."""
 
 
 class _Row(NamedTuple):
@@ -38,7 +38,7 @@ class _Landed(NamedTuple):
 
 @dataclass(eq=False)
 class _Flight:
-    """A text on its way through the engine, and how many requests wait for it."""
+    """A text in the engine, and the number of requests that wait for it."""
 
     task: asyncio.Task[_Landed]
     waiting: int = 0
@@ -46,33 +46,34 @@ class _Flight:
 
 @dataclass(eq=False)
 class VectorCache:
-    """Between requests and the queue of one encoder. The key is what the encoder reads, the token ids.
+    """Cache before the queue of one encoder. The key is the token ids, which are all that the encoder reads.
 
-    Requests of one text, as queries are, share its way through the engine, and its failure, if they are of one lane.
-    Of several texts a request waits for nobody else's, which may be many. Who leaves last takes the text along.
+    Requests for one text, such as queries, share its run and its failure if they have the same priority. A request for
+    several texts never waits for runs of others, which may be large. If the last waiting request leaves, the run is
+    cancelled.
     """
 
     submit: Submit
     max_bytes: int
     observe: Callable[[int, int], None] = lambda *_: None
-    """Hears of each request how many of its texts were here, or on their way, and how many were sent."""
+    """Called for each request with the number of texts that were cached or already running, and of texts sent."""
     _kept: Lru[bytes, _Row] = field(init=False)
     _flights: dict[tuple[bytes, bool], _Flight] = field(init=False, default_factory=dict)
-    """By text and lane."""
+    """Runs by text and priority."""
 
     def __post_init__(self) -> None:
         self._kept = Lru(self.max_bytes)
 
     @property
     def size(self) -> int:
-        """Bytes of what is kept."""
+        """Bytes of the cached vectors."""
         return self._kept.bytes
 
     async def embed(self, texts: Sequence[Tokens], *, bulk: bool = False) -> Answer:
-        """As the queue itself; what was kept had begun when it was asked for.
+        """Embed texts as the queue does. Cached texts count as begun when they were requested.
 
         Raises:
-            Whatever `submit` raises.
+            Exception: as `submit` raises.
         """
         asked = perf_counter()
         keys = [one.ids.tobytes() for one in texts]
@@ -91,7 +92,7 @@ class VectorCache:
         return Answer(np.stack(vectors), np.array(norms, dtype=np.float32), begun)
 
     async def _shared(self, key: bytes, text: dict[bytes, Tokens], bulk: bool) -> _Landed:
-        """The flight of one text: the one that is under way, or a new one."""
+        """Wait for the run of a single text: the current one, or a new one."""
         place = key, bulk
         if not (flight := self._flights.get(place)):
             flight = self._flights[place] = _Flight(asyncio.create_task(self._run(text, bulk)))
@@ -106,7 +107,7 @@ class VectorCache:
                 flight.task.cancel()
 
     def _leave(self, place: tuple[bytes, bool], flight: _Flight) -> None:
-        """Nobody joins it any more."""
+        """Let no further request join the run."""
         if self._flights.get(place) is flight:
             del self._flights[place]
 

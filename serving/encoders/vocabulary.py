@@ -1,4 +1,4 @@
-"""An encoder's tokens for those who ask about them: what a text becomes, what ids mean, which ids there are."""
+"""Token queries: the tokens of a text, the text of token ids, and the valid ids."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from serving.ports import Engine
 
 
 class Vocabulary:
-    """Of an engine, asked in its tokenizer's thread."""
+    """Vocabulary of an engine, used in its tokenizer's thread."""
 
     def __init__(self, engine: Engine, tokenizing: Tokenizing) -> None:
         self._engine = engine
         self._tokenizing = tokenizing
 
     def check(self, ids: Sequence[int], field: str) -> None:
-        """Refuse what is not this model's.
+        """Refuse ids that are not in the model's vocabulary.
 
         Raises:
-            Empty: there are none.
-            ForeignTokens: an id lies outside the vocabulary.
+            Empty: there are no ids.
+            ForeignTokens: an id is outside the vocabulary.
         """
         size = self._engine.vocab_size
         if not ids:
@@ -40,10 +40,10 @@ class Vocabulary:
     async def pieces(
         self, texts: Sequence[str], *, special_tokens: bool, at_most: int, field: str
     ) -> list[list[Piece]]:
-        """Every token of each text, nothing cut.
+        """Return every token of each text, without truncation.
 
         Raises:
-            TooLarge: they are more than `at_most`.
+            TooLarge: there are more than `at_most` tokens.
         """
         found: list[list[Piece]] = []
         tokens = 0
@@ -56,7 +56,7 @@ class Vocabulary:
         return found
 
     async def decoded(self, ids: Sequence[Sequence[int]], *, skip_special_tokens: bool, field: str) -> list[str]:
-        """The text of each list of ids."""
+        """Decode each list of token ids."""
         for i, one in enumerate(ids):
             self.check(one, f"{field}.{i}")
         return await self._tokenizing.run(lambda: [self._engine.decode(one, skip_special_tokens) for one in ids])
