@@ -1,4 +1,4 @@
-"""The engines by name. Each opens a bundle folder quickly and says how to load it."""
+"""Engines by name. Each opens a bundle folder quickly and can then load it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model made of hashes: instant, deterministic, needing no bundle. For tests and for trying out the API.
+"""A model made of hashes, for tests and for trying out the API: instant, deterministic, without a bundle.
 
 A text's vector is the sum of a fixed random direction per word, so texts that share words are near each other.
 """
@@ -24,7 +24,7 @@ MAX_LENGTH = 128
 VOCAB_SIZE = 8192
 START, END = 0, 1
 INT8_LIMIT = 0.5
-"""No number of a sum of many random directions is that large, nearly."""
+"""Limit that hardly any number in a sum of many random directions exceeds."""
 _WORD = re.compile(r"\w+|[^\w\s]")
 
 
@@ -34,7 +34,7 @@ def _directions() -> Floats:
 
 
 class FakeEngine:
-    """Words to ids by CRC-32, ids to random directions, directions to their sum."""
+    """Engine that maps words to ids by CRC-32, ids to random directions, and a text to their sum."""
 
     name = "fake"
     precision = "fp32"
@@ -46,19 +46,19 @@ class FakeEngine:
     choice = Choice(Pair(name, precision))
 
     def tokenize(self, texts: Sequence[str], direction: Direction) -> list[Tokens]:
-        """One token a word, between a start and an end token."""
+        """Return one token per word, between a start and an end token."""
         return [_tokens(text, direction) for text in texts]
 
     def pieces(self, texts: Sequence[str], special_tokens: bool) -> list[list[Piece]]:
-        """The words, and where they stand."""
+        """Return the words and their positions."""
         return [_pieces(text, special_tokens) for text in texts]
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool) -> str:
-        """The ids themselves: a hash does not know what it was made of."""
+        """Return the ids as text, since a hash can't be inverted."""
         return " ".join(f"#{id}" for id in ids if not (skip_special_tokens and id in (START, END)))
 
     def embed(self, batch: Sequence[Tokens], *, alone: bool = False) -> Embedded:  # noqa: ARG002 - it has one thread
-        """The sum of each text's directions, at unit length."""
+        """Return the sum of each text's directions, scaled to unit length."""
         pooled = np.stack([_directions()[tokens.ids].sum(axis=0) for tokens in batch])
         norms = np.linalg.norm(pooled, axis=1)
         return Embedded(pooled / norms[:, None], norms)
@@ -83,7 +83,7 @@ def _id(word: str) -> int:
 
 
 def open_bundle(folder: Path) -> Model:  # noqa: ARG001 - every engine is opened with a folder
-    """The one fake model; the folder is not read."""
+    """Return the fake model. The folder is not read."""
     engine = FakeEngine()
     text = "Hashing is not understanding."
     golden = Golden(text=text, vector=engine.embed(engine.tokenize([text], "right")).vectors[0].tolist())

@@ -1,4 +1,4 @@
-"""A bundle on one of the runtimes of `models.runtimes`: named, or the one that is fastest here."""
+"""Engine on a runtime of `models.runtimes`: the named one, or the fastest here."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from serving.ports import Embedded, EngineError, EngineOptions, Model
 
 
 class RuntimeEngine:
-    """The bundle's tokenizer and its graph on a runtime; None takes the fastest, measured if this host has not yet.
+    """The bundle's tokenizer, and its graph on a runtime. None selects the fastest, measured once on this host.
 
     Raises:
-        RuntimeUnavailable: it can't run here, or not in the precision that is asked for.
+        RuntimeUnavailable: the runtime can't run here, or not in the requested precision.
     """
 
     def __init__(self, source: Bundle, tokenizer: Tokenizer, runtime: str | None, options: EngineOptions) -> None:
@@ -31,27 +31,26 @@ class RuntimeEngine:
         self.vocab_size = self._tokenizer.vocab_size
 
     def tokenize(self, texts: Sequence[str], direction: Direction) -> list[Tokens]:
-        """Tokens of each text, cut to the bundle's `max_length`."""
+        """Return the tokens of each text, cut to the bundle's `max_length`."""
         return self._tokenizer.encode(texts, direction=direction)
 
     def pieces(self, texts: Sequence[str], special_tokens: bool) -> list[list[Piece]]:
-        """Every token of each text."""
+        """Return every token of each text."""
         return self._tokenizer.pieces(texts, special_tokens=special_tokens)
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool) -> str:
-        """The text of `ids`."""
         return self._tokenizer.decode(ids, skip_special_tokens=skip_special_tokens)
 
     def embed(self, batch: Sequence[Tokens], *, alone: bool = False) -> Embedded:
-        """One run of the graph over the padded batch."""
+        """Run the graph once on the padded batch."""
         return self._runtime.run(*self._tokenizer.pad(batch), alone=alone)
 
 
 def open_bundle(folder: Path, *, runtime: str | None = None) -> Model:
-    """The verified bundle in `folder`, to be run by `runtime`; None: by the fastest.
+    """Open the verified bundle in `folder`, to run on `runtime`; None means the fastest.
 
     Raises:
-        BundleError: the folder is not a whole bundle, or its tokenizer has tokens without an embedding.
+        BundleError: the bundle is incomplete, or its tokenizer has tokens without an embedding.
     """
     source = bundle.load(folder)
     tokenizer = source.tokenizer()
@@ -77,7 +76,7 @@ def open_bundle(folder: Path, *, runtime: str | None = None) -> Model:
 
 @contextmanager
 def _as_asked(runtime: str | None, options: EngineOptions) -> Iterator[None]:
-    """What a runtime refuses becomes an EngineError that names the options it was asked by."""
+    """Convert a runtime's refusal to an EngineError that names the requested options."""
     try:
         yield
     except RuntimeUnavailable as error:
