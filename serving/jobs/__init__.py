@@ -1,4 +1,4 @@
-"""Work that goes on behind an answer, and after a restart."""
+"""Background jobs, which survive restarts."""
 
 from __future__ import annotations
 

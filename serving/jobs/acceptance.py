@@ -1,4 +1,4 @@
-"""Uploads count from when they were accepted, and corpora take note of that."""
+"""Acceptance of uploads: each takes effect at the time it was accepted, which its corpus records."""
 
 from __future__ import annotations
 
@@ -15,35 +15,38 @@ UPLOAD, RESTORE = "ingest", "restore"
 
 
 class Acceptance:
-    """What others write and remove from the acceptance of an upload to its end stays, see `Store.accept`. Blocking."""
+    """Recorder of accepted uploads; see `Store.accept`. Blocking.
+
+    Writes and removals by others between the acceptance of an upload and its end are kept.
+    """
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     def accept(self, job: Job) -> None:
-        """Before anybody is told that the job will be done.
+        """Record a job, before anyone learns that it will be done.
 
         Raises:
-            NotFound: there is no such corpus.
+            NotFound: the corpus does not exist.
             InsufficientStorage, Unhealthy: the disk fails.
         """
         if job.kind == UPLOAD:
             self._store.accept(job.corpus, job.id)
 
     def release(self, job: Job) -> None:
-        """When it has ended. Where the disk does not take that the next start does."""
+        """Delete the record of an ended job. If the disk fails, the next start deletes it."""
         if job.kind == UPLOAD:
             try:
                 self._store.release(job.corpus, job.id)
-            except NotFound:  # and with the corpus all that was noted
+            except NotFound:  # the records were deleted with the corpus
                 pass
             except ServiceError as error:
                 log.error("corpus %r: %s; what is noted for job %s goes later", job.corpus, error, job.id)
 
     def begin(self, unended: Callable[[str], Sequence[str]]) -> None:
-        """At the start: what is noted of jobs that are no more goes, and those of a corpus that are `unended` stay.
+        """At the start, delete records of jobs that no longer exist, and add those of `unended` jobs.
 
-        A server may have been killed between its two files, and earlier versions took no note.
+        A server may have been killed between its two files, and earlier versions wrote no records.
         """
         for name in self._store.names():
             try:
@@ -57,10 +60,10 @@ class Acceptance:
 
 
 def check_stays(jobs: Jobs, corpus: str) -> None:
-    """Refuse a write that would be gone with all else when a corpus is restored; to be asked at its commit.
+    """Refuse a write that a pending restore would discard. Call this when the write is committed.
 
     Raises:
-        Conflict: a job is to do that.
+        Conflict: a job will restore the corpus.
     """
     if restoring := jobs.unended(RESTORE, corpus):
         raise Conflict(f"corpus {corpus!r} is being restored by job {restoring[0]}: write when that has ended")

@@ -1,4 +1,4 @@
-"""Who waits to hear that a job has changed."""
+"""Notification of changes of jobs."""
 
 from __future__ import annotations
 
@@ -6,28 +6,28 @@ import asyncio
 
 
 class Changes:
-    """An event for each job that somebody waits for, until it is told."""
+    """One event for each awaited job, until its next change."""
 
     def __init__(self) -> None:
         self._events: dict[str, asyncio.Event] = {}
 
     def next(self, id: str) -> asyncio.Event:
-        """Set when the job changes after now."""
+        """Return the event that is set at the next change of the job."""
         return self._events.setdefault(id, asyncio.Event())
 
     def tell(self, id: str) -> None:
-        """It has changed."""
+        """Set the event of a job that has changed."""
         if event := self._events.pop(id, None):
             event.set()
 
     def tell_all(self) -> None:
-        """Whatever was waited for, nothing more comes."""
+        """Set all events, since no more changes will come."""
         for id in list(self._events):
             self.tell(id)
 
 
 async def set_within(event: asyncio.Event, seconds: float) -> bool:
-    """Whether it was, as soon as it is."""
+    """Wait for an event, and return whether it was set within `seconds`."""
     try:
         await asyncio.wait_for(event.wait(), seconds)
     except TimeoutError:

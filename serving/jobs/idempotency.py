@@ -1,4 +1,4 @@
-"""`Idempotency-Key`: the same request sent again gets the answer of the first, and does nothing."""
+"""`Idempotency-Key`: a repeated request gets the first answer and does nothing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HEADER = "Idempotency-Key"
 KEPT_SECONDS = 24 * 3600
 MAX_KEY = 255
 ROW_BYTES = 1000
-"""That an answer takes beside its headers and body, key and digest among them."""
+"""Bytes of a stored answer besides its headers and body, such as key and digest."""
 _EVICT = """
 DELETE FROM answers WHERE caller = :caller AND key IN (
   SELECT key FROM (
@@ -27,12 +27,13 @@ DELETE FROM answers WHERE caller = :caller AND key IN (
   ) WHERE kept > :room
 )
 """
-"""Keep the newest answers beside that of `key`. It is no part of the order: the clock may have been set back."""
+"""Keeps the newest answers besides that of `key`, which is not ordered by time, since the clock may have been set back.
+"""
 _SPACE = uuid.UUID("5ab4ce0e-3c9f-4f43-8f5b-8a9a7a7f0c11")
 
 
 class Answer(NamedTuple):
-    """What is sent again."""
+    """A stored answer."""
 
     status: int
     headers: Mapping[str, str]
@@ -40,27 +41,27 @@ class Answer(NamedTuple):
 
 
 class Keyed(NamedTuple):
-    """A request that is to be done once."""
+    """A request to be done only once."""
 
     caller: str
-    """The name of the API key that it came with; keys of others are others. Empty where the server asks for none."""
+    """Name of its API key, which separates the keys of callers. Empty if the server requires none."""
     key: str
     request: str
-    """Digest of all that it asks for."""
+    """Digest of the whole request."""
     generation: str = ""
-    """Of the corpus that it changes: in one that was restored or made anew what it did is gone."""
+    """Generation of the corpus that it changes. A restored or recreated corpus has lost the change."""
 
     @property
     def space(self) -> uuid.UUID:
-        """Of ids that are the same if it is done twice after all: the server may die before it notes the answer."""
+        """Namespace of ids that are equal if the request is done twice: the server may die before it stores the answer."""
         return uuid.uuid5(_SPACE, json.dumps([self.caller, self.key, self.request]))
 
 
 def check_key(key: str) -> str:
-    """It, if it is one.
+    """Return the key if it is legal.
 
     Raises:
-        Invalid: it is empty or too long.
+        Invalid: the key is empty or too long.
     """
     if not 1 <= len(key) <= MAX_KEY:
         raise Invalid(f"must be 1 to {MAX_KEY} characters long, not {len(key)}", field=HEADER)
@@ -68,9 +69,9 @@ def check_key(key: str) -> str:
 
 
 class Requests:
-    """Answers that are kept for a day, in the ledger of jobs; and requests whose answer is under way.
+    """Answers, which the ledger of jobs keeps for a day, and requests that are being answered.
 
-    Of each caller the newest are kept, up to `most` bytes.
+    For each caller the newest answers are kept, up to `most` bytes.
     """
 
     def __init__(self, ledger: Ledger, most: int) -> None:
@@ -80,11 +81,11 @@ class Requests:
 
     @asynccontextmanager
     async def once(self, keyed: Keyed | None) -> AsyncIterator[Answer | None]:
-        """Around the work of a request: its answer, if it was answered before, and what that says still holds.
+        """Yield the stored answer to a repeated request, if it is still valid, or None. Then the block does the work.
 
         Raises:
-            Conflict: the first one with this key is under way.
-            Invalid: that was another request.
+            Conflict: the first request with this key is still running.
+            Invalid: the first request with this key was a different one.
         """
         if keyed is None:
             yield None
@@ -99,7 +100,7 @@ class Requests:
             self._under_way.discard(place)
 
     async def note(self, keyed: Keyed, answer: Answer) -> None:
-        """On disk on return."""
+        """Store an answer. It is on disk on return."""
 
         def work() -> None:
             with self._ledger.transaction() as connection:
@@ -108,9 +109,12 @@ class Requests:
         await asyncio.to_thread(work)
 
     def keep(self, connection: sqlite3.Connection, keyed: Keyed, answer: Answer, job: str | None = None) -> None:
-        """`note` within a transaction; `job` is what was begun by it, if anything was. Answers that are too old go."""
+        """Store an answer within a transaction, with the `job` that the request began, if any.
+
+        Delete expired answers.
+        """
         now, headers = time.time(), json.dumps(dict(answer.headers))
-        of_today = now - KEPT_SECONDS, now + KEPT_SECONDS  # the clock may have been ahead: else they stayed until then
+        of_today = now - KEPT_SECONDS, now + KEPT_SECONDS  # the clock may have been ahead
         connection.execute("DELETE FROM answers WHERE created < ? OR created > ?", of_today)  # each by the index
         size = ROW_BYTES + len(headers) + len(answer.body)
         if size > self._most:
@@ -125,7 +129,7 @@ class Requests:
             connection.execute(_EVICT, values)
 
     def bytes(self, caller: str) -> int:
-        """That the answers of a caller take. Blocking."""
+        """Return the bytes of a caller's stored answers. Blocking."""
         with self._ledger.transaction() as connection:
             return _bytes(connection, caller)
 

@@ -1,4 +1,4 @@
-"""How work comes in: whole and on disk before anybody is told, or not at all."""
+"""Intake of jobs. A job is complete and on disk before its caller is told, or does not exist."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from serving.jobs.threads import whole
 from serving.keys.limits import payer
 
 Answered = tuple[Keyed, Callable[[Job], Answer]]
-"""A request with a key, and how it is answered."""
+"""A request with an idempotency key, and its answer to a new job."""
 Note = Callable[[Job], None]
 RETRY_SECONDS = 10
 
 
 class Intake:
-    """One job at a time for each corpus: what keeps one waiting, a long commit, keeps no other."""
+    """Intake with one lock for each corpus, so that a slow commit delays no other corpus."""
 
     def __init__(
         self,
@@ -37,18 +37,18 @@ class Intake:
         dropped: Note,
         most: int,
     ) -> None:
-        """Take `most`, the jobs of a caller that may wait or run where its key says nothing else."""
+        """Create the intake. A caller without its own limit may have `most` waiting or running jobs."""
         self._ledger, self._requests, self._spools, self._unended = ledger, requests, spools, unended
         self._accepting, self._dropped, self._most = accepting, dropped, most
         self._taking: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._on_their_way = Counter[str]()
-        """By caller."""
+        """Jobs being submitted, by caller."""
         self._leaving: list[str] = []
         self.closed = False
-        """The next server takes what comes."""
+        """Whether the server stops. New jobs are then left to the next server."""
 
     async def take(self, job: Job, spool: Spool | None, answered: Answered | None, taken: Note) -> None:
-        """Keep it and its upload, note the answer of its request with it, and call `taken`.
+        """Store a job with its upload and the answer to its request, then call `taken`.
 
         Raises:
             Conflict, Duplicate, Overloaded, Unhealthy: see `Jobs.submit`.
@@ -76,7 +76,7 @@ class Intake:
 
     @asynccontextmanager
     async def leaving(self, corpus: str) -> AsyncIterator[None]:
-        """Nothing comes in for it; what is coming in at this moment is in first."""
+        """Refuse new jobs for a corpus, after those being submitted."""
         async with self._alone(corpus):
             self._leaving.append(corpus)
         try:
@@ -97,7 +97,7 @@ class Intake:
                 insert(connection, job)
                 if answered:
                     self._requests.keep(connection, answered[0], answered[1](job), job.id)
-        except BaseException:  # nobody was told of it
+        except BaseException:  # the caller was not told about the job
             (self._spools / job.id).unlink(missing_ok=True)
             self._dropped(job)
             raise

@@ -14,62 +14,62 @@ from serving.errors import Conflict, shortened
 
 State = Literal["queued", "running", "succeeded", "failed", "cancelled"]
 MAX_ERRORS = 100
-"""Kept of one job; all are counted."""
+"""Errors of one job that are stored. All are counted."""
 MAX_PLACE, MAX_ERROR = 200, 500
-"""Characters of one."""
+"""Characters of one error."""
 MAX_ERROR_BYTES = 100_000
-"""Of all errors of one job as JSON in UTF-8; the reason why the job failed is kept beside them."""
+"""Bytes of all errors of one job as JSON in UTF-8. The reason for its failure is stored in addition."""
 MAX_STARTS = 2
-"""In a row that came to nothing: whether or not the job was why the server was killed, it is not begun again."""
+"""Consecutive starts without progress after which a job is not begun again, since it may be what kills the server."""
 WINDOW = 10.0
-"""Seconds over which the rate is taken."""
+"""Seconds over which the rate is measured."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """Work on a corpus, and how far it is. Times are seconds since the epoch."""
+    """Work on a corpus, and its progress. Times are seconds since the epoch."""
 
     id: str
     kind: str
     corpus: str
     caller: str = ""
-    """The name of the API key that it was asked for with; empty where the server asks for none."""
+    """Name of the API key that submitted it. Empty if the server requires none."""
     options: Mapping[str, Any] = field(default_factory=dict)
     digest: str = ""
-    """Of all that says what is to be done; two that are the same do not run together."""
+    """Digest of the whole task. Two jobs with the same digest never run together."""
     state: State = "queued"
     done: int = 0
     total: int | None = None
-    """None while it is not known."""
+    """None while it is unknown."""
     position: int | None = None
-    """Where to go on; None: from the beginning."""
+    """Position to resume from. None means the beginning."""
     starts: int = 0
-    """Since it last got further, but for those that the server itself ended."""
+    """Starts since its last progress, except those that a regular shutdown interrupted."""
     errors: tuple[Mapping[str, str], ...] = ()
-    """`place` and `error`, up to `MAX_ERRORS` in `MAX_ERROR_BYTES`."""
+    """`place` and `error` of each, up to `MAX_ERRORS` in `MAX_ERROR_BYTES`."""
     error_count: int = 0
     result: Mapping[str, Any] = field(default_factory=dict)
     created: float = 0.0
     started: float | None = None
     finished: float | None = None
     rate: float | None = None
-    """Done a second, lately; None unless it is running."""
+    """Recent speed per second. None unless it is running."""
 
     @property
     def ended(self) -> bool:
-        """Nothing more happens to it."""
+        """Whether the job has reached a final state."""
         return self.state not in ("queued", "running")
 
     @property
     def eta_s(self) -> float | None:
-        """Seconds it will take yet, at its rate."""
+        """Remaining seconds at the current rate."""
         if self.ended or self.total is None or not self.rate:
             return None
         return max(0, self.total - self.done) / self.rate
 
 
 def progress_of(job: Job, things: str) -> str:
-    """How far the job is, in words."""
+    """Describe the progress of a job in words."""
     if job.state == "queued":
         return "it waits for the jobs before it"
     far = f"{job.done:,} of {job.total:,} {things} are done" if job.total else "it has begun"
@@ -77,22 +77,22 @@ def progress_of(job: Job, things: str) -> str:
 
 
 def error_of(place: str, message: str) -> Mapping[str, str]:
-    """What is kept of an error: both may quote what was uploaded."""
+    """Return an error as it is stored, shortened, since place and message may quote the upload."""
     return {"place": shortened(place, MAX_PLACE), "error": shortened(message, MAX_ERROR)}
 
 
 def as_json(value: Any) -> str:
-    """Write JSON in as few bytes as UTF-8 has for it; a lone surrogate, which UTF-8 lacks, stays escaped."""
+    """Write JSON in as few bytes as UTF-8 allows. Lone surrogates, which UTF-8 lacks, stay escaped."""
     return json.dumps(value, ensure_ascii=False).encode(errors="backslashreplace").decode()
 
 
 def size_of(error: Mapping[str, str]) -> int:
-    """Count the bytes that the ledger keeps of an error."""
+    """Return the bytes of an error in the ledger."""
     return len(as_json(error).encode())
 
 
 class Duplicate(Conflict):
-    """The same is queued or running; `job` is its id."""
+    """An equal job is queued or running; `job` is its id."""
 
     def __init__(self, job: str) -> None:
         self.job = job
@@ -100,18 +100,18 @@ class Duplicate(Conflict):
 
 
 def digest_of(kind: str, corpus: str, options: Mapping[str, Any], content: str) -> str:
-    """The same for the same work; `content` is the digest of what was uploaded for it."""
+    """Return a digest that is equal for equal tasks. `content` is the digest of the upload."""
     return hashlib.sha256(json.dumps([kind, corpus, options, content], sort_keys=True).encode()).hexdigest()
 
 
 class Pace:
-    """How much is done a second, over the last `WINDOW` seconds."""
+    """Rate of progress over the last `WINDOW` seconds."""
 
     def __init__(self) -> None:
         self._samples: deque[tuple[float, int]] = deque()
 
     def add(self, done: int) -> None:
-        """So much is done now. What went before the first of it is no part of the rate."""
+        """Record the total done so far. Time before the first progress does not count."""
         now = time.monotonic()
         if len(self._samples) == 1 and self._samples[0][1] == done:
             self._samples.clear()
@@ -121,7 +121,7 @@ class Pace:
 
     @property
     def rate(self) -> float | None:
-        """None before anything was done."""
+        """Units per second; None before the first progress."""
         if len(self._samples) < 2:
             return None
         (began, before), (_, after) = self._samples[0], self._samples[-1]

@@ -1,4 +1,4 @@
-"""The jobs of a server: queued, run, followed, cancelled, gone on with."""
+"""The jobs of a server: submit, run, follow, cancel, resume."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ from serving.stores.failures import naming
 
 log = logging.getLogger(__name__)
 Work = Callable[[Running], Awaitable[dict[str, Any] | None]]
-"""What a kind of job does. What it answers is added to the job's result; a `ServiceError` fails the job."""
+"""Function of a kind of job. Its return value is added to the job's result. A `ServiceError` fails the job."""
 
 
 class Jobs:
-    """Work by kind, one at a time for each corpus, those `beside` apart, and a few in all.
+    """Job queue. It runs one job at a time for each corpus, except kinds in `beside`, and `at_once` in all.
 
-    Keys take turns, and none of them has all places, so that the first job of one waits for no hundred of another. Of
-    one key, and of one corpus, the oldest comes first.
+    Keys take turns, and no key gets all places, so that the first job of a key does not wait for a hundred jobs of
+    another. For each key and each corpus, the oldest job comes first.
 
-    Every change of a job is in the ledger before it is told. What a server did not end, the next one goes on with.
-    Others take note of it, `accepting` it and when it has `ended`; they may block. Runs on one event loop, between
+    The ledger stores each change of a job before callers see it. The next server resumes unfinished jobs. `accepting`
+    is called when a job is submitted and `ended` when it ends; both may block. Jobs run on one event loop, between
     `start` and `stop`.
 
     Raises:
@@ -64,8 +64,10 @@ class Jobs:
         kept: int = 1000,
         answer_bytes: int = 32_000_000,
     ) -> None:
-        """Take how many jobs of a caller may wait or run (`waiting`), and how many are `kept` that ended, and what
-        its answers may take, see `Requests`.
+        """Open the ledger.
+
+        `waiting` limits the waiting and running jobs of a caller, `kept` its stored ended jobs, and `answer_bytes` its
+        stored answers (see `Requests`).
         """
         self._kinds, self._beside = kinds, frozenset(beside)
         self._ended = ended
@@ -81,28 +83,28 @@ class Jobs:
             self._unended = {job.id: job for job in self._ledger.unended()}
         except ServiceError as error:
             raise StoreError(error.message) from None
-        """Queued and running ones, oldest first, as the ledger has them."""
+        """Queued and running jobs, oldest first, as in the ledger."""
         self._running: dict[str, Running] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._busy: dict[str, str] = {}
-        """The corpora of `_tasks`, of those that keep others from it."""
+        """Corpora of the jobs in `_tasks` that exclude others."""
         self._callers: dict[str, str] = {}
-        """Of `_tasks`."""
+        """Callers of the jobs in `_tasks`."""
         self._turns: dict[str, int] = {}
-        """When each caller's last job began, of all that began."""
+        """Number of the last job that each caller began, among all jobs."""
         self._begun = count(1)
         self._cancelled: set[str] = set()
         self._stalled: set[str] = set()
-        """For the next server to go on with, since the ledger is damaged; others wait for them as for any."""
+        """Jobs left to the next server because the ledger is damaged. Other jobs wait for them."""
         self._suspects = frozenset(job.id for job in self._unended.values() if job.state == "running")
-        """What was running when a server was killed: one of them may be why, so they run one at a time."""
+        """Jobs that were running when a server was killed. They run one at a time, since one may be the cause."""
         self._not_begun_again = set(self._suspects)
-        """Those of them that count the starts of other servers only."""
+        """Those that have not started since, whose `starts` count only earlier servers."""
         self._kept_before = frozenset(self._unended)
-        """Uploads of these were on disk while nobody looked."""
+        """Jobs whose uploads were on disk while no server ran, and must be checked."""
         self._changes = Changes()
         self._payers: dict[str, Caller] = {}
-        """Whose key the tokens of a job are charged to; nobody's, if another server took it."""
+        """Callers whose keys pay for the tokens of jobs. Jobs of an earlier server are free."""
         self._intake = Intake(
             self._ledger, self.requests, self._spools, self._unended, accepting=accepting, dropped=ended, most=waiting
         )
@@ -110,13 +112,13 @@ class Jobs:
         self._sweep()
 
     def start(self) -> None:
-        """Begin, or go on."""
+        """Begin or resume jobs."""
         if not self._stopped:
             self._started = True
             self._schedule()
 
     async def stop(self) -> None:
-        """Leave what is running to the next server."""
+        """Stop, and leave running jobs to the next server."""
         self._stopped = self._intake.closed = True
         for task in self._tasks.values():
             task.cancel()
@@ -126,7 +128,7 @@ class Jobs:
         self._changes.tell_all()
 
     def _leave(self) -> None:
-        """Note that this server ends by itself, and by none of its jobs: they wait for the next one."""
+        """Record that the running jobs were interrupted by a regular shutdown, not by a crash."""
         try:
             for job in list(self._unended.values()):
                 if job.state == "running" and job.id not in self._not_begun_again:
@@ -135,11 +137,11 @@ class Jobs:
             log.error("what was running counts as interrupted: %s", error)
 
     def close(self) -> None:
-        """Let go of the ledger."""
+        """Close the ledger."""
         self._ledger.close()
 
     def spool(self) -> Spool:
-        """For what is uploaded."""
+        """Create a spool for an upload."""
         return Spool(self._spools)
 
     async def submit(
@@ -151,14 +153,16 @@ class Jobs:
         spool: Spool | None = None,
         answered: Answered | None = None,
     ) -> Job:
-        """Queue work; on return it will be done, whatever happens to the server. `spool` is then the job's own.
+        """Queue a job.
 
-        `answered`: how a request with a key is answered, noted together with the job.
+        On return it is durable, and will be done even if the server restarts. The job takes over `spool`.
+
+        `answered` has the idempotency key and answer of the request, which are stored together with the job.
 
         Raises:
             Conflict: the corpus is being deleted.
-            Duplicate: the same is queued or running.
-            Overloaded: as many of the caller's jobs wait or run as may.
+            Duplicate: an equal job is queued or running.
+            Overloaded: the caller has as many waiting and running jobs as allowed.
             Unhealthy: the server is shutting down.
         """
         digest = digest_of(kind, corpus, options, spool.digest if spool else "")
@@ -175,17 +179,19 @@ class Jobs:
         self._schedule()
 
     def unended(self, kind: str, corpus: str) -> list[str]:
-        """The jobs of a kind that are queued or running for a corpus, oldest first."""
+        """Return the ids of queued and running jobs of a kind for a corpus, oldest first."""
         return [job.id for job in list(self._unended.values()) if (job.kind, job.corpus) == (kind, corpus)]
 
     def under_way(self, kind: str, corpus: str) -> Job | None:
-        """Find the oldest of them, as it is at this moment."""
+        """Return the current state of the oldest of these jobs, or None."""
         for id in self.unended(kind, corpus):
             return running.seen if (running := self._running.get(id)) else self._unended[id]
         return None
 
     def uploaded(self, of: Callable[[str], bool], besides: str) -> int:
-        """Bytes of uploads that are queued or running, but for one job's, for corpora whose names it takes. Blocking.
+        """Return the bytes of pending uploads for corpora that `of` accepts, except those of the job `besides`.
+
+        Blocking.
 
         Raises:
             Unhealthy: the disk fails.
@@ -195,10 +201,10 @@ class Jobs:
             return sum(size(self._spools / id) for id in others)
 
     async def job(self, id: str) -> Job:
-        """As it is now.
+        """Return the current state of a job.
 
         Raises:
-            NotFound: there is none, or it ended long ago.
+            NotFound: the job does not exist, or ended long ago.
         """
         if running := self._running.get(id):
             return running.seen
@@ -214,34 +220,34 @@ class Jobs:
         behind: str | None = None,
         read: Callable[[Callable[[], list[Job]]], Awaitable[list[Job]]] = asyncio.to_thread,
     ) -> list[Job]:
-        """List jobs, newest first, for corpora whose names `of` takes.
+        """List jobs for corpora that `of` accepts, newest first.
 
-        `behind` is the id of the last job of the page before. `read` runs the reading of the ledger in a thread.
+        `behind` is the id of the last job on the previous page. `read` runs the ledger's query in a thread.
         """
         found = await read(lambda: self._ledger.newest(of, limit, behind))
         return [running.seen if (running := self._running.get(job.id)) else job for job in found]
 
     async def cancel(self, id: str) -> Job:
-        """Stop it; what it has done stays. One that ended stays as it is.
+        """Cancel a job. Its finished work is kept. A job that has ended does not change.
 
         Raises:
-            NotFound: there is none.
-            Unhealthy: the server is shutting down, and the next one goes on with it.
+            NotFound: the job does not exist.
+            Unhealthy: the server is shutting down, and the next one will resume the job.
         """
         await whole(self._cancel(await self.job(id)))
         return await self.job(id)
 
     @asynccontextmanager
     async def leaving(self, corpus: str) -> AsyncIterator[None]:
-        """Around the end of a corpus: nothing that was asked of it before comes to one that takes its name.
+        """Stop all jobs of a corpus that is being deleted, so that none affects a later corpus of the same name.
 
-        Its jobs are stopped, but for those `beside` others that have begun, and none is queued meanwhile.
+        Running jobs of kinds in `beside` go on. No job for the corpus is queued during the block.
 
         Raises:
-            Unhealthy: the server is shutting down, and the next one would go on with them.
+            Unhealthy: the server is shutting down, and the next one would resume the jobs.
         """
         async with self._intake.leaving(corpus):
-            for job in reversed(list(self._unended.values())):  # what waits, before what it waits for
+            for job in reversed(list(self._unended.values())):  # waiting jobs before the jobs that they wait for
                 begun = job.kind in self._beside and job.id in self._tasks
                 if job.corpus == corpus and not begun:
                     await whole(self._cancel(job))
@@ -262,9 +268,9 @@ class Jobs:
             self._cancelled.discard(job.id)
 
     async def events(self, id: str, *, quiet: float = 15.0) -> AsyncIterator[Job | None]:
-        """The job now, and whenever it changes, up to its end or that of the server; None after `quiet` seconds.
+        """Yield the job now and after each change, until it or the server ends. Yield None after `quiet` seconds.
 
-        Whoever looks so late that the job has ended and been forgotten meanwhile is told no more.
+        The stream ends if the job has ended and been forgotten before the caller reads again.
         """
         job = await self.job(id)
         while True:
@@ -284,12 +290,15 @@ class Jobs:
             if job.kind not in self._beside:
                 self._busy[job.id] = job.corpus
             self._callers[job.id], self._turns[job.caller] = job.caller, next(self._begun)
-            # Not in the context of whoever begins it: the request of another, or one that was answered.
+            # A new context, since the current one belongs to another request or one that was answered.
             self._tasks[job.id] = task = asyncio.create_task(self._run(job), context=Context())
             task.add_done_callback(partial(self._left, job.id))
 
     def _next(self) -> Job | None:
-        """Choose the oldest of the caller that runs fewest, or began none for longest, if several run as few."""
+        """Choose the oldest job of the caller with the fewest running jobs.
+
+        Among equals, choose the one that began one longest ago.
+        """
         at_work = Counter(self._callers.values())
         fitting = (job for job in self._ready() if at_work[job.caller] < self._places(job.caller))
         return min(fitting, key=lambda job: (at_work[job.caller], self._turns.get(job.caller, 0)), default=None)
@@ -298,7 +307,7 @@ class Jobs:
         return max(1, self._at_once - 1) if caller else self._at_once
 
     def _ready(self) -> Iterator[Job]:
-        """Those that nothing keeps from being begun but the number of others, oldest first."""
+        """Yield the jobs that could begin if there were places, oldest first."""
         taken, begun = set(self._busy.values()), self._cancelled | self._stalled | self._tasks.keys()
         for job in self._unended.values():
             if job.id in begun:
@@ -306,7 +315,7 @@ class Jobs:
             if job.kind not in self._beside:
                 if job.corpus in taken:
                     continue
-                taken.add(job.corpus)  # others of it wait, though the turn be theirs
+                taken.add(job.corpus)  # later jobs of the corpus wait, even if it is their caller's turn
             if not (job.id in self._suspects and self._suspects & self._tasks.keys()):
                 yield job
 
@@ -351,7 +360,7 @@ class Jobs:
         return "succeeded", None
 
     async def _end(self, job: Job, state: State, error: tuple[str, str] | None = None) -> None:
-        if error:  # why it failed is kept, whatever else was wrong
+        if error:  # the reason of a failure is kept in any case
             kept = (*job.errors[: MAX_ERRORS - 1], error_of(*error))
             job = replace(job, errors=kept, error_count=job.error_count + 1)
         ended = replace(job, state=state, finished=_now(job.started or job.created), rate=None)
@@ -391,12 +400,12 @@ class Jobs:
         await whole(saved())
 
     def _sweep(self) -> None:
-        """Uploads that never became jobs, and those of jobs whose server ended with them."""
+        """Delete uploads that never became jobs, and those of ended jobs."""
         for file in self._spools.iterdir():
             if file.name not in self._unended:
                 file.unlink()
 
 
 def _now(after: float) -> float:
-    """Seconds since the epoch, not before what went before: the clock may have been set back meanwhile."""
+    """Return seconds since the epoch, but at least `after`, since the clock may have been set back."""
     return max(time.time(), after)

@@ -1,4 +1,4 @@
-"""What is known of jobs after a restart: one SQLite file, every change of it on disk before it is told."""
+"""Durable records of jobs, in one SQLite file. Every change is on disk before callers see it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from serving.stores.failures import DamageError, is_damage, naming
 
 FORMAT = 3
 UNKNOWN = "?"
-"""The generation of a corpus that was not noted with an answer: before format 2."""
+"""Generation of a corpus for answers stored before format 2, which did not record it."""
 _SCHEMA = f"""
 CREATE TABLE jobs (
   number INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -71,7 +71,7 @@ ALTER TABLE answers ADD COLUMN bytes INTEGER NOT NULL DEFAULT 0;
 UPDATE answers SET bytes = 1000 + length(headers) + length(body);
 CREATE INDEX answers_by_caller ON answers (caller, created, bytes);
 """
-"""Errors had no bound before it."""
+"""Migration to format 3, which limits errors."""
 _STEPS = (_TO_2, _TO_3)
 _COLUMNS = (
     "id, kind, corpus, options, digest, state, done, total, position, errors, error_count, result, "
@@ -79,14 +79,14 @@ _COLUMNS = (
 )
 _STATES: dict[str, State] = {state: state for state in get_args(State)}
 EVERY = -1
-"""How SQLite takes a limit that is none."""
+"""SQLite's value for no limit."""
 _JSON = ("options", "errors", "result")
 _UNENDED = "state IN ('queued', 'running')"
 _ENDED = "state NOT IN ('queued', 'running')"
 
 
 class Ledger:
-    """Blocking; from any thread.
+    """The SQLite file of jobs. Methods block, and any thread may call them.
 
     Raises:
         StoreError: the file can't be used; the message names it.
@@ -101,7 +101,7 @@ class Ledger:
                     _make(path)
                 self._connection = opened.enter_context(closing(connect(path)))
                 (format,) = self._connection.execute("PRAGMA user_version").fetchone()
-                if format > FORMAT:  # before anything is changed in it
+                if format > FORMAT:  # before anything in it is changed
                     raise StoreError(
                         f"{path}: it has the format {format}, this server reads up to {FORMAT}; start the version that "
                         "wrote it"
@@ -120,14 +120,14 @@ class Ledger:
                 raise StoreError(f"{path}: holds no jobs and no room for them; move it away to start with a new one")
             if wrong != "ok":
                 raise StoreError(f"{path}: {wrong}; move it away to start without the jobs it knows")
-            opened.pop_all()  # stays open
+            opened.pop_all()  # keeps the connection open
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """Around changes that are made together; on disk on return.
+        """Make the changes in the block together. They are on disk on return.
 
         Raises:
-            InsufficientStorage, Unhealthy: the disk does not take them.
+            InsufficientStorage, Unhealthy: the disk fails.
         """
         with self._lock, naming(self._path):
             self._connection.execute("BEGIN IMMEDIATE")
@@ -140,12 +140,13 @@ class Ledger:
                 raise
 
     def unended(self) -> list[Job]:
-        """Those that are queued or running, oldest first."""
+        """Return queued and running jobs, oldest first."""
         return self._jobs(f"WHERE {_UNENDED} ORDER BY number")
 
     def newest(self, of: Callable[[str], bool], limit: int, behind: str | None) -> list[Job]:
-        """The last `limit` of those for corpora whose names `of` takes, newest first; `behind` is the id of a job that
-        came after them. Of others nothing is read but the corpus.
+        """Return the newest `limit` jobs for corpora that `of` accepts, newest first.
+
+        With `behind`, a job's id, only older jobs are returned. Only the corpus is read of jobs that are not listed.
         """
         return self._jobs(
             "WHERE (:behind IS NULL OR number < (SELECT number FROM jobs WHERE id = :behind)) AND listed(corpus) "
@@ -155,11 +156,11 @@ class Ledger:
         )
 
     def find(self, id: str) -> Job | None:
-        """By its id."""
+        """Return the job with this id, or None."""
         return next(iter(self._jobs("WHERE id = :id", {"id": id})), None)
 
     def save(self, job: Job) -> None:
-        """As it is now."""
+        """Update a job."""
         values = {name: getattr(job, name) for name in ("state", "done", "total", "position", "starts", "error_count")}
         values |= {"errors": _text(job.errors), "result": _text(job.result)}
         values |= {"started": job.started, "finished": job.finished}
@@ -172,7 +173,7 @@ class Ledger:
         reach("jobs.after-checkpoint")
 
     def prune(self, caller: str, kept: int) -> None:
-        """Forget all but the newest `kept` of a caller's that ended."""
+        """Delete all but the newest `kept` ended jobs of a caller."""
         ended = f"FROM jobs WHERE caller = :caller AND {_ENDED}"
         with self.transaction() as connection:
             connection.execute(
@@ -181,7 +182,6 @@ class Ledger:
             )
 
     def close(self) -> None:
-        """Nothing may be called afterwards."""
         with self._lock:
             self._connection.close()
 
@@ -196,7 +196,7 @@ class Ledger:
 
 
 def _make(path: Path) -> None:
-    """It has its name when it is whole, so that one without anything in it is damaged, and not new."""
+    """Create the file. It gets its name when it is complete, so that an empty file is damaged, not new."""
     part = path.with_name(f".{path.name}.part")
     files.remove(part)
     with closing(sqlite3.connect(part, isolation_level=None)) as connection:
@@ -206,7 +206,7 @@ def _make(path: Path) -> None:
 
 
 def insert(connection: sqlite3.Connection, job: Job) -> None:
-    """A new one, within a transaction."""
+    """Insert a new job within a transaction."""
     row = {name: getattr(job, name) for name in _COLUMNS.split(", ")}
     row |= {name: _text(row[name]) for name in _JSON}
     connection.execute(f"INSERT INTO jobs ({_COLUMNS}) VALUES ({', '.join(f':{name}' for name in row)})", row)

@@ -1,4 +1,4 @@
-"""Work that no caller waits for: it gives way to what callers wait for, and waits for a server that is busy."""
+"""Retries of background work, which gives way to interactive requests and waits for a busy server."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from serving.priority import bulk_work
 
 T = TypeVar("T")
 TRIES = 6
-"""Of what fails in the engine, each after twice the time of the one before."""
+"""Attempts when the engine fails, each after twice the previous delay."""
 
 
 async def patiently(work: Callable[[], Awaitable[T]]) -> T:
-    """Do it in the lane of bulk work, and again while the server is busy or going, its disk is full or its engine fails
-    for a while.
+    """Do bulk work; retry while the server is overloaded or stopping, the disk is full or the engine fails.
 
     Raises:
-        ServiceError: another one; also what is damaged on disk and a key's share that is taken, which no waiting mends.
+        ServiceError: any other error, such as damaged data or a key's full share of the disk, for which waiting does
+            not help.
     """
     failures = count(1)
     while True:

@@ -1,4 +1,4 @@
-"""How far work in a thread is, told by the job that waits for it."""
+"""Progress of work in a thread, which the waiting job reports."""
 
 from __future__ import annotations
 
@@ -11,44 +11,44 @@ from serving.errors import Stopped
 from serving.jobs import Running
 
 SECONDS = 1.0
-"""Between two looks."""
+"""Seconds between two reports."""
 
 
 class Progress:
-    """Documents done, as large a part of them as of the bytes. Written by one thread, read by any."""
+    """Documents done, estimated from the share of bytes done. One thread writes it; any thread may read it."""
 
     def __init__(self) -> None:
         self.documents: int | None = None
-        """In all; None until it is known."""
+        """Total number; None until it is known."""
         self._bytes = 0
         self._done = 0
         self._growing: Path | None = None
         self._left = False
 
     def leave(self) -> None:
-        """Nobody wants it any more: what it tells next ends it."""
+        """Cancel the work at its next progress."""
         self._left = True
 
     def left(self) -> bool:
-        """Whether it is so."""
+        """Return whether the work is cancelled."""
         return self._left
 
     @property
     def done(self) -> int:
-        """Documents, so far."""
+        """Number of documents done so far."""
         growing = self._growing
         done = self._done + (growing.stat().st_size if growing and growing.exists() else 0)
         return (self.documents or 0) * min(done, self._bytes) // max(self._bytes, 1)
 
     def expect(self, documents: int, bytes: int) -> None:
-        """So much there will be to do."""
+        """Set the total amount of work."""
         self.documents, self._bytes = documents, bytes
 
     def add(self, bytes: int) -> None:
-        """So many more are done.
+        """Add bytes that are done.
 
         Raises:
-            Stopped: nobody wants it any more.
+            Stopped: the work was cancelled.
         """
         if self._left:
             raise Stopped("stopped")
@@ -56,7 +56,7 @@ class Progress:
 
     @contextmanager
     def growing(self, file: Path) -> Iterator[None]:
-        """Around what writes `file` and says nothing until the end: the bytes in it are done."""
+        """Count the bytes in `file` as done while the block writes it without reporting."""
         self._growing = file
         try:
             yield
@@ -67,7 +67,7 @@ class Progress:
 
 @asynccontextmanager
 async def told(job: Running) -> AsyncIterator[Progress]:
-    """Around work of the `job` in a thread, which is given this: what it says there, the job tells."""
+    """Yield a `Progress` for work in a thread, and report it as the progress of `job`."""
     progress = Progress()
 
     async def tell() -> None:

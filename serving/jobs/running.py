@@ -1,4 +1,4 @@
-"""A job as the work that is done for it sees it."""
+"""A running job, as its work function sees it."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ Save = Callable[[Job], Awaitable[None]]
 
 
 class Running:
-    """What is asked for, where to go on, and whom to tell how far it is.
+    """The task of a job, the position to resume from, and methods to report progress.
 
-    Cancelled by asyncio: because its caller wants it, or because the server goes and the next one will go on. What is
-    done behind the last checkpoint will then be done again.
+    asyncio cancels the work if its caller cancels the job, or if the server stops and the next one will resume it. Work
+    after the last checkpoint is then repeated.
     """
 
     def __init__(self, job: Job, spool: Path | None, save: Save) -> None:
         self.job = job
         self.spool = spool
-        """The file that was uploaded for it."""
+        """The uploaded file."""
         self.total = job.total
-        """Known from when the work sets it."""
+        """The total amount of work, once the work function sets it."""
         self.result: dict[str, Any] = dict(job.result)
-        """What the job answers in the end; kept with every checkpoint."""
+        """The job's final result, stored with every checkpoint."""
         self._errors, self._error_count = list(job.errors), job.error_count
         self._error_bytes = sum(map(size_of, job.errors))
         self._beyond = 0
@@ -36,50 +36,50 @@ class Running:
 
     @property
     def id(self) -> str:
-        """Of the job."""
         return self.job.id
 
     @property
     def corpus(self) -> str:
-        """What it works on."""
         return self.job.corpus
 
     @property
     def options(self) -> Mapping[str, Any]:
-        """As they were submitted."""
         return self.job.options
 
     @property
     def position(self) -> int | None:
-        """That of the last checkpoint; None before the first."""
+        """Position of the last checkpoint; None before the first."""
         return self.job.position
 
     @property
     def done(self) -> int:
-        """At the last checkpoint."""
+        """Amount done at the last checkpoint."""
         return self.job.done
 
     def stored_beyond(self, done: int) -> None:
-        """So much was done behind the last checkpoint when the work stopped: told, and done again if it goes on."""
+        """Report work that was done after the last checkpoint when the job stopped.
+
+        If the job resumes, it is repeated.
+        """
         self._beyond = done
 
     async def checkpoint(self, position: int, done: int) -> None:
-        """All before `position` is done for good. On disk on return."""
+        """Store that everything before `position` is done for good. It is on disk on return."""
         now = replace(self._now(), position=position, done=done)
         before = -1 if self.position is None else self.position
         await self._save(replace(now, starts=0) if (position, done) > (before, self.done) else now)
 
     async def tell(self, done: int) -> None:
-        """So much is done, all of which would be done again."""
+        """Report progress without a checkpoint: all of it would be repeated."""
         await self._save(replace(self._now(), done=done))
 
     def kept(self, job: Job) -> None:
-        """It is on disk so."""
+        """Note the stored state of the job."""
         self.job = job
         self._pace.add(job.done)
 
     def error(self, place: str, message: str) -> None:
-        """Something is wrong with a part; the rest goes on. Kept with the next checkpoint."""
+        """Report an error of one part, while the rest goes on. It is stored with the next checkpoint."""
         self._error_count += 1
         if len(self._errors) < MAX_ERRORS:
             error = error_of(place, message)
@@ -88,12 +88,12 @@ class Running:
                 self._error_bytes = taken
 
     def forget_errors(self) -> None:
-        """They will be found again."""
+        """Delete the errors, which the work will find again."""
         self._errors, self._error_count, self._error_bytes = [], 0, 0
 
     @property
     def seen(self) -> Job:
-        """The job at this moment, with its rate."""
+        """The current state of the job, with its rate."""
         now = self._now()
         return replace(now, done=now.done + self._beyond, rate=self._pace.rate)
 

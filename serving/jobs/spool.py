@@ -1,4 +1,4 @@
-"""An upload on its way: in memory while it is small, else in a file."""
+"""Spool of an upload: in memory while it is small, else in a file."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from serving.jobs.threads import in_thread
 from serving.stores.failures import naming
 
 IN_MEMORY = 1 << 20
-"""Bytes of one upload, whatever its size."""
+"""Bytes of one upload in memory, whatever its size."""
 HASHED_AT_ONCE = 1 << 24
-"""Bytes of one that is looked at again."""
+"""Bytes that are read at a time to check an upload."""
 
 
 class Spool:
-    """Bytes that arrive, and their SHA-256. What `keep` was not called for is gone with `close`."""
+    """Arriving bytes, and their SHA-256. Without `keep`, `close` deletes them."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / f"{uuid.uuid4().hex}.part"
@@ -42,10 +42,10 @@ class Spool:
         await asyncio.to_thread(self.close)
 
     async def write(self, piece: bytes) -> None:
-        """More of it.
+        """Append bytes.
 
         Raises:
-            InsufficientStorage, Unhealthy: the disk does not take it.
+            InsufficientStorage, Unhealthy: the disk fails.
         """
         self._memory += piece
         self.size += len(piece)
@@ -54,23 +54,23 @@ class Spool:
 
     @property
     def digest(self) -> str:
-        """Of all that was written."""
+        """SHA-256 of all bytes written."""
         digest = self._sha256.copy()
         digest.update(self._memory)
         return digest.hexdigest()
 
     def open(self) -> BinaryIO:
-        """All of it, to be read; nothing may be written afterwards. Blocking."""
+        """Open the bytes for reading. No more may be written afterwards. Blocking."""
         if self._file is None:
             return io.BytesIO(self._memory)
         self._flush()
         return self._path.open("rb")
 
     def keep(self, path: Path) -> None:
-        """Make it the file `path`, there after power loss, too. Blocking.
+        """Move the bytes to the file `path`, which then survives a power loss. Blocking.
 
         Raises:
-            InsufficientStorage, Unhealthy: the disk does not take it.
+            InsufficientStorage, Unhealthy: the disk fails.
         """
         self._flush()
         assert self._file is not None
@@ -83,7 +83,7 @@ class Spool:
         reach("jobs.after-spool")
 
     def close(self) -> None:
-        """Let go of it. Blocking."""
+        """Close and delete the file. Blocking."""
         if self._file is not None:
             self._file.close()
             self._path.unlink(missing_ok=True)
@@ -100,16 +100,16 @@ class Spool:
 
 
 async def check_kept(job: Job, path: Path) -> None:
-    """Refuse to work on something else than was uploaded for a job, if anything was.
+    """Check that a job's upload has not changed, if the job has one.
 
     Raises:
-        Damaged: bytes have changed since, or are gone.
-        Unhealthy: it can't be read.
+        Damaged: the bytes have changed or are gone.
+        Unhealthy: the file can't be read.
     """
     content = ""
     with naming(path), suppress(FileNotFoundError), path.open("rb") as file:
         sha256 = hashlib.sha256()
-        while piece := await in_thread(lambda: file.read(HASHED_AT_ONCE)):  # who cancels waits for no more than that
+        while piece := await in_thread(lambda: file.read(HASHED_AT_ONCE)):  # a cancelled caller waits for one
             await in_thread(partial(sha256.update, piece))
         content = sha256.hexdigest()
     if digest_of(job.kind, job.corpus, job.options, content) != job.digest:

@@ -1,4 +1,4 @@
-"""Work that is never left half-way by whoever waits for it."""
+"""Work that completes even if its caller is cancelled."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 async def whole(work: Coroutine[Any, Any, T], leave: Callable[[], None] = lambda: None) -> T:
-    """Do it to its end, though who waits be cancelled; `leave` then tells it that nobody wants more of it."""
+    """Complete `work` even if the caller is cancelled. `leave` then tells the work that its result is not needed."""
     task = asyncio.create_task(work)
     try:
         return await asyncio.shield(task)
@@ -23,5 +23,5 @@ async def whole(work: Coroutine[Any, Any, T], leave: Callable[[], None] = lambda
 
 
 async def in_thread(work: Callable[[], T], leave: Callable[[], None] = lambda: None) -> T:
-    """Blocking work, which stops by itself alone: who is cancelled calls `leave`, and waits for its end."""
+    """Run blocking work, which only stops by itself. A cancelled caller calls `leave`, then waits for its end."""
     return await whole(asyncio.to_thread(work), leave)
