@@ -200,7 +200,7 @@ class Turns(Generic[W]):
                     yield Item(one, place, row, one.padded[row])
 
     def _chosen(self, window: Sequence[Item[W]], budget: int) -> list[Item[W]]:
-        """Choose the first text of `window`, and those nearest to its length while budget, padding and patience allow."""
+        """Choose the first text of `window`, and those of the nearest length that budget, padding and patience allow."""
         first, *others = window
         # at each index, the least patience of all requests before it except the leader
         each = (budget if one is first.request else one.patience for one in self._requests[:WINDOW])
@@ -236,5 +236,5 @@ class Turns(Generic[W]):
                 request.patience -= passing
 
     def _patience(self, queued: int) -> int:
-        """Return the patience of a new request: the tokens before it, as the bound on waiting requires, plus one batch."""
+        """Return the patience of a new request: the tokens before it, as the bound requires, plus one batch."""
         return queued + self._max_batch_tokens

@@ -53,7 +53,7 @@ class Keyed(NamedTuple):
 
     @property
     def space(self) -> uuid.UUID:
-        """Namespace of ids that are equal if the request is done twice: the server may die before it stores the answer."""
+        """Namespace of ids that stay equal if a crash before the answer is stored makes the request run twice."""
         return uuid.uuid5(_SPACE, json.dumps([self.caller, self.key, self.request]))
 
 
