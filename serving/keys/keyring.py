@@ -1,4 +1,4 @@
-"""The keys that open the server now: those of the file, read again when it changes."""
+"""The valid keys, from a file that is read again when it changes."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from serving.keys.limits import SECOND, Caller, Clock, Limits
 
 log = logging.getLogger(__name__)
 LOOK_AGAIN = 1_000_000_000
-"""Nanoseconds. A key that is revoked is refused at most so much later."""
+"""Nanoseconds between two looks at the file. A revoked key is valid for at most so much longer."""
 GRACE_SECONDS = 10.0
-"""For which keys stay valid while their file can't be read."""
+"""Seconds for which keys stay valid while their file can't be read."""
 Version = tuple[int, int, int, int]
 
 
 class Keyring:
     """The callers of one key file.
 
-    A file whose content is wrong leaves the keys as they were and says so in the log: a slip in an edit must neither
-    lock everybody out nor let everybody in. A file that can't be read is another matter, for it may revoke a key: the
-    keys stay valid until `grace` seconds after the file was last known to be unchanged, then nobody is let in. Both are
-    read again at each look.
+    If the file's content is invalid, the old keys stay valid and the log says so: a mistake in an edit must neither
+    lock everybody out nor let everybody in. An unreadable file may revoke a key. So the keys stay valid until `grace`
+    seconds after the file was last known to be unchanged; then nobody gets in. In both cases each look reads the file
+    again.
 
     Raises:
-        KeysError: it can't be read at the start.
+        KeysError: the file can't be read at the start.
     """
 
     def __init__(
@@ -43,10 +43,10 @@ class Keyring:
         self._looked = self._known = clock()
 
     def find(self, secret: str) -> Caller | None:
-        """Whose key it is. It takes as long for a key that nearly fits as for any other.
+        """Return the caller of a key, in constant time.
 
         Raises:
-            Unhealthy: the file has been unreadable for too long to say.
+            Unhealthy: the file has been unreadable for too long.
         """
         now = self._clock()
         if now - self._looked >= LOOK_AGAIN:
@@ -75,8 +75,8 @@ class Keyring:
         self._complaint = complaint
 
     def _read(self) -> None:
-        """A key of the same name keeps what it has taken of its limits, also where these have changed."""
-        version = _version(self._path)  # before its content, which may be replaced meanwhile: then it is read again
+        """Read the file. A key of the same name keeps its usage, even if its limits have changed."""
+        version = _version(self._path)  # before the content, so that a replacement meanwhile is noticed
         keys, kept = read_keys(self._path), {caller.key.name: caller for caller in self._callers}
         self._callers = tuple(kept.get(key.name) or Caller(key, self._defaults, self._clock) for key in keys)
         for caller, key in zip(self._callers, keys, strict=True):

@@ -1,7 +1,7 @@
-"""API keys: a file of names, hashes, scopes and limits. The keys themselves are kept nowhere.
+"""API keys: a file of names, hashes, scopes and limits. The keys themselves are not stored.
 
-A key is 256 random bits, so a plain SHA-256 is enough: a slow hash protects what can be guessed, and this can't; it
-would only let every stranger keep the server busy.
+A key is 256 random bits, so a plain SHA-256 is enough. A slow hash protects secrets that can be guessed; here it would
+only let strangers keep the server busy.
 """
 
 from __future__ import annotations
@@ -21,25 +21,26 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
 
 Scope = Literal["read", "write", "admin"]
-"""Embed and search · change corpora · change what the server runs. None includes another."""
+"""`read`: embed and search. `write`: change corpora. `admin`: change what the server runs. No scope includes another.
+"""
 Rate = Annotated[float, Field(ge=1e-6, allow_inf_nan=False)]
-"""A second. One in twelve days is the least: what is smaller was meant as 0, and overflows clocks."""
+"""Rate per second. The minimum is one in twelve days; a smaller value was meant as 0, and would overflow clocks."""
 
 PREFIX = "iso_"
-"""Secret scanners and people see what it is."""
+"""Prefix by which secret scanners and people recognise a key."""
 FORMAT = 1
 
 
 class KeysError(ValueError):
-    """A key file that can't be used; the message names it."""
+    """The key file can't be used. The message names it."""
 
 
 class UnreadableError(KeysError):
-    """The system does not give it out: nobody knows which keys it holds now."""
+    """The key file can't be read, so its current keys are unknown."""
 
 
 class Key(BaseModel):
-    """What a key may do. A limit that is None is the server's default for keys."""
+    """Permissions and limits of a key. None means the server's default limit for keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -47,7 +48,7 @@ class Key(BaseModel):
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
     scopes: tuple[Scope, ...] = Field(min_length=1)
     corpora: tuple[str, ...] | None = None
-    """Patterns as shells have them (`docs-*`); None is every corpus."""
+    """Shell patterns (`docs-*`). None means every corpus."""
     requests_per_second: Rate | None = None
     tokens_per_second: Rate | None = None
     concurrency: PositiveInt | None = None
@@ -59,7 +60,7 @@ class Key(BaseModel):
     """ISO 8601, for people."""
 
     def sees(self, corpus: str) -> bool:
-        """Whether it may touch the corpus of this name, be there one or not."""
+        """Return whether the key has access to a corpus of this name. The corpus need not exist."""
         return self.corpora is None or any(fnmatchcase(corpus, pattern) for pattern in self.corpora)
 
 
@@ -71,21 +72,21 @@ class _File(BaseModel):
 
 
 def new_secret() -> str:
-    """A key, to be given to its user and forgotten."""
+    """Create a key, which is given to its user and not stored."""
     return PREFIX + secrets.token_urlsafe(32)
 
 
 def digest(secret: str) -> str:
-    """The hash of a key, as files have it."""
+    """Return the hash of a key, as in key files."""
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
 def read_keys(path: Path) -> tuple[Key, ...]:
-    """The keys of a file, in its order.
+    """Read the keys of a file, in its order.
 
     Raises:
-        UnreadableError: it can't be read.
-        KeysError: it is not a key file, or gives a name or a hash twice.
+        UnreadableError: the file can't be read.
+        KeysError: it is not a key file, or has a name or hash twice.
     """
     try:
         keys = _File.model_validate_json(path.read_bytes()).keys
@@ -105,11 +106,12 @@ def read_keys(path: Path) -> tuple[Key, ...]:
 
 @contextmanager
 def changed_keys(path: Path) -> Iterator[list[Key]]:
-    """The keys of a file, which is replaced at once by what the block leaves of them; readable by its owner alone,
-    who stays its owner when root changes it.
+    """Yield the keys of a file for changes in the block, then replace the file atomically.
+
+    Only its owner can read the file. If root changes it, the owner stays the same.
 
     Raises:
-        KeysError: as `read_keys`, but a file that is not there yet has no keys; or it can't be written.
+        KeysError: as for `read_keys`, except that a missing file has no keys; or the file can't be written.
     """
     try:
         folder = os.open(path.parent, os.O_RDONLY)

@@ -1,4 +1,4 @@
-"""How much one key may ask for: requests and tokens a second, work at a time, disk, answers that nobody has read."""
+"""Limits of one key: requests and tokens per second, concurrency, disk space, and unread answers."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ from serving.keys.keys import Key
 from serving.keys.loop_turn import LoopTurn
 
 Clock = Callable[[], int]
-"""Nanoseconds that never go back."""
+"""Clock in nanoseconds that never goes back."""
 SECOND = 1_000_000_000
 RETRY_SECONDS = 1
-"""When a request of the key may have ended: a guess, where the rates know."""
+"""Guess of when a request of the key ends. Rate limits know the exact time."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """None is no limit."""
+    """Limits of a key. None means no limit."""
 
     requests_per_second: float | None = None
     tokens_per_second: float | None = None
     concurrency: int | None = None
     disk_bytes: int | None = None
-    """Of all corpora that the key may touch."""
+    """Bytes of all corpora that the key has access to."""
     unread_bytes: int | None = None
     threads: int = 2
-    """That read corpora for the key at a time, and as many that write; what is beyond them waits."""
+    """Threads that read corpora for the key at a time, and as many that write. Further work waits."""
     jobs: int | None = None
-    """Waiting or running."""
+    """Waiting and running jobs."""
 
 
 class Unread:
-    """Bytes of answers that their callers have not read yet."""
+    """Counter of answer bytes that callers have not read yet."""
 
     def __init__(self, limit: int, whose: str) -> None:
         self.limit, self._whose = limit, whose
@@ -45,11 +45,11 @@ class Unread:
 
     @contextmanager
     def holding(self, size: int, *, refusable: bool = True) -> Iterator[None]:
-        """Around the sending of an answer; one that is not `refusable` is counted, whatever the limit.
+        """Count an answer while it is sent. An answer that is not `refusable` ignores the limit.
 
         Raises:
-            TooLarge: it is more than the limit by itself.
-            Overloaded: with those that are not read yet it would be.
+            TooLarge: the answer alone exceeds the limit.
+            Overloaded: the answer and the unread ones exceed the limit.
         """
         if refusable and size > self.limit:
             raise TooLarge(f"the answer of {size} bytes is more than the {self.limit} that may be sent: ask for less")
@@ -67,11 +67,13 @@ class Unread:
 
 
 class Bucket:
-    """A token bucket that may be overdrawn: who owes nothing takes any amount, then waits until it is paid back.
+    """A token bucket that may be overdrawn.
 
-    So a request larger than a second's worth passes like any other. What is saved is one second's worth at most. The
-    state is one moment, as in the generic cell rate algorithm (ITU-T I.371), in whole nanoseconds: no rounding makes
-    a caller who waited as told wait again.
+    A caller without debt may take any amount, then waits until the debt is paid.
+
+    So a request larger than a second's worth passes like any other. At most one second's worth is saved. The state is
+    one point in time, as in the generic cell rate algorithm (ITU-T I.371), in whole nanoseconds. No rounding makes a
+    caller who has waited for `Retry-After` wait again.
     """
 
     def __init__(self, rate: float, clock: Clock) -> None:
@@ -84,22 +86,22 @@ class Bucket:
         self._saved = max(0, SECOND - int(self._unit))
 
     def change(self, rate: float) -> None:
-        """Go on by another rate; as much is owed, or saved, as before."""
+        """Change the rate; debts and savings stay the same."""
         now, unit = self._clock(), self._unit
         self._set(rate)
         self._paid = max(now + int((self._paid - now) * self._unit / unit), now - self._saved)
 
     def wait(self) -> int:
-        """Nanoseconds until something may be taken."""
+        """Return the nanoseconds until something may be taken."""
         return max(0, self._paid - self._clock())
 
     def take(self, amount: float) -> None:
-        """Take it, however much it is; what is below zero is given back."""
+        """Take an amount of any size. A negative amount is given back."""
         self._paid = max(self._paid, self._clock() - self._saved) + int(amount * self._unit)
 
 
 class Caller:
-    """A key at work: what it has taken of its limits, which are `defaults` where it has none of its own."""
+    """A key's usage of its limits, which are `defaults` where the key has none."""
 
     def __init__(self, key: Key, defaults: Limits, clock: Clock = time.monotonic_ns) -> None:
         self._defaults, self._clock = defaults, clock
@@ -111,14 +113,14 @@ class Caller:
         self.limit(key)
 
     def limit(self, key: Key) -> None:
-        """Go on by the limits that `key` has now, with what was taken so far."""
+        """Adopt the current limits of `key`, keeping the usage so far."""
         defaults = self._defaults
         self.key = key
         self.threads = key.threads or defaults.threads
         self._concurrency = key.concurrency or defaults.concurrency
         self._disk_bytes = key.disk_bytes or defaults.disk_bytes
         self.jobs = key.jobs or defaults.jobs
-        """How many of its may wait or run; None is as many as of others."""
+        """Waiting and running jobs that the key may have. None means the same as for other callers."""
         if unread := key.unread_bytes or defaults.unread_bytes:
             self.unread = self.unread or Unread(unread, f"answers to the key {key.name!r}")
             self.unread.limit = unread
@@ -135,10 +137,10 @@ class Caller:
 
     @contextmanager
     def admitted(self) -> Iterator[None]:
-        """Around a request: its tokens are charged to this key until it ends.
+        """Admit a request, and charge its tokens to this key until it ends.
 
         Raises:
-            Overloaded: too many at once, or too soon after the last ones.
+            Overloaded: too many requests are running, or the rate is exceeded.
         """
         if self._concurrency and self._running >= self._concurrency:
             raise Overloaded(
@@ -154,11 +156,12 @@ class Caller:
             self._running -= 1
 
     def check_room(self, used: Callable[[], int], adding: int = 0) -> None:
-        """Refuse to add to corpora that have used up its share of the disk, if it has one, or will have by `adding` so
-        many bytes; where nobody knows how many, what begins below it is taken whole.
+        """Refuse to add to corpora that have used up the key's share of the disk, or would with `adding` more bytes.
+
+        If the size is unknown, a write that begins below the limit is accepted as a whole.
 
         Raises:
-            NoRoom: they take as many bytes, or more.
+            NoRoom: the corpora take as many bytes, or more.
         """
         if self._disk_bytes and ((taken := used()) >= self._disk_bytes or taken + adding > self._disk_bytes):
             more = f", {adding} more would come" if adding > 0 else ""
@@ -168,15 +171,15 @@ class Caller:
             )
 
     def charge(self, tokens: float, *, begun: bool = False) -> None:
-        """Take tokens from the key's rate; for more of what has `begun` it owes, however much it owes already.
+        """Take tokens from the key's rate. Further tokens of work that has `begun` are taken whatever the debt.
 
         Raises:
-            Overloaded: it still owes for others; nothing is taken.
+            Overloaded: the key has a debt; nothing is taken.
         """
         self._take(self._tokens, tokens, "tokens", begun=begun)
 
     def refund(self, tokens: int) -> None:
-        """Give back what was charged for work that was not done."""
+        """Give back tokens that were charged for work that was not done."""
         if self._tokens:
             self._tokens[1].take(-tokens)
 
@@ -194,18 +197,18 @@ _CALLER: ContextVar[Caller | None] = ContextVar("caller", default=None)
 
 
 def payer() -> Caller | None:
-    """Whose request is being answered."""
+    """Return the caller of the current request."""
     return _CALLER.get()
 
 
 async def loop_turn() -> None:
-    """Let others go on before the next step of the request, if the key has had one in this pass of the event loop."""
+    """Wait for the next pass of the event loop if the key has already had a step in this one."""
     if caller := _CALLER.get():
         await caller.loop_turn.take()
 
 
 def paid_by(caller: Caller | None) -> AbstractContextManager[None]:
-    """Around work for a request that may have been answered."""
+    """Charge work to a caller within the block; its request may already be answered."""
     return holding(_CALLER, caller)
 
 
@@ -213,17 +216,17 @@ _PATIENT: ContextVar[bool] = ContextVar("patient", default=False)
 
 
 def is_patient() -> bool:
-    """Whether the work waits for a turn of its key, however many wait: that of a job does."""
+    """Return whether the work waits for a turn of its key however many wait, as that of a job does."""
     return _PATIENT.get()
 
 
 def patient() -> AbstractContextManager[None]:
-    """Around work that nobody waits for at a connection."""
+    """Mark work within the block as patient, since no connection waits for it."""
     return holding(_PATIENT, True)
 
 
 def charge(tokens: float, *, begun: bool = False) -> None:
-    """Charge tokens to the key of the request that is being answered; without one (no keys, a warm-up) nobody pays.
+    """Charge tokens to the key of the current request. Without a key (no keys, a warm-up) nothing is charged.
 
     Raises:
         Overloaded: see `Caller.charge`.
@@ -233,7 +236,7 @@ def charge(tokens: float, *, begun: bool = False) -> None:
 
 
 def check_paid() -> None:
-    """Refuse what is charged when it is done, to a key that still owes tokens.
+    """Refuse work that is charged afterwards if its key still has a debt.
 
     Raises:
         Overloaded: see `Caller.charge`.

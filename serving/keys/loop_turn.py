@@ -1,4 +1,4 @@
-"""One step of a key in each pass of the event loop: however many of its requests come, others wait for one of them."""
+"""Fairness between keys: one step of a key in each pass of the event loop, however many requests it has."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections import deque
 
 
 class LoopTurn:
-    """Steps go on in the order in which they came; one that comes alone goes on at once."""
+    """Steps of a key, first in, first out. A step without others before it runs at once."""
 
     def __init__(self) -> None:
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._taken = False
 
     async def take(self) -> None:
-        """Return in a pass of the event loop in which no other step has returned."""
+        """Wait for a pass of the event loop in which no other step runs."""
         if not self._taken:
             self._take()
             return
@@ -30,6 +30,6 @@ class LoopTurn:
         self._taken = False
         while self._waiting and not self._taken:
             turn = self._waiting.popleft()
-            if not turn.done():  # its caller is still there
+            if not turn.done():  # its caller still waits
                 turn.set_result(None)
                 self._take()
