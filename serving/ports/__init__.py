@@ -1,4 +1,4 @@
-"""The seams of the server: what an engine, an index and a store must do, and the values they exchange."""
+"""Ports: the protocols of engines, indexes and stores, and the values that they exchange."""
 
 from __future__ import annotations
 

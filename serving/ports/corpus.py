@@ -1,4 +1,4 @@
-"""A corpus and what it holds: the values that a store takes and gives."""
+"""A corpus and its contents: the values that a store takes and returns."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any, Literal, NamedTuple
 from serving.ports.index import Floats, Keys
 
 RECALL_TARGET = 0.95
-"""recall@10 that a corpus asks of its index where its owner says nothing."""
+"""The default recall@10 of a corpus's index."""
 Stemming = Literal["none", "porter"]
-"""What of a word is compared: all of it, or its stem by rules for English (Porter, An algorithm for suffix stripping,
-1980)."""
+"""Part of a word that is compared: the whole word, or its stem by rules for English (Porter, An algorithm for suffix
+stripping, 1980)."""
 
 
 @dataclass(frozen=True)
@@ -25,15 +25,16 @@ class Corpus:
     created: float = 0.0
     """Seconds since the epoch."""
     fingerprint: str | None = None
-    """Of the bundle that embeds it; None until the first document unless it was created for one."""
+    """Fingerprint of the bundle that embeds it. None until the first document, unless the corpus was created for a
+    bundle."""
     dim: int | None = None
     stemming: Stemming | None = None
     generation: str = field(default="", compare=False)
-    """Given by the store: another one wherever a key may mean another passage or have another vector than before."""
+    """Given by the store. It changes whenever a key may mean another passage or have another vector than before."""
 
     @property
     def wanted_recall(self) -> float:
-        """recall@10 that it asks of its index."""
+        """recall@10 that its index must reach."""
         return self.recall_target or RECALL_TARGET
 
     @property
@@ -43,7 +44,7 @@ class Corpus:
 
 
 class Document(NamedTuple):
-    """A text, the id its owner gave it, and what its owner knows about it."""
+    """A text with an id and metadata, both from its owner."""
 
     id: str
     text: str
@@ -51,43 +52,43 @@ class Document(NamedTuple):
 
 
 Scalar = str | int | float | bool | None
-"""Of JSON."""
+"""A scalar of JSON."""
 
 
 class Span(NamedTuple):
-    """Part of a text, in characters (code points): from `start` up to, not including, `end`."""
+    """Range of a text in characters (code points), from `start` to `end`, exclusive."""
 
     start: int
     end: int
 
 
 class Chunking(NamedTuple):
-    """How long texts are cut into passages."""
+    """Lengths of the passages that texts are split into."""
 
     tokens: int
-    """Of a passage, at most, those not counted that the tokenizer adds."""
+    """Maximum tokens of a passage, without those that the tokenizer adds."""
     overlap: int
-    """Tokens that a passage shares with the one before it, at most."""
+    """Maximum tokens that a passage shares with the previous one."""
 
 
 @dataclass(frozen=True)
 class Content:
-    """Documents together with the (P, D) vectors of their passages, in order, and the encoder that made them."""
+    """Documents with the (P, D) vectors of their passages, in order, and the encoder that made the vectors."""
 
     documents: Sequence[Document]
     vectors: Floats
     fingerprint: str
     spans: Sequence[Sequence[Span]] | None = None
-    """Of each document its passages, at least one; None: each document is one."""
+    """Passages of each document, at least one. None means that each document is one passage."""
     chunking: Chunking | None = None
-    """What `spans` come from."""
+    """Parameters that produced `spans`."""
     job: str | None = None
-    """The accepted upload that it is a part of: what others wrote or removed since stays, see `Store.accept`."""
+    """The accepted upload that it belongs to. Later writes and removals by others are kept; see `Store.accept`."""
 
 
 @dataclass(frozen=True)
 class Removal:
-    """Documents to remove, by id; those that are not there are passed over."""
+    """Ids of documents to remove. Unknown ids are skipped."""
 
     ids: Sequence[str]
 
@@ -96,41 +97,41 @@ Write = Content | Removal
 
 
 class Change(NamedTuple):
-    """What a committed write did to the passages: keys that are gone, keys that are new, also of what is replaced."""
+    """Effect of a committed write: removed and added keys of passages. A replaced passage has both."""
 
     removed: Keys
     added: Keys
     vectors: Floats
-    """Of those added, in order."""
+    """Vectors of the added keys, in order."""
 
 
 class Page(NamedTuple):
-    """Documents of one moment, oldest first, each with its place."""
+    """Documents of one moment, oldest first, each with its position."""
 
     rows: list[tuple[int, Document]]
     more: bool
-    """Whether others follow."""
+    """Whether more documents follow."""
     total: int
-    """Documents on all pages."""
+    """Number of documents on all pages."""
 
 
 class Passage(NamedTuple):
-    """What a key stands for."""
+    """The passage of a key."""
 
     document: Document
     span: Span | None
-    """None: the whole document, which was not cut."""
+    """None means the whole document, which was not split."""
 
 
 class Held(NamedTuple):
-    """The passages of a text that was embedded before: spans, or None if it was not cut, and (P, D) vectors."""
+    """Passages of a text that was embedded before: spans, or None if it was not split, and (P, D) vectors."""
 
     spans: Sequence[Span] | None
     vectors: Floats
 
 
 class Size(NamedTuple):
-    """How much a corpus holds."""
+    """Size of a corpus."""
 
     documents: int
     bytes: int
@@ -138,29 +139,29 @@ class Size(NamedTuple):
 
 
 class FacetValue(NamedTuple):
-    """A value of a field, and how many documents have it; None where they are too many to be counted."""
+    """A value of a field with the number of its documents, or None if they are too many to count."""
 
     value: Scalar
     documents: int | None
 
 
 class Facet(NamedTuple):
-    """What stands in a field of the metadata, a dotted path where it is within objects."""
+    """Statistics of a metadata field, which is a dotted path if it is within objects."""
 
     field: str
     kinds: Sequence[str]
-    """Of number, string, boolean, null, list and object, sorted."""
+    """Types that occur: number, string, boolean, null, list and object, sorted."""
     least: int | float | None
     greatest: int | float | None
-    """Of its numbers; None also where too many documents would have to be read for it."""
+    """Maximum of its numbers. Both limits are None also if too many documents would have to be read."""
     values: Sequence[FacetValue]
-    """Of what is indexed, the most frequent first; where they are not counted the first in their order."""
+    """Indexed values, most frequent first. If they are not counted, the first in their order."""
     complete: bool
-    """Whether there are no others: none beyond the number asked for, and none too large to be indexed."""
+    """Whether these are all values: none was beyond the requested number, or too large to be indexed."""
 
 
 class Facets(NamedTuple):
-    """The fields of a corpus, and whether there are no others."""
+    """Fields of a corpus, and whether they are all."""
 
     fields: Sequence[Facet]
     complete: bool

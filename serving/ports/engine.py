@@ -1,4 +1,4 @@
-"""What an engine must do, and what is known of the model that it loads."""
+"""The protocol of an engine, and facts about the model that it loads."""
 
 from __future__ import annotations
 
@@ -15,58 +15,64 @@ Embedded = base.Embedded
 
 
 class EngineError(RuntimeError):
-    """The engine can't run here, or not as the bundle asks; the message says why and what to change."""
+    """The engine can't run here, or not as the bundle requires. The message says why and what to change."""
 
 
 class Engine(Protocol):
-    """A loaded model. `embed` runs on `streams` threads, beside the other methods, `tokenize` beside itself too."""
+    """A loaded model.
+
+    `embed` runs in `streams` threads, concurrently with the other methods. `tokenize` may run concurrently, too.
+    """
 
     name: str
     precision: str
     device: str
     vocab_size: int
     streams: int
-    """Batches that it embeds side by side."""
+    """Batches that it embeds concurrently."""
     batch_tokens: int
-    """Padded tokens of a batch, beyond which it is no quicker."""
+    """Padded tokens of a batch beyond which throughput does not increase."""
     length_step: int
-    """Batches are padded to a multiple of so many tokens."""
+    """Batches are padded to a multiple of this number of tokens."""
     choice: Choice
-    """How runtime and precision were found."""
+    """How runtime and precision were chosen."""
 
     def tokenize(self, texts: Sequence[str], direction: Direction) -> list[Tokens]:
-        """Tokens of each text, cut to the model's length on the side that `direction` names."""
+        """Return the tokens of each text, cut to the model's length on the side that `direction` names."""
 
     def pieces(self, texts: Sequence[str], special_tokens: bool) -> list[list[Piece]]:
-        """Every token of each text, nothing cut; those that the tokenizer adds only if `special_tokens`."""
+        """Return every token of each text, without truncation.
+
+        Include those that the tokenizer adds if `special_tokens`.
+        """
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool) -> str:
-        """The text of ids of the vocabulary."""
+        """Return the text of ids of the vocabulary."""
 
     def embed(self, batch: Sequence[Tokens], *, alone: bool = False) -> Embedded:
-        """One padded batch through the model, rows in the order given; `alone`: no other runs beside it."""
+        """Run the model on one padded batch; rows keep their order. `alone` means that no other batch runs."""
 
 
 @dataclass(frozen=True)
 class EngineOptions(base.Options):
-    """What an engine may use of the machine, and in what numbers it is to compute; None leaves that to it."""
+    """Resources that an engine may use, and its precision. None leaves a choice to the engine."""
 
     precision: str | None = None
 
 
 @dataclass(frozen=True)
 class Model:
-    """What is known of a model before its weights are read, and how to read them."""
+    """Facts about a model before its weights are read, and functions to load it."""
 
     manifest: Manifest
     load: Callable[[EngineOptions], Engine]
     check: Callable[[EngineOptions], None] = lambda _: None
-    """Raises EngineError, quickly, where `load` could not but fail on this machine."""
+    """Raises EngineError, quickly, if `load` would certainly fail on this machine."""
     report: bytes | None = None
-    """How it was judged, as JSON."""
+    """The promotion report as JSON."""
     report_page: bytes | None = None
-    """The same as HTML."""
+    """The promotion report as HTML."""
     int8_limit: float | None = None
-    """The range of int8 output, if one was calibrated."""
+    """Range of int8 output, if one was calibrated."""
     matryoshka: Collection[int] = ()
-    """Widths that it was trained to be cut to."""
+    """Dimensions that it was trained to be truncated to."""

@@ -1,4 +1,4 @@
-"""What an index must do, and the vectors that it finds."""
+"""The protocol of a vector index, and its results."""
 
 from __future__ import annotations
 
@@ -17,39 +17,39 @@ Blocks = Iterator[tuple[Keys, Floats]]
 
 
 class Ranking(NamedTuple):
-    """The hits of one query, best first; equal scores are ordered oldest first."""
+    """Hits of one query, best first. Equal scores are ordered oldest first."""
 
     keys: Keys
     scores: NDArray[np.floating[Any]]
-    """Of vectors float32; of words float64: float32 has one number for scores that are told apart."""
+    """float32 for vectors, float64 for words, since float32 would merge distinct scores of words."""
 
 
 class IndexSize(NamedTuple):
-    """How much an index holds."""
+    """Size of an index."""
 
     vectors: int
     bytes: int
 
 
 class Index(Protocol):
-    """Unit vectors of one width by key, searched by inner product.
+    """Unit vectors of one dimension by key, searched by inner product.
 
-    Written by one thread at a time, which its corpus sees to; searched by any number beside it. A search sees all or
-    nothing of each write.
+    One thread at a time may write, which the corpus ensures; any number may search concurrently. A search sees each
+    write completely or not at all.
     """
 
     def __len__(self) -> int:
-        """Vectors held."""
+        """Return the number of vectors."""
 
     @property
     def nbytes(self) -> int:
-        """Memory it takes, room for more included."""
+        """Memory in bytes, including spare capacity."""
 
     def add(self, keys: Keys, vectors: Floats) -> None:
-        """Add (N, D) vectors under N keys, each greater than all it ever held."""
+        """Add (N, D) vectors with N keys, each greater than all keys it ever had."""
 
     def remove(self, keys: Keys) -> None:
-        """Remove those of `keys` that the index holds."""
+        """Remove the `keys` that the index has."""
 
     def search(self, queries: Floats, k: int, allowed: Keys | None = None) -> list[Ranking]:
-        """For each row of (Q, D) `queries` the best `k`, or all there are, among the sorted `allowed` keys if given."""
+        """Return up to `k` best hits for each row of (Q, D) `queries`, among the sorted `allowed` keys if given."""

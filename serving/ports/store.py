@@ -1,4 +1,4 @@
-"""What a store must do."""
+"""The protocol of a store of corpora."""
 
 from __future__ import annotations
 
@@ -26,129 +26,149 @@ from serving.ports.index import Blocks, Floats, Keys, Ranking
 
 Replacing = Callable[[Blocks], AbstractContextManager[None]]
 Stop = Callable[[], bool]
-"""Whether whoever asked for long work has gone; it ends by `Stopped` then, and nothing has changed."""
+"""Function that returns whether the caller of long work has left. The work then raises `Stopped` and changes nothing.
+"""
 
 
 def never() -> bool:
-    """A `Stop` of work that is wanted whole."""
+    """Return False, as a `Stop` that never stops."""
     return False
 
 
 class StoreError(RuntimeError):
-    """The folder of the corpora, or a file in it, can't be used; the message names it."""
+    """The folder of the corpora, or a file in it, can't be used. The message names it."""
 
 
 class Store(Protocol):
-    """The truth. A method that returns has committed; one that raises has changed nothing. Thread-safe.
+    """The durable store of corpora.
 
-    A document is held as one passage or several; each has a key. Keys are positive, grow with time and are never used
-    twice. Every method that takes the name of a corpus raises `NotFound` where there is none.
+    A method that returns has committed; one that raises has changed nothing. Thread-safe.
+
+    A document is stored as one passage or several, each with a key. Keys are positive, increase with time and are never
+    reused. Every method with the name of a corpus raises `NotFound` if the corpus does not exist.
     """
 
     def names(self) -> list[str]:
-        """Every corpus, sorted."""
+        """Return the names of all corpora, sorted."""
 
     def create(self, corpus: Corpus) -> bool:
-        """Create it without documents. An existing corpus is only described, and False is returned."""
+        """Create an empty corpus. If it exists, only describe it, and return False."""
 
     def describe(self, corpus: Corpus) -> None:
-        """An existing corpus takes over the description, recall target and stemming that are not None, and the
-        fingerprint if it has none, all or none: `Conflict` if it has another one, or holds documents whose words are
-        compared otherwise.
+        """Update an existing corpus with the description, recall target and stemming that are not None.
+
+        Set the fingerprint if it has none. Nothing changes on `Conflict`: the corpus has another fingerprint, or has
+        documents with another stemming.
         """
 
     def corpus(self, name: str) -> Corpus:
-        """What it is."""
+        """Return the corpus."""
 
     def described(self, name: str) -> tuple[Corpus, Size]:
-        """The same and how much it holds, both of one moment."""
+        """Return the corpus and its size, both of one moment."""
 
     def drop(self, name: str) -> None:
-        """Remove it with every document."""
+        """Remove a corpus with every document."""
 
     def write(self, name: str, writes: Sequence[Write]) -> list[Change | ServiceError]:
-        """All of `writes` in their order and in one commit, for one wait for the disk; what a write did, or why it did
-        nothing: `Conflict` if the corpus has another fingerprint. Documents replace those of the same id.
+        """Apply `writes` in order in one commit, with one wait for the disk. Documents replace those of the same id.
+
+        Return for each write its change, or the error why it changed nothing: `Conflict` if the corpus has another
+        fingerprint.
         """
 
     def accept(self, name: str, job: str) -> None:
-        """From now on what is written and removed stays, whatever `Content` of this job comes later: see `release`."""
+        """Protect later writes and removals from any `Content` of this job, until `release`."""
 
     def accepted(self, name: str) -> list[str]:
-        """The jobs that were accepted and not released, sorted."""
+        """Return the jobs that were accepted and not released, sorted."""
 
     def release(self, name: str, job: str) -> None:
-        """The job has ended; nothing if it was not accepted."""
+        """End the protection of a job. A job that was not accepted is ignored."""
 
     def embedded(
         self, name: str, texts: Sequence[str], chunking: Chunking | None, fingerprint: str
     ) -> list[Held | None]:
-        """Of each text that some document of the corpus has, cut in the same way, its vectors: found by content hash.
-        None of any if the corpus has another fingerprint.
+        """Return the vectors of each text, found by content hash, if a document has the text split in the same way.
+
+        Return None for all texts if the corpus has another fingerprint.
         """
 
     def document(self, name: str, document: str) -> Document:
-        """A document by its id, or `NotFound`."""
+        """Return a document by its id, or raise `NotFound`."""
 
     def passages(self, name: str, keys: Sequence[int]) -> dict[int, Passage]:
-        """Those of `keys` that exist."""
+        """Return the passages of those `keys` that exist."""
 
     def page(self, name: str, after: int, limit: int, where: Filter | None = None) -> Page:
-        """Up to `limit` documents beyond the place `after`, of those whose metadata match.
+        """Return up to `limit` documents after the position `after` whose metadata match.
 
-        A page of large documents ends before `limit`, but has one document at least, unless none is left.
+        A page of large documents may have fewer, but has at least one unless none is left.
         """
 
     def keys(self, name: str) -> Keys:
-        """Sorted keys of all passages."""
+        """Return the sorted keys of all passages."""
 
     def matching(self, name: str, where: Filter) -> Keys:
-        """Sorted keys of the passages of every document whose metadata match."""
+        """Return the sorted keys of the passages of every document whose metadata match."""
 
     def unmatched(self, name: str, where: Filter) -> list[str]:
-        """Warnings: conditions that no document can meet, because its field is missing or holds other types."""
+        """Return warnings about conditions that no document can meet: the field is missing or has other types."""
 
     def ids_matching(self, name: str, where: Filter) -> list[str]:
-        """Ids of every document whose metadata match."""
+        """Return the ids of every document whose metadata match."""
 
     def facets(self, name: str, values: int) -> Facets:
-        """The fields of the metadata, each with up to `values` of its most frequent values."""
+        """Return the fields of the metadata, each with up to `values` of its most frequent values."""
 
     def words(self, name: str, query: str, k: int, where: Filter | None = None) -> Ranking:
-        """The best `k` passages by BM25 (greater is better) that hold any word of `query`, in whatever form it comes:
-        nothing in it is an operator but a phrase in double quotes, which must occur. Equal scores oldest first.
+        """Return the best `k` passages by BM25 (greater is better) with any word of `query`; equal scores oldest first.
+
+        `query` has no operators and may contain any characters. Only a phrase in double quotes is special: it must
+        occur.
         """
 
     def vectors(self, name: str, keys: Sequence[int] | None = None, after: int = 0) -> Blocks:
-        """All vectors of keys beyond `after`, or those of `keys`."""
+        """Yield all vectors of keys greater than `after`, or those of `keys`."""
 
     def tombstones(self, name: str, upto: int) -> Keys:
-        """Sorted keys up to `upto` that are no more; see `bury`."""
+        """Return the sorted deleted keys up to `upto`; see `bury`."""
 
     def bury(self, name: str, keys: Keys) -> None:
-        """Forget the tombstones of `keys`: no index that is kept anywhere holds them any more."""
+        """Delete the tombstones of `keys`, which no stored index has any more."""
 
     def last_key(self, name: str) -> int:
-        """The greatest key ever given out; 0 if none was."""
+        """Return the greatest key ever given; 0 if there was none."""
 
     def stale(self, name: str, fingerprint: str, limit: int) -> list[tuple[int, str]]:
-        """Up to `limit` passages, key and text, that have neither a vector nor a fresh vector of `fingerprint`."""
+        """Return key and text of up to `limit` passages without any vector of `fingerprint`, served or fresh."""
 
     def refresh(self, name: str, fingerprint: str, keys: Keys, vectors: Floats) -> None:
-        """Keep fresh (N, D) vectors beside those that serve; of another fingerprint than before they start anew."""
+        """Store fresh (N, D) vectors beside the served ones.
+
+        If they have another fingerprint than the previous ones, start anew.
+        """
 
     def fresh(self, name: str) -> Blocks:
-        """All fresh vectors."""
+        """Yield all fresh vectors."""
 
     def swap(self, name: str, fingerprint: str) -> bool:
-        """Let the fresh vectors serve in place of the old in one commit; False, and nothing, while some are missing."""
+        """Replace the served vectors by the fresh ones in one commit.
+
+        If some are missing, change nothing and return False.
+        """
 
     def give_back(self, name: str, least: int = 0) -> None:
-        """Give the room that nothing takes any more, of old vectors and what was removed, back to the disk, if it is so
-        many bytes or a good part of the file; others write between."""
+        """Return unused space of old vectors and removed documents to the disk, while others write.
+
+        Do so if it has at least `least` bytes or is a large part of the file.
+        """
 
     def copy(self, name: str, to: Path, stop: Stop = never) -> tuple[Corpus, Size]:
-        """A consistent copy in a file of its own, of one moment, while others write; what the copy is and holds."""
+        """Copy a corpus of one moment to a file of its own, while others write.
+
+        Return the copied corpus and its size.
+        """
 
     def adopt(
         self,
@@ -158,20 +178,23 @@ class Store(Protocol):
         stop: Stop = never,
         bounds: Bounds = BOUNDS,
     ) -> None:
-        """Serve what `copy` once wrote to `file`, under `name`, in place of what was there, if anything.
+        """Serve a file written by `copy` under `name`, replacing an existing corpus.
 
-        `file` is moved. It is checked first, which takes long; `replacing` is entered for the step that follows, with
-        all vectors of `file`.
+        `file` is moved. First it is checked, which takes long. `replacing` is entered with all vectors of `file` for
+        the step that follows.
 
         Raises:
-            StoreError: it is no whole corpus, or holds more than `bounds` allow; nothing has changed.
+            StoreError: the file is not a complete corpus, or exceeds `bounds`; nothing has changed.
         """
 
     def verify(self, name: str) -> list[str]:
-        """What is wrong with it, a line each: structure, checksums of vectors, words. Reads everything."""
+        """Return the errors of a corpus, one line each: structure, checksums of vectors, words.
+
+        This reads everything.
+        """
 
     def size(self, name: str) -> Size:
-        """How much it holds."""
+        """Return the size of a corpus."""
 
     def close(self) -> None:
-        """Let go of everything; nothing may be called afterwards."""
+        """Close the store. No method may be called afterwards."""
