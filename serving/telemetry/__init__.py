@@ -1,1 +1,1 @@
-"""What the server says of itself: logs, metrics, traces."""
+"""Logs, metrics and traces."""

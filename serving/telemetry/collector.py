@@ -1,4 +1,4 @@
-"""Which collector of traces a server has, if it has one: OpenTelemetry is imported only then."""
+"""The configured collector of traces. OpenTelemetry is only imported if there is one."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ if TYPE_CHECKING:
     from serving.telemetry.otlp import Collector
 
 ENVIRONMENT = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
-"""Either names a collector too."""
+"""Variables of OpenTelemetry that configure a collector, too."""
 
 
 class TracingError(RuntimeError):
-    """Traces are asked for and can't be made; the message says what to do."""
+    """Traces are configured and can't be exported. The message says what to do."""
 
 
 def collector(endpoint: HttpUrl | None) -> Collector | None:
-    """That at `endpoint`, or that OpenTelemetry's environment names; None where neither does.
+    """Return the collector at `endpoint` or in OpenTelemetry's environment; None if neither is set.
 
     Raises:
         TracingError: the packages are missing.

@@ -1,4 +1,7 @@
-"""A histogram that takes many values at once; prometheus_client's takes one, with a lock, at three times the price."""
+"""A Prometheus histogram that observes many values at once.
+
+That of prometheus_client takes one, at three times the cost.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from prometheus_client.registry import Collector
 
 
 class Histogram(Collector):
-    """Counts of values at most as large as each of `bounds`; of one series, or of one for each value of `label`."""
+    """Cumulative counts of values by the upper `bounds`, in one series, or in one for each value of `label`."""
 
     def __init__(
         self,
@@ -28,28 +31,26 @@ class Histogram(Collector):
         self._counts: defaultdict[str, list[int]] = defaultdict(lambda: [0] * (len(bounds) + 1))
         self._sums: defaultdict[str, float] = defaultdict(float)
         if not label:
-            self.observe(0, times=0)  # a series that is there from the start
+            self.observe(0, times=0)  # so that the series exists from the start
         registry.register(self)
 
     def observe(self, value: float, *, times: int = 1, of: str = "") -> None:
-        """Count `value` so many times, in the series `of` that label."""
+        """Count `value` `times` times, in the series `of` that label."""
         self._counts[of][bisect_left(self._bounds, value)] += times
         self._sums[of] += times * value
 
     def observe_all(self, values: Sequence[float]) -> None:
-        """Count each of them."""
         counts = self._counts[""]
         for value in values:
             counts[bisect_left(self._bounds, value)] += 1
         self._sums[""] += sum(values)
 
     def forget(self, of: str) -> None:
-        """Drop the series of that label."""
+        """Delete the series of that label."""
         self._counts.pop(of, None)
         self._sums.pop(of, None)
 
     def collect(self) -> Iterator[Metric]:
-        """See prometheus_client."""
         family = HistogramMetricFamily(self._name, self._documentation, labels=self._labels)
         bounds = [*(str(float(bound)) for bound in self._bounds), "+Inf"]
         for of, counts in self._counts.items():

@@ -1,7 +1,7 @@
-"""What the server says of itself, on stderr: lines for people, or a JSON object a line.
+"""Logs on stderr: lines for people, or one JSON object a line.
 
-No line holds a document, a text or a key. Tracebacks say where and what kind, and not the message of the exception:
-that may quote what a caller sent.
+No line contains a document, a text or a key. Tracebacks have frames and exception types, but no messages, since these
+may quote callers.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _Failure = tuple[type[BaseException], BaseException, TracebackType | None] | tup
 
 
 def configure(form: LogFormat) -> None:
-    """Send every logger's lines to stderr; `auto` is pretty on a terminal."""
+    """Send the lines of every logger to stderr. `auto` means pretty on a terminal."""
     pretty = form == "pretty" or (form == "auto" and sys.stderr.isatty())
     destination = logging.StreamHandler(sys.stderr)
     destination.setFormatter(Pretty() if pretty else Json())
@@ -33,30 +33,28 @@ def configure(form: LogFormat) -> None:
 
 
 def loop_failed(loop: asyncio.AbstractEventLoop, context: Mapping[str, Any]) -> None:  # noqa: ARG001 - asyncio calls it
-    """What an event loop is to call for exceptions that nobody awaits: asyncio's own quotes them, and arguments."""
+    """Log exceptions that nobody awaits. asyncio's own handler quotes them and their arguments."""
     said, callback, _ = str(context["message"]).partition("callback")
     log.error("%s", said + callback, exc_info=context.get("exception"))
 
 
 class Pretty(logging.Formatter):
-    """The message, and those of its fields that say something as `name=value`."""
+    """Formatter of the message followed by its non-empty fields as `name=value`."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """See logging."""
         fields = (f"{name}={value}" for name, value in _fields(record).items() if value is not None)
         said = [record.getMessage(), *fields]
         return "\n".join([" ".join(said), *([self.formatException(record.exc_info)] if record.exc_info else [])])
 
     def formatException(self, ei: _Failure) -> str:
-        """Frames and kinds of the exception and of what it came from, without their messages."""
+        """Return frames and types of the exception and its causes, without their messages."""
         return _traceback(ei[1])
 
 
 class Json(Pretty):
-    """One object a line."""
+    """Formatter of one JSON object a line."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """See logging."""
         line = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
@@ -70,7 +68,7 @@ class Json(Pretty):
 
 
 def _writable(value: Any) -> Any:
-    """A text with lone surrogates escaped, as names of files have them: UTF-8 can't hold them."""
+    """Escape the lone surrogates of a text, which file names may have and UTF-8 can't encode."""
     return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
 
 

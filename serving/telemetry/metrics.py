@@ -1,6 +1,6 @@
-"""What Prometheus reads: text-embeddings-inference's `te_*` names where they apply, and ours; see docs/metrics.md.
+"""Prometheus metrics: text-embeddings-inference's `te_*` names where they apply, and our own; see docs/metrics.md.
 
-Everything here is written and read by the thread of the event loop.
+Only the thread of the event loop reads and writes them.
 """
 
 from __future__ import annotations
@@ -41,37 +41,39 @@ _STAGES = {
     "inference_duration": "Seconds from then to the last vector",
 }
 _FAILURES: Mapping[Kind, str] = {"Tokenizer": "tokenization", "Backend": "inference", "Empty": "validation"}
-"""text-embeddings-inference's words for kinds of errors; of the others the kind itself."""
+"""Names that text-embeddings-inference has for kinds of errors. Other kinds keep their own name."""
 NAMED_CORPORA = 50
-"""Each adds 0.16 ms to a scrape, in which no request is answered."""
+"""Default number of corpora with labels. Each adds 0.16 ms to a scrape, which blocks all requests."""
 OTHERS = "_others"
-"""Corpora without a label of their own. No corpus can be called so."""
+"""Label of all corpora without their own. It is not a legal corpus name."""
 
 
 class Labels:
-    """Which corpora have a label of their own: the first `limit` that come; a place is free again when one is gone."""
+    """Corpora with their own label: the first `limit`. A deleted corpus frees its place."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._named: set[str] = set()
 
     def of(self, corpus: str) -> str:
-        """The corpus' own name, or that of all others."""
+        """Return the corpus's own name, or the label of all others."""
         if corpus not in self._named and len(self._named) < self._limit:
             self._named.add(corpus)
         return corpus if corpus in self._named else OTHERS
 
     def keep(self, corpora: Collection[str]) -> set[str]:
-        """Forget those that are none of `corpora`; which they were."""
+        """Forget labelled corpora that are not in `corpora`, and return them."""
         gone = self._named.difference(corpora)
         self._named -= gone
         return gone
 
 
 class Metrics:
-    """One registry for one server. TEI's counters lack the suffix `_total`, so here they are gauges that only grow.
+    """Metrics of one server, in one registry.
 
-    A label for each corpus would let whoever creates corpora fill Prometheus: only `corpora` of them are named.
+    TEI's counters lack the suffix `_total`, so here they are increasing gauges.
+
+    Only `corpora` corpora have labels, since callers who create corpora could otherwise fill Prometheus.
     """
 
     def __init__(self, corpora: int = NAMED_CORPORA) -> None:
@@ -121,7 +123,7 @@ class Metrics:
 
     @contextmanager
     def request(self, texts: int) -> Iterator[None]:
-        """Count one request for the embedding of `texts`, and how it ends."""
+        """Count a request to embed `texts`, and its result."""
         method = "single" if texts == 1 else "batch"
         self._requests[method].inc()
         self._texts.inc(texts)
@@ -134,24 +136,24 @@ class Metrics:
         self._embedded.inc(texts)
 
     def lengths(self, lengths: Sequence[int], truncated: int) -> None:
-        """Count the tokens of each text of a request, before some were cut."""
+        """Count the tokens of each text of a request before truncation."""
         self._input_length.observe_all(lengths)
         self._truncated.inc(truncated)
 
     def timing(self, timing: Timing, texts: int) -> None:
-        """Observe where the time of a request went that embedded `texts`."""
+        """Observe the stages of a request with `texts`."""
         stages = (timing.total, timing.tokenization, timing.queue, timing.inference)
         for seconds, of_request, of_text in zip(stages, self._request_seconds, self._text_seconds, strict=True):
             of_request.observe(seconds)
             of_text.observe(seconds, times=texts)
 
     def cached(self, hits: int, misses: int) -> None:
-        """Count texts whose vectors were kept or on their way, and those that the engine gets."""
+        """Count texts that were cached or already running, and texts that the engine gets."""
         self._hits.inc(hits)
         self._misses.inc(misses)
 
     def batch(self, batch: Sequence[Tokens], *, length_step: int, max_length: int, max_tokens: int) -> None:
-        """Observe a batch on its way to an engine that pads to a multiple of `length_step`, up to `max_length`."""
+        """Observe a batch for an engine that pads to a multiple of `length_step`, up to `max_length`."""
         lengths = [len(tokens) for tokens in batch]
         longest = max(lengths)
         padded = len(lengths) * (longest + min(-longest % length_step, max(max_length - longest, 0)))
@@ -163,20 +165,20 @@ class Metrics:
 
     @contextmanager
     def search(self, corpus: str) -> Iterator[None]:
-        """Time a search, if it comes through: only then there is such a corpus."""
+        """Time a search if it succeeds, since only then the corpus is known to exist."""
         began = perf_counter()
         yield
         self._searches.observe(perf_counter() - began, of=self._labels.of(corpus))
 
     def waiting(self, texts: int, tokens: int, by_lane: Mapping[str, int]) -> None:
-        """What waits now: texts that are in no batch yet, tokens with and without those that are being embedded."""
+        """Set the size of the queue: texts in no batch yet, and tokens with and without those being embedded."""
         self._queue_size.set(texts)
         self._queued_tokens.set(tokens)
         for lane, waiting in by_lane.items():
             self._waiting_tokens.labels(lane).set(waiting)
 
     def serving(self, ready: bool, encoders: Iterable[tuple[Manifest, Engine | None]]) -> None:
-        """What is served now, and on which engine; None before it is loaded."""
+        """Set the served models and their engines, None before they are loaded."""
         self._ready.set(ready)
         self._model.clear()
         for manifest, engine in encoders:
@@ -184,7 +186,7 @@ class Metrics:
             self._model.labels(manifest.name, manifest.fingerprint, *runs).set(1)
 
     def indexes(self, sizes: Mapping[str, IndexSize]) -> None:
-        """How large the index of each corpus is now; what is known of a corpus that is gone goes with it."""
+        """Set the size of each corpus's index, and forget deleted corpora."""
         for gone in self._labels.keep(sizes):
             self._searches.forget(gone)
         self._corpora.set(len(sizes))
@@ -196,7 +198,7 @@ class Metrics:
             self._bytes.labels(label).inc(size.bytes)
 
     def text(self) -> bytes:
-        """The exposition format."""
+        """Return the metrics in the exposition format."""
         return generate_latest(self.registry)
 
 

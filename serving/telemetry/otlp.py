@@ -1,6 +1,6 @@
-"""A collector of OpenTelemetry traces, reached by OTLP over HTTP. Imported only where one is named.
+"""Exporter of OpenTelemetry traces by OTLP over HTTP. It is only imported if a collector is configured.
 
-Spans hold counts, routes and statuses, and nothing that a caller sent but the ids of its trace and its request.
+Spans contain counts, routes and statuses. Of what callers send they contain only the ids of trace and request.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from pydantic import HttpUrl
 from serving.telemetry.tracing import recording
 
 SECONDS_TO_SEND = 5.0
-"""For the last spans, at the end; then a collector that does not answer is given up."""
+"""Seconds for sending the last spans at the end, after which an unresponsive collector is given up."""
 
 
 class Collector:
-    """Spans are sent in the background; those that find no room in the queue are dropped.
+    """Sender of spans in the background. Spans are dropped if the queue is full.
 
-    What `endpoint` does not say is as OpenTelemetry's environment has it: headers, timeout, certificates, sampling.
+    Options besides `endpoint` come from OpenTelemetry's environment: headers, timeout, certificates, sampling.
     """
 
     def __init__(self, endpoint: HttpUrl | None) -> None:
@@ -41,9 +41,9 @@ class Collector:
 
     @contextmanager
     def request(self, name: str, headers: Mapping[str, str]) -> Iterator[Span]:
-        """Around a request: its span, in the trace that its `traceparent` and `tracestate` name (W3C Trace Context)."""
+        """Record a request as a span, in the trace of its `traceparent` and `tracestate` (W3C Trace Context)."""
         began = time.perf_counter()
-        epoch = time.time_ns() - round(1e9 * began)  # one for all spans of a trace: they fit each other closely
+        epoch = time.time_ns() - round(1e9 * began)  # one for all spans of a trace, so that their times are consistent
 
         def at(moment: float) -> int:
             return epoch + round(1e9 * moment)
@@ -62,7 +62,7 @@ class Collector:
                 span.end(at(time.perf_counter()))
 
     def close(self) -> None:
-        """Send what is left. Blocking."""
+        """Send the remaining spans. Blocking."""
         patience = threading.Timer(SECONDS_TO_SEND, self._exporter.shutdown)
         patience.start()
         self._provider.shutdown()

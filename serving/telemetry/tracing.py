@@ -1,4 +1,4 @@
-"""Where the time of each request went, for whoever traces it: nothing unless a collector is named."""
+"""Recording of the parts of each request for traces. It does nothing unless a collector is configured."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ _RECORD: ContextVar[Record | None] = ContextVar("record", default=None)
 
 
 def record(name: str, began: float, ended: float, **counts: int) -> None:
-    """A part of the request that is being answered, if it is traced, between two moments of `time.perf_counter`."""
+    """Record a part of the current request, if it is traced, between two times of `time.perf_counter`."""
     if write := _RECORD.get():
         write(name, began, ended, counts)
 
 
 @contextmanager
 def recorded(name: str) -> Iterator[None]:
-    """Around a part of a request that is of interest if it comes through."""
+    """Record the block as a part of the request, if it succeeds."""
     began = perf_counter()
     yield
     record(name, began, perf_counter())
 
 
 def recording(write: Record | None) -> AbstractContextManager[None]:
-    """Around a request: `write` hears of its parts; None: it is not traced."""
+    """Call `write` with the parts of a request within the block. None means that the request is not traced."""
     return holding(_RECORD, write)
