@@ -1,1 +1,1 @@
-"""What the kinds of jobs do."""
+"""Work functions of jobs."""

@@ -1,4 +1,4 @@
-"""The work of a large upload: every row is checked before any is kept, then they are embedded and stored in blocks."""
+"""Ingestion of a large upload: all rows are checked first, then documents are embedded and stored in blocks."""
 
 from __future__ import annotations
 
@@ -31,20 +31,19 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 BLOCK_DOCUMENTS, BLOCK_CHARACTERS = 256, 100_000
-"""Of one commit."""
+"""Documents and characters of one commit."""
 IN_FLIGHT = 6
-"""Blocks at a time: some are embedded while others are read and committed. They take turns in the engine, and so end
-nearly together: the first progress is told when so many are done."""
+"""Concurrent blocks: some are embedded while others are read and committed. They take turns in the engine and end at
+about the same time, so the first progress is reported after so many."""
 LOOKED_AT = 2000
-"""Rows that are checked by a thread at a time."""
+"""Rows that a thread checks at a time."""
 
 
 async def ingest(library: Library, settings: Settings, room: Room, job: Running) -> dict[str, Any]:
-    """Store what was uploaded; see `Options` for what becomes of rows that are none. What is stored when there is no
-    room left stays.
+    """Store an upload; `Options` defines the handling of invalid rows. If room runs out, stored documents are kept.
 
-    With `on_error=fail` a bad row fails the job before anything is stored. Ids that rows lack come from the job, so
-    what is done twice, after a restart, is there once.
+    With `on_error=fail` an invalid row fails the job before anything is stored. Rows without ids get ids derived from
+    the job, so that work repeated after a restart stores them once.
     """
     upload = _Upload.of(job, settings)
     left_out = frozenset[int]()
@@ -57,7 +56,7 @@ async def ingest(library: Library, settings: Settings, room: Room, job: Running)
 
 
 def check_fits(chunking: Chunking | None, embedder: Embedder) -> None:
-    """Refuse passages that would be embedded in part.
+    """Refuse passages that would be truncated.
 
     Raises:
         Invalid: `embedder` reads fewer tokens.
@@ -74,9 +73,9 @@ def check_fits(chunking: Chunking | None, embedder: Embedder) -> None:
 class _Upload:
     options: Options
     read: Callable[[], Generator[Checked]]
-    """All rows, from the first, until `left` is set."""
+    """Iterates over all rows from the first, until `left` is set."""
     left: Event
-    """Whoever waited for rows does so no more: a million that are only passed over take a quarter of a minute."""
+    """Set when nobody waits for rows any more. Skipping a million rows takes a quarter of a minute."""
 
     @classmethod
     def of(cls, job: Running, settings: Settings) -> _Upload:
@@ -91,14 +90,14 @@ class _Upload:
         return cls(options, read, left)
 
     async def taken(self, take: Callable[[], list[T]]) -> list[T]:
-        """What a thread takes of rows that are read; whoever is cancelled leaves them."""
+        """Take rows in a thread. A cancelled caller sets `left`."""
         return await in_thread(take, leave=self.left.set)
 
 
 async def _examine(job: Running, upload: _Upload) -> frozenset[int]:
-    """Count the good rows and name the bad; the numbers of those that have the id of one before them.
+    """Count valid rows and report invalid ones. Return the numbers of rows that repeat an earlier id.
 
-    Only a hash of each id is kept, 8 bytes, and the few that are there twice are looked at again.
+    Only an 8-byte hash of each id is kept; the few that occur twice are checked again.
     """
     job.forget_errors()
     hashes = array("q")
@@ -133,20 +132,20 @@ async def _examine(job: Running, upload: _Upload) -> frozenset[int]:
 
 
 def _looked_at(row: Checked) -> tuple[Checked, int | None]:
-    """Without its document, and the hash of its id: the texts of as many rows may take gigabytes."""
+    """Return the row without its document, and the hash of its id. The texts of so many rows may take gigabytes."""
     return row._replace(document=None), None if row.document is None else hash(row.document.id)
 
 
 class _Flying:
-    """A block on its way."""
+    """A block being embedded and stored."""
 
     def __init__(self, library: Library, job: Running, rows: Sequence[Checked], chunking: Chunking | None) -> None:
         documents = [row.document for row in rows if row.document]
         self.documents = len(documents)
         self.following = rows[-1].number + 1
-        """The row behind it."""
+        """Number of the next row."""
         self.stored = False
-        """Also if it was cancelled too late."""
+        """Whether it was stored, even if it was cancelled too late."""
         self.adding = asyncio.create_task(
             patiently(lambda: library.add(job.corpus, documents, chunking, job=job.id, stored=self._land))
         )
@@ -160,12 +159,12 @@ class _Flying:
 
 
 async def _store(library: Library, room: Room, job: Running, upload: _Upload, left_out: frozenset[int]) -> None:
-    """Everything beyond the job's position, which is the number of a row."""
+    """Store all rows from the job's position, which is a row number."""
     begin = job.position or 0
     flying = deque[_Flying]()
 
     async def land() -> None:
-        """The first, and those behind it that have ended, too: a checkpoint waits for the disk, and serves them all."""
+        """Await the first block, then save one checkpoint for all consecutive blocks that have ended."""
         await flying[0].adding
         documents = 0
         while flying and flying[0].ended_well:

@@ -1,4 +1,4 @@
-"""Re-embedding: a corpus moves to another encoder while it goes on serving with the one it has."""
+"""Re-embedding: a corpus moves to another encoder while the old vectors serve."""
 
 from __future__ import annotations
 
@@ -18,23 +18,26 @@ BLOCK = 512
 
 
 async def reembed(library: Library, encoders: Encoders, job: Running) -> dict[str, Any]:
-    """Embed what is stored with the encoder `model` of the job's options, beside what serves; swap when whole.
+    """Embed a corpus with the encoder `model` of the job's options beside the served vectors; swap when complete.
 
-    Documents that are written meanwhile are embedded as well before the swap. After a restart it goes on with what is
-    missing: the store knows. If another bundle takes the encoder's place meanwhile it begins anew, with that one.
+    Documents written meanwhile are embedded before the swap, too. After a restart the job embeds the missing vectors,
+    which the store knows. If the encoder's bundle is replaced meanwhile, the job begins anew with the new bundle.
     """
     while True:
         with encoders.asked_for(job.options.get("model")).at_work.held() as embedder:
             fingerprint = embedder.manifest.fingerprint
             truncated = await _moved(library, encoders, job, embedder)
             if truncated is not None and fingerprint in encoders.fingerprints:
-                await job.checkpoint(0, job.total or 0)  # also where there was nothing to do, or less by now
+                await job.checkpoint(0, job.total or 0)  # even if there was nothing to do, or fewer passages are left
                 return {"fingerprint": fingerprint, "model": embedder.manifest.name, "truncated": truncated}
         await job.checkpoint(0, 0)
 
 
 async def _moved(library: Library, encoders: Encoders, job: Running, embedder: Embedder) -> int | None:
-    """How many passages were cut to the model's length; None when the encoder is not served any more, and no swap."""
+    """Embed all passages and swap.
+
+    Return how many were truncated; None, without a swap, if the encoder is no longer served.
+    """
     name, fingerprint = job.corpus, embedder.manifest.fingerprint
     _, size = await library.on(lambda corpora: corpora.corpus(name), of=name)
     job.total = size.passages
@@ -44,7 +47,7 @@ async def _moved(library: Library, encoders: Encoders, job: Running, embedder: E
         while fingerprint in encoders.fingerprints:
             if await library.on(lambda corpora: corpora.swap(name, fingerprint, beside), of=name):
                 return truncated
-            truncated += await _embedded(library, encoders, job, embedder)  # of what was written meanwhile
+            truncated += await _embedded(library, encoders, job, embedder)  # documents that were written meanwhile
     finally:
         if beside:
             await asyncio.to_thread(beside.discard)
@@ -52,7 +55,7 @@ async def _moved(library: Library, encoders: Encoders, job: Running, embedder: E
 
 
 async def _embedded(library: Library, encoders: Encoders, job: Running, embedder: Embedder) -> int:
-    """All that has no vector of the new encoder; how many were cut to the model's length."""
+    """Embed all passages without a vector of the new encoder. Return how many were truncated."""
     name, fingerprint, truncated = job.corpus, embedder.manifest.fingerprint, 0
     while fingerprint in encoders.fingerprints:
         if not (rows := await library.on(lambda corpora: corpora.stale(name, fingerprint, BLOCK), of=name)):
@@ -63,7 +66,7 @@ async def _embedded(library: Library, encoders: Encoders, job: Running, embedder
 
 
 async def _refresh(library: Library, name: str, embedder: Embedder, rows: Sequence[tuple[int, str]]) -> int:
-    """How many were cut to the model's length."""
+    """Embed and store passages. Return how many were truncated."""
     keys = [key for key, _ in rows]
     vectors, cut = await embed_passages(embedder, [text for _, text in rows], lambda i: f"passage {keys[i]}")
     fingerprint = embedder.manifest.fingerprint

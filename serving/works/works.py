@@ -1,4 +1,4 @@
-"""What jobs do, by kind."""
+"""Work functions of jobs by kind."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ SNAPSHOT, REEMBED = "snapshot", "reembed"
 CHANGE_NOTHING = (SNAPSHOT,)
 """Kinds that run beside other jobs of their corpus."""
 ADDING = (UPLOAD, SNAPSHOT, RESTORE)
-"""Kinds of which something stays on disk, for which a key's corpora must have room."""
+"""Kinds that add data to the disk, for which the key's corpora must have room."""
 
 
 @dataclass(frozen=True)
 class Works:
-    """What a server's jobs are done with, and every kind of them."""
+    """Dependencies of a server's jobs, and the work function of each kind."""
 
     settings: Settings
     encoders: Encoders
@@ -42,7 +42,7 @@ class Works:
     room: Room
 
     def by_kind(self) -> Mapping[str, Work]:
-        """A kind's work, to which a job is given."""
+        """Return the work function of each kind."""
         return {
             UPLOAD: self._upload,
             REEMBED: partial(reembed, self.library, self.encoders),
@@ -51,22 +51,22 @@ class Works:
         }
 
     def accept(self, job: Job) -> None:
-        """Before anybody is told that the job will be done. Blocking.
+        """Check the room and record a job, before anyone learns that it will be done. Blocking.
 
         Raises:
-            NotFound: there is no such corpus.
-            InsufficientStorage, Unhealthy: the disk fails, or the corpora of the key have taken their share of it.
+            NotFound: the corpus does not exist.
+            InsufficientStorage, Unhealthy: the disk fails, or the key's corpora have used up their share of it.
         """
         if job.kind in ADDING:
             self.room.check(job.id)
         self.acceptance.accept(job)
 
     async def _begun(self, job: Running) -> None:
-        """What was accepted before it may have taken the room meanwhile; to wait for more would keep others waiting."""
+        """Check the room again, since earlier jobs may have taken it. Waiting for room would delay other jobs."""
         await patiently(lambda: in_thread(lambda: self.room.check(job.id)))
 
     async def _upload(self, job: Running) -> dict[str, Any]:
-        """Its corpus may not have known of it: not opened at the start, or damaged and restored since."""
+        """Record the acceptance again. A corpus lacks it if it was not opened at the start, or was restored."""
         await patiently(lambda: self.library.on(lambda _: self.acceptance.accept(job.job), of=job.corpus))
         return await ingest(self.library, self.settings, self.room, job)
 
@@ -79,7 +79,7 @@ class Works:
         return asdict(made)
 
     async def _restore(self, job: Running) -> dict[str, Any]:
-        """From what was uploaded, or from one of the server's own snapshots."""
+        """Restore from the upload, or from a snapshot of the server."""
         name = job.corpus
         file = job.spool or self.snapshots.path(job.options["of"], job.options["snapshot"])
         with nullcontext() if job.spool else _naming(file):
@@ -95,7 +95,7 @@ class Works:
 
 @contextmanager
 def _naming(snapshot: Path) -> Iterator[None]:
-    """What is wrong with one of the server's own is said with its name."""
+    """Add the name of a server's own snapshot to its errors."""
     try:
         yield
     except (Invalid, TooLarge) as error:
