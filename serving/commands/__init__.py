@@ -1,1 +1,1 @@
-"""Commands of the server's package, a file each."""
+"""Commands of the server's package, one file each."""

@@ -1,4 +1,4 @@
-"""Commands that do with corpora in a data folder what the server does: `isosphere ingest`, `isosphere search`, …"""
+"""Commands that use corpora in a data folder without a server: `isosphere ingest`, `isosphere search`, …"""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from serving.telemetry import logs
 from serving.works.ingestion import check_fits
 
 CALLED = {"export": "export-corpus", "verify": "verify-corpus"}
-"""Names of verbs that encoders have, too, in the command `isosphere`."""
+"""Verbs with another name in the command `isosphere`, where encoders have the same verb."""
 PIECE = 1 << 20
 PAGE = 1000
 MAX_HITS = 1000
@@ -44,11 +44,11 @@ _REST = "Options of the server (--data, --bundle, --engine …) are taken as wel
 
 
 class _Failed(Exception):
-    """In one line why."""
+    """The command failed; the message is one line."""
 
 
 def run(verb: str, arguments: Sequence[str]) -> int:
-    """The exit status: 1 where the work failed, 2, after one line, for what the user has to mend."""
+    """Run a command and return its exit status: 1 if the work failed, 2, after one line, for a mistake of the user."""
     try:
         given, rest = _parser(verb).parse_known_args(arguments)
         settings = read_settings(rest)
@@ -81,7 +81,7 @@ def run(verb: str, arguments: Sequence[str]) -> int:
 
 
 async def _ingest(settings: Settings, given: argparse.Namespace) -> int:
-    """As an upload to the server that became a job: killed, it goes on with the next server or command."""
+    """Ingest a file as a job, as the server does. After a kill, the next server or command resumes it."""
     if given.file.is_dir():
         raise Refused(f"{given.file} is a folder: name a file of documents")
     options = Options.of_file(
@@ -155,7 +155,7 @@ async def _search(settings: Settings, given: argparse.Namespace) -> int:
 
 
 def _export(settings: Settings, given: argparse.Namespace) -> int:
-    """A document a line, as `ingest` reads them."""
+    """Write one document a line, in the format that `ingest` reads."""
     store = opened_store(settings)
     try:
         if given.filter is not None:
@@ -181,7 +181,10 @@ def _warn(verb: str, warnings: Sequence[str]) -> None:
 
 @contextmanager
 def _written(out: Path | None) -> Iterator[BinaryIO]:
-    """Standard output, a pipe, or a file that is replaced when all of it is there: it may be the backup of before."""
+    """Open standard output, a pipe, or a file.
+
+    A file is only replaced when complete, since it may be the last backup.
+    """
     if out is None:
         yield sys.stdout.buffer
     elif out.exists() and not out.is_file():
@@ -193,7 +196,7 @@ def _written(out: Path | None) -> Iterator[BinaryIO]:
 
 
 def _verify(settings: Settings, given: argparse.Namespace) -> int:
-    """Every corpus, or those named; a line each of what is wrong."""
+    """Verify every corpus, or the named ones. Print one line for each, with its errors."""
     store = opened_store(settings)
     try:
         names = given.corpus or store.names()

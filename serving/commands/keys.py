@@ -1,4 +1,4 @@
-"""`isosphere keys`: add, list, revoke."""
+"""Command `isosphere keys`: add, list, revoke."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ VARIABLE = "ISOSPHERE_API_KEYS_FILE"
 
 
 def keys(arguments: Sequence[str]) -> int:
-    """The exit status; 2, after one line, for what the user has to mend."""
+    """Run the command and return its exit status: 2, after one line, for a mistake of the user."""
     given = _parser().parse_args(arguments)
     path: Path | None = given.api_keys_file
     if path is None:

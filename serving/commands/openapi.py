@@ -1,4 +1,4 @@
-"""`isosphere openapi`: the OpenAPI document of a server without keys, as docs/openapi.json has it."""
+"""Print the OpenAPI document of a server without keys, which is also docs/openapi.json."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from serving.app import routes
 
 
 def openapi(arguments: Sequence[str]) -> int:
-    """The exit status; the document goes to stdout."""
+    """Write the document to stdout and return the exit status."""
     Parser(prog="isosphere openapi", description=__doc__).parse_args(arguments)
     sys.stdout.write(document())
     return 0
 
 
 def document() -> str:
-    """The same for every machine and every day: what it says is in the code alone."""
+    """Return the document. It depends only on the code, not on machine or date."""
     return json.dumps(routes().openapi(), indent=1, ensure_ascii=False) + "\n"

@@ -1,4 +1,4 @@
-"""What `isosphere serve` does: check, bind, load, announce, serve."""
+"""Command `isosphere serve`: check, bind, load, announce, serve."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ curl -s {address}/corpora/{corpus}/search{key} -H 'content-type: application/jso
 KEY = ' -H "authorization: Bearer $KEY"'
 KEY_NEEDED = "The server asks for a key. Run export KEY=... first; isosphere keys add NAME makes a key.\n"
 SWITCH_SECONDS = 0.0005
-"""After which a thread that computes in Python lets others go on. Python's own 5 ms, a few times for each step of a
-search, are what a filter of one caller costs all others."""
+"""Seconds after which a thread that computes in Python lets others run. Python's default is 5 ms. A filter of one
+caller would make every step of other searches wait several times as long."""
 LOOK_SECONDS = 0.2
-"""Between two looks for the first documents."""
+"""Seconds between two checks for the first documents."""
 
 
 def serve(arguments: Sequence[str]) -> int:
-    """Serve until told to stop.
+    """Serve until a signal stops the server.
 
-    The exit status: 2, after one line, for a bad option, a bad bundle, bad keys or an address that can't be had.
+    Return the exit status: 2, after one line, for a bad option, bundle, key file or address.
     """
     try:
         settings = read_settings(arguments)
@@ -60,7 +60,7 @@ def serve(arguments: Sequence[str]) -> int:
         print(f"serving: {error}", file=sys.stderr)
         return 2
     sys.setswitchinterval(SWITCH_SECONDS)
-    gc.freeze()  # each full collection would look through all modules again, while everybody waits
+    gc.freeze()  # otherwise each full collection would scan all modules while all requests wait
     uvloop.run(_serve(server, service, listening, settings))
     return 0
 
@@ -77,13 +77,13 @@ async def _serve(server: Server, service: Service, listening: list[socket.socket
 
 
 def _reachable(host: str) -> str:
-    """The host as a URL names it; this machine's own name for it where it means every address."""
+    """Return the host as a URL names it; the local address if it means every address."""
     host = {"0.0.0.0": "127.0.0.1", "localhost": "127.0.0.1", "::": "::1"}.get(host, host)
     return f"[{host}]" if ":" in host else host
 
 
 async def _announce(service: Service, address: str) -> None:
-    """Print what can be tried, and a search as soon as there is something to find. Fill the demo corpus meanwhile."""
+    """Print commands to try, and a search once documents are found. Meanwhile fill the demo corpus."""
     await service.loaded.wait()
     if service.health.state != "ready":
         return
@@ -100,7 +100,7 @@ async def _announce(service: Service, address: str) -> None:
 
 
 def _searchable(service: Service) -> list[str]:
-    """The names of the corpora that hold documents of an encoder that is served."""
+    """Return the names of corpora with documents of a served encoder."""
     served = service.encoders.fingerprints
     return [
         corpus.name
