@@ -1,4 +1,4 @@
-"""`python -m isosphere`."""
+"""Entry point of `python -m isosphere`."""
 
 import sys
 

@@ -1,6 +1,6 @@
-"""The command `isosphere`: every command of the project by one name.
+"""The command `isosphere`, which has every command of the project as a subcommand.
 
-A command's own module is loaded for that command alone, so help answers at once.
+A subcommand's module is only loaded when it runs, so help answers at once.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ USAGE_ERROR = 2
 
 
 class Command(NamedTuple):
-    """What a command does, an example of its arguments, and the program that carries it out."""
+    """A subcommand: its summary, an example of its arguments, and its program."""
 
     summary: str
     example: str
     program: str
     """A package whose `__main__.main` takes the arguments."""
     verb: str | None = None
-    """What that program calls it; None: as here, and the empty word is no word at all."""
+    """Name of the command in that program. None means the same name, and the empty string means no name."""
 
 
 GROUPS: dict[str, dict[str, Command]] = {

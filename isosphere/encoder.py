@@ -40,13 +40,13 @@ def load(
     """Load an encoder: a name of this project (`default`, `simcse`, …), `minilm`, a bundle, or an adapter.
 
     The first use of a name writes its bundle into the user's cache folder. `engine` and `precision` are those of the
-    server (`onnxruntime`, `openvino`; `fp32`, `bf16`, `int8`); None chooses the fastest, measured once on a machine.
-    `threads` None uses all CPUs.
+    server (`onnxruntime`, `openvino`; `fp32`, `bf16`, `int8`). None selects the fastest, which is measured once on each
+    machine. `threads=None` uses all CPUs.
 
     Raises:
-        ValueError: there is no such engine or device, or no thread.
-        SourceError: there is no such encoder.
-        BundleError: the folder holds no whole bundle, or an encoder that has to be exported first.
+        ValueError: `engine`, `device` or `threads` is not valid.
+        SourceError: the encoder does not exist.
+        BundleError: the folder has no complete bundle, or an encoder that must be exported first.
         RuntimeUnavailable: the engine can't run here, or not in this precision.
     """
     if engine is not None and engine not in RUNTIMES:
@@ -64,7 +64,7 @@ def load(
 
 
 class Encoder:
-    """Texts to vectors by one bundle."""
+    """A loaded encoder, made from one bundle."""
 
     def __init__(self, bundle: Bundle, graph: Graph) -> None:
         self._bundle = bundle
@@ -72,7 +72,7 @@ class Encoder:
         self.name: str = bundle.manifest.name
         self.dimensions: int = bundle.manifest.dim
         self.max_length: int = bundle.manifest.max_length
-        """Tokens of a text, special ones included; of longer texts the beginning is embedded."""
+        """Maximum tokens of a text, including special tokens. Of longer texts, the beginning is embedded."""
         self.engine = f"{graph.engine}, {graph.precision} on {graph.device}"
 
     def __repr__(self) -> str:
@@ -90,12 +90,13 @@ class Encoder:
     ) -> Floats:
         """Return the vectors (N, D) of N texts, or the vector (D,) of one.
 
-        A prompt is put before every text: `prompt`, or the encoder's own of the name `prompt_name`. `dimensions` keeps
-        the leading ones. Vectors have unit length unless `normalize` is false. Work of more than a second shows a
+        A prompt is put before every text: `prompt`, or the encoder's own prompt named `prompt_name`. `dimensions` keeps
+        the leading dimensions. Vectors have unit length unless `normalize` is false. Work of more than a second shows a
         progress bar on stderr, unless `progress` is false.
 
         Raises:
-            ValueError: a text is not valid Unicode, the prompt name is unknown, or there are fewer dimensions.
+            TypeError: an input is not a text.
+            ValueError: a text is not valid Unicode, the prompt name is unknown, or `dimensions` is out of range.
         """
         if isinstance(texts, str):
             vector: Floats = self.encode(
@@ -140,7 +141,7 @@ class Encoder:
 
 
 def _unit(vectors: Floats) -> Floats:
-    """Zero stays zero."""
+    """Scale vectors to unit length. Zero vectors stay zero."""
     norms = np.linalg.norm(vectors, axis=1, keepdims=True)
     norms[norms == 0] = 1
     unit: Floats = vectors / norms
@@ -148,10 +149,10 @@ def _unit(vectors: Floats) -> Floats:
 
 
 def _full_name(name: str) -> str:
-    """Name an encoder as the commands do: `default` is `minilm+default`.
+    """Return the full name of an encoder, as in commands: `default` is `minilm+default`.
 
     Raises:
-        SourceError: it is no encoder of this project, and no folder either.
+        SourceError: the name is neither an encoder of this project nor a folder.
     """
     own = f"{MINILM}+{name}"
     if own in shipped():
