@@ -1,4 +1,4 @@
-"""`python -m models`: encoders to bundles and adapters, to the hub and back."""
+"""Commands of `python -m models`: export encoders to bundles and adapters, and exchange them with the hub."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PLACE = "hf://org/name or org/name on the hub, any URL of fsspec (s3://bucket/na
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one verb; 0, or after one line that says what is wrong 2, or 1 if it is nothing that was given."""
+    """Run one verb and return its exit status: 0, or after one line 2 for a user's mistake and 1 for other failures."""
     arguments = _parser().parse_args(argv)
     try:
         if arguments.verb == "export":
@@ -50,7 +50,7 @@ def main(argv: list[str] | None = None) -> int:
     except Failed as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    except ValueError as error:  # Refused, an unknown pooling: the user's to mend
+    except ValueError as error:  # Refused or an unknown pooling: the user can correct it
         print(f"error: {error}", file=sys.stderr)
         return 2
     except ModuleNotFoundError as error:
@@ -163,7 +163,7 @@ def _export(arguments: argparse.Namespace) -> None:
     chosen: list[Choice] = []
     as_it_is = not (arguments.pooling or arguments.max_length or prompts or arguments.fp16)
     if as_it_is and arguments.exporter == "torch" and sources.recorded(arguments.source):
-        from models import assembly  # and so onnx, which no other verb needs
+        from models import assembly  # imports onnx, which no other verb needs
 
         print(f"assembling {arguments.source}, without torch …", flush=True)
         name = arguments.name or arguments.out.name
@@ -180,7 +180,7 @@ def _export(arguments: argparse.Namespace) -> None:
 def _export_by_torch(
     arguments: argparse.Namespace, prompts: dict[str, str], options: Options | None, chosen: list[Choice]
 ) -> None:
-    sources.resolve(arguments.source)  # before torch is loaded: a wrong name is answered at once
+    sources.resolve(arguments.source)  # before torch is loaded, so that a wrong name fails at once
     from models.encoder import Encoder
     from models.export import export
 
@@ -212,7 +212,10 @@ def _export_by_torch(
 
 
 def _origin(arguments: argparse.Namespace, encoder: Encoder) -> dict[str, Any]:
-    """What the manifest says of where the encoder came from; a bundle exported again keeps its history."""
+    """Return the manifest's facts about the origin of the encoder.
+
+    A bundle that is exported again keeps its history.
+    """
     said = sources.manifest_of(arguments.source)
     if said is None:
         return {"name": arguments.name or arguments.out.name, "backbone": arguments.source}
@@ -221,7 +224,7 @@ def _origin(arguments: argparse.Namespace, encoder: Encoder) -> dict[str, Any]:
     kept = {key: getattr(said, key) for key in ("backbone", "objective", "run", "adapter")}
     searched = not_empty(encoder.prompts) == not_empty(said.prompts)
     scores = {name: score for name, score in (said.scores or {}).items() if searched or not name.endswith(NDCG10)}
-    judged = {"scores": scores, "again": before} if same else {}  # another pooling or length scores otherwise
+    judged = {"scores": scores, "again": before} if same else {}  # another pooling or length has other scores
     return {**kept, **judged, "name": arguments.name or (said.name if before else arguments.out.name)}
 
 
@@ -270,7 +273,7 @@ def _verify(folder: Path) -> None:
 
 
 def _manifest(opened: transfer.Package) -> bundle.Manifest:
-    """Raises `AdapterError` of an adapter that was made with peft alone."""
+    """Return the manifest of a package, or raise `AdapterError` for an adapter that was made with peft alone."""
     if opened.manifest is None:
         raise AdapterError(f"{opened.folder}: has no {adapter.MANIFEST}: nothing is recorded of it")
     return opened.manifest

@@ -1,12 +1,12 @@
-"""A low-rank adapter (LoRA): what tuning added to a base encoder, as a folder in the layout of the `peft` library.
+"""A low-rank adapter (LoRA): the changes of tuning to a base encoder, as a folder in the layout of the `peft` library.
 
     adapter_config.json         peft's: rank, scaling, the modules that it changes
     adapter_model.safetensors   peft's: for each changed module two thin matrices, A (rank, in) and B (out, rank)
     adapter.json                ours: the base and its SHA-256, pooling, training, scores, golden vectors
     README.md                   the model card
 
-The merged weight is W + scaling · B A. NumPy alone reads and merges, so a server needs no torch. An adapter that
-somebody else made with `peft` has no adapter.json and is used with the pooling of its base.
+The merged weight is W + scaling · B A. NumPy alone reads and merges, so a server needs no torch. An adapter that others
+made with `peft` has no adapter.json and is used with the pooling of its base.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ CONFIG = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
 MANIFEST = "adapter.json"
 REQUIRED = (CONFIG, WEIGHTS, INT8)
-"""Files that adapter.json has to list."""
+"""Files that adapter.json must list."""
 MERGE_VERSION = 1
-"""Part of the fingerprint: raise it when the arithmetic of `Adapter.updates` changes."""
+"""Part of the fingerprint. Increase it when the arithmetic of `Adapter.updates` changes."""
 PREFIX = "base_model.model."
-"""Before the name of each module in peft's files."""
+"""Prefix of module names in peft's files."""
 
 Weights = Mapping[str, NDArray[Any]]
-"""By their names in the base's `model.safetensors`."""
+"""Weights by their names in the base's `model.safetensors`."""
 
 MERGED = ("r", "lora_alpha", "rank_pattern", "alpha_pattern", "use_rslora", "bias")
 """Fields of peft's configuration that decide the merged weights."""
@@ -54,7 +54,7 @@ DTYPES: Mapping[str, Any] = {
     "F8_E4M3": ml_dtypes.float8_e4m3fn,
     "F8_E5M2": ml_dtypes.float8_e5m2,
 }
-"""NumPy's types, by their names in safetensors, whose own reader for NumPy lacks float8."""
+"""NumPy's types by their names in safetensors, whose own NumPy reader lacks float8."""
 WITHOUT_EFFECT = {
     "auto_mapping",
     "base_model_name_or_path",
@@ -75,11 +75,11 @@ WITHOUT_EFFECT = {
 }
 """Fields that do not change the merged weights."""
 PLAIN_STARTS = (True, False, "gaussian", "orthogonal", "eva")
-"""Values of `init_lora_weights` that leave the base's weights as they are; others, such as PiSSA, change them."""
+"""Values of `init_lora_weights` that leave the base's weights unchanged. Others, such as PiSSA, change them."""
 
 
 class AdapterError(Refused):
-    """A folder holds no adapter that can be merged into its base; the message names the file and the difference."""
+    """A folder has no adapter that can be merged into its base. The message names the file and the difference."""
 
 
 class _Update(NamedTuple):
@@ -90,12 +90,12 @@ class _Update(NamedTuple):
     b: NDArray[Any]
     scaling: float
     transposed: bool
-    """Whether the weight is an embedding (entries, width), which peft adapts by its transpose."""
+    """Whether the weight is an embedding (entries, width), which peft adapts in transposed form."""
 
 
 @dataclass(frozen=True)
 class Adapter:
-    """A folder whose files are whole and fit each other; whether they fit a base, `updates` says."""
+    """A folder whose files are complete and consistent. `updates` checks that they fit a base."""
 
     folder: Path
     config: Mapping[str, Any]
@@ -104,7 +104,7 @@ class Adapter:
 
     @property
     def base(self) -> str:
-        """The name of the base encoder: as our manifest says it, else as peft's configuration does."""
+        """Name of the base encoder, from our manifest or else from peft's configuration."""
         named = self.manifest.backbone if self.manifest else self.config.get("base_model_name_or_path")
         if not isinstance(named, str) or not named:
             raise AdapterError(f"{self.folder / CONFIG}: base_model_name_or_path: names no base encoder")
@@ -112,7 +112,7 @@ class Adapter:
 
     @cached_property
     def sha256(self) -> str:
-        """A digest of what decides the merged weights: the tensors, and how they are scaled."""
+        """Digest of everything that determines the merged weights: the tensors and their scaling."""
         decides = {
             "tensors": bundle.sha256(self.folder / WEIGHTS),
             "config": {name: self.config[name] for name in MERGED if name in self.config},
@@ -120,7 +120,7 @@ class Adapter:
         return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()
 
     def identity(self, base: str, base_sha256: str) -> dict[str, Any]:
-        """Describe the merged weights for `Manifest.adapter`, whoever merges them.
+        """Describe the merged weights for `Manifest.adapter`, independent of the machine that merges them.
 
         Raises:
             AdapterError: the adapter was made for a base with other weights.
@@ -161,15 +161,15 @@ class Adapter:
 
 
 def is_adapter(folder: Path) -> bool:
-    """Tell whether the folder holds an adapter rather than a whole encoder."""
+    """Return whether the folder has an adapter rather than a whole encoder."""
     return (folder / CONFIG).is_file()
 
 
 def refuse_foreign(folder: Path) -> None:
-    """Only the files of an adapter may be replaced, for replacing deletes the folder.
+    """Refuse to replace a folder with files that are not an adapter's, since replacing deletes the folder.
 
     Raises:
-        AdapterError: `folder` holds something else; it is left alone.
+        AdapterError: `folder` has something else, which stays unchanged.
     """
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return
@@ -183,7 +183,7 @@ def load(folder: Path) -> Adapter:
     """Read an adapter and check everything that can be checked without its base.
 
     Raises:
-        AdapterError: a file is missing, damaged, not the manifest's, or uses a feature of peft that is not supported.
+        AdapterError: a file is missing, damaged, not listed, or uses a feature of peft that is not supported.
     """
     if (weights := folder / WEIGHTS).is_file() and lfs_pointer(weights):
         raise AdapterError(f"{weights}: {LFS}")
@@ -197,16 +197,16 @@ def write(folder: Path, *, config: Mapping[str, Any], tensors: Weights) -> Adapt
     """Write peft's two files, and read them back.
 
     Raises:
-        AdapterError: they are not of an adapter that can be merged.
+        AdapterError: the adapter can't be merged.
     """
-    contiguous = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}  # it writes memory as it lies
+    contiguous = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}  # save_file copies memory
     save_file(contiguous, folder / WEIGHTS, metadata={"format": "pt"})
     (folder / CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
     return load(folder)
 
 
 def write_manifest(folder: Path, **facts: Any) -> Manifest:
-    """Write adapter.json beside the other files of the folder, whose hashes it holds."""
+    """Write adapter.json with the hashes of the other files in the folder."""
     paths = [path for path in (CONFIG, WEIGHTS, TRANSFORM, INT8, CARD) if (folder / path).is_file()]
     files = {path: bundle.sha256(folder / path) for path in paths}
     manifest = Manifest(**{**facts, "files": files, "golden": bundle.rounded(facts["golden"])})
@@ -217,7 +217,7 @@ def write_manifest(folder: Path, **facts: Any) -> Manifest:
 def lora_config(
     base: str, *, rank: int, target_modules: list[str], alpha: float | None = None, bias: str = "none"
 ) -> dict[str, Any]:
-    """Build peft's configuration of an adapter with one rank, and one scaling alpha / rank (1), for all modules."""
+    """Return peft's configuration of an adapter with one rank, and one scaling alpha / rank (1), for all modules."""
     return {
         "peft_type": "LORA",
         "task_type": "FEATURE_EXTRACTION",
@@ -309,7 +309,7 @@ def _tensors(file: Path) -> Weights:
 
 
 def _low_rank(adapter: Adapter) -> Iterator[_Update]:
-    """Pair the A and B of each module, in the order of their names."""
+    """Yield A and B of each module, in order of names."""
     file, tensors = adapter.folder / WEIGHTS, adapter.tensors
     for key in sorted(tensors):
         found = re.fullmatch(rf"{re.escape(PREFIX)}(.+)\.lora_(?:(A|B)\.weight|embedding_(A|B))", key)
@@ -327,7 +327,7 @@ def _low_rank(adapter: Adapter) -> Iterator[_Update]:
 
 
 def _scaling(adapter: Adapter, module: str, a: NDArray[Any], b: NDArray[Any]) -> float:
-    """Look up the factor of B A, and check both matrices against the rank that the configuration says."""
+    """Return the factor of B A, and check both matrices against the configured rank."""
     config = adapter.config
     rank = _of_module(config.get("rank_pattern") or {}, module, config["r"])
     alpha = _of_module(config.get("alpha_pattern") or {}, module, config["lora_alpha"])
@@ -340,7 +340,7 @@ def _scaling(adapter: Adapter, module: str, a: NDArray[Any], b: NDArray[Any]) ->
 
 
 def _of_module(patterns: Mapping[str, Any], module: str, otherwise: Any) -> Any:
-    """Match a module as peft does: a pattern is the end of its name, from a dot on."""
+    """Return the setting of a module, matched as in peft: a pattern matches the end of a name, from a dot on."""
     return next((value for end, value in patterns.items() if re.match(rf"(.*\.)?({end})$", module)), otherwise)
 
 
@@ -351,7 +351,7 @@ def _biases(adapter: Adapter) -> Iterator[tuple[str, NDArray[Any]]]:
 
 
 def _bias_name(key: str) -> str | None:
-    """The base's name of a bias; peft stores biases as they are, not as differences."""
+    """Return the base's name of a bias. peft stores biases as they are, not as differences."""
     found = re.fullmatch(rf"{re.escape(PREFIX)}(.+?)(?:\.base_layer)?\.bias", key)
     return f"{found[1]}.bias" if found and ".lora_" not in key else None
 

@@ -1,4 +1,4 @@
-"""A bundle for every name of an encoder that can be served without torch."""
+"""Bundles for encoders by name that can be served without torch."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ log = logging.getLogger(__name__)
 
 
 def as_bundle(name: str, kept: Path) -> Path:
-    """Return the folder of a bundle: `name` itself, or the bundle made of the encoder of this name, kept in `kept`.
+    """Return the folder of a bundle: `name` itself, or the bundle of the encoder with this name, cached in `kept`.
 
-    Another process makes it (`isosphere export`), so this one does not keep what is loaded for that alone.
+    Another process makes the bundle (`isosphere export`), so that this process does not keep the memory for it.
 
     Raises:
-        BundleError: it can't be made; the message is that of the command.
-        SourceError, AdapterError: there is no such encoder, or it is damaged.
+        BundleError: the bundle can't be made; the message is that of the command.
+        SourceError, AdapterError: the encoder does not exist or is damaged.
     """
     given = Path(name)
     if not (adapter.is_adapter(given) or (not given.exists() and (name == MINILM or name.startswith(f"{MINILM}+")))):

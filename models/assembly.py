@@ -1,8 +1,8 @@
-"""A bundle of `minilm`, or of an adapter to it, made without torch.
+"""Assembly of a bundle of `minilm`, or of an adapter to it, without torch.
 
-`graphs/minilm/` holds the bundle that torch exports, without its weights: the ONNX graph with empty tensors, each named
-after the weight that fills it, and the small files. NumPy merges the adapter into the weights of the base, `onnx` puts
-them into the graph, and the golden vectors show that the result is the encoder that was trained.
+`graphs/minilm/` has the bundle that torch exports, without its weights: the small files, and the ONNX graph with empty
+tensors, each named after its weight. NumPy merges the adapter into the base's weights, and `onnx` puts them into the
+graph. The golden vectors prove that the result is the trained encoder.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ from models.sources import TEMPLATE
 from models.verify import golden_cosine
 
 TRANSPOSED = ".T"
-"""Behind the name of a weight that the graph multiplies from the other side: the exporter stores it transposed."""
+"""Suffix of weights that the exporter stores transposed, since the graph multiplies them from the other side."""
 MODULES = "modules.json"
 MODULE = "encoder.backbone."
-"""Before the names of weights in a graph that torch has written."""
+"""Prefix of weights in graphs that torch has written."""
 FAITHFUL = 0.9999
-"""The lowest cosine of an assembled bundle to a golden vector of torch's."""
+"""Minimum cosine of an assembled bundle to torch's golden vectors."""
 UNUSED = "embeddings.position_ids"
-"""A buffer in the published file, which no version of transformers reads any more."""
+"""A buffer in the published file that current versions of transformers don't read."""
 KEPT = ("objective", "backbone", "dim", "max_length", "pooling", "prompts", "transform", "run", "scores", "golden")
-"""Fields of the manifest that a bundle has from the encoder that it is made of."""
+"""Fields of the manifest that a bundle takes from its encoder."""
 
 Weights = Mapping[str, NDArray[np.float32]]
 
 
 class AssemblyError(Failed):
-    """The assembled graph does not give the golden vectors."""
+    """The assembled graph does not reproduce the golden vectors."""
 
 
 def assemble(
@@ -57,9 +57,9 @@ def assemble(
     """Write the bundle of an encoder that `sources.recorded` knows, atomically; `measured` and `chosen` as in `export`.
 
     Raises:
-        SourceError, AdapterError: base or adapter can't be read, or do not fit each other.
-        AssemblyError: the bundle does not give the golden vectors.
-        BundleError: `folder` holds something that is not a bundle.
+        SourceError, AdapterError: base or adapter can't be read, or don't fit each other.
+        AssemblyError: the bundle does not reproduce the golden vectors.
+        BundleError: `folder` has something that is not a bundle.
         OSError: the bundle can't be written; names `folder`.
     """
     said, found = sources.recorded(source), sources.resolve(source)
@@ -89,7 +89,7 @@ def assemble(
             chosen=chosen,
         )
         cosine = golden_cosine(bundle.load(draft))
-        if not cosine >= FAITHFUL:  # also when it is NaN
+        if not cosine >= FAITHFUL:  # also refuses NaN
             raise AssemblyError(
                 f"{source}: cosine {cosine:.6f} to a golden vector, below {FAITHFUL}: its files are damaged"
             )
@@ -113,10 +113,10 @@ def fill(graph: onnx.ModelProto, weights: Weights) -> None:
 
 
 def empty(graph: onnx.ModelProto, weights: Weights) -> None:
-    """Make a template of a graph that torch has written: name each tensor after its weight, and take its numbers out.
+    """Make a template from a graph that torch has written: name each tensor after its weight, and remove its numbers.
 
     Raises:
-        AssemblyError: a tensor is none of the weights.
+        AssemblyError: a tensor matches no weight.
     """
     by_bytes = {(weight.T.shape, np.ascontiguousarray(weight.T).tobytes()): name for name, weight in weights.items()}
     names: dict[str, str] = {}
@@ -134,7 +134,7 @@ def empty(graph: onnx.ModelProto, weights: Weights) -> None:
 
 
 def write_template(made: Bundle, folder: Path) -> None:
-    """Write the template of a bundle that torch has exported; scores that the folder has recorded stay."""
+    """Write the template of a bundle that torch has exported, keeping scores that the folder has recorded."""
     before = folder / MANIFEST
     scores = bundle.parse_manifest(before.read_bytes(), str(before), required=()).scores if before.is_file() else None
     shutil.rmtree(folder, ignore_errors=True)
@@ -159,4 +159,4 @@ def _copy_small_files(draft: Path) -> None:
             (draft / path).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(file, draft / path)
     for module in json.loads((TEMPLATE / MODULES).read_text(encoding="utf-8")):
-        (draft / module["path"]).mkdir(exist_ok=True)  # git keeps no empty folder, and sentence-transformers opens it
+        (draft / module["path"]).mkdir(exist_ok=True)  # git keeps no empty folder, but sentence-transformers opens it

@@ -1,7 +1,7 @@
-"""The bundle: an encoder as a folder on disk, the one thing that passes from training to serving.
+"""The bundle: an encoder as a folder, which training writes and serving reads.
 
-Everything in the folder stands in `manifest.json` with its SHA-256. A folder that lacks a file, holds an altered
-one or holds one more is refused: what is served is what was exported, to the byte.
+`manifest.json` lists every file in the folder with its SHA-256. A folder with a missing, altered or additional file is
+refused, so that the served bytes are the exported bytes.
 """
 
 from __future__ import annotations
@@ -22,45 +22,46 @@ from models.tokenizer import Tokenizer
 
 FORMAT_VERSION = 1
 MOST_JSON_BYTES = 64 << 20
-"""Of one file of JSON, which is read whole."""
+"""Maximum bytes of a JSON file, which is read as a whole."""
 MOST_FILES = 1000
-"""That a manifest lists: a bundle has about ten."""
+"""Maximum files in a manifest. A bundle has about ten."""
 MANIFEST = "manifest.json"
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
 ONNX = "onnx/model.onnx"
 FP32 = "fp32"
-"""The precision of `ONNX`; a graph of another one is `onnx/model_<precision>.onnx`."""
+"""Precision of `ONNX`. Graphs of other precisions are `onnx/model_<precision>.onnx`."""
 FP16_ONNX = "onnx/model_fp16.onnx"
 TOKENIZER = "tokenizer.json"
 TRANSFORM = "transform.safetensors"
 REQUIRED = (TOKENIZER, CONFIG, WEIGHTS, ONNX)
 CARD = "README.md"
-"""What the hub shows: the bundle in words. Hashed as every file is, for it carries the claims about the others; no
-fingerprint changes with it."""
+"""The model card, which the hub shows. It is hashed like other files, since it makes claims about them, but does not
+affect the fingerprint."""
 REPORT = "report.json"
-"""How the encoder was judged; a promoted bundle carries it. It decides no vector, so no fingerprint changes with it."""
+"""The promotion report of a promoted bundle. It does not affect vectors or the fingerprint."""
 REPORT_PAGE = "report.html"
-"""The same to look at, where there is one."""
+"""The promotion report as a page, if there is one."""
 ENGINES = "engines.json"
-"""What was measured where it was exported or promoted, if it was; no fingerprint changes with it either."""
+"""Measurements on the machine of export or promotion, if any. They don't affect the fingerprint."""
 INT8 = "int8.json"
-"""The range of int8 output, calibrated at export; it decides codes, not vectors, so no fingerprint changes with it."""
+"""The range of int8 output, calibrated at export. It affects codes, not vectors, so it does not affect the fingerprint.
+"""
 GOLDEN_COSINE = 0.999
-"""The lowest cosine to a golden vector, or to the float32 graph's, at which an engine may serve the bundle: any
-runtime, any precision."""
+"""Minimum cosine to golden vectors, or to vectors of the float32 graph, at which an engine may serve the bundle, in any
+runtime and precision."""
 
 VOLATILE_CONFIG = {"_name_or_path", "architectures", "dtype", "torch_dtype", "transformers_version"}
-"""Keys of config.json that say who wrote it, not what the encoder computes."""
+"""Keys of config.json about its author, which don't affect the encoder's results."""
 
 
 class BundleError(Refused):
-    """A folder is not a whole, unaltered bundle; the message names the file."""
+    """A folder is not a complete, unaltered bundle. The message names the file."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Golden:
-    """A sentence and its embedding at export (unit length, float32), for the self-test of whoever serves it."""
+    """A sentence and its embedding at export (unit length, float32), for the self-test of servers."""
 
     text: str
     vector: list[float]
@@ -68,7 +69,7 @@ class Golden:
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """What `manifest.json` says; `files` maps each relative path to its SHA-256."""
+    """Content of `manifest.json`. `files` maps each relative path to its SHA-256."""
 
     format_version: int = FORMAT_VERSION
     name: str
@@ -79,14 +80,14 @@ class Manifest:
     pooling: str
     prompts: dict[str, str] = field(default_factory=dict)
     transform: dict[str, Any] | None = None
-    """What stands between pooling and the unit vector: its kind and sizes, its weights in `transform.safetensors`."""
+    """Kind and sizes of the transform between pooling and unit vector. Its weights are in `transform.safetensors`."""
     files: dict[str, str]
     fingerprint: str
     run: dict[str, Any] | None = None
     scores: dict[str, float] | None = None
     golden: list[Golden]
     adapter: dict[str, Any] | None = None
-    """Of weights that were merged from a base and an adapter: the SHA-256 of both, see `models.adapter`."""
+    """SHA-256 of base and adapter, if the weights were merged from these; see `models.adapter`."""
 
 
 @dataclass(frozen=True)
@@ -98,12 +99,12 @@ class Bundle:
 
     @property
     def onnx(self) -> Path:
-        """The float32 graph: `input_ids`, `attention_mask` to `sentence_embedding` (N, D) and `norm` (N,)."""
+        """File of the float32 graph: `input_ids`, `attention_mask` to `sentence_embedding` (N, D) and `norm` (N,)."""
         return self.folder / ONNX
 
     @property
     def graphs(self) -> dict[str, Path]:
-        """The graph of each precision, the float32 one first."""
+        """The graph of each precision, the float32 graph first."""
         reduced = {
             path.removeprefix("onnx/model_").removesuffix(".onnx"): self.folder / path
             for path in sorted(self.manifest.files)
@@ -113,10 +114,10 @@ class Bundle:
 
     @property
     def int8_limit(self) -> float | None:
-        """The range of int8 output; None in a bundle from before there was one.
+        """Range of int8 output; None in older bundles without it.
 
         Raises:
-            BundleError: the file holds none.
+            BundleError: the file has no range.
         """
         if INT8 not in self.manifest.files:
             return None
@@ -127,10 +128,10 @@ class Bundle:
 
     @property
     def matryoshka(self) -> Sequence[int]:
-        """The widths that the encoder says it was trained to be cut to, in config.json's words for it.
+        """Dimensions for which the encoder was trained to be truncated, according to config.json.
 
         Raises:
-            BundleError: they are no list of widths.
+            BundleError: they are not a list of dimensions.
         """
         file, config = self.folder / CONFIG, _config(self.folder)
         if widths := config.get("matryoshka_dimensions"):
@@ -148,7 +149,7 @@ class Bundle:
         """Load the tokenizer.
 
         Raises:
-            BundleError: it is none, or has tokens that the encoder has no embedding of.
+            BundleError: the file is not a tokenizer, or has tokens without an embedding in the encoder.
         """
         try:
             made = Tokenizer(self.tokenizer_file, max_length=self.manifest.max_length)
@@ -159,17 +160,16 @@ class Bundle:
 
     @property
     def tokenizer_file(self) -> Path:
-        """For `models.tokenizer.Tokenizer`."""
         return self.folder / TOKENIZER
 
 
 def load(folder: Path) -> Bundle:
-    """The bundle in `folder`, every hash verified.
+    """Load the bundle in `folder`, and verify every hash.
 
-    A link to a folder is followed once: what is read later is of this bundle, wherever the link points by then.
+    A link to a folder is resolved once, so that later reads use this bundle even if the link changes.
 
     Raises:
-        BundleError: no manifest, one that does not parse, or a missing, altered or foreign file.
+        BundleError: the manifest is missing or invalid, or a file is missing, altered or not listed.
     """
     if folder.is_symlink():
         folder = folder.parent / folder.readlink()
@@ -187,14 +187,14 @@ def load(folder: Path) -> Bundle:
             altered = LFS if lfs_pointer(folder / path) else "altered (its SHA-256 is not the manifest's)"
             raise BundleError(f"{folder / path}: {altered}")
     found = fingerprint(folder, manifest)
-    of_old = fingerprint(folder, replace(manifest, prompts={}))  # before prompts were part of it
+    of_old = fingerprint(folder, replace(manifest, prompts={}))  # older fingerprints had no prompts
     if manifest.fingerprint not in (found, of_old):
         raise BundleError(f"{folder / MANIFEST}: the fingerprint does not match the files")
     return Bundle(folder, replace(manifest, fingerprint=found))
 
 
 def write_manifest(folder: Path, **facts: Any) -> Manifest:
-    """Hash everything in `folder` and write its manifest from `facts`, the fields that can't be computed."""
+    """Hash everything in `folder` and write its manifest with `facts`, the fields that can't be computed."""
     files = {path: sha256(folder / path) for path in sorted(files_of(folder))}
     unsigned = Manifest(files=files, fingerprint="", **facts)
     manifest = replace(unsigned, fingerprint=fingerprint(folder, unsigned))
@@ -203,12 +203,15 @@ def write_manifest(folder: Path, **facts: Any) -> Manifest:
 
 
 def rounded(golden: Sequence[Golden]) -> list[Golden]:
-    """Shorten golden vectors to six decimals, for manifests that are kept in the repository."""
+    """Round golden vectors to six decimals, for manifests in the repository."""
     return [replace(one, vector=[round(number, 6) for number in one.vector]) for one in golden]
 
 
 def dumped(manifest: Manifest) -> str:
-    """Format a manifest as JSON with one golden vector a line: indented, its numbers would fill most of the file."""
+    """Format a manifest as JSON with one golden vector a line.
+
+    With indentation, their numbers would fill most of the file.
+    """
     fields = asdict(manifest)
     golden = ",\n  ".join(json.dumps(one, ensure_ascii=False, allow_nan=False) for one in fields.pop("golden"))
     text = json.dumps(fields, ensure_ascii=False, indent=1, allow_nan=False)
@@ -216,14 +219,16 @@ def dumped(manifest: Manifest) -> str:
 
 
 def fingerprint(folder: Path, manifest: Manifest) -> str:
-    """A hash of all that decides the vectors: weights, architecture, tokenizer, pooling, length, transform, prompts.
+    """Return a hash of everything that determines the vectors.
 
-    Not of the ONNX bytes or the name: exporting the same encoder again must not cost anyone a re-embedding. A prompt
-    that puts nothing before a text is none. Merged weights count as the base and the adapter that they were merged
-    from, because the last bits of a matrix product may differ between machines.
+    It covers weights, architecture, tokenizer, pooling, length, transform and prompts.
+
+    ONNX bytes and name are excluded, since exporting the same encoder again must not require re-embedding. An empty
+    prompt counts as no prompt. Merged weights count as their base and adapter, because the last bits of a matrix
+    product may differ between machines.
 
     Raises:
-        BundleError: `config.json` is no object of JSON.
+        BundleError: `config.json` is not a JSON object.
     """
     decides = {
         "weights": _merged(manifest.adapter) if manifest.adapter else manifest.files[WEIGHTS],
@@ -255,16 +260,16 @@ def _config(folder: Path) -> dict[str, Any]:
 
 
 def sha256(file: Path) -> str:
-    """Hex digest of the file's bytes."""
+    """Return the hex digest of the file's bytes."""
     with file.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def read_manifest(file: Path) -> Manifest:
-    """What `file` says; no file of the bundle is looked at.
+    """Read a manifest, without reading other files of the bundle.
 
     Raises:
-        BundleError: it is not there, or `parse_manifest` refuses it.
+        BundleError: the file is missing, or `parse_manifest` refuses it.
     """
     try:
         check_size(file)
@@ -277,21 +282,21 @@ def read_manifest(file: Path) -> Manifest:
 
 
 def check_size(file: Path) -> None:
-    """Refuse a file of JSON, if it is there, that would fill the memory.
+    """Refuse a JSON file that is too large to read into memory. A missing file is accepted.
 
     Raises:
-        BundleError: it is too large.
+        BundleError: the file is too large.
     """
     if file.is_file() and (size := file.stat().st_size) > MOST_JSON_BYTES:
         raise BundleError(f"{file}: has {size} bytes, more than the {MOST_JSON_BYTES} of a file of JSON")
 
 
 def parse_manifest(content: bytes, file: str, *, required: Sequence[str] = REQUIRED) -> Manifest:
-    """The manifest that `file`, here or elsewhere, has as its content.
+    """Parse the content of a manifest, which messages call `file`.
 
     Raises:
-        BundleError: it is none, a field is not what it has to be, a name leads out of the folder, or a `required` file
-            is not listed.
+        BundleError: the content is not a manifest, a field is invalid, a name leads out of the folder, or a `required`
+            file is not listed.
     """
     try:
         raw = json.loads(content.decode())
@@ -299,7 +304,7 @@ def parse_manifest(content: bytes, file: str, *, required: Sequence[str] = REQUI
         raise BundleError(f"{file}: not valid JSON ({error})") from error
     if not isinstance(raw, dict) or raw.get("format_version") != FORMAT_VERSION:
         raise BundleError(f"{file}: not a manifest of format version {FORMAT_VERSION}")
-    for later in ("transform", "adapter"):  # fields that earlier bundles do not have
+    for later in ("transform", "adapter"):  # earlier bundles lack these fields
         raw.setdefault(later, None)
     known = {f.name for f in fields(Manifest)}
     if missing := known - raw.keys():
@@ -316,7 +321,7 @@ def parse_manifest(content: bytes, file: str, *, required: Sequence[str] = REQUI
 
 
 def _check(manifest: Manifest, required: Sequence[str]) -> None:
-    """That the fields, each of which is what it has to be, fit each other."""
+    """Check that valid fields are consistent."""
     if len(manifest.files) > MOST_FILES:
         raise BundleError(f"lists {len(manifest.files)} files, more than the {MOST_FILES} of a bundle")
     for path in required:
@@ -331,10 +336,10 @@ def _check(manifest: Manifest, required: Sequence[str]) -> None:
 
 
 def files_of(folder: Path) -> set[str]:
-    """Relative paths of every file but the manifest.
+    """Return relative paths of every file except the manifest.
 
     Raises:
-        BundleError: one is a link, which may lead out of the folder.
+        BundleError: a path is a link, which may lead out of the folder.
     """
     found = set()
     for path in folder.rglob("*"):

@@ -1,7 +1,7 @@
-"""The model card: what a bundle is, how it came about and what is known of it, for people and for the hub.
+"""The model card: what a bundle is, how it was made and how it scores, for people and for the hub.
 
-All of it stands in the manifest, or in the card of what the encoder was made from (`models.origin`); nothing is
-guessed. It is written at export, and again at promotion, with the scores that are known by then.
+All facts come from the manifest, or from the card of the encoder's source (`models.origin`); nothing is guessed. The
+card is written at export, and again at promotion with the scores known by then.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from models.origin import UNKNOWN_LICENCE, Origin
 from models.prompts import DOCUMENT, QUERY, of_role
 
 POOLING_FILE = "1_Pooling/config.json"
-"""There where sentence-transformers can open the bundle."""
+"""File that exists if sentence-transformers can open the bundle."""
 ADAPTER_FILE = "adapter_config.json"
-"""There where the folder holds an adapter, and no whole encoder."""
+"""File that exists if the folder has an adapter instead of a whole encoder."""
 PARITY = "onnx_parity"
 BULKY = ("curve", "environment")
-"""Parts of a run's record that a card leaves to the manifest."""
+"""Parts of a run's record that are too long for a card."""
 
 
 class Measure(NamedTuple):
-    """What a score of the manifest is, in the hub's terms and in people's."""
+    """Meaning of a score in the manifest, for the hub and for people."""
 
     task: str
     data: str
@@ -52,15 +52,15 @@ MEASURES = {
     "stsb_dev_spearman": _sts("STS-B")._replace(split="dev", says="Spearman × 100; a run's weights are chosen by it"),
     **{name: _transfer(name) for name in ("MR", "CR", "SUBJ", "MPQA", "SST2", "TREC", "MRPC")},
 }
-"""By the names that scores have in a manifest."""
+"""Measures by the names of their scores in a manifest."""
 NDCG10 = "nDCG@10"
-"""Behind the name of a collection (`name`, or `name:split`) and a space, the name of its score in a manifest."""
+"""Suffix of a score's name in a manifest, after the name of a collection (`name`, or `name:split`) and a space."""
 COLLECTIONS = {"scifact": "SciFact (BEIR)"}
-"""What those are called that others know; one's own keep their names."""
+"""Public names of collections. Other collections keep their names."""
 
 
 def measure(name: str) -> Measure | None:
-    """What the score of this name is; None where only those know who recorded it."""
+    """Return the meaning of a score by its name; None if only its author knows it."""
     part, _, metric = name.rpartition(" ")
     if part and metric == NDCG10:
         collection, _, split = part.partition(":")
@@ -70,7 +70,7 @@ def measure(name: str) -> Measure | None:
 
 
 def text(manifest: Manifest, origin: Origin, citations: Sequence[str] = ()) -> str:
-    """The card in Markdown, behind the hub's YAML; `citations`, BibTeX, are of how it was trained."""
+    """Return the card in Markdown, after the hub's YAML. `citations`, in BibTeX, are about the training."""
     sections = (
         _about(manifest),
         _scores(manifest.scores or {}),
@@ -89,7 +89,7 @@ def _metadata(manifest: Manifest, origin: Origin) -> ModelCardData:
     readers = ["sentence-transformers"] if readable else []
     results = [_result(known, score) for name, score in (manifest.scores or {}).items() if (known := measure(name))]
     return ModelCardData(
-        model_name=manifest.name if results else None,  # of the hub's model-index, which needs it
+        model_name=manifest.name if results else None,  # required by the hub's model-index
         base_model=list(origin.base_models) or None,
         language=list(origin.languages) or None,
         license=origin.licence.get("license", UNKNOWN_LICENCE),
@@ -167,7 +167,7 @@ def _training(manifest: Manifest) -> str:
 
 
 def _trained(objective: str | None, run: Mapping[str, Any]) -> str:
-    """A run in a few words, as far as it is known."""
+    """Summarise the known facts of a run."""
     config, teacher, corpus = (run.get(part) for part in ("config", "teacher", "corpus"))
     said = [
         f"Objective: `{objective}`." if objective else "",
@@ -187,7 +187,7 @@ def _teacher(teacher: Mapping[str, Any]) -> str:
 
 
 def _mixed(run: Mapping[str, Any]) -> str:
-    """What the weights are averaged of."""
+    """Describe the encoders whose weights were averaged."""
     match run:
         case {"ingredients": [*ingredients]}:
             rows = [row for each in ingredients if (row := _ingredient(each))]
@@ -215,7 +215,7 @@ def _rebuilt(manifest: Manifest) -> str:
 
 
 def _recipe(manifest: Manifest) -> Mapping[str, Any]:
-    """What the file that it was rebuilt from says of it."""
+    """Return the contents of the recipe from which the encoder was rebuilt."""
     recipe = (manifest.run or {}).get("recipe")
     return recipe if isinstance(recipe, dict) else {}
 
@@ -228,15 +228,15 @@ def _corpus(corpus: Mapping[str, Any]) -> str:
 
 
 def _postprocess(run: Mapping[str, Any]) -> str:
-    """The command that fitted a transform; nothing of a record that does not have all of it.
+    """Return the command that fitted a transform; nothing if the record is incomplete.
 
-    Its corpus has its name above: where the files are is the reader's matter.
+    The corpus is named elsewhere in the card. Readers must supply the paths of its files.
     """
     match run:
         case {"postprocess": str(kind), "source": str(source), "params": dict(params), "seed": int(seed)}:
             settings = [word for name, value in params.items() for word in ("--set", f"{name}={value}")]
             words = ["isosphere", "postprocess", kind, source, "--out", "DIR"]
-            for name in ("pooling", "max_length"):  # earlier records have neither
+            for name in ("pooling", "max_length"):  # earlier records lack both
                 words += [f"--{name.replace('_', '-')}", str(run[name])] if name in run else []
             fitted = f"To repeat it: `{shlex.join([*words, '--seed', str(seed), *settings])}`"
             return f"{fitted}, `--corpus` being the files of its corpus, where it has not the default one."

@@ -1,4 +1,4 @@
-"""How every command reads what it is told."""
+"""Argument parser of all commands."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ UNRECOGNIZED = re.compile(r"unrecognized arguments: (?P<option>--[^\s=]+)")
 
 
 class Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line, and asks about the nearest name where one is misspelt."""
+    """Parser that reports errors in one line, and suggests the nearest name for a misspelt one."""
 
     def error(self, message: str) -> NoReturn:
-        """Exit code 2, without the usage text."""
+        """Exit with code 2, without the usage text."""
         asks = ""
         if choice := INVALID_CHOICE.search(message):
             asks = did_you_mean(choice["word"], re.findall(r"[^\s',]+", choice["names"]))

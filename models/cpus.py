@@ -1,4 +1,4 @@
-"""How many CPUs this process may really use: the host's count says nothing inside a container."""
+"""Number of CPUs that this process may use. In a container, the host's count is too high."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MEMBERSHIP = Path("/proc/self/cgroup")
 
 
 def available(root: Path = CGROUPS, membership: Path = MEMBERSHIP) -> int:
-    """The least of the CPU affinity and the quotas of all enclosing cgroups (v1 and v2), at least 1."""
+    """Return the minimum of the CPU affinity and the quotas of all enclosing cgroups (v1 and v2), at least 1."""
     affinity = float(len(os.sched_getaffinity(0)))
     return max(1, math.floor(min([affinity, *_quotas(root, membership)])))
 

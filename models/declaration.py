@@ -1,4 +1,4 @@
-"""What the folder of an encoder says of it beside its weights: pooling, length, prompts."""
+"""Settings of an encoder's folder besides its weights: pooling, length, prompts."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ FLAGS = {
     "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
 }
-"""The poolings of sentence-transformers by their older names, in the order in which it joins their vectors."""
+"""Poolings by their older names in sentence-transformers, in the order in which it concatenates their vectors."""
 SETTINGS = [
     f"sentence_{family}_config.json"
     for family in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 ]
-"""Where versions of sentence-transformers have written the settings of a Transformer; the first one counts."""
+"""Files in which versions of sentence-transformers have stored the settings of a Transformer. The first one counts."""
 BEHIND = ("Dense", "Normalize", "Dropout")
 """Modules that may follow the pooling."""
 
 
 def declared(folder: Path) -> dict[str, Any]:
-    """Pooling, length and prompts as our manifest says, or else as sentence-transformers wrote them.
+    """Read pooling, length and prompts from our manifest, or else from sentence-transformers' files.
 
     Raises:
-        SourceError: a file can't be read, or says what no encoder here is; names it.
+        SourceError: a file can't be read, or describes an unsupported encoder; names it.
     """
     for name in (MANIFEST, adapter.MANIFEST):
         if manifest := _json(file := folder / name):
@@ -66,7 +66,7 @@ def declared(folder: Path) -> dict[str, Any]:
 
 
 def _bundled(file: Path, manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """What `models.bundle` checks in full; here a folder may be somebody else's."""
+    """Read a manifest's settings without the full checks of `models.bundle`, since the folder may be from elsewhere."""
     match manifest:
         case {"pooling": str(pooling), "max_length": int(length), "prompts": dict(prompts)} if length > 0 and _known(
             pooling
@@ -93,10 +93,10 @@ def _prompts(file: Path, said: Mapping[str, Any]) -> dict[str, str] | None:
 
 
 def _modules(folder: Path) -> tuple[Path | None, Sequence[Module]]:
-    """The folder of the pooling, if there is one, and the modules behind it.
+    """Return the folder of the pooling, if there is one, and the modules after it.
 
     Raises:
-        SourceError: the modules are not a Transformer, a Pooling, and what may follow that.
+        SourceError: the modules are not a Transformer, a Pooling and supported further modules.
     """
     listed = [module for module in sources.modules(folder) if module.kind != "Dropout"]
     if not listed:
@@ -114,7 +114,7 @@ def _modules(folder: Path) -> tuple[Path | None, Sequence[Module]]:
 
 
 def _pooling(file: Path) -> str:
-    """The pooling; of several at once sentence-transformers puts the vectors side by side."""
+    """Read the pooling. sentence-transformers concatenates the vectors of several poolings."""
     if not file.is_file():
         raise SourceError(f"{file}: missing, though {MODULES} names its folder")
     said = _json(file)

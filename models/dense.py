@@ -1,4 +1,4 @@
-"""What sentence-transformers does to a vector behind the pooling: Dense, Normalize, and the cut of `truncate_dim`."""
+"""The layers of sentence-transformers after the pooling: Dense, Normalize, and the truncation of `truncate_dim`."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {
     "Sigmoid": nn.Sigmoid,
 }
 NEUTRAL = {"module_input_name": "sentence_embedding", "module_output_name": "sentence_embedding", "use_residual": False}
-"""Settings of a module that change nothing at these values; None stands for them, too."""
+"""Settings of a module that change nothing with these values or None."""
 
 
 class Dense(nn.Module):
-    """An activation of a linear map: (N, D) to (N, D')."""
+    """A linear map with an activation: (N, D) to (N, D')."""
 
     def __init__(self, *, dim: int, out: int, bias: bool, activation: str) -> None:
         super().__init__()
@@ -34,37 +34,34 @@ class Dense(nn.Module):
         self.activation = ACTIVATIONS[activation]()
 
     def forward(self, x: Tensor) -> Tensor:
-        """See the class."""
         activated: Tensor = self.activation(self.linear(x))
         return activated
 
 
 class Normalize(nn.Module):
-    """A vector divided by its length."""
+    """Scaling to unit length."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """(N, D) to (N, D)."""
         return F.normalize(x, dim=-1)
 
 
 class Truncate(nn.Module):
-    """The first coordinates of a vector."""
+    """The first coordinates of a vector: (N, D) to (N, out)."""
 
     def __init__(self, *, out: int) -> None:
         super().__init__()
         self.out = out
 
     def forward(self, x: Tensor) -> Tensor:
-        """(N, D) to (N, out)."""
         return x[:, : self.out]
 
 
 LAYERS: dict[str, type[nn.Module]] = {"dense": Dense, "normalize": Normalize, "truncate": Truncate}
-"""By what a manifest calls them: each is built from the other fields of its description."""
+"""Layers by their names in a manifest. Each is built from the other fields of its description."""
 
 
 class Layers(nn.Module):
-    """Layers one after the other: (N, D) to (N, D')."""
+    """A sequence of layers: (N, D) to (N, D')."""
 
     kind: ClassVar = "dense"
 
@@ -80,28 +77,27 @@ class Layers(nn.Module):
 
     @property
     def dim(self) -> int:
-        """D of what goes in."""
+        """Input dimension D."""
         return int(self.sizes["dim"])
 
     @property
     def out(self) -> int:
-        """D' of what comes out."""
+        """Output dimension D'."""
         return int(next((layer["out"] for layer in reversed(self.sizes["layers"]) if "out" in layer), self.dim))
 
     def forward(self, pooled: Tensor) -> Tensor:
-        """See the class."""
         vectors: Tensor = self.layers(pooled)
         return vectors
 
     @classmethod
     def read(cls, modules: Sequence[Module], *, dim: int, truncate: int | None) -> Self | None:
-        """Read the modules behind a pooling of width `dim`; None if they change no direction.
+        """Read the modules after a pooling of dimension `dim`; None if they change no direction.
 
         Raises:
-            SourceError: one is not supported, or does not fit the one before it; names its file.
+            SourceError: a module is not supported, or does not fit the previous one; names its file.
         """
         kept = list(modules)
-        while kept and kept[-1].kind == "Normalize":  # whoever wants unit vectors makes them
+        while kept and kept[-1].kind == "Normalize":  # the final normalisation is made elsewhere
             kept.pop()
         described: list[dict[str, Any]] = []
         weights: list[dict[str, Tensor]] = []
@@ -125,7 +121,7 @@ class Layers(nn.Module):
 
 
 def _dense(folder: Path, width: int) -> dict[str, Any]:
-    """What a manifest says of a Dense that takes vectors of this width."""
+    """Return the manifest's description of a Dense for vectors of this dimension."""
     file, said = folder / "config.json", _config(folder)
     _check_neutral(file, said)
     activation = said.get("activation_function", "torch.nn.modules.activation.Tanh")

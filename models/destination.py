@@ -1,4 +1,4 @@
-"""Where a bundle is written: a folder that it replaces as a whole, and only if that was a bundle, too."""
+"""The destination of a bundle: a folder that is replaced as a whole, and only if it had a bundle."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from models.runtimes.choice import Choice
 
 @contextmanager
 def writing(folder: Path) -> Iterator[Path]:
-    """A new folder beside `folder` that takes its place when the block ends well, and vanishes when it doesn't.
+    """Yield a new folder beside `folder` that replaces it if the block succeeds, and is deleted otherwise.
 
-    Whoever opens `folder` never sees a part of a bundle (`models.draft` has what a crash leaves).
+    Readers of `folder` never see a part of a bundle (see `models.draft` for crashes).
 
     Raises:
-        BundleError: `folder` holds something that no bundle holds; it is left alone.
+        BundleError: `folder` has files that are not a bundle's; it stays unchanged.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     draft.restore(folder)
@@ -41,17 +41,18 @@ def seal(
     measured: Options | None = None,
     chosen: Callable[[Choice], object] = lambda _: None,
 ) -> None:
-    """Finish a draft whose other files are there: compare the runtimes where `measured` says how, then write the card
-    and the manifest.
+    """Finish a draft whose other files exist: write the card and the manifest.
+
+    With `measured`, first compare the runtimes under these options. `chosen` is called with the result.
 
     Raises:
-        BundleError: the draft is no bundle, so it must not take the place of one.
+        BundleError: the draft is not a valid bundle, so it must not replace one.
     """
     manifest = bundle.write_manifest(written, **facts)
     if measured:
         fastest = choice.choose(Bundle(written, manifest), measured)
         chosen(fastest)
-        if table := fastest.table():  # to be read: a host that serves the bundle decides by its own
+        if table := fastest.table():  # for readers only: each host that serves the bundle measures by itself
             said = {"host": cache.host(measured), "measured": table}
             text = json.dumps(said, ensure_ascii=False, indent=1, allow_nan=False)
             (written / bundle.ENGINES).write_text(text + "\n", encoding="utf-8")
@@ -61,11 +62,11 @@ def seal(
 
 
 def refuse_foreign(folder: Path) -> None:
-    """Only what a manifest lists may be replaced, for replacing deletes it.
+    """Refuse to replace a folder with files that no manifest lists, since replacing deletes them.
 
     Raises:
-        BundleError: `folder` holds something else, or is a link to a promoted bundle; it is left alone. Or it is
-            called by where it is, not by its name.
+        BundleError: `folder` has something else, or is a link to a promoted bundle, or the path does not end in a
+            name; it stays unchanged.
     """
     if folder.name in ("", ".."):
         raise BundleError(f"{folder}: is replaced as a whole: call it by its name, from the folder above")

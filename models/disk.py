@@ -1,4 +1,4 @@
-"""Bytes that stay where they were written, and what to say where they can't be."""
+"""Durable writes, and messages for disk errors."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from pathlib import Path
 from uuid import uuid4
 
 EXHAUSTED = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
-"""The disk gave out: no other path, and no other argument, would have been better."""
+"""Errors of the disk, which another path or argument would not avoid."""
 AT_FDCWD, RENAME_EXCHANGE = -100, 2
-"""Of Linux's renameat2(2)."""
+"""Constants of Linux's renameat2(2)."""
 UNABLE = {errno.ENOSYS, errno.EINVAL, errno.ENOTSUP}
-"""A kernel or a file system that can't exchange two names."""
+"""Errors of a kernel or file system that can't exchange two names."""
 LFS = "a Git LFS pointer, not the file itself: fetch the file with `git lfs pull`"
 
 
 def fsync(path: Path) -> None:
-    """What `path` holds, a file's bytes or a folder's names, survives power loss from here on."""
+    """Make the content of a file, or the names in a folder, survive power loss."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -32,10 +32,10 @@ def fsync(path: Path) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Make it, and those above it that are not there; they survive power loss from here on.
+    """Create a folder with its missing parents, all of which survive power loss.
 
     Raises:
-        OSError: it can't be made.
+        OSError: the folder can't be created.
     """
     missing = [one for one in (folder, *folder.parents) if not one.exists()]
     folder.mkdir(parents=True, exist_ok=True)
@@ -44,10 +44,10 @@ def make_folder(folder: Path) -> None:
 
 
 def size(path: str | Path) -> int:
-    """Bytes of a file, or of all files in a folder and below it; 0 of what is not there, or goes meanwhile.
+    """Return the bytes of a file, or of all files below a folder; 0 if the path does not exist or is deleted meanwhile.
 
     Raises:
-        OSError: it can't be looked at.
+        OSError: the path can't be read.
     """
     with suppress(FileNotFoundError):
         found = os.lstat(path)
@@ -60,14 +60,15 @@ def size(path: str | Path) -> int:
 
 @contextmanager
 def replacing(file: Path) -> Iterator[Path]:
-    """A path beside `file` to write to; what is there when the block ends well takes the place of `file`, or of the
-    file that it links to.
+    """Yield a path beside `file` for writing.
 
-    A reader, also one after a kill or power loss at any moment, finds the old file or the new, never a part. Each of
-    several writers has a path of its own; what a killed one left is swept by the next.
+    If the block succeeds, that file replaces `file`, or the file that it links to.
+
+    Readers see the old file or the new one, never a part, even after a kill or power loss. Each of several writers has
+    its own path. The next writer deletes the leftovers of a killed one.
 
     Raises:
-        OSError: it can't be written; names `file`.
+        OSError: the file can't be written; names `file`.
     """
     with naming(file):
         file = Path(os.path.realpath(file))
@@ -84,28 +85,28 @@ def replacing(file: Path) -> Iterator[Path]:
 
 
 def write_whole(file: Path, text: str) -> None:
-    """Replaces `file` so that a reader finds the old text or the new, never a part.
+    """Replace the text of `file` atomically: readers see the old text or the new one, never a part.
 
     Raises:
-        OSError: it can't be written; names `file`.
+        OSError: the file can't be written; names `file`.
     """
     with replacing(file) as beside:
         beside.write_text(text, encoding="utf-8")
 
 
 def _part(file: Path) -> tuple[Path, int]:
-    """A new path beside `file`, and the descriptor that keeps `_sweep` from it."""
+    """Return a new path beside `file`, and the descriptor whose lock protects it from `_sweep`."""
     while True:
         beside = file.with_name(f".{uuid4().hex[:8]}.{file.name}.part")
         descriptor = os.open(beside, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
         fcntl.flock(descriptor, fcntl.LOCK_EX)
-        if beside.exists():  # else it was swept before it was held
+        if beside.exists():  # otherwise it was swept before it was locked
             return beside, descriptor
         os.close(descriptor)
 
 
 def _sweep(file: Path) -> None:
-    """Remove what writers left who are gone: nobody holds it any more. What can't be removed is in nobody's way."""
+    """Delete the leftovers of killed writers, which nobody locks. Errors are ignored, since leftovers do no harm."""
     for left in file.parent.glob(f".*.{glob.escape(file.name)}.part"):
         with suppress(OSError), held(left):
             left.unlink()
@@ -113,7 +114,7 @@ def _sweep(file: Path) -> None:
 
 @contextmanager
 def held(path: Path) -> Iterator[None]:
-    """An exclusive lock on a file or folder that its process cannot outlive; BlockingIOError if another one has it."""
+    """Lock a file or folder exclusively until the process ends at the latest. Raise BlockingIOError if it is locked."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -123,10 +124,10 @@ def held(path: Path) -> Iterator[None]:
 
 
 def exchanged(one: Path, other: Path) -> bool:
-    """Swap what two names lead to, in one step; False, and nothing is changed, where the system can't.
+    """Exchange two names atomically; return False, without a change, if the system can't.
 
     Raises:
-        OSError: they can't be swapped; names `other`.
+        OSError: the exchange failed; names `other`.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     swap = getattr(libc, "renameat2", None)
@@ -140,14 +141,14 @@ def exchanged(one: Path, other: Path) -> bool:
 
 
 def lfs_pointer(file: Path) -> bool:
-    """Tell whether Git LFS has left a pointer in the place of the file, as a clone without LFS does."""
+    """Return whether the file is only a pointer of Git LFS, as in a clone without LFS."""
     with file.open("rb") as stream:
         return stream.read(42) == b"version https://git-lfs.github.com/spec/v1"
 
 
 @contextmanager
 def naming(file: Path) -> Iterator[None]:
-    """An `OSError` of the block names `file`: that of a full disk comes without a name."""
+    """Add the name of `file` to an `OSError` of the block, since the error of a full disk has no name."""
     try:
         yield
     except OSError as error:
@@ -156,9 +157,9 @@ def naming(file: Path) -> Iterator[None]:
 
 
 def verdict(error: OSError) -> tuple[str, int]:
-    """How a command ends that `error` stops: a line that names the file, and its exit code.
+    """Return a command's error line and exit code for `error`.
 
-    The code is 1 if the disk gave out, 2 if the path is not one to read or write: the user's to mend.
+    The line names the file. The code is 1 if the disk failed, 2 if the user gave an unusable path.
     """
     line = f"{error.filename}: {error.strerror}" if error.filename else str(error)
     return line, 1 if error.errno in EXHAUSTED else 2

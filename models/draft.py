@@ -1,4 +1,4 @@
-"""A folder that takes another one's place in one step, whole or not at all."""
+"""Atomic replacement of folders."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from pathlib import Path
 from models.disk import exchanged, fsync, held
 
 TAKEN = {errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR}
-"""Another writer was the first to a name that was free."""
+"""Errors that mean that another writer took a free name first."""
 
 
 @contextmanager
 def replacing(folder: Path) -> Iterator[Path]:
-    """A draft beside `folder` that takes its place when the block ends well, and vanishes when it doesn't.
+    """Yield a draft beside `folder` that replaces it if the block succeeds, and is deleted otherwise.
 
-    Whoever opens `folder`, at any moment and after a kill at any, finds the old one or the new. A file system that
-    can't exchange two names has neither between two renames; a crash there leaves the old one whole under a hidden
-    name, from which `restore` brings it back. Of several writers at once the last one's stays. A killed writer's draft
-    is swept by the next one.
+    Readers of `folder` see the old folder or the new one at any time, even after a kill. On a file system that can't
+    exchange two names, neither exists between two renames. A crash there leaves the old folder complete under a hidden
+    name, from which `restore` brings it back. Of several simultaneous writers, the last one wins. The next writer
+    deletes the draft of a killed writer.
     """
     _sweep(folder)
     with ExitStack() as holding:
@@ -39,7 +39,7 @@ def replacing(folder: Path) -> Iterator[Path]:
 
 
 def restore(folder: Path) -> None:
-    """Bring back what a crash between the two renames left; or only the removal of the old one was cut short."""
+    """Bring back the old folder after a crash between the two renames, or complete its interrupted deletion."""
     previous = _previous(folder)
     if previous.exists() and not folder.exists():
         previous.rename(folder)
@@ -47,17 +47,17 @@ def restore(folder: Path) -> None:
 
 
 def _new(folder: Path, holding: ExitStack) -> Path:
-    """A new draft beside `folder`, which no sweep takes for a killed writer's until `holding` ends."""
+    """Create a draft beside `folder`, locked until `holding` ends so that no sweep deletes it."""
     while True:
         draft = Path(tempfile.mkdtemp(prefix=_prefix(folder), dir=folder.parent))
-        with suppress(BlockingIOError, FileNotFoundError):  # a sweep holds it already, or had it
+        with suppress(BlockingIOError, FileNotFoundError):  # a sweep has locked or deleted it
             holding.enter_context(held(draft))
             if draft.exists():
                 return draft
 
 
 def _swap(draft: Path, folder: Path) -> None:
-    """The old one, if there is one, is `draft` afterwards, or gone."""
+    """Put the draft in place. The old folder, if any, becomes `draft` or is deleted."""
     previous = _previous(folder)
     if not _took_free_name(draft, folder) and not exchanged(draft, folder):
         folder.rename(previous)
@@ -67,7 +67,7 @@ def _swap(draft: Path, folder: Path) -> None:
 
 
 def _took_free_name(draft: Path, folder: Path) -> bool:
-    """False if there is something by that name, though it may have come this moment."""
+    """Rename the draft to a free name; return False if the name is taken, even if it was taken at this moment."""
     try:
         if not folder.exists():
             draft.rename(folder)
@@ -87,7 +87,7 @@ def _prefix(folder: Path) -> str:
 
 
 def _sweep(folder: Path) -> None:
-    """Remove drafts whose writers are gone: nobody holds their lock any more."""
+    """Delete the drafts of killed writers, which nobody locks."""
     for draft in folder.parent.glob(f"{glob.escape(_prefix(folder))}*"):
         with suppress(OSError), held(draft):
             shutil.rmtree(draft, ignore_errors=True)

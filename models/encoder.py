@@ -1,4 +1,4 @@
-"""A sentence encoder: backbone, pooling and, where one was fitted, a transform. No head, no loss, no normalisation."""
+"""A sentence encoder: backbone, pooling and an optional fitted transform. No head, no loss, no normalisation."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Encoder(nn.Module):
         super().__init__()
         parts(pooling)
         if getattr(backbone, "pooler", None) is not None:
-            # Pretraining's own head: kept for others to find in the saved folder, but no vector here passes through.
+            # The head of pretraining: it is kept in the saved folder for other users, but no vector here depends on it.
             backbone.pooler.requires_grad_(False)
         self.backbone = backbone
         self.pooling = pooling
@@ -78,17 +78,18 @@ class Encoder(nn.Module):
         max_length: int | None = None,
         prompts: Mapping[str, str] | None = None,
     ) -> Self:
-        """The encoder under a name, in a folder or in a bundle; an adapter is merged into its base.
+        """Load an encoder by name, from a folder or from a bundle; an adapter is merged into its base.
 
-        Pooling and length default to what the folder says in sentence-transformers' files, else to `cls` and 512 or
-        what the tokenizer says. No length is above the number of positions.
-        `prompts` stand beside those that it names, or in their place.
-        Attention is the eager implementation: the faster one where dropout is on (training on CPU), and the only
-        one whose exported graph ONNX Runtime knows how to fuse.
+        Pooling and length default to sentence-transformers' files in the folder, else to `cls` and to 512 or the
+        tokenizer's length. The length never exceeds the number of positions. `prompts` are added to the encoder's own
+        and override them.
+
+        Attention is the eager implementation. It is faster with dropout (training on CPU), and ONNX Runtime can fuse
+        only its exported graph.
 
         Raises:
-            SourceError: the folder holds no encoder that can be read, its transform belongs to another pooling, its
-                tokenizer to another embedding table, or its weights are not finite.
+            SourceError: the folder has no readable encoder, its transform belongs to another pooling, its tokenizer to
+                another embedding table, or its weights are not finite.
             AdapterError: the adapter does not fit its base.
         """
         folder = resolve(str(source))
@@ -129,54 +130,58 @@ class Encoder(nn.Module):
 
     @property
     def dim(self) -> int:
-        """D, the width of the vectors."""
+        """Dimension D of the vectors."""
         return self.pooled_dim if self.transform is None else self.transform.out
 
     @property
     def pooled_dim(self) -> int:
-        """The width of the pooled vectors, which is what a transform takes."""
+        """Dimension of the pooled vectors, the input of a transform."""
         return int(self.backbone.config.hidden_size) * len(parts(self.pooling))
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
+        """Device of the weights."""
         return self.backbone.device
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, **inputs: Tensor) -> Tensor:
-        """Vectors (N, D) of token ids and their mask, each (N, L); `inputs` are the backbone's other ones."""
+        """Return vectors (N, D) of token ids and mask, each (N, L); `inputs` are further inputs of the backbone."""
         return self.pooled(self.layers(input_ids, attention_mask, **inputs), attention_mask)
 
     def layers(self, input_ids: Tensor, attention_mask: Tensor | None, **inputs: Any) -> Sequence[Tensor]:
-        """What the pooling reads, each (N, L, D): the last layer alone, or every one from the embeddings on."""
+        """Return the layers that the pooling reads, each (N, L, D): the last layer, or all from the embeddings on."""
         averaged = self.pooling in AVERAGED_LAYERS
         output = self.backbone(
             input_ids=input_ids, attention_mask=attention_mask, output_hidden_states=averaged, **inputs
         )
-        # For some families transformers 4 ends hidden_states before the last normalisation, 5 behind it for all.
+        # For some families, hidden_states of transformers 4 ends before the last normalisation. In 5 it always ends
+        # after it.
         return (*output.hidden_states[:-1], output.last_hidden_state) if averaged else (output.last_hidden_state,)
 
     def pooled(self, layers: Sequence[Tensor], attention_mask: Tensor) -> Tensor:
-        """Vectors (N, D), float32 at least, of what `layers` gave for sentences with this mask (N, L)."""
+        """Pool the output of `layers` for a mask (N, L): vectors (N, D), at least float32."""
         vectors = pool(self.pooling, [full_precision(each) for each in layers], attention_mask)
         return vectors if self.transform is None else self.transform(vectors)
 
     def attach(self, transform: Transform) -> None:
-        """Pooled vectors pass through `transform` from here on; it stays as it is, whatever is trained around it.
+        """Apply `transform` to pooled vectors from now on. Training does not change it.
 
         Raises:
-            ValueError: it takes vectors of another width.
+            ValueError: the transform takes vectors of another dimension.
         """
         if transform.dim != self.pooled_dim:
             raise ValueError(f"the transform takes {transform.dim} dimensions, pooled vectors have {self.pooled_dim}")
         self.transform = transform.requires_grad_(False).to(self.device)
 
     def tensors(self, batch: Sequence[Tokens]) -> tuple[Tensor, Tensor]:
-        """`input_ids` and `attention_mask` (N, L) on the encoder's device."""
+        """Return `input_ids` and `attention_mask` (N, L) on the encoder's device."""
         ids, mask = self.tokenizer.pad(batch)
         return torch.from_numpy(ids).to(self.device), torch.from_numpy(mask).to(self.device)
 
     def encode(self, texts: Sequence[str], *, batch_size: int = 128) -> NDArray[np.float32]:
-        """Vectors (N, D) of `texts` in their order, dropout off, no gradient; batches are cut by length."""
+        """Return vectors (N, D) of `texts` in order, without dropout or gradients.
+
+        Batches have texts of similar length.
+        """
         tokens = self.tokenizer.encode(texts)
         vectors = np.empty((len(texts), self.dim), dtype=np.float32)
         order = sorted(range(len(texts)), key=lambda i: -len(tokens[i]))
@@ -187,23 +192,23 @@ class Encoder(nn.Module):
         return vectors
 
     def save(self, folder: Path) -> None:
-        """Weights, architecture and tokenizer in the hub's format, and the transform's weights.
+        """Save weights, architecture and tokenizer in the hub's format, and the transform's weights.
 
-        What pooling and transform are is the bundle's to say.
+        The bundle's manifest describes pooling and transform.
         """
         try:
             self.backbone.save_pretrained(folder, max_shard_size="100GB")
             if self.transform is not None:
                 transforms.save(self.transform, folder)
-        except SafetensorError as error:  # all that it says of a full disk
+        except SafetensorError as error:  # its only error for a full disk
             raise OSError(errno.EIO, str(error)) from error
         save_tokenizer(self.hub_tokenizer, folder)
 
 
 def save_tokenizer(hub_tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
-    """In files that transformers 4 and 5 read alike."""
+    """Save a tokenizer in files that transformers 4 and 5 read alike."""
     hub_tokenizer.save_pretrained(folder)
-    described = folder / "tokenizer_config.json"  # transformers 5 knows a plain fast tokenizer by both, 4 by one
+    described = folder / "tokenizer_config.json"  # transformers 5 knows a plain fast tokenizer by both names, 4 by one
     named = described.read_text(encoding="utf-8").replace('"TokenizersBackend"', '"PreTrainedTokenizerFast"')
     described.write_text(named, encoding="utf-8")
     special = folder / "special_tokens_map.json"
@@ -212,10 +217,10 @@ def save_tokenizer(hub_tokenizer: PreTrainedTokenizerBase, folder: Path) -> None
 
 @contextmanager
 def dropout_off(encoder: nn.Module) -> Iterator[None]:
-    """Evaluation mode for the block, then whatever mode it was in.
+    """Switch to evaluation mode within the block, then restore the previous mode.
 
-    The whole module is switched: attention dropout is a functional call that follows the attention module's own
-    `training` flag, so switching off `nn.Dropout` modules alone leaves it on.
+    The whole module is switched. Attention dropout is a functional call that follows the attention module's own
+    `training` flag, so switching off only the `nn.Dropout` modules would leave it on.
     """
     before = encoder.training
     encoder.eval()
@@ -226,7 +231,7 @@ def dropout_off(encoder: nn.Module) -> Iterator[None]:
 
 
 def _transform(folder: Path, said: Mapping[str, Any], *, width: int) -> Transform | None:
-    """What stands behind a pooling of this width: of a bundle or an adapter as recorded, else modules."""
+    """Load the transform after a pooling of this dimension: a recorded one, else sentence-transformers' modules."""
     if fitted := said.get("transform"):
         return transforms.load(folder, fitted)
     return Layers.read(said.get("behind", []), dim=width, truncate=said.get("truncate"))
@@ -236,17 +241,17 @@ def _backbone(folder: Path) -> PreTrainedModel:
     backbone: PreTrainedModel
     backbone, missing, _ = pretrained.weights(pretrained.encoder_class(folder), folder, attn_implementation="eager")
     if any(key.startswith("pooler.") for key in missing):
-        backbone.register_module("pooler", None)  # the checkpoint has none: random weights must not reach a bundle
+        backbone.register_module("pooler", None)  # the checkpoint has no pooler: random weights must not reach a bundle
     if absent := sorted(key for key in missing if not key.startswith("pooler.")):
         raise SourceError(f"{folder}: the weights lack {len(absent)} tensors of this architecture, e.g. {absent[0]}")
     return backbone
 
 
 def _check_finite(encoder: Encoder, folder: Path) -> None:
-    """Look for weights that are no numbers, which every step and every fit would be blamed for later.
+    """Refuse weights that are not finite, which would make every later step or fit fail.
 
     Raises:
-        SourceError: there are some; names the tensor.
+        SourceError: a weight is not finite; names the tensor.
     """
     fitted = encoder.transform.state_dict() if encoder.transform else {}
     for name, tensor in (*encoder.backbone.named_parameters(), *fitted.items()):
@@ -255,7 +260,7 @@ def _check_finite(encoder: Encoder, folder: Path) -> None:
 
 
 def _merge(adapter: Adapter, backbone: PreTrainedModel, base: Path) -> None:
-    """Put the merged weights in the place of the base's.
+    """Replace the base's weights by the merged weights.
 
     Raises:
         AdapterError: the adapter was made for another base.
@@ -275,13 +280,16 @@ def _fast_tokenizer(hub_tokenizer: PreTrainedTokenizerBase, max_length: int) -> 
 
 
 def position_embeddings(backbone: PreTrainedModel) -> nn.Embedding | None:
-    """The table of learnt positions, None where there is none."""
+    """Return the table of learnt positions, or None."""
     table = getattr(getattr(backbone, "embeddings", None), "position_embeddings", None)
     return table if isinstance(table, nn.Embedding) else None
 
 
 def _positions(backbone: PreTrainedModel) -> int:
-    """The longest text the position embeddings allow; those of RoBERTa and its kin begin after a padding index."""
+    """Return the longest text that the position embeddings allow.
+
+    Those of RoBERTa's family begin after a padding index.
+    """
     positions = int(getattr(backbone.config, "max_position_embeddings", LONGEST))
     table = position_embeddings(backbone)
     return positions if table is None or table.padding_idx is None else positions - table.padding_idx - 1

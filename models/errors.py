@@ -1,4 +1,4 @@
-"""Whose an error is to mend, and so the exit code of the command that it ends."""
+"""Base classes of errors by cause, which sets the command's exit code."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ from collections.abc import Iterable
 
 
 class Refused(ValueError):
-    """What was given can't be used: the message names it, a command prints that alone and ends with 2."""
+    """The user's input can't be used. The message names it; a command prints only the message and exits with 2."""
 
 
 class Failed(RuntimeError):
-    """Nothing that was given is to blame, as far as can be told: the message is one line, the exit code 1."""
+    """An error that no input is known to cause. The message is one line, and the exit code is 1."""
 
 
 def did_you_mean(word: str, names: Iterable[str]) -> str:
-    """Ask about the name that is nearest to a misspelt one; empty where none is near."""
+    """Suggest the name nearest to a misspelt one; return an empty text if none is near."""
     near = difflib.get_close_matches(word, list(names), n=1)
     return f"; did you mean {near[0]}?" if near else ""
 
 
 def none_of(word: str, names: Iterable[str]) -> str:
-    """Say that a word is none of the names there are, and ask about the nearest."""
+    """Return a message that a word is none of the names, with a suggestion."""
     names = list(names)
     return f"{word!r} is none of {', '.join(names)}{did_you_mean(word, names)}"
 
 
 def not_installed(error: ModuleNotFoundError) -> str:
-    """Name the missing package and the command that installs it; raise `error` where the module is one of ours."""
+    """Return a message with the missing package and its installation; raise `error` if the module is one of ours."""
     package = (error.name or "").partition(".")[0]
     if package in ("", "models", "training", "serving"):
         raise error
@@ -35,7 +35,7 @@ def not_installed(error: ModuleNotFoundError) -> str:
 
 
 def out_of_memory(error: Exception) -> bool:
-    """Whether there was too little of it: torch says so by a `RuntimeError`, on a GPU of a class of its own."""
+    """Return whether memory ran out. torch raises a `RuntimeError`, and a class of its own on a GPU."""
     words = ("can't allocate memory", "not enough memory")
     return (
         isinstance(error, MemoryError)
@@ -45,10 +45,10 @@ def out_of_memory(error: Exception) -> bool:
 
 
 def first_line(error: Exception) -> str:
-    """Of what it says, where the rest is a list: of tensors, of frames. Its class where it says nothing."""
+    """Return the first line of an error's message, whose rest is a list; its class if there is no message."""
     return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
 def on_one_line(error: Exception) -> str:
-    """All that it says, where its lines are one sentence."""
+    """Join the lines of an error's message, which are one sentence."""
     return " ".join(str(error).split()) or type(error).__name__

@@ -1,7 +1,7 @@
-"""Encoder to bundle: weights, tokenizer, the files sentence-transformers reads, and an ONNX graph proven equal.
+"""Export of an encoder to a bundle: weights, tokenizer, files for sentence-transformers, and a verified ONNX graph.
 
-The graph ends at the unit vector, so that nobody downstream needs to know the pooling; `norm` beside it, the
-length of the pooled vector, is what `normalize: false` multiplies back.
+The graph ends at the unit vector, so that its users need not know the pooling. Its second output, `norm`, is the length
+of the pooled vector, which `normalize: false` multiplies back.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from models.verify import golden_cosine_of
 log = logging.getLogger(__name__)
 
 PARITY = 1e-4
-"""Largest allowed difference of any coordinate of a unit vector, ONNX against torch."""
+"""Maximum difference of any coordinate of a unit vector, ONNX against torch."""
 AGAIN = 0.9999
-"""Least cosine to its golden vectors at which an encoder is the same still."""
+"""Minimum cosine to its golden vectors at which an encoder counts as unchanged."""
 
 SAME = 1e-6
-"""Largest difference of a coordinate at which vectors of different texts are taken to be one."""
+"""Maximum difference of a coordinate at which vectors of different texts count as equal."""
 
 GOLDEN_SENTENCES = (
     "The quick brown fox jumps over the lazy dog.",
@@ -76,21 +76,22 @@ def export(
     measured: Options | None = None,
     chosen: Callable[[Choice], object] = lambda _: None,
 ) -> Bundle:
-    """Write `encoder` as a bundle, atomically: `folder` is a whole, verified bundle or what it was before.
+    """Write `encoder` as a bundle, atomically: afterwards `folder` is a complete, verified bundle, or unchanged.
 
-    `citations`, BibTeX, are of how it was trained; the card has them before those of its origin. `exporter` is one of
-    `models.exporters.EXPORTERS`. `again` is a bundle of this very encoder: its config.json, and thereby its
-    fingerprint, is kept (each version of transformers writes out other defaults), if its golden vectors come out
-    again. `adapter` says what its weights were merged from, if they were (`models.adapter`). `half` asks for a float16
-    graph beside the float32 one. Where `measured` is given, the runtimes of this machine are compared under these
-    options and their table goes into the bundle; `chosen` hears what came of it.
+    `citations` (BibTeX) are about the training; the card lists them before those of the origin. `exporter` is one of
+    `models.exporters.EXPORTERS`. `again` is a bundle of this very encoder. If its golden vectors are reproduced, its
+    config.json and thereby its fingerprint are kept, since each version of transformers writes other defaults.
+    `adapter` describes the base and adapter of merged weights (`models.adapter`). `half` adds a float16 graph. With
+    `measured`, the runtimes of this machine are compared under these options and their table is added to the bundle;
+    `chosen` is called with the result.
 
     Raises:
-        ExportError: ONNX Runtime's vectors differ from torch's by more than `PARITY`, or torch's from those of `again`,
-            or the float16 graph's by more than an engine's may.
-        ExporterUnavailable: `exporter` is not to be had here, or not for this backbone.
+        ExportError: ONNX Runtime's vectors differ from torch's by more than `PARITY`, torch's differ from those of
+            `again`, or the float16 graph's differ by more than an engine's may.
+        ExporterUnavailable: `exporter` is not installed, or does not support this backbone.
         SourceError: the vectors of `encoder` have no direction, or all the same.
-        bundle.BundleError: `folder` holds something that is not a bundle, or what is made here is none: its name.
+        bundle.BundleError: `folder` has something that is not a bundle, or the new bundle is invalid, for example its
+            name.
         OSError: the bundle can't be written; names `folder`.
     """
     check_prompts(encoder)
@@ -127,25 +128,25 @@ def export(
 
 
 def write_onnx(encoder: Encoder, file: Path, exporter: str = "torch") -> None:
-    """The float32 graph of `UnitVector(encoder)`, batch and length dynamic, by one of `EXPORTERS`.
+    """Write the float32 graph of `UnitVector(encoder)`, with dynamic batch and length, by one of `EXPORTERS`.
 
-    `eval()` is called on the outermost module: torch's exporter restores that module's mode while tracing, and would
+    `eval()` is called on the outermost module. torch's exporter restores that module's mode while tracing, and would
     otherwise leave dropout in the graph.
 
     Raises:
-        ExporterUnavailable: this exporter is not to be had here, or not for this backbone.
+        ExporterUnavailable: the exporter is not installed, or does not support this backbone.
     """
     graph = UnitVector(encoder)
     with dropout_off(graph), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the tracer warns of every shape it reads; parity below is the check
+        warnings.simplefilter("ignore")  # the tracer warns about every shape it reads; parity is checked below
         EXPORTERS[exporter](graph, file)
 
 
 def write_fp16(encoder: Encoder, graph: Path, file: Path) -> None:
-    """The float16 graph of the float32 one in `graph`, its attention fused where that leaves the vectors as they are.
+    """Write the float16 graph of the float32 one in `graph`. Attention is fused if that does not change the vectors.
 
     Raises:
-        ExportError: a vector of it has a cosine to torch's below `bundle.GOLDEN_COSINE`.
+        ExportError: the cosine of a vector to torch's is below `bundle.GOLDEN_COSINE`.
     """
     fp16.fuse(graph, file, encoder.backbone.config)
     try:
@@ -156,7 +157,7 @@ def write_fp16(encoder: Encoder, graph: Path, file: Path) -> None:
     fp16.halve(file)
     for case, torchs, got in _both(encoder, file):
         worst = float((torchs.vectors * got.vectors).sum(axis=1).min())
-        if not worst >= bundle.GOLDEN_COSINE:  # also when it is NaN
+        if not worst >= bundle.GOLDEN_COSINE:  # also refuses NaN
             raise ExportError(
                 f"{case}: the float16 graph's cosine to torch's vectors is {worst:.5f}, "
                 f"below {bundle.GOLDEN_COSINE}: leave --fp16 out"
@@ -164,10 +165,10 @@ def write_fp16(encoder: Encoder, graph: Path, file: Path) -> None:
 
 
 def check_prompts(encoder: Encoder) -> None:
-    """Each leaves room for a text.
+    """Check that each prompt leaves room for a text.
 
     Raises:
-        bundle.BundleError: one alone is as long as what the encoder reads.
+        bundle.BundleError: a prompt alone reaches the encoder's maximum length.
     """
     for name, prompt in encoder.prompts.items():
         (tokens,) = encoder.tokenizer.encode([prompt])
@@ -176,7 +177,7 @@ def check_prompts(encoder: Encoder) -> None:
 
 
 def check_vectors(encoder: Encoder) -> None:
-    """The encoder tells texts apart by directions.
+    """Check that the encoder distinguishes texts by direction.
 
     Raises:
         SourceError: a vector has no direction, or all have the same.
@@ -192,10 +193,10 @@ def check_vectors(encoder: Encoder) -> None:
 
 
 def check_again(encoder: Encoder, before: Bundle) -> None:
-    """The encoder is still the one of which `before` was made, though another transformers may run it.
+    """Check that the encoder reproduces the golden vectors of `before`, maybe under another version of transformers.
 
     Raises:
-        ExportError: a golden vector of `before` does not come out again.
+        ExportError: a golden vector of `before` is not reproduced.
     """
     worst = golden_cosine_of(lambda texts: unit_vectors(encoder, texts), before)
     if not worst >= AGAIN:
@@ -206,17 +207,17 @@ def check_again(encoder: Encoder, before: Bundle) -> None:
 
 
 def check_parity(encoder: Encoder, file: Path) -> float:
-    """The largest difference of a coordinate, ONNX Runtime against torch, over every shape a server sends.
+    """Return the largest difference of a coordinate, ONNX Runtime against torch, over all shapes that a server sends.
 
     Raises:
-        ExportError: it is above `PARITY`, or the norms differ by more than that, relatively.
+        ExportError: the difference, or the relative difference of the norms, exceeds `PARITY`.
     """
     worst = 0.0
     for case, torchs, got in _both(encoder, file):
-        with np.errstate(invalid="ignore"):  # of what is not finite, which is told below
+        with np.errstate(invalid="ignore"):  # non-finite numbers are reported below
             vectors, norms = _largest(got.vectors - torchs.vectors), _largest(got.norms / torchs.norms - 1)
-        difference = float(np.max([vectors, norms]))  # unlike `max` it keeps a NaN
-        if not difference <= PARITY:  # also when it is NaN
+        difference = float(np.max([vectors, norms]))  # unlike `max`, it keeps a NaN
+        if not difference <= PARITY:  # also refuses NaN
             raise ExportError(f"{case}: ONNX Runtime differs from torch by {difference:.2e}, more than {PARITY:.0e}")
         worst = max(worst, difference)
     return worst
@@ -229,7 +230,7 @@ class _Case(NamedTuple):
 
 
 def _both(encoder: Encoder, file: Path) -> Iterator[_Case]:
-    """What torch and what ONNX Runtime on the graph in `file` make of every shape that a server sends."""
+    """Yield the results of torch and of ONNX Runtime on the graph in `file`, for all shapes that a server sends."""
     session, graph = Session(file, [CPU], cpus.available()), UnitVector(encoder)
     for name, batch in _parity_batches(encoder).items():
         with torch.inference_mode(), dropout_off(graph):
@@ -250,7 +251,7 @@ def _parity_batches(encoder: Encoder) -> dict[str, list[Tokens]]:
 
 
 def unit_vectors(encoder: Encoder, texts: Sequence[str]) -> NDArray[np.float32]:
-    """Embed texts by torch: (N, D), each of length 1."""
+    """Embed texts with torch: (N, D), unit length."""
     vectors = encoder.encode(texts)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True).clip(SHORTEST)
     return vectors

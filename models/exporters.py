@@ -1,7 +1,7 @@
-"""From a torch module to an ONNX file: torch's exporter, or optimum's in the one environment that it fits (ADR 0013).
+"""Exporters from a torch module to an ONNX file: torch's, or optimum's in the one environment that it fits (ADR 0013).
 
-Both give the same graph from outside: `input_ids` and `attention_mask` (N, L) to `sentence_embedding` (N, D) and
-`norm` (N,), float32, batch and length dynamic.
+Their graphs have the same interface: `input_ids` and `attention_mask` (N, L) to `sentence_embedding` (N, D) and `norm`
+(N,), float32, with dynamic batch and length.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ OUTPUTS = {"sentence_embedding": {0: "batch"}, "norm": {0: "batch"}}
 
 
 class ExporterUnavailable(Refused):
-    """The exporter is not to be had here, or not for this backbone; the message says what to do."""
+    """The exporter is not installed, or does not support this backbone. The message says what to do."""
 
 
 def by_torch(graph: UnitVector, file: Path) -> None:
-    """By torch's TorchScript exporter; ADR 0003 says why this one."""
+    """Export with torch's TorchScript exporter; see ADR 0003 for the choice."""
     import torch
 
     encoder = graph.encoder
@@ -43,10 +43,10 @@ def by_torch(graph: UnitVector, file: Path) -> None:
 
 
 def by_optimum(graph: UnitVector, file: Path) -> None:
-    """By optimum's exporter: its description of the backbone's family, with our inputs and outputs in place of its own.
+    """Export with optimum: its configuration for the backbone's family, with our inputs and outputs.
 
-    What it does to trace the family (its patches of transformers) is thus kept, and pooling, transform and
-    normalisation are traced with the backbone, whichever they are. Token types are left to the backbone: all zero.
+    Its patches of transformers for the family thus apply. Pooling, transform and normalisation are traced together with
+    the backbone. Token types are left to the backbone, which sets them to zero.
 
     Raises:
         ExporterUnavailable: optimum's exporter is not installed, or does not know the family.
@@ -68,7 +68,7 @@ def by_optimum(graph: UnitVector, file: Path) -> None:
 
 
 def require_optimum() -> None:
-    """A question to the environment, without torch.
+    """Check that optimum's exporter is installed, without loading torch.
 
     Raises:
         ExporterUnavailable: optimum's exporter is not installed.

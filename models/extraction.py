@@ -1,7 +1,7 @@
-"""Cut a low-rank adapter out of a tuned encoder: the change that tuning made, by SVD.
+"""Extraction of a low-rank adapter from a tuned encoder by SVD.
 
-The change of each linear layer is cut to its largest singular values, the best approximation of that rank (Eckart and
-Young, 1936). Biases are small and are stored whole. Embeddings and layer norms keep the weights of the base.
+The change of each linear layer is truncated to its largest singular values, the best approximation of that rank (Eckart
+and Young, 1936). Biases are small and are stored unchanged. Embeddings and layer norms keep the weights of the base.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from models.encoder import Encoder
 from models.export import GOLDEN_SENTENCES, unit_vectors
 
 JUDGES = "isosphere.judges"
-"""The group of entry points by which `training` lends its scores: `models` imports nothing of it."""
+"""Group of entry points with the scores of `training`, which `models` does not import."""
 STSB_DEV = "stsb_dev_spearman"
 DTYPES: Mapping[str, type[Any]] = {"float16": np.float16, "float8_e4m3fn": ml_dtypes.float8_e4m3fn}
-"""Types that the factors may be stored in, by their names in torch."""
+"""Storage types of the factors, by their names in torch."""
 
 
 class Extracted(NamedTuple):
-    """An adapter, and how near it is to the encoder that it was cut from."""
+    """An extracted adapter, and its similarity to the tuned encoder."""
 
     folder: Path
     bytes: int
     mean_cosine: float
     least_cosine: float
-    """See `likeness`."""
+    """Minimum cosine; see `likeness`."""
     stsb_dev: tuple[float, float] | None
     """Spearman x 100 of the tuned encoder and of the adapter."""
 
@@ -59,13 +59,14 @@ def extract(
     about: str | None = None,
     data: Path | None = None,
 ) -> Extracted:
-    """Write the adapter that takes the encoder `base` to the encoder `source`, atomically.
+    """Write the adapter that changes the encoder `base` into the encoder `source`, atomically.
 
-    `dtype` is one of `DTYPES`: float8 has the same file hold twice the rank, each number within 6 %.
+    `dtype` is one of `DTYPES`. In float8, a file of the same size has twice the rank, with an error of up to 6 % per
+    number.
 
     Raises:
-        AdapterError: the two are not of one architecture and vocabulary, or the rank is none of their weights'.
-        SourceError, BundleError: one of them can't be read, or `folder` holds something else than an adapter.
+        AdapterError: the encoders differ in architecture or vocabulary, or the rank is out of range.
+        SourceError, BundleError: an encoder can't be read, or `folder` has something else than an adapter.
     """
     tuned, start = Encoder.load(source), Encoder.load(base)
     _check_alike(tuned, start, source, base)
@@ -98,7 +99,7 @@ def extract(
 
 
 def likeness(one: Encoder, other: Encoder) -> tuple[float, float]:
-    """Compute the mean and the least cosine of two encoders' vectors of a sentence, over sentences of several kinds."""
+    """Return the mean and minimum cosine between two encoders' vectors of the same sentence, over various sentences."""
     texts = [*GOLDEN_SENTENCES, *codes.calibration()]
     cosines = (unit_vectors(one, texts) * unit_vectors(other, texts)).sum(axis=1)
     return float(cosines.mean()), float(cosines.min())
@@ -115,9 +116,9 @@ def describe(
     about: str | None = None,
     citations: Sequence[str] = (),
 ) -> Manifest:
-    """Write what the repository keeps beside peft's files: int8 range, model card and adapter.json.
+    """Write the files of this repository beside peft's: int8 range, model card and adapter.json.
 
-    `said` is what is recorded of the tuned encoder `source`. Its scores are left out: they are those of other weights.
+    `said` is the record of the tuned encoder `source`. Its scores are left out, since they belong to other weights.
     """
     codes.write(codes.limit(unit_vectors(merged, codes.calibration())), folder / INT8)
     opened = adapter.load(folder)
@@ -146,10 +147,10 @@ def describe(
 
 
 def record(folder: Path, scores: Mapping[str, float]) -> Manifest:
-    """Add scores of the merged encoder, by their names in a manifest, to an adapter's manifest and to its card.
+    """Add scores of the merged encoder, by their names in a manifest, to an adapter's manifest and card.
 
     Raises:
-        AdapterError: the folder holds no adapter with a manifest.
+        AdapterError: the folder has no adapter with a manifest.
     """
     said = adapter.load(folder).manifest
     if said is None:
@@ -165,7 +166,7 @@ def record(folder: Path, scores: Mapping[str, float]) -> Manifest:
 
 
 def without_paths(value: Any) -> Any:
-    """Drop from the record of a run what is long, and reduce absolute paths, which name one machine, to their end."""
+    """Remove long parts from the record of a run, and reduce absolute paths, which name one machine, to file names."""
     if isinstance(value, dict):
         return {key: without_paths(inner) for key, inner in value.items() if key not in card.BULKY}
     if isinstance(value, list | tuple):
@@ -196,21 +197,22 @@ def _linear_modules(start: Encoder, rank: int) -> list[str]:
 
 
 def _factors(tuned: Encoder, start: Encoder, modules: Sequence[str], rank: int) -> dict[str, NDArray[np.float64]]:
-    """Cut the change of each module's weight W (out, in) to B (out, rank) times A (rank, in)."""
+    """Factor the change of each module's weight W (out, in) into B (out, rank) times A (rank, in)."""
     factors: dict[str, NDArray[np.float64]] = {}
     for module in modules:
         after, before = (each.backbone.get_parameter(f"{module}.weight").detach().double() for each in (tuned, start))
         left, values, right = torch.linalg.svd(after - before, full_matrices=False)
-        root = values[:rank].sqrt()  # shared by both sides, so that the two are alike in size
+        root = values[:rank].sqrt()  # shared by both factors, so that they have similar size
         factors[f"{PREFIX}{module}.lora_A.weight"] = (root[:, None] * right[:rank]).numpy()
         factors[f"{PREFIX}{module}.lora_B.weight"] = (left[:, :rank] * root).numpy()
     return factors
 
 
 def _rounded(factors: Mapping[str, NDArray[np.float64]], dtype: str) -> tuple[dict[str, NDArray[Any]], float]:
-    """Round A and B to one of `DTYPES`; return them, and the scaling that their product then needs.
+    """Round A and B to one of `DTYPES`; return them and the scaling of their product.
 
-    float8 has four bits of exponent. Both are multiplied by one power of two, so that its range begins at the largest.
+    float8 has only four bits of exponent. Both are multiplied by a power of two that brings the largest number to the
+    top of the range.
     """
     if dtype == "float16":
         return {name: factor.astype(np.float16) for name, factor in factors.items()}, 1
@@ -220,7 +222,7 @@ def _rounded(factors: Mapping[str, NDArray[np.float64]], dtype: str) -> tuple[di
 
 
 def _biases(tuned: Encoder, modules: Sequence[str]) -> dict[str, NDArray[Any]]:
-    """Name every bias as peft does, in float32: float16 would round a bias by more than tuning has changed it."""
+    """Return every bias by peft's name, in float32. float16 would round a bias by more than tuning changed it."""
     wrapped = {f"{module}.bias": f"{module}.base_layer.bias" for module in modules}
     return {
         PREFIX + wrapped.get(name, name): bias.detach().numpy()
@@ -230,7 +232,7 @@ def _biases(tuned: Encoder, modules: Sequence[str]) -> dict[str, NDArray[Any]]:
 
 
 def _fingerprint(merged: Encoder, facts: Mapping[str, Any]) -> str:
-    """Compute the fingerprint that a bundle of the merged encoder will have."""
+    """Return the fingerprint that a bundle of the merged encoder will have."""
     with TemporaryDirectory() as scratch:
         saved = Path(scratch)
         merged.save(saved)
@@ -241,11 +243,11 @@ def _fingerprint(merged: Encoder, facts: Mapping[str, Any]) -> str:
 
 
 def _stsb_dev(data: Path) -> Callable[[Callable[[Sequence[str]], NDArray[np.float32]]], float]:
-    """Find what judges an encoder by STS-B dev.
+    """Return a function that scores an encoder on STS-B dev.
 
     Raises:
         AdapterError: `training` is not installed.
-        DataError: the data is not there.
+        DataError: the data are missing.
     """
     found = entry_points(group=JUDGES, name=STSB_DEV)
     if not found:

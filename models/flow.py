@@ -1,7 +1,8 @@
-"""Glow on a vector: the normalising flow of BERT-flow, from pooled vectors to N(0, I).
+"""Glow for vectors: the normalising flow of BERT-flow, from pooled vectors to N(0, I).
 
-Kingma and Dhariwal, "Glow: Generative Flow with Invertible 1x1 Convolutions" (NeurIPS 2018), arXiv:1807.03039, as it is
-configured by Li et al., "On the Sentence Embeddings from Pre-trained Language Models" (EMNLP 2020), arXiv:2011.05864.
+Kingma and Dhariwal, "Glow: Generative Flow with Invertible 1x1 Convolutions" (NeurIPS 2018), arXiv:1807.03039,
+configured as by Li et al., "On the Sentence Embeddings from Pre-trained Language Models" (EMNLP 2020),
+arXiv:2011.05864.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 LOG_SCALE_FACTOR = 3.0
-"""Log-scales are learnt divided by this, so that they move three times as fast (Glow's published code)."""
+"""Divisor of learnt log-scales, by which they change three times as fast (Glow's published code)."""
 
 
 class ActNorm(nn.Module):
@@ -25,20 +26,19 @@ class ActNorm(nn.Module):
         self.log_scale = nn.Parameter(torch.zeros(width))
 
     def forward(self, x: Tensor) -> Tensor:
-        """See the class."""
         return (x + self.shift) * (LOG_SCALE_FACTOR * self.log_scale).exp()
 
     def inverse(self, y: Tensor) -> Tensor:
-        """The x of `forward(x) == y`."""
+        """Return the x for which `forward(x) == y`."""
         return y * (-LOG_SCALE_FACTOR * self.log_scale).exp() - self.shift
 
     def log_det(self) -> Tensor:
-        """Log of the Jacobian's determinant, the same at every x."""
+        """Return the log of the Jacobian's determinant, which is the same at every x."""
         return LOG_SCALE_FACTOR * self.log_scale.sum()
 
 
 class AdditiveCoupling(nn.Module):
-    """The second half of the coordinates moved by a function of the first half, which stays: no volume changes."""
+    """A shift of the second half of the coordinates by a function of the unchanged first half. It preserves volume."""
 
     def __init__(self, width: int, hidden: int) -> None:
         super().__init__()
@@ -49,18 +49,17 @@ class AdditiveCoupling(nn.Module):
         self.shift = nn.Linear(hidden, width // 2)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(N, D) to (N, D)."""
         first, second = x.chunk(2, dim=-1)
         return torch.cat([first, second + self.shift(self.hidden(first))], dim=-1)
 
     def inverse(self, y: Tensor) -> Tensor:
-        """The x of `forward(x) == y`."""
+        """Return the x for which `forward(x) == y`."""
         first, second = y.chunk(2, dim=-1)
         return torch.cat([first, second - self.shift(self.hidden(first))], dim=-1)
 
 
 class Step(nn.Module):
-    """Actnorm, the coordinates in reverse order, additive coupling."""
+    """One step: actnorm, reversal of the coordinates, additive coupling. (N, D) to (N, D)."""
 
     def __init__(self, width: int, hidden: int) -> None:
         super().__init__()
@@ -68,20 +67,19 @@ class Step(nn.Module):
         self.coupling = AdditiveCoupling(width, hidden)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(N, D) to (N, D)."""
         reordered: Tensor = self.coupling(self.actnorm(x).flip(-1))
         return reordered
 
     def inverse(self, y: Tensor) -> Tensor:
-        """The x of `forward(x) == y`."""
+        """Return the x for which `forward(x) == y`."""
         return self.actnorm.inverse(self.coupling.inverse(y).flip(-1))
 
 
 class Flow(nn.Module):
-    """Pooled vectors (N, D) to latents (N, D), one to one.
+    """Bijection from pooled vectors (N, D) to latents (N, D).
 
-    A vector is an image of one pixel, so Glow's squeeze has nothing to do: after all levels but the last the second
-    half of the coordinates leaves as it is, and the first goes on. The latents of all levels are put side by side.
+    A vector is an image of one pixel, so Glow's squeeze does nothing. After each level but the last, the second half of
+    the coordinates is output unchanged, and the first half goes on. The latents of all levels are concatenated.
     """
 
     kind: ClassVar = "flow"
@@ -97,24 +95,23 @@ class Flow(nn.Module):
 
     @property
     def dim(self) -> int:
-        """D of what goes in."""
+        """Input dimension D."""
         return self.sizes["dim"]
 
     @property
     def out(self) -> int:
-        """The same D of what comes out."""
+        """Output dimension D, equal to the input's."""
         return self.sizes["dim"]
 
     def forward(self, pooled: Tensor) -> Tensor:
-        """See the class."""
         return self._latents(pooled, level=0)
 
     def inverse(self, latents: Tensor) -> Tensor:
-        """The pooled vectors (N, D) of `forward(pooled) == latents`."""
+        """Return the pooled vectors (N, D) for which `forward(pooled) == latents`."""
         return self._origin(latents, level=0)
 
     def log_det(self) -> Tensor:
-        """Log of the Jacobian's determinant, the same at every x: additive coupling and reversal keep the volume."""
+        """Return the log of the Jacobian's determinant, the same at every x: coupling and reversal preserve volume."""
         steps = [step for level in range(len(self.levels)) for step in self._steps(level)]
         return torch.stack([step.actnorm.log_det() for step in steps]).sum()
 

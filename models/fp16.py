@@ -1,6 +1,6 @@
-"""A float32 graph made fit for GPUs: attention fused, then all of the backbone in half precision.
+"""Optimisation of a float32 graph for GPUs: fused attention, then the whole backbone in half precision.
 
-Pooling, transform and normalisation stay in float32, and so do inputs and outputs: from outside it is the same graph.
+Pooling, transform, normalisation, inputs and outputs stay in float32, so the graph's interface does not change.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
 BACKBONE = "/encoder/backbone/"
-"""Where the backbone's nodes are: exporters name a node by the path of its module."""
+"""Prefix of the backbone's nodes. Exporters name a node by the path of its module."""
 
 
 def fuse(graph: Path, file: Path, config: PretrainedConfig) -> None:
     """Write `graph` with the operators that ONNX Runtime's optimiser fuses; `config` is the backbone's."""
     from onnxruntime.transformers.optimizer import optimize_model
 
-    # Texts are padded on the right: the mask becomes a length, which the quick kernels of attention ask for.
+    # Texts are padded on the right, so the mask becomes a length, which the fast attention kernels require.
     fused = optimize_model(
         str(graph), model_type="bert", num_heads=config.num_attention_heads, hidden_size=config.hidden_size, opt_level=1
     )
@@ -27,7 +27,7 @@ def fuse(graph: Path, file: Path, config: PretrainedConfig) -> None:
 
 
 def halve(file: Path) -> None:
-    """Turn the backbone of the graph in `file` to float16, weights and operators."""
+    """Convert the backbone of the graph in `file` to float16, both weights and operators."""
     import onnx
     from onnxruntime.transformers.onnx_model import OnnxModel
 
@@ -35,7 +35,7 @@ def halve(file: Path) -> None:
     named = [node.name for node in model.nodes() if node.name.startswith("/")]
     ours = [name for name in named if not name.startswith(BACKBONE)]
     model.convert_float_to_float16(keep_io_types=True, node_block_list=ours)
-    # What several of ours read is cast for each of them, each time under the same name.
+    # Outputs read by several float32 nodes get one cast for each, all with the same name.
     nodes = {tuple(node.output): node for node in model.nodes()}
     del model.graph().node[:]
     model.graph().node.extend(nodes.values())

@@ -1,4 +1,4 @@
-"""What each field of a bundle's `manifest.json` has to be, whoever wrote it."""
+"""Validation of the fields of a bundle's `manifest.json`."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any, TypeGuard
 
 
 def check(fields: Mapping[str, Any]) -> None:
-    """All of the fields, as they were read.
+    """Check all fields as they were read.
 
     Raises:
-        ValueError: one is of another kind, or names a file that no folder can hold; says which.
+        ValueError: a field has a wrong type, or names a file that a folder can't have; names the field.
     """
     for name, (fits, kind) in KINDS.items():
         if not fits(fields[name]):
@@ -28,7 +28,10 @@ def check(fields: Mapping[str, Any]) -> None:
 
 
 def _commands_a_terminal(name: str) -> bool:
-    """Whether there are control characters in it, or halves of one that no encoding has: names are printed."""
+    """Return whether a name has control characters or surrogates.
+
+    Names are printed, so a terminal must not obey them.
+    """
     return any(unicodedata.category(character) in {"Cc", "Cs"} for character in name)
 
 
@@ -41,7 +44,7 @@ def _count(value: object) -> bool:
 
 
 def _number(value: object) -> bool:
-    """A finite one, whole or not: JSON as Python reads it has others."""
+    """Return whether the value is a finite number. Python's JSON reader accepts others."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     return -sys.float_info.max <= value <= sys.float_info.max

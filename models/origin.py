@@ -1,7 +1,7 @@
-"""What the card of an encoder's source says of it: whose it is, for which languages, what to cite.
+"""Facts from the model card of an encoder's source: base models, licence, languages, citations.
 
-A card is the README.md of a folder in the hub's format. A bundle has one, too (`models.card`), and so hands on what
-its source said. What no card says is not known, and is never guessed.
+A card is the README.md of a folder in the hub's format. A bundle has a card, too (`models.card`), and thereby passes on
+the facts of its source. Facts that no card states are unknown, and are never guessed.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from models.sources import MINILM, hub_id
 log = logging.getLogger(__name__)
 
 LICENCE = ("license", "license_name", "license_link")
-"""The hub's keys: an identifier; for one that is `other`, its name and place."""
+"""The hub's keys: an identifier; if it is `other`, a name and a link."""
 UNKNOWN_LICENCE = "unknown"
-"""The hub's own word for it."""
+"""The hub's term for an unknown licence."""
 
 MINILM_CITATIONS = (
     """\
@@ -44,17 +44,17 @@ MINILM_CITATIONS = (
   url = {https://arxiv.org/abs/1908.10084}
 }""",
 )
-"""Of all-MiniLM-L6-v2, whose card has none: the weights it began from, and how it was trained."""
+"""Citations of all-MiniLM-L6-v2, whose card has none: its initial weights and its training."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Origin:
-    """Of an encoder's source; empty where nobody said."""
+    """Origin of an encoder. Unknown facts are empty."""
 
     base_models: tuple[str, ...] = ()
     """Ids on the hub."""
     licence: Mapping[str, str] = field(default_factory=dict)
-    """By the hub's keys, see `LICENCE`."""
+    """Licence by the hub's keys; see `LICENCE`."""
     languages: tuple[str, ...] = ()
     """ISO 639 codes."""
     citations: tuple[str, ...] = ()
@@ -62,7 +62,7 @@ class Origin:
 
 
 def read(name: str, folder: Path) -> Origin:
-    """The origin of what is called `name` (see `models.sources.resolve`) and lies in `folder`."""
+    """Read the origin of the encoder called `name` (see `models.sources.resolve`) in `folder`."""
     card = folder / CARD
     text = card.read_text(encoding="utf-8", errors="replace") if card.is_file() else ""
     said = _front_matter(card) if text else {}
@@ -77,7 +77,7 @@ def read(name: str, folder: Path) -> Origin:
 
 
 def merged(origins: Sequence[Origin]) -> Origin:
-    """Of what was made from several encoders: all that they say, and a licence only if it is the same of all."""
+    """Merge the origins of several encoders. The licence is kept only if it is the same for all."""
     first, *others = origins
     return Origin(
         base_models=tuple(dict.fromkeys(one for each in origins for one in each.base_models)),
@@ -90,7 +90,7 @@ def merged(origins: Sequence[Origin]) -> Origin:
 def _front_matter(card: Path) -> Mapping[str, Any]:
     try:
         return metadata_load(card) or {}
-    except (ValueError, yaml.YAMLError) as error:  # somebody else's card must not keep an encoder from being used
+    except (ValueError, yaml.YAMLError) as error:  # an invalid card must not prevent the use of an encoder
         log.warning("%s: %s; licence and languages are taken as unknown", card, str(error).splitlines()[0])
         return {}
 
@@ -100,6 +100,6 @@ def _bibtex(text: str) -> list[str]:
 
 
 def _strings(value: object) -> tuple[str, ...]:
-    """One or several, as the hub's cards may have them; anything else, such as YAML's `no`, is none."""
+    """Return one or several texts, as the hub's cards may have. Other values, such as YAML's `no`, are ignored."""
     values = value if isinstance(value, list) else [value]
     return tuple(one for one in values if isinstance(one, str))

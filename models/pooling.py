@@ -1,7 +1,7 @@
-"""From the backbone's hidden states to one vector a sentence.
+"""Pooling of the backbone's hidden states to one vector a sentence.
 
-`hidden_states` is what transformers calls by that name: entry 0 is the output of the embedding layer, entry i that
-of layer i, each (N, L, D); `mask` is the attention mask (N, L), special tokens included.
+`hidden_states` is as in transformers: entry 0 is the output of the embedding layer, entry i that of layer i, each (N,
+L, D). `mask` is the attention mask (N, L), including special tokens.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ Pooling = Callable[[Sequence[Tensor], Tensor], Tensor]
 
 
 def cls(hidden_states: Sequence[Tensor], mask: Tensor) -> Tensor:  # noqa: ARG001 (one signature for all)
-    """The last layer at the first token (SimCSE's `cls_before_pooler`)."""
+    """Return the last layer at the first token (SimCSE's `cls_before_pooler`)."""
     return hidden_states[-1][:, 0]
 
 
 def mean(hidden_states: Sequence[Tensor], mask: Tensor) -> Tensor:
-    """The last layer, averaged over the tokens."""
+    """Average the last layer over the tokens."""
     return _mean_over_tokens(hidden_states[-1], mask)
 
 
 def first_last(hidden_states: Sequence[Tensor], mask: Tensor) -> Tensor:
-    """Embedding output and last layer: the "first-last" of the published 56.70 for BERT-base."""
+    """Average embedding output and last layer: the "first-last" of the published 56.70 for BERT-base."""
     return _mean_over_tokens((hidden_states[0] + hidden_states[-1]) / 2, mask)
 
 
 def first_last_1(hidden_states: Sequence[Tensor], mask: Tensor) -> Tensor:
-    """First and last layer: SimCSE's code since January 2022, 60.7 for BERT-base."""
+    """Average first and last layer, as in SimCSE's code since January 2022; 60.7 for BERT-base."""
     return _mean_over_tokens((hidden_states[1] + hidden_states[-1]) / 2, mask)
 
 
 def last2(hidden_states: Sequence[Tensor], mask: Tensor) -> Tensor:
-    """The last two layers (SimCSE's `avg_top2`)."""
+    """Average the last two layers (SimCSE's `avg_top2`)."""
     return _mean_over_tokens((hidden_states[-2] + hidden_states[-1]) / 2, mask)
 
 
@@ -52,12 +52,12 @@ def mean_sqrt_len_tokens(hidden_states: Sequence[Tensor], mask: Tensor) -> Tenso
 
 
 def weightedmean(hidden_states: Sequence[Tensor], mask: Tensor) -> Tensor:
-    """Average the last layer, the n-th token n times (SGPT)."""
+    """Average the last layer with weight n for the n-th token (SGPT)."""
     return _mean_over_tokens(hidden_states[-1], mask * _places(mask))
 
 
 def lasttoken(hidden_states: Sequence[Tensor], mask: Tensor) -> Tensor:
-    """Take the last layer at the last token."""
+    """Return the last layer at the last token."""
     places = mask * _places(mask)
     last = places == places.amax(1, keepdim=True)
     return _mean_over_tokens(hidden_states[-1], last.to(mask.dtype))
@@ -74,24 +74,24 @@ POOLINGS: dict[str, Pooling] = {
     "weightedmean": weightedmean,
     "lasttoken": lasttoken,
 }
-"""Those of SimCSE, and those of sentence-transformers by its names for them."""
+"""Poolings of SimCSE, and those of sentence-transformers by its names."""
 
 AVERAGED_LAYERS: dict[str, tuple[int, int]] = {
     "first_last": (0, -1),
     "first_last_1": (1, -1),
     "last2": (-2, -1),
 }
-"""The entries of `hidden_states` that a pooling averages; the others read the last layer alone."""
+"""Entries of `hidden_states` that a pooling averages. Other poolings read only the last layer."""
 
 JOINED = "+"
-"""Between the names of poolings whose vectors are put side by side."""
+"""Separator in the names of concatenated poolings."""
 
 
 def parts(name: str) -> list[str]:
-    """Split the name of a pooling: `mean+max` is two poolings, put side by side.
+    """Split the name of a pooling: `mean+max` concatenates two poolings.
 
     Raises:
-        ValueError: a part is unknown, or reads more than the last layer beside others.
+        ValueError: a part is unknown, or a part of several reads more than the last layer.
     """
     found = name.split(JOINED)
     for one in found:
@@ -112,9 +112,9 @@ def option(given: str) -> str:
 
 
 def pool(name: str, hidden_states: Sequence[Tensor], mask: Tensor) -> Tensor:
-    """Vectors (N, D), or (N, parts x D) of joined poolings."""
+    """Return vectors (N, D), or (N, parts x D) of concatenated poolings."""
     pooled = [POOLINGS[one](hidden_states, mask) for one in parts(name)]
-    return pooled[0] if len(pooled) == 1 else torch.cat(pooled, dim=-1)  # a graph of one pooling has nothing to join
+    return pooled[0] if len(pooled) == 1 else torch.cat(pooled, dim=-1)  # one pooling's graph needs no concatenation
 
 
 def _mean_over_tokens(hidden: Tensor, mask: Tensor) -> Tensor:
@@ -123,5 +123,5 @@ def _mean_over_tokens(hidden: Tensor, mask: Tensor) -> Tensor:
 
 
 def _places(mask: Tensor) -> Tensor:
-    """The place of each token in its text, from 1 on."""
+    """Return the position of each token in its text, counted from 1."""
     return torch.arange(1, mask.shape[1] + 1, device=mask.device)

@@ -1,4 +1,4 @@
-"""Types of numbers."""
+"""Numeric precision."""
 
 from __future__ import annotations
 
@@ -7,5 +7,5 @@ from torch import Tensor
 
 
 def full_precision(x: Tensor) -> Tensor:
-    """`x`, widened to float32 where it is narrower."""
+    """Convert `x` to float32 if it is narrower."""
     return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x

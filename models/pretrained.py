@@ -1,6 +1,6 @@
-"""What is published in transformers' format: tokenizer and weights as they lie in a folder, or a refusal.
+"""Checked loading of tokenizers and weights in transformers' format.
 
-transformers itself mends what does not fit, with random weights and a report.
+On a mismatch, transformers itself would only report it and use random weights.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ if TYPE_CHECKING:
 
 
 class Weights(NamedTuple):
-    """A model of some class of transformers', and how its files differ from it."""
+    """A model of a transformers class, and the differences between it and its files."""
 
     model: Any
     missing: Set[str]
-    """Tensors of the model that no file has: they are random."""
+    """Tensors of the model that no file has. They are random."""
     unexpected: Set[str]
-    """Tensors of the files that the model has no place for."""
+    """Tensors of the files that the model does not have."""
 
 
 @contextmanager
 def reading(folder: Path) -> Iterator[None]:
-    """What a library says of files in `folder` is a `SourceError` of one line."""
+    """Convert errors of libraries about files in `folder` to a `SourceError` of one line."""
     try:
         yield
     except Refused:
         raise
     except (OSError, ValueError, PickleError, SafetensorError, StrictDataclassError) as error:
-        if "trust_remote_code" in str(error):  # which is what transformers advises
+        if "trust_remote_code" in str(error):  # transformers would advise this option
             raise SourceError(f"{folder}: needs code that comes with it, and such code is never run") from error
         raise SourceError(f"{folder}: {on_one_line(error)}") from error
     except (LookupError, TypeError, AttributeError, ArithmeticError, RuntimeError) as error:
@@ -49,12 +49,12 @@ def reading(folder: Path) -> Iterator[None]:
 
 
 def tokenizer(folder: Path, *, lowers: bool = False) -> PreTrainedTokenizerBase:
-    """The tokenizer in `folder`, of which somebody may have said that texts are lowered for it.
+    """Load the tokenizer in `folder`. `lowers` means that a setting asks for lower-cased texts.
 
     Raises:
-        SourceError: it tells case all the same, or puts no special tokens around a text.
+        SourceError: the tokenizer is case-sensitive although `lowers` is set, or adds no special tokens to a text.
     """
-    from transformers import AutoTokenizer  # which takes seconds, and only what loads an encoder needs it
+    from transformers import AutoTokenizer  # this import takes seconds, and only the loading of encoders needs it
 
     found: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     if lowers and _tells_case(found):
@@ -67,10 +67,12 @@ def tokenizer(folder: Path, *, lowers: bool = False) -> PreTrainedTokenizerBase:
 
 
 def encoder_class(folder: Path) -> Any:
-    """The class of transformers' that reads the encoder in `folder`; of T5 and its kin that is without the decoder.
+    """Return the transformers class that reads the encoder in `folder`.
+
+    Encoders of T5's family are read without the decoder.
 
     Raises:
-        SourceError: it has a decoder that transformers can't leave out.
+        SourceError: the model has a decoder that transformers can't leave out.
     """
     from transformers import MODEL_FOR_TEXT_ENCODING_MAPPING, AutoConfig, AutoModel, AutoModelForTextEncoding
 
@@ -83,18 +85,18 @@ def encoder_class(folder: Path) -> Any:
 
 
 def weights(kind: Any, folder: Path, **options: Any) -> Weights:
-    """The weights in `folder` as a model of `kind`, one of transformers' classes, in float32.
+    """Load the weights in `folder` as a model of `kind`, a transformers class, in float32.
 
     Raises:
-        SourceError: a tensor has another shape than config.json says.
+        SourceError: a tensor has another shape than config.json states.
     """
     model, report = kind.from_pretrained(
         folder,
-        weights_only=True,  # of weights that torch has pickled: no code in them is run
+        weights_only=True,  # no code in weights that torch has pickled is run
         dtype=torch.float32,
         output_loading_info=True,
-        ignore_mismatched_sizes=True,  # left to itself, transformers says which in a table only
-        trust_remote_code=False,  # left to itself, transformers asks on the terminal
+        ignore_mismatched_sizes=True,  # otherwise transformers names the tensor only in a table
+        trust_remote_code=False,  # otherwise transformers asks on the terminal
         **options,
     )
     if mismatched := report["mismatched_keys"]:
@@ -104,7 +106,10 @@ def weights(kind: Any, folder: Path, **options: Any) -> Weights:
 
 
 def _tells_case(hub_tokenizer: PreTrainedTokenizerBase) -> bool:
-    """sentence-transformers, told `do_lower_case`, lowers texts before such a tokenizer sees them."""
-    backend = getattr(hub_tokenizer, "backend_tokenizer", None)  # one in Python has none
+    """Return whether a tokenizer is case-sensitive.
+
+    With `do_lower_case`, sentence-transformers lowers texts before such a tokenizer.
+    """
+    backend = getattr(hub_tokenizer, "backend_tokenizer", None)  # tokenizers in Python have none
     normalizer = backend and backend.normalizer
     return normalizer is None or normalizer.normalize_str("A") != "a"

@@ -1,5 +1,4 @@
-"""What stands before a text, by what it is embedded for: the names that sentence-transformers' `encode_query` and
-`encode_document` look for."""
+"""Prompts by purpose, under the names that sentence-transformers' `encode_query` and `encode_document` look for."""
 
 from __future__ import annotations
 
@@ -12,13 +11,12 @@ DOCUMENT = ("document", "passage", "corpus")
 
 
 def not_empty(prompts: Mapping[str, str]) -> dict[str, str]:
-    """Those that put something before a text."""
+    """Return the prompts that are not empty."""
     return {name: prompt for name, prompt in prompts.items() if prompt}
 
 
 def of_role(prompts: Mapping[str, str], names: Sequence[str]) -> str | None:
-    """The first of the `prompts` under one of the `names` that puts something before a text; where there are none but
-    empty ones, the empty one, and None where there are none at all.
+    """Return the first non-empty prompt under one of the `names`; otherwise an empty one, or None if there is none.
 
     sentence-transformers writes an empty `document` beside a `passage`.
     """

@@ -1,7 +1,7 @@
-"""Text that needs no download: the documentation every CPython carries.
+"""Text that needs no download: the documentation inside every CPython.
 
-`pydoc_data.topics` (the language reference behind `help()`) and the standard library's docstrings. It stands beside
-the weights' sources because training reads it as the default corpus and serving as the demo corpus.
+It consists of `pydoc_data.topics` (the language reference behind `help()`) and the standard library's docstrings. The
+module is here because training uses it as the default corpus and serving as the demo corpus.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from itertools import chain
 from pathlib import Path
 
 COMPILED = ("builtins", "itertools", "math", "sys", "time", "zlib", "unicodedata", "select", "mmap")
-"""Modules without Python source whose docstrings are worth having; importing them has no effect."""
+"""Modules without Python source whose docstrings are useful. Importing them has no side effect."""
 
 NOT_DOCUMENTATION = {
     "test",
@@ -32,7 +32,7 @@ NOT_DOCUMENTATION = {
 }
 
 TOPICS = "topics"
-"""The module that the language reference is filed under."""
+"""Module name of the language reference."""
 
 Definition = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -48,17 +48,17 @@ HEADING = re.compile(r"^(?P<title>\S.*)\n(?P<rule>[*=\-~^\"])(?P=rule){2,}$", re
 
 @dataclass(frozen=True)
 class Section:
-    """A documented thing: `text` is prose alone, its paragraphs separated by an empty line."""
+    """The documentation of one object. `text` is only prose, with paragraphs separated by an empty line."""
 
     module: str
     """Dotted name, or `TOPICS` for the language reference."""
     name: str
-    """Qualified name inside the module, empty for the module itself; the heading of a topic."""
+    """Qualified name inside the module, empty for the module itself; for a topic its heading."""
     text: str
 
 
 def sections() -> Iterator[Section]:
-    """Every section that holds prose, in a fixed order, none twice."""
+    """Yield every section with prose, in a fixed order, without duplicates."""
     seen = set()
     for module, name, raw in chain(_topics(), _docstrings(), _compiled()):
         text = "\n\n".join(prose(raw))
@@ -68,7 +68,7 @@ def sections() -> Iterator[Section]:
 
 
 def prose(raw: str) -> Iterator[str]:
-    """The paragraphs of a docstring that are prose: unwrapped, markup taken off; no code, tables or signatures."""
+    """Yield the prose paragraphs of a docstring, unwrapped and without markup; no code, tables or signatures."""
     for block in re.split(r"\n\s*\n", inspect.cleandoc(raw)):
         lines = block.splitlines()
         if any(line.lstrip().startswith((">>>", "...", ".. ", "|", "+-", "$ ", "#!")) for line in lines):
@@ -79,7 +79,7 @@ def prose(raw: str) -> Iterator[str]:
 
 
 def _items(lines: list[str]) -> Iterator[str]:
-    """A block's lines joined; every bullet begins a paragraph of its own."""
+    """Join the lines of a block. Every bullet begins its own paragraph."""
     paragraph: list[str] = []
     for line in lines:
         if BULLET.match(line) and paragraph:

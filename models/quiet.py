@@ -1,4 +1,4 @@
-"""What transformers and the hub say unasked while they load weights, and a command's user has no use for."""
+"""Suppression of messages that transformers and the hub print while they load weights."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import sys
 
 
 def quieten() -> None:
-    """No bar for each file that transformers or the hub open, no report on weights that pooling does without.
+    """Turn off progress bars of transformers and the hub, and reports on weights that pooling does not need.
 
-    Both read these variables when they are loaded, which takes seconds and which not every command does; of what is
-    loaded already, each is told. Processes that are started from here on are quiet, too.
+    Both read these variables when they are imported, which takes seconds and is not done by every command. Libraries
+    that are already imported are configured directly. Child processes inherit the variables.
     """
     os.environ["TRANSFORMERS_VERBOSITY"] = "error"
     os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"

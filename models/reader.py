@@ -1,4 +1,4 @@
-"""Whoever reads what a command prints; `| head` has enough before the end."""
+"""Handling of a closed stdout, as after `| head`."""
 
 from __future__ import annotations
 
@@ -7,29 +7,29 @@ import select
 import sys
 
 GONE = 141
-"""The exit status of a command whose reader has gone: what a shell tells of a program that SIGPIPE has ended."""
+"""Exit status of a command whose reader has gone, the same as a shell reports for SIGPIPE."""
 
 
 def flush() -> None:
-    """What was printed goes out now, if the process was given a stdout at all.
+    """Flush stdout, if the process has one.
 
     Raises:
-        BrokenPipeError: nobody reads it any more.
+        BrokenPipeError: the reader has gone.
     """
     if sys.stdout is not None:
         sys.stdout.flush()
 
 
 def has_gone(error: OSError) -> bool:
-    """Whether `error` says that nobody reads stdout any more, and not of another pipe or a connection.
+    """Return whether `error` means that the reader of stdout has gone, and not that of another pipe or connection.
 
-    Where it does, stdout leads nowhere from here on: Python would complain once more at its exit.
+    If so, stdout is redirected to nowhere, since Python would otherwise fail again at exit.
     """
     if not isinstance(error, BrokenPipeError):
         return False
     poll = select.poll()
     poll.register(sys.stdout.fileno(), 0)
-    if not poll.poll(0):  # of a pipe whose other end is open there is nothing to say
+    if not poll.poll(0):  # nothing to report, so the other end of the pipe is open
         return False
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())

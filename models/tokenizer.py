@@ -1,4 +1,4 @@
-"""Text to token ids, with the `tokenizers` library alone: training and serving cut texts the same way."""
+"""Text to token ids, with the `tokenizers` library alone, so that training and serving cut texts the same way."""
 
 from __future__ import annotations
 
@@ -19,41 +19,41 @@ Direction = Literal["right", "left"]
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """One text as the encoder reads it."""
+    """The tokens of one text, as the encoder reads them."""
 
     ids: NDArray[np.int64]
-    """(L,) with the special tokens."""
+    """(L,), including special tokens."""
     length: int
-    """Tokens of the whole text, special ones included: more than `len(ids)` where it was cut."""
+    """Tokens of the whole text, including special tokens. It exceeds `len(ids)` if the text was cut."""
 
     def __len__(self) -> int:
         return len(self.ids)
 
     @property
     def truncated(self) -> bool:
-        """Whether a part of the text was left out."""
+        """Whether a part of the text was cut."""
         return self.length > len(self.ids)
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """One token of a text, and where it stands there."""
+    """One token of a text, and its position."""
 
     id: int
     text: str
-    """As it is written in the text; the token's own name where it is special."""
+    """Characters of the token in the text; the token's own name if it is special."""
     special: bool
     """Whether the tokenizer added it."""
     start: int | None
-    """Of its characters, the first; None where it is special."""
+    """Index of its first character; None if it is special."""
     stop: int | None
-    """Behind the last."""
+    """Index after its last character."""
 
 
 class Tokenizer:
-    """A `tokenizer.json`, cutting to `max_length` tokens and padding on the right.
+    """A `tokenizer.json` that cuts to `max_length` tokens and pads on the right.
 
-    The file's own truncation and padding are switched off: cutting here is what lets us say how much was cut.
+    The file's own truncation and padding are turned off: truncation here makes it known how much was cut.
     """
 
     def __init__(self, file: Path, *, max_length: int) -> None:
@@ -72,10 +72,10 @@ class Tokenizer:
             raise ValueError(f"max_length {max_length} leaves no room for a text beside the special tokens")
 
     def check_rows(self, rows: int) -> None:
-        """Compare with the embedding table of the encoder.
+        """Check that the encoder's embedding table has a row for each token.
 
         Raises:
-            ValueError: a token has no row there.
+            ValueError: a token has no row.
         """
         if self.vocab_size > rows:
             raise ValueError(
@@ -86,11 +86,11 @@ class Tokenizer:
     def encode(
         self, texts: Sequence[str], *, direction: Direction = "right", max_length: int | None = None
     ) -> list[Tokens]:
-        """Tokens of each text, cut to `max_length` on the side named by `direction`, special tokens kept.
+        """Return the tokens of each text, cut to `max_length` on the side `direction`; special tokens are kept.
 
         Raises:
-            ValueError: a text is not valid Unicode (it holds a lone surrogate); the message gives its position.
-            TokenizerFailure: it gave up on one of them.
+            ValueError: a text is not valid Unicode (it has a lone surrogate); the message gives its index.
+            TokenizerFailure: the tokenizer failed on a text.
         """
         for i, text in enumerate(texts):
             if not _encodable(text):
@@ -101,16 +101,16 @@ class Tokenizer:
         return [_cut(encoding, limit, direction) for encoding in encodings]
 
     def pieces(self, texts: Sequence[str], *, special_tokens: bool = True) -> list[list[Piece]]:
-        """Every token of each text, nothing cut."""
+        """Return every token of each text, without truncation."""
         with giving_up():
             encodings = self._fast.encode_batch(list(texts), add_special_tokens=special_tokens)
         return [_pieces(text, encoding) for text, encoding in zip(texts, encodings, strict=True)]
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
-        """The text of `ids`.
+        """Return the text of `ids`.
 
         Raises:
-            ValueError: an id lies outside the vocabulary.
+            ValueError: an id is outside the vocabulary.
         """
         for i in ids:
             if not 0 <= i < self.vocab_size:
@@ -118,7 +118,10 @@ class Tokenizer:
         return str(self._fast.decode(list(ids), skip_special_tokens=skip_special_tokens))
 
     def pad(self, batch: Sequence[Tokens], *, length: int = 0) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """`input_ids` and `attention_mask`, each (N, L) with L the longest of the batch, or more: `length`."""
+        """Return `input_ids` and `attention_mask`, each (N, L).
+
+        L is the longest length of the batch, at least `length`.
+        """
         longest = max(length, *map(len, batch), 0)
         ids = np.full((len(batch), longest), self._pad_id, dtype=np.int64)
         mask = np.zeros((len(batch), longest), dtype=np.int64)
@@ -150,7 +153,10 @@ def _cut(encoding: Any, limit: int, direction: Direction) -> Tokens:
 
 
 def _pad_id(fast: FastTokenizer) -> int:
-    """Masked out, so any id would do; the family's own keeps the arrays readable."""
+    """Return the id for padding.
+
+    Any id would do, since it is masked, but the family's own keeps the arrays readable.
+    """
     found = (fast.token_to_id(name) for name in ("[PAD]", "<pad>"))
     return next((i for i in found if i is not None), 0)
 

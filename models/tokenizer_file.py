@@ -1,4 +1,4 @@
-"""A `tokenizer.json` that somebody else may have made: read within bounds, and never in the words of Rust."""
+"""Safe reading of a `tokenizer.json` from elsewhere: with limits, and with errors in our own words."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ HIDING = re.compile(r"\(\?#|\(\?[a-wyzA-Z-]*x|\\g<")
 
 
 class TokenizerFailure(RuntimeError):
-    """The tokenizer gave up on a text."""
+    """The tokenizer failed on a text."""
 
 
 def read(file: Path) -> FastTokenizer:
-    """The tokenizer in `file`.
+    """Read the tokenizer in `file`.
 
     Raises:
-        ValueError: it is none, or has a regular expression that may take for ever.
+        ValueError: the file is not a tokenizer, or has a regular expression that may run for ever.
     """
     content = file.read_bytes()
     try:
@@ -36,30 +36,30 @@ def read(file: Path) -> FastTokenizer:
     try:
         with giving_up():
             return FastTokenizer.from_buffer(content)
-    except Exception as error:  # the library has no class of its own
+    except Exception as error:  # the library has no error class of its own
         raise ValueError(f"{file.name}: {error}") from None
 
 
 @contextmanager
 def giving_up() -> Iterator[None]:
-    """Around calls of the library: its panics are no `Exception`, and would pass whatever handles those.
+    """Convert panics of the library, which are not `Exception`s and would escape handlers of these.
 
     Raises:
-        TokenizerFailure: it panicked, as where a regular expression exceeds its steps.
+        TokenizerFailure: the library panicked, as when a regular expression exceeds its step limit.
     """
     try:
         yield
     except BaseException as error:
-        if type(error).__name__ != "PanicException":  # pyo3 has the class in no module
+        if type(error).__name__ != "PanicException":  # no module of pyo3 exports the class
             raise
         raise TokenizerFailure(f"the tokenizer gave up: {error}") from None
 
 
 def repeats_a_group(pattern: str) -> bool:
-    """Whether a group is repeated, which is what makes a search take exponential time.
+    """Return whether a group is repeated, which can make a search take exponential time.
 
-    No tokenizer of a family that we know has one: they repeat characters and classes of them. Comments, free spacing
-    and calls of groups could hide one, and count as one.
+    Tokenizers of known families don't repeat groups, only characters and character classes. Comments, free spacing and
+    group calls could hide a repetition, so they count as one.
     """
     if HIDING.search(pattern):
         return True

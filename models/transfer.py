@@ -1,4 +1,4 @@
-"""Bundles and adapters to a remote and back, every hash checked at both ends."""
+"""Transfer of bundles and adapters to a remote and back, with every hash checked at both ends."""
 
 from __future__ import annotations
 
@@ -14,34 +14,34 @@ from models.errors import Refused
 from models.remotes.base import Remote, RemoteError
 
 DOWNLOADS = ".cache"
-"""The hub's client keeps its notes there."""
+"""Folder in which the hub's client keeps its notes."""
 
 
 class TransferError(Refused):
-    """Something else is where the bundle is to go; the message says what, and what to do."""
+    """The destination has something else. The message says what, and what to do."""
 
 
 Package = Bundle | Adapter
 
 
 def opened(folder: Path) -> Package:
-    """The bundle or the adapter in a folder, every hash verified.
+    """Open the bundle or the adapter in a folder, and verify every hash.
 
     Raises:
-        BundleError, AdapterError: it is neither, or a damaged one.
+        BundleError, AdapterError: the folder has neither, or a damaged one.
     """
     return adapter.load(folder) if adapter.is_adapter(folder) else bundle.load(folder)
 
 
 def publish(source: Package, remote: Remote, *, replace: bool = False) -> int:
-    """Store a verified package at `remote`, and compare what is there afterwards with it; the number of files sent.
+    """Store a verified package at `remote`, and compare the result; return the number of files sent.
 
-    Complete files are skipped, and a partial upload is continued. Where a remote takes one file after another, an old
-    manifest is removed first and the new one is written last, so that nobody pulls a part.
+    Complete files are skipped, and a partial upload is continued. If a remote takes files one by one, an old manifest
+    is removed first and the new one is written last, so that nobody can pull a part.
 
     Raises:
-        TransferError: another bundle is there and `replace` was not given, or files that are of none.
-        RemoteError: the remote fails, or holds other bytes in the end.
+        TransferError: another bundle is there and `replace` is false, or files that belong to no bundle.
+        RemoteError: the remote fails, or has wrong bytes in the end.
     """
     if source.manifest is None:
         raise TransferError(f"{source.folder}: has no {adapter.MANIFEST}, so what arrives could not be checked")
@@ -72,12 +72,14 @@ def publish(source: Package, remote: Remote, *, replace: bool = False) -> int:
 
 
 def pull(remote: Remote, folder: Path, *, replace: bool = False) -> tuple[Package, int]:
-    """The package at `remote` as `folder`, whole and verified, or nothing; with the number of files fetched.
+    """Fetch the package at `remote` into `folder`, complete and verified, or not at all.
+
+    Return the package and the number of files fetched.
 
     Raises:
-        BundleError, AdapterError: what is there is neither, or `folder` holds something that is neither.
-        TransferError: another package is in `folder` and `replace` was not given.
-        RemoteError: the remote fails, or a file has not the hash that the manifest says.
+        BundleError, AdapterError: the remote has neither, or `folder` has something that is neither.
+        TransferError: another package is in `folder` and `replace` is false.
+        RemoteError: the remote fails, or the hash of a file differs from the manifest.
         OSError: `folder` can't be written; names it.
     """
     found = _manifest(remote)
@@ -107,7 +109,7 @@ def _writing(folder: Path) -> AbstractContextManager[Path]:
 
 
 def _refuse_foreign(folder: Path) -> None:
-    """An adapter may be replaced as a bundle may."""
+    """Refuse to replace anything but a bundle or an adapter."""
     if adapter.is_adapter(folder):
         adapter.refuse_foreign(folder)
     else:
@@ -126,7 +128,7 @@ def _fetch(remote: Remote, manifest: Manifest, draft: Path) -> None:
 
 
 def _present(folder: Path, name: str, content: bytes) -> Package | None:
-    """The package in `folder` if it is this very one, and whole."""
+    """Return the package in `folder` if it is identical and complete."""
     try:
         found = opened(folder)
     except Refused:
@@ -136,7 +138,7 @@ def _present(folder: Path, name: str, content: bytes) -> Package | None:
 
 
 def _manifest(remote: Remote) -> tuple[str, bytes, Manifest] | None:
-    """The name of the manifest at `remote`, its bytes and what they say; None if there is none."""
+    """Return the name of the manifest at `remote`, its bytes and its content; None if there is none."""
     for name, required in ((MANIFEST, bundle.REQUIRED), (adapter.MANIFEST, adapter.REQUIRED)):
         if (content := remote.read(name)) is not None:
             return name, content, bundle.parse_manifest(content, f"{remote}: {name}", required=required)
@@ -144,7 +146,7 @@ def _manifest(remote: Remote) -> tuple[str, bytes, Manifest] | None:
 
 
 def _listed(remote: Remote) -> set[str]:
-    """What the manifest at `remote` lists, which alone may be replaced; nothing if it is that of something else."""
+    """Return the files that the manifest at `remote` lists, which may be replaced; an empty set if it is invalid."""
     try:
         found = _manifest(remote)
     except BundleError:

@@ -1,4 +1,4 @@
-"""What may stand between pooling and the unit vector: a map fitted to vectors, kept with the encoder."""
+"""Transforms between pooling and unit vector: maps fitted to vectors and stored with the encoder."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from models.flow import Flow
 
 
 class Affine(nn.Module):
-    """(x - mean) @ matrix: (N, D) to (N, D')."""
+    """Affine map (x - mean) @ matrix: (N, D) to (N, D')."""
 
     kind: ClassVar = "affine"
     mean: Tensor
@@ -30,57 +30,56 @@ class Affine(nn.Module):
 
     @classmethod
     def of(cls, mean: Tensor, matrix: Tensor) -> Self:
-        """The map of a mean (D,) and a matrix (D, D')."""
+        """Create the map of a mean (D,) and a matrix (D, D')."""
         made = cls(dim=matrix.shape[0], out=matrix.shape[1]).to(matrix)
         made.load_state_dict({"mean": mean, "matrix": matrix})
         return made
 
     @property
     def dim(self) -> int:
-        """D of what goes in."""
+        """Input dimension D."""
         return self.matrix.shape[0]
 
     @property
     def out(self) -> int:
-        """D' of what comes out."""
+        """Output dimension D'."""
         return self.matrix.shape[1]
 
     @property
     def sizes(self) -> dict[str, int]:
-        """What the constructor takes."""
+        """Arguments of the constructor."""
         return {"dim": self.dim, "out": self.out}
 
     def forward(self, pooled: Tensor) -> Tensor:
-        """See the class."""
         return (pooled - self.mean) @ self.matrix
 
     def bias(self) -> Tensor:
-        """The b (D',) of x @ matrix + b, the same map in the form others write it."""
+        """Return the b (D') of the equivalent form x @ matrix + b."""
         return -(self.mean.double() @ self.matrix.double()).to(self.matrix.dtype)
 
 
 Transform = Affine | Flow | Layers
 
 TRANSFORMS: dict[str, Callable[..., Transform]] = {"affine": Affine, "flow": Flow, "dense": Layers}
-"""By what a manifest calls them: each is built from its sizes."""
+"""Transforms by their names in a manifest. Each is built from its sizes."""
 
 
 def described(transform: Transform | None) -> dict[str, Any] | None:
-    """What the manifest says of a transform: its kind and sizes."""
+    """Return the manifest's description of a transform: its kind and sizes."""
     return None if transform is None else {"kind": transform.kind, **transform.sizes}
 
 
 def save(transform: Transform, folder: Path) -> None:
-    """Writes the weights into the folder of an encoder."""
+    """Write the weights into the folder of an encoder."""
     weights = {name: tensor.detach().cpu().contiguous() for name, tensor in transform.state_dict().items()}
     save_file(weights, folder / TRANSFORM)
 
 
 def load(folder: Path, description: Mapping[str, Any]) -> Transform:
-    """The transform whose weights are in `folder`, of the kind and sizes that `described` gave.
+    """Load the transform whose weights are in `folder`, with kind and sizes as `described` returned them.
 
     Raises:
-        ValueError: the kind is unknown, or weights and sizes do not fit; the message names the file.
+        ValueError: the kind is unknown, or weights and sizes don't match; the message names the file.
     """
     file = folder / TRANSFORM
     kind, sizes = description.get("kind"), {key: size for key, size in description.items() if key != "kind"}

@@ -1,4 +1,4 @@
-"""Do a bundle's graphs and tokenizer still give the vectors its manifest remembers?"""
+"""Comparison of a bundle's graphs and tokenizer with the golden vectors of its manifest."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from models.runtimes.onnxruntime import OnnxRuntime
 
 
 def golden_cosine(bundle: Bundle, *, runtime: str = OnnxRuntime.name, precision: str = FP32) -> float:
-    """The lowest cosine of a golden sentence, embedded by `runtime` now, to its vector in the manifest."""
+    """Return the minimum cosine of golden sentences, embedded by `runtime`, to their vectors in the manifest."""
     return golden_cosine_of(Graph(bundle, runtime=runtime, precision=precision).encode, bundle)
 
 
 def golden_cosine_of(encode: Callable[[Sequence[str]], NDArray[np.float32]], bundle: Bundle) -> float:
-    """The same of a graph that is loaded."""
+    """Return the minimum cosine for an `encode` that is already loaded."""
     golden = bundle.manifest.golden
     embedded = encode([one.text for one in golden])
     remembered = np.array([one.vector for one in golden], dtype=np.float32)

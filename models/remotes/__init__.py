@@ -1,4 +1,4 @@
-"""Where bundles are kept elsewhere: the hub, or any folder or URL that fsspec knows."""
+"""Remotes that store bundles: the hub, or any folder or URL that fsspec supports."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ HUB = "hf://"
 
 
 def named(place: str, *, revision: str | None = None, private: bool = False, message: str | None = None) -> Remote:
-    """The remote called `place`: `hf://org/name[@revision]`, `org/name[@revision]`, a URL or the path of a folder.
+    """Return the remote at `place`: `hf://org/name[@revision]`, `org/name[@revision]`, a URL or the path of a folder.
 
-    `org/name` is on the hub, unless `org` is a folder here; a path is safe from that as `./org/name`. What follows
-    `place` is the hub's alone: the branch or commit, whether a new repository is private, the commit's message.
+    `org/name` is on the hub, unless `org` is a folder here; `./org/name` is always a path. The other arguments are only
+    for the hub: branch or commit, whether a new repository is private, and the commit's message.
 
     Raises:
-        ValueError: there is no such scheme, its driver is missing, or the place has no revisions and the like.
+        ValueError: the scheme is unknown, its driver is missing, or an option of the hub is given for another place.
     """
     if repository := _on_the_hub(place):
         from models.remotes.hub import Hub
@@ -37,7 +37,7 @@ def named(place: str, *, revision: str | None = None, private: bool = False, mes
 
 
 def _on_the_hub(place: str) -> str | None:
-    """The repository, with its revision if one is named; None if `place` is another one."""
+    """Return the repository, with its revision if given; None if `place` is not on the hub."""
     if place.startswith(HUB):
         return place.removeprefix(HUB)
     name = place.partition("@")[0]

@@ -1,4 +1,4 @@
-"""The name and password in a URL, which nothing that is printed repeats."""
+"""Removal of user names and passwords in URLs from messages."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from collections.abc import Set
 from urllib.parse import unquote
 
 USER = re.compile(r"(?<=://)(?:[^/:\[]*:(?!:|\d*/).*|[^/]*)@")
-"""As far as the last `@`: a slash in a password should be written `%2F`, but keys of S3 are pasted as they are."""
+"""Pattern of a user and password, up to the last `@`. A slash in a password should be written `%2F`, but people paste S3 keys unchanged."""
 USER_IN_TEXT = re.compile(r"(?<=://)[^\s/]*@")
 
 
 def without_user(url: str) -> str:
-    """The URL as it is for everyone."""
+    """Return the URL without user and password."""
     return USER.sub("", url)
 
 
 def secrets(url: str) -> Set[str]:
-    """What of `url` must not stand in a message: name and password, whole, decoded and in pieces.
+    """Return the texts of `url` that must not be in messages: name and password, whole, decoded and in pieces.
 
-    The pieces are those that a library takes a password for which should have been encoded.
+    A library may take a piece for the password if special characters were not encoded.
     """
     users = {user.removesuffix("@") for user in USER.findall(url)}
     passwords = {user.partition(":")[2] for user in users}
@@ -28,7 +28,7 @@ def secrets(url: str) -> Set[str]:
 
 
 def hidden(text: str, secret: Set[str]) -> str:
-    """`text` with `***` where a secret stands for itself, and its URLs without users, whoever they are."""
+    """Replace each secret that is a whole word by `***`, and remove all users from URLs."""
     for one in sorted(secret, key=len, reverse=True):
         text = re.sub(rf"(?<!\w){re.escape(one)}(?!\w)", "***", text)
     return USER_IN_TEXT.sub("", text)

@@ -1,4 +1,4 @@
-"""A folder anywhere that fsspec reaches: on this machine, in S3, over SSH or HTTP …"""
+"""A folder on any file system that fsspec supports: this machine, S3, SSH, HTTP …"""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from models.remotes.base import RemoteError, failure, told, too_large
 from models.remotes.credentials import hidden, secrets, without_user
 
 READ_AT_ONCE = 1 << 20
-"""Bytes."""
+"""Bytes read at a time."""
 
 
 class Filesystem:
-    """A folder by its URL, or by its path."""
+    """A remote folder, given by its URL or path."""
 
     def __init__(self, url: str) -> None:
-        """Opens no file yet, but some file systems connect.
+        """Parse the URL. No file is opened yet, but some file systems connect.
 
         Raises:
-            ValueError: no such scheme, or what speaks it is not installed; says what is to be.
-            RemoteError: nobody answers, or not to this user.
+            ValueError: the scheme is unknown, or its driver is not installed; names the driver.
+            RemoteError: the server does not answer, or refuses this user.
         """
         self._name, secret = without_user(url), secrets(url)
         self._told = partial(told, self, secret)
@@ -37,7 +37,7 @@ class Filesystem:
             raise ValueError(f"{self}: {hidden(str(error), secret)}, by pip into this environment") from error
         except ValueError as error:
             raise ValueError(f"{self}: {hidden(str(error), secret)}") from error
-        except Exception as error:  # of no common class, as in `told`
+        except Exception as error:  # no common class, as in `told`
             raise failure(self, error, secret) from error
         self._root: str = root.rstrip("/")
 
@@ -45,13 +45,13 @@ class Filesystem:
         return self._name
 
     def files(self) -> set[str]:
-        """Every file below, however deep."""
+        """Return every file below the folder."""
         with self._told():
             self._fs.invalidate_cache()
             return {path[len(self._root) :].strip("/") or "." for path in self._fs.find(self._root)}
 
     def read(self, path: str) -> bytes | None:
-        """None also where there is no folder at all."""
+        """Return the content of a file; None also if there is no folder."""
         with self._told():
             try:
                 with self._fs.open(self._at(path), "rb") as stream:
@@ -63,13 +63,13 @@ class Filesystem:
             return content
 
     def fetch(self, path: str, folder: Path) -> None:
-        """Not by a link of this machine."""
+        """Download a file, but not through a link on this machine."""
         with self._told(fetching=True):
             self._refuse_link(path)
             self._fs.get_file(self._at(path), str(folder / path))
 
     def holds(self, path: str, file: Path) -> bool:
-        """Reads the whole file back, if its size is right: fsspec knows no hash that all of them have."""
+        """Compare size and SHA-256. The whole file is read, since fsspec has no hash for all file systems."""
         with self._told():
             self._refuse_link(path)
             if self._fs.info(self._at(path))["size"] != file.stat().st_size:
@@ -78,7 +78,7 @@ class Filesystem:
                 return hashlib.file_digest(stream, "sha256").hexdigest() == sha256(file)
 
     def begins(self, path: str, file: Path, /) -> bool:
-        """Reads what is there."""
+        """Compare the bytes that are there."""
         with self._told(), self._fs.open(self._at(path), "rb") as theirs, file.open("rb") as ours:
             while part := theirs.read(READ_AT_ONCE):
                 if part != ours.read(len(part)):
@@ -86,9 +86,9 @@ class Filesystem:
         return True
 
     def put(self, folder: Path, paths: Sequence[str], *, removed: Collection[str]) -> None:
-        """What is removed goes first: while its manifest is away, a half-written bundle is none.
+        """Store files. Files to remove go first: without its manifest, a half-written folder is not a bundle.
 
-        Files here are made anew, never written over: they may be shared with another bundle by hard links.
+        Local files are created anew, never overwritten, since other bundles may share them by hard links.
         """
         with self._told():
             self._refuse_link("")
@@ -100,7 +100,7 @@ class Filesystem:
             self._fs.invalidate_cache()
 
     def _refuse_link(self, path: str) -> None:
-        """For it may lead out of the folder, and so may one above it."""
+        """Refuse a link, or a path below a link, since it may lead out of the folder."""
         if isinstance(self._fs, LocalFileSystem):
             for part in (path, *map(str, PurePosixPath(path).parents[:-1])):
                 if Path(self._root, part).is_symlink():

@@ -17,19 +17,19 @@ from models.bundle import MOST_JSON_BYTES, sha256
 from models.remotes.base import RemoteError, told, too_large
 
 OF_THE_HUB = {".gitattributes"}
-"""The hub's own, in every repository."""
+"""The hub's own files, in every repository."""
 
 
 class Hub:
-    """A repository at a revision: all that is read is of one commit, all that is written becomes one."""
+    """A repository at a revision. All reads are from one commit, and all writes become one commit."""
 
     def __init__(
         self, repository: str, *, revision: str | None = None, private: bool = False, message: str | None = None
     ):
-        """Asks the hub nothing yet; `private` is for a repository that has to be made, `message` for the commit.
+        """Check the name, without contacting the hub. `private` is for a new repository, `message` for the commit.
 
         Raises:
-            ValueError: no repository has such a name.
+            ValueError: the name of the repository is not legal.
         """
         validate_repo_id(repository)
         self._repository, self._revision = repository, revision
@@ -41,12 +41,12 @@ class Hub:
         return f"hf://{self._repository}" + (f"@{self._revision}" if self._revision else "")
 
     def files(self) -> set[str]:
-        """Those of the repository, but for the hub's own."""
+        """Return the files of the repository except the hub's own."""
         with told(self):
             return set(self._tree)
 
     def read(self, path: str) -> bytes | None:
-        """None also where there is no repository, or none that may be read."""
+        """Return the content of a file; None also if the repository does not exist or is not readable."""
         with told(self):
             if path not in self._tree:
                 return None
@@ -57,27 +57,29 @@ class Hub:
                 return (Path(folder) / path).read_bytes()
 
     def fetch(self, path: str, folder: Path) -> None:
-        """Not by way of the hub's cache, where a damaged file would stay."""
+        """Download a file without the hub's cache, which would keep a damaged file."""
         with told(self, fetching=True):
             if path not in self._tree:
                 raise RemoteError(f"{self}: {path}: missing, though the manifest lists it")
             self._api.hf_hub_download(self._repository, path, revision=self._at, local_dir=folder)
 
     def holds(self, path: str, file: Path) -> bool:
-        """By the hash that the hub tells: SHA-256 of a large file, git's of a small one."""
+        """Compare hashes that the hub reports: SHA-256 of a large file, git's of a small one."""
         with told(self):
             stored = self._tree[path]
             return stored.lfs.sha256 == sha256(file) if stored.lfs else stored.blob_id == _git_hash(file)
 
     def begins(self, _path: str, _file: Path, /) -> bool:
-        """Never: a commit has whole files, and what is not ours is another's."""
+        """Return False, since a commit has only complete files, so different content belongs to someone else."""
         return False
 
     def put(self, folder: Path, paths: Sequence[str], *, removed: Collection[str]) -> None:
-        """One commit, if nobody else made one meanwhile; repository and branch are made where they are not there.
+        """Store files in one commit, unless someone else commits meanwhile.
 
-        A new branch begins as a copy of the default one. What that held goes from the branch in the same commit, and
-        stays where it was.
+        Repository and branch are created if missing.
+
+        A new branch begins as a copy of the default one. The same commit removes the copied files from the new branch
+        only.
         """
         with told(self):
             if new := self._commit is None:
@@ -99,10 +101,10 @@ class Hub:
             self._look_again(made.oid)
 
     def _begun(self) -> Collection[str]:
-        """Makes the branch; what it has of the default one.
+        """Create the branch; return the files that it has from the default branch.
 
         Raises:
-            RemoteError: it is no copy of that one, so somebody else made it meanwhile, and what is in it is theirs.
+            RemoteError: the branch is no copy, so someone else created it meanwhile and owns its files.
         """
         if self._revision:
             self._api.create_branch(self._repository, branch=self._revision, exist_ok=True)
@@ -117,7 +119,7 @@ class Hub:
 
     @property
     def _at(self) -> str:
-        """The commit, asked for once."""
+        """The commit, which is requested only once."""
         if self._commit is None:
             self._commit = self._api.model_info(self._repository, revision=self._revision).sha
         assert self._commit is not None, "the hub gives a commit of every repository"
@@ -133,6 +135,6 @@ class Hub:
 
 
 def _git_hash(file: Path) -> str:
-    """SHA-1 of a blob, as git names it: https://git-scm.com/book/en/v2/Git-Internals-Git-Objects."""
+    """Return git's SHA-1 of a blob: https://git-scm.com/book/en/v2/Git-Internals-Git-Objects."""
     content = file.read_bytes()
     return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()

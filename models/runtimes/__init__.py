@@ -1,4 +1,4 @@
-"""The runtimes by name, and which of them this machine has. None of them loads torch."""
+"""Runtimes by name, and detection of those that work on this machine. None of them loads torch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RUNTIMES: dict[str, type[Runtime]] = {
 
 
 class Pair(NamedTuple):
-    """A runtime and the precision that it runs in."""
+    """A runtime and its precision."""
 
     runtime: str
     precision: str
@@ -29,14 +29,14 @@ class Pair(NamedTuple):
 
 
 REFERENCE = Pair(OnnxRuntime.name, FP32)
-"""What the others are compared with: export has proven it equal to torch."""
+"""The pair that others are compared with. Export has verified it against torch."""
 
 
 def available(bundle: Bundle, options: Options, *, runtimes: Mapping[str, type[Runtime]] = RUNTIMES) -> Sequence[Pair]:
-    """What can run `bundle` on this machine, in the order of the table.
+    """Return the pairs that can run `bundle` on this machine, in the order of the table.
 
     Raises:
-        RuntimeUnavailable: nothing can.
+        RuntimeUnavailable: no runtime works.
     """
     pairs: list[Pair] = []
     refusals: list[str] = []

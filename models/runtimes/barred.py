@@ -1,7 +1,7 @@
-"""What a bundle says of the pairs that it is not to be served by: promotion judged them on people's scores.
+"""Pairs that a bundle excludes from serving, since its promotion measured that they lose accuracy.
 
-A speed is of one machine and each measures its own. That a pair drifts is of the encoder, so it is believed anywhere:
-to be wrong about it costs speed, not answers.
+Speed depends on the machine, so each machine measures its own. Loss of accuracy depends on the encoder, so the bundle's
+word counts everywhere: an error costs speed, not accuracy.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from models.runtimes import Pair
 
 
 def barred(bundle: Bundle) -> dict[Pair, str]:
-    """Why, by pair; empty for a bundle that nobody promoted.
+    """Return the reason for each barred pair; empty for a bundle that was not promoted.
 
     Raises:
-        BundleError: its table of engines is none; names the file.
+        BundleError: the table of engines is invalid; names the file.
     """
     if ENGINES not in bundle.manifest.files:
         return {}

@@ -1,4 +1,4 @@
-"""What runs a bundle's graph: the seam between an encoder and the library that multiplies its matrices."""
+"""The protocol of a runtime, which runs a bundle's graph with some library."""
 
 from __future__ import annotations
 
@@ -18,16 +18,17 @@ Device = Literal["auto", "cpu", "cuda"]
 Floats = NDArray[np.float32]
 Ids = NDArray[np.int64]
 CPU_BATCH_TOKENS = 1024
-"""Padded tokens of a batch on a CPU: more are no quicker, and take memory for each shape that may come (ADR 0012)."""
+"""Padded tokens of a batch on a CPU. Larger batches are no faster, and need memory for each possible shape (ADR 0012).
+"""
 MOST_STREAMS = 8
 
 
 class RuntimeUnavailable(RuntimeError):
-    """The runtime can't run here, or not so; the message says why and what to change."""
+    """The runtime can't run here, or not with these options. The message says why and what to change."""
 
 
 def cache_folder() -> Path | None:
-    """Where runtimes keep what is of this host alone; None for a user who has no home."""
+    """Return the folder for caches specific to this host; None if the user has no home."""
     try:
         root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     except RuntimeError:
@@ -37,11 +38,11 @@ def cache_folder() -> Path | None:
 
 @dataclass(frozen=True)
 class Options:
-    """What a runtime may use of the machine."""
+    """Resources that a runtime may use."""
 
     device: Device = "auto"
     threads: int | None = 1
-    """None: the CPU quota."""
+    """None means the CPU quota."""
 
     @property
     def cpu_threads(self) -> int:
@@ -50,24 +51,24 @@ class Options:
 
     @property
     def cpu_streams(self) -> int:
-        """Batches that these threads work on side by side, each on its own: what waits for no other is quicker."""
+        """Batches that these threads compute in parallel, one each, which is faster than sharing a batch."""
         return min(self.cpu_threads, MOST_STREAMS)
 
 
 class Embedded(NamedTuple):
-    """What a graph makes of N texts."""
+    """Output of a graph for N texts."""
 
     vectors: Floats
     """(N, D), unit length."""
     norms: Floats
-    """(N,), the length of each pooled vector before normalisation."""
+    """(N,), lengths of the pooled vectors before normalisation."""
 
 
 class Runtime(Protocol):
-    """A bundle's graph, loaded; called by as many threads at a time as it has streams.
+    """A loaded graph of a bundle. Up to `streams` threads may call it at a time.
 
-    Raises (when it is made):
-        RuntimeUnavailable: it has not this precision here.
+    Raises (in the constructor):
+        RuntimeUnavailable: this precision is not available here.
         BundleError: the bundle has no such graph.
     """
 
@@ -75,32 +76,34 @@ class Runtime(Protocol):
     precision: str
     device: str
     streams: int
-    """Batches that it runs side by side."""
+    """Batches that it runs concurrently."""
     batch_tokens: int
-    """Padded tokens of a batch, beyond which it is no quicker."""
+    """Padded tokens of a batch beyond which throughput does not increase."""
     length_step: int
-    """Batches are padded to a multiple of so many tokens."""
+    """Batches are padded to a multiple of this number of tokens."""
 
     def __init__(self, bundle: Bundle, precision: str, options: Options) -> None: ...
 
     def run(self, ids: Ids, mask: Ids, *, alone: bool = False) -> Embedded:
-        """One padded batch, `ids` and `mask` each (N, L), rows in the order given. The arrays are the caller's own.
+        """Run one padded batch, `ids` and `mask` each (N, L); rows keep their order.
 
-        `alone` says that no other runs beside it: all threads may work on this one.
+        The caller owns the returned arrays.
+
+        `alone` means that no other batch runs, so this one may use all threads.
         """
 
     @staticmethod
     def precisions(bundle: Bundle, options: Options) -> Sequence[str]:
-        """Those in which it can run `bundle` on this machine.
+        """Return the precisions in which it can run `bundle` on this machine.
 
         Raises:
-            RuntimeUnavailable: it can't run here at all.
+            RuntimeUnavailable: the runtime can't run here at all.
         """
 
     @staticmethod
     def facts() -> dict[str, Any]:
-        """Its `version`, and what else decides how fast it is on this machine.
+        """Return its `version`, and other facts that affect its speed on this machine.
 
         Raises:
-            RuntimeUnavailable: it is not installed, or broken.
+            RuntimeUnavailable: the runtime is not installed, or broken.
         """

@@ -1,4 +1,4 @@
-"""What was measured on this host, kept from one start to the next: `isosphere/engines` in the user's cache folder."""
+"""Cache of measurements on this host: `isosphere/engines` in the user's cache folder."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 CPUINFO = Path("/proc/cpuinfo")
 FORMAT = 2
-"""Of the rows: those of another are not found."""
+"""Format of the rows. Rows of other formats are not found."""
 
 
 def key(bundle: Bundle, options: Options) -> dict[str, Any]:
-    """All that decides a measurement: the encoder, the bytes of its graphs, what is compared, and the host."""
+    """Return everything that affects a measurement: the encoder, the bytes of its graphs, the pairs, and the host."""
     graphs = {precision: file.relative_to(bundle.folder).as_posix() for precision, file in bundle.graphs.items()}
     return {
         "format": FORMAT,
@@ -37,7 +37,7 @@ def key(bundle: Bundle, options: Options) -> dict[str, Any]:
 
 
 def host(options: Options) -> dict[str, Any]:
-    """The machine as runtimes see it: its CPU, what it may use of it, each runtime's version and capabilities."""
+    """Describe the machine: CPU, usable resources, version and capabilities of each runtime."""
     return {
         "cpu": cpu(),
         "threads": options.threads,
@@ -47,13 +47,13 @@ def host(options: Options) -> dict[str, Any]:
 
 
 def cpu(cpuinfo: Path = CPUINFO) -> str:
-    """The model of the CPU, as the kernel or the platform names it."""
+    """Return the model name of the CPU."""
     names = re.findall(r"^model name\s*:\s*(.+)$", cpuinfo.read_text(), re.MULTILINE) if cpuinfo.exists() else []
     return names[0] if names else platform.processor() or platform.machine()
 
 
 def file_of(key: dict[str, Any]) -> Path | None:
-    """Where the measurement of `key` is kept; None for a user who has no home."""
+    """Return the file of the measurement of `key`; None if the user has no home."""
     if not (folder := cache_folder()):
         return None
     name = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:32]
@@ -61,9 +61,11 @@ def file_of(key: dict[str, Any]) -> Path | None:
 
 
 def recall(key: dict[str, Any], read: Callable[[dict[str, Any]], T]) -> list[T]:
-    """The rows remembered under `key`, each through `read`, which raises ValueError or TypeError on one that is none.
+    """Return the rows stored for `key`, each converted by `read`.
 
-    Empty where there are none, and, with a word in the log, where the file is damaged.
+    `read` raises ValueError or TypeError on an invalid row.
+
+    Return an empty list if there are none or, with a warning, if the file is damaged.
     """
     if not (file := file_of(key)):
         return []
@@ -83,7 +85,7 @@ def recall(key: dict[str, Any], read: Callable[[dict[str, Any]], T]) -> list[T]:
 
 
 def remember(key: dict[str, Any], measured: Sequence[dict[str, Any]]) -> None:
-    """Keep `measured` under `key`, atomically. A folder that can't be written costs the next start a measurement."""
+    """Store `measured` for `key`, atomically. If the folder is not writable, the next start measures again."""
     if not (file := file_of(key)):
         log.warning("no home, and no XDG_CACHE_HOME, to keep what was measured in; the next start measures again")
         return
@@ -99,7 +101,7 @@ def remember(key: dict[str, Any], measured: Sequence[dict[str, Any]]) -> None:
 
 
 def forget(key: dict[str, Any]) -> None:
-    """Let the next start measure again."""
+    """Delete the measurement, so that the next start measures again."""
     if not (file := file_of(key)):
         return
     try:

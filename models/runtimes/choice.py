@@ -1,6 +1,6 @@
-"""Which runtime and precision run a bundle fastest on this machine, found by measuring them side by side.
+"""Choice of the fastest runtime and precision for a bundle on this machine, by measurement.
 
-Quick is not enough: what takes part must give the vectors of the float32 reference, and not be barred by the bundle.
+A candidate must also reproduce the vectors of the float32 reference, and must not be barred by the bundle.
 """
 
 from __future__ import annotations
@@ -21,21 +21,24 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Choice:
-    """A pair, and what it was chosen from."""
+    """A chosen pair, and the measurements of all candidates."""
 
     pair: Pair
     measured: Sequence[Measured] = ()
-    """Empty where there was nothing to choose from."""
+    """Empty if there was only one candidate."""
 
     def instead(self, bundle: Bundle, error: Exception, *, among: Sequence[Pair]) -> Choice | None:
-        """The next fastest, now that this one does not load, which its row says; None where no other is faithful."""
+        """Return the next fastest choice after this one failed with `error`; None if no other is faithful.
+
+        The row of this pair then contains the error.
+        """
         broken = Measured(*self.pair, error=told(error, bundle))
         measured = [broken if row.pair == self.pair else row for row in self.measured]
         left = [row.pair for row in measured if row.faithful and row.pair in among]
         return Choice(fastest(measured, among=left), measured) if left else None
 
     def table(self) -> list[dict[str, Any]]:
-        """A row for each measured pair, as JSON: its figures, whether it was `chosen`, and if not why."""
+        """Return a row of JSON for each measured pair: its figures, whether it was `chosen`, and if not, why."""
         return [asdict(row) | {"chosen": row.pair == self.pair, "why_not": self._why_not(row)} for row in self.measured]
 
     def __str__(self) -> str:
@@ -60,14 +63,14 @@ class Choice:
 
 
 def choose(bundle: Bundle, options: Options, *, runtime: str | None = None, precision: str | None = None) -> Choice:
-    """The fastest faithful pair of this runtime and this precision, of any where they are None.
+    """Choose the fastest faithful pair with this runtime and precision; None means any.
 
-    All pairs of the machine are measured, once for each bundle and host: the cache remembers it. Where one does not
-    run, which may pass, the next start measures again. A pair that is the only one asked for is taken as it is.
+    All pairs are measured once for each bundle and host, and cached. If a pair fails, which may be temporary, the next
+    start measures again. A single candidate is chosen without measurement.
 
     Raises:
-        RuntimeUnavailable: no such pair runs here, or none of them may serve the bundle.
-        BundleError: its table of engines is none.
+        RuntimeUnavailable: no such pair runs here, or none may serve the bundle.
+        BundleError: the bundle's table of engines is invalid.
     """
     pairs = candidates(bundle, options, runtime=runtime, precision=precision)
     if len(pairs) == 1:
@@ -85,7 +88,7 @@ def choose(bundle: Bundle, options: Options, *, runtime: str | None = None, prec
 def opened(
     bundle: Bundle, options: Options, *, runtime: str | None = None, precision: str | None = None
 ) -> tuple[Choice, Runtime]:
-    """Load the fastest pair that does load: one that was remembered may run no more.
+    """Load the fastest pair that works; a cached choice may no longer run.
 
     Raises:
         RuntimeUnavailable, BundleError: see `choose`.
@@ -94,7 +97,7 @@ def opened(
     while True:
         try:
             return choice, RUNTIMES[choice.pair.runtime](bundle, choice.pair.precision, options)
-        except Exception as error:  # the runtimes' errors have no class in common
+        except Exception as error:  # errors of runtimes have no common class
             among = candidates(bundle, options, runtime=runtime, precision=precision)
             if not (following := choice.instead(bundle, error, among=among)):
                 raise
@@ -104,13 +107,13 @@ def opened(
 
 
 def keep(bundle: Bundle, options: Options, measured: Sequence[Measured]) -> None:
-    """Let the next start on this host find what was measured; not where a pair does not run, which may pass."""
+    """Cache measurements for this host, unless a pair failed, which may be temporary."""
     if not any(row.error for row in measured):
         cache.remember(cache.key(bundle, options), [asdict(row) for row in measured])
 
 
 def candidates(bundle: Bundle, options: Options, *, runtime: str | None, precision: str | None) -> Sequence[Pair]:
-    """The pairs that run here, narrowed to a runtime and a precision where they are given.
+    """Return the pairs that run here, limited to a runtime and a precision if they are given.
 
     Raises:
         RuntimeUnavailable: there are none.
@@ -124,10 +127,10 @@ def candidates(bundle: Bundle, options: Options, *, runtime: str | None, precisi
 
 
 def fastest(measured: Sequence[Measured], *, among: Sequence[Pair]) -> Pair:
-    """The quickest of those that may serve the bundle.
+    """Return the fastest pair that may serve the bundle.
 
     Raises:
-        RuntimeUnavailable: none of them may.
+        RuntimeUnavailable: none may.
     """
     faithful = [row for row in measured if row.faithful and row.pair in among]
     if not faithful:

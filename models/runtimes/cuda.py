@@ -1,4 +1,4 @@
-"""What ONNX Runtime is told about CUDA, and the batches that a graph meets there before anyone waits for it."""
+"""ONNX Runtime's options for CUDA, and the warm-up batches of a graph."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ from models.runtimes.session import CPU, CUDA, Provider
 
 BATCH_TOKENS = 16_384
 SHORTEST = 16
-"""The first bucket's length; each is twice as long as the one before."""
+"""Length of the first bucket. Each bucket is twice as long as the previous one."""
 OPTIONS = {
-    # By default the arena doubles whenever it grows; here the first batch of the warm-up is the largest of all.
+    # By default the arena doubles whenever it grows. Here the first batch of the warm-up is the largest, so exact
+    # growth is enough.
     "arena_extend_strategy": "kSameAsRequested",
-    # TF32 has 10 bits of mantissa: float32 is what everything else is compared with. Who wants speed has fp16.
+    # TF32 has only 10 bits of mantissa, but float32 is the reference for comparisons. fp16 is the fast option.
     "use_tf32": "0",
 }
 PROVIDERS: tuple[Provider, ...] = ((CUDA, OPTIONS), CPU)
 
 
 def warm_up(run: Callable[[Ids, Ids], object], longest: int) -> None:
-    """Let `run` meet every bucket, full and with one text: kernels load, and the arena grows, at their first use."""
+    """Call `run` with every bucket, full and with one text. Kernels are loaded and the arena grows at first use."""
     for length in reversed(list(buckets(longest))):
         for rows in (max(1, BATCH_TOKENS // length), 1):
             batch = np.ones((rows, length), dtype=np.int64)
@@ -30,7 +31,7 @@ def warm_up(run: Callable[[Ids, Ids], object], longest: int) -> None:
 
 
 def buckets(longest: int) -> Iterator[int]:
-    """Lengths in tokens, ascending, the last one `longest`."""
+    """Yield lengths in tokens, ascending, up to `longest`."""
     length = SHORTEST
     while length < longest:
         yield length

@@ -1,4 +1,4 @@
-"""A bundle's graph, run on this machine: the vectors that a server gives."""
+"""Texts to vectors with a bundle's graph on this machine, the same vectors as a server's."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from models.tokenizer import Tokens
 
 
 class Graph:
-    """Texts to vectors: the bundle's tokenizer and one of the runtimes, or one that is loaded already.
+    """The bundle's tokenizer with a runtime, given by name or already loaded.
 
-    `threads` None stands for the CPU quota.
+    `threads=None` means the CPU quota.
 
     Raises:
-        BundleError: the bundle has no graph of this precision; the message names those it has.
+        BundleError: the bundle has no graph of this precision; the message names the available ones.
         RuntimeUnavailable: the runtime can't run here, or not in this precision.
     """
 
@@ -46,7 +46,7 @@ class Graph:
         self.engine = f"{self._runtime.name} {self._runtime.facts()['version']}"
 
     def tokenized(self, texts: Sequence[str]) -> list[Tokens]:
-        """Cut each text to the bundle's `max_length` tokens.
+        """Tokenize texts, cut to the bundle's `max_length` tokens.
 
         Raises:
             ValueError: a text is not valid Unicode.
@@ -60,7 +60,8 @@ class Graph:
     def embed(self, tokens: Sequence[Tokens], done: Callable[[int], object] = lambda _: None) -> Embedded:
         """Return the unit vectors (N, D) and norms (N,) of texts in their order.
 
-        Batches are cut by length and run side by side; `done` is called with the size of each, from several threads.
+        Batches have texts of similar length and run in parallel. `done` is called with the size of each, from several
+        threads.
         """
         vectors = np.empty((len(tokens), self.dim), dtype=np.float32)
         norms = np.empty(len(tokens), dtype=np.float32)
@@ -78,7 +79,10 @@ class Graph:
 
 
 def _by_length(tokens: Sequence[Tokens], budget: int) -> Iterator[list[int]]:
-    """Batches of at most `budget` padded tokens, or one text; the longest first: a lack of memory shows at once."""
+    """Yield batches of at most `budget` padded tokens, or one text.
+
+    The longest come first, so that a lack of memory shows at once.
+    """
     batch: list[int] = []
     for i in sorted(range(len(tokens)), key=lambda i: -len(tokens[i])):
         if batch and (len(batch) + 1) * len(tokens[batch[0]]) > budget:

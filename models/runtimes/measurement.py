@@ -1,4 +1,4 @@
-"""How each runtime and precision of a machine fares with a bundle: its speed, and how near it stays to float32."""
+"""Measurement of each runtime and precision on this machine: speed, and fidelity to float32."""
 
 from __future__ import annotations
 
@@ -23,48 +23,48 @@ log = logging.getLogger(__name__)
 
 Encode = Callable[[Sequence[str]], NDArray[np.float32]]
 Open = Callable[[], Encode]
-"""Loads a graph; it is in memory for as long as what this gives."""
+"""Function that loads a graph. The graph stays in memory as long as the returned function."""
 Clock = Callable[[], float]
 
 PROBES = 24
 MEAN_WORDS, SPREAD = 30, 0.8
-"""Of the log-normal lengths of the probes: about 40 tokens each."""
+"""Mean and spread of the probes' log-normal lengths: about 40 tokens each."""
 EVERY = 3
-"""Of so many probes one is timed: the shorter the rounds, the more alike a neighbour's load is for the two in one."""
+"""Every third probe is timed. In short rounds, other load on the machine affects both pairs alike."""
 ROUNDS, PATIENT_ROUNDS = 5, 9
 SECONDS = 3.0
-"""No round begins after so much time, but for a pair's first two; where there is patience, every one does."""
+"""Seconds after which no round begins, except a pair's first two. Patient measurements ignore it."""
 RANK_LOSS = 0.1
-"""The highest `rank_loss` at which an engine may serve a bundle: points of STS-B (ADR 0012)."""
+"""Maximum `rank_loss` at which an engine may serve a bundle, in points of STS-B (ADR 0012)."""
 DECIMALS = 6
-"""Similarities that agree in so many are ties: the last bits would rank pairs of equal texts."""
+"""Decimals to which similarities are compared. Otherwise the last bits would rank pairs of equal texts."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What one pair did on this machine."""
+    """Measurement of one pair on this machine."""
 
     runtime: str
     precision: str
     texts_per_second: float | None = None
-    """Of the median round; None where it does not run."""
+    """Speed in the median round; None if it does not run."""
     times_reference: float | None = None
-    """How many times as fast as the reference it was, round by round; the median."""
+    """Speed relative to the reference, median of the rounds."""
     least_cosine: float | None = None
-    """The lowest of any probe to the reference's vector; None where that is not finite."""
+    """Minimum cosine of any probe to the reference's vector; None if it is not finite."""
     rank_loss: float | None = None
     """100 x (1 - Spearman) between its similarities of all pairs of probes and the reference's; None as above."""
     error: str | None = None
     """Why it does not run."""
     barred: str | None = None
-    """Why the bundle, which says so in its `engines.json`, is not to be served by it."""
+    """Why the bundle bars it, according to its `engines.json`."""
 
     @classmethod
     def read(cls, row: Any) -> Measured:
-        """One that was kept as JSON.
+        """Parse a row stored as JSON.
 
         Raises:
-            TypeError, ValueError: it is none.
+            TypeError, ValueError: the row is invalid.
         """
         if not isinstance(row, dict):
             raise TypeError(f"a row that is no object: {row!r:.40}")
@@ -78,17 +78,16 @@ class Measured:
 
     @property
     def pair(self) -> Pair:
-        """What was measured."""
         return Pair(self.runtime, self.precision)
 
     @property
     def faithful(self) -> bool:
-        """Whether it gives the reference's vectors, and their similarities in the reference's order."""
+        """Whether it reproduces the reference's vectors, and the ranking of their similarities."""
         return self.shortcoming is None
 
     @property
     def shortcoming(self) -> str | None:
-        """Why it may not serve the bundle, however quick it is; None where it may."""
+        """Why it may not serve the bundle, whatever its speed; None if it may."""
         if self.error:
             return f"does not run: {self.error}"
         if self.barred:
@@ -103,7 +102,7 @@ class Measured:
 
 
 def measure(bundle: Bundle, options: Options) -> Sequence[Measured]:
-    """Every pair of this machine on the bundle's probes, the reference first.
+    """Measure every pair of this machine on the bundle's probes, the reference first.
 
     Raises:
         RuntimeUnavailable: nothing runs here.
@@ -112,7 +111,7 @@ def measure(bundle: Bundle, options: Options) -> Sequence[Measured]:
 
 
 def graphs(bundle: Bundle, options: Options) -> dict[Pair, Open]:
-    """Every pair of this machine, none loaded yet: the reference, then reduced precisions, for they are mostly quicker.
+    """Return loaders of every pair: the reference, then reduced precisions, since these are usually faster.
 
     Raises:
         RuntimeUnavailable: nothing runs here.
@@ -130,7 +129,10 @@ def graphs(bundle: Bundle, options: Options) -> dict[Pair, Open]:
 
 
 def probes(bundle: Bundle) -> list[str]:
-    """Texts of log-normal lengths, made of the words of the bundle's golden sentences; the model's length cuts them."""
+    """Return texts of log-normal lengths, made of the words of the bundle's golden sentences.
+
+    The model's length cuts them.
+    """
     words = [word for golden in bundle.manifest.golden for word in golden.text.split()] or ["a"]
     draw = random.Random(0)
     lengths = [draw.lognormvariate(0, SPREAD) for _ in range(PROBES)]
@@ -146,10 +148,10 @@ def compared(
     told: Callable[[Exception], str] = first_line,
     clock: Clock = perf_counter,
 ) -> list[Measured]:
-    """Each pair beside the reference, round by round; two graphs are loaded at a time, no more.
+    """Compare each pair with the reference, round by round. At most two graphs are loaded at a time.
 
-    A pair's rounds end where it is clear which is quicker, it or the best so far. `patient` runs them all. `told` says
-    in a line why a pair does not run.
+    The rounds of a pair end when it is clearly slower or faster than the best so far; `patient` runs them all. `told`
+    returns in one line why a pair does not run.
     """
     reference = _Timed(graphs[REFERENCE](), texts, clock)
     exact = reference.vectors()
@@ -166,7 +168,7 @@ def compared(
         if pair != REFERENCE:
             try:
                 row = _beside(reference, exact, pair, _Timed(load(), texts, clock), enough)
-            except Exception as error:  # the runtimes' errors have no class in common
+            except Exception as error:  # errors of runtimes have no common class
                 log.warning("%s does not run here: %s", pair, error)
                 row = Measured(*pair, error=told(error))
             rows.append(row)
@@ -182,7 +184,7 @@ def _beside(
     enough: Callable[[Sequence[float]], bool],
 ) -> Measured:
     closeness = _closeness(other.vectors(), exact)
-    other()  # which meets shapes that are new to it
+    other()  # warms up shapes that are new to it
     ratios: list[float] = []
     while not enough(ratios):
         reference()
@@ -192,7 +194,7 @@ def _beside(
 
 
 class _Timed:
-    """A graph that embeds some of the texts again and again."""
+    """A graph that embeds some of the texts repeatedly."""
 
     def __init__(self, encode: Encode, texts: Sequence[str], clock: Clock) -> None:
         self._encode, self._texts, self._clock = encode, texts, clock
@@ -200,7 +202,7 @@ class _Timed:
         self._seconds: list[float] = []
 
     def vectors(self) -> NDArray[np.float32]:
-        """(N, D) of all texts."""
+        """Return the vectors (N, D) of all texts."""
         return self._encode(self._texts)
 
     def __call__(self) -> None:
@@ -210,17 +212,17 @@ class _Timed:
 
     @property
     def last(self) -> float:
-        """Seconds of the last time."""
+        """Seconds of the last run."""
         return self._seconds[-1]
 
     @property
     def texts_per_second(self) -> float:
-        """Of the median time; the first is left out where there are others, for it met shapes that were new."""
+        """Speed in the median run. The first run, with new shapes, is left out if there are others."""
         return len(self._some) / median(self._seconds[1:] or self._seconds)
 
 
 def _clear(ratios: Sequence[float], best: float) -> bool:
-    """Whether two rounds or more all said the same of a pair and the best so far: the fewer, the wider the lead."""
+    """Return whether two or more rounds agree on a pair against the best so far. Fewer rounds need a wider lead."""
     if len(ratios) < 2:
         return False
     lead = 1 + 1 / len(ratios)
@@ -228,7 +230,7 @@ def _clear(ratios: Sequence[float], best: float) -> bool:
 
 
 def told(error: Exception, bundle: Bundle) -> str:
-    """For a table that others read: one line, which does not say where the bundle lies."""
+    """Return an error in one line for a public table, without the path of the bundle."""
     line = first_line(error)
     for folder in (bundle.folder.resolve(), bundle.folder):
         line = line.replace(f"{folder}/", "").replace(f"{folder}: ", "")
@@ -236,16 +238,16 @@ def told(error: Exception, bundle: Bundle) -> str:
 
 
 def _closeness(vectors: NDArray[np.float32], reference: NDArray[np.float32]) -> tuple[float | None, float | None]:
-    """The least cosine and the rank loss; None and None where a number is not finite."""
+    """Return the minimum cosine and the rank loss; None for both if a number is not finite."""
     least = float((vectors.astype(np.float64) * reference).sum(axis=1).min())
     return (least, rank_loss(vectors, reference)) if np.isfinite(least) else (None, None)
 
 
 def rank_loss(vectors: NDArray[np.float32], reference: NDArray[np.float32]) -> float:
-    """100 x (1 - Spearman) between the cosines of all pairs of unit vectors (N, D) and the reference's.
+    """Return 100 x (1 - Spearman) between the cosines of all pairs of unit vectors (N, D) and the reference's.
 
-    What is lost, in points, on sentence pairs whose scores are the reference's own ranking of them. 0 where the
-    reference ranks nothing, and 100 where it does and `vectors` don't.
+    It is the loss in points on sentence pairs whose scores are the reference's own ranking. It is 0 if the reference
+    ranks nothing, and 100 if it does and `vectors` don't.
     """
     pairs = np.triu_indices(len(vectors), k=1)
     ours, theirs = (_ranks((each.astype(np.float64) @ each.T)[pairs]) for each in (vectors, reference))
@@ -256,7 +258,7 @@ def rank_loss(vectors: NDArray[np.float32], reference: NDArray[np.float32]) -> f
 
 
 def _ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Ranks from their mean, ties at the mean of theirs: (n,)."""
+    """Return centred ranks (n,); ties get the mean of their ranks."""
     _, place, counts = np.unique(values.round(DECIMALS), return_inverse=True, return_counts=True)
     ranks: NDArray[np.float64] = (np.cumsum(counts) - (counts - 1) / 2)[place]
     return ranks - ranks.mean() if len(ranks) else ranks

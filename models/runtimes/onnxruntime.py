@@ -1,4 +1,4 @@
-"""ONNX Runtime on a CPU or a CUDA device: the float32 graph, and whatever graphs of other precisions a bundle has."""
+"""ONNX Runtime on a CPU or a CUDA device, for the bundle's graphs of all precisions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from models.runtimes.session import CPU, CUDA, Provider, Session
 
 
 class OnnxRuntime:
-    """On CUDA an ONNX session; on a CPU one whose callers run side by side, and one of all threads."""
+    """Sessions of a graph: one on CUDA; on a CPU one for concurrent callers, and one that uses all threads."""
 
     name: ClassVar = "onnxruntime"
     length_step = 1
@@ -33,22 +33,21 @@ class OnnxRuntime:
             return
         self.streams, self.batch_tokens = options.cpu_streams, CPU_BATCH_TOKENS
         if self.streams > 1:
-            # its callers work too: with the pool that they share there are as many as there are threads
+            # Callers compute, too. With the threads of their shared pool, they are as many as `threads`.
             self._side_by_side = Session(graph, [CPU], threads - self.streams + 1)
 
     def run(self, ids: Ids, mask: Ids, *, alone: bool = False) -> Embedded:
-        """One run of the graph."""
         return (self._whole if alone else self._side_by_side).run(ids, mask)
 
     @staticmethod
     def precisions(bundle: Bundle, options: Options) -> Sequence[str]:
-        """Those of the bundle's graphs."""
+        """Return the precisions of the bundle's graphs."""
         _providers(options.device)
         return list(bundle.graphs)
 
     @staticmethod
     def facts() -> dict[str, Any]:
-        """Its version and its providers."""
+        """Return its version and its providers."""
         return {"version": onnxruntime.__version__, "providers": onnxruntime.get_available_providers()}
 
 

@@ -1,4 +1,4 @@
-"""OpenVINO on a CPU: the bundle's float32 graph, its matrix products in float32 or, where the CPU has it, bfloat16."""
+"""OpenVINO on a CPU: the bundle's float32 graph, with products in float32 or, if the CPU supports it, bfloat16."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from models.errors import first_line
 from models.runtimes.base import CPU_BATCH_TOKENS, Embedded, Ids, Options, RuntimeUnavailable
 
 HINTS = {FP32: "f32", "bf16": "bf16"}
-"""Our names of precisions in OpenVINO's words."""
+"""OpenVINO's names of precisions."""
 LENGTH_STEP = 16
-"""Batches are padded to a multiple of so many tokens: each new shape costs OpenVINO a few milliseconds (ADR 0012)."""
+"""Batches are padded to a multiple of this number of tokens. Each new shape costs OpenVINO a few milliseconds (ADR
+0012)."""
 
 
 class OpenVino:
-    """The graph compiled for batches side by side, and, where that is another thing, for one batch on all threads."""
+    """The graph compiled for concurrent batches and, if that differs, for one batch on all threads."""
 
     name: ClassVar = "openvino"
     device = "cpu"
@@ -42,7 +43,7 @@ class OpenVino:
         self._whole = self._requests(graph, 1, options.cpu_threads) if self.streams > 1 else self._side_by_side
 
     def run(self, ids: Ids, mask: Ids, *, alone: bool = False) -> Embedded:
-        """One run of the graph; what comes out is copied, for OpenVINO writes the next one over it."""
+        """Run the graph once. The output is copied, since OpenVINO overwrites it in the next run."""
         feed = {"input_ids": padded(ids, self._longest), "attention_mask": padded(mask, self._longest)}
         requests = self._whole if alone else self._side_by_side
         request = requests.get()
@@ -53,12 +54,12 @@ class OpenVino:
         return Embedded(results["sentence_embedding"], results["norm"])
 
     def _requests(self, graph: Any, streams: int, threads: int) -> SimpleQueue[Any]:
-        """One for each stream of a model that shares `threads` among `streams`."""
+        """Create one request for each stream of a model that divides `threads` among `streams`."""
         settings = {
             "INFERENCE_PRECISION_HINT": HINTS[self.precision],
             "NUM_STREAMS": streams,
             "INFERENCE_NUM_THREADS": threads,
-            "ENABLE_CPU_PINNING": False,  # two processes would be pinned to the same CPUs
+            "ENABLE_CPU_PINNING": False,  # would pin two processes to the same CPUs
         }
         compiled = _core().compile_model(graph, "CPU", settings)
         requests: SimpleQueue[Any] = SimpleQueue()
@@ -68,22 +69,22 @@ class OpenVino:
 
     @staticmethod
     def precisions(bundle: Bundle, options: Options) -> Sequence[str]:  # noqa: ARG004 - any float32 graph will do
-        """float32, and bfloat16 where OpenVINO says that this CPU multiplies it."""
+        """Return float32, and bfloat16 if OpenVINO reports native support by this CPU."""
         if options.device == "cuda":
             raise RuntimeUnavailable("CUDA was asked for: openvino runs on CPUs only")
         return [FP32, "bf16"] if "BF16" in capabilities() else [FP32]
 
     @staticmethod
     def facts() -> dict[str, Any]:
-        """Its version and what it finds in the CPU."""
+        """Return its version and the CPU's capabilities that it detects."""
         return {"version": _openvino().__version__.split("-")[0], "capabilities": capabilities()}
 
 
 def halve(graph: Any) -> None:
-    """Keep weights in float16, as OpenVINO's own converter does: for products in bfloat16, which has fewer digits.
+    """Store weights in float16, as OpenVINO's own converter does. Products in bfloat16 have fewer digits.
 
-    OpenVINO holds the graph that it was given beside what it made of it, for as long as it serves. Of weights that
-    float16 can't hold, the bundle's golden vectors would tell.
+    OpenVINO keeps the original graph in memory beside the compiled one. If float16 can't represent the weights, the
+    golden vectors of the bundle reveal it.
     """
     from openvino._offline_transformations import compress_model_transformation
 
@@ -91,7 +92,7 @@ def halve(graph: Any) -> None:
 
 
 def padded(batch: Ids, longest: int) -> Ids:
-    """(N, L) with zeros on the right up to a multiple of `LENGTH_STEP`, not beyond `longest`: positions end there."""
+    """Pad (N, L) with zeros on the right to a multiple of `LENGTH_STEP`, at most to `longest`, the last position."""
     rows, length = batch.shape
     wider = np.zeros((rows, length + min(-length % LENGTH_STEP, max(longest - length, 0))), batch.dtype)
     wider[:, :length] = batch
@@ -99,7 +100,7 @@ def padded(batch: Ids, longest: int) -> Ids:
 
 
 def capabilities() -> list[str]:
-    """What OpenVINO computes natively on this CPU, sorted: `BF16` stands for AVX-512 or AMX bfloat16.
+    """Return the types that OpenVINO computes natively on this CPU, sorted. `BF16` means AVX-512 or AMX bfloat16.
 
     Raises:
         RuntimeUnavailable: OpenVINO is not installed, or broken.
@@ -112,11 +113,11 @@ def capabilities() -> list[str]:
 
 @cache
 def _core() -> Any:
-    """One for the process, for as long as it lives.
+    """Return the process's single core, which is never deleted.
 
-    Its CPU plugin gives the thread that makes it a larger stack for signals, as AMX needs, and takes it back at its
-    end. Of two that overlap, the last puts back a stack that the first has freed, and the next signal ends the process.
-    Its table of types is made at the first question for one; two threads that ask first would wait for each other.
+    Its CPU plugin gives the creating thread a larger signal stack, as AMX needs, and reverts that at its end. If two
+    cores overlap, the last one restores a stack that the first has freed, and the next signal kills the process. Its
+    table of types is created at first use; two threads that use it first would deadlock.
     """
     openvino = _openvino()
     openvino.Type.f32.to_dtype()
@@ -124,7 +125,7 @@ def _core() -> Any:
 
 
 def _openvino() -> Any:
-    # The package reports every import to its makers where that module is there; without it, it has a stub of its own.
+    # The package reports every import to its makers if that module exists. Otherwise it uses its own stub.
     sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
     try:
         import openvino

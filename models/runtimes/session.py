@@ -1,4 +1,4 @@
-"""A graph in ONNX Runtime, on a CPU or a GPU: one way to open it and one to run it."""
+"""An ONNX Runtime session on a CPU or a GPU."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ Provider = str | tuple[str, dict[str, str]]
 
 
 class Session:
-    """The graph on the first of `providers` that starts, its inputs and outputs bound to the memory of that device."""
+    """The graph on the first of `providers` that starts, with inputs and outputs bound to the memory of that device."""
 
     def __init__(self, graph: Path, providers: Sequence[Provider], threads: int) -> None:
         settings = onnxruntime.SessionOptions()
         settings.intra_op_num_threads = threads
         settings.inter_op_num_threads = 1
-        settings.enable_mem_pattern = False  # plans are kept per shape, and here every batch has its own
+        settings.enable_mem_pattern = False  # plans are kept per shape, and every batch has its own
         if providers[0] != CPU:
             _load_cuda()
         self._session = onnxruntime.InferenceSession(str(graph), settings, providers=list(providers))
@@ -41,7 +41,7 @@ class Session:
         self.device = "cpu" if self.provider == CPU else "cuda"
 
     def run(self, ids: Ids, mask: Ids) -> Embedded:
-        """One run of the graph: each input is copied to the device once, each output once from it."""
+        """Run the graph once. Each input is copied to the device once, and each output back once."""
         feed = {"input_ids": ids, "attention_mask": mask}
         if "token_type_ids" in self._inputs:
             feed["token_type_ids"] = np.zeros_like(ids)
@@ -56,7 +56,7 @@ class Session:
 
 @cache
 def _load_cuda() -> None:
-    """CUDA's libraries as wheels bring them, torch's for one; those of the system are found without."""
+    """Load CUDA's libraries from wheels, such as torch's. Those of the system are found without this."""
     said = StringIO()
     with redirect_stdout(said):
         onnxruntime.preload_dlls()

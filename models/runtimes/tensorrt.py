@@ -1,4 +1,4 @@
-"""TensorRT through ONNX Runtime: the bundle's float32 graph, compiled for this GPU in float32 or in float16."""
+"""TensorRT through ONNX Runtime: the bundle's float32 graph, compiled for this GPU in float32 or float16."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from models.runtimes.session import TENSORRT, Session
 log = logging.getLogger(__name__)
 
 LIBRARY = "libnvinfer.so.10"
-"""What ONNX Runtime's provider is linked to; the provider is in its wheel, TensorRT is not."""
+"""Library that ONNX Runtime's provider needs. The provider is in ONNX Runtime's wheel, TensorRT is not."""
 ROWS = 256
-"""The most texts of a run: what is compiled has room for so many of the longest."""
+"""Maximum texts of a run. The compiled engine has room for so many of maximum length."""
 USUAL_LENGTH = 64
 INPUTS = ("input_ids", "attention_mask")
 
 
 class TensorRt:
-    """One engine for every shape up to `ROWS` texts of the longest, compiled when it is first made and kept."""
+    """One engine for every shape up to `ROWS` texts of maximum length, compiled once and cached."""
 
     name: ClassVar = "tensorrt"
     device = "cuda"
@@ -50,13 +50,13 @@ class TensorRt:
         cuda.warm_up(self.run, bundle.manifest.max_length)
 
     def run(self, ids: Ids, mask: Ids, *, alone: bool = False) -> Embedded:  # noqa: ARG002 - there is one stream
-        """As many runs of the engine as there are `ROWS` texts."""
+        """Run the engine for each `ROWS` texts."""
         parts = [self._session.run(ids[at : at + ROWS], mask[at : at + ROWS]) for at in range(0, len(ids), ROWS)]
         return Embedded(*map(np.concatenate, zip(*parts, strict=True)))
 
     @staticmethod
     def precisions(bundle: Bundle, options: Options) -> Sequence[str]:  # noqa: ARG004 - any float32 graph will do
-        """float32 and float16."""
+        """Return float32 and float16."""
         if options.device == "cpu":
             raise RuntimeUnavailable("the CPU was asked for: tensorrt runs on CUDA only")
         _require()
@@ -64,13 +64,13 @@ class TensorRt:
 
     @staticmethod
     def facts() -> dict[str, Any]:
-        """The version of ONNX Runtime that it runs in, and of the library."""
+        """Return the versions of ONNX Runtime and of the library."""
         _require()
         return {"version": onnxruntime.__version__, "library": LIBRARY}
 
 
 def settings(bundle: Bundle, precision: str) -> dict[str, str]:
-    """The provider's options: the shapes to compile for, the precision, and where the engine is kept."""
+    """Return the provider's options: the shapes to compile for, the precision, and the cache of engines."""
     longest = bundle.manifest.max_length
     chosen = {
         "trt_fp16_enable": str(int(precision == "fp16")),
@@ -90,7 +90,7 @@ def settings(bundle: Bundle, precision: str) -> dict[str, str]:
 
 
 def _kept(graph: str) -> Path | None:
-    """The folder of the engines of a graph, by its SHA-256: ONNX Runtime's names for them do not tell weights apart."""
+    """Return the folder of a graph's engines, named by its SHA-256, since ONNX Runtime's file names ignore weights."""
     if not (folder := cache_folder()):
         log.warning("no home, and no XDG_CACHE_HOME, to keep what TensorRT compiles in; the next start compiles again")
         return None
