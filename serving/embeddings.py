@@ -34,7 +34,7 @@ class EmbedOptions:
     prompt_name: str | None = None
     """Key of one of the bundle's prompts."""
     role: Role | None = None
-    """Selects the bundle's prompt for this role, if there is one and the caller names no prompt."""
+    """Role of the texts. It selects the bundle's prompt, if there is one and the caller names no prompt."""
     by_the_bundle: bool = False
     """Whether to ignore the server's default prompt. Stored vectors must not depend on how the server was started."""
     dimensions: int | None = None

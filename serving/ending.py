@@ -12,7 +12,7 @@ from serving.indexes.building import THREAD as BUILDS
 
 
 def ended(status: int) -> int:
-    """Return `status`; instead, exit at once if a thread still loads a model or builds an index.
+    """Return `status`, or exit at once if a thread still loads a model or builds an index.
 
     These threads can't be interrupted, and native code that runs during Python's shutdown may crash. Call this last.
     """

@@ -62,7 +62,7 @@ class _Named:
 
 @dataclass(frozen=True)
 class All(_Named):
-    """Matches if every part matches. Without parts it matches everything."""
+    """Filter that needs every part to match. Without parts it matches everything."""
 
     parts: tuple[Filter, ...]
 
@@ -72,7 +72,7 @@ class All(_Named):
 
 @dataclass(frozen=True)
 class AnyOf(_Named):
-    """Matches if at least one part matches."""
+    """Filter that needs at least one part to match."""
 
     parts: tuple[Filter, ...]
 
@@ -82,7 +82,7 @@ class AnyOf(_Named):
 
 @dataclass(frozen=True)
 class Not(_Named):
-    """Matches if its part does not match."""
+    """Filter that matches if its part does not."""
 
     part: Filter
 
@@ -92,7 +92,10 @@ class Not(_Named):
 
 @dataclass(frozen=True)
 class In(_Named):
-    """Matches if a value at `path`, or an element of one, equals one of `options`. An absent value equals null."""
+    """Filter that matches if a value at `path`, or an element of one, equals one of `options`.
+
+    An absent value equals null.
+    """
 
     path: _Path
     options: tuple[Any, ...]
@@ -119,7 +122,7 @@ class In(_Named):
 
 @dataclass(frozen=True)
 class Compares(_Named):
-    """Matches if a value at `path`, or an element of one, satisfies all `bounds`.
+    """Filter that matches if a value at `path`, or an element of one, satisfies all `bounds`.
 
     Each bound is an operator of `ORDER` and its operand. Finite numbers compare with numbers. Strings compare as points
     in time if all operands are dates, else as strings.
@@ -152,7 +155,7 @@ class Compares(_Named):
 
 @dataclass(frozen=True)
 class Exists(_Named):
-    """Matches if there is a value at `path`, even null."""
+    """Filter that matches if there is a value at `path`, even null."""
 
     path: _Path
 
@@ -162,7 +165,7 @@ class Exists(_Named):
 
 @dataclass(frozen=True)
 class Element(_Named):
-    """Matches if an element of a list at `path` matches `part`.
+    """Filter that matches if an element of a list at `path` matches `part`.
 
     Only objects count as elements, unless the part tests the element `itself`.
     """

@@ -50,7 +50,7 @@ class CorpusRequest(ClosedBody):
 
 
 class IndexAnswer(BaseModel):
-    """How a corpus is searched by meaning, as measured on the corpus itself."""
+    """Index of a corpus for search by meaning, with measurements on the corpus itself."""
 
     kind: str
     parameters: dict[str, int]
@@ -162,7 +162,7 @@ class DeleteAnswer(BaseModel):
 
 
 class SearchRequest(ClosedBody):
-    """One of `query`, `queries` and `vector`, and options of the search."""
+    """A search by `query`, `queries` or `vector`, and its options."""
 
     model_config = ConfigDict(
         json_schema_extra={

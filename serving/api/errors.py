@@ -101,9 +101,9 @@ def invalid(errors: Sequence[Mapping[str, Any]]) -> Invalid:
 
 
 class Bugs:
-    """Answer to unexpected exceptions, and to requests that the server's end interrupts.
+    """Middleware that answers unexpected exceptions, and requests that the server's shutdown interrupts.
 
-    This is pure ASGI middleware inside the layers that every answer passes, so that browsers can read these answers,
+    It is pure ASGI inside the layers that every answer passes, so that browsers can read these answers,
     too.
     """
 

@@ -102,7 +102,7 @@ class OpenAIEmbeddingsRequest(VectorFields):
 
 
 class OpenAIEmbedding(BaseModel):
-    """One vector: numbers, codes, or base64 of little-endian float32."""
+    """A vector: numbers, codes, or base64 of little-endian float32."""
 
     object: Literal["embedding"] = "embedding"
     index: int

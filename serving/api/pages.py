@@ -28,7 +28,7 @@ HEADERS = {
     "referrer-policy": "no-referrer",
     "cache-control": "no-cache",
 }
-"""Only files of this server may run or be loaded. Browsers cache them, but revalidate each time."""
+"""Headers of pages: only files of this server may run or load. Browsers cache them, but revalidate each time."""
 
 _files = StaticFiles(directory=WEB, check_dir=False)
 _assets = {path.relative_to(WEB).as_posix(): path for path in WEB.rglob("*") if path.suffix in SERVED}

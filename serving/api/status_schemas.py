@@ -16,7 +16,7 @@ class StateAnswer(BaseModel):
 
 
 class Pooling(BaseModel):
-    """How token vectors become one vector."""
+    """Pooling of token vectors to one vector."""
 
     pooling: str
 
@@ -36,7 +36,7 @@ class TrainingCorpus(BaseModel):
 
 
 class Training(BaseModel):
-    """How an encoder was trained. Facts missing in its manifest are null."""
+    """Training of an encoder. Facts missing in its manifest are null."""
 
     about: str | None = Field(description="in a sentence")
     objective: str | None

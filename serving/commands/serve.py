@@ -37,8 +37,8 @@ curl -s {address}/corpora/{corpus}/search{key} -H 'content-type: application/jso
 KEY = ' -H "authorization: Bearer $KEY"'
 KEY_NEEDED = "The server asks for a key. Run export KEY=... first; isosphere keys add NAME makes a key.\n"
 SWITCH_SECONDS = 0.0005
-"""Seconds after which a thread that computes in Python lets others run. Python's default is 5 ms. A filter of one
-caller would make every step of other searches wait several times as long."""
+"""Seconds after which a thread that computes in Python lets others run. With Python's default, 5 ms, the filter of one
+caller would delay each step of other searches by a multiple of 5 ms."""
 LOOK_SECONDS = 0.2
 """Seconds between two checks for the first documents."""
 

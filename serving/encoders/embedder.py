@@ -31,7 +31,7 @@ from serving.telemetry.tracing import record
 NOT_MATRYOSHKA = "not-matryoshka"
 """Warning for requests of fewer dimensions from an encoder that was not trained for truncation."""
 TOKENS_SHARE = 8
-"""One part in so many of the cache is for token ids of texts. The rest is for vectors."""
+"""Divisor of the cache: this share is for token ids of texts, and the rest is for vectors."""
 
 
 class Embedder:

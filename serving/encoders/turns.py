@@ -37,7 +37,7 @@ class Waiting:
     due: int = 0
     """Number of batches, counted as `_Line.batches`, that its owner may lead before one with a text of it."""
     taken: int = 0
-    """Its tokens in the batches that it led since its turn began."""
+    """Tokens of the request in the batches that it led since its turn began."""
 
     def __post_init__(self) -> None:
         self.left = sorted(range(len(self.lengths)), key=self.lengths.__getitem__, reverse=True)
@@ -200,7 +200,7 @@ class Turns(Generic[W]):
                     yield Item(one, place, row, one.padded[row])
 
     def _chosen(self, window: Sequence[Item[W]], budget: int) -> list[Item[W]]:
-        """Choose the first text of `window`, and those of the nearest length that budget, padding and patience allow."""
+        """Choose the first text of `window`, and those nearest in length that budget, padding and patience allow."""
         first, *others = window
         # at each index, the least patience of all requests before it except the leader
         each = (budget if one is first.request else one.patience for one in self._requests[:WINDOW])

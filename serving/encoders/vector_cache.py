@@ -73,7 +73,7 @@ class VectorCache:
         """Embed texts as the queue does. Cached texts count as begun when they were requested.
 
         Raises:
-            Exception: as `submit` raises.
+            Exception: any error of `submit`.
         """
         asked = perf_counter()
         keys = [one.ids.tobytes() for one in texts]

@@ -44,7 +44,7 @@ class Acceptance:
                 log.error("corpus %r: %s; what is noted for job %s goes later", job.corpus, error, job.id)
 
     def begin(self, unended: Callable[[str], Sequence[str]]) -> None:
-        """At the start, delete records of jobs that no longer exist, and add those of `unended` jobs.
+        """Delete records of jobs that no longer exist, and add those of `unended` jobs; for the server's start.
 
         A server may have been killed between its two files, and earlier versions wrote no records.
         """

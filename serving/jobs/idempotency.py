@@ -27,7 +27,7 @@ DELETE FROM answers WHERE caller = :caller AND key IN (
   ) WHERE kept > :room
 )
 """
-"""Keeps the newest answers besides that of `key`, which is not ordered by time, since the clock may have been set back.
+"""Deletes old answers. That of `key` is exempt from the order, since the clock may have been set back.
 """
 _SPACE = uuid.UUID("5ab4ce0e-3c9f-4f43-8f5b-8a9a7a7f0c11")
 

@@ -39,7 +39,7 @@ class Corpus:
 
     @property
     def wanted_stemming(self) -> Stemming:
-        """How its words are compared."""
+        """Stemming by which its words are compared."""
         return self.stemming or "none"
 
 

@@ -35,7 +35,7 @@ class Engine(Protocol):
     length_step: int
     """Batches are padded to a multiple of this number of tokens."""
     choice: Choice
-    """How runtime and precision were chosen."""
+    """The choice of runtime and precision."""
 
     def tokenize(self, texts: Sequence[str], direction: Direction) -> list[Tokens]:
         """Return the tokens of each text, cut to the model's length on the side that `direction` names."""
@@ -67,7 +67,7 @@ class Model:
     manifest: Manifest
     load: Callable[[EngineOptions], Engine]
     check: Callable[[EngineOptions], None] = lambda _: None
-    """Raises EngineError, quickly, if `load` would certainly fail on this machine."""
+    """Function that quickly raises EngineError if `load` would certainly fail on this machine."""
     report: bytes | None = None
     """The promotion report as JSON."""
     report_page: bytes | None = None

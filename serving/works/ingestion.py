@@ -73,7 +73,7 @@ def check_fits(chunking: Chunking | None, embedder: Embedder) -> None:
 class _Upload:
     options: Options
     read: Callable[[], Generator[Checked]]
-    """Iterates over all rows from the first, until `left` is set."""
+    """Function that yields all rows from the first, until `left` is set."""
     left: Event
     """Set when nobody waits for rows any more. Skipping a million rows takes a quarter of a minute."""
 
