@@ -82,7 +82,7 @@ def export(
     `models.exporters.EXPORTERS`. `again` is a bundle of this very encoder. If its golden vectors are reproduced, its
     config.json and thereby its fingerprint are kept, since each version of transformers writes other defaults.
     `adapter` describes the base and adapter of merged weights (`models.adapter`). `half` adds a float16 graph. With
-    `measured`, the runtimes of this machine are compared under these options and their table is added to the bundle;
+    `measured`, the runtimes of this machine are compared under these options, and the bundle gets their table.
     `chosen` is called with the result.
 
     Raises:

@@ -37,7 +37,7 @@ def publish(source: Package, remote: Remote, *, replace: bool = False) -> int:
     """Store a verified package at `remote`, and compare the result; return the number of files sent.
 
     Complete files are skipped, and a partial upload is continued. If a remote takes files one by one, an old manifest
-    is removed first and the new one is written last, so that nobody can pull a part.
+    is removed first and the new one is written last. So nobody can pull a part.
 
     Raises:
         TransferError: another bundle is there and `replace` is false, or files that belong to no bundle.

@@ -50,8 +50,8 @@ class _Parser(httptools.HttpRequestParser):
 class Connection(HttpToolsProtocol):
     """uvicorn's connection, with a timer that runs while a head is awaited.
 
-    The timer starts with the connection, with the first byte after an answer, and with an answer that was sent before
-    its request's body had arrived. The rest of such a body is discarded, and its time is limited, too.
+    The timer starts with the connection and with the first byte after an answer. It also starts with an answer that
+    was sent before its request's body had arrived. The rest of such a body is discarded, and its time is limited, too.
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:

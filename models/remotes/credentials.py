@@ -7,7 +7,8 @@ from collections.abc import Set
 from urllib.parse import unquote
 
 USER = re.compile(r"(?<=://)(?:[^/:\[]*:(?!:|\d*/).*|[^/]*)@")
-"""Pattern of a user and password, up to the last `@`. A slash in a password should be written `%2F`, but people paste S3 keys unchanged."""
+"""Pattern of a user and password, up to the last `@`. A slash in a password should be written `%2F`, but people paste
+S3 keys unchanged."""
 USER_IN_TEXT = re.compile(r"(?<=://)[^\s/]*@")
 
 

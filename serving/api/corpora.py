@@ -40,8 +40,8 @@ async def create(
 
     Given values replace its description and recall target. Another stemming is a 409 once it has documents.
 
-    `model` embeds texts and queries, if no model has embedded them yet. 409 if another model has, if the corpus is
-    being deleted, or if it is being restored and values are given, since they would be lost.
+    `model` embeds texts and queries, if no model has embedded them yet. 409 if another model has, or if the corpus is
+    being deleted. 409 also if it is being restored and values are given, since they would be lost.
     """
     wanted = body or CorpusRequest()
     given = wanted.model_dump(exclude_none=True)

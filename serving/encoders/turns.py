@@ -79,16 +79,16 @@ class Turns(Generic[W]):
     """Fair scheduler of texts. The next batch belongs to the owner that led a batch longest ago.
 
     Requests of one owner take turns, oldest first. A request leads batches, each with the longest of its remaining
-    texts, until its tokens in them fill a batch, with padding allowed; then it goes to the end. The rest of a batch are
-    texts of any request with the nearest length, so that little is padded. Among equal lengths, texts whose turn is
-    next come first.
+    texts. Once its tokens in them fill a batch, with padding allowed, it goes to the end. The rest of a batch are texts
+    of any request with the nearest length, so that little is padded. Among equal lengths, texts whose turn is next come
+    first.
 
-    Bound on waiting: until the first text of a request is in a batch, its owner leads at most as many batches as it had
-    requests before that one, not counting the request that led the last batch. Before each of these batches, every
-    other owner leads at most one. With a single owner, the tokens of these batches are at most twice the tokens queued
-    when the request came, plus one batch. So a request of any size delays a single text behind it by one batch, and no
-    stream of other requests delays a text for ever. Where the bound requires it, new requests lead a batch out of turn:
-    between two batches that are led in turn, the new requests that came before the first of them was complete.
+    The wait for the first text of a request is bounded. Its owner first leads at most one batch for each of its earlier
+    requests, except the one that led the last batch. Before each of these batches, every other owner leads at most one.
+    With a single owner, the tokens of these batches are at most twice the tokens queued when the request came, plus one
+    batch. So a request of any size delays a single text behind it by one batch. No stream of other requests, whatever
+    their lengths, delays a text for ever. Where the bound requires it, new requests lead a batch out of turn. Between
+    two batches led in turn, only requests that came before the first of them ended may do so.
     """
 
     def __init__(self, max_batch_tokens: int) -> None:

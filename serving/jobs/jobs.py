@@ -40,8 +40,7 @@ Work = Callable[[Running], Awaitable[dict[str, Any] | None]]
 class Jobs:
     """Job queue. It runs one job at a time for each corpus, except kinds in `beside`, and `at_once` in all.
 
-    Keys take turns, and no key gets all places, so that the first job of a key does not wait for a hundred jobs of
-    another. For each key and each corpus, the oldest job comes first.
+    Keys take turns, and no key gets all places. So the first job of a key does not wait for a hundred jobs of another. For each key and each corpus, the oldest job comes first.
 
     The ledger stores each change of a job before callers see it. The next server resumes unfinished jobs. `accepting`
     is called when a job is submitted and `ended` when it ends; both may block. Jobs run on one event loop, between

@@ -22,7 +22,7 @@ Version = tuple[int, int, int, int]
 class Keyring:
     """The callers of one key file.
 
-    If the file's content is invalid, the old keys stay valid and the log says so: a mistake in an edit must neither
+    If the file's content is invalid, the old keys stay valid and the log says so. A mistake in an edit must neither
     lock everybody out nor let everybody in. An unreadable file may revoke a key. So the keys stay valid until `grace`
     seconds after the file was last known to be unchanged; then nobody gets in. In both cases each look reads the file
     again.
