@@ -1,8 +1,8 @@
 """Cancellation of blocking work whose caller has left, whose deadline has passed, or whose server stops.
 
 A thread can't be stopped from outside. Long work therefore calls `check_cancelled` where it can stop without harm.
-These places are each read of the store, each condition of a filter and each block of vectors. SQLite calls `is_cancelled` by itself. A
-write never checks, so that a write that has begun is finished.
+These places are each read of the store, each condition of a filter and each block of vectors. SQLite calls
+`is_cancelled` by itself. A write never checks, so that a write that has begun is finished.
 """
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ class Batcher:
         self._claimed_tokens = 0
         """Tokens of the queue's room that are taken; see `check_room`."""
         self._claimed_by: Counter[Hashable] = Counter()
-        """The same by key."""
+        """Tokens of the queue's room that are taken, by key."""
         self.failures: list[str] = []
         """Messages of the failed batches since the last success."""
         self._closed = False

@@ -40,7 +40,8 @@ Work = Callable[[Running], Awaitable[dict[str, Any] | None]]
 class Jobs:
     """Job queue. It runs one job at a time for each corpus, except kinds in `beside`, and `at_once` in all.
 
-    Keys take turns, and no key gets all places. So the first job of a key does not wait for a hundred jobs of another. For each key and each corpus, the oldest job comes first.
+    Keys take turns, and no key gets all places. So the first job of a key does not wait for a hundred jobs of another.
+    For each key and each corpus, the oldest job comes first.
 
     The ledger stores each change of a job before callers see it. The next server resumes unfinished jobs. `accepting`
     is called when a job is submitted and `ended` when it ends; both may block. Jobs run on one event loop, between
@@ -98,7 +99,7 @@ class Jobs:
         self._suspects = frozenset(job.id for job in self._unended.values() if job.state == "running")
         """Jobs that were running when a server was killed. They run one at a time, since one may be the cause."""
         self._not_begun_again = set(self._suspects)
-        """Those that have not started since, whose `starts` count only earlier servers."""
+        """Suspects that have not started since, so that their `starts` count only earlier servers."""
         self._kept_before = frozenset(self._unended)
         """Jobs whose uploads were on disk while no server ran, and must be checked."""
         self._changes = Changes()
@@ -182,7 +183,7 @@ class Jobs:
         return [job.id for job in list(self._unended.values()) if (job.kind, job.corpus) == (kind, corpus)]
 
     def under_way(self, kind: str, corpus: str) -> Job | None:
-        """Return the current state of the oldest of these jobs, or None."""
+        """Return the oldest queued or running job of a kind for a corpus in its current state, or None."""
         for id in self.unended(kind, corpus):
             return running.seen if (running := self._running.get(id)) else self._unended[id]
         return None
@@ -296,7 +297,7 @@ class Jobs:
     def _next(self) -> Job | None:
         """Choose the oldest job of the caller with the fewest running jobs.
 
-        Among equals, choose the one that began one longest ago.
+        Among equals, choose the caller whose last job began longest ago.
         """
         at_work = Counter(self._callers.values())
         fitting = (job for job in self._ready() if at_work[job.caller] < self._places(job.caller))
