@@ -1,4 +1,4 @@
-"""What an objective is: it declares what it needs of the encoder, and scores what it is given."""
+"""The interface of an objective: the passes it needs, and the loss it computes from their vectors."""
 
 from __future__ import annotations
 
@@ -12,84 +12,93 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True)
 class Needs:
-    """The passes through an encoder that an objective asks for."""
+    """The encoder passes that an objective needs."""
 
     views: int = 2
-    """Dropout passes over the same sentences."""
+    """Number of dropout passes over the same sentences."""
     clean: bool = False
-    """One more pass over each text, dropout off, with gradient."""
+    """True for one more pass over each text, with gradient and without dropout."""
     teacher: bool = False
-    """The same sentences through a frozen reference encoder."""
+    """True for the vectors of a frozen reference encoder."""
     start: bool = False
-    """And through the encoder as it was before the first step."""
+    """True for the vectors of the encoder's weights from before training."""
     host: bool = False
-    """Whether the host takes part in its loss, and waits for the device: eigenvectors are its work."""
+    """True if the loss makes the host wait for the device, as eigenvectors do."""
 
 
 @dataclass(frozen=True)
 class Views:
-    """Pooled vectors before any head, float32 or wider."""
+    """Pooled vectors before any head, in float32 or wider."""
 
     noisy: Tensor
-    """(V, N, D)"""
+    """Dropout views, (V, N, D)."""
     clean: Tensor | None = None
-    """(1, N, D), or (2, N, D) of pairs of texts"""
+    """Vectors without dropout, (1, N, D), or (2, N, D) for pairs of texts."""
     teacher: Tensor | None = None
-    """(N, D'), without gradient, dropout off"""
+    """Vectors of the teacher, (N, D'), without gradient and without dropout."""
     start: Tensor | None = None
-    """(N, D), as the teacher's"""
+    """Vectors of the starting weights, (N, D), without gradient and without dropout."""
 
 
 class Objective(Protocol):
-    """Views to named terms whose sum is the loss.
+    """A function from views to named terms whose sum is the loss.
 
-    In practice an `nn.Module`: whatever is thrown away after training (head, batch norm, whitening) belongs to it.
-    It draws from `rng` alone, so that a run can be repeated and resumed, and is called outside autocast. Its batch is
-    the whole batch: gathered from all devices, and from all passes where gradients are cached.
+    In practice an objective is an `nn.Module`. It owns everything that is discarded after training: head, batch norm,
+    whitening. It draws random numbers only from `rng`, so that a run can be repeated and resumed. It is called outside
+    autocast. Its batch is the whole batch: gathered from all devices, and from all passes when gradients are cached.
     """
 
     @property
     def needs(self) -> Needs:
-        """What `__call__` expects to find in its views."""
+        """Return the passes that `__call__` reads from its views."""
 
     def __call__(self, views: Views, rng: torch.Generator) -> dict[str, Tensor]:
-        """Each term of the loss, a scalar; finite on any finite input, a batch of one sentence included."""
+        """Compute the scalar terms of the loss.
+
+        They are finite on any finite input, even on a batch of one sentence.
+        """
 
     def parameters(self) -> Iterator[nn.Parameter]:
-        """Weights trained beside the encoder's."""
+        """Return the weights that are trained with the encoder's."""
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """The same, by name."""
+        """Return the trained weights with their names."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Weights and running statistics, for a checkpoint."""
+        """Return weights and running statistics for a checkpoint."""
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> object:
-        """Takes back what `state_dict` gave."""
+        """Restore what `state_dict` returned."""
 
     def to(self, device: torch.device) -> object:
-        """Moves the weights, in place."""
+        """Move the weights in place."""
 
 
 @runtime_checkable
 class Reports(Protocol):
-    """An objective that has something to say besides its terms."""
+    """An objective that reports figures besides its terms."""
 
     def report(self) -> dict[str, float]:
-        """Figures of the last batch, logged with each evaluation; nothing before there was one."""
+        """Return figures of the last batch.
+
+        They are logged with each evaluation. Before the first batch the result is empty.
+        """
 
 
 @runtime_checkable
 class Measures(Protocol):
-    """An objective that measures something of every batch besides its terms."""
+    """An objective that measures every batch besides computing its terms."""
 
     def measured(self) -> dict[str, Tensor]:
-        """Scalars of the last batch, on its device and without gradient, logged with each step; see `MEASURED`."""
+        """Return scalars of the last batch, on its device and without gradient.
+
+        They are logged with each step. `MEASURED` lists their names.
+        """
 
 
 REMOVED_SHARE = "removed_share"
 MEASURED = (REMOVED_SHARE,)
-"""Names of what objectives measure of every batch."""
+"""Names of the quantities that objectives measure on every batch."""
 
 AugmentationName = Literal[
     "none",
@@ -102,14 +111,14 @@ AugmentationName = Literal[
     "cloze",
     "title",
 ]
-"""What a run does besides dropout so that the views of a sentence differ."""
+"""Ways, besides dropout, to make the views of a sentence differ."""
 
 P = TypeVar("P")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Preset(Generic[P]):
-    """Values for one backbone, with their source."""
+    """Hyperparameters for one backbone, with their source."""
 
     source: str
     batch_size: int
@@ -118,16 +127,19 @@ class Preset(Generic[P]):
     params: P
     epochs: int = 1
     dropout: float | None = None
-    """Of hidden states and attention weights; None leaves the backbone's own."""
+    """Dropout of hidden states and attention weights. None keeps the backbone's own rate."""
     augmentation: AugmentationName = "none"
     max_length: int = 32
-    """Tokens of a sentence or passage."""
+    """Maximum tokens of a sentence or passage."""
     teacher_backbone: str | None = None
-    """What SimCSE trains a teacher from where none is named; None is the run's own backbone."""
+    """Backbone of the SimCSE teacher, unless the user names a teacher. None is the run's own backbone."""
 
 
 def on_cls_of_minilm(params: P) -> Preset[P]:
-    """What the papers have for BERT-base, on [CLS] of the small encoder here: one batch and one rate for all five."""
+    """Return a preset with the papers' BERT-base values on the [CLS] of MiniLM.
+
+    Batch size and learning rate are the same for all five objectives.
+    """
     return Preset(
         source="the papers' values for BERT-base, on minilm's [CLS]; batch 64 and 3e-5 for every objective",
         batch_size=64,
@@ -138,35 +150,41 @@ def on_cls_of_minilm(params: P) -> Preset[P]:
 
 
 ON_PASSAGES = "-passages"
-"""Ends the name of a preset for a corpus of passages."""
+"""Suffix of the names of presets for corpora of passages."""
 
 
 FOR_PASSAGES: Mapping[str, Any] = {"augmentation": "cloze", "max_length": 64, "learning_rate": 1e-5, "epochs": 3}
-"""A sentence has to find its own passage. The pairs decide, and one rate suits all objectives (ADR 0048)."""
+"""Settings for passages, with which a sentence has to retrieve its own passage.
+
+The pairs matter most, and one learning rate suits all objectives (ADR 0048).
+"""
 
 
 def on_passages(preset: Preset[P]) -> Preset[P]:
-    """Make of a preset for sentences the one for passages."""
+    """Turn a preset for sentences into one for passages."""
     source = f"for sentences {preset.source}; for passages ours, chosen on documents without their queries (ADR 0048)"
     return replace(preset, source=source, **FOR_PASSAGES)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe(Generic[P]):
-    """An objective as its paper trains it."""
+    """An objective with the hyperparameters of its paper."""
 
     summary: str
     citation: str
-    """BibTeX of the paper, for the card of what is trained by it."""
+    """BibTeX of the paper, for the model card."""
     build: Callable[[P, int], Objective]
-    """From its parameters and the encoder's width."""
+    """A factory that takes the parameters and the encoder's width."""
     presets: Mapping[str, Preset[P]]
-    """By backbone."""
+    """Presets by backbone."""
     off: Mapping[str, Any] = field(default_factory=dict)
-    """The parameters that switch off all it adds to SimCSE: with them the two losses are one."""
+    """Parameters that reduce the loss to SimCSE's."""
     imitates: bool = False
-    """Whether it is no contrast but learns from its teacher: SimCSE's encoder of the same backbone would be none."""
+    """True if the objective learns from a teacher instead of contrasting.
+
+    A SimCSE encoder of the same backbone would then be no teacher.
+    """
     ablations: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """By name, the parameters that differ."""
+    """Ablations: by name, the parameters that differ."""
     added: Mapping[str, Any] = field(default_factory=dict)
-    """Parameters that configurations of earlier versions lack, with the value that these runs had."""
+    """Parameters that configurations of earlier versions lack, with the values that those versions used."""

@@ -1,4 +1,4 @@
-"""Contrastive arithmetic, in float32 or wider whatever the autocast around it."""
+"""Contrastive losses, in float32 or wider under any autocast."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from torch.nn import functional as F
 from models.precision import full_precision
 
 EPS = 1e-8
-"""Added nowhere: the least length a vector is divided by (PyTorch's `cosine_similarity`)."""
+"""Smallest norm that a vector is divided by, as in PyTorch's `cosine_similarity`. It is never added."""
 
 
 def cosine_logits(anchors: Tensor, candidates: Tensor, temperature: float) -> Tensor:
-    """cos(a_i, c_j) / tau: (N, D) and (M, D) to (N, M)."""
+    """Compute cos(a_i, c_j) / tau: (N, D) and (M, D) to (N, M)."""
     with torch.autocast(anchors.device.type, enabled=False):
         unit = [F.normalize(full_precision(x), dim=1, eps=EPS) for x in (anchors, candidates)]
         return unit[0] @ unit[1].T / temperature
 
 
 def info_nce(logits: Tensor) -> Tensor:
-    """-log softmax of each row's positive, which stands on the diagonal of (N, M >= N); the mean over N."""
+    """Compute the mean over N of -log softmax of each row's positive, on the diagonal of (N, M >= N)."""
     with torch.autocast(logits.device.type, enabled=False):
         positives = torch.arange(len(logits), device=logits.device)
         return F.cross_entropy(full_precision(logits), positives)

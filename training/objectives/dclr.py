@@ -1,4 +1,4 @@
-"""DCLR: noise negatives where sentences are lacking, and no false negatives (Zhou, Zhang, Zhao and Wen, ACL 2022)."""
+"""DCLR: noise negatives where sentences are sparse, without false negatives (Zhou, Zhang, Zhao and Wen, ACL 2022)."""
 
 from __future__ import annotations
 
@@ -28,29 +28,29 @@ from training.objectives.weighting import binary_cross_entropy, distillation, in
 
 @dataclass(frozen=True, kw_only=True)
 class DCLRParams:
-    """Defaults as published for BERT-base."""
+    """The parameters of DCLR. Defaults are those published for BERT-base."""
 
     temperature: float = 0.05
     noise_ratio: float = 1.0
-    """k, noise negatives to sentences of the batch."""
+    """k, the ratio of noise negatives to sentences of the batch."""
     ascent_steps: int = 4
-    """t, steps that noise takes to less uniformity."""
+    """t, the number of gradient steps that make the noise less uniform."""
     ascent_rate: float = 1e-3
-    """Beta, the length of a step; noise itself is about sqrt(D) long."""
+    """Beta, the length of a step. The noise itself has a norm of about sqrt(D)."""
     ascent_temperature: float = 0.05
-    """Tau_u; the published code's, the paper gives none."""
+    """Tau_u, from the published code. The paper gives no value."""
     ascent_loss: Literal["paper", "reference"] = "paper"
-    """Whether the non-uniformity loss has only noise in its denominator or, as in the published code, the batch too."""
+    """Denominator of the non-uniformity loss: the noise only ("paper"), or the batch too, as in the published code."""
     weighting: Literal["paper", "reference", "none"] = "paper"
-    """Whether a false negative leaves the denominator, or, as in the published code, has its logit put to 0."""
+    """Removal of false negatives from the denominator ("paper"), or a logit of 0, as in the published code."""
     threshold: float = 0.9
-    """Phi, the cosine from which on a negative counts as a false one."""
+    """Phi, the cosine from which a negative counts as false."""
     judge: Literal["teacher", "self"] = "teacher"
-    """Whose cosines are compared with the threshold."""
+    """The encoder whose cosines are compared with the threshold."""
     distillation: float = 0.0
-    """Weight of the teacher's similarities as a target of the encoder's own."""
+    """Weight of the distillation of the teacher's similarities."""
     head: bool = True
-    """Whether a linear layer with tanh stands between the pooled vector and the loss."""
+    """True for a linear layer with tanh between the pooled vector and the loss."""
 
     def __post_init__(self) -> None:
         for name in ("temperature", "ascent_temperature"):
@@ -67,8 +67,8 @@ class DCLRParams:
 class DCLR(nn.Module):
     """-log exp s(z_i, z'_i) / sum over c of alpha_ic exp s(z_i, c), c the batch's sentences z'_j and the noise n_m.
 
-    Equation 6, with the positive kept in the denominator. The other weighting, and distillation, are terms of their
-    own: see `training.objectives.weighting`.
+    This is equation 6 with the positive kept in the denominator. `training.objectives.weighting` has the other
+    weighting and the distillation term.
     """
 
     def __init__(self, params: DCLRParams, dim: int) -> None:
@@ -79,12 +79,12 @@ class DCLR(nn.Module):
 
     @property
     def needs(self) -> Needs:
-        """A teacher only where one judges or is imitated."""
+        """Return two views, and a teacher if one judges or is distilled."""
         judges = self.params.weighting != "none" and self.params.judge == "teacher"
         return Needs(views=2, teacher=judges or self.params.distillation > 0)
 
     def forward(self, views: Views, rng: torch.Generator) -> dict[str, Tensor]:
-        """One direction: anchors from the first view, candidates from the second and from noise."""
+        """Contrast anchors from the first view with candidates from the second view and the noise."""
         params = self.params
         anchors, positives = full_precision(self.head(views.noisy))
         noise = self._noise(anchors, positives, rng)
@@ -99,7 +99,7 @@ class DCLR(nn.Module):
         return terms
 
     def measured(self) -> dict[str, Tensor]:
-        """The share of the last batch's in-batch negatives that were false ones, where negatives are weighed."""
+        """Return the share of in-batch negatives that were removed as false, if negatives are weighted."""
         return {} if self._removed is None else {REMOVED_SHARE: self._removed}
 
     def _noise(self, anchors: Tensor, positives: Tensor, rng: torch.Generator) -> Tensor:
@@ -141,7 +141,7 @@ def _published(
     source: str,
     teacher_backbone: str | None = None,
 ) -> Preset[DCLRParams]:
-    """All of them pool [CLS] and take 3 epochs."""
+    """Return a preset with [CLS] pooling and 3 epochs, which all published settings share."""
     return Preset(
         source=source,
         batch_size=batch_size,

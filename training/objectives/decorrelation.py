@@ -12,14 +12,18 @@ from models.precision import full_precision
 from training.objectives.contrastive import EPS, info_nce
 
 BATCH_NORM_EPS = 1e-5
-"""Added to the variance of a dimension, as PyTorch's batch norm does."""
+"""Term added to the variance of a dimension, as in PyTorch's batch norm."""
 
 DCLForm = Literal["per-sentence", "printed"]
-"""Products divided by N and losses averaged over D, as published code has them; or both summed, as printed."""
+"""Scaling of the loss.
+
+"per-sentence" divides products by N and averages losses over D, as published code does. "printed" sums both, as the
+paper prints it.
+"""
 
 
 def standardised(x: Tensor, *, correction: int = 0, eps: float = BATCH_NORM_EPS) -> Tensor:
-    """Each column of (N, D) with mean 0 and variance 1, the variance divided by N less `correction`."""
+    """Scale each column of (N, D) to mean 0 and variance 1, where the variance divides by N - `correction`."""
     centred = x - x.mean(dim=0)
     variance = centred.square().sum(dim=0) / max(len(x) - correction, 1)
     return centred / (variance + eps).sqrt()
@@ -28,9 +32,10 @@ def standardised(x: Tensor, *, correction: int = 0, eps: float = BATCH_NORM_EPS)
 def dimension_contrast(
     z1: Tensor, z2: Tensor, temperature: float, *, form: DCLForm = "per-sentence", eps: float = BATCH_NORM_EPS
 ) -> Tensor:
-    """-log softmax_d(<z1_c, z2_d> / tau)[c] of the standardised columns of (N, D): each dimension finds itself.
+    """Compute -log softmax_d(<z1_c, z2_d> / tau)[c] of the standardised columns of (N, D).
 
-    Source: SimCSE++ (Xu et al., EMNLP 2023), equation 5.
+    Each dimension of one view has to identify itself in the other. Source: SimCSE++ (Xu et al., EMNLP 2023), equation
+    5.
     """
     with torch.autocast(z1.device.type, enabled=False):
         correction = 1 if form == "printed" else 0
@@ -42,9 +47,10 @@ def dimension_contrast(
 
 
 def cross_correlation(z1: Tensor, z2: Tensor, artificial: Tensor | None = None, *, centred: bool = False) -> Tensor:
-    """C (D, D) of the columns of (N, D); (M, D) artificial rows are added to both views alike.
+    """Compute the cross-correlation C (D, D) of the columns of two views (N, D).
 
-    As the paper has it the cosine of columns, with rank min(N + M, D); `centred`, as in its code, one less.
+    M artificial rows (M, D) are appended to both views. By default C holds the cosines of columns, as in the paper, and
+    has rank min(N + M, D). With `centred`, as in its code, the rank is one less.
     """
     with torch.autocast(z1.device.type, enabled=False):
         views = [full_precision(z) for z in (z1, z2)]
@@ -56,7 +62,10 @@ def cross_correlation(z1: Tensor, z2: Tensor, artificial: Tensor | None = None, 
 
 
 def barlow_twins(correlation: Tensor, off_diagonal: float) -> Tensor:
-    """sum_c (1 - C_cc)^2 + lambda sum_{c != d} C_cd^2 (SimCSE++, equation 4, less the minus sign before its sum)."""
+    """Compute sum_c (1 - C_cc)^2 + lambda sum_{c != d} C_cd^2.
+
+    Source: SimCSE++, equation 4, without the minus sign before its sum.
+    """
     identity = torch.eye(len(correlation), dtype=correlation.dtype, device=correlation.device)
     return ((correlation - identity).square() * identity.lerp(torch.ones_like(identity), off_diagonal)).sum()
 
@@ -64,7 +73,10 @@ def barlow_twins(correlation: Tensor, off_diagonal: float) -> Tensor:
 def rank_of_cross_correlation(
     z1: Tensor, z2: Tensor, artificial: Tensor | None = None, *, centred: bool = False
 ) -> int:
-    """How many dimensions a batch lets Barlow Twins see: in float64, where rounding does not look like rank."""
+    """Return the number of dimensions that Barlow Twins sees in a batch.
+
+    The rank is computed in float64, because float32 rounding errors would count as rank.
+    """
     with torch.no_grad():
         correlation = cross_correlation(z1.double(), z2.double(), artificial, centred=centred)
         return int(torch.linalg.matrix_rank(correlation))

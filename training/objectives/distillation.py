@@ -1,7 +1,7 @@
-"""Distillation: a teacher's vectors as targets (Reimers and Gurevych, EMNLP 2020), beside the encoder's own of before.
+"""Distillation: a teacher's vectors and the encoder's starting vectors as targets.
 
-There a student is to give the teacher's very vectors. Here it keeps a space of its own, which an isometry takes to the
-teacher's: cosines are the same on both sides, and so nothing of it has to be kept after training.
+Source of the teacher's part: Reimers and Gurevych, EMNLP 2020. In the paper a student reproduces the teacher's vectors. Here the student keeps its own space, and an isometry maps it
+to the teacher's. The isometry preserves cosines, so it can be discarded after training.
 """
 
 from __future__ import annotations
@@ -17,17 +17,20 @@ from models.precision import full_precision
 from training.objectives.base import Needs, Preset, Recipe, Views
 
 NEGLIGIBLE = 1e-5
-"""Of the largest singular value: directions that the sentences so far have not shown have no image yet."""
+"""Smallest singular value that counts, relative to the largest.
+
+Smaller ones are directions that the sentences so far do not span, and R maps these directions to 0.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DistillationParams:
-    """Ours; no paper has them."""
+    """The parameters of distillation. They are ours and come from no paper."""
 
     share: float = 0.5
-    """Of the teacher in the loss; the rest is the encoder's own vectors of before."""
+    """Weight of the teacher in the loss. The rest is the weight of the encoder's starting vectors."""
     aligned: int = 6000
-    """Sentences by which the isometry is found; it stays as it is from then on."""
+    """Number of sentences that the isometry is fitted to. It is fixed afterwards."""
 
     def __post_init__(self) -> None:
         if not 0 < self.share <= 1:
@@ -39,16 +42,16 @@ class DistillationParams:
 class Distillation(nn.Module):
     """share · (1 - cos(z_i R, t_i)) + (1 - share) · (1 - cos(z_i, s_i)), the mean over the N sentences.
 
-    z_i (D) is the encoder's vector of a sentence, s_i what it was before the first step, t_i (D') the teacher's. R
-    (D, D') takes the s_i nearest to their t_i, of all isometries: the polar factor of the sum of s_i^T t_i (Schönemann
-    1966). While it is sought it fits the batch at hand better than any other, so the first steps are short ones.
+    z_i (D) is the encoder's vector of a sentence, s_i its vector before the first step, and t_i (D') the teacher's. R
+    (D, D') is the isometry that maps the s_i nearest to their t_i: the polar factor of the sum of s_i^T t_i (Schönemann
+    1966). While R is being fitted, it overfits the current batch, so the first steps are small.
     """
 
     needs = Needs(views=1, teacher=True, start=True, host=True)
     covariance: Tensor
-    """The sum of s_i^T t_i so far."""
+    """Sum of s_i^T t_i so far, (D, D')."""
     isometry: Tensor
-    """R. Both are (D, D'), and (D, 0) before the first batch, which tells D'."""
+    """R, (D, D'). Both buffers are (D, 0) before the first batch, which determines D'."""
 
     def __init__(self, params: DistillationParams, dim: int) -> None:
         super().__init__()
@@ -58,7 +61,7 @@ class Distillation(nn.Module):
         self._seen = 0
 
     def forward(self, views: Views, rng: torch.Generator) -> dict[str, Tensor]:  # noqa: ARG002 - nothing is drawn
-        """Sentence by sentence: none of them meets another."""
+        """Compute the terms for each sentence separately, without in-batch negatives."""
         assert views.teacher is not None and views.start is not None, "needs say so"
         own = full_precision(views.noisy[0])
         start, teacher = (of.detach().to(own) for of in (views.start, views.teacher))
@@ -77,11 +80,13 @@ class Distillation(nn.Module):
         self._seen += len(start)
 
     def get_extra_state(self) -> Tensor:
-        """Sentences seen: a number of Python's, for nobody is to wait for a device to know it."""
+        """Return the number of sentences seen.
+
+        The count is a Python number, so that reading it does not wait for the device.
+        """
         return torch.tensor(self._seen)
 
     def set_extra_state(self, state: Tensor) -> None:
-        """Takes it back."""
         self._seen = int(state)
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *rest: Any) -> None:
@@ -91,7 +96,7 @@ class Distillation(nn.Module):
 
 
 def _polar(matrix: Tensor) -> Tensor:
-    """U V^T of the singular value decomposition (D, D'), without the directions that are not in it."""
+    """Return U V^T of the singular value decomposition (D, D') without negligible directions."""
     u, values, vh = torch.linalg.svd(matrix, full_matrices=False)
     shown: Tensor = u * (values > NEGLIGIBLE * values.max()) @ vh
     return shown.contiguous()

@@ -16,15 +16,15 @@ from training.objectives.noise import check_ratio, gaussian_negatives
 
 @dataclass(frozen=True, kw_only=True)
 class GSInfoNCEParams:
-    """Defaults as published."""
+    """The parameters of GS-InfoNCE. Defaults are as published."""
 
     temperature: float = 0.05
     noise_ratio: float = 3.0
-    """M / N, noise negatives to sentences of the batch."""
+    """M / N, the ratio of noise negatives to sentences of the batch."""
     noise_weight: float = 1.0
-    """Lambda, what one of them counts beside a sentence."""
+    """Lambda, the weight of a noise negative relative to a sentence."""
     head: bool = True
-    """Whether a linear layer with tanh stands between the pooled vector and the loss."""
+    """True for a linear layer with tanh between the pooled vector and the loss."""
 
     def __post_init__(self) -> None:
         for name in ("temperature", "noise_weight"):
@@ -36,13 +36,19 @@ class GSInfoNCEParams:
 def smoothed_logits(
     anchors: Tensor, positives: Tensor, noise: Tensor, *, temperature: float, noise_weight: float = 1.0
 ) -> Tensor:
-    """s(h_i, h'_j), then s(h_i, g_k) + log(lambda): (N, D), (N, D) and (M, D) to (N, N + M); equation 5."""
+    """Compute the logits s(h_i, h'_j) and s(h_i, g_k) + log(lambda) of equation 5.
+
+    Shapes: (N, D), (N, D) and (M, D) to (N, N + M).
+    """
     in_batch = cosine_logits(anchors, positives, temperature)
     return torch.cat([in_batch, cosine_logits(anchors, noise, temperature) + math.log(noise_weight)], dim=1)
 
 
 class GSInfoNCE(nn.Module):
-    """-log exp s(z_i, z'_i) / (sum_j exp s(z_i, z'_j) + lambda sum_k exp s(z_i, g_k)), g_k ~ N(0, 1) anew each step."""
+    """-log exp s(z_i, z'_i) / (sum_j exp s(z_i, z'_j) + lambda sum_k exp s(z_i, g_k)).
+
+    The noise g_k ~ N(0, 1) is drawn anew in each step.
+    """
 
     needs = Needs(views=2)
 
@@ -52,7 +58,7 @@ class GSInfoNCE(nn.Module):
         self.head = MLP(dim) if params.head else nn.Identity()
 
     def forward(self, views: Views, rng: torch.Generator) -> dict[str, Tensor]:
-        """One direction: anchors from the first view, candidates from the second."""
+        """Contrast anchors from the first view with candidates from the second view and the noise."""
         anchors, positives = self.head(views.noisy)
         noise = gaussian_negatives(anchors, self.params.noise_ratio, rng)
         logits = smoothed_logits(
@@ -73,7 +79,7 @@ RATIOS = (0, 0.5, 1, 2, 3, 4, 8, 16)
 def _published(
     batch_size: int, learning_rate: float, *, dropout: float, noise_ratio: float = 3.0, source: str = SCRIPT
 ) -> Preset[GSInfoNCEParams]:
-    """All of them pool [CLS]."""
+    """Return a preset with [CLS] pooling, which all published settings share."""
     return Preset(
         source=source,
         batch_size=batch_size,

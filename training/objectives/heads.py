@@ -1,4 +1,4 @@
-"""Layers between the pooled vector and the loss, dropped after training."""
+"""Layers between the pooled vector and the loss. They are discarded after training."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from torch import nn
 
 
 class MLP(nn.Sequential):
-    """Linear and tanh, (…, D) to (…, D), with BERT's initialisation: weights N(0, 0.02), biases 0."""
+    """A linear layer with tanh, (…, D) to (…, D). Initialisation is BERT's: weights N(0, 0.02), biases 0."""
 
     def __init__(self, dim: int) -> None:
         dense = nn.Linear(dim, dim)

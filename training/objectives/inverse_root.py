@@ -1,4 +1,4 @@
-"""C^(-1/2) of covariance matrices, many at once, with a gradient that is finite at repeated eigenvalues."""
+"""Inverse square roots of batches of covariance matrices, with finite gradients at repeated eigenvalues."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 IN_CLOSED_FORM = 2
-"""Rows of the matrices whose roots need no eigenvectors."""
+"""Size of the matrices whose inverse square root has a closed form."""
 
 
 def inverse_square_root(matrix: Tensor, eps: float) -> Tensor:
-    """(A + eps)^(-1/2) of symmetric, positive semi-definite (..., C, C); finite, gradient included, if eps > 0."""
+    """Compute (A + eps)^(-1/2) of symmetric, positive semi-definite matrices (..., C, C).
+
+    The result and its gradient are finite if eps > 0.
+    """
     if matrix.shape[-1] == IN_CLOSED_FORM:
         return _of_pairs(matrix, eps)
     root: Tensor = _ByEigenvalues.apply(matrix, eps)  # type: ignore[no-untyped-call]
@@ -21,9 +24,10 @@ def inverse_square_root(matrix: Tensor, eps: float) -> Tensor:
 
 
 def principal_axes(matrix: Tensor, eps: float) -> Tensor:
-    """U (L + eps)^(-1/2) of (..., C, C), the largest eigenvalue first, without gradient.
+    """Return U (L + eps)^(-1/2) of (..., C, C), largest eigenvalue first, without gradient.
 
-    An eigenvector's sign is arbitrary: its largest entry is positive here, so that one step's axes are the next one's.
+    An eigenvector's sign is arbitrary. The sign that makes its largest entry positive is chosen, so that axes agree
+    from step to step.
     """
     vectors, roots = _axes(matrix.detach(), eps)
     largest = vectors.gather(-2, vectors.abs().argmax(-2, keepdim=True))
@@ -31,9 +35,10 @@ def principal_axes(matrix: Tensor, eps: float) -> Tensor:
 
 
 def _of_pairs(matrix: Tensor, eps: float) -> Tensor:
-    """Of (..., 2, 2), from the determinant s^2 and the trace t of A + eps: (t + s - A) / (s sqrt(t + 2 s)).
+    """Compute (t + s - A) / (s sqrt(t + 2 s)) of matrices (..., 2, 2).
 
-    LAPACK takes six times as long for 1,152 of them, and on a GPU the host waits for it.
+    s^2 is the determinant and t the trace of A + eps. LAPACK takes six times as long for 1,152 matrices, and on a GPU
+    the host would wait for it.
     """
     a, b, d = matrix[..., 0, 0], matrix[..., 0, 1], matrix[..., 1, 1]
     trace = a + d + 2 * eps
@@ -43,10 +48,11 @@ def _of_pairs(matrix: Tensor, eps: float) -> Tensor:
 
 
 class _ByEigenvalues(torch.autograd.Function):
-    """With the derivative of Daleckii and Krein.
+    """The inverse square root with the derivative of Daleckii and Krein.
 
-    The gradient of `eigh` divides by the differences of eigenvalues: NaN where two are equal. The divided differences
-    of x^(-1/2) are -1 / (s_i s_j (s_i + s_j)), s the square roots of the eigenvalues, and need no difference.
+    The gradient of `eigh` divides by differences of eigenvalues, so it is NaN where two are equal. The divided
+    differences of x^(-1/2) are -1 / (s_i s_j (s_i + s_j)), with s the square roots of the eigenvalues. They need no
+    difference.
     """
 
     @staticmethod
@@ -65,6 +71,9 @@ class _ByEigenvalues(torch.autograd.Function):
 
 
 def _axes(matrix: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """Eigenvectors in columns, and square roots of the eigenvalues, which rounding can make slightly negative."""
+    """Return eigenvectors in columns, and the square roots of the eigenvalues + eps.
+
+    Negative eigenvalues come from rounding and are set to 0.
+    """
     eigenvalues, vectors = torch.linalg.eigh(matrix)
     return vectors, (eigenvalues.clamp_min(0) + eps).sqrt()

@@ -1,4 +1,4 @@
-"""Several positives of one anchor: InfoNCE summed over them, and what equation 8 of WhitenedCSE can mean.
+"""Losses for several positives of one anchor: a sum of InfoNCE, and readings of equation 8 of WhitenedCSE.
 
 s_ip is the similarity of anchor i to its p-th positive over tau, Z_ip the sum of exp s over the candidates of view p,
 lambda_p the positive's weight.
@@ -20,19 +20,22 @@ MultiPositive = Literal["L1", "L2-eq8", "L2-no-minus", "L2-intended"]
 
 
 def positive_logits(views: Tensor, temperature: float) -> Tensor:
-    """Of the first view, the anchors, to each of the others: (1 + P, N, D) to (P, N, N)."""
+    """Compute the logits of the first view, the anchors, against each other view: (1 + P, N, D) to (P, N, N)."""
     anchors, positives = views[0], views[1:]
     logits = cosine_logits(anchors, positives.flatten(0, 1), temperature)  # (N, P N)
     return logits.reshape(len(anchors), len(positives), -1).transpose(0, 1)
 
 
 def multi_positive_loss(logits: Tensor, weights: Sequence[float], reading: MultiPositive) -> Tensor:
-    """The mean over N of a loss of (P, N, N) logits, each row's positive on the diagonal; P weights.
+    """Compute the mean loss over N of (P, N, N) logits with positives on the diagonals, and P weights.
 
-    L1 is equation 7, sum_p lambda_p (log Z - s). The others are readings of equation 8:
-    L2-eq8, as printed: -log sum_p lambda_p exp(-s) / Z, smallest where the positives are least similar.
-    L2-no-minus, as in the code left in comments: -log sum_p lambda_p exp(s) / Z.
-    L2-intended: log sum_p lambda_p Z exp(-s), which pulls hardest on the least similar positive.
+    L1 is equation 7, sum_p lambda_p (log Z - s). The other options are readings of equation 8.
+
+    L2-eq8, as printed: -log sum_p lambda_p exp(-s) / Z. It is smallest where the positives are least similar.
+
+    L2-no-minus, as in commented-out published code: -log sum_p lambda_p exp(s) / Z.
+
+    L2-intended: log sum_p lambda_p Z exp(-s). It pulls hardest on the least similar positive.
     """
     log_shares = positive_log_shares(logits)
     match reading:
@@ -48,12 +51,15 @@ def multi_positive_loss(logits: Tensor, weights: Sequence[float], reading: Multi
 
 
 def positive_log_shares(logits: Tensor) -> Tensor:
-    """s - log Z of (P, N, N) logits, (P, N), to full precision also near 0, where a softmax rounds 1 - x to 1."""
+    """Compute s - log Z of (P, N, N) logits, (P, N).
+
+    The result is precise near 0 too, where a softmax would round 1 - x to 1.
+    """
     itself = torch.eye(logits.shape[-1], dtype=torch.bool, device=logits.device)
     others = logits.masked_fill(itself, -torch.inf).logsumexp(dim=2)
     return F.logsigmoid(logits.diagonal(dim1=1, dim2=2) - others)
 
 
 def _log_weighted_sum(weights: Sequence[float], exponents: Tensor) -> Tensor:
-    """log sum_p lambda_p exp x_p: (P, N) to (N,)."""
+    """Compute log sum_p lambda_p exp x_p: (P, N) to (N,)."""
     return torch.stack([math.log(w) + x for w, x in zip(weights, exponents, strict=True)]).logsumexp(dim=0)

@@ -1,4 +1,4 @@
-"""Gaussian noise, and negatives that are nothing else: directions drawn evenly from the whole space."""
+"""Gaussian noise, and negatives made of noise: directions drawn uniformly from the whole space."""
 
 from __future__ import annotations
 
@@ -10,24 +10,31 @@ from models.precision import full_precision
 from training.objectives.contrastive import cosine_logits
 
 MOST = 1000
-"""Draws beside each sentence: far more than is of use, and no more than memory may hold."""
+"""Maximum noise draws per sentence. It is far more than is useful and bounds memory."""
 
 
 def check_ratio(ratio: float) -> None:
-    """Raises `ValueError` if so many draws a sentence can't be taken."""
+    """Check the number of noise draws per sentence.
+
+    Raises:
+        ValueError: the ratio is not from 0 to `MOST`.
+    """
     if not 0 <= ratio <= MOST:
         raise ValueError(f"noise_ratio {ratio} is not from 0 to {MOST}")
 
 
 def gaussian(*shape: int, like: Tensor, rng: torch.Generator) -> Tensor:
-    """N(0, 1) on the device of `like`, in its type if that is float32 or wider; the same numbers in every type."""
+    """Draw from N(0, 1) on the device of `like`, in its type if that is float32 or wider.
+
+    The numbers are the same in every type.
+    """
     return torch.randn(shape, generator=rng, device=like.device).to(full_precision(like).dtype)
 
 
 def gaussian_negatives(anchors: Tensor, ratio: float, rng: torch.Generator) -> Tensor:
-    """int(ratio * N) draws of N(0, 1), (M, D), shared by the N anchors (N, D).
+    """Draw int(ratio * N) negatives from N(0, 1), (M, D), shared by the N anchors (N, D).
 
-    There is no scale to choose: the loss sees them through cosines, which only their directions decide.
+    The noise needs no scale: the loss sees only cosines, which depend on directions alone.
     """
     return gaussian(int(ratio * len(anchors)), anchors.shape[1], like=anchors, rng=rng)
 
@@ -41,9 +48,10 @@ def ascended(
     temperature: float,
     sentences: Tensor | None = None,
 ) -> Tensor:
-    """`noise` (M, D) after steps of n + rate * g / |g|, g the gradient at n of the non-uniformity loss; a constant.
+    """Move `noise` (M, D) by steps n + rate * g / |g|, where g is the gradient of the non-uniformity loss at n.
 
-    DCLR, equations 2 to 4. `sentences` (K, D) stand in that loss's denominator beside the noise, none in the paper.
+    The result has no gradient. Source: DCLR, equations 2 to 4. The optional `sentences` (K, D) join the noise in that
+    loss's denominator; the paper has none.
     """
     with torch.no_grad(), torch.autocast(noise.device.type, enabled=False):
         for _ in range(steps):
@@ -54,10 +62,11 @@ def ascended(
 
 
 def _steepest(noise: Tensor, anchors: Tensor, log_shares: Tensor) -> Tensor:
-    """The unit vectors (M, D) along the gradient of -log exp s(h_i, h'_i) / sum_m exp s(h_i, n_m), summed over i.
+    """Return unit vectors (M, D) along the gradient of -log exp s(h_i, h'_i) / sum_m exp s(h_i, n_m), summed over i.
 
-    It is the sum over i of p_im (h_i - cos(h_i, n_m) n_m) / tau |n_m|, with h_i and n_m of unit length and p_im the
-    share (N, M) of n_m in row i. A column of shares may be scaled as one likes; a softmax of it can't underflow.
+    The gradient is the sum over i of p_im (h_i - cos(h_i, n_m) n_m) / tau |n_m|. Here h_i and n_m have unit length, and
+    p_im (N, M) is the share of n_m in row i. Scaling a column of shares does not change the direction. A softmax over
+    the column cannot underflow.
     """
     unit_anchors, unit_noise = F.normalize(anchors, dim=1), F.normalize(noise, dim=1)
     shares = log_shares.softmax(dim=0)

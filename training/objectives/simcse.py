@@ -1,4 +1,4 @@
-"""SimCSE: a sentence and itself, told apart by dropout alone (Gao, Yao and Chen, EMNLP 2021)."""
+"""SimCSE: two dropout passes of the same sentence are a positive pair (Gao, Yao and Chen, EMNLP 2021)."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from training.objectives.heads import MLP
 
 @dataclass(frozen=True, kw_only=True)
 class SimCSEParams:
-    """Defaults as published."""
+    """The parameters of SimCSE. Defaults are as published."""
 
     temperature: float = 0.05
     head: bool = True
-    """Whether a linear layer with tanh stands between the pooled vector and the loss."""
+    """True for a linear layer with tanh between the pooled vector and the loss."""
 
     def __post_init__(self) -> None:
         if not self.temperature > 0:
@@ -36,7 +36,7 @@ class SimCSE(nn.Module):
         self.head = MLP(dim) if params.head else nn.Identity()
 
     def forward(self, views: Views, rng: torch.Generator) -> dict[str, Tensor]:  # noqa: ARG002 - nothing is drawn
-        """One direction: anchors from the first view, candidates from the second."""
+        """Contrast anchors from the first view with candidates from the second."""
         anchors, candidates = self.head(views.noisy)
         return {"info_nce": info_nce(cosine_logits(anchors, candidates, self.params.temperature))}
 
@@ -45,7 +45,7 @@ README = "README of princeton-nlp/SimCSE at 49fa580"
 
 
 def _published(batch_size: int, learning_rate: float) -> Preset[SimCSEParams]:
-    """All of them pool [CLS]."""
+    """Return a preset with [CLS] pooling, which all published settings share."""
     return Preset(
         source=README, batch_size=batch_size, learning_rate=learning_rate, pooling="cls", params=SimCSEParams()
     )

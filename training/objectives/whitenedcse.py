@@ -17,28 +17,28 @@ from training.objectives.whitening import Gradient, GroupWhitening, MomentumWhit
 
 @dataclass(frozen=True, kw_only=True)
 class WhitenedCSEParams:
-    """Defaults as the paper has them for BERT-base."""
+    """The parameters of WhitenedCSE. Defaults are the paper's for BERT-base."""
 
     temperature: float = 0.05
     views: int = 3
-    """The anchor and its positives: the paper's "number of positives"."""
+    """Number of views, the anchor included: the paper's "number of positives"."""
     head: bool = True
-    """Whether a linear layer with tanh stands between the features and the loss."""
+    """True for a linear layer with tanh between the features and the loss."""
     single_feature: bool = False
-    """Whether the views are shuffles of one dropout pass (figure 2) instead of a pass each."""
+    """True if the views are shuffles of one dropout pass (figure 2). By default each view has its own pass."""
     whitening: Literal["none", "pca", "zca", "group", "shuffled-group"] = "shuffled-group"
     groups: int = 384
-    """Of channels, whitened apart; the paper's "group size"."""
+    """Number of groups of channels, each whitened separately: the paper's "group size"."""
     eps: float = 1e-5
-    """Added to every eigenvalue: a batch of one sentence has none above 0."""
+    """Term added to every eigenvalue, because a batch of one sentence has no positive eigenvalue."""
     gradient: Gradient = "detached"
     momentum: float = 0.99
-    """Of the statistics of pca and zca; the paper gives no value."""
+    """Momentum of the statistics of pca and zca. The paper gives no value."""
     chunking: Literal["views", "reference"] = "views"
-    """What is whitened together: each view, or the published code's thirds of the interleaved rows."""
+    """Unit of whitening: each view, or the published code's parts of the interleaved rows ("reference")."""
     multi_positive: MultiPositive = "L1"
     positive_weights: tuple[float, ...] | None = None
-    """lambda, one for each positive; none is 1 for each."""
+    """lambda, one weight for each positive. None is 1 for each."""
 
     def __post_init__(self) -> None:
         if not self.temperature > 0:
@@ -62,12 +62,12 @@ class WhitenedCSEParams:
 
     @property
     def weights(self) -> tuple[float, ...]:
-        """lambda, one for each positive."""
+        """Return lambda, one weight for each positive."""
         return (1.0,) * (self.views - 1) if self.positive_weights is None else self.positive_weights
 
 
 class WhitenedCSE(nn.Module):
-    """Whitening, then the head, then InfoNCE of the first view against each of the others.
+    """Whitening, then the head, then InfoNCE of the first view against each other view.
 
     Raises:
         ValueError: the groups do not divide the width.
@@ -81,12 +81,12 @@ class WhitenedCSE(nn.Module):
 
     @property
     def needs(self) -> Needs:
-        """A dropout pass for each view, or one for all of them."""
+        """Return a dropout pass for each view, or one for all views with `single_feature`."""
         views = 1 if self.params.single_feature else self.params.views
         return Needs(views=views, host=self.whitening is not None and self.whitening.host)
 
     def forward(self, views: Views, rng: torch.Generator) -> dict[str, Tensor]:
-        """One term; the permutations are drawn from `rng`."""
+        """Compute the single term. Permutations are drawn from `rng`."""
         logits = positive_logits(self.head(self._whitened(views.noisy, rng)), self.params.temperature)
         return {"info_nce": multi_positive_loss(logits, self.params.weights, self.params.multi_positive)}
 
@@ -102,12 +102,12 @@ class WhitenedCSE(nn.Module):
 
 
 def interleaved(views: Tensor) -> Tensor:
-    """(V, N, D) to V parts as the published code cuts them: all the views of some N / V sentences in each."""
+    """Cut (V, N, D) into V parts as the published code does: each has all views of about N / V sentences."""
     return views.transpose(0, 1).reshape(views.shape)
 
 
 def separated(parts: Tensor) -> Tensor:
-    """What `interleaved` made of (V, N, D), put back."""
+    """Invert `interleaved`."""
     count, n, dim = parts.shape
     return parts.reshape(n, count, dim).transpose(0, 1)
 
@@ -128,13 +128,13 @@ GROUPS = (32, 48, 64, 96, 128, 192, 256, 384)
 
 
 def _preset(source: str, groups: int) -> Preset[WhitenedCSEParams]:
-    """The paper trains every backbone with the same batch and learning rate."""
+    """Return a preset with the batch size and learning rate that the paper uses for every backbone."""
     params = WhitenedCSEParams(groups=groups)
     return Preset(source=source, batch_size=64, learning_rate=3e-5, pooling="cls", params=params)
 
 
 def _ablations() -> dict[str, Mapping[str, Any]]:
-    """What the paper varies: the groups, their shuffling, the positives, the whitening."""
+    """Return the paper's ablations: groups, shuffling, number of positives, whitening."""
     return {
         **{f"groups-{k}": {"groups": k} for k in GROUPS},
         **{f"no-shuffle-{k}": {"groups": k, "whitening": "group"} for k in GROUPS},
@@ -142,7 +142,7 @@ def _ablations() -> dict[str, Mapping[str, Any]]:
         "no-head": {"head": False},
         "sgw-only": {"views": 2},
         "multi-positive-only": {"whitening": "none"},
-        "whitening-none": {"whitening": "none", "views": 2},  # table 3's "None": unsupervised SimCSE
+        "whitening-none": {"whitening": "none", "views": 2},  # Table 3's "None" is unsupervised SimCSE.
         **{f"whitening-{kind}": {"whitening": kind} for kind in ("pca", "zca", "group")},
     }
 

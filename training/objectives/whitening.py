@@ -1,7 +1,7 @@
-"""Whitening over the sentences of a batch: in groups of channels, shuffled or not, or of all channels at once.
+"""Whitening over the sentences of a batch: in groups of channels, shuffled or not, or over all channels.
 
-Whitened vectors are centred, and their covariance is the identity. ZCA, x C^(-1/2), moves them least; PCA,
-x U L^(-1/2), turns them onto the principal axes.
+Whitened vectors have mean 0 and the identity as covariance. ZCA, x C^(-1/2), moves vectors least. PCA, x U L^(-1/2),
+rotates them onto the principal axes.
 """
 
 from __future__ import annotations
@@ -15,18 +15,19 @@ from models.precision import full_precision
 from training.objectives.inverse_root import IN_CLOSED_FORM, inverse_square_root, principal_axes
 
 Gradient = Literal["detached", "full"]
-"""Whether the covariance is a constant for the gradient; the mean never is."""
+"""Gradient of the covariance: constant ("detached") or differentiated ("full"). The mean is always differentiated."""
 
 
 def covariance(centred: Tensor, *, correction: int = 0) -> Tensor:
-    """Of the N rows of (..., N, C), divided by N less `correction`: (..., C, C)."""
+    """Compute the covariance of the N rows of (..., N, C): (..., C, C), divided by N - `correction`."""
     return centred.mT @ centred / max(centred.shape[-2] - correction, 1)
 
 
 def group_whitening(x: Tensor, groups: int, *, eps: float, gradient: Gradient = "detached") -> Tensor:
-    """ZCA of each of the k groups of D / k neighbouring channels, over the N rows of (..., N, D); float32 or wider.
+    """Whiten by ZCA each of k groups of D / k neighbouring channels over the N rows of (..., N, D).
 
-    Source: WhitenedCSE (Zhuo et al., ACL 2023), equations 2 to 6, without the shuffling.
+    Computation is in float32 or wider. Source: WhitenedCSE (Zhuo et al., ACL 2023), equations 2 to 6, without the
+    shuffling.
     """
     with torch.autocast(x.device.type, enabled=False):
         wide = full_precision(x)
@@ -40,7 +41,7 @@ def group_whitening(x: Tensor, groups: int, *, eps: float, gradient: Gradient = 
 def shuffled_group_whitening(
     x: Tensor, permutations: Tensor, groups: int, *, eps: float, gradient: Gradient = "detached"
 ) -> Tensor:
-    """`group_whitening` of (..., N, D) with the channels in the order of `permutations` (..., D), then put back."""
+    """Apply `group_whitening` to (..., N, D) with channels permuted by `permutations` (..., D), and undo the order."""
     shuffled = x.gather(-1, permutations[..., None, :].expand_as(x))
     whitened = group_whitening(shuffled, groups, eps=eps, gradient=gradient)
     return whitened.gather(-1, permutations.argsort(-1)[..., None, :].expand_as(x))
@@ -53,14 +54,16 @@ class Statistics(NamedTuple):
     covariance: Tensor
 
     def moved(self, rows: Tensor, momentum: float) -> Statistics:
-        """beta of these and 1 - beta of those of (N, D) rows (WhitenedCSE, equation 13)."""
+        """Return beta · these + (1 - beta) · the statistics of rows (N, D) (WhitenedCSE, equation 13)."""
         mean = rows.mean(0)
         spread = covariance(rows - mean, correction=1)
         return Statistics(self.mean.lerp(mean, 1 - momentum), self.covariance.lerp(spread, 1 - momentum))
 
 
 class GroupWhitening(nn.Module):
-    """Each view over its own batch, in k groups of channels; with `shuffled`, each view draws its own groups.
+    """Whitening of each view over its own batch, in k groups of channels.
+
+    With `shuffled`, each view draws its own groups.
 
     Raises:
         ValueError: the groups do not divide the width.
@@ -73,13 +76,13 @@ class GroupWhitening(nn.Module):
             raise ValueError(f"groups: {groups} does not divide the width {dim}; these do: {valid}")
         self.groups = groups
         self.host = dim // groups != IN_CLOSED_FORM
-        """Whether eigenvectors are asked for, for which the host waits."""
+        """True if whitening needs eigenvectors, for which the host waits."""
         self.shuffled = shuffled
         self.eps = eps
         self.gradient = gradient
 
     def forward(self, views: Tensor, rng: torch.Generator) -> Tensor:
-        """(V, N, D) to the same, white."""
+        """Whiten (V, N, D) to the same shape."""
         if not self.shuffled:
             return group_whitening(views, self.groups, eps=self.eps, gradient=self.gradient)
         permutations = torch.rand(views.shape[::2], generator=rng, device=views.device).argsort(dim=-1)
@@ -87,10 +90,10 @@ class GroupWhitening(nn.Module):
 
 
 class MomentumWhitening(nn.Module):
-    """All channels at once, all views alike, by the moving statistics of all their rows, this batch included.
+    """Whitening of all channels and views by moving statistics of all rows, this batch included.
 
-    They begin as those of white vectors: with fewer rows than channels a batch's own covariance has no inverse. They
-    are float64: the axes of eigenvalues as near to one another as these begin cannot be told apart in float32.
+    The statistics start as those of white vectors, because the covariance of a batch with fewer rows than channels is
+    singular. They are float64: float32 cannot separate axes whose eigenvalues are as close as at the start.
     """
 
     host = True
@@ -109,7 +112,7 @@ class MomentumWhitening(nn.Module):
         self.gradient = gradient
 
     def forward(self, views: Tensor, rng: torch.Generator) -> Tensor:  # noqa: ARG002 - nothing is drawn
-        """(V, N, D) to the same, whiter from step to step."""
+        """Whiten (V, N, D) to the same shape, better from step to step."""
         with torch.autocast(views.device.type, enabled=False):
             rows = views.double()
             mean, spread = Statistics(self.mean, self.covariance).moved(rows.flatten(0, 1), self.momentum)
