@@ -1,1 +1,1 @@
-"""How the encoder runs over a step's sentences: which passes, how they are packed, and in how much memory."""
+"""Encoding of a step's sentences: division into passes, packing, and gradient caching."""

@@ -1,4 +1,4 @@
-"""A loaded encoder made quicker to train. Its weights, their names and what it computes stay the same."""
+"""Faster training of a loaded encoder. Weights, their names and the computed function stay the same."""
 
 from __future__ import annotations
 
@@ -14,14 +14,13 @@ from training.passes.dropout import Dropout
 
 
 def swift(encoder: Encoder) -> Encoder:
-    """`encoder` itself with a quicker attention, and on the CPU quicker dropout, residuals and word embeddings.
+    """Replace the encoder's attention in place, and on the CPU also dropout, residuals and word embeddings.
 
-    Without autocast it computes in evaluation what it did, bit for bit; in training the same function, with other
-    random numbers.
+    Without autocast, evaluation is bit for bit the same. Training computes the same function with other random numbers.
     """
     if encoder.backbone.config.model_type in FAMILIES:
         attention.use(encoder.backbone)
-    if encoder.device.type != "cpu":  # where torch's own are quick
+    if encoder.device.type != "cpu":  # Torch's own modules are fast on other devices.
         return encoder
     if encoder.backbone.config.model_type in FAMILIES:
         encoder.backbone.get_submodule("embeddings").register_forward_hook(_narrow)
@@ -29,15 +28,15 @@ def swift(encoder: Encoder) -> Encoder:
         for name, child in parent.named_children():
             if type(child) is nn.Dropout:
                 setattr(parent, name, Dropout(child.p).train(child.training))
-    if not torch.distributed.is_initialized():  # processes exchange dense gradients
+    if not torch.distributed.is_initialized():  # Processes exchange dense gradients.
         _look_up_sparsely(encoder)
     return encoder
 
 
 def _narrow(_module: nn.Module, _inputs: Any, embedded: Tensor) -> Tensor:
-    """Under bf16 autocast the first term of the sum that runs through all layers is bf16, and so is the sum.
+    """Return the embeddings in bf16 under bf16 autocast, so that the residual stream stays bf16 in all layers.
 
-    Norms widen it inside. Torch would keep it in float32, and narrow it for every matrix product that reads it.
+    Norms compute in float32 internally. Torch would keep the stream in float32 and narrow it for every matrix product.
     """
     device = embedded.device.type
     narrow = torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device) is torch.bfloat16
@@ -45,11 +44,11 @@ def _narrow(_module: nn.Module, _inputs: Any, embedded: Tensor) -> Tensor:
 
 
 def _look_up_sparsely(encoder: Encoder) -> None:
-    """Lets the gradient of the word embeddings name the rows it has until all passes of a step have added theirs.
+    """Keep the gradient of the word embeddings sparse until all passes of a step have contributed.
 
-    Torch would write out one as large as the whole table for each pass, nearly all of it zeros and in memory that the
-    kernel has yet to map. Here it is written out once a backward, for clipping and optimisers, in the place of the last
-    one: who wants to keep a gradient copies it.
+    Torch would write a dense gradient of the whole table for each pass, nearly all zeros and in newly mapped memory.
+    Here the dense gradient for clipping and optimisers is written once per backward into a reused buffer. Copy the
+    gradient if you want to keep it.
     """
     words = encoder.backbone.get_input_embeddings()
     if not isinstance(words, nn.Embedding) or not words.weight.requires_grad:

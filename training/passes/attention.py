@@ -1,4 +1,4 @@
-"""Attention for training: on a CPU transformers' eager one in the type of the values, elsewhere torch's fused one."""
+"""Attention for training: on CPUs an eager one in the type of the values, on other devices torch's fused kernel."""
 
 from __future__ import annotations
 
@@ -16,25 +16,31 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 SWIFT = "isosphere_swift"
-"""Its name among transformers' attention implementations."""
+"""Name of this attention among transformers' attention implementations."""
 FAMILIES = frozenset(("bert", "distilbert", "electra", "modernbert", "roberta", "xlm-roberta"))
-"""The model types whose attention it is: no bias but the mask, no shared heads, no cap on the scores."""
+"""Model types that this attention supports: no bias but the mask, no shared heads, no cap on the scores."""
 PACKED = FAMILIES - {"modernbert"}
-"""Those of them whose sentences may lie in one sequence: they take positions, and attend the same in every layer."""
+"""Model types whose sentences may be packed in one sequence.
+
+They take position ids, and attend alike in every layer.
+"""
 
 
 class Packed(NamedTuple):
-    """How sentences lie in a single sequence: in parts one after the other, each sentence attending to itself."""
+    """The layout of sentences packed in one sequence.
+
+    Parts follow one another, and each sentence attends only to itself.
+    """
 
     masks: Sequence[Tensor]
-    """Additive, (n, 1, 1, L), one for each part."""
+    """Additive masks (n, 1, 1, L), one for each part."""
     margins: tuple[int, int] = (0, 0)
-    """Tokens before and after the parts, which belong to no sentence: their attended values are 0."""
+    """Padding tokens before and after the parts. Their attended values are 0."""
     whole: int = 0
-    """The parts, the last ones, whose weights no dropout touches."""
+    """Number of parts, counted from the end, whose attention weights have no dropout."""
 
     def split(self, tokens: Tensor) -> Sequence[Tensor]:
-        """(T, ...) cut into the (n L, ...) of each part."""
+        """Split (T, ...) into the (n L, ...) of each part."""
         before, after = self.margins
         return torch.split(tokens, [before, *(mask.size(0) * mask.size(-1) for mask in self.masks), after])[1:-1]
 
@@ -51,13 +57,14 @@ def attention(
     packed: Packed | None = None,
     **more: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """Attended values (N, L, heads, d) and the weights (N, heads, L, L) of query, key and value, each (N, heads, L, d).
+    """Compute attended values (N, L, heads, d) and weights (N, heads, L, L) of query, key, value (N, heads, L, d).
 
-    Where sentences are `packed` N is 1, L is T, the tokens of them all, and there are no weights.
+    For `packed` sentences N is 1, L is the total number of tokens T, and no weights are returned. The fused kernel
+    returns no weights either.
 
-    Under bf16 autocast the scores stay bf16, which the softmax widens inside; the eager one writes them out in float32
-    first, only to narrow them again. The fused one keeps no weights and gives none. In evaluation, but
-    for views under autocast and packed ones, it is the architecture's own eager attention.
+    Under bf16 autocast the scores stay bf16, and the softmax widens them internally. Transformers' eager attention
+    would write them in float32 and narrow them again. In evaluation the architecture's own eager attention is used,
+    except under autocast and for packed sentences.
     """
     if packed is None and not (module.training or torch.is_autocast_enabled(value.device.type)):
         eager = sys.modules[type(module).__module__].eager_attention_forward
@@ -74,7 +81,7 @@ def attention(
 
 
 def _attend_packed(projected: Sequence[Tensor], packed: Packed, scaling: float, rate: float) -> Tensor:
-    """Attended values (1, T, heads, d) of query, key and value, each (1, heads, T, d)."""
+    """Compute attended values (1, T, heads, d) of query, key and value, each (1, heads, T, d)."""
     rates = [rate] * (len(packed.masks) - packed.whole) + [0.0] * packed.whole
     parts = zip(*(_parts(each, packed) for each in projected), strict=True)
     attended = [
@@ -88,9 +95,9 @@ def _attend_packed(projected: Sequence[Tensor], packed: Packed, scaling: float, 
 def _attend(
     projected: Sequence[Tensor], mask: Tensor | None, scaling: float, rate: float
 ) -> tuple[Tensor, Tensor | None]:
-    """Attended values (N, L, heads, d) of query, key and value, and the weights where they are kept."""
+    """Compute attended values (N, L, heads, d) of query, key and value, and on CPUs the weights."""
     query, key, value = projected
-    if mask is not None:  # nothing may become infinite: a row of -inf has no softmax
+    if mask is not None:  # Keep all scores finite: the softmax of a row of -inf is NaN.
         least = max(torch.finfo(each.dtype).min for each in (mask, value))
         mask = mask.clamp(min=least / 2).to(value.dtype)
     if value.device.type != "cpu":
@@ -104,7 +111,7 @@ def _attend(
 
 
 def _parts(projected: Tensor, packed: Packed) -> list[Tensor]:
-    """(1, heads, T, d) cut into the (n, heads, L, d) of each part."""
+    """Split (1, heads, T, d) into the (n, heads, L, d) of each part."""
     tokens = packed.split(projected.squeeze(0).transpose(0, 1))
     return [
         each.view(mask.size(0), mask.size(-1), *each.shape[1:]).transpose(1, 2)
@@ -113,7 +120,7 @@ def _parts(projected: Tensor, packed: Packed) -> list[Tensor]:
 
 
 def use(backbone: PreTrainedModel) -> None:
-    """From here on `backbone`, one of `FAMILIES`, attends by `attention`."""
+    """Make `backbone`, one of `FAMILIES`, use `attention` from now on."""
     from transformers import AttentionInterface
     from transformers.masking_utils import AttentionMaskInterface
 
@@ -123,14 +130,17 @@ def use(backbone: PreTrainedModel) -> None:
 
 
 def packs(backbone: PreTrainedModel) -> bool:
-    """Whether sentences may lie in one sequence: other attentions would attend from each to all of them."""
+    """Return whether sentences can be packed in one sequence.
+
+    Other attentions would let each sentence attend to all.
+    """
     return backbone.config._attn_implementation == SWIFT and backbone.config.model_type in PACKED
 
 
 def mask(*places: Any, **named: Any) -> Tensor | None:
-    """The eager attention's additive mask, built even where there is no padding: to look is to wait for the device.
+    """Build the eager attention's additive mask, even without padding: a check for padding would wait for the device.
 
-    None where no padding is named: packed sentences bring their own.
+    Without an attention mask the result is None, because packed sentences have their own masks.
     """
     if named["attention_mask"] is None:
         return None

@@ -1,8 +1,9 @@
-"""Gradient caching: a batch larger than the memory of one pass, with the gradient of the whole.
+"""Gradient caching: the exact gradient of a batch that is larger than the memory of one pass.
 
 Gao, Zhang, Han and Callan, "Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup" (RepL4NLP 2021): a
-contrastive loss sees the batch through its pooled vectors alone. So encode without keeping anything, take the loss's
-gradient at the vectors, then encode each part again and send its share of that gradient through.
+contrastive loss depends on the batch only through its pooled vectors. So all parts are first encoded without gradient.
+The loss's gradient at the vectors is computed. Then each part is encoded again and its share of that gradient is
+propagated.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ def encode_twice(
     device: torch.device,
     apart: Callable[[], AbstractContextManager[None]],
 ) -> None:
-    """Backward through `encode`, a part at a time.
+    """Backpropagate through `encode`, one part at a time.
 
-    `gradient_of` gets the vectors (V, n, D) of all parts, one part after the other, and returns the loss's gradient at
-    each part's own. `apart` is entered for every part but the last: gradients of several processes are exchanged once.
+    `gradient_of` takes the vectors (V, n, D) of all parts, concatenated, and returns the loss's gradient for each part.
+    `apart` is entered for every part but the last, so that processes exchange gradients once.
     """
     before, vectors = [], []
     with torch.no_grad():

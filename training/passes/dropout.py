@@ -1,6 +1,7 @@
-"""Dropout for CPUs: the law of torch's, at a sixth of its time, which is spent on drawing one number a place.
+"""Dropout for CPUs with torch's distribution, in a sixth of its time.
 
-Srivastava et al., "Dropout" (JMLR 2014), inverted as usual: what is kept is scaled, evaluation is the identity.
+Torch spends most of the time on drawing one number per element. Source: Srivastava et al., "Dropout" (JMLR 2014),
+inverted as usual: kept elements are scaled, and evaluation is the identity.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 BITS = 15
-"""Of randomness per place: a probability is met to 2^-16."""
+"""Random bits per element. Probabilities are exact to 2^-16."""
 AS_INTEGERS = {
     torch.float16: torch.int16,
     torch.bfloat16: torch.int16,
@@ -25,13 +26,13 @@ AS_INTEGERS = {
 
 
 class Dropout(nn.Dropout):
-    """Stands in for torch's module, with its parameters (none), modes and source of randomness."""
+    """A replacement for torch's module with the same parameters (none), modes and source of randomness."""
 
     spared: int | None = None
-    """Where it is n, the last n-th of the rows (..., T, D) is left as it is."""
+    """If set to n, the last n-th of the rows (..., T, D) is left unchanged."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """`x` with each place zero with probability p, the others divided by 1 - p; `x` itself in evaluation."""
+        """Zero each element with probability p and divide the others by 1 - p. Evaluation returns `x` itself."""
         if not self.training:
             return x
         if self.spared is None:
@@ -43,7 +44,7 @@ class Dropout(nn.Dropout):
 
 @contextmanager
 def sparing(module: nn.Module, share: int | None) -> Iterator[None]:
-    """Inside the block every `Dropout` of `module` leaves the last of so many equal shares of its rows as it is."""
+    """Exempt the last of `share` equal shares of the rows from every `Dropout` of `module` inside the block."""
     dropouts = [each for each in module.modules() if isinstance(each, Dropout)]
     for each in dropouts:
         each.spared = share
@@ -55,7 +56,7 @@ def sparing(module: nn.Module, share: int | None) -> Iterator[None]:
 
 
 def dropout(x: Tensor, p: float) -> Tensor:
-    """Each place zero with probability `p`, the others divided by 1 - p, drawn from torch's CPU generator."""
+    """Zero each element with probability `p` and divide the others by 1 - p. Draws are from torch's CPU generator."""
     dropped: Tensor = _Dropout.apply(x, p) if p else x  # type: ignore[no-untyped-call]
     return dropped
 
@@ -77,14 +78,14 @@ class _Dropout(torch.autograd.Function):
 
 
 def _kept(shape: torch.Size, drop: int) -> Tensor:
-    """All bits set (-1) where a place is kept, none (0) with probability `drop` / 2^15; int16.
+    """Draw an int16 mask: all bits set (-1) for kept elements, none (0) with probability `drop` / 2^15.
 
-    Four places share a draw of 64 bits, and no step leaves 16-bit integers, of which a register holds most.
+    Four elements share a draw of 64 bits. All steps use 16-bit integers, of which most fit in a vector register.
     """
     places = math.prod(shape)
     draws = torch.empty(-(-places // 4), dtype=torch.int64).random_(-(2**63), None)
     uniform = draws.view(torch.int16)[:places].view(shape).bitwise_right_shift_(1)  # in [-2^14, 2^14)
-    # u < 2^14 - drop as the sign of the difference, which the shift spreads over all bits.
+    # The sign of the difference tells whether u < 2^14 - drop. The shift copies the sign to all bits.
     return uniform.sub_(2 ** (BITS - 1) - drop).bitwise_right_shift_(BITS)
 
 

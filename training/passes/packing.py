@@ -1,8 +1,8 @@
-"""Passes of different lengths run through an encoder as one sequence of tokens.
+"""Packing: passes of different lengths run through an encoder as one sequence of tokens.
 
-All that a layer does but attention, it does to each token alone; so all passes of a step share one run of every matrix
-product, norm and dropout, and only attention is computed pass by pass. Where [CLS] is pooled, the last layer does none
-of it to the other tokens, which nobody reads.
+Every operation of a layer except attention treats each token alone. So all passes of a step share each matrix product,
+norm and dropout. Only attention is computed pass by pass. With [CLS] pooling, the last layer computes only the [CLS]
+tokens after attention, because no one reads the others.
 """
 
 from __future__ import annotations
@@ -25,27 +25,32 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 GRANULE = {"cpu": 64}
-"""To a multiple of so many tokens a copy is filled up, on other devices not at all. oneDNN compiles the bf16 products
-of a step for each number of rows, which takes a tenth of it; so steps of like length share them (docs/log.md)."""
+"""Multiple of tokens that a copy is padded to, by device type.
+
+Other devices need no padding.
+
+oneDNN compiles a step's bf16 products for each number of rows, which takes a tenth of the step. With padding, steps of
+similar length share the compiled products (docs/log.md).
+"""
 
 
 class Pass(NamedTuple):
-    """Sentences of like length, padded to the longest of them."""
+    """Sentences of similar length, padded to the longest one."""
 
     rows: Tensor
-    """(n,) their places in the batch"""
+    """Rows of the batch, (n,)."""
     input_ids: Tensor
-    """(n, L)"""
+    """Token ids, (n, L)."""
     attention_mask: Tensor
-    """(n, L)"""
+    """Attention mask, (n, L)."""
     first: Pass | None = None
-    """The texts of the first view, where it has others."""
+    """The texts of the first view, if they differ from those of the other views."""
 
 
 def encoded(encoder: Encoder, passes: Sequence[Pass], copies: int = 1, *, clean: bool = False) -> Tensor:
-    """Vectors (copies, n, D), float32 at least: the n sentences of all passes one after the other, `copies` times.
+    """Compute vectors (copies, n, D) in float32 or wider of the n sentences of all passes.
 
-    With `clean` there is one copy more, the last, without dropout.
+    Sentences are in the order of the passes. With `clean` one more copy, the last, has no dropout.
     """
     if clean and not (copies and _can_spare(encoder.backbone)):
         noisy = [encoded(encoder, passes, copies)] if copies else []
@@ -62,7 +67,7 @@ def encoded(encoder: Encoder, passes: Sequence[Pass], copies: int = 1, *, clean:
 
 
 def _can_spare(backbone: PreTrainedModel) -> bool:
-    """Whether some of the packed sentences can be left without dropout, and the others not."""
+    """Return whether some packed sentences can be exempt from dropout."""
     dropouts = [module for module in backbone.modules() if isinstance(module, nn.Dropout)]
     return packs(backbone) and all(isinstance(module, Dropout) for module in dropouts)
 
@@ -72,9 +77,10 @@ def _apart(encoder: Encoder, passes: Sequence[Pass], copies: int) -> list[Tensor
 
 
 def _packed(encoder: Encoder, passes: Sequence[Pass], copies: int, clean: bool) -> list[Tensor]:
-    """Vectors (copies x n, D) of each pass, then with `clean` (n, D) of each, of one run over (1, T) tokens.
+    """Compute vectors (copies x n, D) of each pass in one run over (1, T) tokens.
 
-    All copies have an equal share of the T tokens, those that fill them up included.
+    With `clean`, vectors (n, D) of each pass without dropout follow. Each copy has an equal share of the T tokens,
+    padding included.
     """
     parts = [(each, copies) for each in passes] + [(each, 1) for each in passes] * clean
     ids = [each.input_ids.repeat(times, 1) for each, times in parts]
@@ -98,14 +104,14 @@ def _packed(encoder: Encoder, passes: Sequence[Pass], copies: int, clean: bool) 
 
 
 def _sequence(parts: Sequence[Tensor], margins: tuple[int, int]) -> Tensor:
-    """(1, T) of the (n, L) of all parts, nought in the margins."""
+    """Concatenate the (n, L) of all parts to (1, T), with zeros in the margins."""
     return F.pad(torch.cat([each.flatten() for each in parts]), margins)[None]
 
 
 def _after_attention(encoder: Encoder) -> nn.Module | None:
-    """What BERT and its like do in their last layer next to attention, with all that follows up to the end.
+    """Return the module that follows attention in BERT's last layer, or None for other architectures.
 
-    It takes the attended values and the residual, (1, T, D) each. None in families of another build.
+    The module takes the attended values and the residual, each (1, T, D).
     """
     layers = getattr(getattr(encoder.backbone, "encoder", None), "layer", None)
     module = layers[-1].attention.output if layers else None
@@ -114,7 +120,7 @@ def _after_attention(encoder: Encoder) -> nn.Module | None:
 
 @contextmanager
 def _first_tokens(packed: Packed, *, of: nn.Module | None) -> Iterator[None]:
-    """Inside the block a module is given those of each sentence alone of what it takes, (1, T, D)."""
+    """Pass only the first token of each sentence to the module `of` inside the block. Its inputs are (1, T, D)."""
     if of is None:
         yield
         return
@@ -133,11 +139,11 @@ def _first_tokens(packed: Packed, *, of: nn.Module | None) -> Iterator[None]:
 
 
 def _additive(mask: Tensor) -> Tensor:
-    """What is added to the scores (n, heads, L, L) of sentences with this mask (n, L)."""
+    """Return the term that is added to the scores (n, heads, L, L) of sentences with this mask (n, L)."""
     return torch.where(mask[:, None, None, :].bool(), 0.0, torch.finfo(torch.float32).min)
 
 
 def _first_position(encoder: Encoder) -> int:
-    """Of a sentence's first token; those of RoBERTa and its kin begin after a padding index."""
+    """Return the position of a sentence's first token. RoBERTa's positions begin after a padding index."""
     table = position_embeddings(encoder.backbone)
     return 0 if table is None or table.padding_idx is None else table.padding_idx + 1

@@ -1,7 +1,6 @@
-"""A batch in passes of like length: less padding, the same batch.
+"""Division of a batch into passes of similar length, to reduce padding.
 
-The batch stays what the corpus drew, and so do its in-batch negatives; what changes is only which of its sentences are
-padded together.
+The batch and its in-batch negatives stay as the corpus drew them. Only the sentences that are padded together change.
 """
 
 from __future__ import annotations
@@ -11,16 +10,18 @@ from collections.abc import Sequence
 import numpy as np
 
 PASS_COST = {"cpu": 50}
-"""What a pass costs besides its tokens, in sentence-tokens; 25 to 100 do equally well (docs/log.md).
+"""Fixed cost of a pass in sentence-tokens, by device type.
+
+Values from 25 to 100 do equally well (docs/log.md).
 
 On other devices one pass is best.
 """
 
 
 def by_length(lengths: Sequence[int], *, device: str, most: int | None = None) -> list[list[int]]:
-    """The rows of each pass, every row in one of them: sorted by length, cut where a pass saves more than it costs.
+    """Assign each row to one pass: sort by length, and cut where a further pass saves more than it costs.
 
-    `lengths` are in tokens, `device` a torch device type, `most` the number of sentences a pass may have.
+    `lengths` are in tokens, `device` is a torch device type, `most` the maximum sentences per pass.
     """
     order = sorted(range(len(lengths)), key=lambda row: -lengths[row])
     if device not in PASS_COST:
@@ -31,10 +32,13 @@ def by_length(lengths: Sequence[int], *, device: str, most: int | None = None) -
 
 
 def _cuts(longest: np.ndarray, cost: int, most: int) -> list[tuple[int, int]]:
-    """The cheapest way to cut descending lengths: a pass costs `cost` and its rows times its first row's length."""
+    """Find the cheapest cuts of descending lengths.
+
+    A pass costs `cost` plus its number of rows times its longest row.
+    """
     size = len(longest)
-    least = np.zeros(size + 1)  # what the first so many rows cost at least
-    begin = np.zeros(size + 1, dtype=int)  # where their last pass begins
+    least = np.zeros(size + 1)  # least[k] is the minimal cost of the first k rows.
+    begin = np.zeros(size + 1, dtype=int)  # begin[k] is the start of their last pass.
     for end in range(1, size + 1):
         starts = np.arange(max(0, end - most), end)
         totals = least[starts] + cost + (end - starts) * longest[starts]
