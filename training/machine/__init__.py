@@ -1,1 +1,1 @@
-"""What the machine has, and where the tensors are."""
+"""Hardware, processes and placement of tensors."""

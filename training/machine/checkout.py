@@ -1,4 +1,4 @@
-"""Which commit of this code is at work."""
+"""The git commit of the running code."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def checkout() -> dict[str, str | bool | None]:
-    """The commit, None outside of git, and whether files that it knows are other than it has them."""
+    """Return the commit, None outside git, and whether tracked files are modified."""
     return {
         "git_commit": _git("rev-parse", "HEAD"),
         "git_modified": bool(_git("status", "--porcelain", "--untracked-files=no")),

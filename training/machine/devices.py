@@ -1,8 +1,10 @@
-"""The processes that train together, each on a device of its own; one, unless `torchrun` or `accelerate` started more.
+"""Data-parallel processes, one for each device.
 
-Every process holds all weights and encodes its share of each batch. The views are then gathered, so that each computes
-the loss of the whole batch: negatives, noise, permutations and batch statistics are those of a single process, drawn
-from the same seed, and no objective knows how many devices there are.
+`torchrun` or `accelerate` can start more than one.
+
+Every process has all weights and encodes its share of each batch. The vectors are then gathered, and each process
+computes the loss of the whole batch. Negatives, noise, permutations and batch statistics are those of a single process,
+drawn from the same seed. So no objective needs to know the number of devices.
 """
 
 from __future__ import annotations
@@ -22,10 +24,12 @@ from training.random_state import RandomState
 
 
 class Devices:
-    """What the processes of a run do together. Alone, a process waits for nobody and gathers nothing."""
+    """Collective operations of the processes of a run. A single process neither waits nor gathers."""
 
     def __init__(self, name: str) -> None:
-        """The device called `name` (see `pick_device`); with several processes `auto` gives each its own.
+        """Choose the device called `name` (see `pick_device`).
+
+        With several processes `auto` gives each its own.
 
         Raises:
             HardwareError: there is no such device.
@@ -35,35 +39,38 @@ class Devices:
         if self._group and self.device.type != "cpu":
             self.device = self._group.device
         if self.device.index is not None and self.device.type == "cuda":
-            torch.cuda.set_device(self.device)  # a step is recorded on the current one
+            torch.cuda.set_device(self.device)  # CUDA records a step on the current device.
         self.count = self._group.num_processes if self._group else 1
         self.rank = self._group.process_index if self._group else 0
 
     @property
     def first(self) -> bool:
-        """Whether this process is the one that reads the judges, reports and writes."""
+        """Return whether this process is the one that evaluates, reports and writes."""
         return self.rank == 0
 
     @property
     def alone_on_cuda(self) -> bool:
-        """Whether a step asks no other process and is CUDA's: only then can it be launched as one."""
+        """Return whether a single process trains on CUDA: only then can a step be recorded as a CUDA graph."""
         return self.device.type == "cuda" and self.count == 1
 
     def own_seed(self, seed: int) -> int:
-        """Of what each process draws for itself: the first's is `seed`, another's not that of another run's first."""
+        """Return the seed of a process's own draws.
+
+        The first process gets `seed`. Another process's seed never equals the first process's seed of another run.
+        """
         return int(np.random.SeedSequence((seed, self.rank)).generate_state(1)[0]) if self.rank else seed
 
     def rows(self, sentences: int) -> range:
-        """The rows of a batch that this process encodes; shares differ by one row at most."""
+        """Return the rows of a batch that this process encodes. Shares differ by one row at most."""
         return range(self.rank * sentences // self.count, (self.rank + 1) * sentences // self.count)
 
     def parallel(self, module: nn.Module) -> nn.Module:
-        """`module` on the device, its gradients averaged over the processes whenever they are computed."""
+        """Move `module` to the device, and average its gradients over the processes after each backward."""
         module.to(self.device)
         return self._group.prepare_model(module) if self._group else module
 
     def gathered(self, pooled: Tensor, sentences: int) -> Tensor:
-        """(..., n, D) of each process's rows to (..., N, D) of all, in the order of the batch; without gradient."""
+        """Gather (..., n, D) of each process to (..., N, D) in the order of the batch, without gradient."""
         if self._group is None:
             return pooled
         most = -(-sentences // self.count)
@@ -74,11 +81,11 @@ class Devices:
         return torch.cat([share[:size] for share, size in zip(shares, sizes, strict=True)]).movedim(0, -2)
 
     def agreed(self, value: float) -> float:
-        """The first process's value, on all."""
+        """Return the first process's value on all processes."""
         return self.each(value)[0]
 
     def each(self, value: float) -> list[float]:
-        """Every process's value, in the order of their ranks."""
+        """Return every process's value, ordered by rank."""
         if self._group is None:
             return [value]
         numbers: list[float] = self._group.gather(
@@ -87,7 +94,7 @@ class Devices:
         return numbers
 
     def every(self, state: RandomState) -> list[RandomState]:
-        """Every process's random state, in the order of their ranks."""
+        """Return every process's random state, ordered by rank."""
         if self._group is None:
             return [state]
         cpu, cuda = (
@@ -97,7 +104,10 @@ class Devices:
         return [RandomState(cpu[rank], None if cuda is None else cuda[rank]) for rank in range(self.count)]
 
     def average(self, gradients: Iterable[Tensor | None]) -> None:
-        """Makes each the mean over the processes: equal sums may differ in their last bit from device to device."""
+        """Replace each gradient by its mean over the processes.
+
+        Sums can differ in the last bit between devices, even when they should be equal.
+        """
         if self._group is not None:
             for gradient in gradients:
                 if gradient is not None:
@@ -105,12 +115,12 @@ class Devices:
 
     @contextmanager
     def apart(self, module: nn.Module) -> Iterator[None]:
-        """Within, gradients of a `parallel` module stay with the process: the next backward exchanges them."""
+        """Keep the gradients of a `parallel` module local inside the block. The next backward exchanges them."""
         with self._group.no_sync(module) if self._group else nullcontext():
             yield
 
     def wait(self) -> None:
-        """Until every process is here."""
+        """Wait until every process reaches this point."""
         if self._group is not None:
             self._group.wait_for_everyone()
 
@@ -119,7 +129,8 @@ def _group(name: str) -> Accelerator:
     device = pick_device(name)
     if device.index is not None:
         raise HardwareError(f"device {name!r}: of several processes each takes one of its own")
-    # Buffers are constants (position ids): sending them before each pass would only cost time. Precision is ours.
+    # Buffers are constants (position ids), so broadcasting them before each pass would waste time. This package handles
+    # precision itself.
     data_parallel = DistributedDataParallelKwargs(broadcast_buffers=False)
     group = Accelerator(cpu=device.type == "cpu", mixed_precision="no", kwargs_handlers=[data_parallel])
     if group.num_processes != int(os.environ["WORLD_SIZE"]):

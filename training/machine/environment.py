@@ -1,4 +1,4 @@
-"""What a run ran on, so that it can be traced and repeated."""
+"""The environment of a run, recorded for traceability and reproduction."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PACKAGES = ("isosphere", "torch", "transformers", "tokenizers", "safetensors", "
 
 
 def environment() -> dict[str, Any]:
-    """Versions, hardware, and the git commit of this code (None outside a checkout)."""
+    """Return versions, hardware, and the git commit of this code (None outside a checkout)."""
     return {
         "python": platform.python_version(),
         "packages": {name: _version(name) for name in PACKAGES},

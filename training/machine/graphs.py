@@ -1,8 +1,8 @@
-"""A computation that CUDA launches at once: its kernels are recorded the first times, and from then on replayed.
+"""CUDA graphs: a computation is recorded after a few runs and then launched as one.
 
-A step of a BERT-base is some 1,400 launches of a few microseconds each, and Python takes longer to ask for one than the
-device to carry it out. Recorded (CUDA graphs), the host asks once. What is drawn is drawn anew at every replay, from
-where the generators stand: the numbers are those of a step that was not recorded.
+A step of BERT-base is about 1,400 kernel launches of a few microseconds each, and Python takes longer to launch a
+kernel than the device to run it. A graph needs one launch. Each replay draws new random numbers from the generators'
+current states, so results equal those of an unrecorded step.
 """
 
 from __future__ import annotations
@@ -20,25 +20,28 @@ from torch import Tensor
 from models.errors import Failed, first_line
 
 MET = 3
-"""Computations of a shape before it is recorded: kernels are chosen and loaded, and an optimiser makes its moments."""
+"""Runs of a shape before it is recorded.
+
+In these runs kernels are chosen and loaded, and optimiser state is created.
+"""
 MOST = 16
-"""Shapes that are recorded: their memory is for each other alone."""
+"""Maximum number of recorded shapes. Graphs reserve a memory pool that nothing else can use."""
 
 Shapes = tuple[torch.Size, ...]
 
 
 class RecordingError(Failed):
-    """A computation asks the host for something and can't be recorded; the message says why, and what to change."""
+    """A computation cannot be recorded because it waits for the host. The message says why, and what to change."""
 
 
 class Given(Protocol):
-    """What a computation is given: tensors, and besides them nothing that their shapes do not decide."""
+    """The inputs of a computation: tensors, and values that depend only on the tensors' shapes."""
 
     def tensors(self) -> Sequence[Tensor]:
-        """All of them."""
+        """Return all tensors."""
 
     def holding(self, tensors: Sequence[Tensor]) -> Self:
-        """The same with other tensors of the same shapes."""
+        """Return a copy with other tensors of the same shapes."""
 
 
 log = logging.getLogger(__name__)
@@ -46,7 +49,7 @@ G = TypeVar("G", bound=Given)
 
 
 class Recorded(NamedTuple):
-    """A graph, and the memory that it reads and writes."""
+    """A CUDA graph, and the memory that it reads and writes."""
 
     graph: torch.cuda.CUDAGraph
     given: Sequence[Tensor]
@@ -54,27 +57,29 @@ class Recorded(NamedTuple):
 
 
 class Replayed(Generic[G]):
-    """A computation on a CUDA device that finds numbers, by name, and may change weights and the like in place.
+    """A computation on a CUDA device that returns named numbers and may change weights in place.
 
-    It must not wait for the device, and all that it reads and writes besides must stay where it is. Shapes after `MOST`
-    are launched as before; so is everything once the device has no room for a recording.
+    It must not wait for the device. Every other tensor that it reads or writes must keep its address. Shapes after the
+    first `MOST` are launched kernel by kernel, and so is everything once the device has no memory for a recording.
     """
 
     def __init__(self, draws: Sequence[torch.Generator] = ()) -> None:
-        """`draws` are the generators that it draws from besides torch's own."""
+        """Register `draws`, the generators besides torch's own that the computation draws from."""
         self._draws = draws
         self._met: Counter[Shapes] = Counter()
         self._recorded: dict[Shapes, Recorded] = {}
         self._room = True
         self._memory = torch.cuda.graph_pool_handle()
-        # On the device that is current; torch's own would be on that of the first recording.
+        # The stream must be on the current device. Torch's default would be on the device of the first recording.
         self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
 
     def __call__(self, compute: Callable[[G], dict[str, Tensor]], given: G) -> dict[str, Tensor]:
-        """What `compute`, always the same, finds; nothing is waited for.
+        """Return the result of `compute`, without waiting for the device.
+
+        `compute` must be the same in every call.
 
         Raises:
-            RecordingError: it can't be recorded.
+            RecordingError: the computation can't be recorded.
         """
         tensors = given.tensors()
         shapes = tuple(each.shape for each in tensors)
@@ -84,12 +89,12 @@ class Replayed(Generic[G]):
         for place, tensor in zip(places, tensors, strict=True):
             place.copy_(tensor)
         graph.replay()
-        # Copied, all in one: the next replay writes over them.
+        # The next replay overwrites the results, so they are copied, all in one operation.
         values = torch.stack([value.float() for value in found.values()]).unbind()
         return dict(zip(found, values, strict=True))
 
     def _ripe(self, compute: Callable[[G], dict[str, Tensor]], given: G, shapes: Shapes) -> Recorded | None:
-        """A recording, if these shapes have been met often enough to have one."""
+        """Record these shapes if they have been seen often enough, and return the recording."""
         self._met[shapes] += 1
         if self._met[shapes] <= MET or len(self._recorded) >= MOST or not self._room:
             return None
@@ -100,11 +105,14 @@ class Replayed(Generic[G]):
                 "steps are launched kernel by kernel from here on: no room to record them: %s", first_line(error)
             )
             self._room = False
-            self._recorded.clear()  # what is launched could not have their memory otherwise
+            self._recorded.clear()  # Unrecorded steps could not use the graphs' memory otherwise.
         return self._recorded.get(shapes)
 
     def _record(self, compute: Callable[[G], dict[str, Tensor]], given: G) -> Recorded:
-        """Nothing is computed. Other threads, which make the next batch ready, may ask CUDA for memory meanwhile."""
+        """Record the graph without computing.
+
+        Other threads prepare the next batch and may allocate CUDA memory meanwhile.
+        """
         graph = torch.cuda.CUDAGraph()
         for generator in self._draws:
             graph.register_generator_state(generator)
@@ -116,8 +124,8 @@ class Replayed(Generic[G]):
                 torch.cuda.graph(graph, pool=self._memory, stream=self._stream, capture_error_mode="thread_local"),
             ):
                 found = compute(given.holding(places))
-        except RuntimeError as error:  # its end says that something was wrong before, and its context what
-            torch.cuda.set_stream(current)  # which is left to whoever enters a recording that does not end
+        except RuntimeError as error:  # The error only says that capture failed; its context has the cause.
+            torch.cuda.set_stream(current)  # Torch leaves the capture stream current if a recording fails.
             cause = error.__context__ if isinstance(error.__context__, RuntimeError) else error
             if isinstance(cause, torch.OutOfMemoryError):
                 raise cause from None
@@ -129,7 +137,7 @@ class Replayed(Generic[G]):
 
 @contextmanager
 def nothing_collected() -> Iterator[None]:
-    """Inside the block Python's collector finds nothing: a tensor or graph of CUDA's given back ends a recording."""
+    """Disable Python's garbage collector inside the block: freeing a CUDA tensor or graph would end a recording."""
     collecting = gc.isenabled()
     gc.collect()
     gc.disable()

@@ -1,4 +1,4 @@
-"""What to compute on, and in which precision."""
+"""The choice of device and precision."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ Precision = Literal["auto", "fp32", "fp16", "bf16"]
 
 
 class HardwareError(Refused):
-    """The device or precision asked for is not to be had."""
+    """The requested device or precision is not available."""
 
 
 def pick_device(name: str) -> torch.device:
-    """The device called `name`; for `auto` CUDA's first if there is one, else the CPU.
+    """Return the device called `name`.
+
+    `auto` is the first CUDA device if there is one, else the CPU.
 
     Raises:
         HardwareError: torch knows no such device, or this machine has none.
@@ -25,17 +27,17 @@ def pick_device(name: str) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
-        torch.ones(1, device=device).item()  # `meta` has tensors, but no numbers in them
+        torch.ones(1, device=device).item()  # The device `meta` accepts tensors without values, so a value is read.
     except (RuntimeError, AssertionError) as error:
         raise HardwareError(f"device {name!r}: {str(error).splitlines()[0]}") from error
     return device
 
 
 def autocast_dtype(precision: Precision, device: torch.device) -> torch.dtype | None:
-    """The type of the encoder's matrix products: bfloat16, float16, or None for float32.
+    """Return the type of the encoder's matrix products: bfloat16, float16, or None for float32.
 
-    `auto` takes bfloat16 where the hardware multiplies it: on a CPU with AMX or AVX512-BF16 a training step of
-    MiniLM then takes little more than half the time; without either, bfloat16 is emulated and slower than float32.
+    `auto` is bfloat16 if the hardware supports it. On a CPU with AMX or AVX512-BF16, a training step of MiniLM then
+    takes little more than half the time. Without either, bfloat16 is emulated and slower than float32.
     """
     if precision == "auto":
         return torch.bfloat16 if _multiplies_bf16(device) else None
@@ -43,7 +45,7 @@ def autocast_dtype(precision: Precision, device: torch.device) -> torch.dtype | 
 
 
 def named(dtype: torch.dtype | None) -> Precision:
-    """What a precision is called: the other way round."""
+    """Return the name of a precision."""
     return {torch.bfloat16: "bf16", torch.float16: "fp16"}.get(dtype, "fp32")  # type: ignore[return-value, arg-type]
 
 

@@ -1,7 +1,7 @@
-"""Memory of a process that trains on a CPU: in huge pages where there are any, and kept for the next step.
+"""Memory of a process that trains on a CPU: huge pages where available, kept for the next step.
 
-A step takes and gives back gigabytes, in blocks of megabytes. Left to themselves, allocator and kernel map their pages
-anew each time, 4 kB at a go; on two cores that was a tenth of a step (docs/log.md).
+A step allocates and frees gigabytes in blocks of megabytes. By default allocator and kernel map the pages anew each
+time, 4 kB at a time. On two cores that took a tenth of a step (docs/log.md).
 """
 
 from __future__ import annotations
@@ -11,16 +11,21 @@ import os
 import sys
 
 KERNELS = 256
-"""Matrix products for which oneDNN keeps what it compiled: those of the numbers of tokens that steps are filled up to
-(`training.passes.packing.GRANULE`). It would keep 1024; those of attention seldom recur: memory would only grow."""
+"""Capacity of oneDNN's cache of compiled matrix products.
+
+256 suffices for the numbers of tokens that steps are padded to (`training.passes.packing.GRANULE`). The default of 1024
+would only use more memory, because attention's shapes seldom recur.
+"""
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3
 """Parameters of glibc's mallopt(3)."""
 
 
 def keep_pages() -> None:
-    """For the whole process, and before torch has made its first tensor: it reads the variables then.
+    """Configure memory for the whole process.
 
-    `mallopt` is for Linux and glibc; elsewhere pages are not kept.
+    Call it before torch creates its first tensor, which reads the variables.
+
+    `mallopt` needs Linux and glibc. On other systems pages are not kept.
     """
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(KERNELS))
