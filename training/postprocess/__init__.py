@@ -1,4 +1,4 @@
-"""The table of post-processings: a new one is a file beside this and a line here."""
+"""The table of post-processings. To add one, write a module in this folder and register it here."""
 
 from __future__ import annotations
 

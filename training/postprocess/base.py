@@ -1,4 +1,4 @@
-"""What a post-processing is: a transform fitted to the pooled vectors of an encoder that stays as it is."""
+"""The interface of a post-processing: a transform fitted to the pooled vectors of a frozen encoder."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from models.transform import Transform
 from training.corpus.corpus import Corpus
 
 MOST_RATE = 1e30
-"""A learning rate: the first step of Adam is ten times that, and must be a float32."""
+"""Maximum learning rate. Adam's first step is ten times as large and must fit in a float32."""
 
 
 class PostprocessError(Refused):
-    """No transform can be fitted, in one line that says what would change that."""
+    """No transform can be fitted. The message is one line and says what would change that."""
 
 
 @dataclass(frozen=True)
 class Fitted:
-    """A transform, and what is worth knowing of its fit."""
+    """A fitted transform, with figures of its fit."""
 
     transform: Transform
     facts: Mapping[str, float]
@@ -34,28 +34,28 @@ P = TypeVar("P")
 
 
 class Fit(Protocol[P_contra]):
-    """From an encoder, its corpus and parameters to a transform; draws from torch's own generator."""
+    """A function from an encoder, a corpus and parameters to a transform. It draws from torch's own generator."""
 
     def __call__(self, encoder: Encoder, corpus: Corpus, params: P_contra, *, seed: int, stream: TextIO) -> Fitted:
-        """`seed` orders the corpus; `stream` is told how far it is."""
+        """Fit the transform. `seed` orders the corpus, and `stream` receives progress."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Postprocess(Generic[P]):
-    """A post-processing as its paper has it."""
+    """A post-processing with the parameters of its paper."""
 
     summary: str
     citation: str
-    """BibTeX of the paper, for the card of what it is fitted to."""
+    """BibTeX of the paper, for the model card."""
     params: P
-    """As published, a frozen dataclass."""
+    """Published parameters, a frozen dataclass."""
     fit: Fit[P]
 
     def apply(self, encoder: Encoder, corpus: Corpus, params: P, *, seed: int, stream: TextIO) -> Fitted:
-        """Fits the transform and attaches it to the encoder.
+        """Fit the transform and attach it to the encoder.
 
         Raises:
-            PostprocessError: the encoder has a transform already, or the corpus does not suffice.
+            PostprocessError: the encoder already has a transform, or the corpus is too small.
         """
         if encoder.transform is not None:
             raise PostprocessError(
@@ -68,14 +68,22 @@ class Postprocess(Generic[P]):
 
 
 def check_learning_rate(params: Any) -> None:
-    """Raises `ValueError` if it is not above 0, or if no step of it could be taken."""
+    """Check that a learning rate is positive and that Adam can take a step with it.
+
+    Raises:
+        ValueError: it is not above 0, or above `MOST_RATE`.
+    """
     check_above_zero(params, "learning_rate")
     if params.learning_rate > MOST_RATE:
         raise ValueError(f"learning_rate: {params.learning_rate} is above {MOST_RATE:g}")
 
 
 def check_above_zero(params: Any, *names: str) -> None:
-    """Raises `ValueError` if a value that is there is not above 0, naming the field."""
+    """Check that each named field is None or above 0.
+
+    Raises:
+        ValueError: one is not; the message names the field.
+    """
     for name in names:
         value = getattr(params, name)
         if value is not None and not value > 0:

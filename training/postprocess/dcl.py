@@ -1,8 +1,8 @@
 """The dimension-wise contrastive loss alone: a linear map between pooling and the unit vector, the encoder frozen.
 
-Xu, Shao, Chen and Liu, "SimCSE++: Improving Contrastive Learning for Sentence Embeddings from Two Perspectives"
-(EMNLP 2023), ACL 2023.emnlp-main.737, arXiv:2305.13192, equation 5. The paper trains the encoder with this loss; on a
-frozen one it is post-processing.
+Xu, Shao, Chen and Liu, "SimCSE++: Improving Contrastive Learning for Sentence Embeddings from Two Perspectives" (EMNLP
+2023), ACL 2023.emnlp-main.737, arXiv:2305.13192, equation 5. The paper trains the encoder with this loss. On a frozen
+encoder the loss is post-processing.
 """
 
 from __future__ import annotations
@@ -28,19 +28,25 @@ from training.prepare import has_dropout
 from training.views import ViewEncoder, in_passes
 
 LAST = 100
-"""Batches over which the loss is reported at the end."""
+"""Number of final batches whose mean loss is reported."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DCLParams:
-    """The temperature of the published DCL-only model; the rest is ours, for published code trains the encoder."""
+    """The temperature of the published DCL-only model.
+
+    The other values are ours, since published code trains the encoder.
+    """
 
     temperature: float = 10.0
-    """models_vicreg.py of SimCSE++; its help text says 20."""
+    """Temperature in models_vicreg.py of SimCSE++. Its help text says 20."""
     batch_size: int = 64
     epochs: int = 1
     learning_rate: float = 1e-4
-    """Chosen on STS: ten times as much takes more off the loss, and off STS too (docs/objectives.md)."""
+    """Learning rate chosen on STS.
+
+    A rate ten times as high lowers the loss further, and STS scores too (docs/objectives.md).
+    """
 
     def __post_init__(self) -> None:
         check_finite(self)
@@ -51,7 +57,7 @@ class DCLParams:
 
 
 def dropout_views(encoder: Encoder, batches: Iterable[list[str]]) -> Iterator[Tensor]:
-    """Two dropout passes (2, N, D) of each batch, without gradient, on the CPU."""
+    """Encode each batch in two dropout passes (2, N, D), without gradient, on the CPU."""
     views = ViewEncoder(encoder, Needs(views=2)).train()
     for sentences in batches:
         with torch.no_grad():
@@ -61,7 +67,7 @@ def dropout_views(encoder: Encoder, batches: Iterable[list[str]]) -> Iterator[Te
 
 
 def train(batches: Iterable[Tensor], dim: int, params: DCLParams) -> tuple[Tensor, list[float]]:
-    """The matrix (D, D), the identity at first, and the loss of each batch (2, N, D)."""
+    """Train the matrix (D, D) from the identity, and return it with the loss of each batch (2, N, D)."""
     matrix = nn.Parameter(torch.eye(dim))
     optimiser = torch.optim.Adam([matrix], lr=params.learning_rate)
     losses: list[float] = []
@@ -75,10 +81,11 @@ def train(batches: Iterable[Tensor], dim: int, params: DCLParams) -> tuple[Tenso
 
 
 def fit(encoder: Encoder, corpus: Corpus, params: DCLParams, *, seed: int, stream: TextIO) -> Fitted:
-    """The linear map under which each dimension of one view finds itself in the other.
+    """Fit the linear map under which each dimension of one view identifies itself in the other.
 
     Raises:
-        PostprocessError: the encoder has no dropout to tell two views apart, or the corpus no whole batch.
+        PostprocessError: the encoder has no dropout to make two views differ, or the corpus has no whole
+            batch.
     """
     if not has_dropout(encoder):
         raise PostprocessError(

@@ -25,15 +25,21 @@ from training.postprocess.base import Fitted, Postprocess, PostprocessError, che
 from training.postprocess.vectors import pooled_batches
 
 NOISE = 1e-3
-"""Of the vectors' mean deviation, added in training, as images are dequantised. Coordinates may be constant (two of
-all-MiniLM's 384 are) and a last layer norm leaves a hyperplane: without noise the likelihood would have no bound."""
+"""Standard deviation of the noise added in training, relative to the vectors' mean deviation.
+
+Images are dequantised in the same way. Coordinates can be constant (two of all-MiniLM's 384 are), and a last layer norm
+leaves vectors in a hyperplane. Without noise the likelihood would be unbounded.
+"""
 LAST = 100
-"""Batches over which the bits per dimension are reported at the end."""
+"""Number of final batches whose mean bits per dimension are reported."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FlowParams:
-    """Defaults as published: the configuration `l3_d3_w32` and the optimiser of bohanli/BERT-flow."""
+    """The parameters of BERT-flow.
+
+    Defaults are as published: the configuration `l3_d3_w32` and the optimiser of bohanli/BERT-flow.
+    """
 
     levels: int = 3
     depth: int = 3
@@ -57,7 +63,10 @@ class FlowParams:
 
 
 def bits_per_dim(flow: Flow, pooled: Tensor) -> Tensor:
-    """-log2 p(x) / D, the mean over pooled vectors (N, D): the density of their latents, and the change of volume."""
+    """Compute -log2 p(x) / D, the mean over pooled vectors (N, D).
+
+    The density is that of the latents times the change of volume.
+    """
     latents = flow(pooled)
     log_prior = -0.5 * (latents.square() + math.log(2 * math.pi)).sum(-1)
     bits: Tensor = -(log_prior + flow.log_det()).mean() / (flow.dim * math.log(2))
@@ -66,9 +75,9 @@ def bits_per_dim(flow: Flow, pooled: Tensor) -> Tensor:
 
 @torch.no_grad()
 def initialise(flow: Flow, pooled: Tensor) -> None:
-    """Glow's beginning: couplings that do nothing yet, and actnorms that make the first batch (N, D) standard.
+    """Initialise as Glow does: couplings are the identity, and actnorms standardise the first batch (N, D).
 
-    The actnorms inside the couplings are set likewise, on what the hidden layers, from N(0, 0.05), make of it.
+    Hidden layers of couplings are drawn from N(0, 0.05), and their actnorms standardise the hidden layers' outputs.
     """
     for module in flow.modules():
         if isinstance(module, AdditiveCoupling):
@@ -84,10 +93,11 @@ def initialise(flow: Flow, pooled: Tensor) -> None:
 
 
 def fit(encoder: Encoder, corpus: Corpus, params: FlowParams, *, seed: int, stream: TextIO) -> Fitted:
-    """The flow under which the corpus's vectors are likeliest.
+    """Fit the flow that maximises the likelihood of the corpus's vectors.
 
     Raises:
-        PostprocessError: the width can't be halved so often, the corpus has no whole batch, or the flow diverged.
+        PostprocessError: the width can't be halved that often, the corpus has no whole batch, or the flow
+            diverged.
     """
     sentences = corpus.census.sentences
     if sentences < params.batch_size:
@@ -110,7 +120,10 @@ def fit(encoder: Encoder, corpus: Corpus, params: FlowParams, *, seed: int, stre
 
 
 def train(flow: Flow, batches: Iterable[Tensor], params: FlowParams) -> list[float]:
-    """Maximum likelihood over batches (N, D) of pooled vectors, the first of which initialises; bits per dimension."""
+    """Maximise the likelihood over batches (N, D) of pooled vectors, and return each batch's bits per dimension.
+
+    The first batch initialises the flow.
+    """
     optimiser = torch.optim.AdamW(flow.parameters(), lr=params.learning_rate, weight_decay=params.weight_decay)
     bits: list[float] = []
     deviation = torch.tensor(0.0)
@@ -128,7 +141,7 @@ def train(flow: Flow, batches: Iterable[Tensor], params: FlowParams) -> list[flo
 
 
 def _standardise(actnorm: nn.Module, inputs: tuple[Tensor]) -> None:
-    """Sets an actnorm so that its output over `inputs` has mean 0 and variance 1."""
+    """Set an actnorm so that its output over `inputs` has mean 0 and variance 1."""
     assert isinstance(actnorm, ActNorm)
     deviation, mean = torch.std_mean(inputs[0], dim=0, correction=0)
     actnorm.shift.copy_(-mean)

@@ -1,4 +1,4 @@
-"""The pooled vectors of a corpus, as a stream."""
+"""Streams of the sentences of a corpus and of their pooled vectors."""
 
 from __future__ import annotations
 
@@ -16,13 +16,16 @@ from training.corpus.corpus import Corpus
 from training.progress import LINE_EVERY
 
 ENCODED_AT_ONCE = 1024
-"""Sentences, at least: among so many there are enough of like length to batch without much padding."""
+"""Minimum sentences encoded together: enough to form batches of similar length with little padding."""
 
 
 def pooled_batches(
     encoder: Encoder, corpus: Corpus, *, size: int, epochs: int = 1, seed: int, stream: TextIO
 ) -> Iterator[Tensor]:
-    """Batches (size, D) of vectors, dropout off, float32 on the CPU; the last of an epoch may be smaller."""
+    """Yield batches (size, D) of vectors without dropout, float32 on the CPU.
+
+    The last batch of an epoch may be smaller.
+    """
     chunk = size * -(-ENCODED_AT_ONCE // size)
     for sentences in sentence_batches(corpus, size=chunk, epochs=epochs, seed=seed, stream=stream):
         vectors = torch.from_numpy(encoder.encode(sentences))
@@ -33,9 +36,9 @@ def pooled_batches(
 def sentence_batches(
     corpus: Corpus, *, size: int, least: int = 1, epochs: int = 1, seed: int, stream: TextIO
 ) -> Iterator[list[str]]:
-    """Shuffled batches of sentences, saying how far it is: a bar on a terminal, plain lines elsewhere.
+    """Yield shuffled batches of sentences, with progress: a bar on a terminal, lines elsewhere.
 
-    The last batch of an epoch may be smaller, and is left out if it has fewer than `least`.
+    The last batch of an epoch may be smaller. It is left out if it has fewer than `least` sentences.
     """
     batches = corpus.batches(size, seed=seed, least=least)
     count = epochs * corpus.batches_per_epoch(size, least=least)

@@ -1,4 +1,4 @@
-"""BERT-whitening: vectors of mean zero and covariance identity; or some of the way there.
+"""BERT-whitening: vectors with mean zero and covariance identity, or a partial whitening.
 
 Su, Cao, Liu and Ou, "Whitening Sentence Representations for Better Semantics and Faster Retrieval" (2021),
 arXiv:2103.15316.
@@ -19,20 +19,31 @@ from training.postprocess.base import Fitted, Postprocess, PostprocessError, che
 from training.postprocess.vectors import pooled_batches
 
 NEGLIGIBLE = 1e-12
-"""Of the largest variance. A last layer norm leaves all vectors in a hyperplane, and coordinates may be constant: what
-float32 holds across it is rounding error, which whitening would make as large as all else."""
+"""Smallest variance that counts, relative to the largest.
+
+A last layer norm leaves all vectors in a hyperplane, and coordinates can be constant. Along such directions float32
+holds only rounding errors, which whitening would amplify.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class WhiteningParams:
-    """Which directions are kept, and how far they are made alike."""
+    """The directions that are kept, and the strength of whitening."""
 
     dims: int | None = None
-    """How many of the leading ones (k; 256 for base, 384 for large models in the paper); None keeps all that vary."""
+    """k, the number of leading directions.
+
+    None keeps all that vary.
+
+    The paper keeps 256 for base and 384 for large models.
+    """
     power: float = 1.0
-    """A variance of s becomes s ** (1 - power): 1, as in the paper, whitens; less keeps some of what was learned."""
+    """Strength of whitening: a variance s becomes s ** (1 - power).
+
+    1 whitens fully, as in the paper. Less keeps some of the variances that the encoder learned.
+    """
     centred: bool = True
-    """Whether the mean is taken away, as in the paper."""
+    """True if the mean is subtracted, as in the paper."""
 
     def __post_init__(self) -> None:
         check_above_zero(self, "dims")
@@ -41,7 +52,7 @@ class WhiteningParams:
 
 
 class Moments:
-    """Mean and covariance of a stream of vectors, float64, in memory of D x D.
+    """Running mean and covariance of a stream of vectors, float64, in D x D memory.
 
     Chan, Golub and LeVeque, "Algorithms for Computing the Sample Variance: Analysis and Recommendations" (The American
     Statistician 37, 1983), doi:10.1080/00031305.1983.10483115.
@@ -53,7 +64,7 @@ class Moments:
         self._scatter = torch.zeros(dim, dim, dtype=torch.float64)
 
     def add(self, vectors: Tensor) -> None:
-        """N more vectors (N, D)."""
+        """Add N vectors (N, D)."""
         batch = vectors.double()
         mean = batch.mean(0)
         total = self.count + len(batch)
@@ -63,17 +74,18 @@ class Moments:
         self.count = total
 
     def covariance(self) -> Tensor:
-        """(D, D), divided by N - 1."""
+        """Return the covariance (D, D), divided by N - 1."""
         return self._scatter / (self.count - 1)
 
 
 def whitening_matrix(covariance: Tensor, dims: int | None = None, power: float = 1.0) -> Tensor:
-    """W = U diag(s ** (-power / 2)) of covariance = U diag(s) U', its first k columns: (D, D) to (D, k), s descending.
+    """Compute W = U diag(s ** (-power / 2)), its first k columns, of covariance = U diag(s) U'.
 
-    k is `dims`, or the number of directions that vary. A power of 1 whitens, one of 0 only turns.
+    Shapes: (D, D) to (D, k). The variances s are descending. k is `dims`, or the number of directions that vary. A
+    power of 1 whitens, and a power of 0 only rotates.
 
     Raises:
-        PostprocessError: fewer directions vary, or none.
+        PostprocessError: fewer than `dims` directions vary, or none.
     """
     directions, variances, _ = torch.linalg.svd(covariance)
     varying = int((variances > NEGLIGIBLE * variances[0]).sum())
@@ -89,10 +101,10 @@ def whitening_matrix(covariance: Tensor, dims: int | None = None, power: float =
 
 
 def fit(encoder: Encoder, corpus: Corpus, params: WhiteningParams, *, seed: int, stream: TextIO) -> Fitted:
-    """The whitening of the corpus's vectors.
+    """Fit the whitening of the corpus's vectors.
 
     Raises:
-        PostprocessError: more directions are wanted than there are, or than the corpus can tell apart.
+        PostprocessError: `dims` exceeds the width, or the corpus has too few sentences or directions.
     """
     wanted, sentences = params.dims or encoder.dim, corpus.census.sentences
     if wanted > encoder.dim:
