@@ -1,4 +1,4 @@
-"""Retrieval collections in BEIR's layout: documents, queries, and people's judgements of which answers which."""
+"""Retrieval collections in BEIR's layout: documents, queries, and human relevance judgements."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from training import strict_json
 from training.evaluation.pairs import DataError, lines
 
 FOLDER = "retrieval"
-"""Of the collections, in a folder of evaluation data."""
+"""Folder of the collections, in a folder of evaluation data."""
 TEST = "test"
-"""The part of a collection that its name alone means."""
+"""Split of a collection if its name has none."""
 
 CORPUS = "corpus.jsonl"
 HEADER = "query-id\tcorpus-id\tscore"
 LONGEST_GRADE = 9
-"""Digits of a judgement: sums of what has more are no numbers any more."""
+"""Maximum digits of a judgement. Longer scores would overflow in sums."""
 
 
 @dataclass(frozen=True)
 class Collection:
-    """Texts by id, in the order of the files, and the grades of the documents judged for each query."""
+    """Texts by id, in file order, and graded judgements by query."""
 
     documents: Mapping[str, str]
     queries: Mapping[str, str]
-    """Only those that have a judgement."""
+    """Queries that have a judgement."""
     judgements: Mapping[str, Mapping[str, int]]
-    """By query and document. Above 0 is relevant, and more so the higher."""
+    """Grades by query and document. Grades above 0 are relevant, and higher grades more so."""
 
     @property
     def missing(self) -> int:
-        """How often a relevant document is not among the documents, and so can't be found."""
+        """Count the relevant documents that the collection lacks and that no search can find."""
         return sum(
             grade > 0 and document not in self.documents
             for grades in self.judgements.values()
@@ -44,24 +44,27 @@ class Collection:
 
 
 def collections(data: Path) -> dict[str, Path]:
-    """The folder of each collection in `data`, `retrieval/<name>` or `data` itself, by name; they are not read."""
+    """Find the folders of the collections in `data` by name: `retrieval/<name>`, or `data` itself.
+
+    No file is read.
+    """
     alone = [data.resolve() / CORPUS] if (data / CORPUS).is_file() else []
     return {file.parent.name: file.parent for file in alone or sorted((data / FOLDER).glob(f"*/{CORPUS}"))}
 
 
 def part(name: str) -> tuple[str, str]:
-    """A collection and which of its queries: `scifact:train` are those for training, `scifact` those of its test."""
+    """Split a name into collection and split: `scifact:train` is for training, `scifact` is the test split."""
     collection, _, split = name.partition(":")
     return collection, split or TEST
 
 
 def files(split: str) -> tuple[str, str, str]:
-    """Documents, queries and judgements, by their places in the collection's folder."""
+    """Return the paths of documents, queries and judgements in the collection's folder."""
     return CORPUS, "queries.jsonl", f"qrels/{split}.tsv"
 
 
 def find(data: Path, name: str) -> Collection:
-    """The collection of that name, or that part of it, in `data`.
+    """Load the named collection, or the named split of it, from `data`.
 
     Raises:
         DataError: there is none, or it is broken.
@@ -75,13 +78,15 @@ def find(data: Path, name: str) -> Collection:
 
 
 def load(folder: Path, split: str = TEST) -> Collection:
-    """What the `files` of a part hold; a document is its title, a space, its text.
+    """Load the `files` of a split.
 
-    Judgements of documents that are not in the corpus stay, as in trec_eval: nobody can find those documents.
+    A document is its title, a space, its text.
+
+    Judgements of documents that are not in the corpus are kept, as in trec_eval. No search can find these documents.
 
     Raises:
-        DataError: a file is missing or a row is broken; an id is missing or comes twice; a query is judged but unknown,
-            or all judged documents are.
+        DataError: a file is missing or a row is broken; an id is missing or occurs twice; a query is judged
+            but unknown, or all judged documents are.
     """
     corpus, asked, judged = (folder / file for file in files(split))
     documents = {
@@ -103,7 +108,7 @@ def load(folder: Path, split: str = TEST) -> Collection:
 
 
 def save(collection: Collection, folder: Path, split: str = TEST) -> None:
-    """Writes what `load` reads; each file at once, the judgements last.
+    """Write the files that `load` reads, each atomically and the judgements last.
 
     Raises:
         OSError: one can't be written.
@@ -120,7 +125,7 @@ def save(collection: Collection, folder: Path, split: str = TEST) -> None:
 
 
 def _rows(file: Path) -> Iterator[tuple[str, dict[str, Any], str]]:
-    """Id, fields and place of each object."""
+    """Yield id, fields and position of each object."""
     seen = set()
     for where, row in strict_json.rows(lines(file), file, DataError):
         identity = _string(row, "_id", where)
@@ -133,7 +138,7 @@ def _rows(file: Path) -> Iterator[tuple[str, dict[str, Any], str]]:
 
 
 def _title(row: Mapping[str, Any], where: str) -> str:
-    """Some collections leave it out where there is none, others say null."""
+    """Return the title, or "". Collections without titles omit the field or set it to null."""
     return "" if row.get("title") is None else _string(row, "title", where)
 
 

@@ -1,9 +1,8 @@
-"""Is one encoder better than another, or was the test set kind to it? Intervals by resampling its pairs or examples.
+"""Bootstrap intervals over test pairs or examples, and tests of whether one encoder is better than another.
 
-The percentile bootstrap (Efron and Tibshirani 1993, chapter 13): a test set of n pairs is redrawn n times with
-replacement, and whatever it said of the encoders is computed anew. Encoders that are compared see the same redrawn
-pairs, so that a pair that is hard for both counts for neither. The spread between seeds is another one: an interval
-here is about the given encoders on other pairs, not about other seeds.
+The percentile bootstrap (Efron and Tibshirani 1993, chapter 13) resamples a test set of n pairs n times with
+replacement and recomputes every score. Compared encoders see the same resampled pairs, so a pair that is hard for both
+favours neither. The intervals cover other test pairs for the given encoders. They do not cover other training seeds.
 """
 
 from __future__ import annotations
@@ -19,12 +18,12 @@ from training.evaluation.vectors import EvaluationError
 
 Values = NDArray[np.floating[Any]]
 Tasks = Mapping[str, Values]
-"""Of the pairs (n,) of each task."""
+"""Values of the pairs (n,), by task."""
 Gains = Mapping[str, NDArray[Any]]
-"""What each example (n,) of a task counts, 0 to 1: whether it was put into its class, how well a query was answered."""
+"""Scores from 0 to 1 of the examples (n,), by task: correct classification, or retrieval quality of a query."""
 
 AT_ONCE = 1 << 19
-"""Pairs times resamples in one array: what still lies in a processor's cache is ranked fastest."""
+"""Pairs times resamples in one array. An array that fits in the processor's cache is ranked fastest."""
 
 
 @dataclass(frozen=True)
@@ -35,12 +34,12 @@ class Comparison:
     low: float
     high: float
     better: float
-    """The share of resamples in which the first are ahead, a tie counting half."""
+    """Share of resamples in which the first encoders are ahead. Ties count half."""
 
 
 @dataclass(frozen=True)
 class Interval:
-    """Mean score of some encoders, and where it lies on other pairs."""
+    """Mean score of some encoders, with its interval over other pairs."""
 
     mean: float
     low: float
@@ -49,15 +48,15 @@ class Interval:
 
 @dataclass(frozen=True)
 class Resampled:
-    """What some encoders score: on the pairs there are, and on redrawn ones."""
+    """Scores of some encoders on the test pairs and on resampled ones."""
 
     mean: float
-    """Spearman, accuracy or another mean x 100, of tasks and encoders."""
+    """Mean over tasks and encoders of Spearman, accuracy or another score, x 100."""
     means: NDArray[np.float64]
-    """The same (B,), of each resample."""
+    """The same mean for each resample, (B,)."""
 
     def interval(self, level: float = 0.95) -> Interval:
-        """Where `level` of the resamples lie.
+        """Return the central interval that contains `level` of the resamples.
 
         Raises:
             EvaluationError: the level is not between 0 and 1.
@@ -65,7 +64,7 @@ class Resampled:
         return Interval(self.mean, *_percentiles(self.means, level))
 
     def against(self, other: Resampled, level: float = 0.95) -> Comparison:
-        """How far these are ahead of others on the same resamples: of the same tasks, number and seed.
+        """Compare with other encoders on the same resamples: same tasks, number and seed.
 
         Raises:
             EvaluationError: the level is not between 0 and 1.
@@ -76,13 +75,14 @@ class Resampled:
 
 
 def resample(runs: Sequence[Tasks], golds: Tasks, *, resamples: int = 1000, seed: int = 0) -> Resampled:
-    """The mean over encoders and tasks, each task resampled by itself; the same seed redraws the same pairs.
+    """Resample each task separately, and return the mean over encoders and tasks.
 
-    `runs` has the cosines (n,) of each encoder on each task, `golds` people's scores (n,).
+    The same seed resamples the same pairs. `runs` has the cosines (n,) of each encoder on each task, `golds` the human
+    scores (n,).
 
     Raises:
-        EvaluationError: there is no encoder, task or resample, there are not as many cosines as scores, or some are
-            not finite or all equal.
+        EvaluationError: there is no encoder, task or resample, the numbers of cosines and scores differ, or
+            some are not finite or all equal.
     """
     _check(runs, golds, resamples)
     judges = {task: [weighted_spearman(run[task], scores) for run in runs] for task, scores in golds.items()}
@@ -94,18 +94,20 @@ def resample(runs: Sequence[Tasks], golds: Tasks, *, resamples: int = 1000, seed
 
 
 def resample_means(runs: Sequence[Gains], *, resamples: int = 1000, seed: int = 0) -> Resampled:
-    """The same where a task's score is the mean over its examples; `runs` has what each counts, by encoder and task.
+    """Resample tasks whose score is the mean over examples.
+
+    `runs` has the examples' scores by encoder and task.
 
     Raises:
-        EvaluationError: there is no encoder, task or resample, a task has no example, or encoders differ in tasks or
-            examples.
+        EvaluationError: there is no encoder, task or resample, a task has no example, or encoders differ in
+            tasks or examples.
     """
     _check_number(resamples, bool(runs and runs[0]))
     sizes = {task: len(gains) for task, gains in runs[0].items()}
     for run in runs:
         if (found := {task: len(gains) for task, gains in run.items()}) != sizes or not all(sizes.values()):
             raise EvaluationError(f"examples of {found} and of {sizes} can't be compared")
-    shares = {task: np.mean([run[task] for run in runs], axis=0) for task in sizes}  # (n,): over encoders
+    shares = {task: np.mean([run[task] for run in runs], axis=0) for task in sizes}  # The mean is over encoders, (n,).
     means = np.zeros(resamples)
     for task, these, weights in _redrawn(sizes, resamples, seed):
         means[these] += shares[task] @ weights / sizes[task]
@@ -113,7 +115,7 @@ def resample_means(runs: Sequence[Gains], *, resamples: int = 1000, seed: int = 
 
 
 def compare_means(a: Values, b: Values, *, resamples: int, level: float = 0.95) -> Comparison:
-    """The mean of `a` minus that of `b`, each of the same pairs or queries (n,), which are redrawn for both alike."""
+    """Compare the means of `a` and `b`, values of the same pairs or queries (n,), which are resampled together."""
     rows = np.random.default_rng(0).integers(len(a), size=(resamples, len(a)))
     first, second = (Resampled(float(each.mean()), each[rows].mean(axis=1)) for each in (a, b))
     return first.against(second, level)
@@ -128,7 +130,7 @@ def compare(
     level: float = 0.95,
     seed: int = 0,
 ) -> Comparison:
-    """The cosines (n,) of each of the encoders `a` against those of each of `b`, people's scores (n,) the measure.
+    """Compare the encoders `a` with the encoders `b` by their cosines (n,) and the human scores (n,).
 
     Raises:
         EvaluationError: see `resample` and `Resampled.against`.
@@ -140,7 +142,7 @@ def compare(
 def interval(
     runs: Sequence[Values], golds: Values, *, resamples: int = 1000, level: float = 0.95, seed: int = 0
 ) -> Interval:
-    """The mean of the encoders whose cosines (n,) are given, people's scores (n,) the measure.
+    """Return the mean score and interval of the encoders with these cosines (n,), given human scores (n,).
 
     Raises:
         EvaluationError: see `resample` and `Resampled.interval`.
@@ -153,16 +155,16 @@ def _one_task(runs: Sequence[Values], golds: Values, resamples: int, seed: int) 
 
 
 def weighted_spearman(cosines: Values, golds: Values) -> Callable[[NDArray[np.float64]], NDArray[np.float64]]:
-    """Spearman's correlation (B,) of pairs (n,) that occur as often as weights (n, B) say; no ranks count as 0.
+    """Return a function from weights (n, B) to Spearman's correlations (B,) of pairs (n,) repeated that often.
 
-    Ties share the mean of their ranks: with w before a value and v at it, that is w + (v + 1) / 2. All the sums are
-    of halves and quarters far below 2^53, and so exact.
+    A constant side gives 0. Ties share the mean of their ranks: with w before a value and v at it, w + (v + 1) / 2. All
+    sums are of halves and quarters far below 2^53, so they are exact.
     """
     rank_cosines, rank_golds = _ranker(cosines), _ranker(golds)
 
     def correlate(weights: NDArray[np.float64]) -> NDArray[np.float64]:
         total = weights.sum(axis=0)
-        middle = (total + 1) / 2  # of ranks, whatever is tied
+        middle = (total + 1) / 2  # The mean rank is the same with and without ties.
         x, y = rank_cosines(weights) - middle, rank_golds(weights) - middle
         spread = np.sqrt(np.einsum("nb,nb,nb->b", weights, x, x) * np.einsum("nb,nb,nb->b", weights, y, y))
         together = np.einsum("nb,nb,nb->b", weights, x, y)
@@ -173,7 +175,10 @@ def weighted_spearman(cosines: Values, golds: Values) -> Callable[[NDArray[np.fl
 
 
 def _ranker(values: Values) -> Callable[[NDArray[np.float64]], NDArray[np.float64]]:
-    """Weights (n, B) to the mid-ranks (n, B) of `values` (n,); what is the same for all weights is done once."""
+    """Return a function from weights (n, B) to mid-ranks (n, B) of `values` (n,).
+
+    Work that is the same for all weights is done once.
+    """
     _, group, sizes = np.unique(values, return_inverse=True, return_counts=True)
     order = np.argsort(group, kind="stable")
     last = np.cumsum(sizes) - 1
@@ -188,7 +193,7 @@ def _ranker(values: Values) -> Callable[[NDArray[np.float64]], NDArray[np.float6
 
 
 def _redrawn(sizes: Mapping[str, int], resamples: int, seed: int) -> Iterator[tuple[str, slice, NDArray[np.float64]]]:
-    """Of each task of n pairs, part by part: which of the resamples, and how often each pair is drawn, (n, part)."""
+    """Yield, for each task and block of resamples: task, slice of resamples, and the pairs' weights (n, block)."""
     for number, (task, size) in enumerate(sizes.items()):
         draw = np.random.default_rng([seed, number])
         at_once = max(1, AT_ONCE // size)
@@ -198,7 +203,7 @@ def _redrawn(sizes: Mapping[str, int], resamples: int, seed: int) -> Iterator[tu
 
 
 def _weights(draw: np.random.Generator, n: int, count: int) -> NDArray[np.float64]:
-    """How often each of n pairs is drawn, (n, count); each column sums to n."""
+    """Count how often each of n pairs is drawn, (n, count). Each column sums to n."""
     drawn = draw.integers(0, n, size=(count, n))
     flat = (drawn * count + np.arange(count)[:, None]).ravel()
     return np.bincount(flat, minlength=n * count).reshape(n, count).astype(np.float64)

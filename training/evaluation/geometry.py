@@ -1,4 +1,4 @@
-"""How an encoder's vectors lie in space: no score of a task, but what the papers explain their scores by."""
+"""Geometry of an encoder's vectors: measures with which papers explain task scores."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from training.evaluation.vectors import Encode, EvaluationError, unit_vectors
 Floats = NDArray[np.float64]
 
 BLOCK = 1024
-"""Rows of a matrix of cosines that are held at a time."""
+"""Rows of a cosine matrix computed at a time."""
 CLOSE = 4.0
-"""The gold score from which on STS pairs are positives."""
+"""Gold score from which STS pairs count as positives."""
 HISTOGRAM_BATCH = 256
 HISTOGRAM_BINS = 40
 TOP = 4
 TOP_BATCHES = (32, 64, 128, 256, 512, 1024)
 RANK_BATCH = 64
 MOST_BATCHES = 16
-"""Batches of one size that a mean is taken over, where there are as many."""
+"""Maximum number of batches of one size that a mean is taken over."""
 NEAREST_BATCHES = 100
-"""The same of the nearest neighbours, as in GS-InfoNCE's Figure 1."""
+"""Maximum number of batches for nearest neighbours, as in GS-InfoNCE's Figure 1."""
 
 
 @dataclass(frozen=True)
 class Spectrum:
-    """The singular values of N vectors, largest first, as parts of their sum, and what they amount to."""
+    """Singular values of N vectors as shares of their sum, largest first, and their effective rank."""
 
     effective_rank: float
     values: tuple[float, ...]
@@ -47,40 +47,41 @@ class Histogram:
 
 @dataclass(frozen=True)
 class Geometry:
-    """What `evaluate` measured; each field's definition is that of the function of its name."""
+    """The result of `evaluate`. The function with a field's name defines the field."""
 
     alignment: float
-    """Of the pairs with a gold score above 4 (SimCSE's text)."""
+    """Alignment of the pairs with a gold score above 4 (SimCSE's text)."""
     alignment_at_least_4: float
-    """Of the pairs with a gold score of 4 or above (DCLR's code)."""
+    """Alignment of the pairs with a gold score of 4 or above (DCLR's code)."""
     uniformity: float
-    """Of both sides of all pairs together."""
+    """Uniformity of both sides of all pairs together."""
     random_cosine_mean: float
     random_cosine_sd: float
     spectrum: Spectrum
     spectrum_centred: Spectrum
-    """Of the vectors less their mean."""
+    """Spectrum of the vectors minus their mean."""
     cosine_histogram: Histogram
     top4_cosine: Mapping[int, float]
-    """By batch size, as far as there are sentences."""
+    """Mean cosine of the four nearest neighbours by batch size, for sizes up to the number of sentences."""
     nearest_cosines: Mapping[int, tuple[float, ...]]
-    """The four of which that is the mean, the nearest first."""
+    """Mean cosines of the four nearest neighbours, nearest first, by batch size."""
     correlation_rank: int
     correlation_rank_of_64: float | None
-    """The mean over batches of 64; None where there are fewer sentences."""
+    """Mean over batches of 64. None with fewer sentences."""
     pairs: int
     sentences: int
     dim: int
     seed: int
 
     def to_json(self) -> dict[str, Any]:
-        """As plain dictionaries."""
         return asdict(self)
 
 
 def of_pairs(encode: Encode, pairs: Sequence[Pair]) -> dict[str, float]:
-    """`alignment` of the pairs with a gold score above 4, `uniformity` of both sides of all, `effective_rank` of the
-    different texts among them (not centred): what a run watches.
+    """Compute `alignment`, `uniformity` and `effective_rank`, which a run monitors.
+
+    Alignment is over the pairs with a gold score above 4, uniformity over both sides of all pairs, and the effective
+    rank over their distinct texts (not centred).
 
     Raises:
         EvaluationError: a vector is not finite, or no pair has a gold score above 4.
@@ -105,9 +106,9 @@ def _close(pairs: Sequence[Pair]) -> NDArray[np.bool_]:
 def evaluate(
     encode: Encode, pairs: Sequence[Pair], *, sentences: Sequence[str] | None = None, seed: int = 0
 ) -> Geometry:
-    """Alignment and uniformity of `pairs`, all else of the different ones among `sentences`.
+    """Measure alignment and uniformity on `pairs`, and everything else on the distinct `sentences`.
 
-    Without `sentences` those of the pairs are taken. The seed shuffles them before they are cut into batches.
+    `sentences` defaults to those of the pairs. The seed shuffles them before they are split into batches.
 
     Raises:
         EvaluationError: a vector is not finite, no pair has a gold score above 4, or all sentences are alike.
@@ -146,21 +147,24 @@ def evaluate(
 
 
 def _encoded(encode: Encode, texts: Sequence[str]) -> tuple[Floats, NDArray[np.int64]]:
-    """Unit vectors of the different ones among `texts`, which are encoded once, and the row of each text."""
+    """Encode distinct texts once, and return their unit vectors and each text's row."""
     rows = {text: row for row, text in enumerate(dict.fromkeys(texts))}
     return unit_vectors(encode, list(rows)), np.array([rows[text] for text in texts])
 
 
 def alignment(a: Floats, b: Floats) -> float:
-    """The mean of ||x - y||² over the rows (N, D) of `a` and `b`; 0 is best (Wang and Isola 2020, alpha = 2)."""
+    """Compute the mean of ||x - y||² over the rows (N, D) of `a` and `b`.
+
+    0 is best (Wang and Isola 2020, alpha = 2).
+    """
     return float(((a - b) ** 2).sum(axis=1).mean())
 
 
 def uniformity(unit: Floats, counts: NDArray[np.int64] | None = None) -> float:
-    """The log of the mean of e^(-2 ||x - y||²) over pairs of the N unit vectors (N, D), however many alike.
+    """Compute the log of the mean of e^(-2 ||x - y||²) over all pairs of the N unit vectors (N, D).
 
-    Each is there as often as `counts` (N,) says, or once. Exact, in blocks. -4 would be orthogonal vectors, 0 is a
-    single point (Wang and Isola 2020, t = 2).
+    Each vector counts `counts` (N,) times, or once. The result is exact, computed in blocks. Orthogonal vectors give -4
+    and a single point 0 (Wang and Isola 2020, t = 2).
 
     Raises:
         EvaluationError: there are fewer than two vectors.
@@ -170,7 +174,7 @@ def uniformity(unit: Floats, counts: NDArray[np.int64] | None = None) -> float:
     if not pairs:
         raise EvaluationError(f"uniformity is of pairs, and there are {int(times.sum())} vectors")
     squares = (unit**2).sum(axis=1)
-    total = float((times * (times - 1) / 2).sum())  # pairs of one vector with itself, e^0 each
+    total = float((times * (times - 1) / 2).sum())  # Pairs of equal vectors contribute e^0 each.
     for start in range(0, len(unit), BLOCK):
         block = slice(start, start + BLOCK)
         distances = squares[block, None] + squares[None, start:] - 2 * unit[block] @ unit[start:].T
@@ -180,10 +184,10 @@ def uniformity(unit: Floats, counts: NDArray[np.int64] | None = None) -> float:
 
 
 def random_cosines(unit: Floats) -> tuple[float, float]:
-    """Mean and standard deviation of the cosines of all distinct pairs of the unit vectors (N, D).
+    """Return mean and standard deviation of the cosines of all pairs of distinct rows of (N, D).
 
-    The mean is the anisotropy of Ethayarajh (2019), there over a sample of pairs. Both follow without the pairs:
-    the sum of all cosines is ||sum of the vectors||², that of their squares is the squared Frobenius norm of U^T U.
+    The mean is the anisotropy of Ethayarajh (2019), who samples pairs. Neither figure needs the pairs. The sum of all
+    cosines is ||sum of the vectors||². The sum of their squares is the squared Frobenius norm of U^T U.
     """
     pairs = len(unit) * (len(unit) - 1)
     own = (unit**2).sum(axis=1)
@@ -193,13 +197,16 @@ def random_cosines(unit: Floats) -> tuple[float, float]:
 
 
 def spectrum(vectors: Floats) -> Spectrum:
-    """The singular values of (N, D) over their sum, and e^entropy of those (Roy and Vetterli 2007, effective rank).
+    """Compute the singular values of (N, D) as shares of their sum, and e^entropy of the shares.
+
+    The latter is the effective rank (Roy and Vetterli 2007).
 
     Raises:
-        EvaluationError: all vectors are zero, as centred ones are where the encoder gives a single point.
+        EvaluationError: all vectors are zero, as centred ones are if the encoder gives a single point.
     """
     values = np.linalg.svd(vectors, compute_uv=False)
-    if values[0] <= np.finfo(np.float32).eps * np.sqrt(len(vectors)):  # the vectors were float32
+    # The tolerance is that of float32, the vectors' original type.
+    if values[0] <= np.finfo(np.float32).eps * np.sqrt(len(vectors)):
         raise EvaluationError("all vectors are equal, or zero, so they have no spectrum")
     parts = values / values.sum()
     present = parts[parts > 0]
@@ -208,10 +215,10 @@ def spectrum(vectors: Floats) -> Spectrum:
 
 
 def cosine_histogram(unit: Floats) -> Histogram:
-    """Parts of the cosines between a sentence and all others of its batch of 256 that fall into 40 bins over [-1, 1].
+    """Return the shares, in 40 bins over [-1, 1], of the cosines between in-batch pairs of sentences.
 
-    Mean over batches of the rows (N, D) in their order; fewer than 256 are one batch (DCLR, Figure 1: the 255 in-batch
-    negatives of a sentence).
+    Batches have 256 sentences, so each sentence has 255 in-batch negatives, as in DCLR, Figure 1. The shares are means
+    over batches of the rows (N, D) in their order. Fewer than 256 sentences are one batch.
     """
     shares = []
     for batch in _batches(unit, min(HISTOGRAM_BATCH, len(unit))):
@@ -222,13 +229,13 @@ def cosine_histogram(unit: Floats) -> Histogram:
 
 
 def nearest_cosines(unit: Floats, size: int) -> tuple[float, ...]:
-    """The four highest cosines between a sentence and the others of its batch of `size`, the highest first.
+    """Return the four highest cosines between a sentence and the others of its batch of `size`, highest first.
 
-    Each is a mean over the sentences of up to 100 batches of the rows (N, D) in their order. They rise with the size:
-    larger batches bring negatives that are near the anchor (GS-InfoNCE, Figure 1).
+    Each is a mean over the sentences of up to 100 batches of the rows (N, D) in their order. The cosines rise with the
+    size, because larger batches have negatives that are nearer to the anchor (GS-InfoNCE, Figure 1).
 
     Raises:
-        EvaluationError: there is no whole batch, or no four others in one.
+        EvaluationError: there is no whole batch, or a batch has fewer than four others.
     """
     if not TOP < size <= len(unit):
         raise EvaluationError(f"a batch of {size}, expected {TOP + 1} to {len(unit)} sentences")
@@ -238,11 +245,11 @@ def nearest_cosines(unit: Floats, size: int) -> tuple[float, ...]:
 
 
 def correlation_rank(vectors: Floats) -> int:
-    """The rank of the correlation matrix (D, D) of the dimensions of (N, D): at most N - 1, for it is centred.
+    """Return the rank of the correlation matrix (D, D) of the dimensions of (N, D), which is at most N - 1.
 
-    ImSimCSE calls N - 1 < D the rank bottleneck of a batch. Singular values count above D * eps times the largest, as
-    in `numpy.linalg.matrix_rank`, with the eps of float32, for the vectors were float32. A dimension that does not vary
-    correlates with none and adds nothing.
+    ImSimCSE calls N - 1 < D the rank bottleneck of a batch. As in `numpy.linalg.matrix_rank`, singular values count
+    above D * eps times the largest. eps is that of float32, the vectors' original type. A constant dimension adds
+    nothing to the rank.
     """
     eps = float(np.finfo(np.float32).eps)
     centred = vectors - vectors.mean(axis=0)
@@ -259,12 +266,12 @@ def _mean_rank(unit: Floats) -> float | None:
 
 
 def _batches(unit: Floats, size: int, *, most: int = MOST_BATCHES) -> Iterator[Floats]:
-    """Whole batches only, and not more than `most`."""
+    """Yield whole batches only, `most` at most."""
     for i in range(min(len(unit) // size, most)):
         yield unit[i * size : (i + 1) * size]
 
 
 def _others(batch: Floats) -> Floats:
-    """The cosines (B, B - 1) of each with all others."""
+    """Return the cosines (B, B - 1) of each row with all others."""
     cosines = batch @ batch.T
     return cosines[~np.eye(len(batch), dtype=bool)].reshape(len(batch), -1)

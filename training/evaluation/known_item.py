@@ -1,4 +1,4 @@
-"""A score of passages without labels: do the title and a sentence of a passage find the rest of it?"""
+"""Known-item retrieval without labels: a passage's title, and one of its sentences, retrieve the rest."""
 
 from __future__ import annotations
 
@@ -13,27 +13,32 @@ from training.evaluation.beir import Collection
 
 METRIC = "known_item_ndcg10"
 DOCUMENTS = 1024
-"""Passages that are searched while a run trains, the ones asked for among them."""
+"""Passages that are searched during training, queried ones included."""
 READ = 100
-"""Words of a document: training cuts passages, too, and whole articles would take longer to judge than to train on."""
+"""Words kept of a document.
+
+Training truncates passages too, and evaluating whole articles would take longer than training.
+"""
 JUDGED = 2048
 """Passages that are searched at the end of a run."""
 
 
 def choosing(corpus: Corpus) -> Collection:
-    """Make the collection that chooses the best step: half of the held-out passages are asked for.
+    """Make the collection that selects the best step: half of the held-out passages are queried.
 
     Raises:
-        CorpusError: the corpus is not what it was.
+        CorpusError: the corpus has changed.
     """
     return _among(corpus, _choosers(corpus), DOCUMENTS)
 
 
 def judging(corpus: Corpus) -> Collection:
-    """Make the collection that judges a result: it asks for the held-out passages that chose no step.
+    """Make the collection that scores the result.
+
+    It queries the held-out passages that selected no step.
 
     Raises:
-        CorpusError: the corpus is not what it was.
+        CorpusError: the corpus has changed.
     """
     return _among(corpus, corpus.census.held_out[len(_choosers(corpus)) :], JUDGED)
 
@@ -41,10 +46,9 @@ def judging(corpus: Corpus) -> Collection:
 def collection(passages: Sequence[str], others: Sequence[str]) -> Collection:
     """Make a retrieval collection in which each passage answers its own title and one of its sentences.
 
-    The sentence is taken out of the passage, documents have no titles and at most `READ` words, and a title that occurs
-    twice asks for nothing.
-    `others` are documents that no query asks for. A passage is its text, in one line, behind a line with its title if
-    it has one.
+    The sentence is removed from the passage. Documents have no titles and at most `READ` words. A title that occurs
+    twice is no query. `others` are documents without queries. A passage is one line of text, after a line with its
+    title if it has one.
     """
     documents: dict[str, str] = {}
     queries: dict[str, str] = {}
@@ -78,7 +82,10 @@ def _cut(text: str) -> str:
 
 
 def _taken(text: str) -> tuple[str, str]:
-    """A sentence or span, always the same of a text, and the rest; no sentence where one of the two would be short."""
+    """Return a sentence or span of the text and the rest, or no sentence if either would be too short.
+
+    The choice is deterministic for a text.
+    """
     asks, rest = cloze(text, Random(text))
     if asks == rest or min(len(starts(asks)), len(starts(rest))) < LEAST_WORDS:
         return "", text

@@ -9,12 +9,12 @@ from pathlib import Path
 from training.evaluation.pairs import DataError, data_root, lines
 
 QUESTIONS = ("ABBR", "DESC", "ENTY", "HUM", "LOC", "NUM")
-"""TREC's coarse classes, in the order of their labels."""
+"""Coarse classes of TREC, in the order of their labels."""
 
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One sentence, or two that belong together, and the class that people gave them."""
+    """A sentence, or a pair of sentences, with its human label."""
 
     texts: tuple[str, ...]
     label: int
@@ -22,7 +22,7 @@ class Example:
 
 @dataclass(frozen=True)
 class Labelled:
-    """A task's examples by part. Where there is no `dev`, `train` is folded for it, and likewise for `test`."""
+    """The examples of a task by split. Without `dev` or `test`, cross-validation on `train` replaces the split."""
 
     train: Sequence[Example]
     dev: Sequence[Example] = ()
@@ -30,23 +30,23 @@ class Labelled:
 
     @property
     def rows(self) -> tuple[int, int, int]:
-        """How many examples there are in train, dev and test."""
+        """Return the numbers of examples in train, dev and test."""
         return len(self.train), len(self.dev), len(self.test)
 
 
 @dataclass(frozen=True)
 class LabelledFiles:
-    """Where a task lies, how it is read, and how many examples it must have."""
+    """Location, reader and expected number of examples of a task."""
 
     folder: str
     files: tuple[str, ...]
     read: Callable[..., Labelled]
-    """The paths of `files`, in their order, to what is in them."""
+    """A function from the paths of `files`, in their order, to the examples."""
     rows: tuple[int, int, int]
-    """In train, dev and test."""
+    """Expected numbers of examples in train, dev and test."""
 
     def load(self, data: Path) -> Labelled:
-        """The task's examples, from `data` or the `senteval/downstream` in it, in the order of the files.
+        """Load the task's examples in file order from `data` or the `senteval/downstream` in it.
 
         Raises:
             DataError: a file is missing, a row is broken, or examples are missing.
@@ -59,14 +59,14 @@ class LabelledFiles:
         return labelled
 
     def present(self, data: Path) -> bool:
-        """Whether any of the task's files is there; whether all are, and are whole, only `load` tells."""
+        """Return whether any of the task's files exists. Only `load` checks that they are complete."""
         return any((data_root(data) / self.folder / file).exists() for file in self.files)
 
 
 def opposites(positive: Path, negative: Path) -> Labelled:
-    """Reads a file of sentences for each of two classes.
+    """Read one file of sentences for each of two classes.
 
-    CR has four empty lines and MPQA three. SentEval takes them for sentences, and so do the published counts.
+    CR has four empty lines and MPQA three. SentEval and the published counts treat them as sentences.
     """
     return Labelled(
         [Example((_single(line),), label) for label, file in ((1, positive), (0, negative)) for line in lines(file)]
@@ -74,18 +74,18 @@ def opposites(positive: Path, negative: Path) -> Labelled:
 
 
 def treebank(train: Path, dev: Path, test: Path) -> Labelled:
-    """Reads the three parts of SST: a sentence, a tab, 0 or 1."""
+    """Read the three parts of SST: a sentence, a tab, 0 or 1."""
     return Labelled(*(list(_table(file, columns=2, texts=(0,), label=1)) for file in (train, dev, test)))
 
 
 def paraphrases(train: Path, test: Path) -> Labelled:
-    """Reads MRPC below its header: 0 or 1, two numbers, two sentences."""
+    """Read MRPC below its header: 0 or 1, two numbers, two sentences."""
     parts = (list(_table(file, columns=5, texts=(3, 4), label=0, header="Quality")) for file in (train, test))
     return Labelled(next(parts), test=next(parts))
 
 
 def questions(train: Path, test: Path) -> Labelled:
-    """Reads TREC: a coarse class, a colon, a fine class, a question. Latin-1, unlike all others."""
+    """Read TREC: a coarse class, a colon, a fine class, a question. The encoding is Latin-1, unlike other tasks."""
     return Labelled(list(_questions(train)), test=list(_questions(test)))
 
 

@@ -1,6 +1,6 @@
-"""Many logistic regressions at once: on the same features, each fitted to rows of its own.
+"""Batched logistic regression: many fits on the same features, each with its own rows.
 
-Each step is one matrix product for all of them. The features are rotated to their principal axes, which changes neither
+Each step is one matrix product for all fits. The features are rotated to their principal axes, which changes neither
 the penalty nor a prediction. On these axes the curvature of the loss is nearly diagonal, so a few steps are enough.
 """
 
@@ -19,18 +19,18 @@ Classes = NDArray[np.int64]
 
 STEPS = 1000
 TOLERANCE = 1e-10
-"""A fit ends when another step promises to lower its mean loss by less."""
+"""Predicted decrease of the mean loss below which a fit stops."""
 VARIANCE = 0.15
-"""Typical variance p (1 - p) of a predicted class. It decides how many steps a fit takes, but not where it ends."""
+"""Typical variance p (1 - p) of a predicted class. It affects the number of steps but not the solution."""
 TINY = np.float32(1e-30)
 
 
 def predictions(features: Floats, labels: Classes, rows: NDArray[np.bool_], grid: Sequence[float]) -> Iterator[Classes]:
     """Yield the classes (K, N) that K fits predict for all N rows, for each C of an ascending `grid`.
 
-    `features` (N, F), `labels` (N,); `rows` (K, N) selects the rows that each fit sees. The loss is scikit-learn's: the
-    summed cross-entropy of the rows, and 1/C times the L2 penalty of the weights, without the intercept. Two classes
-    share one logit. A fit starts where the one with the C before ended.
+    `features` (N, F), `labels` (N,). `rows` (K, N) selects the rows of each fit. The loss is scikit-learn's: the summed
+    cross-entropy of the rows, plus 1/C times the L2 penalty of the weights without the intercept. Two classes share one
+    logit. Each fit starts from the solution for the previous C.
 
     Raises:
         EvaluationError: a fit doesn't converge.
@@ -50,7 +50,7 @@ def predictions(features: Floats, labels: Classes, rows: NDArray[np.bool_], grid
 
 
 def _principal_axes(features: Floats) -> tuple[Floats, Floats]:
-    """Rotate features to their principal axes, and add a column of ones; return the columns' sums of squares, too."""
+    """Rotate features to their principal axes and append a column of ones. Also return the columns' sums of squares."""
     centred = features - features.mean(axis=0)
     squares, rotation = np.linalg.eigh((centred.T @ centred).astype(np.float64))
     axes = np.hstack([centred @ rotation.astype(np.float32), np.ones((len(features), 1), dtype=np.float32)])
@@ -78,7 +78,7 @@ def _fit(
         if (gain <= enough).all():
             return weights
         kept = np.maximum(gain - _dot(last_gradient, scaled), 0) / np.maximum(last_gain, TINY)
-        kept[kept * _dot(gradient, direction) >= gain] = 0  # else the direction would not lead downhill
+        kept[kept * _dot(gradient, direction) >= gain] = 0  # Otherwise the direction would not be one of descent.
         direction = kept[:, None] * direction - scaled
         change = _product(axes, direction)
         spread = (p * change**2).sum(axis=2) - (p * change).sum(axis=2) ** 2
@@ -89,12 +89,12 @@ def _fit(
 
 
 def _product(matrix: Floats, stack: Floats) -> Floats:
-    """Multiply (M, N) by each of K matrices (N, J), which are stacked as (N, K, J)."""
+    """Multiply (M, N) by each of K matrices (N, J), stacked as (N, K, J)."""
     product: Floats = (matrix @ stack.reshape(len(stack), -1)).reshape(len(matrix), *stack.shape[1:])
     return product
 
 
 def _dot(one: Floats, other: Floats) -> Floats:
-    """Dot products (K,) of K pairs of matrices (F, J), which are stacked as (F, K, J)."""
+    """Compute dot products (K,) of K pairs of matrices (F, J), stacked as (F, K, J)."""
     dots: Floats = np.einsum("fkj,fkj->k", one, other)
     return dots

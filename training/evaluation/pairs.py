@@ -1,4 +1,4 @@
-"""Scored sentence pairs: in SentEval's layout the seven STS tasks and STS-B's dev part, and files of one's own."""
+"""Scored sentence pairs: the seven STS tasks and STS-B dev in SentEval's layout, and the user's own files."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ Subsets = Mapping[str, "list[Pair]"]
 
 
 class DataError(Refused):
-    """Evaluation data that is missing or broken; the message names the file and, where there is one, the line."""
+    """Evaluation data is missing or broken. The message names the file and, if possible, the line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Two sentences and the similarity that people gave them."""
+    """Two sentences with their human similarity score."""
 
     a: str
     b: str
@@ -31,16 +31,16 @@ class Pair:
 
 @dataclass(frozen=True)
 class TaskFiles:
-    """Where a task lies, how it is read, and how many pairs it must have."""
+    """Location, reader and expected number of pairs of a task."""
 
     folder: str
     files: str
-    """The pattern of its files' names: other tasks, or another part of this one, may share the folder."""
+    """Pattern of the task's file names. Other tasks, or other splits of this one, may share the folder."""
     read: Callable[[Path], dict[str, list[Pair]]]
     pairs: int
 
     def load(self, data: Path) -> Subsets:
-        """The task's subsets by name, from `data` or the `senteval/downstream` in it.
+        """Load the task's subsets by name from `data` or the `senteval/downstream` in it.
 
         Raises:
             DataError: a file is missing, a row is broken, or pairs are missing.
@@ -55,39 +55,39 @@ class TaskFiles:
         return MappingProxyType(subsets)
 
     def present(self, data: Path) -> bool:
-        """Whether any of the task's files is there; whether all are, and are whole, only `load` tells."""
+        """Return whether any of the task's files exists. Only `load` checks that they are complete."""
         return any((data_root(data) / self.folder).glob(self.files))
 
 
 def texts(tasks: Mapping[str, Subsets]) -> list[str]:
-    """The different sentences of all tasks, sorted."""
+    """Return the distinct sentences of all tasks, sorted."""
     pairs = (pair for subsets in tasks.values() for each in subsets.values() for pair in each)
     return sorted({text for pair in pairs for text in (pair.a, pair.b)})
 
 
 def sts_year(*subsets: str) -> Callable[[Path], dict[str, list[Pair]]]:
-    """Reads one year of SemEval: a file of pairs and one of scores for each subset."""
+    """Return a reader of one year of SemEval: for each subset, a file of pairs and a file of scores."""
     return lambda folder: {name: list(_semeval(folder, name)) for name in subsets}
 
 
 def sts_benchmark(part: str) -> Callable[[Path], dict[str, list[Pair]]]:
-    """Reads a part of the STS benchmark: seven columns or more, score and sentences in the fifth to seventh."""
+    """Return a reader of a split of STS-B: at least seven columns, score and sentences in the fifth to seventh."""
     return lambda folder: {part: list(_table(folder / f"sts-{part}.csv", gold=4, a=5, b=6, header=False))}
 
 
 def sick(part: str, file: str) -> Callable[[Path], dict[str, list[Pair]]]:
-    """Reads a part of SICK, scored for relatedness."""
+    """Return a reader of a split of SICK, scored for relatedness."""
     return lambda folder: {part: list(_table(folder / file, gold=3, a=1, b=2, header=True))}
 
 
 OWN = ("sentence1", "sentence2", "score")
-"""Columns of a file of one's own pairs: those that sentence similarity data sets of the hub have."""
+"""Columns of a user's own file of pairs, named as in similarity data sets on the hub."""
 
 
 def own_pairs(file: str) -> list[Pair]:
-    """Read pairs from a table by the columns in `OWN`: a file, a folder, a pattern, or of a data set on the hub.
+    """Read pairs from the columns in `OWN` of a file, folder, glob pattern, or data set on the hub.
 
-    Any scale of scores will do.
+    Scores may have any scale.
 
     Raises:
         DataError: a file can't be read, a row is broken, or the scores don't differ.
@@ -117,7 +117,7 @@ def _own_pair(where: str, a: Any, b: Any, gold: Any) -> Pair:
 
 
 def _semeval(folder: Path, subset: str) -> Iterator[Pair]:
-    """Pairs with an empty score were never rated and are left out, as SentEval does."""
+    """Yield the scored pairs. Pairs with an empty score were never rated and are skipped, as in SentEval."""
     inputs, scores = (folder / f"STS.{kind}.{subset}.txt" for kind in ("input", "gs"))
     rows, golds = lines(inputs), lines(scores)
     if len(rows) != len(golds):
@@ -156,7 +156,7 @@ def _pair(a: str, b: str, gold: str, *, where: Path, scored: Path, number: int) 
 
 
 def lines(file: Path, *, encoding: str = "utf-8") -> list[str]:
-    """Lines end at newlines alone: these texts contain other characters that Unicode calls line breaks.
+    """Read lines, split only at newlines: these texts contain other characters that Unicode calls line breaks.
 
     Raises:
         DataError: the file can't be read, or a line is not in `encoding`.
@@ -175,7 +175,7 @@ def lines(file: Path, *, encoding: str = "utf-8") -> list[str]:
 
 
 def data_root(data: Path) -> Path:
-    """The `senteval/downstream` or `downstream` in `data`, or `data` itself where there is neither."""
+    """Return the `senteval/downstream` or `downstream` in `data`, or `data` itself if there is neither."""
     nested = (data / "senteval" / "downstream", data / "downstream")
     return next((folder for folder in nested if folder.is_dir()), data)
 
@@ -214,7 +214,7 @@ SICKR_DEV = TaskFiles("SICK", "SICK_trial.txt", sick("dev", "SICK_trial.txt"), 5
 
 
 def sts_tasks(data: Path) -> dict[str, Subsets]:
-    """The STS tasks that `data` has.
+    """Load the STS tasks that exist in `data`.
 
     Raises:
         DataError: one of them is broken.

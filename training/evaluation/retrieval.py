@@ -1,4 +1,4 @@
-"""Retrieval as BEIR measures it: does the nearest document answer the query?"""
+"""Retrieval measured as in BEIR: nDCG@10, MRR@10 and Recall@100."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from training.evaluation.beir import Collection
 from training.evaluation.vectors import Encode, EvaluationError, unit_vectors
 
 DEPTH = 100
-"""Documents in a ranking: the deepest that a measure looks."""
+"""Documents in a ranking: the greatest depth of a measure."""
 
 NDCG10 = "nDCG@10"
 MEASURES = (NDCG10, "MRR@10", "Recall@100")
-"""The columns of `by_query`."""
+"""Columns of `by_query`."""
 
 
 @dataclass(frozen=True)
@@ -29,24 +29,28 @@ class RetrievalScore:
     """Means over the queries, times 100."""
 
     ndcg10: float
-    """Of the first ten, gain = grade, discounted by log2(rank + 1), by what the best order of all judged would have:
-    `ndcg_cut_10` of trec_eval (Järvelin and Kekäläinen 2002)."""
+    """DCG of the first ten documents, divided by the DCG of the best order of all judged ones.
+
+    Gain is the grade, discounted by log2(rank + 1). This is `ndcg_cut_10` of trec_eval (Järvelin and Kekäläinen 2002).
+    """
     mrr10: float
-    """Of 1 / rank of the first relevant document, 0 beyond rank 10."""
+    """Mean of 1 / rank of the first relevant document, 0 beyond rank 10."""
     recall100: float
-    """Of the relevant documents, the part that is among the first hundred."""
+    """Share of the relevant documents that are among the first hundred."""
     queries: int
     documents: int
     missing: int = 0
-    """Judgements of relevant documents that the collection lacks: they count as relevant and are never found."""
+    """Judgements of relevant documents that the collection lacks. They count as relevant and are never found."""
 
     def to_json(self) -> dict[str, Any]:
-        """As a plain dictionary; `missing` only where there are any."""
+        """Return a plain dictionary. `missing` is included only if it is above 0."""
         return {name: value for name, value in asdict(self).items() if name != "missing" or value}
 
 
 def evaluate(encode: Encode, collection: Collection, *, prompts: Mapping[str, str] = NO_PROMPTS) -> RetrievalScore:
-    """The score of the exact ranking of all documents by cosine, each text behind the encoder's prompt for its role.
+    """Score the exact ranking of all documents by cosine.
+
+    Each text has the encoder's prompt for its role.
 
     Raises:
         EvaluationError: a vector is not finite.
@@ -57,10 +61,10 @@ def evaluate(encode: Encode, collection: Collection, *, prompts: Mapping[str, st
 def rankings(
     encode: Encode, collection: Collection, depth: int = DEPTH, *, prompts: Mapping[str, str] = NO_PROMPTS
 ) -> dict[str, list[str]]:
-    """The ids of each query's `depth` nearest documents, nearest first.
+    """Return the ids of each query's `depth` nearest documents, nearest first.
 
-    Queries and documents stand behind those of the encoder's `prompts` that are for them, as the server's searches
-    have it. Cosines that are equal to six decimals keep the order of the collection.
+    Queries and documents get the prompts for their roles, as in the server's search. Documents whose cosines agree to
+    six decimals keep the collection's order.
 
     Raises:
         EvaluationError: a vector is not finite.
@@ -70,7 +74,7 @@ def rankings(
     asked = _behind(of_role(prompts, QUERY), encode, collection.queries)
     index = faiss.IndexFlatIP(vectors.shape[1])
     index.add(vectors)
-    found = _nearest(index, asked, depth + 1)  # one more, for the query's own id is left out
+    found = _nearest(index, asked, depth + 1)  # Search for one more, because the query's own id is removed.
     return {
         query: [documents[row] for row in rows if documents[row] != query][:depth]
         for query, rows in zip(queries, found, strict=True)
@@ -78,7 +82,7 @@ def rankings(
 
 
 def score(rankings: Mapping[str, Sequence[str]], collection: Collection) -> RetrievalScore:
-    """The score of rankings from anywhere: document ids by query, nearest first, 100 of them where there are as many.
+    """Score given rankings: document ids by query, nearest first, 100 of them if there are as many.
 
     Raises:
         EvaluationError: see `by_query`.
@@ -89,14 +93,14 @@ def score(rankings: Mapping[str, Sequence[str]], collection: Collection) -> Retr
 
 
 def by_query(rankings: Mapping[str, Sequence[str]], collection: Collection) -> NDArray[np.float64]:
-    """Each of the `MEASURES` of each query (Q, 3), 0 to 1, in the order of the collection.
+    """Compute each of the `MEASURES` for each query, (Q, 3), 0 to 1, in the collection's order.
 
-    A document with the query's own id is passed over, as in BEIR. A query none of whose documents is relevant scores 0,
-    as in trec_eval.
+    A document with the query's own id is skipped, as in BEIR. A query without relevant documents scores 0, as in
+    trec_eval.
 
     Raises:
-        EvaluationError: there are no queries, one has no ranking, or a ranking holds an id that is unknown or comes
-            twice.
+        EvaluationError: there are no queries, a query has no ranking, or a ranking has an unknown or
+            duplicate id.
     """
     scores = []
     for query in collection.queries:
@@ -109,7 +113,7 @@ def by_query(rankings: Mapping[str, Sequence[str]], collection: Collection) -> N
 
 
 def _of_query(ranking: Sequence[str], judgements: Mapping[str, int]) -> tuple[float, float, float]:
-    """nDCG@10, 1 / rank and recall@100, 0 to 1."""
+    """Compute nDCG@10, 1 / rank and recall@100 of one query, 0 to 1."""
     grades = {document: grade for document, grade in judgements.items() if grade > 0}
     if not grades:
         return 0.0, 0.0, 0.0
@@ -137,14 +141,17 @@ def _behind(prompt: str | None, encode: Encode, texts: Mapping[str, str]) -> NDA
 
 
 def _nearest(index: faiss.IndexFlatIP, queries: NDArray[np.float32], k: int) -> list[NDArray[np.int64]]:
-    """Rows of the k nearest (Q, k), ties by row. Asks for more where the k-th ties with what was cut off behind it."""
+    """Return the rows of the k nearest (Q, k), ties ordered by row.
+
+    The search is widened while the k-th result ties with the last one found.
+    """
     k = min(k, index.ntotal)
     nearest: dict[int, NDArray[np.int64]] = {}
     pending, asked = np.arange(len(queries)), k
     while len(pending):
         asked = min(2 * asked, index.ntotal)
         cosines, rows = index.search(queries[pending], asked)
-        cosines = cosines.round(6)  # the last bits depend on where in a block a vector lies, and would break ties
+        cosines = cosines.round(6)  # The last bits depend on a vector's position in a block and would break ties.
         whole = (cosines[:, -1] < cosines[:, k - 1]) | (asked == index.ntotal)
         for i in np.flatnonzero(whole):
             nearest[pending[i]] = rows[i][np.lexsort((rows[i], -cosines[i]))][:k]

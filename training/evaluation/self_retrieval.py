@@ -1,4 +1,4 @@
-"""A score without labels: does half of a sentence find its other half?"""
+"""Self-retrieval, a score without labels: one half of a sentence has to retrieve the other half."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ LEAST_WORDS = 4
 
 
 def halves(sentence: str) -> tuple[str, str] | None:
-    """The two halves by words, the first the longer one; None if there are too few words to halve."""
+    """Split a sentence by words into two halves, the first the longer one.
+
+    The result is None if the sentence has too few words.
+    """
     flat = " ".join(sentence.split())
     words = starts(flat)
     if len(words) < LEAST_WORDS:
@@ -25,7 +28,7 @@ def halves(sentence: str) -> tuple[str, str] | None:
 
 
 def mrr10(encode: Encode, pairs: Sequence[tuple[str, str]]) -> float:
-    """The mean of `reciprocal_ranks`.
+    """Compute the mean of `reciprocal_ranks`.
 
     Raises:
         EvaluationError: a vector is not finite.
@@ -34,15 +37,15 @@ def mrr10(encode: Encode, pairs: Sequence[tuple[str, str]]) -> float:
 
 
 def reciprocal_ranks(encode: Encode, pairs: Sequence[tuple[str, str]]) -> NDArray[np.float64]:
-    """Of each pair (n,) the mean over its halves of 1 / rank of the other among all other halves, 0 beyond rank 10.
+    """Compute for each pair (n,) the mean reciprocal rank of each half among all other halves, 0 beyond rank 10.
 
-    Ties count against the encoder: one that gives every text the same vector scores as badly as can be.
+    Ties count against the encoder, so an encoder with the same vector for every text scores worst.
 
     Raises:
         EvaluationError: a vector is not finite.
     """
     unit = unit_vectors(encode, [half for pair in pairs for half in pair]).astype(np.float32)
-    cosines = unit @ unit.T  # halves 2i and 2i + 1 belong together
+    cosines = unit @ unit.T  # Rows 2i and 2i + 1 are the halves of sentence i.
     np.fill_diagonal(cosines, -np.inf)
     rows = np.arange(len(unit))
     found = cosines[rows, rows ^ 1]

@@ -1,4 +1,4 @@
-"""A running server as an encoder and as a search: Isosphere's own, or any that answers `/embed` and `/info` alike."""
+"""A running server as encoder and search: Isosphere's own, or any with the same `/embed` and `/info`."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from training.evaluation.retrieval import DEPTH
 from training.evaluation.vectors import EvaluationError
 
 TEXTS = 32
-"""Of one request: what every server with this route takes."""
+"""Texts of a request. Every server with this route accepts as many."""
 DOCUMENTS = 256
 QUERIES = 64
 PATIENCE = 120.0
-"""Seconds for an answer, and for a server that is busy to take a request."""
+"""Seconds to wait for an answer, and for a busy server to accept a request."""
 PAUSE = 0.05
-"""Seconds between two requests to a server that is busy, at least."""
+"""Minimum seconds between two requests to a busy server."""
 BUSY = frozenset((429, 503))
 INFO = {
     "model_id": str,
@@ -44,15 +44,17 @@ INFO = {
     "model_dtype": str,
     "device": str,
 }
-"""What is read of `/info`; each may be null or absent."""
+"""Fields that are read from `/info`. Each may be null or absent."""
 KINDS = {str: "text", int: "a whole number", dict: "an object"}
 
 
 class Server:
-    """What a URL answers; a user and password in it are sent, and neither kept nor printed.
+    """A client of a server.
+
+    A user and password in the URL are sent, but neither stored nor printed.
 
     Raises:
-        EvaluationError: nobody answers there, or not as such a server does; the message names URL and route.
+        EvaluationError: the server doesn't answer or has no such interface; the message names URL and route.
     """
 
     def __init__(self, url: str, *, key: str | None = None, transport: httpx.BaseTransport | None = None) -> None:
@@ -70,11 +72,10 @@ class Server:
             raise
 
     def close(self) -> None:
-        """Ends the connections."""
         self._client.close()
 
     def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Unit vectors (N, D), `TEXTS` of them a request."""
+        """Encode texts to unit vectors (N, D), `TEXTS` of them per request."""
         vectors = [vector for batch in _batches(texts, TEXTS) for vector in self._embed(batch)]
         widths = sorted({len(vector) for vector in vectors})
         if len(widths) > 1:
@@ -82,7 +83,7 @@ class Server:
         return np.stack(vectors) if vectors else np.empty((0, 0), dtype=np.float32)
 
     def rankings(self, collection: Collection) -> dict[str, list[str]]:
-        """The nearest documents of each query by the server's own search, in a corpus that is deleted afterwards."""
+        """Rank documents with the server's own search, in a temporary corpus that is deleted afterwards."""
         corpus = f"/corpora/evaluation-{uuid.uuid4().hex[:12]}"
         self._ask("PUT", corpus, {})
         try:
@@ -104,7 +105,7 @@ class Server:
         return found
 
     def _search(self, corpus: str, asked: Sequence[tuple[str, str]]) -> Iterator[tuple[str, list[str]]]:
-        """Each query's id and the ids of its hits but for itself, of a batch of queries."""
+        """Yield the id of each query of a batch and the ids of its hits, without the query's own id."""
         wanted = {"queries": [text for _, text in asked], "k": DEPTH + 1, "with_text": False}
         answer = self._ask("POST", f"{corpus}/search", wanted)
         try:
@@ -117,7 +118,7 @@ class Server:
             yield identity, [hit for hit in hits if hit != identity][:DEPTH]
 
     def _embed(self, texts: Sequence[str]) -> Iterator[NDArray[np.float32]]:
-        """As base64 where the server knows it, else as lists of numbers."""
+        """Yield vectors of base64, or of lists of numbers if the server doesn't support base64."""
         answer = self._ask("POST", "/embed", {"inputs": list(texts), "encoding_format": "base64"})
         if not isinstance(answer, list) or len(answer) != len(texts):
             raise EvaluationError(f"{self.url}/embed: {len(texts)} texts did not give as many vectors")
@@ -128,7 +129,7 @@ class Server:
                 raise EvaluationError(f"{self.url}/embed: no vector for {text[:50]!r}: {error}") from error
 
     def _described(self, info: object) -> dict[str, Any]:
-        """`info`, where it is an object whose known fields are of their types."""
+        """Check that `info` is an object with known fields of the right types, and return it."""
         where = f"{self.url}/info"
         if not isinstance(info, dict):
             raise EvaluationError(f"{where}: the answer is {json.dumps(info)[:50]}, not an object")
@@ -143,7 +144,7 @@ class Server:
         return info
 
     def _ask(self, method: str, route: str, body: Any = None) -> Any:
-        """The JSON of an answer; a server that is busy is asked again when it says so, for `PATIENCE` seconds."""
+        """Send a request and return the JSON answer. Retry a busy server as it asks, for `PATIENCE` seconds."""
         until = time.monotonic() + PATIENCE
         while True:
             try:
@@ -169,7 +170,7 @@ class Server:
 
 
 def _vector(given: object) -> NDArray[np.float32]:
-    """One vector (D,) of an answer.
+    """Decode one vector (D,) of an answer.
 
     Raises:
         ValueError: it is neither base64 of float32 nor a list of numbers.
@@ -178,7 +179,7 @@ def _vector(given: object) -> NDArray[np.float32]:
     if isinstance(given, str):
         vector = np.frombuffer(base64.b64decode(given, validate=True), dtype="<f4").astype(np.float32)
     elif isinstance(given, list) and all(type(each) in (int, float) for each in given):
-        with np.errstate(over="ignore"):  # what float32 can't hold becomes infinite, and is then refused as such
+        with np.errstate(over="ignore"):  # Numbers beyond float32 become infinite and are rejected later.
             vector = np.array(given, dtype=np.float64).astype(np.float32)
     else:
         raise ValueError("neither base64 nor a list of numbers")
@@ -188,7 +189,9 @@ def _vector(given: object) -> NDArray[np.float32]:
 
 
 def _seconds(said: str) -> float:
-    """What Retry-After asks for, in seconds or as a date (RFC 9110, section 10.2.3); a date that is past is 0.
+    """Return the seconds that a Retry-After header asks for, from seconds or a date (RFC 9110, section 10.2.3).
+
+    A past date is 0.
 
     Raises:
         ValueError: it is neither.

@@ -1,4 +1,4 @@
-"""Semantic textual similarity as SentEval measures it: Spearman between cosines and people's scores."""
+"""Semantic textual similarity as in SentEval: correlation between cosines and human scores."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from training.evaluation.vectors import ConstantError, Encode, unit_vectors
 STSB_DEV_METRIC = "stsb_dev_spearman"
 
 Cosines = Mapping[str, Mapping[str, NDArray[np.float64]]]
-"""Of the pairs (n,) of each subset of each task."""
+"""Cosines of the pairs (n,), by task and subset."""
 
 
 @dataclass(frozen=True)
 class Correlation:
-    """Spearman's and Pearson's, times 100."""
+    """Spearman's and Pearson's correlations, times 100."""
 
     spearman: float
     pearson: float
@@ -30,19 +30,19 @@ class Correlation:
 
 @dataclass(frozen=True)
 class Aggregates:
-    """A correlation over the subsets of a task, times 100."""
+    """A task's correlation, aggregated over its subsets in three ways, times 100."""
 
     all: float
-    """Over all pairs at once: what the papers report."""
+    """Correlation over all pairs together, which papers report."""
     mean: float
-    """Of the subsets' own, each counting once."""
+    """Mean of the subsets' correlations."""
     wmean: float
-    """Of the subsets' own, each counting as its pairs."""
+    """Mean of the subsets' correlations, weighted by number of pairs."""
 
 
 @dataclass(frozen=True)
 class TaskScore:
-    """What a task says of an encoder."""
+    """The correlations of an encoder on a task."""
 
     spearman: Aggregates
     pearson: Aggregates
@@ -50,12 +50,13 @@ class TaskScore:
     subsets: Mapping[str, Correlation]
 
     def to_json(self) -> dict[str, Any]:
-        """As plain dictionaries."""
         return asdict(self)
 
 
 def evaluate(encode: Encode, tasks: Mapping[str, Subsets]) -> dict[str, TaskScore]:
-    """The score of each task; every different text of all of them is encoded once.
+    """Score each task.
+
+    Distinct texts are encoded once.
 
     Raises:
         EvaluationError: a vector is not finite.
@@ -65,7 +66,7 @@ def evaluate(encode: Encode, tasks: Mapping[str, Subsets]) -> dict[str, TaskScor
 
 
 def cosines(encode: Encode, tasks: Mapping[str, Subsets]) -> Cosines:
-    """The cosines (n,) of the pairs of each subset of each task, in the order of the pairs.
+    """Compute the cosines (n,) of the pairs of each subset of each task, in the order of the pairs.
 
     Raises:
         EvaluationError: a vector is not finite.
@@ -83,7 +84,7 @@ def cosines(encode: Encode, tasks: Mapping[str, Subsets]) -> Cosines:
 
 
 def score(cosines: Cosines, tasks: Mapping[str, Subsets]) -> dict[str, TaskScore]:
-    """The score of each task from what `cosines` gave for it.
+    """Score each task from its `cosines`.
 
     Raises:
         ConstantError: all cosines of a subset are equal.
@@ -101,10 +102,10 @@ def score(cosines: Cosines, tasks: Mapping[str, Subsets]) -> dict[str, TaskScore
 def aggregate(
     cosines: Mapping[str, NDArray[np.float64]], golds: Mapping[str, NDArray[np.float64]], *, task: str
 ) -> TaskScore:
-    """A task's score from the cosines and people's scores (n,) of each of its subsets.
+    """Score a task from the cosines and human scores (n,) of each of its subsets.
 
     Raises:
-        ConstantError: the cosines, or people's scores, of a subset are all equal.
+        ConstantError: the cosines, or the human scores, of a subset are all equal.
     """
     subsets = {name: _correlation(cosines[name], golds[name], where=f"{task} {name}") for name in cosines}
     together = _correlation(
@@ -122,12 +123,12 @@ def aggregate(
 
 
 def mean_of_tasks(scores: Mapping[str, TaskScore]) -> float:
-    """The papers' last column: the mean of the tasks' "all" Spearman, each rounded to two decimals first."""
+    """Compute the papers' mean over tasks: of "all" Spearman, each rounded to two decimals first."""
     return fmean(round(score.spearman.all, 2) for score in scores.values())
 
 
 def table(scores: Mapping[str, TaskScore]) -> str:
-    """Spearman x 100 ("all") of each task and their mean, as two aligned lines."""
+    """Format Spearman x 100 ("all") of each task and the mean as two aligned lines."""
     cells = {task: f"{score.spearman.all:.2f}" for task, score in scores.items()}
     cells["mean"] = f"{mean_of_tasks(scores):.2f}"
     widths = {task: max(len(task), len(cell)) for task, cell in cells.items()}
@@ -136,7 +137,10 @@ def table(scores: Mapping[str, TaskScore]) -> str:
 
 
 def _cosines(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Of row i with row i. Rounded, for the last bits would rank pairs of equal sentences, which are ties."""
+    """Compute the cosine of each row with its counterpart.
+
+    Rounding makes pairs of equal sentences ties; their last bits would rank them otherwise.
+    """
     cosines: NDArray[np.float64] = np.einsum("nd,nd->n", a, b).round(12)
     return cosines
 
@@ -145,7 +149,7 @@ def _correlation(cosines: NDArray[np.float64], golds: NDArray[np.float64], *, wh
     for what, values in (("cosines", cosines), ("people's scores", golds)):
         if len(values) < 2 or np.ptp(values) == 0:
             raise ConstantError(f"{where}: all {what} are equal, so there is nothing to correlate")
-    from scipy.stats import pearsonr, spearmanr  # which takes a second, and only what is judged needs it
+    from scipy.stats import pearsonr, spearmanr  # The import takes a second, and only evaluation needs it.
 
     return Correlation(
         spearman=100 * float(spearmanr(cosines, golds).statistic),

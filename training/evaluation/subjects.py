@@ -1,4 +1,4 @@
-"""Encoders to judge: a bundle, `minilm` or an adapter to it by its graph; any by torch; a server by its answers."""
+"""Encoders to evaluate: bundles, `minilm` and its adapters by ONNX graph, other encoders by torch, and servers."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from training.evaluation.vectors import Encode
 from training.views import autocast
 
 AUTOCAST = {FP32: None, "bf16": torch.bfloat16}
-"""Of torch's matrix products."""
+"""Autocast type of torch's matrix products, by precision."""
 
 
 class SubjectError(Refused):
-    """What is to be judged can't be judged so; the message says why."""
+    """The encoder can't be evaluated with these options. The message says why."""
 
 
 @dataclass(frozen=True)
@@ -43,31 +43,31 @@ class OtherGraph:
     """The same encoder in another precision, or run by another runtime."""
 
     encode: Encode
-    """Loads it when first called."""
+    """The encoder, loaded at the first call."""
     bytes: int
-    """Of its file."""
+    """Size of its file in bytes."""
 
 
 @dataclass(frozen=True)
 class Subject:
-    """An encoder under judgement."""
+    """An encoder under evaluation."""
 
     facts: Mapping[str, Any]
     encode: Encode
     others: Mapping[str, OtherGraph] = field(default_factory=dict)
-    """How else this machine runs the same bundle, by `called`."""
+    """Other ways to run the same bundle on this machine, by `called`."""
     prompts: Mapping[str, str] = field(default_factory=dict)
-    """Its own, by name: retrieval puts those for queries and documents before them."""
+    """Prompts of the encoder by name. Retrieval prepends those for queries and documents."""
     run: Mapping[str, Any] | None = None
-    """What its manifest says of the training run."""
+    """The manifest's record of the training run."""
     rankings: Callable[[Collection], Mapping[str, list[str]]] | None = None
-    """A search of its own to be judged instead of an exact one."""
+    """A search to evaluate in place of exact search."""
     close: Callable[[], None] = lambda: None
-    """To be called when it has been judged."""
+    """A function to call after the evaluation."""
 
     @property
     def called(self) -> str:
-        """Its precision, and before it the runtime, if that is not the one that export has proven equal to torch."""
+        """Return the precision, with the runtime's name in front unless export checks that runtime against torch."""
         return _called(str(self.facts["engine"]).split()[0], str(self.facts["precision"]))
 
 
@@ -85,7 +85,7 @@ def subject(
     `key` is the server's.
 
     Raises:
-        SubjectError: the options don't go together, or this machine can't run the bundle so.
+        SubjectError: the options don't fit together, or this machine can't run the bundle with them.
         SourceError, BundleError, EvaluationError: there is no such encoder, bundle or server.
     """
     if source.lower().startswith(("http://", "https://")):
@@ -104,7 +104,7 @@ def subject(
 
 
 def _assembled(source: str, name: str, engine: str | None, precision: str | None) -> Subject:
-    """Judge `minilm`, or an adapter to it, by the graph that a server assembles for it."""
+    """Evaluate `minilm`, or an adapter to it, by the graph that a server assembles for it."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory()), "bundle")
         judged = _exported(assemble(source, folder, name=name), source, engine, precision)
@@ -128,7 +128,7 @@ def _exported(opened: Bundle, source: str, engine: str | None, precision: str | 
         def encode(texts: Sequence[str]) -> Any:
             try:
                 return loaded().encode(texts)
-            except Exception as error:  # the runtimes' errors have no class in common
+            except Exception as error:  # The runtimes' errors have no common base class.
                 raise SubjectError(f"{source}: {pair} does not run: {first_line(error)}") from error
 
         return OtherGraph(encode, _file(opened, pair.precision).stat().st_size)
@@ -161,7 +161,7 @@ def _exported(opened: Bundle, source: str, engine: str | None, precision: str | 
 
 
 def _prompted(prompts: Mapping[str, str]) -> dict[str, Any]:
-    """What retrieval is judged behind."""
+    """Return the prompts for retrieval that are not empty, for the facts."""
     return {"prompts": put} if (put := not_empty(prompts)) else {}
 
 
@@ -170,7 +170,7 @@ def _called(runtime: str, precision: str) -> str:
 
 
 def _file(opened: Bundle, precision: str) -> Path:
-    """Of a precision that has none of its own, the one that a runtime makes it of."""
+    """Return the graph file of a precision. A precision without a file is derived from the fp32 graph at load."""
     return opened.graphs.get(precision, opened.onnx)
 
 

@@ -1,4 +1,4 @@
-"""Everything that is measured of one encoder, as one JSON object (docs/evaluation.md describes it)."""
+"""The complete evaluation of one encoder, as one JSON object (docs/evaluation.md describes it)."""
 
 from __future__ import annotations
 
@@ -23,28 +23,33 @@ from training.machine.environment import environment
 
 FORMAT = 1
 TASKS = ("sts", "transfer", "retrieval", "geometry")
-"""Families, and geometry; a single task of sts or transfer has its own name."""
+"""Task families, and geometry. A single STS or transfer task has its own name."""
 ALONE = 50
-"""Texts encoded one by one, for the latency."""
+"""Texts encoded one by one to measure latency."""
 SENTENCES_OF = "STS-B dev, first of each pair"
-"""Never both of a pair: a paraphrase in every sentence's batch would be a neighbour that no batch of a corpus has."""
+"""Source of the sentences whose neighbours are measured.
+
+Only the first sentence of each pair is taken. With both, every batch would contain paraphrases, which batches of a
+corpus do not.
+"""
 
 
 @dataclass(frozen=True)
 class Material:
-    """The data of the tasks that were asked for; what was not asked for is empty."""
+    """Data of the requested tasks. Other tasks are empty."""
 
     sts: Mapping[str, Subsets] = field(default_factory=dict)
     transfer: Mapping[str, Labelled] = field(default_factory=dict)
     retrieval: Mapping[str, Collection] = field(default_factory=dict)
     geometry: Subsets = field(default_factory=dict)
     sentences: Sequence[str] = ()
-    """Of a corpus, whose nearest neighbours in a batch are measured."""
+    """Sentences of a corpus, whose nearest in-batch neighbours are measured."""
 
 
 def material(data: Path, tasks: Sequence[str]) -> Material:
-    """From a folder with SentEval's and BEIR's: `senteval/downstream` or that itself, and `retrieval/<collection>`
-    or one collection itself.
+    """Load the tasks' data from a folder in SentEval's and BEIR's layouts.
+
+    The folder has `senteval/downstream` or is that folder. It has `retrieval/<collection>` or is one collection.
 
     Raises:
         DataError: a task's data is missing or broken.
@@ -63,11 +68,11 @@ def material(data: Path, tasks: Sequence[str]) -> Material:
 
 
 def judge(subject: Subject, given: Material, *, command: str) -> dict[str, Any]:
-    """Every task that has its data.
+    """Evaluate every task that has data.
 
     Raises:
         EvaluationError: a vector is not finite, or the encoder gives all texts the same one.
-        SubjectError: another graph that is to be compared does not run; it is tried before anything is judged.
+        SubjectError: another graph of the comparison does not run; each is tried before the evaluation.
     """
     all_sts, all_transfer = len(given.sts) == len(STS_TASKS), len(given.transfer) == len(TRANSFER_TASKS)
     if given.sts:
@@ -97,7 +102,7 @@ def judge(subject: Subject, given: Material, *, command: str) -> dict[str, Any]:
         found["transfer"] = {"tasks": tasks, **({"mean": mean} if all_transfer else {})}
     if given.retrieval:
         found["retrieval"] = {name: _searched(subject, encode, each) for name, each in given.retrieval.items()}
-    if watched.texts:  # a server's own search encodes out of sight
+    if watched.texts:  # A server's own search encodes on the server and can't be timed here.
         found["speed"] = {**watched.speed(), "latency_ms": _latency(subject.encode, given)}
     if given.sts and subject.others:
         found["precisions"] = _precisions(subject, given.sts)
@@ -107,7 +112,7 @@ def judge(subject: Subject, given: Material, *, command: str) -> dict[str, Any]:
 
 
 class Watched:
-    """An encoder with a clock beside it."""
+    """An encoder whose calls are timed."""
 
     def __init__(self, encode: Encode) -> None:
         self._encode = encode
@@ -115,7 +120,6 @@ class Watched:
         self._seconds = 0.0
 
     def __call__(self, texts: Sequence[str]) -> Any:
-        """As the encoder."""
         started = time.perf_counter()
         vectors = self._encode(texts)
         self._seconds += time.perf_counter() - started
@@ -123,7 +127,7 @@ class Watched:
         return vectors
 
     def speed(self) -> dict[str, float]:
-        """Of all that was encoded so far, tokenising included; something must have been."""
+        """Return the speed over all texts so far, tokenising included. At least one text must have been encoded."""
         return {
             "texts": self.texts,
             "seconds": round(self._seconds, 2),
@@ -140,7 +144,7 @@ def _searched(subject: Subject, encode: Encode, collection: Collection) -> dict[
 
 
 def _latency(encode: Encode, given: Material) -> dict[str, float]:
-    """Milliseconds of single texts, none of them encoded just before."""
+    """Measure milliseconds per single text."""
     seconds = []
     for text in _some_texts(given)[:ALONE]:
         started = time.perf_counter()
@@ -151,7 +155,7 @@ def _latency(encode: Encode, given: Material) -> dict[str, float]:
 
 
 def _some_texts(given: Material) -> list[str]:
-    """Of whatever task there is."""
+    """Return texts of any task that has data."""
     scored = texts({**given.sts, "geometry": given.geometry})
     labelled = [text for each in given.transfer.values() for example in each.train for text in example.texts]
     asked = [text for each in given.retrieval.values() for text in each.queries.values()]
@@ -159,9 +163,9 @@ def _some_texts(given: Material) -> list[str]:
 
 
 def _precisions(subject: Subject, tasks: Mapping[str, Subsets]) -> dict[str, dict[str, Any]]:
-    """Each graph of the bundle: its STS mean, the least cosine to fp32's vectors, its speed and size.
+    """Compare the bundle's graphs: STS mean, minimum cosine to the reference's vectors, speed and size.
 
-    Where there is no fp32, the cosine is to the judged one's.
+    The reference is the fp32 graph, or the evaluated graph if there is no fp32.
     """
     judged = subject.called
     graphs = {judged: OtherGraph(subject.encode, subject.facts["bytes"]), **subject.others}

@@ -1,4 +1,4 @@
-"""An evaluation as tables on a terminal."""
+"""Tables of an evaluation for a terminal."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def tables(evaluation: Mapping[str, Any]) -> str:
-    """A table for each kind of task that was judged, a blank line between."""
+    """Format a table for each evaluated task, with blank lines between."""
     made = [f"{evaluation['subject'].get('name')}: {_described(evaluation['subject'])}"]
     for name, write in WRITERS.items():
         if name in evaluation:
@@ -16,7 +16,7 @@ def tables(evaluation: Mapping[str, Any]) -> str:
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Columns as wide as their widest cell, the first from the left, the others from the right."""
+    """Align columns to their widest cell, the first column to the left and the others to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         "  ".join(

@@ -1,4 +1,4 @@
-"""SentEval's transfer tasks: what a logistic regression makes of vectors that stay as they are."""
+"""SentEval's transfer tasks: logistic regression on frozen vectors."""
 
 from __future__ import annotations
 
@@ -19,77 +19,77 @@ SEED = 1111
 FOLDS = 10
 C_GRID = tuple(2.0**exponent for exponent in range(-2, 4))
 C_GRID_TESTED = tuple(2.0**exponent for exponent in range(-1, 6))
-"""Where there is a test part but no dev part: TREC and MRPC."""
+"""Grid of C for tasks with a test split and no dev split: TREC and MRPC."""
 
 Rows = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class Trial:
-    """Rows that a classifier is fitted to, rows that test it, and splits of the former that choose its C."""
+    """Training and test rows of a classifier, and splits of the training rows for the choice of C."""
 
     train: Rows
     test: Rows
     splits: Sequence[tuple[Rows, Rows]]
-    """Rows to fit a classifier to, and rows to judge it by."""
+    """Pairs of training rows and validation rows."""
 
 
 @dataclass(frozen=True)
 class Fold:
-    """One choice of C and the classifier that was fitted with it."""
+    """A choice of C, and the score of the classifier fitted with it."""
 
     c: float
     dev_accuracy: float
-    """Accuracy x 100 with that C on what it was chosen by."""
+    """Validation accuracy x 100 with this C."""
     accuracy: float
     """Accuracy x 100 on the fold's test rows."""
     train: int
     test: int
     test_rows: str
-    """SHA-256 of the test rows' texts in their order, a line each, the first 16 digits."""
+    """First 16 hex digits of the SHA-256 of the test rows' texts in order, one per line."""
 
 
 @dataclass(frozen=True)
 class TransferScore:
-    """What a task says of an encoder, times 100."""
+    """An encoder's score on a task, times 100."""
 
     dev_accuracy: float
     accuracy: float
     f1: float | None
-    """Of label 1, where the examples are pairs."""
+    """F1 of label 1, if the examples are pairs."""
     folds: tuple[Fold, ...]
-    """Ten where SentEval folds the test rows (MR, CR, SUBJ, MPQA), else one."""
+    """Ten folds for tasks whose test rows are folded (MR, CR, SUBJ, MPQA), else one."""
     seed: int = SEED
-    """Of every shuffle into folds."""
+    """Seed of every shuffle into folds."""
 
     def to_json(self) -> dict[str, Any]:
-        """As plain dictionaries."""
         return asdict(self)
 
 
 @dataclass(frozen=True)
 class Classified:
-    """A task's score, and what it is a score of."""
+    """The score of a task, with predictions and labels."""
 
     score: TransferScore
     predicted: Rows
-    """(N,) classes of the test rows; where they are folded, of each fold's after the other."""
+    """Predicted classes (N,) of the test rows, concatenated over folds."""
     labels: Rows
-    """(N,) people's classes, in the same order: it depends on the task alone."""
+    """Human classes (N,) in the same order, which depends on the task alone."""
 
 
 def evaluate(encode: Encode, tasks: Mapping[str, Labelled]) -> dict[str, TransferScore]:
-    """The score of each task: see `classify`."""
+    """Score each task with `classify`."""
     return {name: found.score for name, found in classify(encode, tasks).items()}
 
 
 def classify(encode: Encode, tasks: Mapping[str, Labelled]) -> dict[str, Classified]:
-    """The score and the predictions of each task, as SentEval's scikit-learn classifiers find them.
+    """Score and classify each task like SentEval's scikit-learn classifiers.
 
-    Multinomial logistic regression by L-BFGS, L2 penalty 1/C on the weights and none on the intercept, features not
-    scaled. C has the best accuracy, rounded to two decimals, of its grid; the lowest of equals. Where it is found:
-    (train) in ten folds, each without its tenth, which is the test; (train, test) in ten folds of train;
-    (train, dev, test) on dev. Rows are in the order of SentEval, by words and label, for the folds depend on it.
+    The classifier is multinomial logistic regression by L-BFGS, with L2 penalty 1/C on the weights and none on the
+    intercept. Features are not scaled. C is the value of the grid with the best accuracy, rounded to two decimals; ties
+    go to the lowest. C is chosen in ten-fold cross-validation on train, and on dev if it exists. Without a test split,
+    each of ten folds of train is the test of one trial. Rows are in SentEval's order, by words and label, because folds
+    depend on it.
 
     Raises:
         EvaluationError: a vector is not finite, or a class has fewer examples than there are folds.
@@ -98,7 +98,8 @@ def classify(encode: Encode, tasks: Mapping[str, Labelled]) -> dict[str, Classif
 
 
 def _classified(encode: Encode, labelled: Labelled, task: str) -> Classified:
-    from sklearn.metrics import f1_score  # here and below: scikit-learn takes half a second, and only a task needs it
+    # scikit-learn is imported lazily, here and below: it takes half a second, and only these tasks need it.
+    from sklearn.metrics import f1_score
 
     parts = [
         sorted(part, key=lambda example: (*(len(text.split()) for text in example.texts), example.label))
@@ -156,7 +157,7 @@ def _splits(rows: Rows, labels: Rows, task: str) -> list[tuple[Rows, Rows]]:
 def _tested(
     features: NDArray[np.float32], labels: Rows, trials: Sequence[Trial], grid: Sequence[float]
 ) -> Iterator[tuple[float, float, Rows]]:
-    """Yield, for each trial, its C, the mean accuracy x 100 of its splits with it, and the classes of its test rows."""
+    """Yield each trial's C, the mean validation accuracy x 100 with it, and the predicted classes of its test rows."""
     fits = [fit for trial in trials for fit in (*trial.splits, (trial.train, trial.test))]
     rows = np.zeros((len(fits), len(labels)), dtype=bool)
     for selected, (train, _) in zip(rows, fits, strict=True):

@@ -1,4 +1,4 @@
-"""The seam between evaluation and encoders: texts go in, vectors come out, nothing else is known."""
+"""The interface between evaluation and encoders: a function from texts to vectors."""
 
 from __future__ import annotations
 
@@ -10,22 +10,24 @@ from numpy.typing import NDArray
 from models.errors import Failed
 
 Encode = Callable[[Sequence[str]], NDArray[np.float32]]
-"""N texts to vectors (N, D), in their order."""
+"""A function from N texts to vectors (N, D), in order."""
 
 
 class EvaluationError(Failed):
-    """No score can be given; the message says why."""
+    """No score can be computed. The message says why."""
 
 
 class ConstantError(EvaluationError):
-    """All is alike, so that nothing can be ranked by it."""
+    """All values are equal, so that they have no ranks."""
 
 
 def unit_vectors(encode: Encode, texts: Sequence[str]) -> NDArray[np.float64]:
-    """Unit vectors (N, D) of `texts`; a vector of zeros stays one, and so has cosine 0 with any other.
+    """Encode `texts` to unit vectors (N, D).
+
+    A zero vector stays zero, so its cosine with any other is 0.
 
     Raises:
-        EvaluationError: there is not one vector a text, or a vector holds NaN or infinity.
+        EvaluationError: the number of vectors is wrong, or a vector has NaN or infinity.
     """
     vectors = np.asarray(encode(texts), dtype=np.float64)
     if vectors.ndim != 2 or len(vectors) != len(texts):
@@ -41,7 +43,7 @@ def unit_vectors(encode: Encode, texts: Sequence[str]) -> NDArray[np.float64]:
 
 
 def remembered(encode: Encode) -> Encode:
-    """`encode`, each different text only once however often it is asked for: tasks share theirs."""
+    """Cache the vectors of `encode`, so that tasks with the same texts share them."""
     rows: dict[str, NDArray[np.float32]] = {}
 
     def look_up(texts: Sequence[str]) -> NDArray[np.float32]:
