@@ -1,4 +1,4 @@
-"""`python -m training.study FOLDER PARENT`: one run of a study, in the process that a study starts for it."""
+"""`python -m training.study FOLDER PARENT`: one run of a study, in a process that the study starts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from training.study.work import carry_out
 
 
 def main() -> int:
-    """What goes wrong is for the log, in full; its last line says what it was."""
+    """Carry out the run. Tracebacks go to the log, and its last line has the error."""
     keep_pages()
     folder, parent = sys.argv[1:]
     quieten()

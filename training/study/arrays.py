@@ -1,4 +1,4 @@
-"""What a run keeps of every pair and example: arrays by kind and task, in one compressed file."""
+"""Per-pair and per-example arrays of a run by kind and task, in one compressed file."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from models.disk import replacing
 from training.study.trial import StudyError
 
 Arrays = Mapping[str, NDArray[Any]]
-"""(n,) by task."""
+"""Arrays (n,) by task."""
 DAMAGE = (OSError, ValueError, EOFError, BadZipFile, RuntimeError, zlib.error, SyntaxError, TokenError)
-"""What reading raises by where a byte is wrong: in the archive, its compression, or the header of an array."""
+"""Errors that reading raises for a corrupt archive, compressed stream or array header."""
 
 
 def keep(file: Path, kinds: Mapping[str, Arrays]) -> None:
-    """Writes the arrays of each kind; a kind is one word."""
+    """Write the arrays of each kind. A kind is one word."""
     named = {f"{kind} {task}": values for kind, arrays in kinds.items() for task, values in arrays.items()}
     with replacing(file) as beside, beside.open("wb") as written:
         np.savez_compressed(written, allow_pickle=False, **named)
 
 
 def kept(file: Path, *kinds: str) -> tuple[dict[str, NDArray[Any]], ...]:
-    """The arrays of each of the kinds that `keep` wrote.
+    """Read the arrays of the given kinds that `keep` wrote.
 
     Raises:
-        StudyError: the file is damaged, or holds another kind.
+        StudyError: the file is damaged, or has another kind.
     """
     try:
         with file.open("rb") as opened, np.load(opened) as arrays:

@@ -1,4 +1,4 @@
-"""The studies here, named after the papers' tables and figures: what each asks, and what it needs."""
+"""The studies of this repository, named after the papers' tables and figures, with their cost and data."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ PAPERS = {
     "whitenedcse": "WhitenedCSE (Zhuo, Sun, Wang, Zhu and Yang, ACL 2023)",
     "imsimcse": "ImSimCSE (Xu, Shao, Chen and Liu, SimCSE++, EMNLP 2023)",
 }
-"""By the folder of their studies."""
+"""Papers by the folder of their studies."""
 LEFT_OUT = STUDIES / "left_out.toml"
 WIDTH = 110
 
 
 @dataclass(frozen=True)
 class LeftOut:
-    """A table or figure for which there is no study."""
+    """A table or figure without a study."""
 
     name: str
     paper: str
     about: str
     reason: str
     instead: str = ""
-    """A command that does what can be done."""
+    """A command for the part that can be reproduced."""
 
 
 def studies(paper: str) -> list[Study]:
-    """Those of a paper, in the order of their names.
+    """Read the studies of a paper, sorted by name.
 
     Raises:
         StudyError: a file is no study.
@@ -43,10 +43,10 @@ def studies(paper: str) -> list[Study]:
 
 
 def left_out(paper: str) -> list[LeftOut]:
-    """What of a paper has none.
+    """Read the tables and figures of a paper without a study.
 
     Raises:
-        StudyError: the file of them is damaged.
+        StudyError: their file is damaged.
     """
     named = contents(LEFT_OUT)
     try:
@@ -56,7 +56,7 @@ def left_out(paper: str) -> list[LeftOut]:
 
 
 def text(papers: Sequence[str]) -> str:
-    """A paragraph for each study of the papers, and for each table and figure without one."""
+    """Describe each study of the papers, and each table and figure without one, in a paragraph."""
     parts = []
     for paper in papers:
         parts.append(PAPERS[paper])
@@ -79,7 +79,6 @@ def _paragraph(study: Study) -> str:
 
 
 def _needs(trials: Sequence[Trial]) -> str:
-    """Runs, backbones and data."""
     backbones = ", ".join(dict.fromkeys(trial.config.backbone for trial in trials))
     data = "STS and transfer tasks" if any(trial.transfer for trial in trials) else "STS tasks"
     runs = len({trial.id for trial in trials})

@@ -1,4 +1,4 @@
-"""What a run reads, known by its bytes: a path may hold something else tomorrow, and be written in several ways."""
+"""Digests of a run's input files, because the same path can have other contents later."""
 
 from __future__ import annotations
 
@@ -30,13 +30,16 @@ READ = (
     "pytorch_model*.bin",
     "[0-9]*_*/*",
 )
-"""Of an encoder's folder what decides its vectors: not the card, what was measured of it or what it was exported to."""
+"""Patterns of the files of an encoder's folder that decide its vectors.
+
+The card, evaluations and exports are left out.
+"""
 
 
 class Contents:
-    """Reads each corpus, each encoder's folder and each folder of evaluation data once.
+    """A reader of digests that reads each corpus, encoder folder and evaluation folder once.
 
-    Of encoders in `to_come`, which are still to be made, the path is all that is known.
+    Encoders in `to_come` do not exist yet and are identified by path.
     """
 
     def __init__(self, to_come: Collection[Path] = ()) -> None:
@@ -50,10 +53,12 @@ class Contents:
     def of(
         self, config: RunConfig, *, sts: bool = True, transfer: bool = False, retrieval: tuple[str, ...] = ()
     ) -> dict[str, str]:
-        """What stands for the run's paths, by field; without a field that has none.
+        """Return digests of the run's inputs by field.
 
-        The evaluation data are the STS tasks', unless `sts` is not asked for, and those of `transfer` and `retrieval`
-        under these names. An encoder that is no folder here is known by its name.
+        Fields without a path are left out.
+
+        Evaluation data are the STS tasks', unless `sts` is false, and those of `transfer` and `retrieval` under these
+        names. An encoder without a local folder is identified by its name.
 
         Raises:
             StudyError: a corpus is no file.
@@ -78,7 +83,7 @@ class Contents:
 
 
 def corpus_digest(files: tuple[str, ...]) -> str:
-    """SHA-256, in hex, of the digests of the files in their order.
+    """Return the SHA-256, in hex, of the digests of the files in their order.
 
     Raises:
         StudyError: one is no file.
@@ -89,10 +94,10 @@ def corpus_digest(files: tuple[str, ...]) -> str:
 
 
 def encoder_digest(folder: Path) -> str:
-    """SHA-256, in hex, of what decides an encoder's vectors: a bundle's fingerprint, else each file and its place.
+    """Return a bundle's fingerprint, else the SHA-256, in hex, of the paths and digests of the encoder's files.
 
     Raises:
-        BundleError: the folder has a manifest and is not the bundle that it describes.
+        BundleError: the folder has a manifest but does not match it.
     """
     if (folder / bundle.MANIFEST).exists():
         return bundle.load(folder).manifest.fingerprint
@@ -100,23 +105,23 @@ def encoder_digest(folder: Path) -> str:
 
 
 def sts_digest(data: str, dev_tasks: DevTasks = "stsb") -> str:
-    """SHA-256, in hex, of the files of the STS tasks that `data` has, each by its place and its digest.
+    """Return the SHA-256, in hex, of the paths and digests of the STS files in `data`.
 
-    Of the dev parts only those by which weights are chosen.
+    Dev splits count only if weights are chosen by them.
     """
     root, dev = data_root(Path(data)), (STSB_DEV,) if dev_tasks == "stsb" else (STSB_DEV, SICKR_DEV)
     return _of(root, {file for task in (*STS_TASKS.values(), *dev) for file in (root / task.folder).glob(task.files)})
 
 
 def transfer_digest(data: str) -> str:
-    """The same of the transfer tasks."""
+    """Return the SHA-256, in hex, of the paths and digests of the transfer tasks' files."""
     root = data_root(Path(data))
     files = {root / task.folder / file for task in TRANSFER_TASKS.values() for file in task.files}
     return _of(root, {file for file in files if file.is_file()})
 
 
 def retrieval_digest(data: str, names: tuple[str, ...]) -> str:
-    """The same of collections, each with the part of its queries that is asked."""
+    """Return the SHA-256, in hex, of the files of collections, restricted to the queried splits."""
     known = beir.collections(Path(data))
     root = next(iter(known.values()), Path(data)).parent
     files = {root / folder / file for folder, split in map(beir.part, names) for file in beir.files(split)}

@@ -1,4 +1,4 @@
-"""About how long a study takes, from the sentences that go through encoders and the speeds that were measured here."""
+"""Estimated duration of a study, from the number of encoded sentences and speeds measured by this project."""
 
 from __future__ import annotations
 
@@ -9,26 +9,30 @@ from training.objectives import OBJECTIVES
 from training.study.trial import Trial
 
 SENTENCES = 1_000_000
-"""Of the papers' corpus, where a run has epochs."""
+"""Sentences of the papers' corpus, for runs that are measured in epochs."""
 TRAINED = 3
-"""A sentence's way forth and back, in ways forth."""
+"""Cost of a forward and backward pass, in forward passes."""
 DEV, TASKS = 3_000, 32_000
-"""Different sentences of an evaluation while training, and of the STS tasks at the end."""
+"""Distinct sentences of an evaluation during training, and of the final STS tasks."""
 CORE = 490.0
-"""Sentences a second, forth, of minilm on one core of a Xeon: benchmarks/results/studies/objectives.jsonl."""
+"""Sentences per second of a forward pass of minilm on one core of a Xeon (benchmarks/results/studies/objectives.jsonl).
+"""
 DEVICE = 27_600.0
-"""The same of BERT-base on an H100, six times what SimCSE trains on: benchmarks/results/gpu/recorded_steps.json."""
+"""Sentences per second of a forward pass of BERT-base on an H100.
+
+The figure is six times SimCSE's training speed in benchmarks/results/gpu/recorded_steps.json.
+"""
 LARGE = 3.0
-"""How much more a large model computes than a base one."""
+"""Compute of a large model relative to a base model."""
 
 
 def cpu_hours(trials: Sequence[Trial]) -> float:
-    """Of one core, for runs from minilm; what several arms share is counted once."""
+    """Estimate the hours on one core for runs from minilm. Runs shared by several arms count once."""
     return sum(map(_passes, _different(trials))) / CORE / 3600
 
 
 def gpu_hours(trials: Sequence[Trial]) -> float:
-    """Of an H100, for runs from the papers' backbones, one after the other."""
+    """Estimate the hours on one H100 for runs from the papers' backbones, one after the other."""
     weighted = (_passes(each) * (LARGE if "large" in each.config.backbone else 1.0) for each in _different(trials))
     return sum(weighted) / DEVICE / 3600
 
@@ -38,7 +42,7 @@ def _different(trials: Sequence[Trial]) -> list[Trial]:
 
 
 def _passes(trial: Trial) -> float:
-    """Sentences that go forth through an encoder; a teacher's own training is one run of SimCSE more."""
+    """Count the forward passes of sentences. Training a teacher counts as one more run of SimCSE."""
     judged = float(TASKS + trial.neighbours)
     if trial.untrained:
         return judged
@@ -52,5 +56,5 @@ def _passes(trial: Trial) -> float:
 
 
 def _width(params: object) -> int:
-    """Any that the parameters accept: what an objective needs does not depend on it."""
+    """Return any width that the parameters accept. An objective's needs do not depend on it."""
     return 2 * int(getattr(params, "groups", 1))

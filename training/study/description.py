@@ -1,4 +1,4 @@
-"""A study file: what its runs have in common, what is varied, and the runs that this makes."""
+"""Study files: shared settings, varied settings, and the runs that follow from them."""
 
 from __future__ import annotations
 
@@ -18,32 +18,32 @@ from training.study.trial import StudyError, Trial
 
 PARTS = {"name": str, "about": str, "base": dict, "grid": dict, "arm": list}
 OF_A_PAPER = {"paper": str, "published": dict, "reported": dict}
-"""What a study has besides that repeats a table or figure."""
+"""Additional parts of a study that repeats a table or figure."""
 RESTATED = ("grid", "arm")
-"""Parts that `published` may have of its own; the rest of it stands for `base`."""
+"""Parts that `published` may replace. Its other keys replace `base`."""
 STUDIES = Path(__file__).parents[2] / "studies"
-"""Where studies have their names from, the folder included: `dclr/table-2`."""
+"""Folder of the named studies. Names include the subfolder: `dclr/table-2`."""
 NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)*")
 CHOICES = (
     *("objective", "backbone", "preset", "ablation", "fraction", "untrained"),
     *("sts", "transfer", "retrieval", "neighbours"),
 )
-"""Settings that choose what a run starts from and is judged by; all others are fields of the run or its objective."""
+"""Settings that choose a run's starting point and evaluation. All others are fields of the run or its objective."""
 
 FOLDERS = ("out", "run")
-"""The study's to give."""
+"""Fields that the study sets itself."""
 
 JUDGED_BY = ("backbone", "pooling", "eval_data", "device", "sts", "transfer", "retrieval", "neighbours")
-"""All that makes a difference to an encoder that is not trained."""
+"""Settings that affect an untrained encoder's result."""
 CORPUS = ("corpus", "text_column")
-"""The same where the nearest among its sentences are measured."""
+"""Further such settings if nearest neighbours in the corpus are measured."""
 POOLED_BY = ("objective", "backbone", "preset", "ablation", "pooling")
-"""What decides how vectors are pooled where nothing says so."""
+"""Settings that decide the pooling by default."""
 
 
 @dataclass(frozen=True)
 class Arm:
-    """Settings under a name, and axes of their own."""
+    """Named settings, with axes of their own."""
 
     name: str
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -52,18 +52,18 @@ class Arm:
 
 @dataclass(frozen=True)
 class Reported:
-    """What the paper has for labels of the study."""
+    """Scores that the paper reports, by label of the study."""
 
     of: str
-    """Of which backbone, and what."""
+    """The backbone and the quantity."""
     scores: Mapping[str, float]
 
     @classmethod
     def of_part(cls, values: Mapping[str, Any], where: str) -> Self:
-        """What the part of a file says.
+        """Parse the part of a study file.
 
         Raises:
-            StudyError: it lacks something, or a score is no number.
+            StudyError: something is missing, or a score is no number.
         """
         try:
             of, scores = check(values.get("of"), str), values["scores"]
@@ -74,7 +74,7 @@ class Reported:
 
 @dataclass(frozen=True)
 class Study:
-    """Each arm at each point of the product of the axes: the study's and the arm's own."""
+    """A study file. Its runs are each arm at each point of the product of the study's and the arm's axes."""
 
     file: Path
     name: str
@@ -83,14 +83,14 @@ class Study:
     grid: Mapping[str, Sequence[Any]]
     arms: tuple[Arm, ...]
     paper: str = ""
-    """What it repeats: `DCLR, Table 2`."""
+    """The repeated table or figure: `DCLR, Table 2`."""
     published: Mapping[str, Any] = field(default_factory=dict)
-    """The parts that are others with the paper's own backbone."""
+    """Parts that differ with the paper's own backbone."""
     reported: Reported | None = None
 
     @classmethod
     def read(cls, file: Path) -> Self:
-        """The study that a TOML file describes; see docs/studies.md.
+        """Read a study from a TOML file (docs/studies.md).
 
         Raises:
             StudyError: it can't be read, or a part is unknown, missing or of the wrong shape.
@@ -99,7 +99,7 @@ class Study:
 
     @classmethod
     def of(cls, file: Path, values: Mapping[str, Any]) -> Self:
-        """The study that the contents of a file describe.
+        """Parse the contents of a study file.
 
         Raises:
             StudyError: a part is unknown, missing or of the wrong shape.
@@ -124,7 +124,7 @@ class Study:
         return cls(file, name, about, base, grid, arms or (Arm(""),), paper, _restated(values), reported)
 
     def as_published(self) -> Self:
-        """The same with the paper's own backbone and settings.
+        """Return the study with the paper's own backbone and settings.
 
         Raises:
             StudyError: the file has none, or a part of them is unknown or of the wrong shape.
@@ -135,7 +135,7 @@ class Study:
         return replace(restated, paper=self.paper, reported=self.reported)
 
     def override(self, changes: Mapping[str, Any]) -> Self:
-        """This study with other values: of an axis a list, else what all runs share.
+        """Return the study with other values: lists for axes, and single values for settings that all runs share.
 
         Raises:
             StudyError: an axis gets no list, or an arm has its own value.
@@ -154,14 +154,16 @@ class Study:
         return replace(self, base=base, grid=grid, arms=tuple(arms))
 
     def trials(self, to_come: Collection[Path] = ()) -> list[Trial]:
-        """Every run, arm by arm; what is not trained once for all values that make no difference to it.
+        """Return every run, arm by arm.
 
-        The encoders' folders in `to_come` need not be there yet.
+        Untrained runs that differ only in training settings are merged.
+
+        The encoders' folders in `to_come` may be missing.
 
         Raises:
             StudyError: a setting is unknown, of the wrong type or out of range, settings contradict each other, a
-                corpus is no file or an encoder's folder is not there, or runs that differ by more than their seed would
-                be averaged.
+                corpus is no file or an encoder's folder is missing, or runs that differ by more than their seed
+                have the same label.
         """
         contents = Contents(to_come)
         found: dict[tuple[str, str], Trial] = {}
@@ -214,7 +216,7 @@ class Study:
 
 
 def name_of(file: Path) -> str:
-    """Of a study that gives itself none: its place among the studies here, `dclr/table-2`, else the file's name."""
+    """Return the default name of a study: its path among the studies here, `dclr/table-2`, else the file's name."""
     resolved = file.resolve()
     if resolved.is_relative_to(STUDIES):
         return resolved.relative_to(STUDIES).with_suffix("").as_posix()
@@ -222,10 +224,10 @@ def name_of(file: Path) -> str:
 
 
 def file_of(named: Path) -> Path:
-    """The file of a study that is named by it, or as the studies here are named.
+    """Find a study's file by its path, or by its name in this repository.
 
     Raises:
-        StudyError: there is no such file and no study of this name here.
+        StudyError: there is no such file and no study of this name.
     """
     if named.suffix == ".toml" or named.is_file():
         return named
@@ -235,7 +237,7 @@ def file_of(named: Path) -> Path:
 
 
 def _restated(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The parts of the file that its `published` makes, nothing without it."""
+    """Return the parts of the file as `published` replaces them, or nothing without `published`."""
     if "published" not in values:
         return {}
     published = values["published"]
@@ -245,7 +247,7 @@ def _restated(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def contents(file: Path) -> dict[str, Any]:
-    """Of a TOML file.
+    """Read a TOML file.
 
     Raises:
         StudyError: it can't be read.
@@ -254,12 +256,15 @@ def contents(file: Path) -> dict[str, Any]:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise StudyError(f"{file}: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:  # TOMLDecodeError says the line; or not UTF-8
+    # TOMLDecodeError names the line; other errors mean invalid UTF-8 or deep nesting.
+    except (ValueError, RecursionError) as error:
         raise StudyError(f"{file}: {_unreadable(error)}") from error
 
 
 def settings(texts: Sequence[str]) -> dict[str, Any]:
-    """What `KEY=VALUE` texts set, values as TOML has them; what is none is text without its quotes.
+    """Parse `KEY=VALUE` texts with TOML values.
+
+    A value that is no TOML is text without quotes.
 
     Raises:
         StudyError: there is no key or no value.
@@ -273,7 +278,8 @@ def settings(texts: Sequence[str]) -> dict[str, Any]:
             values[key] = tomllib.loads(f"value = {written}")["value"]
         except tomllib.TOMLDecodeError:
             values[key] = written
-        except (ValueError, RecursionError) as error:  # a number of thousands of digits; thousands of brackets
+        # The value is a number of thousands of digits, or has thousands of brackets.
+        except (ValueError, RecursionError) as error:
             raise StudyError(f"--set {key}: {_unreadable(error)}") from error
     return values
 
@@ -283,7 +289,7 @@ def _unreadable(error: Exception) -> str:
 
 
 def _taken(settings: dict[str, Any], key: str, kind: Any, default: Any) -> Any:
-    """The value of a key, which is then gone from the settings."""
+    """Remove a key from the settings and return its value."""
     try:
         return check(settings.pop(key, default), kind)
     except ValueError as error:
@@ -291,7 +297,7 @@ def _taken(settings: dict[str, Any], key: str, kind: Any, default: Any) -> Any:
 
 
 def _config(settings: Mapping[str, Any]) -> RunConfig:
-    """The run that settings describe, without folders."""
+    """Build the configuration of a run, without folders, from settings."""
     chosen = {key: settings[key] for key in CHOICES if key in settings}
     for key, value in chosen.items():
         if not isinstance(value, str):
@@ -318,7 +324,7 @@ def _config(settings: Mapping[str, Any]) -> RunConfig:
 
 
 def _optional(kind: Any) -> bool:
-    """Whether none is a value of it: TOML has no word for it."""
+    """Return whether None is allowed. TOML has no None, so studies write "none"."""
     try:
         check(None, kind)
     except ValueError:

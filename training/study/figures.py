@@ -1,4 +1,4 @@
-"""The figures of a study: every seed a dot, so that a mean can't look surer than it is."""
+"""Figures of a study. Every seed is a dot, so that means do not look more certain than they are."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from training.study.trial import SEED, label_of
 LINE = 18
 """Height of an arm's strip."""
 NAME = 27
-"""Characters of an arm's name that find room."""
+"""Maximum characters of an arm's name."""
 MOST = 8
-"""Arms in a figure that names them beside their data."""
+"""Maximum arms in a figure that labels arms beside their data."""
 MEANS = f"Means over seeds; of more than {MOST} arms, the best."
 LOGARITHMIC_FROM = 16.0
-"""Ratio of the largest to the smallest value of an axis."""
+"""Ratio of an axis's largest to its smallest value from which the axis is logarithmic."""
 
 APART = {"STSB": "STS-B", "SICKR": "SICK-R"}
-"""Tasks that DCLR's figures 5 and 6 show by themselves."""
+"""Tasks that have figures of their own, as in DCLR's figures 5 and 6."""
 
 CURVES = {
     STSB_DEV_METRIC: ("STS-B dev while training", "Spearman × 100"),
@@ -43,18 +43,18 @@ CURVES = {
     "effective_rank": ("Effective rank while training", "Effective rank"),
     "removed_share": ("Removed negatives while training", "Share of the in-batch negatives"),
 }
-"""What an evaluation may have measured, with a title and what its axis says."""
+"""Quantities that evaluations may contain, with a title and an axis label."""
 
 
 def figures(summary: Summary, *others: Summary) -> list[Element]:
-    """All that the results give cause for; what is not of a metric is of the first summary's best arms."""
+    """Draw every figure that the results allow. Figures independent of a metric show the first summary's best arms."""
     compared = [part for each in (summary, *others) for part in (_arms(each), *_gains(each), *_sweeps(each))]
     return [*compared, *_nearest(summary), *_curves(summary), *_planes(summary)]
 
 
 @dataclass(frozen=True)
 class Strip:
-    """A line of a figure: a mean, where it lies on other test sets, and what it is the mean of."""
+    """A row of a figure: a mean, its interval over other test sets, and the seeds' values."""
 
     label: str
     mean: float
@@ -83,7 +83,7 @@ def _arms(summary: Summary) -> Element:
 
 
 def _gains(summary: Summary) -> Iterable[Element]:
-    """Papers' ablation bars, which begin at zero, so that a length is a gain."""
+    """Draw gains as bars from zero, like papers' ablation figures."""
     gains = [
         Bar(row.label, row.gain.difference, svg.mark(0), (row.gain.low, row.gain.high))
         for row in summary.rows
@@ -125,8 +125,10 @@ def _strip(strip: Strip, frame: Frame, y: float) -> Iterable[Element]:
 
 
 def _sweeps(summary: Summary) -> Iterable[Element]:
-    """A figure for each numeric axis: DCLR's figures 5 and 6, ImSimCSE's table 5, WhitenedCSE's tables 4 to 6,
-    GS-InfoNCE's table 3."""
+    """Draw a figure for each numeric axis.
+
+    Examples are DCLR's figures 5 and 6, ImSimCSE's table 5, WhitenedCSE's tables 4 to 6 and GS-InfoNCE's table 3.
+    """
     names = dict.fromkeys(name for row in summary.rows for name in row.results[0].axes if name != SEED)
     for name in names:
         swept: dict[str, list[tuple[float, Row]]] = {}
@@ -154,7 +156,7 @@ def _sweep(name: str, swept: Mapping[str, Sequence[tuple[float, Row]]], summary:
     ]
 
     def behind(frame: Frame) -> list[Element]:
-        """What the means stand before: where they lie on other pairs, and each seed."""
+        """Draw intervals and seeds behind the means."""
         upright = [(frame.across(x), frame.up(y.low), frame.up(y.high), mark) for x, y, mark in spreads]
         return [svg.line((x, low), (x, high), f"spread {mark}") for x, low, high, mark in upright] + [
             svg.dot((frame.across(x), frame.up(y)), "paper", f"{row.label}: {y:.2f}") for x, y, row in seeds
@@ -170,7 +172,7 @@ def _sweep(name: str, swept: Mapping[str, Sequence[tuple[float, Row]]], summary:
 
 
 def _apart(name: str, swept: Mapping[str, Sequence[tuple[float, Row]]], task: str) -> Element:
-    """One task by itself."""
+    """Draw the sweep of one task."""
     series = [
         Series(rest, svg.mark(place), [(x, fmean(each.scores[task] for each in row.results)) for x, row in of])
         for place, (rest, of) in enumerate(swept.items())
@@ -181,7 +183,10 @@ def _apart(name: str, swept: Mapping[str, Sequence[tuple[float, Row]]], task: st
 
 
 def _nearest(summary: Summary) -> Iterable[Element]:
-    """The four nearest in a batch against its size, mean over seeds: GS-InfoNCE's figure 1, a panel for each arm."""
+    """Draw the cosines of the four nearest neighbours against batch size, mean over seeds, for each arm.
+
+    Source: GS-InfoNCE's figure 1.
+    """
     for place, row in enumerate(row for row in summary.rows if all(each.nearest_cosines for each in row.results)):
         found = [each.nearest_cosines for each in row.results]
         by_size = {
@@ -200,7 +205,7 @@ def _nearest(summary: Summary) -> Iterable[Element]:
 
 
 def _scale(name: str, values: Sequence[float]) -> Axis:
-    """Logarithmic where the values span much; its ticks are then the values themselves."""
+    """Return a logarithmic axis, with the values as ticks, if the values span a large ratio; else a linear one."""
     ticks = sorted(set(values))
     if ticks[0] > 0 and ticks[-1] / ticks[0] >= LOGARITHMIC_FROM:
         shown = [f"{100 * tick:g} %" if name == "fraction" else f"{tick:g}" for tick in ticks]
@@ -209,7 +214,7 @@ def _scale(name: str, values: Sequence[float]) -> Axis:
 
 
 def _curves(summary: Summary) -> Iterable[Element]:
-    """Means over seeds at each step: DCLR's figure 4."""
+    """Draw means over seeds at each step, as in DCLR's figure 4."""
     shown = _best(summary)
     for name, (title, axis) in CURVES.items():
         series = [
@@ -224,7 +229,7 @@ def _curves(summary: Summary) -> Iterable[Element]:
 
 
 def _over_steps(results: Sequence[Result], name: str) -> list[tuple[float, float]]:
-    """The mean at the steps at which every result has it."""
+    """Return the mean at each step that all results have."""
     by_step = [
         {float(point["step"]): float(point[name]) for point in result.curve if point.get(name) is not None}
         for result in results
@@ -234,7 +239,7 @@ def _over_steps(results: Sequence[Result], name: str) -> list[tuple[float, float
 
 
 def _planes(summary: Summary) -> Iterable[Element]:
-    """Alignment and uniformity of the final encoders, as Wang and Isola plot them, where STS-B's dev part was read."""
+    """Draw alignment and uniformity of the final encoders like Wang and Isola, if STS-B dev was evaluated."""
     series = [
         Series(row.label, svg.mark(place), [(fmean(uniformity), fmean(alignment))])
         for place, row in enumerate(_best(summary))
@@ -249,7 +254,7 @@ def _planes(summary: Summary) -> Iterable[Element]:
 
 
 def _best(summary: Summary) -> list[Row]:
-    """The best arms, in their order."""
+    """Return the best arms in the study's order."""
     best = sorted(summary.rows, key=lambda row: -row.mean.mean)[:MOST]
     return [row for row in summary.rows if row in best]
 

@@ -1,4 +1,4 @@
-"""How the vectors of each arm lie, in numbers: what the papers explain their scores by."""
+"""Geometry of each arm's vectors: measures with which papers explain scores."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ QUANTITIES = {
     "effective_rank": ("effective rank", 0),
     "removed_share": ("removed negatives", 5),
 }
-"""Of a result, with what a table calls it and the decimals that mean something."""
+"""Fields of a result, with column title and significant decimals."""
 
 EXPLANATION = (
     "Of STS-B dev's sentences under the weights that were judged, mean ± standard deviation over seeds. Alignment: the "
@@ -25,14 +25,14 @@ EXPLANATION = (
 
 
 def grid(summary: Summary) -> list[list[str]]:
-    """The head and a line for each arm; nothing where no result has any of it."""
+    """Return the header and a row for each arm, or nothing if no result has any of the fields."""
     known = [name for name in QUANTITIES if any(_of(row.results, name) for row in summary.rows)]
     head = ["arm", *(QUANTITIES[name][0] for name in known)]
     return [head, *([row.label, *(_cell(row, name) for name in known)] for row in summary.rows)] if known else []
 
 
 def _of(results: Sequence[Result], name: str) -> list[float]:
-    """One value a seed; none where a seed lacks it."""
+    """Return one value per seed, or nothing if a seed lacks it."""
     values = [value for each in results if (value := getattr(each, name)) is not None]
     return values if len(values) == len(results) else []
 

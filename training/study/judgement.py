@@ -1,4 +1,4 @@
-"""What a study keeps of an encoder: its scores, every cosine, prediction and query, how its vectors lie."""
+"""The evaluation of an encoder in a study: scores, every cosine, prediction and query, and geometry."""
 
 from __future__ import annotations
 
@@ -29,37 +29,43 @@ DEV = "STSB-dev"
 COSINES, GOLDS = "cosines", "golds"
 PREDICTED, LABELS = "predicted", "labels"
 FOUND, RELEVANT = "answers", "judgements"
-"""Kinds of arrays that are kept: of the STS tasks' pairs, of the transfer tasks' examples, of the queries."""
+"""Kinds of stored arrays: of the STS tasks' pairs, of the transfer tasks' examples, of the queries."""
 
 COSINES_FILE, TRANSFER_FILE, RETRIEVAL_FILE = "cosines.npz", "transfer.npz", "retrieval.npz"
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """Of one encoder."""
+    """The evaluation of one encoder."""
 
     scores: Mapping[str, float]
-    """Spearman x 100, "all", of each STS task that the data have; STS-B's dev part under `DEV`; accuracy x 100 of each
-    transfer task; each of the `MEASURES` x 100 of each collection, as `scifact nDCG@10`."""
+    """Scores by task, x 100.
+
+    They are "all" Spearman of each STS task in the data, with STS-B dev under `DEV`; accuracy of each transfer task;
+    and each of the `MEASURES` of each collection, as `scifact nDCG@10`.
+    """
     alignment: float | None
     uniformity: float | None
     effective_rank: float | None
-    """All three of STS-B's dev part, as `training.evaluation.geometry.of_pairs` has them; None without it."""
+    """Effective rank.
+
+    It, alignment and uniformity come from `training.evaluation.geometry.of_pairs` on STS-B dev, if present.
+    """
     cosines: Mapping[str, NDArray[np.float32]]
-    """(n,) of each STS task, its subsets one after the other."""
+    """Cosines (n,) of each STS task, its subsets concatenated."""
     golds: Mapping[str, NDArray[np.float32]]
     predicted: Arrays = field(default_factory=dict)
-    """(n,) of each transfer task, as `training.evaluation.transfer.Classified` has them."""
+    """Predicted classes (n,) of each transfer task, in the order of `training.evaluation.transfer.Classified`."""
     labels: Arrays = field(default_factory=dict)
     found: Arrays = field(default_factory=dict)
-    """(Q,) of each collection and measure, 0 to 1: what each query counts."""
+    """Scores (Q,) from 0 to 1 of the queries, for each collection and measure."""
     relevant: Arrays = field(default_factory=dict)
-    """(Q,) of the same: how many documents answer the query, by people's word."""
+    """Numbers (Q,) of judged relevant documents per query, for each collection and measure."""
     nearest: Mapping[int, Sequence[float]] = field(default_factory=dict)
-    """By size of the batch, the cosines of a sentence of the corpus to its four nearest; empty where not asked for."""
+    """Cosines of corpus sentences to their four nearest neighbours, by batch size. Empty if not requested."""
 
     def keep(self, folder: Path) -> None:
-        """Writes cosines and golds, predictions and labels, what was found and what is relevant."""
+        """Write cosines and golds, predictions and labels, query scores and counts of relevant documents."""
         for file, kinds in (
             (COSINES_FILE, {COSINES: self.cosines, GOLDS: self.golds}),
             (TRANSFER_FILE, {PREDICTED: self.predicted, LABELS: self.labels}),
@@ -70,7 +76,7 @@ class Judgement:
 
 
 def check_kept(folder: Path, tasks: Several[str]) -> None:
-    """Whether a folder has all that `Judgement.keep` writes of tasks that were scored.
+    """Check that a folder has everything that `Judgement.keep` writes for the scored tasks.
 
     Raises:
         StudyError: a file is missing or damaged, or lacks a task.
@@ -90,10 +96,13 @@ def check_kept(folder: Path, tasks: Several[str]) -> None:
 
 
 def judge(encoder: Encoder, given: Material, stream: TextIO) -> Judgement:
-    """The encoder on every task that has its data; its geometry is that of STS-B's dev part, scored as a task, too.
+    """Evaluate the encoder on every task that has data.
+
+    STS-B dev is scored as a task too, and gives the geometry.
 
     Raises:
-        EvaluationError: a vector is not finite, all cosines of a subset are equal, or no pair of dev is alike.
+        EvaluationError: a vector is not finite, all cosines of a subset are equal, or no pair of dev is
+            similar.
     """
     tasks: dict[str, Subsets] = {**given.sts, **({DEV: given.geometry} if given.geometry else {})}
     encode = remembered(encode_visibly(encoder.encode, stream))
@@ -125,7 +134,7 @@ def judge(encoder: Encoder, given: Material, stream: TextIO) -> Judgement:
 
 
 def task_of(collection: str, measure: str) -> str:
-    """As scores and arrays call a measure of a collection."""
+    """Return the name of a collection's measure in scores and arrays."""
     return f"{collection} {measure}"
 
 
@@ -147,7 +156,7 @@ def _found(
 
 
 def _relevant(name: str, collection: Collection) -> dict[str, NDArray[np.int64]]:
-    """The same of each measure: each is compared by itself."""
+    """Return the counts of relevant documents under each measure's name, because measures are compared separately."""
     counts = np.array(
         [sum(grade > 0 for grade in collection.judgements[query].values()) for query in collection.queries]
     )
@@ -155,5 +164,5 @@ def _relevant(name: str, collection: Collection) -> dict[str, NDArray[np.int64]]
 
 
 def _class(values: NDArray[Any]) -> NDArray[np.int8]:
-    """Of six at most."""
+    """Narrow classes to int8. There are six at most."""
     return values.astype(np.int8)

@@ -1,4 +1,4 @@
-"""The data that a run of a study is judged by."""
+"""The evaluation data of a study's runs."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from training.study.trial import StudyError, Trial
 
 
 def material(trial: Trial) -> Material:
-    """The STS tasks that there are, with STS-B's dev part for the geometry; transfer and retrieval where asked for.
+    """Load the available STS tasks with STS-B dev for geometry, and requested transfer and retrieval data.
 
     Raises:
-        StudyError: the run names no evaluation data, or the corpus has fewer sentences than are asked for.
-        CorpusError: they are asked for, and the corpus can't be read.
-        DataError: STS-B's dev part, a transfer task or a collection is missing, or anything of them is broken.
+        StudyError: the run names no evaluation data, or the corpus has fewer sentences than requested.
+        CorpusError: sentences are requested and the corpus can't be read.
+        DataError: STS-B dev, a transfer task or a collection is missing or broken.
     """
     if trial.config.eval_data is None:
         raise StudyError("eval_data: a study judges by evaluation data: name their folder by --data or in [base]")
@@ -35,7 +35,7 @@ def material(trial: Trial) -> Material:
 
 
 def _first(trial: Trial) -> list[str]:
-    """So many sentences of the corpus, in the order in which a run of seed 0 reads them."""
+    """Return the first sentences of the corpus, in the order of a run with seed 0."""
     config = trial.config
     corpus = corpus_of(config, 0)
     if corpus.census.sentences < trial.neighbours:

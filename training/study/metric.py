@@ -1,4 +1,4 @@
-"""What the arms of a study are compared by: a mean over tasks, and what it would be on other examples."""
+"""Metrics that compare the arms of a study: a mean over tasks, with its bootstrap over other examples."""
 
 from __future__ import annotations
 
@@ -32,37 +32,37 @@ from training.study.trial import StudyError
 
 @dataclass(frozen=True)
 class Metric:
-    """A score of each of some tasks."""
+    """A score that several tasks share."""
 
     name: str
     title: str
     unit: str
     tasks: tuple[str, ...]
     called: str
-    """The tasks, where they are counted."""
+    """Name for the tasks after their number."""
     examples: str
-    """What a task is made of, and the bootstrap redraws."""
+    """Name of the examples that the bootstrap resamples."""
     fixed: str
-    """What stays as it is when they are redrawn."""
+    """Name of everything that the bootstrap keeps fixed."""
     file: str
-    """What runs keep of each of them, in two kinds of arrays: the encoder's word and people's."""
+    """File of a run with two kinds of arrays, the encoder's and the human ones."""
     kinds: tuple[str, str]
     resample: Callable[[Sequence[Arrays], Arrays, int], Resampled]
-    """Of encoders' arrays, people's, and how often."""
+    """A bootstrap of encoders' arrays against human ones, with a number of resamples."""
     dev: str | None = None
-    """The task by which weights were chosen: it stands in for the others where there is none."""
+    """Task by which weights were chosen. It replaces the other tasks if results share none."""
 
     def shared(self, results: Sequence[Result]) -> tuple[str, ...]:
-        """Its tasks that all results have; without any, the dev task if all have that."""
+        """Return the metric's tasks that all results have, or the dev task if they share no other."""
         found = set.intersection(*(set(result.scores) for result in results))
         stand_in = (self.dev,) if self.dev is not None and self.dev in found else ()
         return tuple(task for task in self.tasks if task in found) or stand_in
 
     def arrays(self, results: Sequence[Result], study: Path, tasks: Sequence[str]) -> tuple[dict[str, Arrays], Arrays]:
-        """The encoders' arrays by id and task, and people's by task: the first run's, which all must have been given.
+        """Read the encoders' arrays by id and task, and the human arrays by task, which all runs must share.
 
         Raises:
-            StudyError: a file is damaged, lacks a task, or was made from other judgements of people.
+            StudyError: a file is damaged, lacks a task, or was made from other human judgements.
         """
         said: dict[str, Arrays] = {}
         truth: Arrays = {}
@@ -121,7 +121,7 @@ TRANSFER = Metric(
 
 
 def metrics(results: Sequence[Result]) -> list[Metric]:
-    """Those that some of the results were judged by; of retrieval one a measure, the mean over collections."""
+    """Return the metrics that some result has. Retrieval has one for each measure, the mean over collections."""
     known = (STS, TRANSFER, *(_retrieval(measure, results) for measure in MEASURES))
     return [metric for metric in known if any(metric.shared([result]) for result in results)]
 

@@ -1,4 +1,4 @@
-"""Whether a process is at work in the folder of a run, and how to be that process."""
+"""Locks that show whether a process works in a run's folder."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from pathlib import Path
 from training.lock import LOCK, LockError, locked
 
 ATTEMPTS, PAUSE = 20, 0.05
-"""Of who wants to work there; seconds between two of them."""
+"""Attempts to take the lock, and seconds between two attempts."""
 
 
 def occupied(folder: Path) -> bool:
-    """Whether another process has it.
+    """Return whether another process has the folder.
 
-    To ask is to share the lock for an instant: any number may ask at once, and who wants to work there asks again.
+    The check shares the lock for an instant. Any number of processes can check at once, and a process that wants the
+    lock retries.
     """
     try:
         with (folder / LOCK).open() as file:
@@ -31,10 +32,12 @@ def occupied(folder: Path) -> bool:
 
 @contextmanager
 def occupying(folder: Path) -> Iterator[None]:
-    """Holds the folder, which is made if it is not there; who only asks about it does not prevent that.
+    """Lock the folder, and create it if needed.
+
+    Concurrent checks do not prevent the lock.
 
     Raises:
-        LockError: another process has it, and keeps it.
+        LockError: another process keeps the folder locked.
     """
     with ExitStack() as stack:
         for left in reversed(range(ATTEMPTS)):

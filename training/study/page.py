@@ -1,4 +1,4 @@
-"""A study as one page that needs nothing beside it."""
+"""A study as one self-contained HTML page."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from training.study.table import explanation, grid
 
 
 def page(name: str, about: str, *summaries: Summary) -> str:
-    """One HTML file: a table for each summary, then the figures; what a metric does not have is the first's."""
+    """Write one HTML file with a table for each summary, then the figures.
+
+    Parts independent of a metric come from the first summary.
+    """
     head = element(
         "head",
         element("meta", charset="utf-8"),
@@ -50,7 +53,7 @@ def _tasks(summary: Summary) -> Element | None:
 
 
 def _plain(name: str, title: str, lines: Sequence[Sequence[str]], said: str) -> Element | None:
-    """A table of numbers without a verdict; nothing without lines."""
+    """Make a table of numbers without verdicts, or nothing without lines."""
     if not lines:
         return None
     head, *arms = ([cell.replace("-", "−") if i else cell for i, cell in enumerate(line)] for line in lines)

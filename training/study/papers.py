@@ -1,4 +1,4 @@
-"""A page for each paper: its tables and figures beside what was recorded of them, number by number."""
+"""A page for each paper that compares its tables and figures with recorded results."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from training.study.trial import label_of
 
 PAGES = Path("docs/papers")
 RECORDED = Path("benchmarks/results/studies")
-"""Where finished runs are kept, a file for each study: `dclr/table-2.jsonl`."""
+"""Folder of the results of finished runs, one file for each study: `dclr/table-2.jsonl`."""
 EARLIER = STUDIES / "recorded.toml"
-"""What was recorded before the papers' tables had names."""
+"""Results recorded before studies had the papers' table numbers."""
 BASELINE = "SimCSE"
-"""What the papers gain over: the arm of that name is what the others are compared with, else the first arm."""
+"""Name of the arm that others are compared with. Without it, the first arm is the baseline."""
 REPRODUCED, NOT_REPRODUCED, NOT_RUN = "reproduced", "not reproduced", "not run yet"
 ABSENT = "–"
 HEAD = ("Arm", "Paper", "Difference", "Here", "n", "Difference", "Verdict")
@@ -47,21 +47,21 @@ def _in_words(gain: float) -> str:
 
 @dataclass(frozen=True)
 class Line:
-    """An arm, by the paper and here."""
+    """An arm, with the paper's scores and ours."""
 
     label: str
     own: bool
-    """Whether others are compared with it, and it with nothing."""
+    """True for the arm that the others are compared with."""
     paper: float | None
     paper_gain: float | None
     here: Spread | None
     gain: float | None
     noise: float | None
-    """Half the width of the interval of `gain`; None of a single seed."""
+    """Half the width of the interval of `gain`. None for a single seed."""
 
     @property
     def verdict(self) -> str:
-        """What is to be said of the gain; nothing of the arm that the others are compared with."""
+        """Describe the gain in words. The baseline has no verdict."""
         if self.here is None:
             return NOT_RUN
         if self.gain is None:
@@ -76,7 +76,7 @@ class Line:
 
 
 def page_of(paper: str, results: Path = RECORDED) -> str:
-    """The page of a paper, as Markdown.
+    """Write the page of a paper in Markdown.
 
     Raises:
         StudyError: a study or a file of results is damaged.
@@ -93,7 +93,7 @@ def page_of(paper: str, results: Path = RECORDED) -> str:
 
 
 def recorded(results: Path, name: str) -> list[Result]:
-    """What was recorded of a study, nothing if it was not run.
+    """Read the recorded results of a study, or nothing if it was not run.
 
     Raises:
         StudyError: the file is damaged.
@@ -103,7 +103,7 @@ def recorded(results: Path, name: str) -> list[Result]:
 
 
 def lines(study: Study, results: Sequence[Result]) -> list[Line]:
-    """A line for each label of the study, in its order.
+    """Make a line for each label of the study, in its order.
 
     Raises:
         StudyError: see `Study.trials`.
@@ -132,7 +132,7 @@ def lines(study: Study, results: Sequence[Result]) -> list[Line]:
 
 
 def verdict(found: Sequence[Line]) -> str:
-    """One sentence on a table."""
+    """Summarise a table in one sentence."""
     if not any(line.here for line in found):
         return "Not run yet."
     compared = [line for line in found if line.gain is not None and line.paper_gain is not None]
@@ -142,7 +142,10 @@ def verdict(found: Sequence[Line]) -> str:
 
 
 def _baselines(study: Study) -> dict[str, str]:
-    """Of each label, in order, what it is compared with: SimCSE, at the same values of the axes if it has them."""
+    """Map each label to its baseline, in order.
+
+    The baseline is SimCSE, at the same values of the axes if possible.
+    """
     trials = {trial.label: trial for trial in study.trials()}
     arm = next((trial.arm for trial in trials.values() if BASELINE in trial.arm), None)
     first = next((label for label in trials if BASELINE in label), next(iter(trials)))
@@ -182,7 +185,7 @@ def _section(study: Study, results: Sequence[Result], option: str = "") -> str:
 
 
 def _earlier(study: Study, results: Path) -> list[str]:
-    """A table of what `EARLIER` has for a study of SimCSE and one method, each start a line; nothing for another."""
+    """Make a table of earlier results for a study with SimCSE and one method, a row for each start; else nothing."""
     labels = list(dict.fromkeys(trial.label for trial in study.trials()))
     if labels[:1] != [BASELINE] or len(labels) != 2 or not study.reported or _by_transfer(study):
         return []
@@ -200,7 +203,7 @@ def _earlier(study: Study, results: Path) -> list[str]:
 
 
 def _relabelled(results: Sequence[Result], labels: Mapping[str, str]) -> list[Result]:
-    """Those whose labels are among the values, as arms of the names."""
+    """Keep the results with the given labels, renamed as arms."""
     arms = {label: arm for arm, label in labels.items()}
     return [replace(each, arm=arms[each.label], axes={}) for each in results if each.label in arms]
 

@@ -1,4 +1,4 @@
-"""The plan of a study, kept in its folder: what it is about and its runs in order, with how far each of them is."""
+"""The plan of a study, stored in its folder: its description, its runs in order, and their states."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from training.study.work import RECORD
 
 PLAN = "study.json"
 FOLDER = Path("runs/studies")
-"""Where studies lie unless another place is named."""
+"""Default folder of studies."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a study's folder is for."""
+    """The contents of a study's folder."""
 
     name: str
     about: str
@@ -32,7 +32,7 @@ class Plan:
 
     @classmethod
     def of(cls, study: Study) -> Plan:
-        """Of a study file, checked.
+        """Build the checked plan of a study file.
 
         Raises:
             StudyError: see `Study.trials`.
@@ -40,7 +40,7 @@ class Plan:
         return cls(study.name, study.about, study.trials())
 
     def check_files(self) -> None:
-        """What would stop every run stops the study before it begins.
+        """Load all evaluation data, so that an error stops the study before its first run.
 
         Raises:
             StudyError, DataError: see `training.study.material.material`.
@@ -50,14 +50,13 @@ class Plan:
             material(trial)
 
     def keep(self, folder: Path) -> None:
-        """Writes it."""
         trials = [json.loads(trial.to_json()) for trial in self.trials]
         content = {"name": self.name, "about": self.about, "trials": trials}
         write_whole(folder / PLAN, json.dumps(content) + "\n")
 
     @classmethod
     def kept(cls, folder: Path) -> Plan:
-        """The one in a study's folder.
+        """Read the plan in a study's folder.
 
         Raises:
             StudyError: there is none, or it is damaged.
@@ -74,10 +73,10 @@ class Plan:
 
 
 def folder_named(source: Path, out: Path | None) -> Path:
-    """The folder of a study that is named by it or by its file.
+    """Return a study's folder, given the folder or the study's file.
 
     Raises:
-        StudyError: the file is no study; or a folder is named, and another one beside it.
+        StudyError: the file is no study, or a folder is given with another one as `out`.
     """
     if not source.is_dir():
         study = Study.read(file_of(source))
@@ -88,7 +87,7 @@ def folder_named(source: Path, out: Path | None) -> Path:
 
 
 def state(trial: Trial, study: Path) -> str:
-    """How far a run is, in words."""
+    """Describe the state of a run in words."""
     folder = folder_of(trial, study)
     if finished(folder):
         return "finished"

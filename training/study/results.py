@@ -1,4 +1,4 @@
-"""What the runs of a study came to: a file for each run, and all of them as lines of one."""
+"""Results of a study's runs: a file for each run, and one file with a line for each."""
 
 from __future__ import annotations
 
@@ -18,65 +18,70 @@ RUNS, TRIAL, RESULT, LOG = "runs", "trial.json", "result.json", "log.txt"
 RESULTS = "results.jsonl"
 
 FIELDS = ("scores", "alignment", "uniformity", "curve", "seconds", "best_step")
-"""What a line must have besides `id`, `arm` and `axes`."""
+"""Fields that a line must have besides `id`, `arm` and `axes`."""
 GEOMETRY = ("alignment", "uniformity", "effective_rank")
-"""None, or not in the line, where STS-B's dev part was not read; lines of before have no effective rank."""
+"""Fields that are None or absent if STS-B dev was not evaluated. Older lines have no effective rank."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """A line of the results: a run of the study and what it came to."""
+    """A line of the results: a run of the study and its scores."""
 
     id: str
     arm: str
     axes: Mapping[str, Any]
     scores: Mapping[str, float]
-    """By task, as `training.study.judgement.Judgement` has them."""
+    """Scores by task, as in `training.study.judgement.Judgement`."""
     alignment: float | None
     uniformity: float | None
     curve: Sequence[Mapping[str, Any]]
-    """The evaluations while it trained: `step` and whatever figures there were."""
+    """Evaluations during training: `step` and the measured figures."""
     seconds: Mapping[str, float]
     best_step: int
-    """Whose weights were judged; 0 where no step was better than the encoder it began with, and without training."""
+    """Step of the evaluated weights.
+
+    It is 0 if no step improved on the starting encoder, and without training.
+    """
     effective_rank: float | None = None
-    """It, alignment and uniformity: see `GEOMETRY`."""
+    """Effective rank. `GEOMETRY` explains when it, alignment and uniformity are None."""
     untrained: bool = False
-    """Whether it is the encoder as it was."""
+    """True if the encoder was evaluated without training."""
     nearest_cosines: Mapping[str, Sequence[float]] = field(default_factory=dict)
-    """By size of the batch, where they were asked for: see `training.study.judgement.Judgement.nearest`."""
+    """Cosines by batch size, if requested: see `training.study.judgement.Judgement.nearest`."""
 
     @property
     def unimproved(self) -> bool:
-        """Whether it was trained in vain."""
+        """Return whether training ran but improved nothing."""
         return bool(self.curve) and self.best_step == 0
 
     @property
     def removed_share(self) -> float | None:
-        """Of the in-batch negatives, while it trained: the mean over its evaluations; None where none were weighed."""
+        """Return the mean share of removed in-batch negatives in training, or None if none were weighted."""
         shares = [point[REMOVED_SHARE] for point in self.curve if point.get(REMOVED_SHARE) is not None]
         return fmean(shares) if shares else None
 
     @property
     def label(self) -> str:
-        """Results of one label differ by their seed alone."""
+        """Return the arm and axes. Results with the same label differ only by seed."""
         return label_of(self.arm, self.axes)
 
     @classmethod
     def of(cls, line: str) -> Self:
-        """What a line says; a line may say more.
+        """Parse a line.
+
+        Unknown fields are ignored.
 
         Raises:
-            ValueError: it is not that.
+            ValueError: it is no result.
         """
         return cls.checked(json.loads(line))
 
     @classmethod
     def checked(cls, values: Any) -> Self:
-        """What a line's values say.
+        """Check the values of a line and build the result.
 
         Raises:
-            ValueError: they are not those of a line.
+            ValueError: a field is missing or of the wrong type.
         """
         if not isinstance(values, dict):
             raise ValueError("not an object")
@@ -94,15 +99,14 @@ class Result:
 
 
 def folder_of(trial: Trial, study: Path) -> Path:
-    """The folder of a run."""
     return study / RUNS / trial.id
 
 
 def measured(folder: Path) -> dict[str, Any] | None:
-    """What the run in a folder came to; None if that is not known yet.
+    """Read the result of the run in a folder, or None if there is none yet.
 
     Raises:
-        StudyError: the result is damaged, or what it keeps of the tasks that it has scores of.
+        StudyError: the result, or the arrays of a scored task, are damaged.
     """
     file = folder / RESULT
     try:
@@ -119,7 +123,7 @@ def measured(folder: Path) -> dict[str, Any] | None:
 
 
 def undamaged(folder: Path) -> dict[str, Any] | None:
-    """The same, but a damaged result is none: whoever carries out the run says so and does it again."""
+    """Read a result, or None if it is missing or damaged. A damaged run is reported and repeated elsewhere."""
     try:
         return measured(folder)
     except StudyError:
@@ -127,12 +131,12 @@ def undamaged(folder: Path) -> dict[str, Any] | None:
 
 
 def finished(folder: Path) -> bool:
-    """Whether the run in a folder has a result, which is then never computed again."""
+    """Return whether the run in a folder has a result. Finished runs are never repeated."""
     return undamaged(folder) is not None
 
 
 def collect(trials: Sequence[Trial], study: Path) -> int:
-    """Writes the results of all finished runs, in the order of the study; gives their number."""
+    """Write the results of all finished runs in the study's order, and return their number."""
     lines = []
     for trial in trials:
         values = undamaged(folder_of(trial, study))
@@ -144,7 +148,7 @@ def collect(trials: Sequence[Trial], study: Path) -> int:
 
 
 def read(study: Path) -> list[Result]:
-    """The results in a study's folder.
+    """Read the results in a study's folder.
 
     Raises:
         StudyError: there are none, or a line is broken.
@@ -153,7 +157,7 @@ def read(study: Path) -> list[Result]:
 
 
 def of_file(file: Path) -> list[Result]:
-    """The results in a file, a line each.
+    """Read results from a file with one result per line.
 
     Raises:
         StudyError: there are none, or a line is broken.

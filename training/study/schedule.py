@@ -1,4 +1,4 @@
-"""The runs of a study one after the other, or a few at once, each in a process of its own."""
+"""The scheduler of a study: runs one after the other or several at once, each in its own process."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from training.study.results import LOG, TRIAL, collect, finished, folder_of, mea
 from training.study.trial import StudyError, Trial
 
 STOPPED = 130
-"""Exit code of a process that was interrupted and can go on."""
+"""Exit code of a process that was interrupted and can resume."""
 
 ELSEWHERE = 75
-"""Exit code of a process whose run another process is at: EX_TEMPFAIL of sysexits.h."""
+"""Exit code of a process whose run another process works on: EX_TEMPFAIL of sysexits.h."""
 
 LAST_LINES = 5
-"""Of a failed run's log."""
+"""Lines of a failed run's log that are shown."""
 
 
 @dataclass(frozen=True)
@@ -35,11 +35,11 @@ class Failure:
     trial: Trial
     log: Path
     code: int
-    """Exit code of its process."""
+    """Exit code of the process."""
 
     @property
     def elsewhere(self) -> bool:
-        """Whether it is another process's to end."""
+        """Return whether another process works on the run."""
         return self.code == ELSEWHERE
 
     def __str__(self) -> str:
@@ -51,7 +51,7 @@ class Failure:
 
 
 class Processes:
-    """Starts processes until it is told to stop, and then stops those there are."""
+    """A starter of processes that can stop all of them."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -59,7 +59,7 @@ class Processes:
         self._stopped = False
 
     def __call__(self, trial: Trial, study: Path) -> Failure | None:
-        """Waits for the run to end; a run that was stopped has not failed."""
+        """Start the run and wait for it. A stopped run is no failure."""
         folder = folder_of(trial, study)
         folder.mkdir(parents=True, exist_ok=True)
         write_whole(folder / TRIAL, trial.to_json())
@@ -67,7 +67,8 @@ class Processes:
             with self._lock:
                 if self._stopped:
                     return None
-                # A session of its own: Ctrl-C in a terminal reaches this process alone, which passes it on once.
+                # The process gets its own session, so that Ctrl-C in a terminal reaches only this process, which passes
+                # it on once.
                 process = subprocess.Popen(
                     [sys.executable, "-m", "training.study", str(folder), str(os.getpid())],
                     stdin=subprocess.DEVNULL,
@@ -82,7 +83,10 @@ class Processes:
             return Failure(trial, folder / LOG, code) if code and not self._stopped else None
 
     def stop(self) -> None:
-        """A run finishes its step and saves itself; one that has not begun, and may ignore Ctrl-C, just ends."""
+        """Stop all runs.
+
+        A run finishes its step and saves a checkpoint. A run that has not begun, and may ignore Ctrl-C, just ends.
+        """
         with self._lock:
             self._stopped = True
             for process in self._live:
@@ -90,11 +94,13 @@ class Processes:
 
 
 def carry_out_all(trials: Sequence[Trial], study: Path, stream: TextIO, *, jobs: int = 1) -> list[Failure]:
-    """Every run that has no result yet, `jobs` at once; a failure does not stop the others.
+    """Run everything that has no result yet, `jobs` at once.
+
+    A failure does not stop other runs.
 
     Raises:
-        KeyboardInterrupt: after Ctrl-C or SIGTERM, when the runs under way have saved themselves.
-        OSError: the study's folder can't be written; after the same.
+        KeyboardInterrupt: after Ctrl-C or SIGTERM, when the active runs have saved checkpoints.
+        OSError: the study's folder can't be written; raised after the same.
     """
     due = _due(trials, study, stream)
     different = len({trial.id for trial in trials})
@@ -116,7 +122,7 @@ def carry_out_all(trials: Sequence[Trial], study: Path, stream: TextIO, *, jobs:
 
 
 def _due(trials: Sequence[Trial], study: Path, stream: TextIO) -> list[Trial]:
-    """The different runs without a result; says of which the result is damaged."""
+    """Return the distinct runs without a result, and report the damaged results."""
     due = {trial.id: trial for trial in trials if not finished(folder_of(trial, study))}
     for trial in due.values():
         try:

@@ -1,4 +1,4 @@
-"""A share of a corpus, as in figure 5 of DCLR: the first sentences of a fixed shuffle."""
+"""Subsets of a corpus, as in figure 5 of DCLR: the first sentences of a fixed shuffle."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from training.corpus.corpus import open_corpus
 from training.lock import locked
 
 SHUFFLE = b"isosphere-share-0"
-"""Of the order of sentences: another key would be another shuffle."""
+"""Hash key that fixes the order of sentences. Another key gives another shuffle."""
 
 READ_AT_ONCE = 4096
 
 
 def share(files: Sequence[str], fraction: float, folder: Path, *, column: str | None = None) -> str:
-    """The file in `folder` with that share of the different sentences, written if it is not there.
+    """Return the file in `folder` with that share of the distinct sentences, and write it if needed.
 
-    Sentences are ordered by a keyed hash of themselves, so a smaller share is part of a larger one, and it does not
-    matter in which order, or how often, the corpus has them. At least one sentence is taken.
+    Sentences are ordered by a keyed hash of their text. So a smaller share is a subset of a larger one, and the
+    corpus's order and repetitions do not matter. At least one sentence is taken.
 
     Raises:
         CorpusError: the corpus can't be read.

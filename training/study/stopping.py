@@ -1,4 +1,4 @@
-"""How a study is stopped: whatever asks it to, its runs finish their step and save themselves."""
+"""Signals that stop a study: its runs finish their step and save a checkpoint."""
 
 from __future__ import annotations
 
@@ -9,27 +9,28 @@ import sys
 from types import FrameType
 
 PR_SET_PDEATHSIG = 1
-"""Of Linux's prctl(2)."""
+"""Constant of Linux's prctl(2)."""
 
 
 def follow(parent: int) -> None:
-    """From now on this process is stopped by SIGINT and SIGTERM alike, and when its parent is gone.
+    """Stop this process on SIGINT, on SIGTERM, and when its parent has ended.
 
     Raises:
-        KeyboardInterrupt: the parent is gone already.
+        KeyboardInterrupt: the parent has already ended.
     """
-    # A study that is started with SIGINT ignored hands that down, and could then not stop its runs.
+    # A study started with SIGINT ignored passes that on, and could not stop its runs otherwise.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, _as_ctrl_c)
     if sys.platform == "linux":
-        # Who is killed by SIGKILL can't tell its runs: the system does. It does so when the thread ends that started
-        # this process, and that thread waits for this process.
+        # A parent killed by SIGKILL can't signal its runs, so the system does. It does so when the thread that started
+        # this process ends. That thread waits for this process.
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != parent:
         raise KeyboardInterrupt
 
 
 def _as_ctrl_c(_signal: int, _frame: FrameType | None) -> None:
-    # Once: the system says it for each thread of a killed parent, and a second Ctrl-C would not wait for the step.
+    # The signal is handled once. The system sends it for each thread of a killed parent, and a second Ctrl-C would
+    # interrupt the step.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.raise_signal(signal.SIGINT)

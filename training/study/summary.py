@@ -1,4 +1,4 @@
-"""What the results of a study say: means over seeds, and whether the differences between arms are more than chance."""
+"""A study's summary: means over seeds, and tests of whether differences between arms exceed chance."""
 
 from __future__ import annotations
 
@@ -17,35 +17,34 @@ from training.study.trial import StudyError
 
 RESAMPLES = 1000
 DECIMALS = 2
-"""Of what is shown. The same weights give other cosines in the sixth, by the order of their sums."""
+"""Decimals shown. Floating-point summation order changes cosines of the same weights only in the sixth decimal."""
 
 NOTHING_SHARED = "the results share no task, so there is nothing to compare"
 
 LEVEL = 0.95
-"""Of the intervals, whether of sentence pairs or of seeds."""
+"""Confidence level of all intervals, over pairs and over seeds."""
 
 
 @dataclass(frozen=True)
 class Spread:
-    """Of the seeds of an arm."""
+    """Scores of an arm's seeds."""
 
     values: tuple[float, ...]
     seedless: bool = False
-    """Whether it is of an encoder as it is, of which another seed has the same."""
+    """True for an untrained encoder, for which all seeds agree."""
 
     @property
     def mean(self) -> float:
-        """Their mean."""
         return fmean(self.values)
 
     @property
     def deviation(self) -> float | None:
-        """Their standard deviation, with n - 1; None of one seed."""
+        """Return the standard deviation with n - 1, or None for one seed."""
         return stdev(self.values) if len(self.values) > 1 else None
 
     @property
     def error(self) -> float | None:
-        """The standard error of the mean; None of one seed."""
+        """Return the standard error of the mean, or None for one seed."""
         if self.seedless:
             return 0.0
         return None if self.deviation is None else self.deviation / math.sqrt(len(self.values))
@@ -62,19 +61,19 @@ class Row:
     label: str
     results: tuple[Result, ...]
     mean: Spread
-    """Of the tasks' mean, each rounded to two decimals first, as in the papers."""
+    """Mean over tasks, each rounded to two decimals first, as in the papers."""
     dev: Spread | None
-    """Of the metric's dev task; None where it has none or a result lacks it."""
+    """Score on the metric's dev task. None if there is no such task or a result lacks it."""
     interval: Interval | None
-    """Of the mean on other examples; None where nothing was kept of them."""
+    """Interval of the mean over other examples. None if no per-example scores are stored."""
     gain: Comparison | None
-    """Over the arm that all are compared with; None for itself, and where nothing was kept."""
+    """Gain over the baseline arm. None for the baseline, and if no per-example scores are stored."""
     noise: float | None
-    """How far from 0 the seeds alone may put the gain, see `welch`; None where one of the two has but one."""
+    """Smallest gain that is significant over seeds, see `welch`. None if either arm has one seed."""
 
     @property
     def verdict(self) -> str:
-        """What the interval says, in words, and what the seeds say to that."""
+        """Return the conclusion from the interval and from the seeds, in words."""
         if self.gain is None:
             return ""
         if self.undecided:
@@ -86,7 +85,7 @@ class Row:
 
     @property
     def undecided(self) -> bool:
-        """Whether the examples show no difference, as far as the decimals go that are shown."""
+        """Return whether the interval over examples contains 0 at the displayed precision."""
         return self.gain is not None and round(self.gain.low, DECIMALS) <= 0 <= round(self.gain.high, DECIMALS)
 
 
@@ -97,25 +96,27 @@ class Summary:
     metric: Metric
     rows: tuple[Row, ...]
     against: str
-    """The label that the others are compared with."""
+    """Label of the baseline."""
     tasks: tuple[str, ...]
-    """Of the mean: those that every result has."""
+    """Tasks of the mean: those that every result has."""
 
     @property
     def measure(self) -> str:
-        """What the mean is of."""
+        """Return a description of the mean."""
         return f"mean of {len(self.tasks)} {self.metric.called}" if len(self.tasks) > 1 else self.tasks[0]
 
     @property
     def title(self) -> str:
-        """The same at the head of a line."""
+        """Return `measure` with a capital letter."""
         return self.measure[0].upper() + self.measure[1:]
 
 
 def summaries(
     results: Sequence[Result], study: Path, *, against: str | None = None, resamples: int = RESAMPLES
 ) -> list[Summary]:
-    """By each metric those that were judged by it, against their first if `against` was not; see `left_out`.
+    """Summarise the results by each metric.
+
+    The default baseline is each metric's first label; see `left_out`.
 
     Raises:
         StudyError: no label is `against`, no metric has a task in common, or see `summarise`.
@@ -135,7 +136,7 @@ def summaries(
 
 
 def left_out(results: Sequence[Result]) -> list[str]:
-    """A line for each metric of which `summaries` has none: those that were judged by it have no task in common."""
+    """Return a line for each metric that `summaries` leaves out because its results share no task."""
     return [
         f"{metric.title}: left out, the runs that were judged by it share no task."
         for metric in metrics(results)
@@ -151,10 +152,13 @@ def summarise(
     against: str | None = None,
     resamples: int = RESAMPLES,
 ) -> Summary:
-    """Results of one label are the seeds of one arm; the first label, or `against`, is what the others must beat.
+    """Compare arms with the first label or `against`.
+
+    Results of one label are the seeds of one arm.
 
     Raises:
-        StudyError: no label is `against`, the results share no task, or what was kept does not fit the results.
+        StudyError: no label is `against`, the results share no task, or the stored arrays do not match the
+            results.
         EvaluationError: see `training.evaluation.bootstrap`.
     """
     groups: dict[str, list[Result]] = {}
@@ -212,10 +216,10 @@ def _dev(results: Sequence[Result], metric: Metric) -> Spread | None:
 
 
 def welch(mine: Spread, theirs: Spread, level: float = LEVEL) -> float | None:
-    """The least difference of the means that Welch's t-test calls one, Satterthwaite's the degrees of freedom (1947).
+    """Return the smallest significant difference of the means by Welch's t-test (1947).
 
-    Beside an encoder as it is that is the test of one sample. None where one of the two has a single seed; 0 where the
-    seeds of neither differ.
+    Degrees of freedom are Satterthwaite's. Against an untrained encoder the test is a one-sample t-test. The result is
+    None if either arm has one seed, and 0 if neither arm's seeds vary.
     """
     if mine.error is None or theirs.error is None:
         return None

@@ -1,4 +1,4 @@
-"""The summaries of a study as lines of text, and in words what the numbers mean."""
+"""Summaries of a study as text tables, with explanations."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MEAN, DEV = HEAD.index("mean"), HEAD.index("STS-B dev")
 
 
 def table(*summaries: Summary) -> str:
-    """Each summary as aligned lines, what its columns mean, and its tasks; then how the first one's vectors lie."""
+    """Format each summary as aligned lines with explanation and tasks, followed by the first summary's geometry."""
     parts = []
     for summary in summaries:
         parts.append(_aligned(grid(summary), explanation(summary)))
@@ -30,14 +30,13 @@ def _aligned(lines: Sequence[Sequence[str]], said: str) -> str:
 
 
 def grid(summary: Summary) -> list[list[str]]:
-    """The head and a line for each arm, with STS-B's dev part where it is a task of the metric."""
+    """Return the header and a row for each arm. STS-B dev is a column if it is a task of the metric."""
     head = [*HEAD[:MEAN], summary.measure, *HEAD[MEAN + 1 :]]
     lines = [head, *(cells(row) for row in summary.rows)]
     return lines if summary.metric.dev else [line[:DEV] + line[DEV + 1 :] for line in lines]
 
 
 def cells(row: Row) -> list[str]:
-    """What a table says of a row."""
     gain = row.gain
     compared = ["", "", ""]
     if gain:
@@ -48,7 +47,7 @@ def cells(row: Row) -> list[str]:
 
 
 def explanation(summary: Summary) -> str:
-    """What the numbers of a table are, and where they show nothing."""
+    """Explain the numbers of a table, and name the arms without a proven difference."""
     metric = summary.metric
     undecided = [row.label for row in summary.rows if row.undecided]
     compared = sum(row.gain is not None for row in summary.rows)
@@ -69,4 +68,4 @@ def explanation(summary: Summary) -> str:
 
 
 def _signed(value: float) -> str:
-    return f"{round(value, DECIMALS) + 0.0:+.2f}"  # no minus before a 0
+    return f"{round(value, DECIMALS) + 0.0:+.2f}"  # Adding 0.0 turns -0.0 into 0.0.

@@ -1,4 +1,4 @@
-"""The score of each task by itself, as the papers' tables have them."""
+"""Scores of each single task, as in the papers' tables."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from training.study.summary import DECIMALS, Row, Spread, Summary
 
 
 def grid(summary: Summary) -> list[list[str]]:
-    """The head and a line for each arm; nothing of a single task, whose mean it is."""
+    """Return the header and a row for each arm, or nothing for a single task, which equals the mean."""
     if len(summary.tasks) < 2:
         return []
     return [
@@ -16,7 +16,6 @@ def grid(summary: Summary) -> list[list[str]]:
 
 
 def explanation(summary: Summary) -> str:
-    """What the numbers are."""
     return f"{summary.metric.unit} of each task, mean ± standard deviation over seeds."
 
 

@@ -1,4 +1,4 @@
-"""The frozen encoders of a study: each trained once for all the runs that would train the same one."""
+"""Teachers of a study. Each is trained once and shared by all runs that need the same one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ from training.teacher import is_kept, plan
 
 
 def with_teacher(config: RunConfig, folder: Path, stream: TextIO) -> RunConfig:
-    """The run with the teacher it needs, trained in `folder` unless it is named or there already; else with none.
+    """Return the run with its teacher, which is trained in `folder` unless it is given or exists.
+
+    A run that needs no teacher gets none.
 
     Raises:
         ConfigError: the encoder is too narrow for the objective.
@@ -29,7 +31,8 @@ def with_teacher(config: RunConfig, folder: Path, stream: TextIO) -> RunConfig:
     if config.teacher is not None:
         return config
     planned = plan(config).override({"out": "", "run": ""})
-    known = f"{planned.to_json()}{Contents().of(planned)}"  # by path, as its bundle is, and by what lies there
+    # The key covers paths, as the teacher's bundle does, and contents.
+    known = f"{planned.to_json()}{Contents().of(planned)}"
     place = folder.resolve() / hashlib.blake2b(known.encode("utf-8"), digest_size=6).hexdigest()
     planned = planned.override({"out": str(place / "bundle"), "run": str(place / "record")})
     with locked(place, wait=True):
@@ -43,7 +46,10 @@ def with_teacher(config: RunConfig, folder: Path, stream: TextIO) -> RunConfig:
 
 
 def drop_checkpoints(folder: Path) -> None:
-    """Of a run that is over: they are several times as large as its encoder, and a study has many runs."""
+    """Delete the checkpoints of a finished run.
+
+    They are several times as large as its encoder, and a study has many runs.
+    """
     for file in folder.glob("*.safetensors"):
         file.unlink()
 

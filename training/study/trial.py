@@ -1,4 +1,4 @@
-"""One run of a study: what is computed, and the place it has among the others."""
+"""A single run of a study: its configuration and its labels."""
 
 from __future__ import annotations
 
@@ -15,55 +15,56 @@ SEED = "seed"
 
 
 class StudyError(ConfigError):
-    """A study that can't be run or reported, in one line that names the file and the key."""
+    """A study can't be run or reported. The message is one line and names the file and the key."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """A run, not yet given folders: `config.out` and `config.run` are empty."""
+    """A run without folders: `config.out` and `config.run` are empty."""
 
     arm: str
-    """Of the study; empty where it has none."""
+    """Arm of the study, or empty."""
     axes: Mapping[str, Any]
-    """The values that this run has of what is varied."""
+    """Values of the axes in this run."""
     config: RunConfig
     fraction: float = 1.0
-    """The share of the corpus that is trained on."""
+    """Share of the corpus used in training."""
     untrained: bool = False
-    """Whether the backbone is judged as it is."""
+    """True if the backbone is evaluated without training."""
     sts: bool = True
-    """Whether it is judged by the STS tasks, and its best weights are chosen by STS-B dev; else by self-retrieval."""
+    """True for the STS tasks as evaluation and STS-B dev as the choice of weights. False chooses by self-retrieval."""
     transfer: bool = False
-    """Whether it is judged by the transfer tasks."""
+    """True for evaluation on the transfer tasks."""
     retrieval: tuple[str, ...] = ()
-    """The collections that it is judged by, as `training.evaluation.beir.part` has their names."""
+    """Collections for evaluation, named as in `training.evaluation.beir.part`."""
     neighbours: int = 0
-    """Of how many sentences of the corpus the nearest in a batch are measured."""
+    """Number of corpus sentences whose nearest in-batch neighbours are measured."""
     inputs: Mapping[str, str] = field(default_factory=dict)
-    """What stands in the id for the paths of `config`, by field: see `training.study.contents`."""
+    """Digests that replace the paths of `config` in the id, by field: see `training.study.contents`."""
 
     @cached_property
     def id(self) -> str:
-        """Of all that decides what is computed, whatever arm and preset the values are from and wherever files lie."""
+        """Return a hash of everything that affects the result, independent of arm, preset name and paths."""
         described = json.loads(replace(self.config, preset="").to_json()) | self.inputs
         content = f"{json.dumps(described, indent=2)}\n{self.fraction}{self.untrained}"
-        content += "transfer" if self.transfer else ""  # nothing more where it isn't asked for: that keeps known ids
+        # Nothing is appended by default, so that existing ids stay valid.
+        content += "transfer" if self.transfer else ""
         content += "".join(f"retrieval {name}" for name in self.retrieval) + ("" if self.sts else "no sts")
         content += f"neighbours {self.neighbours}" if self.neighbours else ""
         return hashlib.blake2b(content.encode("utf-8"), digest_size=6).hexdigest()
 
     @property
     def label(self) -> str:
-        """The arm and the values of its axes, the seed left out: runs of one label are averaged."""
+        """Return the arm and its axes without the seed. Runs with the same label are averaged."""
         return label_of(self.arm, self.axes)
 
     @property
     def title(self) -> str:
-        """The label and the seed."""
+        """Return the label and the seed."""
         return self.label if self.untrained else f"{self.label}, seed {self.config.seed}"
 
     def to_json(self) -> str:
-        """As a JSON object, for `from_json`."""
+        """Return the JSON text that `from_json` reads."""
         values = {
             "arm": self.arm,
             "axes": dict(self.axes),
@@ -80,10 +81,10 @@ class Trial:
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """What `to_json` wrote.
+        """Parse the text that `to_json` wrote.
 
         Raises:
-            StudyError: it is not that.
+            StudyError: it is no run of a study.
         """
         try:
             values = json.loads(text)
@@ -94,7 +95,7 @@ class Trial:
 
 
 def label_of(arm: str, axes: Mapping[str, Any]) -> str:
-    """Text speaks for itself, a number needs its name."""
+    """Join arm and axes. Text values appear alone, and numbers follow their axis's name."""
     parts = [arm] if arm else []
     parts += [
         value if isinstance(value, str) else f"{name} {_plain(value)}" for name, value in axes.items() if name != SEED
@@ -103,4 +104,5 @@ def label_of(arm: str, axes: Mapping[str, Any]) -> str:
 
 
 def _plain(value: Any) -> str:
-    return repr(value) if isinstance(value, float) else json.dumps(value)  # nothing rounded: it tells runs apart
+    # Nothing is rounded, so that labels tell runs apart.
+    return repr(value) if isinstance(value, float) else json.dumps(value)

@@ -1,4 +1,4 @@
-"""One run of a study, from its description to its result: trained, judged, never exported."""
+"""One run of a study, from its description to its result: trained, evaluated, never exported."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ RECORD, SHARES, TEACHERS = "record", "shares", "teachers"
 
 
 def carry_out(folder: Path, stream: TextIO) -> None:
-    """Does what `trial.json` in `folder` says, going on where it was interrupted, and leaves the result there.
+    """Carry out the run in `folder/trial.json`, resume it if it was interrupted, and write its result.
 
     Raises:
         StudyError: there is no such description.
-        LockError: another process is at work.
+        LockError: another process works on it.
         ValueError, DivergedError, InterruptedRun: see `training.run.fit`.
         StudyError, DataError: see `training.study.material.material`; nothing was trained.
         EvaluationError: see `training.study.judgement.judge`.
@@ -38,7 +38,7 @@ def carry_out(folder: Path, stream: TextIO) -> None:
     trial = _described(folder / TRIAL)
     with occupying(folder):
         if finished(folder):
-            drop_checkpoints(folder / RECORD)  # who was killed between the two left them
+            drop_checkpoints(folder / RECORD)  # A process killed between the last two steps leaves checkpoints.
             return
         given = material(trial)
         if trial.untrained:
@@ -77,7 +77,7 @@ def _described(file: Path) -> Trial:
 
 
 def _placed(trial: Trial, folder: Path, stream: TextIO) -> RunConfig:
-    """The run with folders, its share of the corpus and its teacher; the latter two belong to the whole study."""
+    """Set the run's folders, its share of the corpus and its teacher. Shares and teachers belong to the study."""
     study, config = folder.parent.parent, trial.config
     if not trial.sts:
         config = config.override({"eval_data": None})
@@ -99,7 +99,7 @@ def _trained(outcome: Outcome, config: RunConfig) -> dict[str, Any]:
 
 
 def _seconds_of_steps(metrics: Path, sentences: int, batch_size: int) -> float:
-    """Of all steps, in however many attempts they were taken: sentences over sentences a second."""
+    """Sum the seconds of all steps over all attempts, from sentences per second."""
     whole, rest = divmod(sentences, batch_size)
     epoch = [batch_size] * whole + [rest] * bool(rest)
     lines = map(json.loads, metrics.read_text(encoding="utf-8").splitlines())
