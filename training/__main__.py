@@ -1,4 +1,4 @@
-"""`python -m training`."""
+"""`python -m training`: the entry point of the command line."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from training.machine.memory import keep_pages
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command in a process that keeps its memory for the next step; see `training.cli.main`."""
+    """Run one command, with memory settings for training; see `training.cli.main`."""
     keep_pages()
     return cli.main(arguments)
 

@@ -1,4 +1,4 @@
-"""What a run is put together from."""
+"""Construction of the parts of a run: state, tokeniser, step and speed meter."""
 
 from __future__ import annotations
 
@@ -23,15 +23,17 @@ from training.step import Step, adamw
 from training.views import Frozen, Teacher
 
 RECORDED = frozenset(("bert",))
-"""The model types whose steps have been recorded on a GPU: what another asks of the host, nobody has looked."""
+"""Model types whose steps are known to be recordable on a GPU. Other types are untested."""
 
 
 def initial(config: RunConfig, devices: Devices, autocast: torch.dtype | None) -> State:
-    """Step 0: every weight that is new drawn from the seed, on every process alike.
+    """Build the state of step 0.
+
+    New weights are drawn from the seed, equally on every process.
 
     Raises:
-        ConfigError: the encoder is too narrow for the objective or the adapter, has no dropout, or the batch is less
-            than the devices.
+        ConfigError: the encoder is too narrow for the objective or the adapter, has no dropout, or the batch
+            is smaller than the number of devices.
     """
     if config.batch_size < devices.count:
         raise ConfigError(
@@ -46,7 +48,7 @@ def initial(config: RunConfig, devices: Devices, autocast: torch.dtype | None) -
     check_views_differ(encoder, config, objective.needs.views)
     check_augmentation(encoder, config)
     objective.to(devices.device)
-    optimiser = adamw(  # a frozen weight gets no gradient, and so has no moments
+    optimiser = adamw(  # The optimiser keeps no moments of frozen weights, because they get no gradient.
         [*encoder.parameters(), *objective.parameters()],
         learning_rate=config.learning_rate,
         weight_decay=config.weight_decay,
@@ -61,7 +63,7 @@ def initial(config: RunConfig, devices: Devices, autocast: torch.dtype | None) -
 
 
 def tokeniser_of(config: RunConfig, encoder: Encoder, teacher: Encoder | None, devices: Devices) -> Tokenise:
-    """Make the function that turns the run's sentences or passages into batches."""
+    """Make the function that tokenises the run's sentences or passages into batches."""
     return tokeniser(
         encoder,
         teacher,
@@ -81,12 +83,14 @@ def step_of(
     *,
     keep: Path | None = None,
 ) -> Step:
-    """What takes the steps of the run; the teacher's matrices are from then on in the type they are multiplied in.
+    """Make the run's training step.
 
-    In the folder `keep` it keeps what frozen encoders say, for later epochs.
+    The teacher's matrices are converted to their autocast type.
+
+    Vectors of frozen encoders are cached in the folder `keep` for later epochs.
 
     Raises:
-        SourceError, BundleError: the backbone, which the objective needs as it was, is not there any more.
+        SourceError, BundleError: the objective needs the starting backbone, and it no longer exists.
     """
     start = loaded(config.backbone, devices, pooling=config.pooling) if state.objective.needs.start else None
     return Step(
@@ -103,10 +107,10 @@ def step_of(
 
 
 def recordable(config: RunConfig, state: State, devices: Devices) -> bool:
-    """Whether a step can be launched as one: on CUDA, where all between batch and update is the device's alone.
+    """Return whether a step can be recorded as a CUDA graph: everything between batch and update runs on the device.
 
-    Not where other processes, a scaler, an augmentation or the objective's own host have a part in it, where the number
-    of parts depends on the lengths, or where torch compiles.
+    A step can't be recorded with several processes, a gradient scaler, an augmentation, an objective that computes on
+    the host, gradient caching (the number of parts depends on lengths), or torch.compile.
     """
     whole = config.chunk_size is None and config.augmentation == "none" and not config.compile
     asks_nobody = not state.scaler.is_enabled() and not state.objective.needs.host
@@ -121,7 +125,7 @@ def meter_of(
     *,
     recalled_after: float = math.inf,
 ) -> Meter:
-    """What measures its speed; see `Meter`."""
+    """Make the meter of the run's speed; see `Meter`."""
     return Meter(
         needs=state.objective.needs,
         work=Work.of(state.encoder),
@@ -133,11 +137,12 @@ def meter_of(
 
 
 def loaded(source: str, devices: Devices, *, pooling: str | None = None) -> Encoder:
-    """A frozen encoder, on the device of this process; the files of a bundle are those of its manifest.
+    """Load a frozen encoder on the device of this process, and check a bundle's files against its manifest.
 
-    The random state stays as it is, though a head that the files lack is drawn: a run that is taken up loads it again.
+    Loading draws any head that the files lack. The random state is preserved, because a resumed run loads the encoder
+    again.
     """
-    manifest_of(source)  # which checks its files
+    manifest_of(source)  # This call checks the bundle's files.
     with torch.random.fork_rng(devices=[]):
         encoder = Encoder.load(source, pooling=pooling)
     return swift(encoder.to(devices.device)).requires_grad_(False)
@@ -146,7 +151,7 @@ def loaded(source: str, devices: Devices, *, pooling: str | None = None) -> Enco
 def _frozen(
     encoder: Encoder | None, autocast: torch.dtype | None, keep: Path | None, name: str, recalled: dict[str, int]
 ) -> Frozen | None:
-    """With its matrices in the type in which they are multiplied: autocast would convert them at every step."""
+    """Convert the encoder's matrices to their autocast type, so that autocast need not convert them in every step."""
     if encoder is None:
         return None
     if autocast is not None:

@@ -1,9 +1,9 @@
-"""A run that was killed goes on as if it had not been: everything that changes while training, in one file.
+"""Checkpoints: everything that changes during training in one file, so that a killed run resumes exactly.
 
-The file is safetensors, its header carrying the few numbers, and is replaced whole. What is not here follows from the
-step: the learning rate, and the position in the corpus, whose order depends on the seed alone. Frozen weights are not
-here either: the backbone has them, and the file has their digest. Several processes share one file: the first writes
-it, with the random state of each.
+The file is safetensors with the few numbers in its header, and it is replaced atomically. Everything else follows from
+the step: the learning rate, and the position in the corpus, whose order depends only on the seed. Frozen weights are
+not stored, because the backbone has them. The file stores their digest. Several processes share one file, which the
+first process writes with the random state of each.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ CHECKPOINT = "checkpoint.safetensors"
 
 
 class CheckpointError(Refused):
-    """A checkpoint is damaged or belongs to another run; the message names the file."""
+    """A checkpoint is damaged or belongs to another run. The message names the file."""
 
 
 @dataclass(frozen=True)
@@ -51,29 +51,29 @@ class Best:
 
 
 class Kept(NamedTuple):
-    """What a checkpoint says of its run."""
+    """A run's progress as stored in its checkpoint."""
 
     step: int
     best: Best
     corpus: str
-    """Its digest."""
+    """Digest of the corpus."""
 
 
 @dataclass
 class State:
-    """What changes while training."""
+    """Everything that changes during training."""
 
     encoder: Encoder
     objective: Objective
     optimiser: torch.optim.Optimizer
     rng: torch.Generator
-    """The objective's own; dropout draws from torch's."""
+    """Generator of the objective. Dropout draws from torch's own generator."""
     scaler: torch.amp.GradScaler
-    """Of the loss in fp16; otherwise it does nothing."""
+    """Scaler of the loss in fp16. It does nothing in other precisions."""
     step: int = 0
     best: Best | None = None
     recalled: dict[str, int] = field(default_factory=dict)
-    """How many vectors of a frozen encoder are kept, by the name of their file."""
+    """Numbers of cached vectors of frozen encoders, by file name."""
     frozen: str = field(init=False)
     """Digest of the encoder's frozen weights."""
 
@@ -83,18 +83,18 @@ class State:
 
 @dataclass(frozen=True)
 class Moment:
-    """What a step begins with besides weights and the optimiser's moments, copied."""
+    """Copies of everything a step starts from, except weights and optimiser moments."""
 
     random: RandomState
     rng: Tensor
     objective: dict[str, Tensor]
-    """Its running statistics; weights are left where they are."""
+    """Running statistics of the objective, without its weights."""
     scale: Tensor
-    """Of the loss, 1 but in fp16; still on the device, for to read it is to wait."""
+    """Scale of the loss, 1 except in fp16. It stays on the device, because reading it would wait."""
 
     @classmethod
     def of(cls, state: State) -> Self:
-        """As it is now."""
+        """Copy the current state."""
         weights = {name for name, _ in state.objective.named_parameters()}
         statistics = {name: x.clone() for name, x in state.objective.state_dict().items() if name not in weights}
         scale = state.scaler.scale(torch.ones((), device=state.rng.device))
@@ -102,7 +102,7 @@ class Moment:
 
 
 def save(state: State, folder: Path, devices: Devices, *, corpus: str) -> None:
-    """Writes the checkpoint of `state`, over `corpus` (its digest), and removes best weights that are no more."""
+    """Write the checkpoint of `state` for a corpus with digest `corpus`, and remove outdated best weights."""
     facts = {
         "step": state.step,
         "best": asdict(state.best) if state.best else None,
@@ -122,11 +122,13 @@ def save(state: State, folder: Path, devices: Devices, *, corpus: str) -> None:
 
 
 def load(state: State, folder: Path, devices: Devices, *, corpus: str) -> bool:
-    """Brings `state` to where the checkpoint in `folder` has it; False, and nothing done, if there is none.
+    """Restore `state` from the checkpoint in `folder`.
+
+    Return False, without changes, if there is none.
 
     Raises:
-        CheckpointError: the file is damaged, or backbone, corpus or number of processes are not those the run began
-            with.
+        CheckpointError: the file is damaged, or backbone, corpus or number of processes differ from the run's
+            start.
     """
     file = folder / CHECKPOINT
     if not file.exists():
@@ -145,12 +147,12 @@ def load(state: State, folder: Path, devices: Devices, *, corpus: str) -> bool:
         raise CheckpointError(f"{file}: not a checkpoint of this run: {first_line(error)}") from error
     state.step = facts["step"]
     state.best = Best(**facts["best"]) if facts["best"] else None
-    state.recalled = facts.get("recalled", {})  # earlier files have none
+    state.recalled = facts.get("recalled", {})  # Earlier versions did not write this field.
     return True
 
 
 def kept(folder: Path) -> Kept:
-    """What the checkpoint in `folder` says of its run.
+    """Read the progress of a run from the checkpoint in `folder`.
 
     Raises:
         CheckpointError: there is none yet, or it is damaged.
@@ -166,7 +168,11 @@ def kept(folder: Path) -> Kept:
 
 
 def check_origin(file: Path, facts: Mapping[str, Any], devices: Devices, *, corpus: str) -> None:
-    """Raises `CheckpointError` if corpus or number of processes are not those the run began with."""
+    """Check that corpus and number of processes are those that the run began with.
+
+    Raises:
+        CheckpointError: one of them differs.
+    """
     check_corpus(file, facts["corpus"], corpus)
     if facts["processes"] != devices.count:
         raise CheckpointError(
@@ -175,30 +181,34 @@ def check_origin(file: Path, facts: Mapping[str, Any], devices: Devices, *, corp
 
 
 def check_corpus(file: Path, begun: str, corpus: str) -> None:
-    """Raises `CheckpointError` if the corpus is another than the one the run of `file` began with; by their digests."""
+    """Check that the corpus is the one that the run of `file` began with, by digest.
+
+    Raises:
+        CheckpointError: it is another corpus.
+    """
     if begun != corpus:
         raise CheckpointError(f"{file}: the corpus has changed since; its order can't be taken up")
 
 
 def save_moment(state: State, moment: Moment, file: Path, *, step: int, sentences: Sequence[str]) -> None:
-    """Writes weights and optimiser as they are, the rest as `moment` has it, and the sentences of the step to take."""
+    """Write current weights and optimiser, the rest from `moment`, and the sentences of the step to repeat."""
     tensors = _tensors(state) | random_tensors([moment.random]) | named("objective.", moment.objective)
     tensors |= {"rng.objective": moment.rng, "scale": moment.scale}
     write(file, tensors, {"step": step, "sentences": list(sentences), "frozen": state.frozen})
 
 
 def load_moment(state: State, file: Path, devices: Devices) -> list[str]:
-    """Brings `state` to what `save_moment` wrote, and gives the sentences.
+    """Restore `state` from a file of `save_moment`, and return the sentences.
 
     Raises:
-        CheckpointError: the file is missing, damaged, or of another run, or the backbone has changed since.
+        CheckpointError: the file is missing, damaged, or of another run, or the backbone has changed.
     """
     try:
         facts, tensors = facts_of(file), load_file(file)
         _check_frozen(file, facts, state.frozen)
         _restore(state, tensors)
         restore_random(tensors, devices)
-        if "scale" in tensors:  # earlier files have none
+        if "scale" in tensors:  # Earlier versions did not write this tensor.
             state.scaler.load_state_dict({**state.scaler.state_dict(), "scale": tensors["scale"].item()})
         state.step = facts["step"]
         return [str(sentence) for sentence in facts["sentences"]]
@@ -209,16 +219,16 @@ def load_moment(state: State, file: Path, devices: Devices) -> list[str]:
 
 
 def save_best(state: State, best: Best, folder: Path) -> None:
-    """Writes the weights of the best evaluation; the next checkpoint makes them the run's."""
+    """Write the weights of the best evaluation. The next checkpoint refers to them."""
     facts = {**asdict(best), "frozen": state.frozen}
     write(_best_file(folder, best), named("", _trained(state.encoder)), facts)
 
 
 def load_best(encoder: Encoder, best: Best, folder: Path) -> None:
-    """Puts the weights of the best evaluation into `encoder`.
+    """Load the weights of the best evaluation into `encoder`.
 
     Raises:
-        CheckpointError: their file is missing or damaged, or the backbone has changed since.
+        CheckpointError: their file is missing or damaged, or the backbone has changed.
     """
     file = _best_file(folder, best)
     try:
@@ -255,18 +265,20 @@ def _trained(encoder: Encoder) -> dict[str, Tensor]:
 
 
 def _frozen(encoder: Encoder) -> str:
-    """The digest of everything that `_trained` leaves out."""
+    """Return the digest of all weights that `_trained` leaves out."""
     trained = _trained(encoder)
     return digest({name: x for name, x in encoder.state_dict().items() if name not in trained})
 
 
 def _check_frozen(file: Path, facts: Mapping[str, Any], frozen: str) -> None:
-    if facts.get("frozen", frozen) != frozen:  # earlier files have none, and all weights
+    if facts.get("frozen", frozen) != frozen:  # Earlier versions wrote no digest, but all weights.
         raise CheckpointError(f"{file}: the backbone has changed since; the run can't go on from another one")
 
 
 def _put(tensors: dict[str, Tensor], encoder: Encoder) -> None:
-    """Load trained weights; files of earlier versions have the frozen ones, too.
+    """Load trained weights.
+
+    Files of earlier versions contain the frozen weights too.
 
     Raises:
         RuntimeError: a weight is missing, unknown, or has another shape.

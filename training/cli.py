@@ -30,11 +30,15 @@ COMMANDS = {
     "finish": "end a run that was stopped, or diverged, with its best weights as the bundle",
     "replay": "take the step at which a run diverged once more",
 }
-"""Each has a module of its name in `training.commands`, which is loaded for that command alone: torch takes seconds."""
+"""Commands with their help.
+
+Each has a module of its name in `training.commands`, which is loaded only for that command, because torch takes seconds
+to import.
+"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command; the exit code is 0, 2 for bad input, 1 for a failure, 130 after Ctrl-C."""
+    """Run one command. The exit code is 0, 2 for bad input, 1 for a failure, 130 after Ctrl-C."""
     quieten()
     try:
         return _carried_out(parsed(sys.argv[1:] if arguments is None else arguments))
@@ -64,7 +68,11 @@ def _carried_out(options: argparse.Namespace) -> int:
 
 
 def parsed(arguments: Sequence[str]) -> argparse.Namespace:
-    """The options of one command, and what carries it out as `command`; SystemExit says what is wrong with them."""
+    """Parse the options of one command, with its function as `command`.
+
+    Raises:
+        SystemExit: an option is wrong; the message says what.
+    """
     top = Parser(prog="isosphere", description="Train sentence encoders and judge them.")
     commands = top.add_subparsers(required=True, metavar="|".join(COMMANDS))
     chosen = next((word for word in arguments if not word.startswith("-")), None)
@@ -76,7 +84,7 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def _spelt_out(arguments: Sequence[str]) -> list[str]:
-    """`study FILE.toml` is `study run FILE.toml`."""
+    """Expand `study FILE.toml` to `study run FILE.toml`."""
     match arguments:
         case ["study", file, *rest] if file.endswith(".toml"):
             return ["study", "run", file, *rest]

@@ -1,4 +1,4 @@
-"""A run, described whole: a preset and what overrides it."""
+"""The configuration of a run: a preset with overrides."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from training.objectives import OBJECTIVES
 from training.objectives.base import ON_PASSAGES, AugmentationName, Recipe
 
 FALLBACK_PRESET = "bert-base-uncased"
-"""For a backbone that no preset is named after, and whose folder does not say that it pools otherwise."""
+"""Preset for a backbone without a preset of its own, unless its folder declares another pooling."""
 
 NOT_SET = ("objective", "backbone", "preset", "params")
-"""What a run is built around: an option of its own, never a `--set`."""
+"""Fields with options of their own, which `--set` does not accept."""
 
 PATHS = ("backbone", "corpus", "dev_data", "eval_data", "out", "run", "teacher", "tokenizer")
-"""Each may be written in several ways; a backbone's name, as a path, is still one name."""
+"""Fields with paths, which can be written in several ways. A backbone's hub name is compared as a path too."""
 
 
 POSITIVE = (
@@ -35,24 +35,26 @@ POSITIVE = (
 )
 
 ADDED = {"adapter_rank": None, "dev_data": None, "dev_tasks": "stsb", "text_column": None}
-"""Fields that configurations of earlier versions lack, with the value that these runs had."""
+"""Fields that configurations of earlier versions lack, with the values that those versions used."""
 
 
 DevTasks = Literal["stsb", "stsb+sickr"]
 
 LEAST_LENGTH = 3
-"""Tokens: one, and the special ones around it."""
+"""Minimum tokens: one, and the two special tokens around it."""
 
 
 class ConfigError(Refused):
-    """A run that can't be, in one line that names the option."""
+    """The configuration is invalid. The message is one line and names the option."""
 
 
 def apart(put: Mapping[str, Any], given: Mapping[str, Any], spelt: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """`put`, which `--set` sets, beside what options have `given`; `spelt`: those that are called otherwise.
+    """Return the settings `put` by `--set`, after a check that options have not `given` the same fields.
+
+    `spelt` maps fields to options with another name.
 
     Raises:
-        ConfigError: both set the same. A run's folder goes by `--out`, unless it is set.
+        ConfigError: both set the same field. `--out` implies `run`, so `--set run` is allowed.
     """
     if twice := sorted(put.keys() & given.keys() - {"run"}):
         option = (spelt or {}).get(twice[0], "--" + twice[0].replace("_", "-"))
@@ -62,14 +64,14 @@ def apart(put: Mapping[str, Any], given: Mapping[str, Any], spelt: Mapping[str, 
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig:
-    """Everything that decides what a run computes; `from_json(to_json())` is the same run."""
+    """Everything that affects a run's result. `from_json(to_json())` returns an equal configuration."""
 
     objective: str
     params: Any
-    """The objective's own, a frozen dataclass."""
+    """Parameters of the objective, a frozen dataclass."""
     backbone: str
     preset: str
-    """Of the objective's recipe; with an ablation, `preset+ablation`."""
+    """Name of a preset in the objective's recipe, or `preset+ablation`."""
     batch_size: int
     learning_rate: float
     pooling: str
@@ -79,42 +81,49 @@ class RunConfig:
     run: str
     """Folder of the run's record."""
     corpus: tuple[str, ...] = ()
-    """Files, folders, patterns or `hf://` URLs: text, a sentence a line, or tables; none means Python's docs."""
+    """Files, folders, glob patterns or `hf://` URLs: text with a sentence per line, or tables.
+
+    Empty means Python's docs.
+    """
     text_column: str | None = None
-    """Of the tables of the corpus; none means `text`, else `sentence`."""
+    """Column of the corpus's tables. None means `text`, else `sentence`."""
     teacher: str | None = None
-    """Encoder of an objective that needs one, any name or folder that a backbone may have; none means that SimCSE
-    trains one first."""
+    """Name or folder of the teacher, if the objective needs one. None means that SimCSE trains one first."""
     eval_data: str | None = None
-    """Folder in SentEval's layout; with it the best weights are chosen by STS-B dev."""
+    """Folder in SentEval's layout. If set, STS-B dev chooses the best weights."""
     dev_data: str | None = None
-    """File of scored pairs, which choose the best weights instead."""
+    """File of scored pairs that choose the best weights instead."""
     dev_tasks: DevTasks = "stsb"
-    """Whose development parts choose the best weights where `eval_data` does: STS-B's, or with SICK-R's the mean."""
+    """Dev sets that choose the best weights from `eval_data`: STS-B's, or the mean with SICK-R's."""
     seed: int = 42
     max_steps: int | None = None
-    """Steps instead of epochs; the learning rate reaches zero there."""
+    """Steps instead of epochs. The learning rate reaches zero at the last one."""
     max_length: int = 32
-    """Tokens of a training sentence, special ones included; evaluation has the encoder's own limit."""
+    """Maximum tokens of a training sentence, special ones included. Evaluation uses the encoder's own limit."""
     dropout: float | None = None
-    """Of hidden states and attention weights; none leaves the backbone's own."""
+    """Dropout of hidden states and attention weights. None keeps the backbone's own rate."""
     augmentation: AugmentationName = "none"
-    """What the last view undergoes besides dropout; or, of `POSITIVES`, which text of a passage the first view has."""
+    """Augmentation of the last view besides dropout, or one of `POSITIVES`, which chooses the first view's text of a
+    passage.
+    """
     augmentation_rate: float | None = None
-    """The share it takes away; none is the published one."""
+    """Share of tokens or features that the augmentation removes. None is the published rate."""
     adapter_rank: int | None = None
-    """Rank of the low-rank adapter that is trained while the backbone stays frozen; none trains all weights."""
+    """Rank of a low-rank adapter that is trained instead of the backbone. None trains all weights."""
     chunk_size: int | None = None
-    """Sentences encoded at once, by gradient caching: the batch may then be as large as one likes."""
+    """Sentences encoded at once, by gradient caching. It allows batches of any size."""
     weight_decay: float = 0.0
-    """Of matrices, not of norms and biases."""
+    """Weight decay of matrices. Norms and biases have none."""
     clip_norm: float = 1.0
     eval_every: int = 125
     """Steps between evaluations, and between checkpoints."""
     precision: Precision = "auto"
-    """Of the encoder's matrix products while training; `auto` is bf16 where the hardware has it."""
+    """Precision of the encoder's matrix products in training. `auto` is bf16 if the hardware supports it."""
     compile: bool = False
-    """Whether torch compiles the backbone: it needs a C++ compiler and minutes; on two CPU cores it did not pay."""
+    """True to compile the backbone with torch.
+
+    Compilation needs a C++ compiler and takes minutes. On two CPU cores it did not pay off.
+    """
     device: str = "auto"
 
     def __post_init__(self) -> None:
@@ -148,31 +157,32 @@ class RunConfig:
 
     @property
     def augmented(self) -> Augmentation | None:
-        """What is done to the last view besides dropout."""
+        """Return the augmentation of the last view, if any."""
         if self.augmentation == "none" or self.positives is not None:
             return None
         return Augmentation(self.augmentation, self.augmentation_rate)
 
     @property
     def positives(self) -> Positives | None:
-        """What draws the texts of a positive pair from a passage; None where all views are of the same text."""
+        """Return the function that draws a positive pair from a passage, or None if all views have the same text."""
         return POSITIVES.get(self.augmentation)
 
     def to_json(self) -> str:
-        """The run as a JSON object, a line a field."""
+        """Return the configuration as a JSON object with a line for each field."""
         return json.dumps(self.values(), indent=2) + "\n"
 
     def values(self) -> dict[str, Any]:
-        """Return all fields by name, without those of `ADDED`, and of the objective's, that have their earlier value.
+        """Return all fields by name, without added fields that have their earlier values.
 
-        So a run that was described by an earlier version has the same description, and the same digest, today.
+        Added fields are those of `ADDED` and the objective's. So a run of an earlier version keeps its description and
+        digest.
         """
         added = OBJECTIVES[self.objective].added
         return _without(asdict(self), ADDED) | {"params": _without(asdict(self.params), added)}
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """The run that `to_json` wrote.
+        """Parse the text that `to_json` wrote.
 
         Raises:
             ConfigError: a key is unknown or missing, or a value has the wrong type.
@@ -189,7 +199,7 @@ class RunConfig:
             raise ConfigError(f"not the configuration of a run: {error}") from error
 
     def override(self, changes: Mapping[str, Any]) -> Self:
-        """This run with fields, its own or the objective's, at other values.
+        """Return the configuration with changed fields, its own or the objective's.
 
         Raises:
             ConfigError: a value is out of range.
@@ -203,7 +213,7 @@ class RunConfig:
         return replace(self, params=params, **{name: changes[name] for name in changes if name in own})
 
     def parse(self, texts: Sequence[str]) -> dict[str, Any]:
-        """The changes that `key=value` settings ask for, each value of its field's type.
+        """Parse `key=value` settings into changes, each value of its field's type.
 
         Raises:
             ConfigError: a key is unknown, or a value is not of the key's type.
@@ -215,18 +225,18 @@ class RunConfig:
             raise ConfigError(str(error)) from error
 
     def differences(self, other: RunConfig) -> list[str]:
-        """Where the two differ, as `field (this, other)`; a path is the place it leads to, however it is written."""
+        """List the differing fields as `field (this, other)`. Paths are compared after resolution."""
         mine, theirs = (asdict(c) | asdict(c.params) for c in (self, other))
         names = [name for name in mine if name != "params" and place(name, mine) != place(name, theirs)]
         return [f"{name} ({mine[name]}, {theirs.get(name)})" for name in names]
 
 
 def from_preset(objective: str, *, backbone: str = "minilm", preset: str | None = None) -> RunConfig:
-    """The run of `objective` as published for a backbone: `preset`, or the one that `preset_of` finds.
+    """Return the configuration of `objective` for a backbone. The default preset comes from `preset_of`.
 
     Raises:
         ConfigError: no such objective, preset or ablation.
-        SourceError: the backbone is a folder that says what no encoder here is.
+        SourceError: the backbone is a folder without a supported encoder.
     """
     if objective not in OBJECTIVES:
         raise ConfigError(f"objective {none_of(objective, OBJECTIVES)}")
@@ -257,13 +267,14 @@ def from_preset(objective: str, *, backbone: str = "minilm", preset: str | None 
 
 
 def preset_of(recipe: Recipe[Any], backbone: str) -> str:
-    """The one named after the backbone; else the nearest, of a folder the nearest that pools as the folder says.
+    """Find the preset named after the backbone, else the nearest one.
 
-    The nearest is that of the backbone's family and size, by the name: of `bert-large-nli-cls-token` that of
-    `bert-large-uncased`; else the fallback. What a hub id pools is known once it is loaded, too late to choose by.
+    The nearest preset matches the backbone's family and size by name: `bert-large-nli-cls-token` gets
+    `bert-large-uncased`. Otherwise it is the fallback. For a folder, the preset must also match the declared pooling.
+    The pooling of a hub id is known only after loading, which is too late for this choice.
 
     Raises:
-        SourceError: the backbone is a folder that says what no encoder here is.
+        SourceError: the backbone is a folder without a supported encoder.
     """
     folder = path(backbone)
     by_backbone = [name for name in recipe.presets if not name.endswith(ON_PASSAGES)]
@@ -275,20 +286,20 @@ def preset_of(recipe: Recipe[Any], backbone: str) -> str:
 
 
 def _akin(backbone: str, preset: str) -> bool:
-    """Whether a backbone's name begins with a published one's family and size: `bert-large`."""
+    """Return whether a backbone's name begins with a preset's family and size, such as `bert-large`."""
     return backbone.startswith(preset.removesuffix("-uncased"))
 
 
 def _without(values: Mapping[str, Any], added: Mapping[str, Any]) -> dict[str, Any]:
-    """Without those of `added` that have their earlier value."""
+    """Remove the fields of `added` that have their earlier value."""
     return {name: value for name, value in values.items() if name not in added or value != added[name]}
 
 
 def check_seed(seed: int) -> None:
-    """Of all generators: numpy takes none below 0, torch none of 64 bits.
+    """Check that every generator accepts the seed: numpy takes no negative one, torch none of 64 bits.
 
     Raises:
-        ConfigError: one of them does not take it.
+        ConfigError: one of them does not.
     """
     if seed < 0:
         raise ConfigError(f"seed: {seed} is below 0")
@@ -297,10 +308,12 @@ def check_seed(seed: int) -> None:
 
 
 def check_folders(config: Any) -> None:
-    """Of a run that leaves something; a study describes its runs without them.
+    """Check the folders of a run that writes files.
+
+    Studies describe runs without folders.
 
     Raises:
-        ConfigError: one is empty, which would be the working directory.
+        ConfigError: one is empty, which would mean the working directory.
     """
     for name in ("out", "run"):
         if not getattr(config, name):
@@ -308,7 +321,7 @@ def check_folders(config: Any) -> None:
 
 
 def place(name: str, values: Mapping[str, Any]) -> Any:
-    """The value of a field; for a path, or each of several, where it leads."""
+    """Return the value of a field, with paths resolved."""
     value = values.get(name)
     if name not in PATHS or value is None:
         return value
@@ -316,7 +329,9 @@ def place(name: str, values: Mapping[str, Any]) -> Any:
 
 
 def checked(values: Any, known: Mapping[str, Any]) -> dict[str, Any]:
-    """`values`, as JSON has them, each of the kind that `known` says; the very same names.
+    """Check JSON values against the kinds in `known`.
+
+    The names must be the same.
 
     Raises:
         ConfigError: a name is unknown or missing, or a value is of another kind.

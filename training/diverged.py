@@ -1,4 +1,4 @@
-"""A step whose loss is not a number, kept so that it can be taken again and looked into."""
+"""Divergence: a step whose loss is not finite is stored, so that it can be repeated and inspected."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from training.unread import Taken
 
 
 class DivergedError(Failed):
-    """A loss or gradient is not a number; the message names step and terms."""
+    """A loss, gradient or weight is not finite. The message names step and terms."""
 
 
 def only_out_of_range(values: Mapping[str, float], scaler: GradScaler) -> bool:
-    """Whether fp16 could not hold a gradient whose loss is a number: its update is skipped, and the scale halved.
+    """Return whether a finite loss has a gradient beyond the range of fp16.
 
-    Not once the scale is below 1, which the range of fp16 no longer explains.
+    The update is then skipped and the scale halved. A scale below 1 rules this explanation out.
     """
     return scaler.is_enabled() and math.isfinite(values["loss"]) and scaler.get_scale() >= 1
 
 
 def check_weights(state: State) -> None:
-    """Before they are judged, and kept.
+    """Check that the encoder's weights are finite before they are evaluated and stored.
 
     Raises:
-        DivergedError: one is NaN or infinite: the update of finite gradients can make it so.
+        DivergedError: a weight is NaN or infinite, which an update with finite gradients can cause.
     """
     if not all(bool(weights.isfinite().all()) for weights in state.encoder.parameters()):
         raise DivergedError(
@@ -40,15 +40,15 @@ def check_weights(state: State) -> None:
 
 
 def listed(values: Mapping[str, float]) -> str:
-    """The terms in one line."""
+    """Format the terms in one line."""
     return ", ".join(f"{name} {value}" for name, value in values.items())
 
 
 def last(folder: Path) -> Path:
-    """The file of the step at which the run in `folder` diverged last.
+    """Return the file of the last step at which the run in `folder` diverged.
 
     Raises:
-        CheckpointError: it never did.
+        CheckpointError: the run never diverged.
     """
     files = _kept(folder)
     if not files:
@@ -57,10 +57,12 @@ def last(folder: Path) -> Path:
 
 
 def save(state: State, taken: Taken, folder: Path, devices: Devices) -> Path:
-    """Writes weights, random states and sentences as they were before the step. Nothing has changed a weight since.
+    """Write weights, random states and sentences from before the step.
 
-    Files of earlier divergences, after which the run was resumed, are removed: their steps may be later ones. With
-    several processes the random state is the first one's alone.
+    No weight has changed since.
+
+    Files of earlier divergences, after which the run was resumed, are removed, because their steps may be later. With
+    several processes only the first one's random state is stored.
     """
     file = folder / f"diverged-{taken.step:08d}.safetensors"
     if devices.first:

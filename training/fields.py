@@ -1,4 +1,4 @@
-"""Values of a dataclass's fields, from the text of a command line and from JSON, by the fields' own types."""
+"""Parsing of dataclass fields by type, from command-line text and from JSON."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from models.errors import none_of
 
 
 def kinds(cls: type[Any]) -> dict[str, Any]:
-    """The type of each field of a dataclass, by name."""
+    """Return the type of each field of a dataclass, by name."""
     hints = get_type_hints(cls)
     return {field.name: hints[field.name] for field in fields(cls)}
 
 
 def parse(text: str, kind: Any) -> Any:
-    """`text` as a `kind`: bool, int, float, str, a literal, an optional one (`none`) or a tuple (`a,b,c`).
+    """Parse text as a `kind`: bool, int, float, str, literal, optional (`none`) or tuple (`a,b,c`).
 
     Raises:
-        ValueError: it is not one; the message says what is expected.
+        ValueError: the text is no such value; the message says what is expected.
     """
     if get_origin(kind) is tuple:
         return tuple(parse(part, get_args(kind)[0]) for part in text.split(",") if part)
@@ -36,7 +36,7 @@ def parse(text: str, kind: Any) -> Any:
 
 
 def settings(texts: Sequence[str], known: Mapping[str, Any]) -> dict[str, Any]:
-    """The values that `--set key=value` options name, each of its kind.
+    """Parse `--set key=value` options, each value by its key's kind.
 
     Raises:
         ValueError: a key is unknown, or a value is not of the key's kind; the message quotes the option.
@@ -56,10 +56,10 @@ def settings(texts: Sequence[str], known: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check(value: Any, kind: Any) -> Any:
-    """`value`, as JSON has it, as a `kind`.
+    """Check a JSON value against a `kind`, and convert it.
 
     Raises:
-        ValueError: it is not one; the message says what is expected.
+        ValueError: it is no such value; the message says what is expected.
     """
     if get_origin(kind) is tuple and isinstance(value, Sequence) and not isinstance(value, str):
         return tuple(check(part, get_args(kind)[0]) for part in value)
@@ -77,9 +77,12 @@ def check(value: Any, kind: Any) -> Any:
 
 
 def check_finite(values: Any) -> None:
-    """Raises `ValueError` if a field of a dataclass is a number without end, or none (NaN); names the field.
+    """Check that every float field of a dataclass is finite.
 
-    NaN is neither below nor above a bound: a comparison alone lets it pass, or says what is beside the point.
+    A comparison with a bound is not enough: NaN passes it, or the error misleads.
+
+    Raises:
+        ValueError: a field is infinite or NaN; the message names it.
     """
     for field in fields(values):
         value = getattr(values, field.name)
@@ -88,7 +91,7 @@ def check_finite(values: Any) -> None:
 
 
 def described(kind: Any) -> str:
-    """A `kind` in words."""
+    """Describe a `kind` in words."""
     if get_origin(kind) is Literal:
         return "one of " + ", ".join(str(option) for option in get_args(kind))
     if get_origin(kind) is tuple:
@@ -99,7 +102,7 @@ def described(kind: Any) -> str:
 
 
 def _optional(kind: Any) -> Any | None:
-    """X of `X | None`."""
+    """Return X for `X | None`, else None."""
     if get_origin(kind) in (Union, types.UnionType):
         return next(inner for inner in get_args(kind) if inner is not types.NoneType)
     return None

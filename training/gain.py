@@ -1,4 +1,4 @@
-"""What training on passages has changed: the search of held-out passages before and after."""
+"""The effect of training on passages: retrieval of held-out passages before and after."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ SHOWN = 90
 
 @dataclass(frozen=True)
 class Found:
-    """What an encoder finds in a collection."""
+    """An encoder's rankings and scores on a collection."""
 
     rankings: Mapping[str, Sequence[str]]
     values: NDArray[np.float64]
-    """nDCG@10 x 100 of each query (Q,)."""
+    """nDCG@10 x 100 of each query, (Q,)."""
 
     @classmethod
     def by(cls, encode: Encode, collection: Collection) -> Self:
-        """Search it for every query."""
+        """Search the collection for every query."""
         found = retrieval.rankings(encode, collection)
         return cls(found, 100 * retrieval.by_query(found, collection)[:, MEASURES.index(NDCG10)])
 
     def against(self, start: Found) -> str:
-        """Say the mean, and with an interval over the queries by how much it is more than that of `start`."""
+        """Format the mean, and its difference from that of `start` with an interval over the queries."""
         found = bootstrap.compare_means(self.values, start.values, resamples=RESAMPLES)
         return f"{self.values.mean():.2f}, {found.difference:+.2f} [{found.low:+.2f}, {found.high:+.2f}]"
 
 
 def gain(start: Encode, result: Encode, collection: Collection) -> Iterator[str]:
-    """Say in lines how well each encoder finds what is asked for, and for which queries they differ most."""
+    """Report how well each encoder retrieves, and the queries with the largest changes."""
     before, after = (Found.by(encode, collection) for encode in (start, result))
     yield (
         f"search of passages, {len(collection.queries)} queries over {len(collection.documents)}: nDCG@10 "

@@ -1,4 +1,4 @@
-"""Ctrl-C, and a request to end, during a run: finish the step, then stop."""
+"""Handling of Ctrl-C and SIGTERM during a run: finish the step, then stop."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from types import FrameType
 
 
 class InterruptedRun(Exception):
-    """The run was asked to stop; it has saved itself first."""
+    """The run was asked to stop and has saved a checkpoint."""
 
     def __init__(self, says: str, *, again: str = "--resume") -> None:
-        """`again` are the options with which the same command goes on."""
+        """Store `again`, the options with which the same command resumes."""
         super().__init__(says)
         self.again = again
 
 
 @contextmanager
 def interruptible() -> Iterator[Callable[[], bool]]:
-    """Gives a question: was Ctrl-C pressed? The second press interrupts at once, as everywhere."""
+    """Yield a function that tells whether Ctrl-C was pressed. The second press interrupts immediately."""
     pressed = False
 
     def note(_signal: int, _frame: FrameType | None) -> None:
@@ -36,8 +36,10 @@ def interruptible() -> Iterator[Callable[[], bool]]:
 
 @contextmanager
 def terminable() -> Iterator[None]:
-    """A request to end (SIGTERM) is what Ctrl-C is at that moment, of a run the end of its step; and a
-    `KeyboardInterrupt` where Ctrl-C is ignored, as by nohup."""
+    """Handle SIGTERM like Ctrl-C at that moment, which during a run means the end of the step.
+
+    If Ctrl-C is ignored, as under nohup, SIGTERM raises `KeyboardInterrupt`.
+    """
 
     def as_ctrl_c(_signal: int, _frame: FrameType | None) -> None:
         if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

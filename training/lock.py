@@ -1,4 +1,4 @@
-"""One process at a time: a lock that the system takes back from whoever dies."""
+"""A file lock for one process at a time. The system releases it if the process dies."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ LOCK = "lock"
 
 
 class LockError(Refused):
-    """Another process has the folder; the message names it."""
+    """Another process has the folder. The message names it."""
 
 
 @contextmanager
 def locked(folder: Path, *, wait: bool = False, name: str = LOCK) -> Iterator[None]:
-    """Holds `folder`, which is made if it is not there, by the file `name` in it.
+    """Lock `folder` by the file `name` in it, and create the folder if needed.
 
     Raises:
-        LockError: another process has it, unless `wait` says to wait for that.
+        LockError: another process has the lock, and `wait` is false.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / name).open("w") as file:

@@ -1,4 +1,4 @@
-"""The loop: the same for every objective."""
+"""The training loop, the same for every objective."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from training.step import Step, learning_rate
 from training.unread import Taken, Unread
 
 EASY_AT, EASY = 10, 0.01
-"""After so many steps, InfoNCE below the second number means that the encoder tells the sentences of a batch apart."""
+"""Step and InfoNCE value that show an easy task: a smaller loss at this step means that the batch is already solved."""
 READ_EVERY = 20
-"""Steps between readings of the losses on a device that computes while Python goes on; a CPU has them at once."""
+"""Steps between readings of the losses on asynchronous devices. A CPU's losses are read at every step."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """What stays the same from step to step."""
+    """Everything that stays the same from step to step."""
 
     config: RunConfig
     devices: Devices
@@ -41,24 +41,26 @@ class Setting:
     tokenise: Tokenise
     meter: Meter
     scores: Callable[[Encoder], Mapping[str, float]]
-    """What an evaluation records."""
+    """A function that computes the figures of an evaluation."""
     metric: str
-    """The one of them by which the best weights are chosen: more is better."""
+    """Name of the figure that chooses the best weights. Higher is better."""
     folder: Path
-    """Of checkpoints."""
+    """Folder of checkpoints."""
     total_steps: int
-    """Of the whole run."""
+    """Number of steps of the whole run."""
 
 
 def train(
     state: State, step: Step, setting: Setting, record: Write, progress: Progress, *, stop: Callable[[], bool]
 ) -> None:
-    """Takes `state` from its step to the last, the best weights so far always in the run's folder.
+    """Train `state` from its step to the last.
+
+    The best weights so far are always in the run's folder.
 
     Raises:
-        DivergedError: a loss or gradient is NaN or infinite; that step is kept for replay, with the weights before it.
-            Or what the step before an evaluation made of the weights is; the last checkpoint is from before.
-        InterruptedRun: `stop` said so; the checkpoint is from that step.
+        DivergedError: a loss or gradient is not finite; that step is stored for replay, with the weights
+            before it. Or weights are not finite before an evaluation; the last checkpoint is from before.
+        InterruptedRun: `stop` returned true; the checkpoint is from that step.
     """
     config, devices, total = setting.config, setting.devices, setting.total_steps
     if state.step == 0:
@@ -85,7 +87,7 @@ def train(
                 _evaluate(state, setting, record, progress)
             interrupted = state.step < total and any(devices.each(stop()))
             if due or interrupted:
-                if devices.first:  # those before the checkpoint are not written again by a run that goes on from it
+                if devices.first:  # A run that resumes from the checkpoint does not write earlier lines again.
                     fsync_metrics(setting.folder)
                     recall.settle(setting.folder)
                 checkpoint.save(state, setting.folder, devices, corpus=setting.corpus.census.digest)
@@ -95,7 +97,7 @@ def train(
 
 
 def _read(unread: Unread, state: State, setting: Setting, record: Write, progress: Progress) -> None:
-    """A line of metrics for every step since the last reading, their speed the mean of them all."""
+    """Record metrics for every step since the last reading, with their mean speed."""
     steps, seconds = unread.read()
     speed = setting.meter([(each.taken.step, each.taken.batch) for each in steps], seconds)
     for each in steps:
@@ -120,7 +122,7 @@ def _read(unread: Unread, state: State, setting: Setting, record: Write, progres
 
 
 def _evaluate(state: State, setting: Setting, record: Write, progress: Progress) -> None:
-    """The first process judges; all go by its score."""
+    """Evaluate in the first process, and share its score with all."""
     scores = setting.scores(state.encoder) if setting.devices.first else {setting.metric: 0.0}
     score = setting.devices.agreed(scores[setting.metric])
     report = state.objective.report() if isinstance(state.objective, Reports) else {}

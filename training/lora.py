@@ -1,8 +1,8 @@
-"""A low-rank adapter trained in place of the backbone's weights.
+"""A low-rank adapter trained instead of the backbone's weights.
 
 Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models" (ICLR 2022): a linear layer computes W + s B A. W is
-frozen, A (rank, in) and B (out, rank) are trained, and s is alpha / rank. B begins at zero, so a run begins with the
-backbone as it is.
+frozen, A (rank, in) and B (out, rank) are trained, and s is alpha / rank. B begins at zero, so the run starts from the
+unchanged backbone.
 """
 
 from __future__ import annotations
@@ -26,8 +26,11 @@ from training.config import ConfigError
 FOLDER = "adapter"
 """Subfolder of a run's folder that the adapter is written to."""
 ALPHA = 480
-"""alpha, for every rank: at the presets' learning rates, which are those of all weights, an adapter then learns as fast
-(docs/training.md). With Adam a larger alpha does what a higher learning rate does."""
+"""alpha, for every rank.
+
+With it, an adapter learns as fast as all weights do at the presets' learning rates (docs/training.md). With Adam a
+larger alpha acts like a higher learning rate.
+"""
 NAME = "default"
 """Name of the adapter inside `peft`."""
 
@@ -76,11 +79,12 @@ def attach(encoder: Encoder, rank: int, *, backbone: str) -> None:
     )
     inject_adapter_in_model(config, encoder.backbone, NAME)
     for _, layer in _adapted(encoder):
-        layer.cast_input_dtype_enabled = False  # autocast narrows the input, which peft would first widen to float32
+        # Without this, peft would widen to float32 the input that autocast narrows.
+        layer.cast_input_dtype_enabled = False
 
 
 def merge(encoder: Encoder) -> Factors | None:
-    """Add s B A to the weights, in float64, and take the adapter off. Return None if the encoder has no adapter."""
+    """Add s B A to the weights in float64, and remove the adapter. Return None if the encoder has no adapter."""
     adapted = list(_adapted(encoder))
     if not adapted:
         return None
@@ -116,5 +120,5 @@ def write(factors: Factors, encoder: Encoder, folder: Path) -> Adapter:
 
 
 def _adapted(encoder: Encoder) -> Iterator[tuple[str, Any]]:
-    """The layers of `peft`, by name."""
+    """Return the layers that `peft` has adapted, by name."""
     return ((name, layer) for name, layer in encoder.backbone.named_modules() if hasattr(layer, "lora_A"))

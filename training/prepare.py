@@ -1,4 +1,4 @@
-"""An encoder made ready to be trained."""
+"""Preparation of an encoder for training."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from training.passes.acceleration import swift
 
 
 def prepared(config: RunConfig, device: torch.device) -> Encoder:
-    """The run's backbone with its dropout, on `device`.
+    """Load the run's backbone with its dropout on `device`.
 
     Raises:
         SourceError: there is no such backbone.
-        BundleError: it is a bundle, and a file of it is not what its manifest says.
+        BundleError: it is a bundle, and one of its files does not match the manifest.
         ConfigError: see `training.lora.attach`.
     """
-    manifest_of(config.backbone)  # which checks its files
+    manifest_of(config.backbone)  # This call checks the bundle's files.
     encoder = Encoder.load(config.backbone, pooling=config.pooling)
     if config.dropout is not None:
         set_dropout(encoder, config.dropout)
@@ -31,23 +31,27 @@ def prepared(config: RunConfig, device: torch.device) -> Encoder:
     encoder.to(device)
     if not config.compile:
         return swift(encoder)
-    encoder.backbone.compile(dynamic=True)  # it makes its own of dropout and attention
+    encoder.backbone.compile(dynamic=True)  # The compiler has its own dropout and attention kernels.
     return encoder
 
 
 def set_dropout(encoder: Encoder, rate: float) -> None:
-    """Every dropout of the backbone, that of attention weights included, at `rate`."""
+    """Set every dropout rate of the backbone, that of attention weights included."""
     for module, name in _rates(encoder):
         setattr(module, name, rate)
 
 
 def has_dropout(encoder: Encoder) -> bool:
-    """Whether two passes of the backbone in training differ."""
+    """Return whether two training passes of the backbone differ."""
     return any(getattr(module, name) for module, name in _rates(encoder))
 
 
 def check_views_differ(encoder: Encoder, config: RunConfig, views: int) -> None:
-    """Raises `ConfigError` if nothing would tell the dropout views of a sentence apart."""
+    """Check that the dropout views of a sentence differ.
+
+    Raises:
+        ConfigError: they would be equal.
+    """
     if config.positives is not None and views < 2:
         raise ConfigError(f"augmentation: {config.objective} has one view, and {config.augmentation} is for two")
     if config.positives is not None and getattr(config.params, "positives", None) == "mean-sampling":
@@ -60,7 +64,11 @@ def check_views_differ(encoder: Encoder, config: RunConfig, views: int) -> None:
 
 
 def check_augmentation(encoder: Encoder, config: RunConfig) -> None:
-    """Raises `ConfigError` if the backbone has no place for the run's augmentation: found by trying."""
+    """Try the run's augmentation on the backbone.
+
+    Raises:
+        ConfigError: the backbone doesn't support it.
+    """
     if config.augmented is None:
         return
     try:
@@ -71,9 +79,10 @@ def check_augmentation(encoder: Encoder, config: RunConfig) -> None:
 
 
 def _rates(encoder: Encoder) -> Iterator[tuple[nn.Module, str]]:
-    """Modules and the attribute that holds their rate."""
+    """Yield modules with the name of their dropout attribute."""
     for module in encoder.backbone.modules():
         if isinstance(module, nn.Dropout):
             yield module, "p"
-        elif isinstance(getattr(module, "attention_dropout", None), float):  # ModernBERT: a number, no module
+        # ModernBERT stores this rate as a number instead of a module.
+        elif isinstance(getattr(module, "attention_dropout", None), float):
             yield module, "attention_dropout"

@@ -1,4 +1,4 @@
-"""How far a run is: a bar on a terminal, plain lines elsewhere."""
+"""Progress of a run: a bar on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LINE_EVERY = 5.0
 
 
 class Progress:
-    """Steps done out of `total`, with loss, sentences/s, and the time left, evaluations included."""
+    """Steps out of `total`, with loss, sentences/s, and the time left, evaluations included."""
 
     def __init__(self, stream: TextIO, *, total: int, done: int = 0) -> None:
         self._stream = stream
@@ -31,7 +31,7 @@ class Progress:
         self._bar = tqdm(total=total, initial=done, unit="step", file=stream) if stream.isatty() else None
 
     def advance(self, loss: float, sentences: int, seconds: float) -> None:
-        """One step more, that took so many seconds over so many sentences."""
+        """Count one step of so many sentences and seconds."""
         self._done += 1
         self._sentences += sentences
         self._busy += seconds
@@ -49,20 +49,19 @@ class Progress:
             self.say(f"step {self._done}/{self._total}: loss {loss:#.4g}, {speed:.0f} sentences/s, {left} left")
 
     def say(self, line: str) -> None:
-        """A line of its own, above the bar if there is one."""
+        """Print a separate line, above the bar if there is one."""
         if self._bar is not None:
             self._bar.write(line, file=self._stream)
         else:
             print(line, file=self._stream, flush=True)
 
     def close(self) -> None:
-        """Leaves the bar as it stands."""
         if self._bar is not None:
             self._bar.close()
 
 
 def encode_visibly(encode: Encode, stream: TextIO, *, parts: int = 50) -> Encode:
-    """`encode` in `parts`, the shortest texts first, saying how far it is: the STS tasks take minutes."""
+    """Wrap `encode` to work in `parts` with progress, shortest texts first. The STS tasks take minutes."""
 
     def visibly(texts: Sequence[str]) -> NDArray[np.float32]:
         order = np.array(sorted(range(len(texts)), key=lambda i: len(texts[i])), dtype=np.int64)

@@ -1,4 +1,4 @@
-"""What a run came to, judged and made a bundle."""
+"""The outcome of a run, its evaluation and its export."""
 
 from __future__ import annotations
 
@@ -33,24 +33,24 @@ STS_MEAN = "STS mean"
 
 @dataclass(frozen=True)
 class Outcome:
-    """The encoder with its best weights, how they were chosen, and what is to judge them."""
+    """The encoder with its best weights, their selection, and the tasks that evaluate it."""
 
     encoder: Encoder
     best: Best
     steps: int
-    """Taken in all."""
+    """Steps taken in total."""
     metric: str
     census: Census
     tasks: Mapping[str, Subsets]
-    """The STS tasks of the run's evaluation data."""
+    """STS tasks of the run's evaluation data."""
     first: bool = True
-    """Whether this process is the one to publish it."""
+    """True if this process publishes the outcome."""
     adapter: Factors | None = None
     """The adapter that the encoder's weights contain, if the run trained one."""
 
 
 def publish(config: RunConfig, outcome: Outcome, scores: Mapping[str, TaskScore]) -> Bundle:
-    """Export the outcome of a run to `config.out`, with record and scores, and write its adapter to `config.run`."""
+    """Export a run's outcome to `config.out`, with record and scores, and write its adapter to `config.run`."""
     if outcome.adapter is None:
         return _exported(config, outcome, scores)
     with replacing(Path(config.run) / lora.FOLDER) as draft:
@@ -97,8 +97,10 @@ def _exported(
 
 
 def identity(source: str) -> dict[str, Any]:
-    """Whose vectors those of this name are, for its folder may be another's tomorrow; the name alone if it is gone by
-    now: a run that is over does not need it any more."""
+    """Return the identity of the encoder with this name, because its folder may contain another one later.
+
+    If the folder is gone, only the name is returned. A finished run does not need the encoder.
+    """
     try:
         found, origin = manifest_of(source), read(source, resolve(source))
     except (SourceError, BundleError) as error:
@@ -113,18 +115,18 @@ def identity(source: str) -> dict[str, Any]:
 
 
 def sts_scores(encoder: Encoder, tasks: Mapping[str, Subsets], stream: TextIO) -> dict[str, TaskScore]:
-    """The score of an encoder on each of the tasks, of which there may be none."""
+    """Score an encoder on the given STS tasks, if any."""
     return sts.evaluate(encode_visibly(encoder.encode, stream), tasks) if tasks else {}
 
 
 def spearman(scores: Mapping[str, TaskScore]) -> dict[str, float]:
-    """What a manifest says of STS tasks: Spearman x 100 of each and, where all seven are there, the papers' mean."""
+    """Return a manifest's STS scores: Spearman x 100 by task, and the papers' mean if all seven tasks are present."""
     whole = {STS_MEAN: sts.mean_of_tasks(scores)} if len(scores) == len(STS_TASKS) else {}
     return {task: score.spearman.all for task, score in scores.items()} | whole
 
 
 def counts(census: Census) -> dict[str, Any]:
-    """What a run says of its corpus."""
+    """Return the corpus's counts for a run's record."""
     return {
         "sentences": census.sentences,
         "held_out": len(census.held_out),

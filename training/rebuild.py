@@ -1,4 +1,4 @@
-"""An encoder made once more from a file that says all of it: the runs, their soup, and the scores to come to."""
+"""Rebuild of an encoder from a file that describes its runs, their soup, and the expected scores."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ from training.study.trial import StudyError, Trial
 from training.study.work import TEACHERS
 
 FOLDER = Path("runs/encoders")
-"""Of the runs and their bundles; the soup goes to `ARTIFACTS`."""
+"""Folder of the runs and their bundles. The soup goes to `ARTIFACTS`."""
 EXCERPTS = FOLDER / "excerpts"
-"""Of corpora, one file each."""
+"""Folder of excerpts of corpora, one file each."""
 ARTIFACTS = Path("artifacts")
 SERVED = ("default", "promoted")
-"""What promotion has in `ARTIFACTS`."""
+"""Names in `ARTIFACTS` that belong to promotion."""
 OWN = ("after", "excerpt", "soup", "expected", "tolerance", "corpus_sha256", "limits", "adapter")
 Built = TypeVar("Built", Mixing, Excerpt)
 METRICS = (sts.STSB_DEV_METRIC, *STS_TASKS, STS_MEAN)
 TOLERANCE = 0.05
-"""Points, where the file has none: what another machine's arithmetic may make of the same seeds."""
+"""Default tolerance in points, for differences in arithmetic between machines."""
 
 
 @dataclass(frozen=True)
 class Score:
-    """One of the rebuilt encoder, in points, and what it was to be."""
+    """A score of the rebuilt encoder in points, with the expected one."""
 
     metric: str
     found: float
@@ -56,7 +56,7 @@ class Score:
 
     @property
     def met(self) -> bool:
-        """Whether the two are near enough."""
+        """Return whether the score is within the tolerance."""
         return round(abs(self.found - self.expected), 6) <= self.tolerance
 
     def __str__(self) -> str:
@@ -71,26 +71,26 @@ class Rebuild:
     study: Study
     mixing: Mixing
     expected: Mapping[str, float]
-    """By the metrics of a manifest."""
+    """Expected scores by the metrics of a manifest."""
     tolerance: float
     excerpt: Excerpt | None = None
-    """The part of the corpus that it trains on."""
+    """Part of the corpus used in training."""
     after: tuple[Rebuild, ...] = ()
-    """What is made before it: it begins at those encoders, or learns from them."""
+    """Rebuilds that must come first, because this one starts from their encoders or learns from them."""
     corpus_sha256: str | None = None
-    """Of the text, unpacked, that came to the expected scores; None where nobody said."""
+    """SHA-256 of the unpacked corpus that gave the expected scores, or None if unknown."""
     limits: tuple[str, ...] = ()
-    """What its card is to warn of, a sentence each."""
+    """Limitations for the card, a sentence each."""
     adapter: str | None = None
-    """The encoder of the repository that was cut from it, such as `minilm+default`."""
+    """Encoder of the repository that was extracted from this one, such as `minilm+default`."""
 
     @classmethod
     def read(cls, file: Path, *, wanted_by: tuple[Path, ...] = ()) -> Self:
-        """What a TOML file describes, and those it comes after; see docs/training.md.
+        """Read a rebuild and its predecessors from TOML files (docs/training.md).
 
         Raises:
-            StudyError: one can't be read, comes after itself (of `wanted_by`), or a part is unknown or of the wrong
-                shape.
+            StudyError: a file can't be read, comes after itself (through `wanted_by`), or a part is unknown or of
+                the wrong shape.
         """
         values, known = contents(file), Path(os.path.realpath(file))
         if known in wanted_by:
@@ -120,20 +120,20 @@ class Rebuild:
 
     @property
     def out(self) -> Path:
-        """Folder of the bundle."""
+        """Return the folder of the bundle."""
         return ARTIFACTS / self.study.name
 
     @property
     def card(self) -> dict[str, Any]:
-        """What the bundle's card says besides its runs."""
+        """Return the card's facts besides its runs."""
         return {"file": str(self.study.file), "about": self.study.about, "limits": [*self.limits]}
 
     @property
     def steps(self) -> list[Rebuild]:
-        """All that it comes after, each once and behind what that comes after, and itself at the end.
+        """Return all predecessors in order, each once, and this rebuild last.
 
         Raises:
-            StudyError: two files give one name.
+            StudyError: two files have the same name.
         """
         found: dict[str, Rebuild] = {}
         for step in (*(step for each in self.after for step in each.steps), self):
@@ -143,13 +143,13 @@ class Rebuild:
         return [*found.values()]
 
     def trials(self, data: Path, corpus: Sequence[str], to_come: Collection[Path] = ()) -> list[Trial]:
-        """The runs, on these evaluation data and on this corpus, if one is given, instead of the file's.
+        """Return the runs on this evaluation data, and on this corpus if one is given.
 
-        Encoders in `to_come` need not be there yet.
+        Encoders in `to_come` may be missing.
 
         Raises:
-            StudyError: see `Study.trials`; or what is a study's alone is asked for, there is not one weight a run, or
-                there is an excerpt of no corpus.
+            StudyError: see `Study.trials`; or a setting is only for studies, the number of weights is not that of
+                runs, or there is an excerpt without a corpus.
             CorpusError: the excerpt can't be made.
         """
         given = {"corpus": [*corpus]} if corpus else {}
@@ -172,22 +172,22 @@ class Rebuild:
         return [*trials.values()]
 
     def compared(self, bundle: Bundle) -> list[Score]:
-        """What the bundle's manifest says, beside what was expected."""
+        """Compare the scores in the bundle's manifest with the expected ones."""
         scores = bundle.manifest.scores or {}
         return [Score(name, scores[name], score, self.tolerance) for name, score in self.expected.items()]
 
 
 def rebuild(plan: Rebuild, data: Path, corpus: Sequence[str], stream: TextIO) -> Iterator[tuple[Rebuild, Bundle]]:
-    """Step by step what the plan comes after, and the plan itself: trains every ingredient that is not there yet, makes
-    the soup and judges it, reporting to `stream`. What the plan comes after is taken as it is, if it was made of these
-    ingredients and judged before.
+    """Run the plan's predecessors and the plan: train missing ingredients, make each soup and evaluate it.
 
-    All that the end needs is read or looked at before anything is trained; STS-B dev alone chooses.
+    A predecessor is reused if it was made of these ingredients and evaluated. All inputs are checked before training.
+    STS-B dev alone chooses weights. Progress goes to `stream`.
 
     Raises:
-        StudyError, CorpusError, DataError: see `Rebuild.trials`; or the data lack a task of which a score is expected.
-        LockError: another process is at work there.
-        ValueError, DivergedError, InterruptedRun: see `training.run.fit`; the same call goes on.
+        StudyError, CorpusError, DataError: see `Rebuild.trials`; or the data lack a task with an expected
+            score.
+        LockError: another process works on it.
+        ValueError, DivergedError, InterruptedRun: see `training.run.fit`; the same call resumes.
     """
     steps, selection, tasks = plan.steps, by_stsb_dev(data), sts_tasks(data)
     text = text_sha256(corpus) if corpus and any(step.corpus_sha256 for step in steps) else None
@@ -205,7 +205,7 @@ def rebuild(plan: Rebuild, data: Path, corpus: Sequence[str], stream: TextIO) ->
                 file=stream,
                 flush=True,
             )
-    with ExitStack() as held:  # to the end: what a step begins at must stay what its runs are named after
+    with ExitStack() as held:  # All locks are held to the end, because a step's starting encoder must not change.
         for step in steps:
             held.enter_context(locked(FOLDER / step.study.name))
         for step in steps:
@@ -221,7 +221,7 @@ def rebuild(plan: Rebuild, data: Path, corpus: Sequence[str], stream: TextIO) ->
 
 
 def _check_sources(step: Rebuild, trials: Sequence[Trial], earlier: Collection[Path], later: Sequence[Rebuild]) -> None:
-    """That every encoder is there, on the hub, or made by an earlier step."""
+    """Check that every encoder exists, is on the hub, or is made by an earlier step."""
     to_come = {out.resolve() for out in earlier}
     makers = {one.out.resolve(): one.study.file for one in later}
     needed = {step.mixing.towards}
@@ -242,7 +242,7 @@ def _check_sources(step: Rebuild, trials: Sequence[Trial], earlier: Collection[P
 
 
 def _made_before(step: Rebuild, ingredients: Sequence[str]) -> Bundle | None:
-    """Its bundle, if that is whole, of these ingredients, and came to all that is expected of it."""
+    """Return the step's bundle if it is complete, made of these ingredients, and has the expected scores."""
     try:
         made = load(step.out)
     except BundleError:
@@ -253,7 +253,7 @@ def _made_before(step: Rebuild, ingredients: Sequence[str]) -> Bundle | None:
 
 
 def _ingredient(trial: Trial, folder: Path, stream: TextIO) -> Path:
-    """The bundle of a run, trained now if it was not before."""
+    """Return the bundle of a run, and train it first if needed."""
     place = folder / trial.id
     config = with_teacher(trial.config, folder / TEACHERS, stream)
     config = config.override({"out": str(place / "bundle"), "run": str(place / "record")})
@@ -267,9 +267,9 @@ def _ingredient(trial: Trial, folder: Path, stream: TextIO) -> Path:
 
 
 def _is_kept(config: RunConfig) -> bool:
-    """Whether the bundle of the run is there, and whole.
+    """Return whether the bundle of the run exists and is complete.
 
-    Of encoders, corpus and data the name of its folder has the digest, so it does not matter where they lie.
+    The folder's name contains a digest of encoders, corpus and data, so their paths do not matter.
     """
     try:
         made = load(Path(config.out)).manifest.run or {}
@@ -280,7 +280,7 @@ def _is_kept(config: RunConfig) -> bool:
 
 
 def _built(part: str, kind: type[Built], values: Any) -> Built:
-    """One of a dataclass of settings, from a table of the file."""
+    """Build a dataclass of settings from a table of the file."""
     known = kinds(kind)
     given = {key: _checked(f"{part}: {key}", value, known[key]) for key, value in _table(part, values, known).items()}
     try:

@@ -1,4 +1,4 @@
-"""A frozen encoder's vectors, kept from epoch to epoch: what it says of a sentence never changes."""
+"""A cache of frozen encoders' vectors across epochs. A frozen encoder's vectors never change."""
 
 from __future__ import annotations
 
@@ -22,16 +22,15 @@ SUFFIX = ".vectors"
 
 
 class Recall:
-    """A frozen encoder that a sentence passes through once a run; from then on its vector is read from a file.
+    """A frozen encoder that encodes each sentence once per run and then reads its vector from a file.
 
-    The file has a record for each sentence, a hash of its tokens and its vector in float32, and is named after the
-    encoder's weights. `recalled` says by its name how many of them are the run's so far: what was written behind the
-    checkpoint that a run is taken up from is dropped, and asked for once more, in the batches of before. A device that
-    computes while Python goes on is waited for where a sentence is new. Of a disk that has no room the file is removed,
-    and every sentence asked for in every epoch.
+    The file is named after the encoder's weights. It has a record for each sentence: a hash of its tokens, and its
+    vector in float32. `recalled` has, by file name, the number of records that belong to the run. Records written after
+    the checkpoint of a resumed run are dropped and computed again in the same batches. New sentences make the host wait
+    for the device. If the disk is full, the file is removed and every epoch encodes every sentence.
 
     Raises:
-        OSError: the file can't be read or written; it names it.
+        OSError: the file can't be read or written; the message names it.
     """
 
     def __init__(self, teacher: Teacher, folder: Path, name: str, recalled: dict[str, int]) -> None:
@@ -49,7 +48,7 @@ class Recall:
         self._places = {key: place for place, key in enumerate(kept)}
 
     def __call__(self, tokens: Sequence[Tokens]) -> Tensor:
-        """(n, D') of sentences in the encoder's vocabulary, on its device."""
+        """Return vectors (n, D') of sentences in the encoder's vocabulary, on its device."""
         keys = [_key(each) for each in tokens]
         new = {key: each for key, each in zip(keys, tokens, strict=True) if key not in self._places}
         if new and not self._full:
@@ -82,23 +81,23 @@ class Recall:
 
 
 def settle(folder: Path) -> None:
-    """What the run in `folder` kept so far is on the disk, whatever happens to the machine."""
+    """Flush the cached vectors of the run in `folder` to disk."""
     for file in folder.glob(f"*{SUFFIX}"):
         with naming(file):
             fsync(file)
 
 
 def forget(folder: Path) -> None:
-    """Removes what the run in `folder` kept."""
+    """Remove the cached vectors of the run in `folder`."""
     for file in folder.glob(f"*{SUFFIX}"):
         file.unlink()
 
 
 def _key(tokens: Tokens) -> int:
-    """64 bits, as the corpus knows its sentences by."""
+    """Hash tokens to 64 bits, like the corpus's sentences."""
     return int.from_bytes(hashlib.blake2b(tokens.ids.tobytes(), digest_size=8).digest(), "little")
 
 
 def _digest(teacher: Teacher) -> str:
-    """Of its weights and of all else that its vectors depend on."""
+    """Return a digest of the weights and all else that affects the vectors."""
     return digest(teacher.encoder.state_dict(), salt=f"{teacher.encoder.pooling} {teacher.autocast}")

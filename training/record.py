@@ -1,4 +1,4 @@
-"""What a run leaves behind: `config.json`, `environment.json`, `metrics.jsonl` and TensorBoard's events."""
+"""The record of a run: `config.json`, `environment.json`, `metrics.jsonl` and TensorBoard events."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ METRICS = "metrics.jsonl"
 C = TypeVar("C")
 
 Write = Callable[[str, int, Mapping[str, float]], None]
-"""`Record.write`, or what a process has in its place that leaves the record to another."""
+"""`Record.write`, or its replacement in processes that write no record."""
 
 
 class RunError(Refused):
-    """The folder of the run stands in the way; the message names it."""
+    """The folder of the run can't be used. The message names it."""
 
 
 class Described(Protocol):
@@ -37,18 +37,19 @@ class Described(Protocol):
 
     @property
     def run(self) -> str:
-        """Folder of the run's record."""
+        """Return the folder of the run's record."""
 
     def to_json(self) -> str:
-        """All of it."""
+        """Return all fields as JSON."""
 
 
 class Record:
-    """The open record of a run. Lines of metrics reach the disk as they are written."""
+    """The open record of a run. Lines of metrics are flushed as they are written."""
 
     def __init__(self, folder: Path, *, step: int) -> None:
-        """Goes on after `step`; what an interrupted run wrote later is dropped."""
-        from torch.utils.tensorboard import SummaryWriter  # TensorBoard is for who writes a record alone
+        """Continue after `step`, and drop later lines of an interrupted run."""
+        # TensorBoard is imported only by the process that writes a record.
+        from torch.utils.tensorboard import SummaryWriter
 
         self._file = folder / METRICS
         _keep_until(self._file, step)
@@ -56,7 +57,7 @@ class Record:
         self._events = SummaryWriter(str(folder), purge_step=step + 1)
 
     def write(self, kind: str, step: int, values: Mapping[str, float]) -> None:
-        """One line: `kind` is `train` or `evaluation`."""
+        """Write one line. `kind` is `train` or `evaluation`."""
         with naming(self._file):
             numbers = {name: value if math.isfinite(value) else None for name, value in values.items()}
             self._metrics.write(json.dumps({"kind": kind, "step": step, **numbers}) + "\n")
@@ -65,7 +66,7 @@ class Record:
             self._events.add_scalar(f"{kind}/{name}", value, step)
 
     def close(self) -> None:
-        """Closes both files."""
+        """Close both files."""
         try:
             with naming(self._file):
                 self._metrics.close()
@@ -74,10 +75,10 @@ class Record:
 
 
 def start(config: Described, environment: Mapping[str, Any]) -> Path:
-    """Creates the folder of a new run and describes the run in it.
+    """Create the folder of a new run and describe the run in it.
 
     Raises:
-        RunError: the folder holds a run already.
+        RunError: the folder already has a run.
     """
     folder = Path(config.run)
     refuse_second(folder)
@@ -91,12 +92,18 @@ def start(config: Described, environment: Mapping[str, Any]) -> Path:
 
 
 def begun(folder: Path) -> bool:
-    """Whether `folder` holds a run."""
+    """Return whether `folder` has a run."""
     return (folder / CONFIG).exists()
 
 
 def refuse_second(folder: Path, *, replace: str = "remove it") -> None:
-    """Raises `RunError` if `folder` holds a run; `replace` is how to make room for another."""
+    """Check that `folder` has no run.
+
+    `replace` tells the user how to make room for another.
+
+    Raises:
+        RunError: it has one.
+    """
     if begun(folder):
         raise RunError(f"{folder} holds a run already: --resume it, {replace}, or name another --out")
 
@@ -106,11 +113,11 @@ def remove(folder: Path) -> None:
 
     Raises:
         LockError: another process trains it.
-        RunError: the folder holds something else, or can't be removed.
+        RunError: the folder has something else, or can't be removed.
     """
     if not begun(folder):
         return
-    stored(folder)  # a folder of transformers has a config.json, too
+    stored(folder)  # This call refuses a model folder of transformers, which has a config.json too.
     with locked(folder):
         try:
             shutil.rmtree(folder)
@@ -119,7 +126,7 @@ def remove(folder: Path) -> None:
 
 
 def stored(folder: Path) -> RunConfig:
-    """The configuration of the run in `folder`.
+    """Read the configuration of the run in `folder`.
 
     Raises:
         RunError: there is no run, or its configuration can't be read.
@@ -130,7 +137,7 @@ def stored(folder: Path) -> RunConfig:
 
 
 def described(file: Path) -> RunConfig:
-    """The run that a `config.json` describes.
+    """Read the configuration in a `config.json`.
 
     Raises:
         RunError: it can't be read.
@@ -139,7 +146,7 @@ def described(file: Path) -> RunConfig:
 
 
 def parsed(file: Path, from_json: Callable[[str], C]) -> C:
-    """What `from_json` makes of a configuration's text.
+    """Read a configuration with `from_json`.
 
     Raises:
         RunError: it can't be read.
@@ -148,15 +155,17 @@ def parsed(file: Path, from_json: Callable[[str], C]) -> C:
         return from_json(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise RunError(f"{file}: {error.strerror}") from error
-    except ValueError as error:  # ConfigError, or not UTF-8
+    except ValueError as error:  # The error is a ConfigError, or the file is not UTF-8.
         raise RunError(f"{file}: {error}") from error
     except RecursionError as error:
         raise RunError(f"{file}: nested too deep") from error
 
 
 def evaluations(folder: Path, *, until: float = math.inf) -> list[dict[str, Any]]:
-    """Every evaluation of the run in `folder` up to a step: its step, what was recorded, and the mean over the steps
-    since the one before of what the objective measures."""
+    """Read every evaluation of the run in `folder` up to a step.
+
+    Each has its step, its figures, and the objective's measures averaged over the steps since the previous evaluation.
+    """
     file = folder / METRICS
     with naming(file):
         lines = [json.loads(line) for line in _lines_until(file, until)]
@@ -171,14 +180,16 @@ def evaluations(folder: Path, *, until: float = math.inf) -> list[dict[str, Any]
 
 
 def _means(steps: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Of what every one of these steps has measured besides its losses."""
+    """Average the objective's measures that all steps have."""
     return {
         name: fmean(step[name] for step in steps) for name in MEASURED if steps and all(name in each for each in steps)
     }
 
 
 def fsync_metrics(folder: Path) -> None:
-    """On disk on return: a checkpoint that outlives them would leave a gap in what is written on from it.
+    """Flush metrics to disk.
+
+    A checkpoint that survives them would leave a gap in the file.
 
     Raises:
         RunError: the disk fails.
@@ -189,7 +200,10 @@ def fsync_metrics(folder: Path) -> None:
 
 
 def _keep_until(metrics: Path, step: int) -> None:
-    """Drops lines after `step`, and all from the first torn one on: a kill leaves half a line, power loss NULs."""
+    """Drop lines after `step`, and everything from the first torn line on.
+
+    A kill can leave half a line, and a power loss NULs.
+    """
     if metrics.exists():
         with replacing(metrics) as beside:
             beside.write_bytes(b"".join(_lines_until(metrics, step)))
@@ -201,7 +215,7 @@ def _lines_until(metrics: Path, step: float) -> Iterator[bytes]:
 
 
 def _step_of(line: bytes) -> int | None:
-    """The step of a whole line of metrics, None for anything else."""
+    """Return the step of a complete line of metrics, or None."""
     try:
         values = json.loads(line) if line.endswith(b"\n") else None
     except ValueError:

@@ -1,4 +1,4 @@
-"""The step at which a run diverged, taken once more."""
+"""Replay of the step at which a run diverged."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from training.teacher import plan
 
 
 def replay(config: RunConfig, file: Path) -> tuple[int, dict[str, float], list[str]]:
-    """A step that diverged, taken again: its number, its terms, and the sentences at which something is not finite.
+    """Repeat a diverged step, and return its number, its terms, and the sentences with a non-finite value.
 
-    On one process, whatever the run had: dropout is then another. On the same one it is the same, but for the last
-    digits of what a teacher said in an epoch before.
+    The replay uses one process. If the run had several, dropout differs. With one process the result is the same,
+    except for the last digits of a teacher's cached vectors.
 
     Raises:
         CheckpointError: the file is not of this run.
@@ -44,7 +44,7 @@ def replay(config: RunConfig, file: Path) -> tuple[int, dict[str, float], list[s
 
 
 def _odd(views: Tensor, loss: Tensor) -> list[bool]:
-    """Of each sentence, whether a view is not finite, or with a loss that is, the gradient there."""
+    """Return for each sentence whether a view is not finite, or, if the loss is finite, its gradient."""
     assert views.grad is not None
     looked_at = torch.stack([views.detach(), views.grad if torch.isfinite(loss) else views.detach()])
     odd: list[bool] = (~torch.isfinite(looked_at)).any(dim=-1).any(dim=0).any(dim=0).tolist()

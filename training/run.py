@@ -42,15 +42,17 @@ from training.teacher import is_kept, plan
 
 
 def fit(config: RunConfig, stream: TextIO, *, resume: bool = False, force: bool = False) -> Outcome:
-    """Trains as `config` says, its record in `config.run`, reporting to `stream`.
+    """Train as `config` says, with the record in `config.run` and progress to `stream`.
 
-    All that the end needs is read or looked at before the run's folder is made. Of several processes, the first
-    reports and writes; each has the outcome. With `force` a run in the run's folder, and that of a planned teacher
-    which does not fit any more, are removed once nothing else is wrong.
+    All inputs are checked before the run's folder is created. Of several processes, the first reports and writes, and
+    each returns the outcome. `force` removes an existing run in the folder, and an outdated run of a planned teacher,
+    after all other checks.
 
     Raises:
-        RunError: the run's folder holds a run already, or with `resume` none; or the bundle can't be written.
-        ValueError: one of the packages' own, naming the file or option: backbone, corpus or data are not usable.
+        RunError: the run's folder already has a run, or with `resume` has none; or the bundle can't be
+            written.
+        ValueError: a subclass of this package that names the file or option: backbone, corpus or data are not
+            usable.
         LockError: another process trains it.
         DivergedError, InterruptedRun: see `training.loop.train`.
     """
@@ -73,12 +75,12 @@ def fit(config: RunConfig, stream: TextIO, *, resume: bool = False, force: bool 
         devices.wait()
         if state.objective.needs.teacher and teacher is None:
             teacher = _planned_teacher(plan(config), corpus, devices, stream)
-        torch.manual_seed(devices.own_seed(config.seed))  # dropout: whatever was drawn before
+        torch.manual_seed(devices.own_seed(config.seed))  # The seed fixes dropout, independently of earlier draws.
         taken_up = checkpoint.load(state, folder, devices, corpus=corpus.census.digest)
 
         epoch = corpus.batches_per_epoch(config.batch_size, least=devices.count)
         total = config.max_steps or config.epochs * epoch
-        # Of several processes each would meet the others' sentences, and no passage gives the same texts twice.
+        # Several processes would each encode other sentences, and passages give different texts in each epoch.
         recalls = total > epoch and devices.count == 1 and config.positives is None
         setting = Setting(
             config=config,
@@ -107,13 +109,14 @@ def fit(config: RunConfig, stream: TextIO, *, resume: bool = False, force: bool 
 
 
 def finish(config: RunConfig, stream: TextIO) -> Outcome:
-    """The outcome of the run in `config.run` if it ends here: the best weights up to its last checkpoint.
+    """Return the outcome of the run in `config.run` as it stands: the best weights up to its last checkpoint.
 
-    The run itself does not change, and `fit` may still go on with it.
+    The run does not change, and `fit` can resume it.
 
     Raises:
         RunError: there is no such run, or the bundle can't be written.
-        ValueError: one of the packages' own, naming the file or option: backbone, corpus or data are not usable.
+        ValueError: a subclass of this package that names the file or option: backbone, corpus or data are not
+            usable.
         CheckpointError: it has no checkpoint yet, a file is damaged, or the corpus is another.
         LockError: another process trains it.
     """
@@ -133,7 +136,7 @@ def finish(config: RunConfig, stream: TextIO) -> Outcome:
 
 
 def corpus_of(config: RunConfig, held_out: int = HELD_OUT) -> Corpus:
-    """The run's sentences, or its passages where positive pairs are drawn from them.
+    """Open the run's sentences, or its passages if positive pairs are drawn from them.
 
     Raises:
         CorpusError: see `open_corpus`.
@@ -143,12 +146,12 @@ def corpus_of(config: RunConfig, held_out: int = HELD_OUT) -> Corpus:
 
 
 def _corpus(config: RunConfig) -> Corpus:
-    """The run's, with sentences held out where they choose the best weights."""
+    """Open the run's corpus, with held-out sentences if they choose the best weights."""
     return corpus_of(config, 0 if config.dev_data or config.eval_data else HELD_OUT)
 
 
 def _named_teacher(config: RunConfig, state: State, corpus: Corpus, devices: Devices, *, force: bool) -> Encoder | None:
-    """The teacher that the run names, None if one has to be made; what would stop the making is found now."""
+    """Load the teacher that the run names, or return None if it has to be trained. Check the training's inputs now."""
     if not state.objective.needs.teacher:
         if config.teacher is not None:
             raise ConfigError(f"teacher: {config.objective} as it is set has no use for {config.teacher}")
@@ -170,7 +173,7 @@ def _named_teacher(config: RunConfig, state: State, corpus: Corpus, devices: Dev
 
 
 def _check_there(backbone: str) -> None:
-    """A teacher may begin from another backbone than the run."""
+    """Check that the teacher's backbone exists. It can differ from the run's."""
     try:
         resolve(backbone)
     except SourceError as error:
@@ -179,7 +182,7 @@ def _check_there(backbone: str) -> None:
 
 
 def _planned_teacher(planned: RunConfig, corpus: Corpus, devices: Devices, stream: TextIO) -> Encoder:
-    """SimCSE's encoder, trained now if it was not before."""
+    """Return SimCSE's encoder, and train it first if needed."""
     if is_kept(planned, corpus.census.digest):
         print(f"teacher: {planned.out}, kept from before", file=stream)
     else:
@@ -192,7 +195,7 @@ def _planned_teacher(planned: RunConfig, corpus: Corpus, devices: Devices, strea
 
 
 def _judges(config: RunConfig, corpus: Corpus, stream: TextIO) -> tuple[Selection, dict[str, Subsets]]:
-    """What chooses the best weights, and the STS tasks that judge them; says which of those the data lacks."""
+    """Return the selection of the best weights and the final STS tasks, and report missing tasks."""
     selection = by_own_pairs(config.dev_data) if config.dev_data else None
     if config.eval_data is None:
         return selection or (by_known_items if config.positives else by_self_retrieval)(corpus), {}
@@ -206,7 +209,7 @@ def _judges(config: RunConfig, corpus: Corpus, stream: TextIO) -> tuple[Selectio
 
 def _loop(state: State, step: Step, setting: Setting, headline: str, stream: TextIO) -> None:
     total = setting.total_steps
-    begin = state.step if state.best else -1  # a run that was taken up has been judged at least once
+    begin = state.step if state.best else -1  # A resumed run has been evaluated at least once.
     lines = Record(setting.folder, step=begin) if setting.devices.first else None
     progress = Progress(stream, total=total, done=state.step)
     progress.say(headline)
@@ -239,7 +242,7 @@ def _told(config: RunConfig, selection: Selection, best: Best, steps: int, corpu
 
 
 def left_to_the_first(_kind: str, _step: int, _values: Mapping[str, float]) -> None:
-    """The record of any process but the first."""
+    """Ignore a line of metrics, in every process but the first."""
 
 
 def _headline(setting: Setting, autocast: torch.dtype | None, resumed: int | None) -> str:
@@ -260,13 +263,13 @@ def _headline(setting: Setting, autocast: torch.dtype | None, resumed: int | Non
 
 
 def _pooling(config: RunConfig) -> str:
-    """The run's, and that of the backbone's own files where they say another."""
+    """Describe the run's pooling, and the backbone's declared one if it differs."""
     own = declared(resolve(config.backbone)).get("pooling", config.pooling)
     return f"{config.pooling} pooling" + ("" if own == config.pooling else f" where its files say {own}")
 
 
 def surroundings(corpus: Corpus, devices: Devices, autocast: torch.dtype | None) -> dict[str, Any]:
-    """What a run ran on, and over which corpus."""
+    """Return the environment and the corpus of a run."""
     return {
         **environment(),
         "device": str(devices.device),
@@ -277,7 +280,7 @@ def surroundings(corpus: Corpus, devices: Devices, autocast: torch.dtype | None)
 
 
 def _check_folders(config: RunConfig, resume: bool) -> None:
-    """A folder that would stop the run at its end stops it before it begins."""
+    """Check the output folders before the run, so that they can't fail at its end."""
     out = Path(config.out)
     try:
         destination.refuse_foreign(out)
@@ -291,6 +294,7 @@ def _check_folders(config: RunConfig, resume: bool) -> None:
         record.refuse_second(Path(config.run), replace="replace it by --force")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        TemporaryDirectory(dir=out.parent).cleanup()  # the bundle will be written beside its place
+        # The bundle will be written to a temporary folder beside its destination.
+        TemporaryDirectory(dir=out.parent).cleanup()
     except OSError as error:
         raise RunError(f"--out {out}: {error.strerror}") from error

@@ -1,4 +1,4 @@
-"""By what the best weights of a run are chosen."""
+"""Criteria for choosing the best weights of a run."""
 
 from __future__ import annotations
 
@@ -19,24 +19,26 @@ from training.evaluation.vectors import ConstantError, Encode, remembered, unit_
 OWN_DEV_METRIC = "dev_spearman"
 SICKR_DEV_METRIC, STS_DEV_METRIC = "sickr_dev_spearman", "sts_dev_spearman"
 COLLAPSED = 0.0
-"""What chance has, for an encoder that tells no two texts apart; as in self-retrieval."""
+"""Score of an encoder that gives every text the same vector: chance level, as in self-retrieval."""
 
 
 @dataclass(frozen=True)
 class Selection:
-    """What a run watches while it trains."""
+    """The figures that a run monitors."""
 
     metric: str
-    """The score that chooses, more is better; its name in metrics and manifest."""
+    """Name of the score that chooses the weights, in metrics and manifest. Higher is better."""
     criterion: str
-    """What that score is, in words."""
+    """Description of that score in words."""
     scores: Callable[[Encode], Mapping[str, float]]
-    """It, and beside it how the vectors lie: uniformity, effective rank and, where there are labels, alignment (DCLR,
-    Figure 4)."""
+    """A function that computes the score and the geometry: uniformity, effective rank and, with labels, alignment.
+
+    Source of the geometry: DCLR, figure 4.
+    """
 
 
 def by_stsb_dev(data: Path) -> Selection:
-    """Spearman x 100 on the dev part of the STS benchmark.
+    """Choose by Spearman x 100 on STS-B dev.
 
     Raises:
         DataError: it is missing or broken.
@@ -47,7 +49,7 @@ def by_stsb_dev(data: Path) -> Selection:
 
 
 def by_sts_dev(data: Path) -> Selection:
-    """The mean of Spearman x 100 on the dev parts of the STS benchmark and of SICK-R, as DCLR has it.
+    """Choose by the mean of Spearman x 100 on STS-B dev and SICK-R dev, as DCLR does.
 
     Raises:
         DataError: one is missing or broken.
@@ -65,7 +67,9 @@ def by_sts_dev(data: Path) -> Selection:
 
 
 def by_own_pairs(file: str) -> Selection:
-    """Spearman x 100 on pairs of one's own. Their scores have any scale, so none says which pairs are close.
+    """Choose by Spearman x 100 on the user's own pairs.
+
+    Alignment is left out, because scores of an unknown scale don't tell which pairs are close.
 
     Raises:
         DataError: the file is missing or broken.
@@ -88,15 +92,15 @@ def _by_spearman(
 def _spearman(encode: Encode, pairs: list[Pair]) -> float:
     try:
         return sts.evaluate(encode, {"dev": {"pairs": pairs}})["dev"].spearman.all
-    except ConstantError:  # all vectors are one: it may recover, and others are better until it does
+    except ConstantError:  # All vectors are equal. The encoder may recover, and any other score is better until then.
         return COLLAPSED
 
 
 def by_self_retrieval(corpus: Corpus) -> Selection:
-    """MRR@10 of finding a held-out sentence's other half: no labels needed.
+    """Choose by MRR@10 of retrieving a held-out sentence's other half, without labels.
 
     Raises:
-        CorpusError: no two held-out sentences have enough words to be halved.
+        CorpusError: fewer than two held-out sentences have enough words to be halved.
     """
     pairs = [pair for pair in map(self_retrieval.halves, corpus.census.watched) if pair]
     if len(pairs) < 2:
@@ -115,10 +119,10 @@ def by_self_retrieval(corpus: Corpus) -> Selection:
 
 
 def by_known_items(corpus: Corpus) -> Selection:
-    """nDCG@10 x 100 of finding a held-out passage by its title and by a sentence of it: no labels needed.
+    """Choose by nDCG@10 x 100 of retrieving held-out passages by their titles and sentences, without labels.
 
     Raises:
-        CorpusError: no held-out passage has a title, or a sentence besides others.
+        CorpusError: no held-out passage has a title or several sentences.
     """
     collection = known_item.choosing(corpus)
     if not collection.queries:

@@ -1,4 +1,4 @@
-"""How fast a run is, in sentences, tokens and arithmetic, and how near to what the device can do."""
+"""The speed of a run in sentences, tokens and operations, relative to the device's peak."""
 
 from __future__ import annotations
 
@@ -16,27 +16,29 @@ from training.corpus.batches import Batch
 from training.objectives.base import Needs
 
 FIGURES = ("sentences_per_s", "tokens_per_s", "flops_per_s", "utilisation")
-"""What a meter tells: the only values of a run that two runs of one configuration need not share."""
+"""Figures of a meter. Only these values differ between two runs of the same configuration."""
 
 
 @dataclass(frozen=True)
 class Work:
-    """The arithmetic of an encoder's matrix products; whatever else it computes is not counted, nor is padding.
+    """Operations of an encoder's matrix products.
 
-    The last layer counts as the others do, though a step computes most of it for the first tokens alone where no more
-    is pooled: of a BERT-base a sixteenth, so much less is really done than `utilisation` says of [CLS].
+    Other computations and padding are not counted.
+
+    The last layer counts fully, although with [CLS] pooling a step computes most of it for first tokens only. For
+    BERT-base and [CLS], the operations really done are a sixteenth fewer than `utilisation` assumes.
     """
 
     weights: int
-    """In the linear layers that a token passes."""
+    """Weights in the linear layers that a token passes."""
     attention: int
-    """Layers x width: a token pays 4 operations for each of these and each token it attends to."""
+    """Layers x width. A token costs 4 operations per unit and attended token."""
     frozen: int = 0
-    """Those of the weights that a backward pass computes no gradient of."""
+    """Weights without a gradient."""
 
     @classmethod
     def of(cls, encoder: Encoder) -> Work:
-        """Counted from the backbone's layers; the pooler that no vector passes is left out."""
+        """Count the weights of the backbone's layers, without the pooler, which vectors do not pass."""
         linear = [
             layer
             for name, layer in encoder.backbone.named_modules()
@@ -50,33 +52,32 @@ class Work:
         )
 
     def forward(self, lengths: Iterable[int]) -> float:
-        """Operations of one pass over sentences of so many tokens."""
+        """Count the operations of one pass over sentences of these lengths in tokens."""
         return sum(2.0 * self.weights * length + 4.0 * self.attention * length * length for length in lengths)
 
     def training(self, lengths: Sequence[int]) -> float:
-        """Operations of a pass and its backward pass: three forward ones, less the gradients of frozen weights."""
+        """Count the operations of forward and backward pass: three forward passes minus frozen weights' gradients."""
         return 3 * self.forward(lengths) - 2.0 * self.frozen * sum(lengths)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Meter:
-    """Turns batches and the seconds they took into what the log says of speed."""
+    """A function from batches and their duration to the figures of the log."""
 
     needs: Needs
     work: Work
     teacher: Work | None
     peak: float
-    """Operations a second of a large matrix product, on all devices together."""
+    """Operations per second of a large matrix product, on all devices together."""
     processes: int = 1
     recalled_after: float = math.inf
-    """The step after which nothing passes through a frozen encoder any more."""
+    """Step after which frozen encoders' vectors come from the cache."""
 
     def __call__(self, steps: Sequence[tuple[int, Batch]], seconds: float) -> dict[str, float]:
-        """Sentences, tokens and operations a second, of all processes; `utilisation` is the share of the peak.
+        """Compute sentences, tokens and operations per second, over all processes.
 
-        `steps` are their numbers and batches. A second encoding for gradient caching is not counted, as it is no
-        progress. The other processes are taken to have had as many tokens as this
-        one.
+        `utilisation` is the share of the peak. `steps` has step numbers and batches. The second encoding of gradient caching does not count as progress. Other
+        processes are assumed to have as many tokens as this one.
         """
         passes = self.needs.views + self.needs.clean
         sentences = sum(len(batch.sentences) for _, batch in steps)
@@ -96,9 +97,9 @@ class Meter:
 
 @cache
 def matmul_peak(device: torch.device, dtype: torch.dtype, *, seconds: float = 0.2) -> float:
-    """Operations a second of a square matrix product large enough to be limited by arithmetic alone: the best seen."""
+    """Measure the best operations per second of a square matrix product that is limited by arithmetic alone."""
     size = 8192 if device.type == "cuda" else 1024
-    rng = torch.Generator(device).manual_seed(0)  # the run's random state is its own
+    rng = torch.Generator(device).manual_seed(0)  # A separate generator leaves the run's random state unchanged.
     a, b = torch.randn(2, size, size, generator=rng, device=device).to(dtype)
     best, began = float("inf"), time.perf_counter()
     while time.perf_counter() - began < seconds or best == float("inf"):

@@ -1,4 +1,4 @@
-"""Everything that changes while training as one safetensors file, its header carrying the few numbers."""
+"""State files: tensors in safetensors format, with the few numbers in the header."""
 
 from __future__ import annotations
 
@@ -20,36 +20,37 @@ from training.random_state import RandomState
 
 
 def write(file: Path, tensors: dict[str, Tensor], facts: Mapping[str, object]) -> None:
-    """Replaces `file` whole, in a folder in which nobody else writes.
+    """Replace `file` atomically, in a folder in which no other process writes.
 
     Raises:
         OSError: it can't be written.
     """
-    for left in file.parent.glob(".tmp??????"):  # safetensors' own, which a kill has left: nobody else writes here
+    # A killed process leaves temporary files of safetensors. No other process writes here.
+    for left in file.parent.glob(".tmp??????"):
         left.unlink(missing_ok=True)
     with replacing(file) as beside:
         mode = beside.stat().st_mode
         try:
             save_file(tensors, beside, metadata={"state": json.dumps(facts)})
-            beside.chmod(mode)  # it puts another file there, which its owner alone may read
-        except SafetensorError as error:  # all that it says of a full disk
+            beside.chmod(mode)  # safetensors replaces the file with one that only its owner may read.
+        except SafetensorError as error:  # safetensors reports a full disk with this general error.
             raise OSError(errno.EIO, str(error)) from error
 
 
 def facts_of(file: Path) -> dict[str, Any]:
-    """The numbers in its header."""
+    """Read the numbers in the header."""
     with safe_open(file, framework="pt") as opened:
         facts: dict[str, Any] = json.loads(opened.metadata()["state"])
     return facts
 
 
 def named(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Tensors under one roof of a file."""
+    """Prefix the tensors' names."""
     return {prefix + name: tensor.contiguous() for name, tensor in tensors.items()}
 
 
 def digest(tensors: Mapping[str, Tensor], *, salt: str = "") -> str:
-    """Hash names and values, wherever the tensors are."""
+    """Hash names and values, on any device."""
     found = hashlib.blake2b(salt.encode(), digest_size=8)
     for name, tensor in tensors.items():
         found.update(name.encode())
@@ -58,21 +59,21 @@ def digest(tensors: Mapping[str, Tensor], *, salt: str = "") -> str:
 
 
 def under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Those that `named` put there, by their own names."""
+    """Return the tensors with the prefix, which is removed from their names."""
     return {name.removeprefix(prefix): x for name, x in tensors.items() if name.startswith(prefix)}
 
 
 def optimiser_tensors(optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """The moments of every weight; what else an optimiser has follows from the configuration."""
+    """Return the moments of every weight. Other optimiser state follows from the configuration."""
     slots = optimiser.state_dict()["state"].items()
     return {f"optimiser.{i}.{name}": x for i, tensors in slots for name, x in tensors.items()}
 
 
 def restore_optimiser(optimiser: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
-    """Gives it the moments of a file.
+    """Restore the optimiser's moments from a file.
 
     Raises:
-        ValueError: the file has the weights in another order, as earlier versions had them.
+        ValueError: the file has another order of weights, as in earlier versions.
     """
     slots: dict[int, dict[str, Tensor]] = {}
     for name, tensor in under("optimiser.", tensors).items():
@@ -80,18 +81,19 @@ def restore_optimiser(optimiser: torch.optim.Optimizer, tensors: Mapping[str, Te
         slots.setdefault(int(i), {})[slot] = tensor
     weights = [weight for group in optimiser.param_groups for weight in group["params"]]
     for place, weight in enumerate(weights):
-        if any(x.ndim and x.shape != weight.shape for x in slots.get(place, {}).values()):  # "step" is a number
+        # The slot "step" is a number, without a weight's shape.
+        if any(x.ndim and x.shape != weight.shape for x in slots.get(place, {}).values()):
             raise ValueError(f"the moments of weight {place} are another weight's")
     optimiser.load_state_dict({"state": slots, "param_groups": optimiser.state_dict()["param_groups"]})
 
 
 def random_tensors(states: Sequence[RandomState]) -> dict[str, Tensor]:
-    """The random state of every process, in the order of their ranks."""
+    """Return the random state of every process, ordered by rank."""
     cpu = {f"rng.cpu.{rank}": each.cpu for rank, each in enumerate(states)}
     return cpu | {f"rng.cuda.{rank}": each.cuda for rank, each in enumerate(states) if each.cuda is not None}
 
 
 def restore_random(tensors: Mapping[str, Tensor], devices: Devices) -> None:
-    """Brings torch's generators to where a file has those of this process."""
+    """Restore torch's generators from the state of this process."""
     states = RandomState(tensors[f"rng.cpu.{devices.rank}"], tensors.get(f"rng.cuda.{devices.rank}"))
     states.restore(devices.device)

@@ -1,4 +1,4 @@
-"""One step: views, loss, gradient, update."""
+"""A training step: views, loss, gradient, update."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ class Placed(NamedTuple):
 
     passes: Sequence[Pass]
     teacher: Tensor | None
-    """(N, D') of the whole batch"""
+    """Vectors of the teacher, (N, D'), for the whole batch."""
     start: Tensor | None
-    """(N, D) of the whole batch"""
+    """Starting vectors, (N, D), for the whole batch."""
     own: range
-    """The rows that this process encodes."""
+    """Rows that this process encodes."""
     sentences: int
-    """N"""
+    """N, the number of sentences in the whole batch."""
 
     def tensors(self) -> list[Tensor]:
-        """All that is on the device."""
+        """Return all tensors on the device."""
         frozen = (each for each in (self.teacher, self.start) if each is not None)
         return [*(tensor for each in self.passes for tensor in each if isinstance(tensor, Tensor)), *frozen]
 
     def holding(self, tensors: Sequence[Tensor]) -> Self:
-        """The same with these tensors, in the order of `tensors()`."""
+        """Return a copy with these tensors, in the order of `tensors()`."""
         given = iter(tensors)
         assert all(each.first is None for each in self.passes), "steps on pairs are not recorded"
         passes = [Pass(next(given), next(given), next(given)) for _ in self.passes]
@@ -47,11 +47,11 @@ class Placed(NamedTuple):
 
 
 class Step:
-    """A batch to updated weights. Nothing is waited for: what a call returns is still being computed on the device.
+    """A function that updates weights from a batch, without waiting for the device.
 
-    Only what a frozen encoder says is, where a run keeps it, the first time that it is asked.
-    Once a loss is not a number, no weight changes any more: whenever the loop reads the losses, it finds the weights
-    as they were before that step. In fp16 a gradient out of range is expected and only skips its update.
+    It waits only when a frozen encoder's vectors are cached for the first time. After a non-finite loss no weight
+    changes any more. So the loop, which reads losses later, finds the weights from before that step. In fp16 an
+    out-of-range gradient is expected and only skips its update.
     """
 
     def __init__(
@@ -67,11 +67,15 @@ class Step:
         chunk_size: int | None = None,
         record: bool = False,
     ) -> None:
-        """`start` is the encoder before its first step. `chunk_size` is the most sentences encoded at once, by gradient
-        caching; None keeps the batch whole. With `record` CUDA launches a step as one: see `training.machine.graphs`.
+        """Set up the step.
+
+        `start` is the encoder from before training.
+
+        `chunk_size` is the maximum sentences encoded at once, by gradient caching. None encodes the batch at once. With
+        `record` the step becomes a CUDA graph: see `training.machine.graphs`.
 
         Raises:
-            ValueError: the objective needs a teacher, or the encoder of before, and there is none.
+            ValueError: the objective needs a teacher or the starting encoder, and there is none.
         """
         needs = state.objective.needs
         if needs.teacher and teacher is None:
@@ -90,7 +94,10 @@ class Step:
         self._replayed: Replayed[Placed] | None = Replayed([state.rng]) if record else None
 
     def __call__(self, batch: Batch, learning_rate: float) -> dict[str, Tensor]:
-        """Updates encoder and objective; terms, measures, `loss` and `gradient_norm` (before clipping), scalars."""
+        """Update encoder and objective.
+
+        Return terms, measures, `loss` and `gradient_norm` (before clipping) as scalars.
+        """
         set_rate(self._state.optimiser, learning_rate)
         placed = self._placed(batch)
         return self._replayed(self._taken, placed) if self._replayed else self._taken(placed)
@@ -103,14 +110,14 @@ class Step:
         return {**terms, "gradient_norm": norm}
 
     def gradient_norm(self) -> Tensor:
-        """The length of the gradient of all weights, free of fp16's scale, before it is clipped."""
+        """Clip the gradient of all weights, and return its norm before clipping, without fp16's scale."""
         self._state.scaler.unscale_(self._state.optimiser)
         return clip_grad_norm_(_weights(self._state.optimiser), self._clip_norm)
 
     def gradients(self, batch: Batch, *, seen: Callable[[Tensor], None] | None = None) -> dict[str, Tensor]:
-        """Adds the gradient of the loss to that of every weight; each term, what is measured beside them, and `loss`.
+        """Add the gradient of the loss to every weight, and return the terms, the objective's measures and `loss`.
 
-        `seen` is shown the views of the whole batch, (V, N, D), the clean one last; they get their gradient, too.
+        `seen` receives the views of the whole batch, (V, N, D), with the clean one last. They keep their gradient.
         """
         return self._gradients(self._placed(batch), seen=seen)
 
@@ -123,23 +130,23 @@ class Step:
         values: dict[str, Tensor] = {}
 
         def at_the_views(pooled: Tensor) -> list[Tensor]:
-            """The loss of the whole batch, and its gradient at the views of each pass."""
+            """Compute the loss of the whole batch, and return its gradient at the views of each pass."""
             views = self._devices.gathered(in_order(passes, pooled.detach()), placed.sentences).requires_grad_()
             if seen is not None:
                 seen(views)
             terms = state.objective(self._views.split(views, placed.teacher, placed.start), state.rng)
             loss = torch.stack(list(terms.values())).sum()
             self._diverged |= ~torch.isfinite(loss.detach())
-            loss = loss * torch.where(self._diverged, torch.nan, 1.0)  # and so are all gradients from then on
+            loss = loss * torch.where(self._diverged, torch.nan, 1.0)  # All later gradients become NaN too.
             state.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
             measured = state.objective.measured() if isinstance(state.objective, Measures) else {}
             values.update({name: value.detach() for name, value in {**terms, **measured, "loss": loss}.items()})
             assert views.grad is not None
-            # The encoder's gradients are averaged over the processes, and each has that of its own rows alone.
+            # The encoder's gradients are averaged over processes, but each process has only those of its own rows.
             own = views.grad[:, placed.own.start : placed.own.stop] * self._devices.count
             return [own[:, each.rows] for each in passes]
 
-        # Several processes have to go the same way, even where one has a single pass: they wait for each other in it.
+        # All processes must take the same branch, even one with a single pass, because they wait for each other in it.
         if self._chunk_size is None or (len(passes) == 1 and self._devices.count == 1):
             pooled = self._encode(passes)
             pooled.backward(torch.cat(at_the_views(pooled), dim=1))
@@ -170,23 +177,23 @@ class Step:
         optimiser, scaler = self._state.optimiser, self._state.scaler
         if not scaler.is_enabled():
             self._diverged |= ~torch.isfinite(norm)
-            # Read by torch's fused optimisers on the device: 1 leaves weights and moments as they are.
+            # Torch's fused optimisers read this on the device: 1 leaves weights and moments unchanged.
             optimiser.found_inf = self._diverged.float()  # type: ignore[attr-defined]
         scaler.step(optimiser)
         scaler.update()
 
 
 def adamw(weights: Iterable[Tensor], *, learning_rate: float, weight_decay: float) -> torch.optim.AdamW:
-    """AdamW with the published betas and eps, which are torch's own; fused, so that it can skip a bad step unasked.
+    """Create AdamW with the published betas and eps, which are torch's defaults.
 
-    Only matrices decay, norms and biases do not (Devlin et al.). On CUDA the rate is a number on the device, where a
-    step that is replayed finds it.
+    The fused version can skip a bad step without the host. Only matrices decay; norms and biases do not (Devlin et
+    al.). On CUDA the rate is a tensor on the device, where a recorded step reads it.
     """
     weights = list(weights)
     replayed = weights[0].is_cuda
     rate = torch.tensor(learning_rate, device=weights[0].device) if replayed else learning_rate
     groups: list[dict[str, Any]] = [{"params": weights}]
-    if weight_decay:  # without, the moments of a checkpoint are in the weights' own order
+    if weight_decay:  # Without weight decay, a checkpoint's moments are in the weights' own order.
         groups = [
             {"params": [weight for weight in weights if weight.ndim > 1]},
             {"params": [weight for weight in weights if weight.ndim <= 1], "weight_decay": 0.0},
@@ -195,7 +202,7 @@ def adamw(weights: Iterable[Tensor], *, learning_rate: float, weight_decay: floa
 
 
 def set_rate(optimiser: torch.optim.Optimizer, learning_rate: float) -> None:
-    """Of its next steps; nothing is waited for."""
+    """Set the learning rate in place, without waiting for the device."""
     for group in optimiser.param_groups:
         if isinstance(group["lr"], Tensor):
             group["lr"].fill_(learning_rate)
@@ -204,7 +211,7 @@ def set_rate(optimiser: torch.optim.Optimizer, learning_rate: float) -> None:
 
 
 def learning_rate(peak: float, step: int, total: int) -> float:
-    """Linear decay to zero without warm-up; the first step, 0, is taken at the peak."""
+    """Decay linearly to zero without warm-up. Step 0 has the peak rate."""
     return peak * (1 - step / total)
 
 

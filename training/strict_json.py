@@ -1,4 +1,4 @@
-"""JSON that others wrote, where it must not stop what reads it."""
+"""Strict reading of JSON from others, with errors instead of crashes."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from models.errors import Refused
 
 
 def loads(text: str) -> Any:
-    """What `text` says.
+    """Parse JSON.
 
     Raises:
-        ValueError: it is not JSON, can't be read, or holds text that is not Unicode; the message is a line.
+        ValueError: the text is not JSON, can't be read, or has text that is not Unicode; the message is one
+            line.
     """
     try:
         value = json.loads(text)
-        if "\\u" in text:  # nothing else makes half a surrogate pair of what was UTF-8
+        if "\\u" in text:  # Only an escape can put half a surrogate pair into valid UTF-8.
             json.dumps(value, ensure_ascii=False).encode("utf-8")
     except json.JSONDecodeError as error:
         raise ValueError(f"not JSON: {error.msg} in column {error.colno}") from error
@@ -25,16 +26,16 @@ def loads(text: str) -> Any:
         raise ValueError("holds half a surrogate pair, which is not Unicode") from error
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
-    except ValueError as error:  # Python reads no number of more digits than it has a limit for
+    except ValueError as error:  # Python limits the digits of a number.
         raise ValueError("a number has too many digits") from error
     return value
 
 
 def rows(lines: Iterable[str], file: object, refusal: type[Refused]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the place, `file:line`, and the object of each line of JSON lines that is not blank.
+    """Yield the position, `file:line`, and the object of each non-blank line of JSON lines.
 
     Raises:
-        Refused: a line is no object of JSON; of the class `refusal`.
+        Refused: a line is no JSON object; the error is of class `refusal`.
     """
     for number, line in enumerate(lines, start=1):
         where = f"{file}:{number}"

@@ -1,4 +1,4 @@
-"""The frozen encoder that an objective needs, where none is named: SimCSE's, kept."""
+"""The default teacher of an objective that needs a frozen encoder: an encoder trained by SimCSE and stored."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ SHARED = (
     *("adapter_rank", "pooling", "dropout", "corpus", "text_column", "eval_data", "dev_data", "dev_tasks"),
     *("seed", "max_steps", "max_length", "eval_every", "chunk_size", "precision", "compile", "device"),
 )
-"""What the teacher's run has in common with the run that asks for it; the rest is SimCSE's preset."""
+"""Fields that the teacher's run takes from the requesting run. The rest is SimCSE's preset."""
 
 
 def plan(config: RunConfig) -> RunConfig:
-    """The run that makes the teacher, its folders beside those of `config`.
+    """Return the configuration of the teacher's run, with folders beside those of `config`.
 
-    It begins from the backbone that the run's preset names for it, DCLR's large ones a base model of their family, else
-    from the run's own, with SimCSE's preset of the same name.
+    The teacher starts from the backbone that the run's preset names: for DCLR's large models, a base model of the same
+    family. Otherwise it starts from the run's own backbone, with SimCSE's preset of the same name.
 
     Raises:
-        ConfigError: no encoder that SimCSE trains would do.
+        ConfigError: no encoder that SimCSE trains is suitable.
     """
     recipe, name = OBJECTIVES[config.objective], config.preset.partition("+")[0]
     if recipe.imitates:
@@ -42,7 +42,7 @@ def plan(config: RunConfig) -> RunConfig:
 
 
 def is_kept(planned: RunConfig, corpus: str) -> bool:
-    """Whether the bundle of the planned run, over the corpus with that digest, is there already."""
+    """Return whether the bundle of the planned run, over the corpus with that digest, exists."""
     folder = Path(planned.out)
     if not (folder / bundle.MANIFEST).exists():
         return False

@@ -1,4 +1,4 @@
-"""Steps whose losses have not been looked at: reading them waits for the device, so it is done for many at once."""
+"""Steps with unread losses. Reading waits for the device, so many steps are read together."""
 
 from __future__ import annotations
 
@@ -16,45 +16,47 @@ from training.corpus.batches import Batch
 
 @dataclass(frozen=True)
 class Taken:
-    """A step as it was taken, and what it gave."""
+    """A step with its inputs and results."""
 
     step: int
     batch: Batch
     before: Moment
-    """What only this step began with: enough to take it again, as long as the weights are the same."""
+    """State from before the step, apart from weights. With unchanged weights the step can be repeated."""
     values: Mapping[str, Tensor]
 
 
 @dataclass(frozen=True)
 class Read:
-    """A step as it turned out."""
+    """A step with its values as numbers."""
 
     taken: Taken
     values: dict[str, float]
 
     @property
     def diverged(self) -> bool:
-        """Whether a value is NaN or infinite."""
+        """Return whether a value is NaN or infinite."""
         return not all(map(math.isfinite, self.values.values()))
 
 
 class Unread:
-    """Collects steps; `read` empties it."""
+    """A list of steps that `read` empties."""
 
     def __init__(self) -> None:
         self._taken: list[Taken] = []
         self.restart()
 
     def restart(self) -> None:
-        """What was done until now is no part of the next steps' time."""
+        """Restart the clock, so that earlier work does not count as time of the next steps."""
         self._since = time.perf_counter()
 
     def append(self, taken: Taken) -> None:
-        """One step more."""
         self._taken.append(taken)
 
     def read(self) -> tuple[list[Read], float]:
-        """The steps since the last reading, in order, and the seconds they took together. One transfer for all."""
+        """Return the steps since the last reading, in order, and their total seconds.
+
+        One transfer reads all values.
+        """
         taken, self._taken = self._taken, []
         rows = torch.stack([torch.stack([value.float() for value in each.values.values()]) for each in taken]).tolist()
         now = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Needs to views: the only code that runs an encoder while training."""
+"""Encoding of views. No other code runs an encoder in training."""
 
 from __future__ import annotations
 
@@ -20,19 +20,23 @@ from training.passes.packing import Pass, encoded
 from training.passes.passes import by_length
 
 GRANULE = {"cuda": 8}
-"""To a multiple of so many tokens sentences are padded, on other devices not at all: few shapes are few steps to
-record, and the matrix units like them."""
+"""Multiple of tokens that sentences are padded to, by device type.
+
+Other devices need no padding.
+
+Fewer shapes need fewer recorded steps, and suit the matrix units.
+"""
 
 Augmentation = Callable[[Encoder, Tensor, Tensor], Tensor]
-"""An encoder, token ids and mask (n, L) to pooled vectors (n, D) of sentences that were changed on the way."""
+"""A function from an encoder, token ids and mask (n, L) to pooled vectors (n, D) of augmented sentences."""
 
 
 def in_passes(
     encoder: Encoder, tokens: Sequence[Tokens], firsts: Sequence[Tokens] | None = None, *, most: int | None = None
 ) -> list[Pass]:
-    """Every sentence once, on the encoder's device; `most` is the number of sentences a pass may have.
+    """Divide sentences into passes on the encoder's device, with at most `most` sentences each.
 
-    `firsts` are the tokens of the first view, where it has other texts.
+    `firsts` are the tokens of the first view, if its texts differ.
     """
     groups = by_length([len(sentence) for sentence in tokens], device=encoder.device.type, most=most)
     passes = [_padded(encoder, tokens, rows) for rows in groups]
@@ -51,18 +55,18 @@ def _padded(encoder: Encoder, tokens: Sequence[Tokens], rows: Sequence[int]) -> 
 
 
 def sent(array: NDArray[Any], device: torch.device) -> Tensor:
-    """The array on the device; nobody waits for it to arrive."""
+    """Copy the array to the device without waiting."""
     tensor = torch.from_numpy(array)
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor
 
 
 def in_order(passes: Iterable[Pass], pooled: Tensor) -> Tensor:
-    """(..., n, D), the sentences of all passes one after the other, to the order they have in the batch."""
+    """Reorder (..., n, D) from the order of the passes to the order of the batch."""
     return pooled[..., torch.cat([each.rows for each in passes]).argsort(), :]
 
 
 class ViewEncoder(nn.Module):
-    """An encoder as an objective sees it: a sentence goes in, all the views of it that were asked for come out."""
+    """An encoder that returns all views of a sentence that an objective needs."""
 
     def __init__(
         self,
@@ -72,7 +76,7 @@ class ViewEncoder(nn.Module):
         autocast: torch.dtype | None = None,
         augmentation: Augmentation | None = None,
     ) -> None:
-        """`autocast` is the type of the matrix products, None for float32; an augmentation changes the last view."""
+        """Set the type of the matrix products (None is float32), and the augmentation of the last view."""
         super().__init__()
         self.encoder = encoder
         self.needs = needs
@@ -80,10 +84,10 @@ class ViewEncoder(nn.Module):
         self.augmentation = augmentation
 
     def forward(self, passes: Sequence[Pass]) -> Tensor:
-        """Return (V, n, D) views of the n sentences of all passes, one pass after the other, then the clean views.
+        """Encode the n sentences of all passes to (V, n, D) views, with the clean views last.
 
-        There is one clean view, or one of each text of a pair: (1, n, D) or (2, n, D). All are float32, whatever
-        `autocast` says. All views but an augmented one share a run of the encoder where they can.
+        There is one clean view, (1, n, D), or one for each text of a pair, (2, n, D). The result is float32 under any
+        `autocast`. All views but an augmented one share one run of the encoder if possible.
         """
         plain, clean = self.needs.views - (self.augmentation is not None), self.needs.clean
         with autocast(self.encoder, self.autocast):
@@ -100,24 +104,24 @@ class ViewEncoder(nn.Module):
         return augmented if views is None else torch.cat([views[:plain], augmented, views[plain:]])
 
     def split(self, pooled: Tensor, teacher: Tensor | None, start: Tensor | None = None) -> Views:
-        """Name what `forward` made of a batch."""
+        """Return the output of `forward` as named views."""
         clean = pooled[self.needs.views :] if self.needs.clean else None
         return Views(noisy=pooled[: self.needs.views], clean=clean, teacher=teacher, start=start)
 
 
 Frozen = Callable[[Sequence[Tokens]], Tensor]
-"""Sentences in an encoder's vocabulary to their vectors (n, D'), which are no part of the gradient."""
+"""A function from sentences in an encoder's vocabulary to vectors (n, D') without gradient."""
 
 
 @dataclass(frozen=True)
 class Teacher:
-    """A frozen encoder; each sentence passes through it once a step, dropout off, nothing kept for a gradient."""
+    """A frozen encoder. It encodes each sentence once per step, without dropout and gradient."""
 
     encoder: Encoder
     autocast: torch.dtype | None = None
 
     def __call__(self, tokens: Sequence[Tokens]) -> Tensor:
-        """(n, D') of sentences in its own vocabulary."""
+        """Return vectors (n, D') of sentences in the teacher's vocabulary."""
         passes = in_passes(self.encoder, tokens)
         with torch.no_grad(), dropout_off(self.encoder), autocast(self.encoder, self.autocast):
             (pooled,) = encoded(self.encoder, passes)
@@ -126,6 +130,6 @@ class Teacher:
 
 @contextmanager
 def autocast(encoder: Encoder, dtype: torch.dtype | None) -> Iterator[None]:
-    """Matrix products in `dtype` inside the block; None leaves them in float32."""
+    """Compute matrix products in `dtype` inside the block. None keeps float32."""
     with torch.autocast(encoder.device.type, dtype=dtype, enabled=dtype is not None):
         yield
