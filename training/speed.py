@@ -76,8 +76,8 @@ class Meter:
     def __call__(self, steps: Sequence[tuple[int, Batch]], seconds: float) -> dict[str, float]:
         """Compute sentences, tokens and operations per second, over all processes.
 
-        `utilisation` is the share of the peak. `steps` has step numbers and batches. The second encoding of gradient caching does not count as progress. Other
-        processes are assumed to have as many tokens as this one.
+        `utilisation` is the share of the peak. `steps` has step numbers and batches. The second encoding of gradient
+        caching does not count as progress. Other processes are assumed to have as many tokens as this one.
         """
         passes = self.needs.views + self.needs.clean
         sentences = sum(len(batch.sentences) for _, batch in steps)

@@ -1,7 +1,8 @@
 """Distillation: a teacher's vectors and the encoder's starting vectors as targets.
 
-Source of the teacher's part: Reimers and Gurevych, EMNLP 2020. In the paper a student reproduces the teacher's vectors. Here the student keeps its own space, and an isometry maps it
-to the teacher's. The isometry preserves cosines, so it can be discarded after training.
+Source of the teacher's part: Reimers and Gurevych, EMNLP 2020. In the paper a student reproduces the teacher's vectors.
+Here the student keeps its own space, and an isometry maps it to the teacher's. The isometry preserves cosines, so it
+can be discarded after training.
 """
 
 from __future__ import annotations
@@ -87,6 +88,7 @@ class Distillation(nn.Module):
         return torch.tensor(self._seen)
 
     def set_extra_state(self, state: Tensor) -> None:
+        """Restore the number of sentences seen."""
         self._seen = int(state)
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *rest: Any) -> None:
