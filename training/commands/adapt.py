@@ -1,4 +1,4 @@
-"""`adapt`: an encoder for your own documents by one command, which trains, whitens in part and compares."""
+"""`adapt`: train an encoder on your own documents, whiten it in part, and compare."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from training.publish import publish
 OBJECTIVE = "simcse"
 OUT = Path("artifacts/adapted")
 WHITENING = ("--set", "power=0.3", "--set", "centred=false")
-"""The part of a whitening that SciFact's training queries chose: ADR 0025."""
+"""Options of a partial whitening, chosen on SciFact's training queries (ADR 0025)."""
 
 
 def add(command: argparse.ArgumentParser) -> None:
-    """Its options."""
+    """Add the command's options."""
     command.add_argument(
         "corpus",
         nargs="+",
@@ -50,10 +50,10 @@ def add(command: argparse.ArgumentParser) -> None:
 
 
 def adapt(options: argparse.Namespace) -> int:
-    """Train on the passages, whiten the result in part, compare all three on held-out passages.
+    """Train on passages, whiten in part, and compare start and results on held-out passages.
 
     Raises:
-        ConfigError: the corpus holds sentences, not passages.
+        ConfigError: the corpus has sentences, not passages.
     """
     if not holds_passages(options.corpus, column=options.text_column):
         raise ConfigError(
@@ -97,7 +97,7 @@ def adapt(options: argparse.Namespace) -> int:
 
 
 def _described(options: argparse.Namespace, out: Path, pooling: str) -> RunConfig:
-    """The run over the passages, with the encoder's own pooling and no head."""
+    """Configure the run over passages, with the encoder's own pooling and no head."""
     own = {"pooling": pooling, "head": False, "text_column": options.text_column, "max_steps": options.max_steps}
     folders = {"corpus": tuple(options.corpus), "out": str(out), "run": str(Path("runs") / out.name)}
     return from_preset(options.objective, backbone=options.backbone).override({**FOR_PASSAGES, **own, **folders})

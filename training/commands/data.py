@@ -1,4 +1,4 @@
-"""`data`: what the papers evaluate on and train on, from the Hugging Face hub, and documents as a corpus."""
+"""`data`: fetch evaluation and training data from the Hugging Face hub, and make documents a corpus."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from training.evaluation.pairs import DataError
 
 
 def add(command: argparse.ArgumentParser) -> None:
-    """Its own commands and their options."""
+    """Add the subcommands and their options."""
     actions = command.add_subparsers(required=True, metavar="get|list|verify|documentation|sentences")
 
     action = actions.add_parser("get", help="fetch, check and record; what is there already is not fetched again")
@@ -47,7 +47,7 @@ def add(command: argparse.ArgumentParser) -> None:
 
 
 def get(options: argparse.Namespace) -> int:
-    """Prints the folder, for `--data` and `--eval-data`, once all is in it."""
+    """Fetch the data, and print the folder for `--data` and `--eval-data`."""
     folder = _folder(options)
     for name in dict.fromkeys(options.names):
         provide(name, CATALOGUE[name], folder, sys.stderr, download=from_hub)
@@ -56,7 +56,7 @@ def get(options: argparse.Namespace) -> int:
 
 
 def show(options: argparse.Namespace) -> int:
-    """Prints it, without reading the data."""
+    """List the data without reading it."""
     folder = _folder(options)
     recorded = checksums.read(folder)
     for name, dataset in CATALOGUE.items():
@@ -71,7 +71,7 @@ def show(options: argparse.Namespace) -> int:
 
 
 def verify(options: argparse.Namespace) -> int:
-    """Says of each dataset what was found; ends at the first that is not whole."""
+    """Check each dataset and print its counts. Stop at the first incomplete one."""
     folder = _folder(options)
     if unknown := [name for name in options.names if name not in CATALOGUE]:
         raise DataError(f"dataset {none_of(unknown[0], CATALOGUE)}")
@@ -87,7 +87,7 @@ def verify(options: argparse.Namespace) -> int:
 
 
 def documented(options: argparse.Namespace) -> int:
-    """Writes it beside the collections of the hub, anew each time: it is the interpreter's own."""
+    """Write the running interpreter's documentation as a collection beside those of the hub. Replace an older one."""
     made = documentation.collection()
     place = _folder(options) / beir.FOLDER / documentation.NAME
     beir.save(made, place)
@@ -96,7 +96,7 @@ def documented(options: argparse.Namespace) -> int:
 
 
 def sentences(options: argparse.Namespace) -> int:
-    """Says how many sentences of how many texts there are."""
+    """Write the corpus, and print the numbers of sentences and texts."""
     found = write(options.files, options.out)
     print(f"{options.out}: {found.sentences} sentences of {found.texts} texts")
     return 0

@@ -1,4 +1,4 @@
-"""`evaluate`: an encoder against the tasks."""
+"""`evaluate`: score an encoder on the tasks."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from training.report.page import render
 
 
 def add(command: argparse.ArgumentParser) -> None:
-    """Its options."""
+    """Add the command's options."""
     command.add_argument(
         "source", metavar="BUNDLE|BACKBONE|URL", help="bundles, minilm and its adapters are judged by an ONNX graph"
     )
@@ -57,10 +57,10 @@ def add(command: argparse.ArgumentParser) -> None:
 
 
 def evaluate(options: argparse.Namespace) -> int:
-    """Prints the tables, and writes every number.
+    """Print the tables, and write every number.
 
     Raises:
-        DataError: the data, an evaluation beside or a place to write to is not as it must be; nothing was judged.
+        DataError: the data, an evaluation beside or an output path is unusable; nothing was evaluated.
     """
     if options.beside and not options.html:
         raise DataError("--beside: others stand beside this one in the report, so name that by --html")
@@ -92,7 +92,7 @@ def evaluate(options: argparse.Namespace) -> int:
 
 
 def _adapter(source: str) -> Path:
-    """Find the folder of an adapter that was named to record scores in.
+    """Find the folder of the adapter to record scores in.
 
     Raises:
         DataError: it is no adapter.
@@ -104,7 +104,7 @@ def _adapter(source: str) -> Path:
 
 
 def _command(options: argparse.Namespace) -> str:
-    """As it may be typed again; a key, and a password in a URL, is nobody's business."""
+    """Reconstruct the command line, without a key or a URL's password."""
     words = ["isosphere", "evaluate", without_user(options.source), "--data", str(options.data)]
     words += ["--tasks", ",".join(options.tasks)]
     words += ["--torch"] if options.torch else []
@@ -115,7 +115,7 @@ def _command(options: argparse.Namespace) -> str:
 
 
 def _evaluation(file: Path) -> dict[str, Any]:
-    """One that `--json` wrote.
+    """Read an evaluation that `--json` wrote.
 
     Raises:
         DataError: it can't be read or shown.
@@ -133,10 +133,10 @@ def _evaluation(file: Path) -> dict[str, Any]:
 
 
 def _check_writable(*files: Path) -> None:
-    """Before minutes are spent on what could then not be kept.
+    """Check that the output files can be written before the evaluation, which takes minutes.
 
     Raises:
-        DataError: there is no folder for a file, it may not be written to, or what is there is not to be replaced.
+        DataError: the folder of a file is missing or read-only, or the existing file must not be replaced.
     """
     for file in files:
         if not file.parent.is_dir():
@@ -152,7 +152,7 @@ def _check_writable(*files: Path) -> None:
 
 
 def _key(text: str) -> str:
-    """Checked before a header of it is refused in words that repeat it."""
+    """Check the key, because the HTTP client's own error would repeat it."""
     if text.isascii() and text.isprintable() and text == text.strip():
         return text
     raise argparse.ArgumentTypeError("expected printable ASCII without blanks around it (or ISOSPHERE_API_KEY is not)")

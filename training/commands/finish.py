@@ -1,4 +1,4 @@
-"""`finish`: a run that was stopped, or diverged, ends where it is, and its best weights become its bundle."""
+"""`finish`: end a stopped or diverged run, and make a bundle of its best weights."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from training.interrupt import terminable
 
 
 def add(command: argparse.ArgumentParser) -> None:
-    """Its options."""
+    """Add the command's options."""
     command.add_argument("run", type=Path, metavar="RUN", help="folder of the run, e.g. runs/dclr")
     command.add_argument("--out", metavar="DIR", help="folder of the bundle (default: as the run has it)")
     command.set_defaults(command=finish)
 
 
 def finish(options: argparse.Namespace) -> int:
-    """Judges and publishes, as `train` does at its end."""
+    """Evaluate and publish, as at the end of `train`."""
     moved = {"run": str(options.run)} | ({} if options.out is None else {"out": options.out})
     config = record.stored(options.run).override(moved)
     check_folders(config)

@@ -1,4 +1,4 @@
-"""`list`: what there is to train and to judge by."""
+"""`list`: objectives, presets, post-processings and tasks."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from training.postprocess import POSTPROCESSES
 
 
 def add(command: argparse.ArgumentParser) -> None:
-    """It has no options."""
+    """Set the command. It has no options."""
     command.set_defaults(command=show)
 
 
 def show(_options: argparse.Namespace) -> int:
-    """Prints it."""
+    """Print the list."""
     for name, recipe in OBJECTIVES.items():
         print(f"{name}: {recipe.summary}")
         for preset, values in recipe.presets.items():

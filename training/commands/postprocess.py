@@ -1,4 +1,4 @@
-"""`postprocess`: a transform fitted to an encoder's vectors, and the two together as a bundle."""
+"""`postprocess`: fit a transform to an encoder's vectors, and export both as a bundle."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from training.publish import counts, spearman, sts_scores
 
 
 def add(command: argparse.ArgumentParser) -> None:
-    """Its options."""
+    """Add the command's options."""
     command.add_argument("name", choices=list(POSTPROCESSES), metavar="NAME", help=", ".join(POSTPROCESSES))
     command.add_argument("source", metavar="SOURCE", help="minilm, a folder, a bundle or a hub id")
     command.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of the bundle")
@@ -41,7 +41,7 @@ def add(command: argparse.ArgumentParser) -> None:
 
 
 def postprocess(options: argparse.Namespace) -> int:
-    """Fits, judges if there is data to judge by, exports."""
+    """Fit and export, and evaluate if there is evaluation data."""
     destination.refuse_foreign(options.out)
     if options.max_length is not None and options.max_length < LEAST_LENGTH:
         raise ConfigError(f"--max-length {options.max_length} leaves no room between the special tokens")
@@ -75,7 +75,7 @@ def postprocess(options: argparse.Namespace) -> int:
 
 
 def _overridden(params: Any, texts: Sequence[str]) -> Any:
-    """The parameters with `key=value` settings, each value of its field's type."""
+    """Return the parameters with `key=value` settings, each value of its field's type."""
     try:
         return replace(params, **settings(texts, kinds(type(params))))
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""`pretrain`: a masked language model, from random weights or another's, to train encoders from."""
+"""`pretrain`: train a masked language model from random or existing weights, as a start for encoders."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from training.record import RunError
 
 
 def add(command: argparse.ArgumentParser) -> None:
-    """Its options."""
+    """Add the command's options."""
     command.add_argument("--corpus", nargs="+", metavar="FILE", help="as in train: text, a sentence a line")
     command.add_argument("--text-column", metavar="NAME", help="of a table's column (default: text or sentence)")
     command.add_argument("--backbone", metavar="NAME|DIR", help="a BERT to go on with (default: random weights)")
@@ -31,7 +31,7 @@ def add(command: argparse.ArgumentParser) -> None:
 
 
 def pretrain(options: argparse.Namespace) -> int:
-    """Trains and leaves the folder."""
+    """Train, and write the model's folder."""
     config = resolve(options)
     with terminable():
         fit(config, sys.stderr, resume=options.resume)
@@ -40,7 +40,9 @@ def pretrain(options: argparse.Namespace) -> int:
 
 
 def resolve(options: argparse.Namespace) -> PretrainConfig:
-    """The run that the options describe; with `--resume` the stored one, which they must not contradict.
+    """Return the configuration of the options.
+
+    With `--resume`, return the stored one if the options do not contradict it.
 
     Raises:
         ConfigError, RunError, SourceError: there is no such run, or backbone; the message names the option.

@@ -1,4 +1,4 @@
-"""`promote`: another bundle is served, if it may be."""
+"""`promote`: serve another bundle if it passes all checks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from training.promotion.yardsticks import pick
 
 DEFAULT = Path("artifacts/default")
 REQUIRED = ("sts",)
-"""Where there are scored pairs, a bundle can have been evaluated."""
+"""Tasks that must have a score if scored pairs are given."""
 REQUIRE = "sts, transfer or tasks by name, which must have a score (default: sts with --data alone, else none)"
 CRUDE = (
     "the comparison asked no people: with queries whose answers are known, --data DIR --retrieval NAME compares by "
@@ -27,7 +27,7 @@ TOLD = "a running server serves it after SIGHUP or POST /admin/reload"
 
 
 def add(command: argparse.ArgumentParser) -> None:
-    """Its options."""
+    """Add the command's options."""
     command.add_argument("bundle", type=Path, metavar="BUNDLE", help="folder, e.g. artifacts/simcse")
     command.add_argument("--data", type=Path, metavar="DIR", help="SentEval's data; without it no labels are used")
     command.add_argument("--corpus", nargs="+", default=[], metavar="FILE", help="to compare by without --data")
@@ -42,7 +42,12 @@ def add(command: argparse.ArgumentParser) -> None:
 
 
 def promote(options: argparse.Namespace) -> int:
-    """0 if it is served now, 1 if it was refused; every check is said, on stderr if it was refused."""
+    """Promote the bundle.
+
+    Return 0 if it is served now and 1 if it was refused.
+
+    Every check is printed, on stderr if the bundle was refused.
+    """
     scored = options.data and not options.retrieval
     require = options.require if options.require is not None else REQUIRED if scored else ()
     terms = Terms(margin=options.margin, require=require, reports=options.report, force=options.force)

@@ -1,4 +1,4 @@
-"""`rebuild`: an encoder once more, from the file that says how it was made."""
+"""`rebuild`: make an encoder again from the file that describes it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from training.rebuild import Rebuild, rebuild
 
 
 def add(command: argparse.ArgumentParser) -> None:
-    """Its options."""
+    """Add the command's options."""
     command.add_argument("file", type=Path, metavar="FILE.toml")
     command.add_argument("--data", type=Path, required=True, metavar="DIR", help="SentEval's data")
     command.add_argument("--corpus", nargs="+", default=[], metavar="FILE", help="as in train: text, a sentence a line")
@@ -23,7 +23,7 @@ def add(command: argparse.ArgumentParser) -> None:
 
 
 def remade(options: argparse.Namespace) -> int:
-    """The exit code is 1 if a score is not the expected one, 130 after Ctrl-C or SIGTERM."""
+    """Rebuild the encoder. Return 1 if a score differs from the expected one, and 130 after Ctrl-C or SIGTERM."""
     plan, met = Rebuild.read(options.file), True
     try:
         with terminable():
@@ -39,7 +39,7 @@ def remade(options: argparse.Namespace) -> int:
 
 
 def _reported(step: Rebuild, made: Bundle) -> bool:
-    """Whether every score is the expected one."""
+    """Print the scores, and return whether all are as expected."""
     print(made.folder)
     scores = step.compared(made)
     for score in scores:

@@ -1,4 +1,4 @@
-"""`replay`: the step at which a run diverged, taken once more and looked into."""
+"""`replay`: repeat and inspect the step at which a run diverged."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from training.replay import replay
 
 
 def add(command: argparse.ArgumentParser) -> None:
-    """Its options."""
+    """Add the command's options."""
     command.add_argument("run", type=Path, metavar="RUN", help="folder of the run, e.g. runs/dclr")
     command.set_defaults(command=show)
 
 
 def show(options: argparse.Namespace) -> int:
-    """Prints the terms of the loss, and the sentences whose views are not finite."""
+    """Print the terms of the loss, and the sentences whose views are not finite."""
     config = record.stored(options.run)
     file = diverged.last(options.run)
     step, values, odd = replay(config, file)

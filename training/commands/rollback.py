@@ -1,4 +1,4 @@
-"""`rollback`: what was served before the last promotion is served again."""
+"""`rollback`: serve the bundle from before the last promotion."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from training.promotion.place import check_default
 
 
 def add(command: argparse.ArgumentParser) -> None:
-    """Its options."""
+    """Add the command's options."""
     command.add_argument("--default", type=Path, default=DEFAULT, metavar="PATH", help=f"what is served ({DEFAULT})")
     command.set_defaults(command=rollback)
 
 
 def rollback(options: argparse.Namespace) -> int:
-    """Says what is served now."""
+    """Roll back, and print the bundle that is served now."""
     place = check_default(options.default)
     line = history.rollback(place, stream=sys.stderr)
     print(f"{place.default}: back to {line['candidate']['name']} ({place.copies / line['copy']}); {TOLD}")

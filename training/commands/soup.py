@@ -1,4 +1,4 @@
-"""`soup`: several encoders, tuned from one start, averaged into a bundle."""
+"""`soup`: average several encoders, tuned from the same start, to a bundle."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from training.soups.soup import GRID, Mixing, cook
 
 
 def add(command: argparse.ArgumentParser) -> None:
-    """Its options."""
+    """Add the command's options."""
     command.add_argument("sources", nargs="+", metavar="BUNDLE|BACKBONE", help="tuned from one start, pooled alike")
     command.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of the bundle")
     command.add_argument("--weights", type=_numbers, metavar="W,…", help="of each (default: as much of each)")
@@ -29,7 +29,7 @@ def add(command: argparse.ArgumentParser) -> None:
 
 
 def soup(options: argparse.Namespace) -> int:
-    """Averages, judges if there is data to judge by, exports."""
+    """Average and export, and evaluate if there is evaluation data."""
     mixing = Mixing(weights=options.weights, greedy=options.greedy, towards=options.towards, share=options.share)
     destination.refuse_foreign(options.out)
     data = options.eval_data

@@ -1,4 +1,4 @@
-"""`study`: a grid of runs with seeds, and what can be said of their differences."""
+"""`study`: run a grid of configurations with seeds, and test their differences."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from training.study.summary import RESAMPLES, left_out, summaries
 from training.study.table import table
 
 OPTION = {"eval_data": "--data", "corpus": "--corpus"}
-"""What sets a key besides `--set`."""
+"""Options that set a key without `--set`."""
 
 
 def add(command: argparse.ArgumentParser) -> None:
-    """Its own commands and their options."""
+    """Add the subcommands and their options."""
     actions = command.add_subparsers(required=True, metavar="list|run|report|status|pages")
 
     action = actions.add_parser(
@@ -63,13 +63,13 @@ def add(command: argparse.ArgumentParser) -> None:
 
 
 def listed(options: argparse.Namespace) -> int:
-    """Prints what there is, a paragraph each."""
+    """Print a paragraph for each study."""
     print(text([options.paper] if options.paper else list(PAPERS)))
     return 0
 
 
 def pages(options: argparse.Namespace) -> int:
-    """Writes a page for each paper."""
+    """Write a page for each paper."""
     make_folder(options.to)
     for paper in PAPERS:
         file = options.to / f"{paper}.md"
@@ -79,7 +79,7 @@ def pages(options: argparse.Namespace) -> int:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Carries it out; the exit code is 1 if a run failed or is at work elsewhere, 130 after Ctrl-C or SIGTERM."""
+    """Run the study. Return 1 if a run failed or is active in another process, and 130 after Ctrl-C or SIGTERM."""
     study = Study.read(file_of(options.file))
     study = study.as_published() if options.published else study
     named = {"eval_data": options.data, "corpus": options.corpus}
@@ -104,7 +104,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def report(options: argparse.Namespace) -> int:
-    """Prints the tables, writes the page."""
+    """Print the tables, and write the page."""
     folder = folder_named(options.source, options.out)
     about = Plan.kept(folder) if (folder / PLAN).exists() else Plan(folder.resolve().name, "", ())
     results = read(folder)
@@ -119,7 +119,7 @@ def report(options: argparse.Namespace) -> int:
 
 
 def status(options: argparse.Namespace) -> int:
-    """A line a run, and how many are finished."""
+    """Print the state of each run, and the number of finished runs."""
     folder = folder_named(options.source, options.out)
     plan = Plan.kept(folder)
     states = {trial.id: state(trial, folder) for trial in plan.trials}

@@ -25,7 +25,7 @@ from training.publish import Outcome, publish, sts_scores
 
 
 def add(command: argparse.ArgumentParser) -> None:
-    """Its options."""
+    """Add the command's options."""
     command.add_argument(
         "objective", nargs="?", choices=list(OBJECTIVES), metavar="OBJECTIVE", help=", ".join(OBJECTIVES)
     )
@@ -54,14 +54,15 @@ def add(command: argparse.ArgumentParser) -> None:
 
 
 def train(options: argparse.Namespace) -> int:
-    """Trains, judges, publishes; of several processes, the first."""
+    """Train, evaluate and publish. Of several processes, the first evaluates and publishes."""
     config = resolve(options)
     with terminable():
         try:
             outcome = run.fit(config, sys.stderr, resume=options.resume, force=options.force)
         except InterruptedRun as stop:
             run_folder, says = shlex.quote(config.run), str(stop)
-            if (Path(config.run) / CHECKPOINT).is_file():  # else its teacher was being trained
+            # Without a checkpoint, the interrupted run was that of the teacher.
+            if (Path(config.run) / CHECKPOINT).is_file():
                 says += f"; isosphere finish {run_folder} makes a bundle of the best so far"
             named = options.out or any(each.startswith("run=") for each in options.set)
             unnamed = f"--resume --set run={run_folder}" if options.config and not named else "--resume"
@@ -70,7 +71,7 @@ def train(options: argparse.Namespace) -> int:
 
 
 def left(config: RunConfig, outcome: Outcome) -> int:
-    """Judges what a run came to, publishes it and says where it is."""
+    """Evaluate a run's outcome, publish it, and print its place."""
     scores = sts_scores(outcome.encoder, outcome.tasks, sys.stderr)
     if scores:
         print(sts.table(scores))
@@ -88,7 +89,7 @@ def left(config: RunConfig, outcome: Outcome) -> int:
 
 
 def _compare(config: RunConfig, encoder: Encoder) -> None:
-    """Say what the run has changed in the search of held-out passages that chose nothing, if there are some."""
+    """Report the effect of training on the retrieval of held-out passages that selected no weights."""
     collection = known_item.judging(run.corpus_of(config))
     if collection.queries:
         start = Encoder.load(config.backbone, pooling=config.pooling).eval()
@@ -97,7 +98,9 @@ def _compare(config: RunConfig, encoder: Encoder) -> None:
 
 
 def resolve(options: argparse.Namespace) -> RunConfig:
-    """The run that the options describe; with `--resume` the stored one, which they must not contradict.
+    """Return the configuration of the options.
+
+    With `--resume`, return the stored one if the options do not contradict it.
 
     Raises:
         ConfigError, RunError: there is no such run; the message names the option.
@@ -127,7 +130,7 @@ def resolve(options: argparse.Namespace) -> RunConfig:
 
 
 def _described(options: argparse.Namespace) -> RunConfig:
-    """The run before any option that changes a value of it: of a file, or of a preset."""
+    """Return the configuration from a file or preset, before other options change it."""
     if options.config is None:
         if options.objective is None:
             raise ConfigError(f"name an objective ({', '.join(OBJECTIVES)}) or a --config")
@@ -145,7 +148,7 @@ def _described(options: argparse.Namespace) -> RunConfig:
 
 
 def _on_passages(options: argparse.Namespace, backbone: str) -> str | None:
-    """The preset for passages, if the backbone has one and the corpus holds passages."""
+    """Return the preset for passages, if the backbone has one and the corpus has passages."""
     recipe = OBJECTIVES[options.objective]
     preset = f"{preset_of(recipe, backbone)}{ON_PASSAGES}"
     if preset not in recipe.presets or any(each.startswith("augmentation=") for each in options.set):
@@ -154,7 +157,7 @@ def _on_passages(options: argparse.Namespace, backbone: str) -> str | None:
 
 
 def _beside(wanted: RunConfig, given: Mapping[str, Any]) -> RunConfig:
-    """The repetition of a run, in the first free folders beside those of the run unless others are named."""
+    """Place the repetition of a run in the first free folders beside the original, unless folders are given."""
     if given.keys() >= {"run", "out"}:
         return wanted
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
