@@ -1,1 +1,1 @@
-"""The sentences that an encoder learns from, and the batches they come in."""
+"""Training corpora and their batches."""

@@ -1,4 +1,4 @@
-"""Batches made ready while the last one trains: read, shuffled and tokenised on a thread of their own."""
+"""Background preparation of batches: a thread reads, shuffles and tokenises during training."""
 
 from __future__ import annotations
 
@@ -14,36 +14,36 @@ from models.tokenizer import Tokens
 from training.corpus.positives import Positives
 
 AHEAD = 4
-"""Batches waiting at most."""
+"""Maximum number of waiting batches."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Sentences, or passages, of one step, and the tokens of those that this process encodes."""
+    """Sentences or passages of one step, with the tokens of those that this process encodes."""
 
     sentences: Sequence[str]
-    """The whole batch, on every process the same."""
+    """The whole batch, the same on every process."""
     own: range
-    """Those of this process."""
+    """Rows of this process."""
     tokens: Sequence[Tokens]
     teacher_tokens: Sequence[Tokens] | None = None
-    """In the teacher's vocabulary; None without a teacher."""
+    """Tokens in the teacher's vocabulary. None without a teacher."""
     first_tokens: Sequence[Tokens] | None = None
-    """Of the first view, where it has another text than `tokens`."""
+    """Tokens of the first view, if its texts differ from those of `tokens`."""
 
     def lengths(self, views: int) -> list[int]:
-        """Tokens of this process's sentences in all of so many views."""
+        """Return the lengths in tokens of this process's sentences over all views."""
         first = self.tokens if self.first_tokens is None else self.first_tokens
         return [*map(len, first), *[len(each) for each in self.tokens] * (views - 1)]
 
 
 class Tokenise(Protocol):
-    """Makes a batch of sentences."""
+    """A function that makes a batch of sentences."""
 
     def __call__(self, sentences: Sequence[str], step: int = 0) -> Batch:
-        """Positive pairs are drawn anew at each step, and are the same where a step is repeated."""
+        """Make the batch of a step. Positive pairs depend on the step, so a repeated step has the same pairs."""
 
 
 def tokeniser(
@@ -55,10 +55,11 @@ def tokeniser(
     positives: Positives | None = None,
     seed: int = 0,
 ) -> Tokenise:
-    """Sentences to batch, each cut to `max_length` tokens or to its encoder's own limit if that is less.
+    """Make the function from sentences to batches.
 
-    `own` says which rows of a batch of so many sentences are this process's. With `positives` the sentences are
-    passages, the first view has another text than the others, and a teacher is given that of the others.
+    Texts are truncated to `max_length` tokens or to the encoder's own limit, if smaller. `own` maps the size of a batch
+    to the rows of this process. With `positives` the sentences are passages. The first view then has another text than
+    the others, and the teacher encodes the others' text.
     """
 
     def tokens(of: Encoder, sentences: Sequence[str]) -> Sequence[Tokens]:
@@ -69,7 +70,8 @@ def tokeniser(
         firsts, texts = None, [sentences[i] for i in rows]
         if positives:
             draw = Random(f"{seed}/{step}")
-            pairs = [positives(passage, draw) for passage in sentences]  # those of other processes, too: one generator
+            # Pairs of other processes are drawn too, so that all generators stay in step.
+            pairs = [positives(passage, draw) for passage in sentences]
             firsts, texts = [pairs[i][0] for i in rows], [pairs[i][1] for i in rows]
         return Batch(
             sentences,
@@ -83,9 +85,9 @@ def tokeniser(
 
 
 def ahead(items: Iterator[T], *, depth: int = AHEAD) -> Generator[T, None, None]:
-    """The same items in the same order, up to `depth` of them computed before they are asked for.
+    """Yield the same items in order, computing up to `depth` of them in advance.
 
-    What `items` raises is raised where the item was due.
+    An exception from `items` is raised where its item is due.
     """
     end = object()
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="batches") as thread:

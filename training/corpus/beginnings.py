@@ -1,4 +1,4 @@
-"""What a file is by how it begins, where its lines are no sentences: a table, markup, JSON, or no text at all."""
+"""Detection of files whose lines are no sentences by their first bytes: tables, markup, JSON and binary formats."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from collections.abc import Collection, Mapping
 from itertools import islice
 
 HEAD = 1 << 14
-"""Bytes of a file that are looked at."""
+"""Number of bytes that are examined."""
 ROWS = 4
-"""A table is told by so many rows, with its header, or by all rows of a file that has fewer."""
+"""Rows, header included, that show a table. A file with fewer rows must match in all."""
 SIGNATURES = {
     b"%PDF-": "a PDF",
     b"PK\x03\x04": "a ZIP archive, as Office documents are",
@@ -24,18 +24,21 @@ SIGNATURES = {
     b"\\documentclass": "LaTeX",
 }
 _END = r"[^\S\n]*(?:\n|$)"
-"""Of a line."""
+"""Pattern of the end of a line."""
 _HTML = (
     r"<(html|head|body|title|meta|p|br|hr|div|span|h[1-6]|[uod]l|li|d[td]|table|t[rdh]|pre|font|center|b|i|em)\s*/?>"
 )
 _USED = rf'(?!s\b)(?=[^\W_]|["“<]|{_END})'
-"""Behind a tag that marks text. A sentence that begins by mentioning one goes on with a space, a comma or the like."""
+"""Pattern of what follows a tag in use as markup.
+
+A sentence that begins by mentioning a tag continues with a space, a comma or the like.
+"""
 MARKUP = (
     r"<(!doctype|\?xml|[a-z][\w:.-]*\s[^<>]*=)",
     rf"<!--({_END}|.*?-->({_END}|<))",
     rf"<(?=[a-z])[^<>\n]*>{_USED}.*</",
     rf"<([a-z][\w:.-]*+)[^<>\n]*>.*</\1\s*>{_END}",
-    # Tags that are never closed: two of them, or three lines that begin with the same one.
+    # Some tags are never closed. Two of them, or three lines with the same tag at the start, show markup.
     rf"{_HTML}{_USED}.*{_HTML}{_USED}",
     rf"{_HTML}.*\n\s*<\1\s*/?>.*\n\s*<\1\s*/?>",
 )
@@ -43,11 +46,11 @@ JSON = r'\[?\s*\{\s*"[^"]*"\s*:'
 
 
 def seen(head: bytes, delimiters: Mapping[str, str], columns: Collection[str]) -> str | None:
-    """Name what the first `HEAD` bytes of a file are; None if they may be text with a sentence a line.
+    """Name the format that the first `HEAD` bytes show, or return None for possible text with a sentence per line.
 
     Args:
-        delimiters: the possible ones of a table, by the ending of its name.
-        columns: a table has one of them; text may have as many commas in every line.
+        delimiters: possible delimiters of a table, by the suffix of its name.
+        columns: names, one of which a table must have; text may have equally many commas in every line.
     """
     if signature := next((name for signature, name in SIGNATURES.items() if head.startswith(signature)), None):
         return signature
@@ -69,12 +72,12 @@ def seen(head: bytes, delimiters: Mapping[str, str], columns: Collection[str]) -
 
 
 def _header(text: str, delimiter: str, columns: Collection[str], *, whole: bool) -> list[str] | None:
-    """The names of a table's columns; None if the text is no table with one of these columns."""
+    """Return a table's column names, or None if the text is no table with one of these columns."""
     rows = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
     first = list(islice(filter(None, rows), ROWS))
-    if len(first) < 2 or (not whole and next(rows, None) is None):  # the last row of what is seen may be cut
+    if len(first) < 2 or (not whole and next(rows, None) is None):  # The last visible row may be truncated.
         return None
     header = first[0]
-    # Behind a comma prose has a space.
+    # Prose has a space after a comma.
     names_one = any(name.lower() in columns for name in header) and all(name == name.strip() for name in header)
     return header if names_one and len({len(row) for row in first}) == 1 < len(header) else None

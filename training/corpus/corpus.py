@@ -1,4 +1,4 @@
-"""Sentences to train on: read as a stream, shuffled, each once."""
+"""Training sentences: read as a stream, shuffled and deduplicated."""
 
 from __future__ import annotations
 
@@ -17,45 +17,48 @@ from training.corpus.files import sentences as read_sentences
 from training.corpus.positives import are_passages, is_passage, text_of
 
 HELD_OUT = 2048
-"""At most, and never more than a twentieth of the corpus: what a promotion compares by, once."""
+"""Maximum number of held-out sentences, which promotion compares by. At most a twentieth of the corpus is held out."""
 
 WATCHED = 512
-"""Of those, at most: what a run is judged by while it trains, again and again."""
+"""Maximum number of held-out sentences that monitor training."""
 
 SHUFFLE_BUFFER = 1 << 17
-"""Sentences in memory at once: a corpus up to this size is shuffled whole, a larger one within this distance."""
+"""Sentences in memory at once.
+
+A corpus up to this size is shuffled completely. A larger one is shuffled within this distance.
+"""
 
 INVISIBLE = (
     "".join(filter(str.isspace, map(chr, range(0x3001)))) + "\u00ad\u180e\u200b\u200c\u200d\u200e\u200f\u2060\ufeff"
 )
-"""White space, and characters without width: a line of nothing else is blank."""
+"""White space and zero-width characters. A line of only these is blank."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Census:
-    """What one reading of a corpus found."""
+    """Counts and held-out sentences from one reading of a corpus."""
 
     sentences: int
-    """Different ones to train on."""
+    """Number of distinct training sentences."""
     held_out: tuple[str, ...]
-    """Different ones kept out of training, by hash."""
+    """Distinct sentences that are kept out of training, selected by hash."""
     duplicates: int
     blank: int
     short: int = 0
-    """Different ones that are too short to be trained on."""
+    """Number of distinct sentences that are too short for training."""
     digest: str
-    """Of all lines in order: another corpus has another."""
+    """Digest of all lines in order, which identifies the corpus."""
     threshold: int
-    """A sentence is held out if its hash is at most this."""
+    """Largest hash of a held-out sentence."""
 
     @property
     def watched(self) -> tuple[str, ...]:
-        """Those of the held-out sentences, an even choice, that judge while it trains."""
+        """Return the held-out sentences that monitor training, a uniform sample."""
         return self.held_out[:WATCHED]
 
 
 class Corpus:
-    """A stream of sentences that can be read again and again, always in the same order."""
+    """A stream of sentences that can be read repeatedly, always in the same order."""
 
     def __init__(
         self,
@@ -73,7 +76,9 @@ class Corpus:
         self.census = _census(read(), name, held_out, is_long_enough)
 
     def batches_per_epoch(self, size: int, *, least: int = 1) -> int:
-        """Batches of `size` sentences in one pass, with a smaller last one if it has at least `least`.
+        """Count the batches of `size` sentences in one pass.
+
+        A smaller last batch counts if it has at least `least` sentences.
 
         Raises:
             CorpusError: there is none.
@@ -86,12 +91,12 @@ class Corpus:
         return whole + (rest >= least)
 
     def batches(self, size: int, *, seed: int, start: int = 0, least: int = 1) -> Iterator[list[str]]:
-        """Shuffled batches of `size` sentences without end, epoch after epoch, from batch `start` on.
+        """Yield shuffled batches of `size` sentences endlessly, epoch after epoch, from batch `start`.
 
-        The order depends on `seed` and the epoch alone, so `start` takes up a run exactly where it was left.
+        The order depends only on `seed` and the epoch, so a run with `start` resumes exactly.
 
         Raises:
-            CorpusError: there is none, or the corpus is not what it was.
+            CorpusError: there is no batch, or the corpus has changed.
         """
         per_epoch = self.batches_per_epoch(size, least=least)
         epoch, skip = divmod(start, per_epoch)
@@ -116,11 +121,11 @@ class Corpus:
 def open_corpus(
     files: Sequence[str], *, column: str | None = None, held_out: int = HELD_OUT, passages: bool = False
 ) -> Corpus:
-    """The sentences of files, folders or patterns of files, or of CPython's documentation if none is given.
+    """Open files, folders or glob patterns as a corpus, or CPython's documentation if none is given.
 
-    Text (plain, .gz or .xz) has one a line; a table has them in `column`, by default `text` or `sentence`.
-    With `passages` the column `title` of a table is read, too, the documentation is not cut into sentences, and texts
-    of a single sentence are left out.
+    Text (plain, .gz or .xz) has a sentence per line. A table has sentences in `column`, by default `text` or
+    `sentence`. With `passages` a table's column `title` is read too, the documentation is not split into sentences, and
+    single sentences are left out.
 
     Raises:
         CorpusError: a file is missing, damaged, not UTF-8, no text or a pipe, or there are too few sentences.
@@ -131,7 +136,7 @@ def open_corpus(
     if not files:
         texts = list(
             documented.passages() if passages else documented.sentences()
-        )  # a megabyte that takes seconds to make
+        )  # The texts are a megabyte and take seconds to make, so they are kept.
         return Corpus(lambda: texts, name="python-docs", held_out=held_out, is_long_enough=is_long_enough)
     paths = _regular(files)
     read = read_passages if passages else read_sentences
@@ -139,7 +144,7 @@ def open_corpus(
 
 
 def holds_passages(files: Sequence[str], *, column: str | None = None) -> bool:
-    """Whether the texts of a corpus, as `open_corpus` takes it, are passages rather than single sentences.
+    """Return whether a corpus, given as in `open_corpus`, has passages rather than single sentences.
 
     Raises:
         CorpusError: a file can't be read.
@@ -156,14 +161,15 @@ def _regular(files: Sequence[str]) -> list[Path]:
 
 
 def _census(lines: Iterable[str], name: str, held_out: int, is_long_enough: Callable[[str], bool]) -> Census:
-    """The held-out sentences are those with the least hashes: an even choice that one pass and one number settle."""
+    """Read the corpus once. Held-out sentences have the smallest hashes: a uniform sample with a single threshold."""
     digest = hashlib.blake2b(digest_size=16)
     seen: set[int] = set()
     least: list[tuple[int, str]] = []
     short = duplicates = blank = 0
     for line in lines:
         sentence = line.strip(INVISIBLE)
-        key = _hash(text_of(sentence))  # whether its title is read or not, a text is held out or trained on
+        # The hash ignores titles, so that a text is held out with and without its title.
+        key = _hash(text_of(sentence))
         digest.update(_hash(sentence).to_bytes(8, "big"))
         if not sentence:
             blank += 1
@@ -174,7 +180,7 @@ def _census(lines: Iterable[str], name: str, held_out: int, is_long_enough: Call
             short += not is_long_enough(sentence)
             if held_out and (len(least) < held_out or key < -least[0][0]):
                 (heapq.heappush if len(least) < held_out else heapq.heappushpop)(least, (-key, sentence))
-    # Short ones have a part in the threshold: so a file holds out the same texts, whether they are left out or not.
+    # Short sentences affect the threshold. So a file's held-out texts do not depend on whether short ones are left out.
     chosen = sorted((-key, sentence) for key, sentence in least)[: len(seen) // 20]
     kept = tuple(sentence for _, sentence in chosen if is_long_enough(sentence))
     trained = len(seen) - short - len(kept)
@@ -194,7 +200,7 @@ def _census(lines: Iterable[str], name: str, held_out: int, is_long_enough: Call
 
 
 def _hash(sentence: str) -> int:
-    """64 bits: among ten million sentences two share one with probability 3e-6."""
+    """Hash to 64 bits. Ten million sentences contain a collision with probability 3e-6."""
     return int.from_bytes(hashlib.blake2b(sentence.encode("utf-8"), digest_size=8).digest(), "big")
 
 

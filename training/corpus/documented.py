@@ -1,4 +1,4 @@
-"""The default corpus: the documentation that every CPython carries, as sentences or as passages."""
+"""The default corpus: the documentation inside every CPython, as sentences or passages."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from models.python_docs import Section
 from training.corpus.sentences import cut, is_clean, split
 
 LEAST_WORDS = 10
-"""Words behind a summary that can be asked for by it."""
+"""Minimum words after a summary that is used as a query."""
 
 
 def sentences() -> Iterator[str]:
@@ -20,9 +20,9 @@ def sentences() -> Iterator[str]:
 
 
 def passages() -> Iterator[str]:
-    """Yield of each section a line with its name, and one with its text.
+    """Yield for each section a line with its name and a line with its text.
 
-    A summary is left out: the collection `python-docs` asks for the rest by it, and nobody is to train on its queries.
+    Summaries are left out. They are the queries of the collection `python-docs`, and no encoder may train on them.
     """
     for section in python_docs.sections():
         named = section.name if section.module == python_docs.TOPICS else f"{section.module} {section.name}"
@@ -31,7 +31,10 @@ def passages() -> Iterator[str]:
 
 
 def summary(section: Section) -> tuple[str | None, str]:
-    """Split off the first sentence of a section; None, and the whole text, if it is not clean or little follows it."""
+    """Split off the first sentence of a section.
+
+    The first item is None, with the whole text, if the sentence is not clean or little follows it.
+    """
     first, *rest = [sentence for part in re.split(r"\n\s*\n", section.text) for sentence in cut(part)]
     behind = " ".join(rest)
     return (first, behind) if is_clean(first) and len(behind.split()) >= LEAST_WORDS else (None, section.text)

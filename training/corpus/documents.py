@@ -1,4 +1,4 @@
-"""Documents as a corpus: a domain's own texts, cut into the sentences that are trained on."""
+"""Documents as a corpus: a domain's own texts, split into training sentences."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ from training.corpus.sentences import WORDS, split
 
 @dataclass(frozen=True)
 class Written:
-    """What a corpus was made of."""
+    """Numbers of texts and sentences in a corpus."""
 
     texts: int
-    """Documents of JSON, paragraphs of text."""
+    """Number of JSON documents or text paragraphs."""
     sentences: int
 
 
 def write(files: Sequence[Path], corpus: Path) -> Written:
-    """The clean sentences of the documents in `files`, a line each, in their order; duplicates stay.
+    """Write the clean sentences of the documents in `files`, one per line in order, with duplicates.
 
     Raises:
-        CorpusError: a file can't be read, a line is no document, or there is no clean sentence; nothing is written.
+        CorpusError: a file can't be read, a line is no document, or there is no clean sentence; nothing is
+            written.
         OSError: the corpus can't be written.
     """
     if corpus.resolve() in {file.resolve() for file in files}:
@@ -47,9 +48,9 @@ def write(files: Sequence[Path], corpus: Path) -> Written:
 
 
 def texts(files: Iterable[Path]) -> Iterator[str]:
-    """Of `.jsonl` and `.ndjson` each object's title, if it has one, and text, as BEIR has them; else each paragraph.
+    """Yield title and text of each object in `.jsonl` and `.ndjson` (BEIR's fields), and each paragraph of other files.
 
-    Files may be packed, .gz or .xz.
+    Files may be compressed, .gz or .xz.
 
     Raises:
         CorpusError: a file can't be read or is of another format, or a line of JSON has no text.

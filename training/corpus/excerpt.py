@@ -1,4 +1,4 @@
-"""Part of a corpus: what it begins with, or the sentences of some length."""
+"""Excerpts of a corpus: its first lines, or lines of certain lengths."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from training.corpus.words import starts
 
 @dataclass(frozen=True, kw_only=True)
 class Excerpt:
-    """Which lines of a corpus: all, unless something is said."""
+    """A selection of lines of a corpus. By default it has all."""
 
     first: int | None = None
-    """So many lines at its beginning."""
+    """Number of lines from the beginning."""
     words: tuple[int, ...] | None = None
-    """Of those lines the ones with at least so many words and at most so many, as `starts` finds them."""
+    """Minimum and maximum words of a line, counted by `starts`."""
 
     def __post_init__(self) -> None:
         if self.first is not None and self.first < 1:
@@ -31,15 +31,15 @@ class Excerpt:
             raise ValueError(f"words: {[*self.words]} is not the least and the most of them, [4, 16] as it may be")
 
     def of(self, lines: Iterable[str]) -> Iterator[str]:
-        """Those lines, in their order, without the blank ones."""
+        """Yield the selected lines in order, without blank ones."""
         least, most = self.words or (1, math.inf)
         return (line for line in islice(lines, self.first) if least <= len(starts(line)) <= most)
 
     def write(self, files: Sequence[str], folder: Path) -> str:
-        """The file in `folder` with this part of the corpus that `files` are, written if it is not there.
+        """Return the file in `folder` with this excerpt of `files`, and write it if needed.
 
         Raises:
-            CorpusError: the corpus can't be read, or nothing of it is left.
+            CorpusError: the corpus can't be read, or the excerpt is empty.
             OSError: the file can't be written.
         """
         paths = [Path(file) for file in files]

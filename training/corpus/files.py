@@ -1,4 +1,4 @@
-"""Files of a corpus: those that are named, rows of tables, and sentences: of text every line, of a table one column."""
+"""Files of a corpus: paths, rows of tables, and sentences, which are lines of text or values of a column."""
 
 from __future__ import annotations
 
@@ -24,44 +24,44 @@ log = logging.getLogger(__name__)
 
 OPENERS: dict[str, Callable[[Path], BufferedIOBase]] = {".gz": gzip.GzipFile, ".xz": lzma.LZMAFile}
 UNREAD = {".bz2", ".zst", ".lz4", ".7z", ".rar", ".zip", ".tar", ".tgz", ".txz"}
-"""Of files that are packed in another way; read as text they would be whatever their bytes happen to be."""
+"""Suffixes of unsupported compression, whose bytes must not be read as text."""
 DELIMITERS = {".csv": ",;", ".tsv": "\t"}
-"""The possible ones, by the ending of a file's name."""
+"""Possible delimiters by file suffix."""
 JSON_LINES = (".jsonl", ".ndjson")
 PARQUET = ".parquet"
 TABLES = (*DELIMITERS, *JSON_LINES, PARQUET)
 UNREAD_TABLES = (".arrow", ".feather", ".xlsx", ".json")
-"""Formats whose content can be written as JSON lines or Parquet."""
+"""Formats that users can convert to JSON lines or Parquet."""
 IN_FOLDERS = (".txt", *TABLES)
-"""Kinds of files that a folder is searched for."""
+"""Suffixes that folders are searched for."""
 COLUMNS = ("text", "sentence")
-"""Of a table, where none is named: the first that is there."""
+"""Default columns of a table. The first that exists is read."""
 TITLE = "title"
 NAME_ONE = ": name one by --text-column"
 ROWS_AT_ONCE = 1024
-"""Of Parquet, in memory."""
+"""Rows of Parquet in memory at once."""
 READ_AT_ONCE = 1 << 20
-"""Bytes of a column of Parquet, which may be as long as the file."""
+"""Bytes of a Parquet column to read at once, because a column can be as long as the file."""
 
 
 class CorpusError(Refused):
-    """A corpus that can't be read or trained on; the message names the file and, where there is one, the line."""
+    """The corpus can't be read or trained on. The message names the file and, if possible, the line."""
 
 
 def found(files: Sequence[str]) -> list[Path]:
-    """List the files that are named: those in a folder, those that a pattern matches, or the file itself.
+    """List the files of folders, glob patterns and paths.
 
-    Those of a data set on the hub, `hf://datasets/…`, are downloaded to the hub's cache unless they are there.
+    Files of a data set on the hub, `hf://datasets/…`, are downloaded to the hub's cache unless they are there.
 
     Raises:
-        CorpusError: a folder or a pattern holds none.
+        CorpusError: a folder or a pattern has none.
         Refused, RemoteError: see `hub.fetched`.
     """
     return [path for file in files for path in _named(file)]
 
 
 def sentences(paths: Iterable[Path], column: str | None = None) -> Iterator[str]:
-    """Yield every line of text files, and of tables the text in a column (default: one of `COLUMNS`).
+    """Yield every line of text files, and the text in a column of tables (default: one of `COLUMNS`).
 
     Raises:
         CorpusError: see `lines` and `rows`; or a file is no text, or a field of the column is no string.
@@ -81,7 +81,7 @@ def sentences(paths: Iterable[Path], column: str | None = None) -> Iterator[str]
 
 
 def passages(paths: Iterable[Path], column: str | None = None) -> Iterator[str]:
-    """Yield every line of text files, and of tables the text of each row, behind a line with its title if it has one.
+    """Yield every line of text files, and the text of each row of tables, after a line with its title if it has one.
 
     Raises:
         CorpusError: see `sentences`.
@@ -94,8 +94,9 @@ def passages(paths: Iterable[Path], column: str | None = None) -> Iterator[str]:
 
 
 def _titled(path: Path, names: Sequence[str]) -> Iterator[str]:
-    """Yield the text of each row behind its title; a title that is no string is none."""
-    titles = [] if [name.lower() for name in names] == [TITLE] else [TITLE]  # a title that is the text asks for itself
+    """Yield the text of each row after its title. A title that is no string is ignored."""
+    # A title that is also the text would be its own query.
+    titles = [] if [name.lower() for name in names] == [TITLE] else [TITLE]
     for where, (title, text) in rows(path, (*titles, None), names, advice=NAME_ONE):
         line = _line(text, where)
         titled = isinstance(title, str) and title.strip() and line
@@ -103,20 +104,21 @@ def _titled(path: Path, names: Sequence[str]) -> Iterator[str]:
 
 
 def _line(text: Any, where: str) -> str:
-    """The text of a row in one line, empty where there is none."""
+    """Return the text of a row as one line, "" if it has none."""
     if not isinstance(text, str | None):
         raise CorpusError(f"{where}: {text!r:.40} is no string")
     return " ".join((text or "").split())
 
 
 def rows(path: Path, *columns: Sequence[str | None], advice: str = "") -> Iterator[tuple[str, list[Any]]]:
-    """Yield of each row of a table its place and its values, one for each of `columns`.
+    """Yield the position of each row of a table, and its values for `columns`.
 
-    A column is given by its possible names, in any case; the first that is there is read. Where None is among them, the
-    column may be missing, and its values are None. Blank lines are no rows.
+    A column is given by its possible names, in any case, and the first that exists is read. If None is among the names,
+    the column may be missing, and its values are None. Blank lines are no rows.
 
     Raises:
-        CorpusError: see `lines`; or a row is broken, or a column is missing, which `advice` is added to.
+        CorpusError: see `lines`; or a row is broken, or a column is missing; the message then ends with
+            `advice`.
     """
     kind = _inner(path).suffix.lower()
     if kind in DELIMITERS:
@@ -132,10 +134,10 @@ def rows(path: Path, *columns: Sequence[str | None], advice: str = "") -> Iterat
 
 
 def lines(paths: Iterable[Path]) -> Iterator[str]:
-    """Every line of text files (plain, .gz or .xz), with the newline that ends it.
+    """Yield every line of text files (plain, .gz or .xz), newlines included.
 
     Raises:
-        CorpusError: a file is missing, damaged, not UTF-8, or packed otherwise.
+        CorpusError: a file is missing, damaged, not UTF-8, or compressed in another way.
     """
     for path in paths:
         with _opened(path) as file:
@@ -144,7 +146,7 @@ def lines(paths: Iterable[Path]) -> Iterator[str]:
 
 
 def text_sha256(files: Sequence[str]) -> str:
-    """SHA-256, in hex, of the bytes of these files one after another, those of .gz and .xz unpacked.
+    """Return the SHA-256, in hex, of the concatenated files, with .gz and .xz decompressed.
 
     Raises:
         CorpusError: see `lines`.
@@ -181,7 +183,7 @@ def _named(file: str) -> list[Path]:
 
 
 def _inner(path: Path) -> Path:
-    """The name of what is packed, or the file's own."""
+    """Return the path without a compression suffix."""
     return path.with_suffix("") if path.suffix.lower() in OPENERS else path
 
 
@@ -211,10 +213,10 @@ def _decoded(line: bytes, path: Path, number: int) -> str:
 
 
 def _check_text(path: Path) -> None:
-    """Tell by how it begins that a file has no sentences in its lines.
+    """Check by its first bytes that a file may have sentences in its lines.
 
     Raises:
-        CorpusError: it begins as a table, as markup or as a format that is not text; says which.
+        CorpusError: it looks like a table, markup or a format that is not text; the message says which.
     """
     with _opened(path) as file:
         what = beginnings.seen(file.read(beginnings.HEAD), DELIMITERS, COLUMNS)
@@ -243,7 +245,7 @@ def _csv_rows(
 
 
 def _parquet_rows(path: Path, columns: Sequence[Sequence[str | None]], advice: str) -> Iterator[tuple[str, list[Any]]]:
-    """Read these columns alone, a part of a row group at a time."""
+    """Read only these columns, a part of a row group at a time."""
     try:
         from pyarrow import ArrowException
         from pyarrow.parquet import ParquetFile
@@ -267,7 +269,7 @@ def _parquet_rows(path: Path, columns: Sequence[Sequence[str | None]], advice: s
 
 
 def _chosen(names: Iterable[str], wanted: Sequence[str | None], where: Path | str, advice: str) -> str | None:
-    """Choose the name of the column, in its own letters; None if there is none and need not be."""
+    """Choose the existing name of the column, or None if it is missing and optional."""
     own = {name.strip().lower(): name for name in names}
     asked = [name for name in wanted if name is not None]
     chosen = next((own[name.strip().lower()] for name in asked if name.strip().lower() in own), None)

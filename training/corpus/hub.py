@@ -1,4 +1,4 @@
-"""Data sets on the Hugging Face hub, named as its file system names them."""
+"""Data sets on the Hugging Face hub, addressed as in its file system."""
 
 from __future__ import annotations
 
@@ -15,14 +15,17 @@ DATASET = re.compile(
     r"hf://datasets/(?P<name>[^/@]+/[^/@]+)(@(?P<revision>refs/(convert|pr)/[^/]+|[^/]+))?(/(?P<path>.*))?"
 )
 ALIASES = {"~parquet": "refs/convert/parquet"}
-"""The hub's short name for the branch in which it keeps each data set as Parquet, by configuration and split."""
+"""Short names of revisions.
+
+`~parquet` is the branch in which the hub stores a data set as Parquet by configuration and split.
+"""
 
 
 def fetched(url: str, endings: Collection[str]) -> str:
-    """Download what a URL names to the hub's cache, and return its place there: a file, a folder or a pattern.
+    """Download data to the hub's cache, and return its path there: a file, a folder or a glob pattern.
 
-    The URL is `hf://datasets/OWNER/NAME[@REVISION][/PATH]`; PATH may be a pattern. Of a folder only files with these
-    `endings` are downloaded. What is in the cache already needs no network.
+    The URL is `hf://datasets/OWNER/NAME[@REVISION][/PATH]`, and PATH may be a pattern. From a folder only files with
+    these `endings` are downloaded. Cached files need no network.
 
     Raises:
         Refused: the URL names no data set, or the data set has no such file.

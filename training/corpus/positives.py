@@ -1,4 +1,4 @@
-"""Positive pairs of a passage: two texts of one document, which an encoder should place close together."""
+"""Positive pairs from passages: two texts of one document, which an encoder should place close together."""
 
 from __future__ import annotations
 
@@ -10,21 +10,27 @@ from training.corpus.sentences import cut
 from training.corpus.words import starts
 
 SHARES = (0.1, 0.5)
-"""Least and greatest share of a passage's words in a span. Contriever's crops have 0.05 to 0.5 of 256 tokens."""
+"""Minimum and maximum share of a passage's words in a span.
+
+Contriever's crops have 0.05 to 0.5 of 256 tokens.
+"""
 LEAST_WORDS = 4
-"""Words of a span, and of what is left of the passage."""
+"""Minimum words of a span, and of the rest of the passage."""
 LOOKED_AT = 256
-"""Texts that tell whether a corpus holds passages."""
+"""Number of texts that decide whether a corpus has passages."""
 LONG = 60
-"""Words of a text that counts as a passage even if no end of a sentence is found in it."""
+"""Words from which a text is a passage even without a recognised end of a sentence."""
 
 Positives = Callable[[str, Random], tuple[str, str]]
-"""Draws from a passage the texts of the first view and of all others. A passage is its text, in one line, behind a
-line with its title if it has one. A text that is too short stands in both places, and only dropout differs."""
+"""A function that draws the texts of the first view and of all others from a passage.
+
+A passage is one line of text, after a line with its title if it has one. A text that is too short is used for all
+views, which then differ only by dropout.
+"""
 
 
 def crop(passage: str, draw: Random) -> tuple[str, str]:
-    """Cut two spans of words, each of its own length and place (Izacard et al., TMLR 2022, section 3.1)."""
+    """Cut two spans of words with independent lengths and positions (Izacard et al., TMLR 2022, section 3.1)."""
     text = text_of(passage)
     (first, end), (other, other_end) = _span(text, draw), _span(text, draw)
     return text[first:end].rstrip(), text[other:other_end].rstrip()
@@ -33,7 +39,7 @@ def crop(passage: str, draw: Random) -> tuple[str, str]:
 def cloze(passage: str, draw: Random) -> tuple[str, str]:
     """Take a sentence out of its passage: the inverse cloze task (Lee et al., ACL 2019).
 
-    A span of words is taken where there is one sentence, or the end of none is known, as in scripts without capitals.
+    If there is one sentence, or no end is recognised, as in scripts without capitals, a span of words is taken instead.
     """
     text = text_of(passage)
     sentences = list(cut(text))
@@ -47,7 +53,7 @@ def cloze(passage: str, draw: Random) -> tuple[str, str]:
 
 
 def title(passage: str, draw: Random) -> tuple[str, str]:
-    """Take the title and the text; a passage without a title gives a cloze."""
+    """Return title and text. A passage without a title gives a cloze."""
     name, newline, text = passage.partition("\n")
     return (name, text) if newline else cloze(passage, draw)
 
@@ -56,23 +62,23 @@ POSITIVES: dict[str, Positives] = {"crop": crop, "cloze": cloze, "title": title}
 
 
 def text_of(passage: str) -> str:
-    """The passage without its title."""
+    """Return the passage without its title."""
     return passage.rpartition("\n")[2]
 
 
 def are_passages(texts: Iterable[str]) -> bool:
-    """Whether half of the first texts, those that are empty left out, are passages."""
+    """Return whether at least half of the first non-empty texts are passages."""
     looked_at = list(islice(filter(text_of, texts), LOOKED_AT))
     return 2 * sum(map(is_passage, looked_at)) >= len(looked_at) > 0
 
 
 def is_passage(text: str) -> bool:
-    """Whether a text has several sentences, or at least `LONG` words."""
+    """Return whether a text has several sentences, or at least `LONG` words."""
     return len(list(cut(text_of(text)))) > 1 or len(starts(text_of(text))) >= LONG
 
 
 def _span(text: str, draw: Random) -> tuple[int, int]:
-    """Where a span of words begins and ends in the text."""
+    """Draw the start and end of a span of words in the text."""
     words = [*starts(text), len(text)]
     count = len(words) - 1
     length = min(max(LEAST_WORDS, round(count * draw.uniform(*SHARES))), count)

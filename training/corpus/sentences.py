@@ -1,4 +1,4 @@
-"""Prose to sentences: where one ends, and whether it is clean English."""
+"""Splitting of prose into sentences, and a filter for clean English."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator
 
 WORDS = range(6, 81)
-"""How many words a sentence to train on has."""
+"""Allowed number of words of a training sentence."""
 
-# With a capital after them these do not end a sentence. "etc.", "Inc." and "U.S." may, so they are not here.
+# These do not end a sentence when a capital follows. "etc.", "Inc." and "U.S." can end one, so they are left out.
 ABBREVIATIONS = frozenset(("e.g", "i.e", "cf", "vs", "viz", "mr", "mrs", "ms", "dr", "prof", "st", "eds", "al", "ca"))
 BEFORE_NUMBERS = frozenset(("no", "nos", "p", "pp", "vol", "ch", "sec", "fig", "figs", "eq", "eqs", "approx"))
 BOUNDARY = re.compile(
@@ -34,21 +34,21 @@ CODE = re.compile(
 )
 NAME = re.compile(r"\w\(\)|_|\b[a-z]+[A-Z]|\w\.\w|\w/\w|(?<!\S)\W?\.\w")
 NAME_SHARE = 1 / 8
-"""The largest share of words that may be identifiers, paths and the like: prose about code names what it is about."""
+"""Maximum share of identifiers, paths and the like among the words. Prose about code names its subjects."""
 PAIRS = ("()", "[]", "“”")
 LETTERS = 0.75
-"""The least share of letters and spaces in a clean sentence; three quarters leave room for years and prices."""
+"""Minimum share of letters and spaces in a clean sentence. Three quarters leave room for years and prices."""
 
 
 def split(text: str) -> Iterator[str]:
-    """The clean sentences of `text`, whose paragraphs are separated by empty lines."""
+    """Yield the clean sentences of `text`, whose paragraphs are separated by empty lines."""
     for paragraph in re.split(r"\n\s*\n", text):
         if not any(line.lstrip().startswith((">>>", "... ", "$ ")) for line in paragraph.splitlines()):
             yield from filter(is_clean, cut(paragraph))
 
 
 def cut(paragraph: str) -> Iterator[str]:
-    """Every sentence of a paragraph, clean or not; together they are the paragraph, its white space made single."""
+    """Yield every sentence of a paragraph, clean or not. Together they are the paragraph with single spaces."""
     flat = " ".join(paragraph.split())
     start = 0
     for boundary in BOUNDARY.finditer(flat):
@@ -60,7 +60,7 @@ def cut(paragraph: str) -> Iterator[str]:
 
 
 def is_clean(sentence: str) -> bool:
-    """Whether it is a whole English sentence of 6 to 80 words with no code in it."""
+    """Return whether a sentence is whole English of 6 to 80 words without code."""
     letters = sum(character.isalpha() or character == " " for character in sentence)
     return (
         len(sentence.split()) in WORDS
@@ -77,7 +77,7 @@ def is_clean(sentence: str) -> bool:
 
 
 def _ends(before: str, mark: str, close: str, after: str) -> bool:
-    """Whether a mark followed by a capital or a digit ends the sentence that stands before it."""
+    """Return whether a mark that precedes a capital or digit ends the sentence before it."""
     if mark != "." or close:
         return True
     found = LAST_WORD.search(before)

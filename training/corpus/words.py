@@ -1,4 +1,4 @@
-"""Words of a sentence in any language, as far as they can be told without a dictionary."""
+"""Word boundaries in any language, as far as they are detectable without a dictionary."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ _WORD = re.compile(rf"[{UNSPACED}]|[^\s{UNSPACED}]+")
 
 
 def starts(sentence: str) -> list[int]:
-    """Find where words begin: behind spaces and, in scripts without them, at each character."""
+    """Find the starts of words: after spaces and, in scripts without spaces, at each character."""
     return [found.start() for found in _WORD.finditer(sentence)]
