@@ -1,4 +1,4 @@
-"""What there is to fetch: where it lies on the Hugging Face hub, what it becomes, and when it is whole."""
+"""The catalogue of datasets: their sources on the Hugging Face hub, their files, and their checks."""
 
 from __future__ import annotations
 
@@ -16,12 +16,15 @@ SCIFACT = "retrieval/scifact"
 WIKI1M = "corpus/wiki1m.txt"
 
 Check = Callable[[Path], str]
-"""The folder of all data to what was counted in it; raises `DataError` unless that is what there must be."""
+"""A function that checks the data folder and returns counts in words. It raises `DataError` if something is wrong."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """A file of a dataset on the hub. Its commit is fixed: datasets change, and some drop the files read here."""
+    """A file of a dataset on the hub.
+
+    The commit is fixed, because datasets change and some drop the files that are read here.
+    """
 
     repo: str
     commit: str
@@ -32,22 +35,25 @@ class Source:
 
 @dataclass(frozen=True)
 class Dataset:
-    """Something to fetch by one name."""
+    """A dataset that can be fetched by name."""
 
     summary: str
     sources: tuple[Source, ...]
     files: tuple[str, ...]
-    """Patterns of what it becomes, below the folder of all data."""
+    """Glob patterns of its files, below the data folder."""
     check: Check
 
     def present(self, folder: Path) -> list[str]:
-        """Its files that are there, by their paths below `folder`; hidden ones, which systems strew, are not its."""
+        """Return the existing files by path below `folder`.
+
+        Hidden files, which operating systems create, are ignored.
+        """
         found = {path for pattern in self.files for path in folder.glob(pattern) if path.is_file()}
         return sorted(path.relative_to(folder).as_posix() for path in found if not path.name.startswith("."))
 
 
 def scored_pairs(folder: Path) -> str:
-    """Counts the seven STS tasks and STS-B's dev part."""
+    """Count the seven STS tasks and STS-B dev."""
     pairs = 0
     for task in (*STS_TASKS.values(), STSB_DEV):
         pairs += sum(map(len, task.load(folder / SENTEVAL).values()))
@@ -55,13 +61,13 @@ def scored_pairs(folder: Path) -> str:
 
 
 def labelled_examples(folder: Path) -> str:
-    """Counts the seven transfer tasks."""
+    """Count the seven transfer tasks."""
     examples = sum(sum(task.load(folder / SENTEVAL).rows) for task in TRANSFER_TASKS.values())
     return f"{len(TRANSFER_TASKS)} tasks, {examples} labelled examples"
 
 
 def collection(place: str, documents: int, **splits: tuple[int, int]) -> Check:
-    """Counts documents, and for each split queries and judgements."""
+    """Return a check of the number of documents, and of each split's queries and judgements."""
 
     def check(folder: Path) -> str:
         for split, expected in splits.items():
@@ -79,7 +85,7 @@ def collection(place: str, documents: int, **splits: tuple[int, int]) -> Check:
 
 
 def text_lines(place: str, expected: int) -> Check:
-    """Counts lines of UTF-8, that end at newlines alone."""
+    """Return a check of the number of UTF-8 lines, which end only at newlines."""
 
     def check(folder: Path) -> str:
         file, found = folder / place, 0

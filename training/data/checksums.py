@@ -1,4 +1,4 @@
-"""`checksums.json`: every file of every dataset in a folder, and where they came from."""
+"""`checksums.json`: the files of every dataset in a folder, with their sources."""
 
 from __future__ import annotations
 
@@ -19,34 +19,36 @@ CHECKSUMS = "checksums.json"
 
 @dataclass(frozen=True)
 class Sum:
-    """A file's bytes, told from any others."""
+    """Checksum and size of a file."""
 
     sha256: str
     size: int
 
     @classmethod
     def of(cls, file: Path) -> Sum:
-        """Reads the file once."""
         with naming(file):
             return cls(sha256(file), file.stat().st_size)
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A dataset that was whole when this was written."""
+    """The record of a dataset that was complete at this time."""
 
     time: str
-    """UTC, ISO 8601."""
+    """UTC time in ISO 8601."""
     sources: tuple[Mapping[str, Any], ...]
-    """repo, file, sha256, size and commit (null if a person brought the file); empty if what they hold was found."""
+    """Source files: repo, file, sha256, size and commit.
+
+    The commit is null if a person brought the file. The list is empty if the data already existed.
+    """
     files: Mapping[str, Sum]
-    """By path below the folder."""
+    """Checksums by path below the folder."""
 
     def missing(self, folder: Path) -> list[str]:
-        """The files that are gone.
+        """Return the files that are gone.
 
         Raises:
-            DataError: a file is there, and is another.
+            DataError: a file has changed.
         """
         missing = [file for file in self.files if not (folder / file).is_file()]
         for file, expected in self.files.items():
@@ -59,7 +61,7 @@ class Entry:
 
 
 def read(folder: Path) -> dict[str, Entry]:
-    """What is recorded in `folder`, by dataset.
+    """Read the records in `folder` by dataset.
 
     Raises:
         DataError: the record can't be read.
@@ -83,7 +85,7 @@ def read(folder: Path) -> dict[str, Entry]:
 
 
 def write(folder: Path, name: str, files: Sequence[str], sources: Sequence[Mapping[str, Any]]) -> Entry:
-    """Records what the dataset's files are now, beside what is recorded of others."""
+    """Record the current files of a dataset, and keep the records of others."""
     sums = {file: Sum.of(folder / file) for file in files}
     entry = Entry(datetime.now(UTC).isoformat(timespec="seconds"), tuple(sources), sums)
     entries = {**read(folder), name: entry}

@@ -1,4 +1,4 @@
-"""A retrieval collection that needs no download and no judges: CPython's documentation, asked by its own summaries."""
+"""A retrieval collection without download and judges: CPython's documentation, with section summaries as queries."""
 
 from __future__ import annotations
 
@@ -12,15 +12,17 @@ NAME = "python-docs"
 
 
 def collection() -> Collection:
-    """Of the interpreter that runs this; another version of Python has another documentation."""
+    """Return the collection of the running interpreter. Other versions of Python have other documentation."""
     return asked(sections())
 
 
 def asked(documented: Iterable[Section]) -> Collection:
-    """A section's first sentence asks for what follows it; sections that begin alike all answer.
+    """Make each section's first sentence the query for the rest.
 
-    One that does not begin with a clean sentence, or says little more, is asked for by nobody: it stands among the
-    documents whole. This is known-item search, an inverse cloze task: nobody judged that no other section answers.
+    Sections with the same first sentence all answer it.
+
+    A section whose first sentence is not clean, or with little more text, has no query and stays whole among the
+    documents. This is known-item search, an inverse cloze task. Nobody judged whether other sections answer too.
     """
     documents: dict[str, str] = {}
     queries: dict[str, str] = {}

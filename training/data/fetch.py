@@ -1,4 +1,4 @@
-"""Brings a dataset into a folder, once, and holds it to its counts and checksums."""
+"""Download of datasets into a folder, with checks of counts and checksums."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DRAFT = ".draft"
 
 
 def default_folder(environment: Mapping[str, str] = os.environ) -> Path:
-    """`$ISOSPHERE_DATA`, else `isosphere/data` in the user's cache (`$XDG_CACHE_HOME`, else `~/.cache`)."""
+    """Return `$ISOSPHERE_DATA`, else `isosphere/data` in the user's cache (`$XDG_CACHE_HOME`, else `~/.cache`)."""
     if chosen := environment.get("ISOSPHERE_DATA"):
         try:
             return Path(chosen).expanduser()
@@ -34,13 +34,15 @@ def default_folder(environment: Mapping[str, str] = os.environ) -> Path:
 
 
 def provide(name: str, dataset: Dataset, folder: Path, stream: TextIO, *, download: Download | None) -> None:
-    """On return the dataset is in `folder`, whole, and its checksums are recorded. What is whole is not fetched again.
+    """Put the complete dataset into `folder` and record its checksums.
 
-    What is missing is taken from `downloads/` in `folder`, where a person may have put the hub's files, or fetched by
-    `download`; None fetches nothing. A file that is there is never replaced. Says on `stream` what it does.
+    Complete data are not fetched again.
+
+    Missing files come from `downloads/` in `folder`, where a person can put the hub's files, or from `download`. None
+    fetches nothing. Existing files are never replaced. Progress goes to `stream`.
 
     Raises:
-        DataError: a file is altered, can't be had, is damaged, or is not what it must be.
+        DataError: a file has changed, can't be fetched, is damaged, or fails its check.
         OSError: the folder can't be written to.
     """
     lack = _lack(name, dataset, folder, stream)
@@ -69,7 +71,7 @@ def provide(name: str, dataset: Dataset, folder: Path, stream: TextIO, *, downlo
 
 
 def _lack(name: str, dataset: Dataset, folder: Path, stream: TextIO) -> str | None:
-    """What is missing or wrong, None if nothing is; then it is recorded, too."""
+    """Describe the first problem. If there is none, record the dataset and return None."""
     if recorded := checksums.read(folder).get(name):
         missing = recorded.missing(folder)
         if missing:
@@ -87,7 +89,7 @@ def _lack(name: str, dataset: Dataset, folder: Path, stream: TextIO) -> str | No
 
 
 def _unpacked(dataset: Dataset, fetched: Mapping[Source, Path], draft: Path) -> str:
-    """Lays all files into the draft, and says what they hold."""
+    """Unpack all files into the draft folder, check them and return the counts."""
     for source, file in fetched.items():
         source.unpack(file, draft)
     try:
@@ -98,9 +100,12 @@ def _unpacked(dataset: Dataset, fetched: Mapping[Source, Path], draft: Path) -> 
 
 
 def _place(files: list[str], draft: Path, folder: Path) -> None:
-    """Moves in what is missing, each file at once, and nothing if a file that is there is another.
+    """Move missing files into the folder, each atomically.
 
-    The record, written later, tells that all are there; after an interruption the next call brings the others.
+    Move none if an existing file differs.
+
+    The record is written afterwards and shows that all files are there. After an interruption the next call moves the
+    rest.
     """
     absent = [file for file in files if not (folder / file).exists()]
     for file in files:
@@ -117,7 +122,7 @@ def _place(files: list[str], draft: Path, folder: Path) -> None:
 
 @contextmanager
 def _draft(folder: Path) -> Iterator[Path]:
-    """An empty folder that is gone afterwards; a kill may have left an earlier one."""
+    """Create an empty folder, and remove it afterwards. A killed process may have left an earlier one."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     try:

@@ -1,4 +1,4 @@
-"""A file of a dataset, from the hub or from where a person put it."""
+"""Files of datasets, from the hub or from where a person put them."""
 
 from __future__ import annotations
 
@@ -13,19 +13,21 @@ DOWNLOADS = "downloads"
 
 
 class HubError(DataError):
-    """A file that can't be had from the hub; the message says why."""
+    """A file can't be fetched from the hub. The message says why."""
 
 
 Download = Callable[[Source], Path]
-"""Where the file lies once it is fetched, whole; raises `HubError`."""
+"""A function that fetches a source and returns its path. It raises `HubError`."""
 
 
 def from_hub(source: Source) -> Path:
-    """The file in the hub's local cache, fetched if it isn't there; a part that an interrupted download left is used.
+    """Return the file in the hub's local cache, and fetch it if needed.
+
+    An interrupted download is resumed.
 
     Raises:
         HubError: there is no network, or no such file.
-        OSError: the disk gave out.
+        OSError: the disk failed.
     """
     from httpx import HTTPError
     from huggingface_hub import hf_hub_download
@@ -39,13 +41,13 @@ def from_hub(source: Source) -> Path:
 
 
 def by_hand(dataset: Dataset, folder: Path) -> dict[Source, Path]:
-    """The files that a person fetched elsewhere and put into `downloads/<repo>` in `folder`."""
+    """Find the files that a person has put into `downloads/<repo>` in `folder`."""
     places = {source: folder / DOWNLOADS / source.repo / source.file for source in dataset.sources}
     return {source: place for source, place in places.items() if place.is_file()}
 
 
 def instructions(name: str, dataset: Dataset, folder: Path, brought: Collection[Source]) -> str:
-    """What to fetch elsewhere, and where to put it."""
+    """Tell which files to fetch elsewhere, and where to put them."""
     wanted: dict[tuple[str, str], list[str]] = {}
     for source in dataset.sources:
         if source not in brought:

@@ -1,4 +1,4 @@
-"""From a file as the hub has it to files as the rest reads them."""
+"""Conversion of fetched files to the project's layout."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from models.disk import naming
 from training.evaluation.pairs import DataError
 
 Unpack = Callable[[Path, Path], None]
-"""Lays what a fetched file holds into a folder; raises `DataError` where it is damaged."""
+"""A function that unpacks a fetched file into a folder. It raises `DataError` if the file is damaged."""
 
 BROKEN = (tarfile.TarError, gzip.BadGzipFile, EOFError, zlib.error)
 
 
 def copied(target: str) -> Unpack:
-    """The file as it is, at `target`."""
+    """Return a function that copies the file to `target`."""
 
     def unpack(fetched: Path, folder: Path) -> None:
         with fetched.open("rb") as source:
@@ -31,7 +31,7 @@ def copied(target: str) -> Unpack:
 
 
 def gunzipped(target: str) -> Unpack:
-    """What the file decompresses to, at `target`."""
+    """Return a function that decompresses the file to `target`."""
 
     def unpack(fetched: Path, folder: Path) -> None:
         with _whole(fetched), gzip.open(fetched) as source:
@@ -41,9 +41,10 @@ def gunzipped(target: str) -> Unpack:
 
 
 def untarred(target: str, folders: Sequence[str]) -> Unpack:
-    """The files of these folders of an archive, wherever in it they lie together, below `target`.
+    """Return a function that extracts these folders of an archive below `target`.
 
-    Links, devices and subfolders are left out. An archive that names a file outside of itself is refused.
+    The folders need a common parent in the archive. Links, devices and subfolders are skipped. An archive with paths
+    outside itself is rejected.
     """
 
     def unpack(fetched: Path, folder: Path) -> None:
@@ -64,7 +65,7 @@ def untarred(target: str, folders: Sequence[str]) -> Unpack:
 
 
 def _top(fetched: Path, members: Sequence[tarfile.TarInfo], folders: Sequence[str]) -> PurePosixPath:
-    """The folder in the archive that has all of `folders` in it."""
+    """Find the folder in the archive that contains all of `folders`."""
     inside = {PurePosixPath(member.name).parent for member in members}
     depth = len(PurePosixPath(folders[0]).parts)
     tops = {path.parents[depth - 1] for path in inside if path.parts[-depth:] == PurePosixPath(folders[0]).parts}
