@@ -1,4 +1,4 @@
-"""Batches of questions, made ready while the last one trains."""
+"""Background preparation of masked batches."""
 
 from __future__ import annotations
 
@@ -18,28 +18,33 @@ from training.pretraining.model import NO_ANSWER, MaskedLM, Questions
 from training.pretraining.sequences import Position, end_to_end, parts, sequences
 
 GRANULE = {"cuda": 512}
-"""To a multiple of so many the questions of a chunk are filled up, on other devices not at all: a step is recorded for
-each number of them, and they vary by as many as a word has tokens and a sequence has [CLS]."""
+"""Multiple to which the number of questions of a chunk is padded, by device type.
+
+Other devices need no padding.
+
+Every number of questions needs a recorded step. The number varies with the tokens per word and the [CLS] tokens per
+sequence.
+"""
 HELD_OUT_SEED = 0
-"""Whatever the seed of the run: the same tokens are hidden, so that runs compare."""
+"""Seed of the held-out masks. It is the same in all runs, so that runs are comparable."""
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Sequences of one step, and the questions of those that this process answers."""
+    """Sequences of one step, and the masked tokens that this process predicts."""
 
     chunks: Sequence[Questions]
-    """What goes through the model at once, each"""
+    """Parts that pass through the model one at a time."""
     hidden: int
-    """Tokens hidden in the whole batch"""
+    """Number of masked tokens in the whole batch."""
     lengths: Sequence[int]
-    """Tokens of the sentences, or parts of one, of the whole batch"""
+    """Lengths in tokens of the sentences, or parts of sentences, of the whole batch."""
     position: Position
-    """Where in the corpus the next batch begins"""
+    """Position of the next batch in the corpus."""
 
 
 class Batches:
-    """What a run reads, step by step, and what it is judged on."""
+    """Training batches and held-out batches of a run."""
 
     def __init__(self, config: PretrainConfig, model: MaskedLM, corpus: Corpus, devices: Devices) -> None:
         self._config = config
@@ -48,7 +53,7 @@ class Batches:
         self._devices = devices
 
     def after(self, step: int, position: Position) -> Iterator[Batch]:
-        """Those behind `step`, which ended at `position`. What is hidden depends on the seed and the step alone."""
+        """Yield the batches after `step`, which ended at `position`. Masks depend only on the seed and the step."""
         config = self._config
         packed = sequences(
             self._corpus,
@@ -64,7 +69,7 @@ class Batches:
             yield Batch(chunks, len(hidden.labels), parts(ids, self._model.vocabulary.cls), end)
 
     def held_out(self) -> list[Questions]:
-        """The held-out sentences in their order, packed; the last sequence is as long as what is left."""
+        """Pack the held-out sentences in order and mask them. The last sequence has the remaining length."""
         ids, length = end_to_end(self._encode(self._corpus.census.watched)), self._config.max_length
         rng = np.random.default_rng(HELD_OUT_SEED)
         whole, rest = np.split(ids, [len(ids) - len(ids) % length])
@@ -72,7 +77,7 @@ class Batches:
         return [chunk for each in packed for chunk in self._chunks(self._masked(each, rng), range(len(each)))]
 
     def _encode(self, sentences: Sequence[str]) -> list[Tokens]:
-        """A [CLS] that a text speaks of is a word that nobody knows, and begins no sentence."""
+        """Tokenise sentences. A literal [CLS] in a text becomes [UNK], because [CLS] marks the start of a sentence."""
         vocabulary = self._model.vocabulary
         found = self._model.encoder.tokenizer.encode(sentences, max_length=sys.maxsize)
         for tokens in found:
@@ -84,16 +89,16 @@ class Batches:
         return masked(ids, self._model.vocabulary, share=self._config.share, rng=rng)
 
     def _chunks(self, hidden: Masked, rows: range) -> list[Questions]:
-        """Those rows, in parts of what may go through the model at once."""
+        """Divide the rows into parts that fit through the model at once."""
         size = self._config.chunk_size or self._config.batch_size
         starts = rows[::size]
         return [_questions(hidden, range(s, min(s + size, rows.stop)), self._devices.device) for s in starts]
 
 
 def _questions(hidden: Masked, rows: range, device: torch.device) -> Questions:
-    """The questions in some rows; for CUDA in pinned memory, from which a copy need not be waited for.
+    """Return the masked tokens of some rows, for CUDA in pinned memory so that copies are asynchronous.
 
-    And so many there, by questions without an answer, that most steps have as many as the last one.
+    Empty questions pad their number, so that most steps have equally many.
     """
     length = hidden.ids.shape[1]
     first, last = np.searchsorted(hidden.places, (rows.start * length, rows.stop * length))

@@ -1,7 +1,7 @@
-"""A pre-training run that was killed goes on as if it had not been.
+"""Checkpoints of pre-training, so that a killed run resumes exactly.
 
-Besides what `training.checkpoint` keeps, it has the position in the corpus: how many sentences fit into a step does not
-follow from its number.
+In addition to what `training.checkpoint` stores, the file has the position in the corpus. The number of sentences per
+step varies, so the position does not follow from the step.
 """
 
 from __future__ import annotations
@@ -33,19 +33,20 @@ from training.state_file import (
 
 @dataclass
 class State:
-    """What changes while pre-training."""
+    """Everything that changes during pre-training."""
 
     model: MaskedLM
     optimiser: torch.optim.Optimizer
     step: int = 0
     position: Position = START
-    """Where in the corpus the next step begins."""
+    """Position of the next step in the corpus."""
 
 
 def save(state: State, folder: Path, devices: Devices, *, corpus: str) -> None:
-    """Writes the checkpoint of `state`, over `corpus` (its digest)."""
+    """Write the checkpoint of `state` for a corpus with digest `corpus`."""
     facts = {"step": state.step, "position": state.position, "corpus": corpus, "processes": devices.count}
-    weights = {name: weight.detach() for name, weight in state.model.named_parameters()}  # a tied one once
+    # Tied weights are stored once.
+    weights = {name: weight.detach() for name, weight in state.model.named_parameters()}
     random = random_tensors(devices.every(RandomState.of(devices.device)))
     if devices.first:
         tensors = named("model.", weights) | optimiser_tensors(state.optimiser) | random
@@ -54,10 +55,12 @@ def save(state: State, folder: Path, devices: Devices, *, corpus: str) -> None:
 
 
 def load(state: State, folder: Path, devices: Devices, *, corpus: str) -> bool:
-    """Brings `state` to where the checkpoint in `folder` has it; False, and nothing done, if there is none.
+    """Restore `state` from the checkpoint in `folder`.
+
+    Return False, without changes, if there is none.
 
     Raises:
-        CheckpointError: the file is damaged, or corpus or number of processes are not those the run began with.
+        CheckpointError: the file is damaged, or corpus or number of processes differ from the run's start.
     """
     file = folder / CHECKPOINT
     if not file.exists():

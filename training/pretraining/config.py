@@ -1,4 +1,4 @@
-"""A pre-training run, described whole."""
+"""The configuration of a pre-training run."""
 
 from __future__ import annotations
 
@@ -19,46 +19,46 @@ POSITIVE = (
 
 @dataclass(frozen=True, kw_only=True)
 class PretrainConfig:
-    """Everything that decides what a run computes; `from_json(to_json())` is the same run."""
+    """Everything that affects a run's result. `from_json(to_json())` returns an equal configuration."""
 
     corpus: tuple[str, ...] = ()
-    """As of `training.config.RunConfig`."""
+    """Files as in `training.config.RunConfig`."""
     text_column: str | None = None
-    """The same."""
+    """Column as in `training.config.RunConfig`."""
     backbone: str | None = None
-    """A BERT to go on with, whose tokenizer and shape are the run's; none means random weights."""
+    """BERT to continue from, with its tokenizer and shape. None means random weights."""
     tokenizer: str = "minilm"
-    """Whose vocabulary: any name or folder that a backbone may have; WordPiece."""
+    """Name or folder of the encoder whose WordPiece vocabulary is used."""
     out: str = "artifacts/mlm"
     """Folder of the model."""
     run: str = "runs/mlm"
     """Folder of the run's record."""
     layers: int = 6
     width: int = 384
-    """Of hidden states; four times that inside a layer, or what a backbone has there."""
+    """Width of hidden states. Inner layers are four times as wide, or as wide as the backbone's."""
     heads: int = 12
     max_length: int = 128
-    """Tokens of a sequence; and, without a backbone, of the longest text that the model will ever read."""
+    """Tokens of a sequence. Without a backbone it is also the model's maximum length."""
     dropout: float = 0.1
-    """Of hidden states and attention weights, whatever a backbone had."""
+    """Dropout of hidden states and attention weights, also with a backbone."""
     share: float = 0.15
-    """Of the tokens that are hidden."""
+    """Share of the tokens that are masked."""
     batch_size: int = 256
-    """Sequences of a step, on however many devices."""
+    """Sequences of a step, over all devices."""
     chunk_size: int | None = None
-    """Sequences that go through the model at once on a device; none means all that the device has of a batch."""
+    """Sequences that pass through the model at once on a device. None means all of a device's share."""
     steps: int = 20_000
     warmup: float = 0.05
-    """Share of the steps in which the learning rate rises to `learning_rate`, then falls to zero."""
+    """Share of steps in which the learning rate rises to `learning_rate`. It then falls to zero."""
     learning_rate: float = 5e-4
     weight_decay: float = 0.01
-    """Of matrices; norms and biases have none."""
+    """Weight decay of matrices. Norms and biases have none."""
     clip_norm: float = 1.0
     eval_every: int = 500
     """Steps between evaluations, and between checkpoints."""
     seed: int = 42
     precision: Literal["auto", "fp32", "bf16"] = "auto"
-    """Of matrix products; `auto` is bf16 where the hardware has it."""
+    """Precision of matrix products. `auto` is bf16 if the hardware supports it."""
     device: str = "auto"
 
     def __post_init__(self) -> None:
@@ -98,18 +98,18 @@ class PretrainConfig:
             raise ConfigError(f"out: {self.out} is the backbone, which would be replaced")
 
     def rate(self, step: int) -> float:
-        """The learning rate of a step, the first one being 0: linear warm-up, then linear decay to zero."""
+        """Return the learning rate of a step, counted from 0: linear warm-up, then linear decay to zero."""
         rising = round(self.warmup * self.steps)
         share = (step + 1) / rising if step < rising else (self.steps - step) / (self.steps - rising)
         return self.learning_rate * share
 
     def to_json(self) -> str:
-        """The run as a JSON object, a line a field."""
+        """Return the configuration as a JSON object with a line for each field."""
         return json.dumps(asdict(self), indent=2) + "\n"
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """The run that `to_json` wrote.
+        """Parse the text that `to_json` wrote.
 
         Raises:
             ConfigError: a key is unknown or missing, or a value has the wrong type.
@@ -122,7 +122,7 @@ class PretrainConfig:
             raise ConfigError(f"not the configuration of a run: {error}") from error
 
     def override(self, changes: Mapping[str, Any]) -> Self:
-        """This run with fields at other values.
+        """Return the configuration with changed fields.
 
         Raises:
             ConfigError: a value is out of range.
@@ -130,7 +130,7 @@ class PretrainConfig:
         return replace(self, **changes)
 
     def parse(self, texts: Sequence[str]) -> dict[str, Any]:
-        """The changes that `key=value` settings ask for, each value of its field's type.
+        """Parse `key=value` settings into changes, each value of its field's type.
 
         Raises:
             ConfigError: a key is unknown, or a value is not of the key's type.
@@ -141,6 +141,6 @@ class PretrainConfig:
             raise ConfigError(str(error)) from error
 
     def differences(self, other: PretrainConfig) -> list[str]:
-        """Where the two differ, as `field (this, other)`; a path is the place it leads to, however it is written."""
+        """List the differing fields as `field (this, other)`. Paths are compared after resolution."""
         mine, theirs = asdict(self), asdict(other)
         return [f"{name} ({mine[name]}, {theirs[name]})" for name in mine if place(name, mine) != place(name, theirs)]

@@ -1,4 +1,4 @@
-"""What a run leaves: a folder in transformers' format, with the record of its making."""
+"""The output folder of a run in transformers' format, with a record of the run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,13 @@ RECORD = "pretraining.json"
 
 
 def check(folder: Path) -> None:
-    """Raises `RunError` if a model could not be put there at the end; another one that was pre-trained gives way."""
+    """Check that a model can be written to the folder.
+
+    Another pre-trained model may be replaced.
+
+    Raises:
+        RunError: it can't.
+    """
     if folder.is_symlink():
         raise RunError(f"--out {folder}: a link to {folder.readlink()}; name the folder itself")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -42,14 +48,14 @@ def check(folder: Path) -> None:
 
 
 def publish(config: PretrainConfig, model: MaskedLM, census: Census) -> None:
-    """Puts model, tokenizer, the record of the run and a page about it into `config.out`, whole or not at all.
+    """Write model, tokenizer, record and card to `config.out` atomically.
 
     Raises:
         RunError: see `check`.
     """
     curve, out = record.evaluations(Path(config.run)), Path(config.out)
     restore(out)
-    check(out)  # again: a run takes long, and what stands there is deleted
+    check(out)  # The check is repeated, because a run takes long and the folder's content is deleted.
     with replacing(out) as draft:
         model.bert.save_pretrained(draft, max_shard_size="100GB")
         save_tokenizer(model.tokenizer, draft)
@@ -65,7 +71,7 @@ def publish(config: PretrainConfig, model: MaskedLM, census: Census) -> None:
 
 
 def _refuse_foreign(folder: Path) -> None:
-    """Only what a run put there may be replaced, for replacing deletes it."""
+    """Refuse to replace files that no run has written, because replacing deletes them."""
     if not (folder / RECORD).is_file():
         raise RunError(f"{folder} exists and is not a pre-trained model: choose another --out")
     if foreign := sorted(_files(folder) - _written(folder / RECORD)):
@@ -75,7 +81,7 @@ def _refuse_foreign(folder: Path) -> None:
 
 
 def _written(file: Path) -> set[str]:
-    """The files of a model, by its record."""
+    """Return the files that a model's record lists."""
     try:
         return {RECORD, *json.loads(file.read_text(encoding="utf-8"))["files"]}
     except (OSError, ValueError, KeyError, TypeError):
@@ -85,7 +91,7 @@ def _written(file: Path) -> set[str]:
 
 
 def _files(folder: Path) -> set[str]:
-    """Relative paths of all that is no folder; a link is none."""
+    """Return the relative paths of all files and links."""
     return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_symlink() or not path.is_dir()}
 
 
@@ -109,7 +115,7 @@ It is no sentence encoder yet: `isosphere train simcse --backbone {shlex.quote(c
 
 
 def _metadata(origin: Origin) -> ModelCardData:
-    """What the hub is told; of what it went on with, what that one's card says."""
+    """Return metadata for the hub, with the backbone's licence and languages."""
     return ModelCardData(
         base_model=list(origin.base_models) or None,
         language=list(origin.languages) or None,
@@ -130,7 +136,7 @@ def _start(config: PretrainConfig) -> str:
 
 
 def _judged(config: PretrainConfig, census: Census, curve: Sequence[Mapping[str, float]]) -> str:
-    """What the last step came to; nothing where the metrics of a run that ended were lost."""
+    """Describe the last evaluation, or nothing if the metrics are lost."""
     last = [each for each in curve if each["step"] == config.steps]
     if not last:
         return ""

@@ -32,24 +32,24 @@ from training.speed import FIGURES, Work
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """What stays the same from step to step."""
+    """Everything that stays the same from step to step."""
 
     config: PretrainConfig
     devices: Devices
     batches: Batches
     digest: str
-    """Of the corpus."""
+    """Digest of the corpus."""
     precision: torch.dtype | None
-    """Of matrix products; None is float32."""
+    """Type of matrix products. None is float32."""
     work: Work
     peak: float
-    """Operations a second of a large matrix product, on all devices together."""
+    """Operations per second of a large matrix product, on all devices together."""
     folder: Path
-    """Of checkpoints."""
+    """Folder of checkpoints."""
 
 
 class Taken(NamedTuple):
-    """A step whose loss has not been looked at."""
+    """A step with unread loss."""
 
     step: int
     batch: Batch
@@ -59,11 +59,12 @@ class Taken(NamedTuple):
 def pretrain(
     state: State, step: Step, setting: Setting, record: Write, progress: Progress, *, stop: Callable[[], bool]
 ) -> None:
-    """Takes `state` from its step to the last.
+    """Train `state` from its step to the last.
 
     Raises:
-        DivergedError: a loss, held-out ones too, or gradient is NaN or infinite; the last checkpoint is from before.
-        InterruptedRun: `stop` said so; the checkpoint is from that step.
+        DivergedError: a loss, held-out ones included, or gradient is NaN or infinite; the last checkpoint is
+            from before.
+        InterruptedRun: `stop` returned true; the checkpoint is from that step.
     """
     config, devices = setting.config, setting.devices
     held_out = setting.batches.held_out()
@@ -97,7 +98,7 @@ def pretrain(
 
 
 def speed(batches: Sequence[Batch], seconds: float, work: Work, peak: float) -> dict[str, float]:
-    """Sentences (or parts of one), tokens and operations a second; a backward pass is two forward ones."""
+    """Compute sentences (or parts), tokens and operations per second. A backward pass counts as two forward passes."""
     lengths = [length for batch in batches for length in batch.lengths]
     operations = 3 * work.forward(lengths) / seconds
     figures = (len(lengths) / seconds, sum(lengths) / seconds, operations, operations / peak)
@@ -105,7 +106,7 @@ def speed(batches: Sequence[Batch], seconds: float, work: Work, peak: float) -> 
 
 
 def _read(unread: Sequence[Taken], since: float, setting: Setting, record: Write, progress: Progress) -> None:
-    """A line of metrics for every step, their speed the mean of them all."""
+    """Record metrics for every step, with their mean speed."""
     rows = torch.stack([torch.stack(list(taken.values.values())) for taken in unread]).tolist()
     seconds = time.perf_counter() - since
     figures = speed([taken.batch for taken in unread], seconds, setting.work, setting.peak)
@@ -123,7 +124,7 @@ def _check_finite(step: int, values: Mapping[str, float]) -> None:
 
 
 def _evaluate(state: State, setting: Setting, held_out: Sequence[Questions], record: Write, progress: Progress) -> None:
-    """The first process judges; the others wait for it at the next step."""
+    """Evaluate in the first process. The others wait for it at the next step."""
     if not setting.devices.first:
         return
     scores = judged(state.model, held_out, setting.precision)
@@ -133,7 +134,7 @@ def _evaluate(state: State, setting: Setting, held_out: Sequence[Questions], rec
 
 
 def _save(state: State, setting: Setting) -> None:
-    """The metrics first: those before the checkpoint are not written again by a run that goes on from it."""
+    """Write metrics, then the checkpoint: a resumed run does not write earlier lines again."""
     if setting.devices.first:
         fsync_metrics(setting.folder)
     checkpoint.save(state, setting.folder, setting.devices, corpus=setting.digest)

@@ -1,7 +1,7 @@
-"""What a masked language model is asked: whole words hidden from it, at random and anew every time.
+"""Masking of whole words, at random and anew in every step.
 
-Devlin et al., "BERT" (NAACL 2019), section 3.1, with the whole words of their release of May 2019: of the tokens that
-are hidden 80 % become [MASK], 10 % a random token, 10 % stay; each token of a word draws for itself.
+Devlin et al., "BERT" (NAACL 2019), section 3.1, with the whole-word masking of their release of May 2019. Of the masked
+tokens 80 % become [MASK], 10 % a random token, and 10 % stay. Each token of a word is drawn separately.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ RANDOM_SHARE = 0.1
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """What masking has to know of a tokenizer's tokens, whose ids are all below V."""
+    """Properties of a tokenizer's tokens for masking. All ids are below V."""
 
     special: NDArray[np.bool_]
-    """(V,) [CLS], [SEP], [UNK] and the like, and ids that no token has: never hidden, never drawn"""
+    """Special tokens such as [CLS], [SEP] and [UNK], and unused ids, (V,). They are never masked or drawn."""
     inside: NDArray[np.bool_]
-    """(V,) the tokens that go on with a word"""
+    """Tokens that continue a word, (V,)."""
     mask: int
     cls: int
     unknown: int
 
     @classmethod
     def of(cls, tokenizer: PreTrainedTokenizerBase) -> Self:
-        """The vocabulary of a WordPiece tokenizer.
+        """Read the vocabulary of a WordPiece tokenizer.
 
         Raises:
             ValueError: it is not one, or lacks [MASK], [CLS] or [UNK].
@@ -59,26 +59,26 @@ class Vocabulary:
 
 @dataclass(frozen=True)
 class Masked:
-    """Sequences with tokens hidden, and what they were."""
+    """Sequences with masked tokens, and the original tokens."""
 
     ids: NDArray[np.int64]
-    """(N, L) as the model sees them"""
+    """Ids (N, L) for the model."""
     places: NDArray[np.int64]
-    """(M,) of the hidden tokens among the N L, ascending"""
+    """Indices (M,) of the masked tokens among the N L, ascending."""
     labels: NDArray[np.int64]
-    """(M,) what stood there"""
+    """Original ids (M,) of the masked tokens."""
 
 
 def masked(ids: NDArray[np.int64], vocabulary: Vocabulary, *, share: float, rng: np.random.Generator) -> Masked:
-    """Hides words of `ids` (N, L), drawn one by one until they have `share` of all tokens that are not special.
+    """Mask random words of `ids` (N, L) until they have `share` of all tokens that are not special.
 
-    So there are at most one word's tokens too many, and at least one word if there is any.
+    So the excess is less than one word's tokens. At least one word is masked, if there is any.
     """
     word = words(ids, vocabulary).ravel()
     sizes = np.bincount(word + 1)[1:]
     drawn = rng.permutation(len(sizes))
     before = np.cumsum(sizes[drawn]) - sizes[drawn]
-    hidden = np.zeros(len(sizes) + 1, dtype=bool)  # the last one for those of no word, -1
+    hidden = np.zeros(len(sizes) + 1, dtype=bool)  # The last element is for tokens of no word, -1.
     hidden[drawn[before < max(1, round(share * sizes.sum()))]] = True
     places = np.flatnonzero(hidden[word])
 
@@ -91,9 +91,9 @@ def masked(ids: NDArray[np.int64], vocabulary: Vocabulary, *, share: float, rng:
 
 
 def words(ids: NDArray[np.int64], vocabulary: Vocabulary) -> NDArray[np.int64]:
-    """(N, L) the word that each token of `ids` is of, counted from 0 on; -1 for special tokens.
+    """Return for each token of `ids` (N, L) the number of its word, from 0, or -1 for special tokens.
 
-    A word that was cut where a sequence begins is another one there.
+    A word that is cut at the start of a sequence counts as another word there.
     """
     special = vocabulary.special[ids]
     goes_on = vocabulary.inside[ids]

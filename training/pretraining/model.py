@@ -1,4 +1,4 @@
-"""A BERT that names hidden tokens, in sequences in which sentences lie side by side."""
+"""A BERT for masked language modelling on sequences of packed sentences."""
 
 from __future__ import annotations
 
@@ -20,31 +20,31 @@ if TYPE_CHECKING:
 
 
 NO_ANSWER = -100
-"""The label of a question that is none: `cross_entropy` passes over it, and no token has it."""
+"""Label of an empty question. `cross_entropy` ignores it, and no token has it."""
 
 
 class Questions(NamedTuple):
-    """Sequences with hidden tokens."""
+    """Sequences with masked tokens."""
 
     ids: Tensor
-    """(n, L)"""
+    """Ids, (n, L)."""
     places: Tensor
-    """(m,) of the hidden tokens among the n L"""
+    """Indices (m,) of the masked tokens among the n L."""
     labels: Tensor
-    """(m,) what stood there, or `NO_ANSWER`"""
+    """Original ids (m,), or `NO_ANSWER`."""
 
     def to(self, device: torch.device) -> Questions:
-        """The same there; from pinned memory nobody waits for them."""
+        """Copy to the device. Copies from pinned memory are asynchronous."""
         return Questions(*(each.to(device, non_blocking=True) for each in self))
 
     @property
     def answered(self) -> int:
-        """How many have an answer."""
+        """Return the number of questions with an answer."""
         return int((self.labels != NO_ANSWER).sum())
 
 
 class MaskedLM(nn.Module):
-    """A BERT with the head that names hidden tokens, each sentence of a sequence read by itself."""
+    """A BERT with a masked language modelling head. Each sentence of a sequence attends only to itself."""
 
     def __init__(
         self,
@@ -58,19 +58,19 @@ class MaskedLM(nn.Module):
         self.bert = bert
         self.tokenizer = tokenizer
         self.vocabulary = Vocabulary.of(tokenizer)
-        # In a tuple, so that the weights of the body are this module's once.
+        # The tuple prevents a second registration of the body's weights in this module.
         encoder = Encoder(bert.bert, tokenizer, pooling="mean", max_length=max_length, origin=origin)
         self._encoder = (swift(encoder),)
 
     @property
     def encoder(self) -> Encoder:
-        """The body, as objectives will know it."""
+        """Return the body as the encoder that objectives use."""
         return self._encoder[0]
 
     def forward(self, ids: Tensor, places: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """The cross entropy summed over the m hidden tokens, and how many of them came out first.
+        """Return the summed cross entropy over the m masked tokens, and the number of correct predictions.
 
-        The head reads the hidden tokens alone, which is all that the loss looks at.
+        The head is computed only for masked tokens, which are all that the loss needs.
         """
         mask, positions = apart(ids, self.vocabulary.cls)
         hidden = self.bert.bert(input_ids=ids, attention_mask=mask, position_ids=positions).last_hidden_state
@@ -78,17 +78,18 @@ class MaskedLM(nn.Module):
         return F.cross_entropy(logits, labels, reduction="sum"), (logits.argmax(dim=1) == labels).sum()
 
     def work(self, share: float) -> Work:
-        """The arithmetic of a token, of which `share` pass the head."""
+        """Return the operations per token, of which `share` pass the head."""
         body = Work.of(self.encoder)
         head = sum(each.weight.numel() for each in self.bert.cls.modules() if isinstance(each, nn.Linear))
         return Work(body.weights + round(share * head), body.attention)
 
 
 def apart(ids: Tensor, cls: int) -> tuple[Tensor, Tensor]:
-    """What is added to the scores (n, 1, L, L) and the positions (n, L), so that sentences are read as if alone.
+    """Return an additive mask (n, 1, L, L) and positions (n, L) that separate the sentences of a sequence.
 
-    A sentence begins with its [CLS]; what a cut left of one, with its sequence. Others beside it would be noise, as the
-    corpus is shuffled. Krell et al., "Efficient Sequence Packing without Cross-contamination" (2021), section 3.2.
+    A sentence begins at its [CLS], and a cut sentence with its sequence. The corpus is shuffled, so neighbouring
+    sentences would be noise. Source: Krell et al., "Efficient Sequence Packing without Cross-contamination" (2021),
+    section 3.2.
     """
     begins, places = ids == cls, torch.arange(ids.size(1), device=ids.device).expand_as(ids)
     sentence = begins.cumsum(dim=1)

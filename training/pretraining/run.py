@@ -1,4 +1,4 @@
-"""A whole run of pre-training, from a configuration to a folder that `train --backbone` takes."""
+"""A whole pre-training run, from a configuration to a folder that `train --backbone` takes."""
 
 from __future__ import annotations
 
@@ -32,13 +32,14 @@ from training.step import adamw
 
 
 def fit(config: PretrainConfig, stream: TextIO, *, resume: bool = False) -> State:
-    """Trains as `config` says, its record in `config.run`, its model in `config.out`, reporting to `stream`.
+    """Train as `config` says, with the record in `config.run`, the model in `config.out` and progress to `stream`.
 
     Of several processes the first reports and writes.
 
     Raises:
-        RunError: the run's folder holds a run already and is not to be resumed; or the model can't be written.
-        ValueError: one of the packages' own, naming the file or option: tokenizer or corpus are not usable.
+        RunError: the run's folder already has a run and `resume` is false; or the model can't be written.
+        ValueError: a subclass of this package that names the file or option: tokenizer or corpus are not
+            usable.
         LockError: another process trains it.
         DivergedError, InterruptedRun: see `training.pretraining.loop.pretrain`.
     """
@@ -61,7 +62,7 @@ def fit(config: PretrainConfig, stream: TextIO, *, resume: bool = False) -> Stat
         record.start(config, surroundings(corpus, devices, setting.precision))
     with locked(setting.folder) if devices.first else nullcontext():
         devices.wait()
-        torch.manual_seed(devices.own_seed(config.seed))  # dropout
+        torch.manual_seed(devices.own_seed(config.seed))  # The seed fixes dropout.
         checkpoint.load(state, setting.folder, devices, corpus=setting.digest)
 
         _loop(state, setting, _headline(state, setting, corpus), stream if devices.first else io.StringIO())
@@ -108,7 +109,7 @@ def _loop(state: State, setting: Setting, headline: str, stream: TextIO) -> None
         clip_norm=config.clip_norm,
         precision=setting.precision,
         record=setting.devices.alone_on_cuda
-        and config.chunk_size is None,  # each chunk has a number of questions of its own
+        and config.chunk_size is None,  # Chunks have varying numbers of questions, so they are not recorded.
     )
     try:
         with interruptible() as stop:

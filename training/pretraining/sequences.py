@@ -1,7 +1,7 @@
-"""A corpus as sequences of one length: tokenised sentences laid end to end, then cut.
+"""A corpus as sequences of equal length: tokenised sentences are concatenated, then cut.
 
-Nothing is padded, and nothing is left out: a sentence that a cut goes through continues in the next sequence, and what
-is left over at the end of an epoch begins the next one.
+There is no padding, and no token is lost. A sentence that is cut continues in the next sequence, and the rest of an
+epoch begins the next epoch.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ Ids = NDArray[np.int64]
 
 
 class Position(NamedTuple):
-    """Where a reader of the corpus stands: between two tokens of its order."""
+    """A position of a reader in the corpus, between two tokens."""
 
     block: int = 0
-    """Of so many sentences, counted over all epochs."""
+    """Number of the block, counted over all epochs."""
     token: int = 0
-    """Of the block."""
+    """Token in the block."""
 
 
 START = Position()
@@ -44,21 +44,21 @@ def sequences(
     seed: int,
     start: Position,
 ) -> Iterator[tuple[Ids, Position]]:
-    """Batches (rows, length) of the shuffled corpus without end, each with where the next one begins.
+    """Yield batches (rows, length) of the shuffled corpus endlessly, each with the position of the next one.
 
-    From `start` on they are those that a reader who came there would have got.
+    Batches from `start` equal those of a reader that has reached this position.
     """
     blocks = (end_to_end(encode(each)) for each in corpus.batches(BLOCK, seed=seed, start=start.block))
     return cut(blocks, rows=rows, length=length, start=start)
 
 
 def end_to_end(sentences: Sequence[Tokens]) -> Ids:
-    """(T,) the tokens of all sentences, special ones included, one sentence after the other."""
+    """Concatenate the tokens of all sentences, special ones included, to (T,)."""
     return np.concatenate([sentence.ids for sentence in sentences])
 
 
 def cut(blocks: Iterable[Ids], *, rows: int, length: int, start: Position) -> Iterator[tuple[Ids, Position]]:
-    """`blocks`, (T,) each and the first of them that of `start`, cut to (rows, length); what is left is not given."""
+    """Cut `blocks`, (T,) each and the first at `start`, to (rows, length). The rest is dropped."""
     waiting: deque[Ids] = deque()
     at = start
     for ids in blocks:
@@ -70,14 +70,14 @@ def cut(blocks: Iterable[Ids], *, rows: int, length: int, start: Position) -> It
 
 
 def _passed(waiting: deque[Ids], at: Position) -> Position:
-    """The same position told by its own block; those before it are waiting no more."""
+    """Express the position in its own block, and drop the blocks before it."""
     while waiting and at.token >= len(waiting[0]):
         at = Position(at.block + 1, at.token - len(waiting.popleft()))
     return at
 
 
 def parts(ids: Ids, cls: int) -> list[int]:
-    """The lengths of the sentences, or parts of one, that lie in sequences (N, L), each beginning with `cls`."""
+    """Return the lengths of the sentences, or parts of sentences, in sequences (N, L). Each begins with `cls`."""
     begins = ids == cls
     begins[:, 0] = True
     ends: list[int] = np.append(np.flatnonzero(begins), ids.size).tolist()

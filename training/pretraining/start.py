@@ -1,6 +1,6 @@
-"""What pre-training begins with: random weights, or those of a BERT that somebody has trained.
+"""The start of pre-training: random weights, or those of an existing BERT.
 
-To go on where another left off, on text of one's own, is Gururangan et al., "Don't Stop Pretraining" (ACL 2020).
+Continued pre-training on one's own text is from Gururangan et al., "Don't Stop Pretraining" (ACL 2020).
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from transformers import BertConfig, BertForMaskedLM, PreTrainedTokenizerBase
 
 HEAD = "cls.predictions."
-"""Of the weights that name hidden tokens: what is published as a sentence encoder has none."""
+"""Prefix of the masked language modelling head's weights, which published sentence encoders lack."""
 LEFT = ("pooler.", "bert.pooler.", "cls.seq_relationship.")
-"""Of weights that a BERT may have and that hidden tokens do not train: they are left out."""
+"""Prefixes of weights that a BERT may have and masked language modelling does not train. They are left out."""
 
 
 class Start(NamedTuple):
-    """Model and tokenizer, and what the card of the model says."""
+    """Model and tokenizer, with the origin for the model's card."""
 
     bert: BertForMaskedLM
     tokenizer: PreTrainedTokenizerBase
@@ -39,19 +39,21 @@ class Start(NamedTuple):
 
 
 def initial(config: PretrainConfig, device: torch.device) -> MaskedLM:
-    """The model before its first step, on `device`; what is random is drawn from torch's CPU generator.
+    """Build the model before its first step on `device`.
+
+    Random weights are drawn from torch's CPU generator.
 
     Raises:
         SourceError: there is no such tokenizer or backbone, or it can't be read.
-        ConfigError: the tokenizer is not WordPiece; the backbone is none that can be gone on with, or of another shape.
+        ConfigError: the tokenizer is not WordPiece; the backbone is not supported, or of another shape.
     """
     start = _random(config) if config.backbone is None else _published(config, whole(config.backbone))
-    nn.Module.to(start.bert, device)  # before it is made quick, which depends on where it lies
+    nn.Module.to(start.bert, device)  # The model is moved first, because later optimisations depend on the device.
     return MaskedLM(start.bert, start.tokenizer, max_length=config.max_length, origin=start.origin)
 
 
 def like(backbone: str) -> dict[str, Any]:
-    """The fields of a run that goes on with `backbone`: its shape, its tokenizer, no more positions than it has.
+    """Return the fields of a run that continues from `backbone`: shape, tokenizer and maximum length.
 
     Raises:
         SourceError: there is no such backbone.
@@ -73,7 +75,7 @@ def _tokenizer(config: PretrainConfig, folder: Path, *, lowers: bool = False) ->
 
 
 def _random(config: PretrainConfig) -> Start:
-    """Weights as BERT's: normal with a standard deviation of 0.02."""
+    """Initialise weights like BERT's: normal with a standard deviation of 0.02."""
     from transformers import BertConfig, BertForMaskedLM
 
     tokenizer = _tokenizer(config, whole(config.tokenizer))
@@ -93,7 +95,7 @@ def _random(config: PretrainConfig) -> Start:
 
 
 def _published(config: PretrainConfig, folder: Path) -> Start:
-    """The weights in `folder`, its head with them if it has one; its tokenizer cuts texts where they say."""
+    """Load the weights in `folder`, with the head if there is one, and a tokenizer with their maximum length."""
     from transformers import BertForMaskedLM
 
     said = declared(folder)
@@ -112,7 +114,11 @@ def _published(config: PretrainConfig, folder: Path) -> Start:
 
 
 def _check(config: PretrainConfig, architecture: BertConfig, vocabulary: int) -> None:
-    """Raises `ConfigError` for what a run says of its model and its backbone contradicts."""
+    """Check that a run does not contradict its backbone.
+
+    Raises:
+        ConfigError: it does.
+    """
     for name, value in _shape(architecture).items():
         if getattr(config, name) != value:
             raise ConfigError(f"{name}: {getattr(config, name)}, where {config.backbone} has {value}")
@@ -124,7 +130,11 @@ def _check(config: PretrainConfig, architecture: BertConfig, vocabulary: int) ->
 
 
 def _check_weights(weights: Weights, folder: Path) -> None:
-    """Raises `SourceError` for a head in part or with words of its own, and for what no BERT has."""
+    """Check the loaded weights.
+
+    Raises:
+        SourceError: the head is incomplete or has its own words, or there are weights that no BERT has.
+    """
     bert, missing, unexpected = weights
     words, head = bert.bert.embeddings.word_embeddings, bert.cls.predictions
     if head.decoder.weight is not words.weight or head.decoder.bias is not head.bias:
@@ -153,7 +163,7 @@ def _positions(architecture: BertConfig) -> int:
 
 
 def _shape(architecture: BertConfig) -> dict[str, int]:
-    """By the names of the run's fields."""
+    """Return the shape by the names of the run's fields."""
     return {
         "layers": architecture.num_hidden_layers,
         "width": architecture.hidden_size,

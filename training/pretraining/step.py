@@ -1,4 +1,4 @@
-"""One step of pre-training: loss, gradient, update; and the same questions asked without learning from them."""
+"""A step of pre-training: loss, gradient and update; and evaluation without update."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ class Placed(NamedTuple):
 
     chunks: Sequence[Questions]
     hidden: Tensor
-    """() how many tokens are hidden in the whole batch"""
+    """Number of masked tokens in the whole batch, ()."""
 
     def tensors(self) -> list[Tensor]:
-        """All of them."""
+        """Return all tensors."""
         return [*(tensor for each in self.chunks for tensor in each), self.hidden]
 
     def holding(self, tensors: Sequence[Tensor]) -> Self:
-        """The same with these tensors, in the order of `tensors()`."""
+        """Return a copy with these tensors, in the order of `tensors()`."""
         given = iter(tensors)
         return self._replace(
             chunks=[Questions(*(next(given) for _ in each)) for each in self.chunks], hidden=next(given)
@@ -40,9 +40,9 @@ class Placed(NamedTuple):
 
 
 class Step:
-    """A batch to updated weights; nothing is waited for.
+    """A function that updates weights from a batch, without waiting for the device.
 
-    The loss is the mean over all hidden tokens of the batch, whatever part of them a chunk or a process has.
+    The loss is the mean over all masked tokens of the batch, over all chunks and processes.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Step:
         precision: torch.dtype | None,
         record: bool = False,
     ) -> None:
-        """`precision` is the type of matrix products, None for float32. With `record` CUDA launches a step as one."""
+        """Set up the step. `precision` is the type of matrix products, None for float32. `record` uses a CUDA graph."""
         self._state = state
         self._devices = devices
         self._clip_norm = clip_norm
@@ -63,13 +63,13 @@ class Step:
         self._replayed: Replayed[Placed] | None = Replayed() if record else None
 
     def __call__(self, batch: Batch, learning_rate: float) -> dict[str, Tensor]:
-        """Updates the model; `loss`, `accuracy` and `gradient_norm` (before clipping), scalars."""
+        """Update the model. Return `loss`, `accuracy` and `gradient_norm` (before clipping) as scalars."""
         set_rate(self._state.optimiser, learning_rate)
         placed = self._placed(batch)
         return self._replayed(self._taken, placed) if self._replayed else self._taken(placed)
 
     def gradients(self, batch: Batch) -> dict[str, Tensor]:
-        """Adds the gradient of the loss to that of every weight; `loss` and `accuracy` of the whole batch."""
+        """Add the gradient of the loss to every weight. Return `loss` and `accuracy` of the whole batch."""
         return self._gradients(self._placed(batch))
 
     def _placed(self, batch: Batch) -> Placed:
@@ -96,15 +96,15 @@ class Step:
         return {"loss": loss, "accuracy": accuracy}
 
     def _backward(self, chunk: Questions, hidden: Tensor) -> Tensor:
-        """(2,) the chunk's shares of loss and accuracy."""
+        """Return the chunk's shares of loss and accuracy, (2,)."""
         loss, right = _answered(self._model, self._state.model, chunk, self._precision)
-        count = self._devices.count  # gradients are averaged over the processes
+        count = self._devices.count  # Gradients are averaged over the processes.
         (loss * count / hidden).backward()  # type: ignore[no-untyped-call]
         return torch.stack([loss.detach(), right.float()]) * count / hidden
 
 
 def judged(model: MaskedLM, held_out: Iterable[Questions], precision: torch.dtype | None) -> dict[str, float]:
-    """`masked_loss`, in nats a token, and `masked_accuracy`, the share of hidden tokens that come out first."""
+    """Return `masked_loss`, in nats per token, and `masked_accuracy`, the share of correct predictions."""
     loss = right = count = 0.0
     with torch.no_grad(), dropout_off(model):
         for chunk in held_out:
@@ -116,7 +116,7 @@ def judged(model: MaskedLM, held_out: Iterable[Questions], precision: torch.dtyp
 def _answered(
     run: nn.Module, model: MaskedLM, chunk: Questions, precision: torch.dtype | None
 ) -> tuple[Tensor, Tensor]:
-    """What `run`, the model or its parallel form, says to a chunk on its device."""
+    """Return the output of `run`, the model or its parallel form, for a chunk on its device."""
     with autocast(model.encoder, precision):
         answer: tuple[Tensor, Tensor] = run(*chunk)
     return answer
