@@ -1,4 +1,4 @@
-"""What a bundle must show before it is served: each check with its numbers and a sentence that says what came out."""
+"""The checks that a bundle must pass before it is served. Each has numbers and a sentence about the result."""
 
 from __future__ import annotations
 
@@ -18,66 +18,69 @@ from training.promotion.yardsticks import LEVEL, Judged, Yardstick
 
 GOLDEN_FP32 = 0.9999
 GOLDEN_REDUCED = bundle.GOLDEN_COSINE
-"""The lowest cosine to a golden vector."""
+"""Minimum cosine to a golden vector."""
 
 NOT_WORSE = "not worse"
 
 
 @dataclass(frozen=True)
 class Judges:
-    """By what encoders are compared."""
+    """The means of comparing encoders."""
 
     yardstick: Yardstick
     watched: Callable[[Encode], Encode]
-    """An `Encode` made to say how far it is."""
+    """A wrapper of an `Encode` that reports progress."""
 
     def encode(self, source: Bundle) -> Encode:
-        """One runner for all of them: float32 on ONNX Runtime."""
+        """Return the encoder of a bundle. All comparisons use float32 on ONNX Runtime."""
         return self.watched(Graph(source).encode)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Bar:
-    """What the candidate must not be below by more than the margin."""
+    """The scores that the candidate must reach within the margin."""
 
     margin: float
-    """In points."""
+    """Margin in points."""
     incumbent: Bundle | None
     broken: bool
-    """What is served does not verify."""
+    """True if the served bundle fails verification."""
     best: float | None
-    """The best score that was served by the same yardstick, in points: margins don't add up."""
+    """Best score served so far by the same yardstick, in points. It prevents margins from adding up."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """One condition of a promotion."""
+    """A condition of a promotion."""
 
     name: str
     passed: bool
     says: str
     numbers: Mapping[str, Any] = field(default_factory=dict)
     forcible: bool = False
-    """Whether `--force` may pass over it: a margin is a choice, an encoder that can't be judged is none."""
+    """True if `--force` can override the check.
+
+    A margin can be overridden. A failed evaluation can't.
+    """
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values; numbers that are not finite become null."""
+        """Return plain values, with null for numbers that are not finite."""
         return asdict(self) | {"numbers": finite(dict(self.numbers))}
 
 
 def attempted(name: str, check: Callable[[], Check]) -> Check:
-    """What `check` finds, or that it could not be made: a bundle whose graph does not run must not be served."""
+    """Run a check, and turn an exception into a failed check. A bundle whose graph does not run must not be served."""
     try:
         return check()
-    except Exception as error:  # ONNX Runtime's errors have no class in common
+    except Exception as error:  # ONNX Runtime's errors have no common base class.
         return Check(name=name, passed=False, says=f"could not be made: {error}")
 
 
 def verified(folder: Path) -> tuple[Check, Bundle | None]:
-    """Every file is there and has its hash.
+    """Check that every file exists and matches its hash.
 
     Raises:
-        BundleError: there is no manifest, so that nothing here can be a bundle.
+        BundleError: there is no manifest, so this is no bundle.
     """
     name = "verified"
     if not (folder / MANIFEST).is_file():
@@ -91,13 +94,13 @@ def verified(folder: Path) -> tuple[Check, Bundle | None]:
 
 
 def golden(candidate: Bundle) -> Check:
-    """Every graph still gives the vectors that the manifest remembers."""
+    """Check that every graph still reproduces the golden vectors of the manifest."""
     name = "golden vectors"
     cosines: dict[str, float] = {}
     for precision in candidate.graphs:
         try:
             cosines[precision] = golden_cosine(candidate, precision=precision)
-        except Exception as error:  # as in `attempted`, and here the precision is known
+        except Exception as error:  # Any error fails the check, as in `attempted`, but here the precision is known.
             return Check(name=name, passed=False, says=f"{precision}: {error}", numbers=cosines)
     floors = {precision: GOLDEN_FP32 if precision == FP32 else GOLDEN_REDUCED for precision in cosines}
     low = [precision for precision, cosine in cosines.items() if not cosine >= floors[precision]]
@@ -108,7 +111,7 @@ def golden(candidate: Bundle) -> Check:
 
 
 def required(candidate: Bundle, evaluations: Sequence[Evaluation], names: Sequence[str]) -> Check:
-    """Every required task has a score."""
+    """Check that every required task has a score."""
     lacking = missing(names, present(candidate, evaluations))
     says = f"no score of {', '.join(lacking)}" if lacking else f"{', '.join(names) or 'none'} required, none missing"
     return Check(
@@ -121,7 +124,7 @@ def required(candidate: Bundle, evaluations: Sequence[Evaluation], names: Sequen
 
 
 def not_worse(candidate: Bundle, bar: Bar, judges: Judges) -> Check:
-    """The candidate is not below the incumbent, embedded now by the same runner, nor below the best served so far."""
+    """Check that the candidate is not worse than the incumbent, on the same runtime, or than the best served so far."""
     yardstick = judges.yardstick
     ours = yardstick.judge(judges.encode(candidate), candidate.manifest.prompts)
     numbers: dict[str, Any] = {
@@ -142,14 +145,14 @@ def not_worse(candidate: Bundle, bar: Bar, judges: Judges) -> Check:
 
 
 def _against(ours: Judged, bar: Bar, judges: Judges) -> tuple[bool, str, dict[str, Any]]:
-    """Whether the incumbent lets it pass, in words, and in numbers."""
+    """Compare with the incumbent. Return whether the candidate passes, with words and numbers."""
     if bar.broken:
         return False, "; what is served does not verify, so there is nothing to compare with", {}
     if bar.incumbent is None:
         return True, "; nothing is served yet", {}
     try:
         theirs = judges.yardstick.judge(judges.encode(bar.incumbent), bar.incumbent.manifest.prompts)
-    except Exception as error:  # as in `attempted`, but here what is served is at fault
+    except Exception as error:  # Any error fails the check, as in `attempted`, but here the served bundle is at fault.
         return False, f"; what is served can't be judged: {error}", {}
     between = judges.yardstick.compare(ours, theirs)
     says = (
@@ -160,7 +163,7 @@ def _against(ours: Judged, bar: Bar, judges: Judges) -> tuple[bool, str, dict[st
 
 
 def finite(value: Any) -> Any:
-    """`value` with null for every number that is not finite, for JSON has none of these."""
+    """Replace every number that is not finite by null, because JSON has no such numbers."""
     if isinstance(value, dict):
         return {key: finite(one) for key, one in value.items()}
     if isinstance(value, list):

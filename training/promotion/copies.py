@@ -1,4 +1,4 @@
-"""A promoted bundle is a copy that nobody writes to: training the same one again does not change what is served."""
+"""Copies of promoted bundles, so that a repeated training does not change the served bundle."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def copy(
     added: Mapping[str, bytes],
     scores: Mapping[str, float] | None = None,
 ) -> Bundle:
-    """`source` without the files `dropped` and with those `added`, as the new bundle `folder`; hard links if possible.
+    """Write `source` as the new bundle `folder`, without the files `dropped` and with those `added`.
 
-    `scores` are those of its manifest; by default the source's.
+    Unchanged files are hard links if possible. `scores` replace the manifest's scores; the default is the source's.
 
     Raises:
-        BundleError: the source was altered since it was loaded.
-        OSError: it can't be written.
+        BundleError: the source has changed since it was loaded.
+        OSError: the copy can't be written.
     """
     kept = [path for path in source.manifest.files if path not in dropped and path not in added]
     with destination.writing(folder) as draft:
@@ -56,5 +56,5 @@ def _link(source: Path, target: Path) -> None:
         os.link(source, target)
     except FileNotFoundError:
         raise BundleError(f"{source}: gone while it was promoted") from None
-    except OSError:  # another file system, or one without links
+    except OSError:  # The target is on another file system, or on one without hard links.
         shutil.copyfile(source, target)

@@ -1,4 +1,4 @@
-"""What was decided about a candidate, and why: a line of the ledger, and a part of the report that is served."""
+"""The decision about a candidate: a line of the ledger, and a part of the served report."""
 
 from __future__ import annotations
 
@@ -18,35 +18,35 @@ from training.promotion.ledger import Outcome
 
 
 def now() -> str:
-    """The time, as the ledger writes it."""
+    """Return the time in the ledger's format."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
-    """Promoted or refused, with everything that it rests on."""
+    """A promotion or refusal, with all its reasons."""
 
     candidate: dict[str, Any]
     incumbent: dict[str, Any] | None
     checks: Sequence[Check]
     force: bool
     copy: str | None = None
-    """The name of the promoted copy."""
+    """Name of the promoted copy."""
     time: str = field(default_factory=now)
 
     @property
     def failed(self) -> list[Check]:
-        """The checks that did not pass."""
+        """Return the checks that failed."""
         return [check for check in self.checks if not check.passed]
 
     @property
     def outcome(self) -> Outcome:
-        """Promoted if every check passed, or `--force` passes over those that did not."""
+        """Return "promoted" if every check passed or `--force` overrides the failed ones, else "refused"."""
         passes = not self.failed or (self.force and all(check.forcible for check in self.failed))
         return "promoted" if passes else "refused"
 
     def to_json(self) -> dict[str, Any]:
-        """The line of the ledger."""
+        """Return the line of the ledger."""
         difference = next(
             (check.numbers.get("difference") for check in self.checks if "difference" in check.numbers), None
         )
@@ -66,7 +66,7 @@ class Decision:
 
 
 def described(path: Path, found: Bundle | None, **facts: Any) -> dict[str, Any]:
-    """A bundle as the ledger names it."""
+    """Describe a bundle for the ledger."""
     manifest = found.manifest if found else None
     return {
         "path": str(path),
@@ -77,7 +77,7 @@ def described(path: Path, found: Bundle | None, **facts: Any) -> dict[str, Any]:
 
 
 def host() -> dict[str, Any]:
-    """The machine that speeds were measured on."""
+    """Describe the machine on which speeds were measured."""
     return {
         "name": platform.node(),
         "platform": platform.platform(),

@@ -1,4 +1,4 @@
-"""How a server on this machine would run a candidate: each runtime and precision, held against the float32 graph."""
+"""Checks of each runtime and precision of this machine, compared with the float32 graph."""
 
 from __future__ import annotations
 
@@ -24,62 +24,68 @@ from training.promotion.yardsticks import DRIFT
 
 NAME = "engines"
 LEAST_GAIN = 1.05
-"""How many times as fast as float32 a graph of the bundle must be to stay: two measurements of one differ by less."""
+"""Minimum speed of a reduced graph relative to float32. Two measurements of the same graph differ by less."""
 
 
 @dataclass(frozen=True)
 class Machine:
-    """What a server would find here; its own defaults."""
+    """The runtimes of this machine, with a server's default options."""
 
     options: Options = field(default_factory=lambda: Options(threads=cpus.available()))
     graphs: Callable[[Bundle, Options], Mapping[Pair, Open]] = graphs
-    """Every pair, none loaded yet; the reference is among them."""
+    """A function that returns every pair, not yet loaded. The reference is among them."""
     clock: Clock = perf_counter
 
 
 @dataclass(frozen=True, kw_only=True)
 class Engine:
-    """A pair with what was found of it; `measured.barred` says why `auto` is to pass it over."""
+    """A runtime and precision with their measurements.
+
+    `measured.barred` has the reason if `auto` must not use the pair.
+    """
 
     measured: Measured
     golden_cosine: float | None = None
-    """The least to a golden vector; None where it was not asked for, as for a pair that `auto` passes over anyway."""
+    """Minimum cosine to a golden vector.
+
+    None if it was not measured, for example for a pair that `auto` ignores anyway.
+    """
     drifts: Mapping[str, float] = field(default_factory=dict)
-    """By metric, its score minus float32's, in points."""
+    """Scores minus those of float32 in points, by metric."""
     own: bool
-    """It is a graph of the bundle, of a reduced precision: its maker meant it to be served."""
+    """True for the bundle's own graph of a reduced precision, which is meant to be served."""
     far: bool = False
-    """It is that, and scores otherwise than float32 by more than `DRIFT` or the yardstick's own limit."""
+    """True if such a graph's scores differ from float32 by more than `DRIFT` or the yardstick's own limit."""
 
     @property
     def kept(self) -> bool:
-        """Whether the promoted copy has it: a reduced precision only where it was measured to be quicker."""
+        """Return whether the promoted copy keeps the pair. Reduced precisions must be faster than float32."""
         return not self.own or (self.measured.times_reference or 0) >= LEAST_GAIN
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values; numbers that are not finite become null."""
+        """Return plain values, with null for numbers that are not finite."""
         facts = {"golden_cosine": self.golden_cosine, "drifts": dict(self.drifts), "kept": self.kept}
         return {**asdict(self.measured), **finite(facts)}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Engines:
-    """What came of a machine's pairs, and what a promoted copy carries of it."""
+    """The results for a machine's pairs, and their part in a promoted copy."""
 
     machine: Machine
     check: Check
     engines: Sequence[Engine] = ()
-    """Empty where there is float32 on ONNX Runtime alone, or the check could not be made."""
+    """Results by pair. Empty if float32 on ONNX Runtime is the only pair, or if the check failed."""
 
     def dropped(self, candidate: Bundle) -> list[str]:
-        """The graphs of the candidate that the copy does without."""
+        """Return the candidate's graphs that the copy leaves out."""
         slow = [engine.measured.precision for engine in self.engines if not engine.kept]
         return [candidate.graphs[precision].relative_to(candidate.folder).as_posix() for precision in slow]
 
     def documents(self, candidate: Bundle) -> dict[str, bytes]:
-        """The table of engines as `models.runtimes` reads it, by its name in the bundle; none where there is none.
+        """Return the table of engines that `models.runtimes` reads, by its name in the bundle; empty if there is none.
 
-        What another machine barred of the candidate, and this one could not judge, stays barred.
+        Pairs that another machine barred, and that this one could not check, stay barred.
         """
         kept = [engine for engine in self.engines if engine.kept]
         if not kept:
@@ -94,20 +100,22 @@ class Engines:
         return {ENGINES: (json.dumps(content, ensure_ascii=False, indent=1, allow_nan=False) + "\n").encode()}
 
     def remember(self, copy: Bundle) -> None:
-        """A server on this host that is told to serve `copy` finds it measured: it need not measure under traffic."""
+        """Store the measurements for a server on this host, so that it need not measure during traffic."""
         measured = [replace(engine.measured, barred=None) for engine in self.engines if engine.kept]
         if measured:
             keep(copy, self.machine.options, measured)
 
 
 def tried(candidate: Bundle, judges: Judges, machine: Machine) -> Engines:
-    """Every pair of the machine on the bundle; nothing is measured where there is float32 on ONNX Runtime alone.
+    """Check every pair of the machine on the bundle.
 
-    What drifts is barred. Only a graph of the bundle itself that does, or does not run, refuses the bundle.
+    Nothing is measured if float32 on ONNX Runtime is the only pair.
+
+    Pairs that drift are barred. The bundle is refused only if one of its own graphs drifts or does not run.
     """
     try:
         engines = _judged(candidate, judges, machine)
-    except Exception as error:  # the runtimes' errors have no class in common
+    except Exception as error:  # The runtimes' errors have no common base class.
         failed = Check(name=NAME, passed=False, says=f"could not be made: {first_line(error)}")
         return Engines(machine=machine, check=failed)
     numbers = {"limits": dict(judges.yardstick.limits), "engines": [engine.to_json() for engine in engines]}
@@ -144,7 +152,7 @@ def _judged_one(
     try:
         encode = load()
         cosine, drifts = golden_cosine_of(encode, candidate), scored(encode)
-    except Exception as error:  # as above
+    except Exception as error:  # Any error counts, as above.
         if own:
             raise
         return Engine(measured=replace(row, barred=f"can't be judged: {told(error, candidate)}"), own=own)
@@ -154,7 +162,7 @@ def _judged_one(
 
 
 def _bar(cosine: float, drifts: Mapping[str, float], limits: Mapping[str, float]) -> str | None:
-    """Why a pair is not to serve the bundle; NaN is a reason, too."""
+    """Return the reason why a pair must not serve the bundle, or None. NaN is a reason too."""
     if not cosine >= GOLDEN_COSINE:
         return f"cosine {cosine:.5f} to a golden vector, below {GOLDEN_COSINE}"
     far = [metric for metric, drift in drifts.items() if not abs(drift) <= limits[metric]]

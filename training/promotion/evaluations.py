@@ -1,4 +1,4 @@
-"""What is known of how a bundle fares: scores in its manifest, and evaluations attached to it."""
+"""Known scores of a bundle: from its manifest, and from attached evaluations."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     "sts": tuple(STS_TASKS),
     "transfer": ("MR", "CR", "SUBJ", "MPQA", "SST2", "TREC", "MRPC"),
 }
-"""What `--require` may call by one name."""
+"""Families of tasks that `--require` accepts by one name."""
 SCORES = {"sts": ("spearman", "all"), "transfer": ("accuracy",)}
-"""Where an evaluation has the score of a task of each family."""
+"""Keys of a task's score in an evaluation, by family."""
 MALFORMED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
-"""What a page is answered with that is made from anything but an evaluation."""
+"""Errors of the report when its input is no evaluation."""
 
 Evaluation = Mapping[str, Any]
 
 
 def attached(bundle: Bundle, files: Sequence[Path]) -> list[Evaluation]:
-    """The evaluations in `files`, then those in the report that the bundle carries already.
+    """Read the evaluations in `files`, then those in the bundle's own report.
 
     Raises:
-        PromotionError: a file can't be read or shown, is no evaluation, or does not say that it is one of this encoder.
+        PromotionError: a file can't be read or shown, is no evaluation, or does not identify this encoder.
     """
     own = [bundle.folder / REPORT] if REPORT in bundle.manifest.files else []
     found: list[Evaluation] = []
@@ -43,7 +43,8 @@ def attached(bundle: Bundle, files: Sequence[Path]) -> list[Evaluation]:
             told = evaluation["subject"].get("fingerprint")
             if told is None:
                 raise PromotionError(f"{file}: names no fingerprint of the encoder that it evaluates")
-            if told != bundle.manifest.fingerprint and file in own:  # of before prompts were part of it
+            # The report is from before prompts were part of the fingerprint.
+            if told != bundle.manifest.fingerprint and file in own:
                 continue
             if told != bundle.manifest.fingerprint:
                 raise PromotionError(f"{file}: evaluates another encoder, {told}, not {bundle.manifest.fingerprint}")
@@ -55,12 +56,12 @@ def attached(bundle: Bundle, files: Sequence[Path]) -> list[Evaluation]:
 
 
 def scores(evaluations: Sequence[Evaluation]) -> dict[str, float]:
-    """What they say, by the names that a manifest has for it; of a score that several have, the first one's."""
+    """Return the scores by their names in manifests. The first evaluation with a score takes precedence."""
     return {name: score for each in reversed(evaluations) for name, score in _scores(each)}
 
 
 def present(bundle: Bundle, evaluations: Sequence[Evaluation]) -> set[str]:
-    """The tasks that have a number as their score; `retrieval` is there with any of its collections."""
+    """Return the tasks that have a number as their score. `retrieval` is present if any collection is."""
     own = {name for name, score in (bundle.manifest.scores or {}).items() if _is_score(score)}
     tasks = own | scores(evaluations).keys()
     collections = {name.removesuffix(f" {NDCG10}") for name in tasks if name.endswith(f" {NDCG10}")}
@@ -68,7 +69,7 @@ def present(bundle: Bundle, evaluations: Sequence[Evaluation]) -> set[str]:
 
 
 def missing(required: Sequence[str], tasks: set[str]) -> list[str]:
-    """Of the required tasks those without a score, families spelt out."""
+    """Return the required tasks without a score, with families expanded."""
     wanted = [task for name in required for task in FAMILIES.get(name, (name,))]
     return [task for task in dict.fromkeys(wanted) if task not in tasks]
 
@@ -90,7 +91,7 @@ def _read(file: Path) -> list[Evaluation]:
 
 
 def _shown(evaluations: Sequence[Evaluation], files: str) -> None:
-    """A page and a file can be made of them: tried before anything is measured, so that nothing is in vain."""
+    """Check, before any measurement, that a page and a file can be made of the evaluations."""
     try:
         render(evaluations).encode()
         json.dumps(evaluations, ensure_ascii=False, allow_nan=False).encode()
@@ -101,7 +102,7 @@ def _shown(evaluations: Sequence[Evaluation], files: str) -> None:
 
 
 def _scores(evaluation: Evaluation) -> Iterator[tuple[str, float]]:
-    """Only numbers: an evaluation is whatever a file holds."""
+    """Yield the scores that are numbers. The file may contain anything."""
     collections = evaluation.get("retrieval") or {}
     places = {
         STS_MEAN: ("sts", "mean"),

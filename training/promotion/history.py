@@ -1,4 +1,4 @@
-"""What the ledger says of the copies: which one came before, which are kept, and whether the link agrees."""
+"""History of the served copies: rollback, retention, and agreement of ledger and link."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ from training.promotion.ledger import PromotionError
 from training.promotion.place import Place
 
 KEPT = 3
-"""Copies that stay besides the one that is served."""
+"""Number of copies kept besides the served one."""
 
 
 def reconcile(place: Place) -> None:
-    """The link is the truth: a swap whose line a crash kept out of the ledger is entered now.
+    """Add to the ledger a swap whose line was lost in a crash.
+
+    The link is authoritative.
 
     Raises:
         PromotionError: the ledger is damaged.
@@ -33,20 +35,20 @@ def reconcile(place: Place) -> None:
 
 
 def sweep(place: Place) -> None:
-    """Remove the copies that are neither served, nor the one before, nor among the last `KEPT`."""
+    """Remove all copies except the served one and the last `KEPT` before it."""
     served = place.ledger.served()
     others = [name for name in dict.fromkeys(reversed(served)) if name != served[-1]]
     place.sweep({*served[-1:], *others[:KEPT]})
 
 
 def rollback(place: Place, *, stream: TextIO) -> dict[str, Any]:
-    """Serve what was served before; the line of the ledger that says so.
+    """Serve the previous bundle, and return the ledger's line about it.
 
-    A folder that was put in place of the link is copied first, and then goes back to what the link led to.
+    If a folder has replaced the link, the folder is copied first, and the link's last target is served again.
 
     Raises:
-        PromotionError: nothing was served before, or it is there no more or does not verify.
-        BundleError, OSError: no copy can be made of a folder.
+        PromotionError: there is no previous bundle, or it is missing or fails verification.
+        BundleError, OSError: a folder can't be copied.
     """
     with place.held(stream):
         reconcile(place)
@@ -72,7 +74,7 @@ def rollback(place: Place, *, stream: TextIO) -> dict[str, Any]:
 
 
 def _decided(place: Place, copy: str) -> dict[str, Any]:
-    """The decision as the copy's own report has it; nothing where the link was set by hand."""
+    """Return the decision in the copy's own report, or nothing if the link was set by hand."""
     file = place.copies / copy / REPORT
     report = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
     decision = report.get("promotion", {})

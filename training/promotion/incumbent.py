@@ -1,4 +1,4 @@
-"""What is served now, and a copy of it where it is none yet."""
+"""The served bundle, and a copy of it if it is no copy yet."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from training.promotion.place import SHORT, Place
 
 
 def examined(place: Place) -> tuple[dict[str, Any] | None, Bundle | None]:
-    """What is served, as the ledger names it, and the bundle; no bundle if it does not verify."""
+    """Describe the served bundle for the ledger, and load it. The second item is None if verification fails."""
     if not place.default.exists() and not place.default.is_symlink():
         return None, None
     try:
@@ -23,10 +23,12 @@ def examined(place: Place) -> tuple[dict[str, Any] | None, Bundle | None]:
 
 
 def kept(place: Place, served: dict[str, Any] | None, found: Bundle | None) -> dict[str, Any] | None:
-    """`served` with the name of its copy, which is made if it verifies and is none: a link will take its place.
+    """Return `served` with the name of its copy.
+
+    A verified bundle without a copy is copied, because a link will replace it.
 
     Raises:
-        BundleError: it was altered since it was loaded.
+        BundleError: it has changed since it was loaded.
         OSError: the copy can't be written.
     """
     if served is None or found is None or served["copy"] is not None:

@@ -1,4 +1,4 @@
-"""`promotions.jsonl`: every decision as a line, and which bundles they have put in service one after another."""
+"""`promotions.jsonl`: a line for every decision, and the order of the served bundles."""
 
 from __future__ import annotations
 
@@ -16,20 +16,22 @@ Outcome = Literal["promoted", "refused", "rolled back"]
 
 
 class PromotionError(Refused):
-    """A promotion or rollback that can't even be tried; the message names what stands in the way."""
+    """A promotion or rollback can't be attempted. The message names the obstacle."""
 
 
 @dataclass(frozen=True)
 class Ledger:
-    """One JSON object a line, only ever added to."""
+    """An append-only file with one JSON object per line."""
 
     file: Path
 
     def append(self, entry: Mapping[str, Any]) -> None:
-        """On return the line survives power loss. Half a line, which a crash left, gives way to it.
+        """Append a durable line, which survives power loss.
+
+        A torn last line from a crash is replaced.
 
         Raises:
-            OSError: it can't be written; names the file.
+            OSError: the line can't be written; the message names the file.
         """
         line = json.dumps(entry, ensure_ascii=False, allow_nan=False) + "\n"
         with naming(self.file):
@@ -44,7 +46,7 @@ class Ledger:
                 fsync(self.file.parent)
 
     def entries(self) -> list[dict[str, Any]]:
-        """Every whole line, oldest first.
+        """Read every complete line, oldest first.
 
         Raises:
             PromotionError: a line is not a JSON object with an outcome.
@@ -56,7 +58,7 @@ class Ledger:
         return [self._entry(line, number) for number, line in enumerate(lines, start=1) if line.endswith(b"\n")]
 
     def served(self) -> list[str]:
-        """The copies in service since each other, the present one last: a rollback goes to the one before it."""
+        """Return the served copies in order, the current one last. A rollback goes to the one before it."""
         names: list[str] = []
         for entry in self.entries():
             copy = entry.get("copy")
@@ -70,9 +72,9 @@ class Ledger:
         return names
 
     def best(self, metric: str, sample: str) -> float | None:
-        """The highest score, by `metric` on `sample`, of what is served and what was before it; None if there is none.
+        """Return the highest score, by `metric` on `sample`, of the current and earlier served bundles, or None.
 
-        What a rollback took back does not count.
+        Bundles that a rollback removed do not count.
         """
         served = set(self.served())
         promoted = [each for each in self.entries() if each["outcome"] == "promoted" and each.get("copy") in served]
@@ -82,7 +84,7 @@ class Ledger:
         return max((score for score in scores if score is not None), default=None)
 
     def copies(self) -> set[str]:
-        """Every copy that a line names, whether it is still there or not."""
+        """Return every copy that a line names, existing or not."""
         named = [part.get("copy") for entry in self.entries() for part in (entry, entry.get("incumbent") or {})]
         return {name for name in named if name}
 

@@ -1,4 +1,4 @@
-"""Where bundles are served from: immutable copies, and the link to one of them that is swapped in one step."""
+"""The place that bundles are served from: immutable copies, and a link to one of them that is swapped atomically."""
 
 from __future__ import annotations
 
@@ -25,29 +25,31 @@ SHORT = 12
 
 @dataclass(frozen=True)
 class Place:
-    """`default`, the path that is served, with the copies and the ledger beside it, which are its own.
+    """The served path `default`, with its own copies and ledger beside it.
 
-    A folder may have several such paths, `default` and `staging`: what one serves says nothing of the other.
+    A folder can have several such paths, `default` and `staging`, which are independent.
     """
 
     default: Path
 
     @property
     def copies(self) -> Path:
-        """The folder of the copies."""
+        """Return the folder of the copies."""
         return self._beside(COPIES)
 
     @property
     def ledger(self) -> Ledger:
-        """Of all decisions about this place."""
+        """Return the ledger of all decisions about this place."""
         return Ledger(self._beside(LEDGER, ".jsonl"))
 
     @contextmanager
     def held(self, stream: TextIO) -> Iterator[None]:
-        """Alone here: a second promotion waits, and says so. What a crash left is put right first.
+        """Lock the place.
+
+        A second promotion waits and reports that. Leftovers of a crash are repaired first.
 
         Raises:
-            OSError: the folder can't be written; names it.
+            OSError: the folder can't be written; the message names it.
         """
         with ExitStack() as stack:
             try:
@@ -59,14 +61,14 @@ class Place:
             yield
 
     def current(self) -> str | None:
-        """The name of the copy that is served; None where `default` is no link to one."""
+        """Return the name of the served copy, or None if `default` is no link to a copy."""
         if not self.default.is_symlink():
             return None
         target = self.default.readlink()
         return target.name if target.parent == Path(self.copies.name) else None
 
     def free_name(self, stem: str) -> str:
-        """`stem`, or the first of stem-2, stem-3 … that never was taken: the ledger speaks of copies that are gone."""
+        """Return `stem`, or the first of stem-2, stem-3 … that was never used. The ledger names deleted copies too."""
         taken = self.ledger.copies()
         name, number = stem, 1
         while name in taken or os.path.lexists(self.copies / name):
@@ -75,10 +77,12 @@ class Place:
         return name
 
     def point(self, copy: str) -> None:
-        """Serve `copy`: whoever opens `default`, at any moment and after a crash at any, finds the old or the new.
+        """Serve `copy`.
 
-        A folder that `default` was is exchanged with the link in one step where the system can do that. It is
-        removed only if a copy has the same files; else it is kept, as `uncopied` or, not verifying, `unverified`.
+        A reader of `default` finds the old or the new bundle at any moment, even after a crash.
+
+        A folder at `default` is exchanged with the link atomically if the system supports it. The folder is removed
+        only if a copy has the same files. Otherwise it is kept as `uncopied`, or as `unverified` if verification fails.
         """
         with naming(self.default):
             self._aside.unlink(missing_ok=True)
@@ -91,14 +95,14 @@ class Place:
             self._clear_aside()
 
     def sweep(self, keep: Collection[str]) -> None:
-        """Remove every copy but those to keep, and drafts that a crash left; what promotion did not name stays."""
+        """Remove every copy except those to keep, and drafts that a crash left. Other files stay."""
         ours = re.compile(rf"[0-9a-f]{{{SHORT}}}(-\d+)?|\..*\.draft-bundle-.*|\..*\.previous-bundle")
         for path in self.copies.iterdir():
             if ours.fullmatch(path.name) and path.name not in keep:
                 shutil.rmtree(path, ignore_errors=True)
 
     def _beside(self, name: str, suffix: str = "") -> Path:
-        """`name` for the path `default`; another path's own says whose it is."""
+        """Return the path beside `default` for `name`. Paths other than `default` add their own name."""
         own = name if self.default.name == DEFAULT else f"{name}-{self.default.name}"
         return self.default.with_name(own + suffix)
 
@@ -107,7 +111,7 @@ class Place:
         return self.default.with_name(f".{self.default.name}.aside")
 
     def _restore(self) -> None:
-        """Where names can't be exchanged, a crash may have left the folder aside and nothing in its place."""
+        """Restore the folder that a crash may have left aside, on systems without an atomic exchange."""
         if not os.path.lexists(self.default) and self._aside.is_dir() and not self._aside.is_symlink():
             self._aside.rename(self.default)
         self._clear_aside()
@@ -136,7 +140,7 @@ def _loaded(folder: Path) -> Bundle | None:
 
 
 def _exchange(link: Path, folder: Path) -> None:
-    """Swap the two names, one after the other where they can't be exchanged."""
+    """Swap the two names atomically if possible, else one after the other."""
     if exchanged(link, folder):
         return
     target = link.readlink()
@@ -146,10 +150,10 @@ def _exchange(link: Path, folder: Path) -> None:
 
 
 def check_default(default: Path) -> Place:
-    """The place of `default`.
+    """Return the place of `default`.
 
     Raises:
-        PromotionError: it can't be a link, or something is there that is neither a folder nor a link.
+        PromotionError: the path can't be a link, or is neither a folder nor a link.
     """
     if default.name in ("", "..") or default.name.split("-")[0] == COPIES:
         raise PromotionError(f"--default {default}: not a path where a link can be, such as artifacts/default")

@@ -1,4 +1,4 @@
-"""A bundle becomes the one that is served, if it shows that it may."""
+"""Promotion: a bundle is served if it passes all checks."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from training.report.published import papers
 
 @dataclass(frozen=True, kw_only=True)
 class Terms:
-    """On which conditions a bundle is promoted."""
+    """The conditions of a promotion."""
 
     margin: float = 0.5
     """Points by which the candidate may be below the incumbent."""
     require: Sequence[str] = ()
-    """Tasks, or families of them, that must have a score."""
+    """Tasks, or families of tasks, that must have a score."""
     reports: Sequence[Path] = ()
     """Evaluations to attach."""
     force: bool = False
@@ -54,12 +54,14 @@ def promote(
     stream: TextIO,
     machine: Machine,
 ) -> Decision:
-    """Examine `candidate`, record what came of it and, if it may, serve it: a refused one changes nothing else.
+    """Check `candidate`, record the decision and, if it passes, serve it.
+
+    A refusal changes nothing else.
 
     Raises:
-        BundleError: there is no bundle at all.
-        PromotionError: it is served already, an attached evaluation can't be, or the ledger is damaged.
-        DataError, CorpusError: the data to compare by is missing or broken.
+        BundleError: there is no bundle.
+        PromotionError: it is served already, an attached evaluation is unusable, or the ledger is damaged.
+        DataError, CorpusError: the data for the comparison are missing or broken.
     """
     with place.held(stream):
         reconcile(place)
@@ -100,7 +102,7 @@ def _serve(
     scores: Mapping[str, float],
     engines: Engines,
 ) -> Decision:
-    """The copies first, then the link: a crash leaves the old bundle served until the last step, then the new."""
+    """Write the copies, then swap the link. A crash leaves the old bundle served until the last step."""
     served = kept(place, decision.incumbent, incumbent)
     name = place.free_name(candidate.manifest.fingerprint[:SHORT])
     decision = replace(decision, incumbent=served, copy=name)
@@ -112,8 +114,8 @@ def _serve(
 
 
 def _card(candidate: Bundle, scores: Mapping[str, float]) -> dict[str, bytes]:
-    """Its own with the scores that are known by now: what else it says, it says again."""
-    folder = candidate.folder.resolve()  # no path that is a name, too, such as minilm
+    """Write the candidate's card again with the current scores."""
+    folder = candidate.folder.resolve()  # The resolved path can't be mistaken for a name such as minilm.
     said = origin.read(str(folder), folder)
     return {CARD: card.text(replace(candidate.manifest, scores=dict(scores)), said).encode()}
 
@@ -131,7 +133,7 @@ def _report(candidate: Bundle, attached: Sequence[Evaluation], decision: Decisio
 
 
 def _evaluation(candidate: Bundle, decision: Decision) -> Evaluation:
-    """What a page needs to know where nobody evaluated the bundle: the facts."""
+    """Return the facts that a page needs for a bundle without an evaluation."""
     manifest = candidate.manifest
     return {
         "format": evaluations.FORMAT,

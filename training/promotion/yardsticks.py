@@ -1,4 +1,4 @@
-"""By what two encoders are compared: people's scores where there are any, else a score without labels."""
+"""Yardsticks that compare two encoders: human scores if available, else a score without labels."""
 
 from __future__ import annotations
 
@@ -26,70 +26,74 @@ from training.evaluation.vectors import Encode
 
 MEAN_STS = "mean STS"
 LEAST_QUERIES = 20
-"""Known items that a comparison needs."""
+"""Minimum number of known-item queries in a comparison."""
 KNOWN_ITEMS = f"known items {NDCG10}"
 RESAMPLES = 1000
 LEVEL = 0.95
 STSB_DRIFT, DRIFT = 0.1, 0.2
-"""Points by which what runs a bundle may differ from its float32 graph: on STS-B dev, and by any other score."""
+"""Maximum difference in points between a runtime and the float32 graph: on STS-B dev, and on any other score."""
 FLIP, FLIPS = 25.0, 2
-"""Of n sentences, one half that is found second instead of first moves self-retrieval by FLIP / n points; so many of
-them are no drift, however few the sentences are.
+"""Tolerance of self-retrieval.
+
+Among n sentences, a half that moves from rank 1 to rank 2 lowers the score by FLIP / n points. FLIPS such changes are
+no drift, even with few sentences.
 """
 SECOND = 100 * (1 - 1 / log2(3))
-"""Points of nDCG that a query loses whose one document is found second instead of first."""
+"""Points of nDCG that a query with one relevant document loses when it moves from rank 1 to rank 2."""
 
 
 @dataclass(frozen=True)
 class Judged:
-    """What a yardstick says of an encoder."""
+    """An encoder's score by a yardstick."""
 
     score: float
-    """In points: of 100, more is better."""
+    """Score in points, from 0 to 100. Higher is better."""
     values: NDArray[np.float64]
-    """Of each pair or query (n,): what `compare` resamples."""
+    """Values of the pairs or queries (n,), which `compare` resamples."""
 
 
 class Yardstick(Protocol):
-    """Scores encoders, and says how far two of them are apart."""
+    """An interface that scores encoders and compares two of them."""
 
     metric: str
     named: str | None
-    """What a manifest calls the score; None for one that is of the corpus that was at hand, and no bundle's own."""
+    """Name of the score in a manifest, or None for a score that depends on the user's corpus."""
     sample: str
-    """The hash of what is scored: scores of one metric on one sample can be compared later."""
+    """Hash of the test data. Scores of one metric on the same sample are comparable later."""
     limits: Mapping[str, float]
-    """Of each metric that `scores` gives: by how many points what runs a bundle may differ from its float32 graph."""
+    """Maximum difference in points between a runtime and the float32 graph, by the metrics of `scores`."""
 
     def judge(self, encode: Encode, prompts: Mapping[str, str] = NO_PROMPTS) -> Judged:
-        """The score, and what it comes from; where queries are asked, by the encoder's `prompts` for such.
+        """Score the encoder.
+
+        Retrieval uses the encoder's `prompts`.
 
         Raises:
-            EvaluationError: the vectors allow none.
+            EvaluationError: the vectors allow no score.
         """
 
     def compare(self, a: Judged, b: Judged) -> Comparison:
-        """`a` minus `b` in points, with the bootstrap interval over the pairs or queries."""
+        """Compare `a` with `b` in points, with a bootstrap interval over pairs or queries."""
 
     def scores(self, encode: Encode, prompts: Mapping[str, str] = NO_PROMPTS) -> Mapping[str, float]:
-        """Those, in points, by which what runs a bundle is held against its float32 graph.
+        """Return the scores in points that compare a runtime with the float32 graph.
 
         Raises:
-            EvaluationError: the vectors allow none.
+            EvaluationError: the vectors allow no score.
         """
 
 
 class Labelled:
-    """Spearman x 100 on STS-B dev; for engines also the mean of the seven STS tasks where all are there."""
+    """Spearman x 100 on STS-B dev. Engines are also compared on the mean of the seven STS tasks, if all exist."""
 
     metric = "STS-B dev"
     named: str | None = sts.STSB_DEV_METRIC
 
     def __init__(self, data: Path) -> None:
-        """Reads what is there.
+        """Read the data.
 
         Raises:
-            DataError: STS-B dev, or a task of which there is a file, is missing or broken.
+            DataError: STS-B dev, or a task with an existing file, is missing or broken.
         """
         self._dev: Subsets = STSB_DEV.load(data)
         self._pairs: list[Pair] = [pair for pairs in self._dev.values() for pair in pairs]
@@ -99,35 +103,32 @@ class Labelled:
         self.limits: Mapping[str, float] = {self.metric: STSB_DRIFT, **({MEAN_STS: DRIFT} if whole else {})}
 
     def judge(self, encode: Encode, prompts: Mapping[str, str] = NO_PROMPTS) -> Judged:  # noqa: ARG002 - pairs have no role
-        """See `Yardstick`."""
         tasks = {self.metric: self._dev}
         cosines = sts.cosines(encode, tasks)
         score = sts.score(cosines, tasks)[self.metric].spearman.all
         return Judged(score, np.concatenate(list(cosines[self.metric].values())))
 
     def compare(self, a: Judged, b: Judged) -> Comparison:
-        """See `Yardstick`."""
         golds = np.array([pair.gold for pair in self._pairs])
         return bootstrap.compare([a.values], [b.values], golds, resamples=RESAMPLES, level=LEVEL)
 
     def scores(self, encode: Encode, prompts: Mapping[str, str] = NO_PROMPTS) -> dict[str, float]:  # noqa: ARG002 - pairs have no role
-        """See `Yardstick`."""
         found = sts.evaluate(encode, {**self._tasks, self.metric: self._dev})
         scores = {self.metric: found.pop(self.metric).spearman.all}
         return {**scores, MEAN_STS: sts.mean_of_tasks(found)} if found else scores
 
 
 class Unlabelled:
-    """MRR@10 x 100 of finding a held-out sentence's other half."""
+    """MRR@10 x 100 of retrieving a held-out sentence's other half."""
 
     metric = "self-retrieval"
     named: str | None = None
 
     def __init__(self, corpus: Corpus) -> None:
-        """Halves the held-out sentences.
+        """Split the held-out sentences into halves.
 
         Raises:
-            CorpusError: no two of them have enough words.
+            CorpusError: fewer than two of them have enough words.
         """
         self._halves = [pair for pair in map(self_retrieval.halves, corpus.census.held_out) if pair]
         if len(self._halves) < 2:
@@ -139,21 +140,18 @@ class Unlabelled:
         self.limits: Mapping[str, float] = {self.metric: max(DRIFT, FLIPS * FLIP / len(self._halves))}
 
     def judge(self, encode: Encode, prompts: Mapping[str, str] = NO_PROMPTS) -> Judged:  # noqa: ARG002 - pairs have no role
-        """See `Yardstick`."""
         values = 100 * self_retrieval.reciprocal_ranks(encode, self._halves)
         return Judged(float(values.mean()), values)
 
     def compare(self, a: Judged, b: Judged) -> Comparison:
-        """See `Yardstick`."""
         return bootstrap.compare_means(a.values, b.values, resamples=RESAMPLES, level=LEVEL)
 
     def scores(self, encode: Encode, prompts: Mapping[str, str] = NO_PROMPTS) -> dict[str, float]:  # noqa: ARG002 - pairs have no role
-        """See `Yardstick`."""
         return {self.metric: self.judge(encode).score}
 
 
 class Searched:
-    """nDCG@10 x 100 on a collection: which documents of a domain answer its queries."""
+    """nDCG@10 x 100 on a collection: retrieval of a domain's documents by its queries."""
 
     def __init__(self, collection: Collection, metric: str, *, named: str | None) -> None:
         self._collection = collection
@@ -163,38 +161,35 @@ class Searched:
         self.limits: Mapping[str, float] = {self.metric: max(DRIFT, FLIPS * SECOND / len(self._collection.queries))}
 
     def judge(self, encode: Encode, prompts: Mapping[str, str] = NO_PROMPTS) -> Judged:
-        """See `Yardstick`."""
         found = retrieval.by_query(retrieval.rankings(encode, self._collection, prompts=prompts), self._collection)
         values = 100 * found[:, MEASURES.index(NDCG10)]
         return Judged(float(values.mean()), values)
 
     def compare(self, a: Judged, b: Judged) -> Comparison:
-        """See `Yardstick`."""
         return bootstrap.compare_means(a.values, b.values, resamples=RESAMPLES, level=LEVEL)
 
     def scores(self, encode: Encode, prompts: Mapping[str, str] = NO_PROMPTS) -> dict[str, float]:
-        """See `Yardstick`."""
         return {self.metric: self.judge(encode, prompts).score}
 
 
 def _judged(data: Path, name: str) -> Searched:
-    """Make the yardstick of a collection whose answers people judged.
+    """Make the yardstick of a collection with human judgements.
 
     Raises:
         DataError: it is missing or broken.
     """
     collection, split = beir.part(name)
-    metric = f"{collection if split == beir.TEST else name} {NDCG10}"  # its test has two names
+    metric = f"{collection if split == beir.TEST else name} {NDCG10}"  # The test split has two names.
     return Searched(beir.find(data, name), metric, named=metric)
 
 
 def _unlabelled(files: Sequence[str], column: str | None) -> Yardstick:
-    """Make the yardstick of a corpus: known items of passages, self-retrieval of sentences.
+    """Make the yardstick of a corpus: known items for passages, self-retrieval for sentences.
 
-    Passages of which too few were held out are compared by their halves, as sentences are.
+    If too few passages are held out, they are compared by their halves, like sentences.
 
     Raises:
-        CorpusError: a file can't be read, or holds too little.
+        CorpusError: a file can't be read, or has too few texts.
     """
     if holds_passages(files, column=column):
         collection = known_item.judging(open_corpus(files, column=column, passages=True))
@@ -206,13 +201,14 @@ def _unlabelled(files: Sequence[str], column: str | None) -> Yardstick:
 def pick(
     data: Path | None, corpus: Sequence[str], collection: str | None = None, *, column: str | None = None
 ) -> Yardstick:
-    """The collection where one is named, else STS-B dev where there is data, else what the corpus can be asked.
+    """Choose the yardstick: a named collection, else STS-B dev if there is data, else the corpus.
 
-    The corpus is by default CPython's documentation.
+    The default corpus is CPython's documentation.
 
     Raises:
-        DataError, CorpusError: the one or the other is missing or broken, or a collection is named without data.
-        Refused: both are named, of which one would be ignored.
+        DataError, CorpusError: the data or corpus is missing or broken, or a collection is named without
+            data.
+        Refused: both are given, and one would be ignored.
     """
     if data is not None and corpus:
         raise Refused(f"--corpus {corpus[0]}: --data says by what is compared; leave one of them out")
