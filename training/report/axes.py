@@ -1,4 +1,4 @@
-"""Scales of plots: round ticks that enclose the data."""
+"""Axes of plots, with round ticks that enclose the data."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ class Axis:
     label: str
     ticks: tuple[float, ...]
     names: tuple[str, ...]
-    """What each tick says."""
+    """Labels of the ticks."""
     logarithmic: bool = False
 
     def at(self, value: float) -> float:
-        """Where `value` lies, from 0 at the first tick to 1 at the last.
+        """Return the position of `value`, from 0 at the first tick to 1 at the last.
 
         Raises:
             ValueError: `value` is not positive, on a logarithmic axis.
@@ -30,12 +30,12 @@ class Axis:
 
     @property
     def ends(self) -> tuple[float, float]:
-        """The first tick and the last."""
+        """Return the first tick and the last."""
         return self.ticks[0], self.ticks[-1]
 
 
 def linear(label: str, values: Iterable[float], *, from_zero: bool = False, most: int = 6) -> Axis:
-    """An axis with at most `most` ticks at multiples of 1, 2 or 5 times a power of ten.
+    """Make an axis with at most `most` ticks at multiples of 1, 2 or 5 times a power of ten.
 
     Raises:
         ValueError: there are no values, or one is not finite.
@@ -43,7 +43,7 @@ def linear(label: str, values: Iterable[float], *, from_zero: bool = False, most
     low, high = _range(label, values)
     if from_zero:
         low, high = min(low, 0.0), max(high, 0.0)
-    if math.isclose(low, high, rel_tol=1e-9, abs_tol=1e-12):  # the last bits of equal values are no range
+    if math.isclose(low, high, rel_tol=1e-9, abs_tol=1e-12):  # A difference in the last bits is no range.
         margin = abs(low) / 10 if abs(low) > 1e-9 else 0.5
         low, high = (low, high + margin) if from_zero else (low - margin, high + margin)
     step, first, last = next(
@@ -57,7 +57,7 @@ def linear(label: str, values: Iterable[float], *, from_zero: bool = False, most
 
 
 def decades(label: str, values: Iterable[float], *, most: int = 6) -> Axis:
-    """A logarithmic axis with ticks at powers of ten.
+    """Make a logarithmic axis with ticks at powers of ten.
 
     Raises:
         ValueError: there are no values, or one is not positive and finite.
@@ -76,7 +76,7 @@ def decades(label: str, values: Iterable[float], *, most: int = 6) -> Axis:
 
 
 def sizes(label: str, values: Iterable[int]) -> Axis:
-    """A logarithmic axis whose ticks are the sizes that were measured themselves.
+    """Make a logarithmic axis with the measured sizes as ticks.
 
     Raises:
         ValueError: there are fewer than two sizes, or one is not positive.
@@ -95,7 +95,7 @@ def _range(label: str, values: Iterable[float]) -> tuple[float, float]:
 
 
 def _steps(span: float, most: int) -> Iterator[float]:
-    """Round steps, growing without end from the smallest that could do."""
+    """Yield round steps endlessly, growing from the smallest possible one."""
     exponent = math.floor(math.log10(span / most))
     while True:
         yield from (factor * 10.0**exponent for factor in (1, 2, 5))

@@ -1,4 +1,4 @@
-"""How the encoder was chosen: what was measured of it over the steps of its training."""
+"""The learning curve: measurements of the encoder over its training steps."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ QUANTITIES = {
         "What DCLR's weights leave out, mean since the evaluation before.",
     ),
 }
-"""Names in the curve, with their title, axis and direction."""
+"""Figures of the curve, with title, axis and direction."""
 
 
 def curve(judged: Sequence[Judged]) -> Element | None:
-    """One panel for each quantity, for two scales on one plot would suggest a relation (DCLR's Figure 4 as panels)."""
+    """Draw one panel for each quantity. Two scales in one plot would suggest a relation (DCLR's Figure 4 as panels)."""
     figures = [figure for name in QUANTITIES if (figure := _panel(name, judged)) is not None]
     if not figures:
         return None
@@ -64,7 +64,7 @@ def _panel(name: str, judged: Sequence[Judged]) -> Part:
 
 
 def _points(judged: Judged, name: str) -> list[tuple[float, float]]:
-    """In the order of the steps; a step at which the quantity was not measured is left out."""
+    """Return the points in the order of the steps, without steps that lack the quantity."""
     known = (
         (float(point["step"]), float(point[name]))
         for point in judged.get("curve") or []
@@ -74,7 +74,7 @@ def _points(judged: Judged, name: str) -> list[tuple[float, float]]:
 
 
 def _said(chosen: Sequence[tuple[Judged, int]]) -> str:
-    """Which step is whose, for lines of several can't all have their label beside them."""
+    """Name the chosen step of each encoder, because several lines can't all be labelled."""
     if len(chosen) < 2:
         return "Dashed: the step that was chosen. " if chosen else ""
     steps = ", ".join(f"{step} of {each.name}" for each, step in chosen)
@@ -82,7 +82,7 @@ def _said(chosen: Sequence[tuple[Judged, int]]) -> str:
 
 
 def _chosen(chosen: Sequence[tuple[Judged, int]]) -> Extra:
-    """A line at each step that was chosen, labelled where it is the only one."""
+    """Draw a line at each chosen step. A single line is labelled."""
 
     def drawn(frame: Frame) -> list[Element]:
         places = [(each.mark, step, frame.across(step)) for each, step in chosen]

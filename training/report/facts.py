@@ -1,4 +1,4 @@
-"""What was judged, and how to read and repeat it."""
+"""Facts about the evaluated encoders, and explanations of the numbers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from training.report.judged import Judged
 from training.report.markup import ABSENT, Part, element, megabytes, row, section, table
 
 FINGERPRINT = 12
-"""Characters of a fingerprint that are enough to tell encoders apart."""
+"""Characters of a fingerprint that suffice to distinguish encoders."""
 
 SUBJECT = {
     "source": "Source",
@@ -28,7 +28,7 @@ SUBJECT = {
 
 
 def subjects(judged: Sequence[Judged]) -> Element:
-    """One column for each evaluation, one row for each fact that any of them has."""
+    """Make one column for each evaluation, and one row for each fact that any of them has."""
     rows = {title: [_said(each.get("subject", name)) for each in judged] for name, title in SUBJECT.items()}
     rows["Fingerprint"] = [_fingerprint(each) for each in judged]
     rows["Size"] = [megabytes(each.get("subject", "bytes")) for each in judged]
@@ -46,7 +46,7 @@ def subjects(judged: Sequence[Judged]) -> Element:
 
 
 def reading(judged: Sequence[Judged]) -> Element:
-    """What the numbers mean, and the commands that give them again."""
+    """Explain the numbers, and list the commands that reproduce them."""
     return section(
         "reading",
         "How to read this",
@@ -84,7 +84,7 @@ def _environment(judged: Judged) -> str | None:
 
 
 def _flat(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """What is known, groups of facts among the others."""
+    """Yield the known facts, with nested groups flattened."""
     for name, value in values.items():
         if isinstance(value, Mapping):
             yield from _flat(value)

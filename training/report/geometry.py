@@ -1,4 +1,4 @@
-"""How embeddings lie on the sphere."""
+"""Geometry of the embeddings on the sphere."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ MEASURES = {
     "correlation_rank": ("Rank of the correlation matrix", 0),
     "correlation_rank_of_64": ("Rank of the correlation matrix of 64 sentences", 1),
 }
-"""Where each is, what it is called and how many digits it deserves."""
+"""Keys of the measures, with name and number of decimals."""
 
 DECADES = 6
-"""Of singular values below the largest; what is smaller is rounding."""
+"""Decades of singular values that are shown below the largest. Smaller values are rounding errors."""
 
 
 def geometry(judged: Sequence[Judged]) -> Element | None:
-    """The measures as a table, and each distribution as a plot."""
+    """Show the measures as a table, and each distribution as a plot."""
     measured = [each for each in judged if each.get("geometry")]
     if not measured:
         return None
@@ -52,7 +52,7 @@ def geometry(judged: Sequence[Judged]) -> Element | None:
 
 
 def _plane(judged: Sequence[Judged]) -> Part:
-    """Wang and Isola 2020: alignment against uniformity."""
+    """Plot alignment against uniformity (Wang and Isola 2020)."""
     known = [
         Series(each.name, each.mark, [(each.get("geometry", "uniformity"), each.get("geometry", "alignment"))])
         for each in judged
@@ -74,7 +74,7 @@ def _plane(judged: Sequence[Judged]) -> Part:
 
 
 def _spectrum(judged: Sequence[Judged]) -> Part:
-    """Singular values of the centred matrix, each a share of their sum."""
+    """Plot the singular values of the centred matrix as shares of their sum."""
     spectra = {each.name: _visible(each.get("geometry", "spectrum_centred", "values") or []) for each in judged}
     series = [
         Series(each.name, each.mark, [(i, share) for i, share in enumerate(spectra[each.name], start=1)])
@@ -119,7 +119,7 @@ def _visible(spectrum: Sequence[float]) -> list[float]:
 
 
 def _cosines(judged: Sequence[Judged]) -> list[Element]:
-    """One histogram for each evaluation, all on the same axes."""
+    """Draw one histogram for each evaluation, all on the same axes."""
     known = [each for each in judged if each.get("geometry", "cosine_histogram", "share")]
     edges = [edge for each in known for edge in each.get("geometry", "cosine_histogram", "edges")]
     shares = [share for each in known for share in each.get("geometry", "cosine_histogram", "share")]
@@ -143,7 +143,7 @@ def _cosines(judged: Sequence[Judged]) -> list[Element]:
 
 
 def _nearest(judged: Sequence[Judged]) -> Part:
-    """The four most similar other sentences of a batch, against its size."""
+    """Plot the cosines of the four nearest in-batch neighbours against batch size."""
     series = _each_of_four(judged[0]) if len(judged) == 1 else []
     shown = "each of" if series else "the mean of"
     series = series or [
@@ -169,7 +169,7 @@ def _nearest(judged: Sequence[Judged]) -> Part:
 
 
 def _each_of_four(judged: Judged) -> list[Series]:
-    """As GS-InfoNCE's Figure 1; nothing of an evaluation that has their mean alone."""
+    """Make a series for each neighbour, as in GS-InfoNCE's Figure 1, or none if only the mean is known."""
     known: Mapping[str, Sequence[float]] = judged.get("geometry", "nearest_cosines") or {}
     places = range(min(map(len, known.values()), default=0))
     return [

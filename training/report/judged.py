@@ -16,21 +16,21 @@ FORMAT = 1
 
 
 class ReportError(Refused):
-    """An evaluation that can't be shown; the message says which one and what is wrong with it."""
+    """An evaluation can't be shown. The message says which one and why."""
 
 
 @dataclass(frozen=True)
 class Judged:
-    """An encoder and what was measured of it."""
+    """An encoder with its evaluation."""
 
     name: str
-    """Unique in the report."""
+    """Name that is unique in the report."""
     mark: str
-    """Of its dots and lines."""
+    """Style of its dots and lines."""
     values: Mapping[str, Any]
 
     def get(self, *path: str) -> Any:
-        """What the evaluation says under a path of names; None where it says nothing."""
+        """Return the value under a path of names, or None."""
         found: Any = self.values
         for name in path:
             found = found.get(name) if isinstance(found, Mapping) else None
@@ -38,14 +38,16 @@ class Judged:
 
     @property
     def title(self) -> str:
-        """Its name and what it was made from."""
+        """Return the name, with objective and backbone."""
         backbone, objective = self.get("subject", "backbone"), self.get("subject", "objective")
         made = [part for part in (objective, backbone if backbone != self.name else None) if part]
         return f"{self.name} ({' on '.join(made)})" if made else self.name
 
 
 def judge(evaluations: Sequence[Mapping[str, Any]]) -> list[Judged]:
-    """The evaluations in their order; equal names get a number.
+    """Check the evaluations and give them unique names, in order.
+
+    Equal names get a number.
 
     Raises:
         ReportError: there are none, or one is of another format, or a part of it is of another shape.
@@ -77,6 +79,6 @@ def _check(evaluation: object, where: str) -> None:
     if len(histogram["edges"]) != len(histogram["share"]) + 1:
         raise ReportError(f"{where} geometry cosine_histogram needs one edge more than it has shares")
     spectrum = list((shape.get("spectrum_centred") or {}).get("values") or [1.0])
-    # A largest share below that of equal ones is none, and would begin the logarithmic axis nowhere.
+    # A largest share below an equal share is impossible, and would break the logarithmic axis.
     if sorted(spectrum, reverse=True) != spectrum or spectrum[-1] < 0 or spectrum[0] * len(spectrum) < 0.99:
         raise ReportError(f"{where} geometry spectrum_centred values are no shares of their sum, largest first")

@@ -1,4 +1,4 @@
-"""HTML and SVG as elements: what they say is escaped where it is written, so no text can become markup."""
+"""HTML and SVG as elements. Text is escaped on output, so no text can become markup."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from xml.etree.ElementTree import Element
 ABSENT = "–"
 
 Part = Element | str | None
-"""What may stand inside an element; None is left out."""
+"""Content of an element. None is left out."""
 
 
 def element(tag: str, *parts: Part, **attributes: str) -> Element:
-    """An element. Attributes as Python spells them: `class_`, `aria_label`."""
+    """Make an element. Attributes have Python spelling: `class_`, `aria_label`."""
     made = Element(tag, {name.rstrip("_").replace("_", "-"): value for name, value in attributes.items()})
     for part in parts:
         if isinstance(part, str):
@@ -23,7 +23,7 @@ def element(tag: str, *parts: Part, **attributes: str) -> Element:
 
 
 def table(caption: str, head: Sequence[str], bodies: Iterable[Iterable[Element]]) -> Element:
-    """A table that scrolls by itself where the page is narrower; each body is a group of rows."""
+    """Make a table that scrolls if the page is narrower. Each body is a group of rows."""
     return element(
         "div",
         element(
@@ -40,32 +40,32 @@ def table(caption: str, head: Sequence[str], bodies: Iterable[Iterable[Element]]
 
 
 def row(name: Part, *cells: Part, kind: str = "") -> Element:
-    """A row of a table under the name that its first cell says."""
+    """Make a row of a table, with its name in the first cell."""
     attributes = {"class_": kind} if kind else {}
     return element("tr", element("th", name, scope="row"), *(element("td", cell) for cell in cells), **attributes)
 
 
 def details(summary: str, *parts: Part) -> Element:
-    """What is there for those who ask."""
+    """Make a collapsible part of the page."""
     return element("details", element("summary", summary), *parts)
 
 
 def section(name: str, title: str, *parts: Part) -> Element:
-    """A part of the page under its heading; `name` is its anchor."""
+    """Make a section with a heading. `name` is its anchor."""
     heading = element("h2", title, id=f"{name}-heading")
     return element("section", heading, *parts, id=name, aria_labelledby=f"{name}-heading")
 
 
 def number(value: float | None, digits: int = 2) -> str:
-    """With a true minus and thousands apart; a dash for what was not measured."""
+    """Format a number with a true minus and separated thousands, or a dash for None."""
     if value is None:
         return ABSENT
-    rounded = round(value, digits) + 0.0  # no minus before a 0
+    rounded = round(value, digits) + 0.0  # Adding 0.0 turns -0.0 into 0.0.
     return f"{rounded:,.{digits}f}".replace(",", "\u202f").replace("-", "−")
 
 
 def megabytes(size: int | None) -> str | None:
-    """Of bytes, in units of 10^6."""
+    """Format bytes in units of 10^6."""
     return None if size is None else f"{number(size / 1e6, 1)} MB"
 
 

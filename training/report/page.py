@@ -1,4 +1,4 @@
-"""An evaluation, or several side by side, as one page that needs nothing beside it."""
+"""Evaluations, one or several side by side, as one self-contained HTML page."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from training.report.speed import speed
 
 STYLE = Path(__file__).with_name("style.css")
 SECTIONS = (sts, transfer, retrieval, geometry, curve, speed)
-"""Each gives its part of the page, None where no evaluation has its data."""
+"""Functions that make a section of the page, or None without data."""
 
 
 def render(evaluations: Sequence[Mapping[str, Any]]) -> str:
-    """One HTML file: the first evaluation is the subject, the others stand beside it.
+    """Write one HTML file with the first evaluation as the subject and the others beside it.
 
     Raises:
-        ReportError: there is no evaluation, or one is not of the format that this report reads.
+        ReportError: there is no evaluation, or one has an unsupported format.
     """
     judged = judge(evaluations)
     parts = [part for make in SECTIONS if (part := make(judged)) is not None]
     head = tostring(_head(judged), encoding="unicode", method="html")
-    # As XML, for there attributes are escaped whole; the body has no element without an end tag, so it is HTML too.
+    # XML escapes attributes completely. Every element of the body has an end tag, so the XML is valid HTML too.
     body = tostring(_body(judged, parts), encoding="unicode", short_empty_elements=False)
     return f'<!doctype html>\n<html lang="en">{head}{body}</html>\n'
 
@@ -54,7 +54,7 @@ def _body(judged: Sequence[Judged], parts: Sequence[Element]) -> Element:
 
 
 def _headline(judged: Judged) -> str:
-    """The number of each section that one would look for first."""
+    """Return the main number of each section."""
     numbers = [("STS mean", judged.get("sts", "mean"), 2), ("transfer mean", judged.get("transfer", "mean"), 2)]
     numbers += [
         (f"{name} nDCG@10", judged.get("retrieval", name, "ndcg10"), 2) for name in judged.get("retrieval") or {}

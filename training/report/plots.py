@@ -1,4 +1,4 @@
-"""The plots of a report: dots on a labelled axis, lines, bars that begin at zero, points in a plane."""
+"""The plots of a report: dot plots, lines, bars from zero, and points in a plane."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from training.report.markup import number
 from training.report.svg import WIDTH, Frame, Point
 
 LABEL_GAP = 13
-"""Between the base lines of labels, in units of the drawing."""
+"""Distance between the base lines of labels, in units of the drawing."""
 NAME_LENGTH = 14
 
 
 @dataclass(frozen=True)
 class Caption:
-    """What a figure is: `name` is unique on the page."""
+    """The text of a figure. `name` is unique on the page."""
 
     name: str
     title: str
@@ -37,7 +37,7 @@ class Dot:
 
 @dataclass(frozen=True)
 class Bar:
-    """A value whose distance from zero is what matters."""
+    """A value that is drawn as a bar from zero."""
 
     name: str
     value: float
@@ -55,12 +55,12 @@ class Series:
 
 
 Extra = Callable[[Frame], Sequence[Element]]
-"""What a plot shows besides its data."""
+"""A function that draws further elements of a plot."""
 
 
 @dataclass(frozen=True)
 class Plane:
-    """The axes of a plot and what else is drawn on them."""
+    """The axes of a plot, with further elements."""
 
     x: Axis
     y: Axis
@@ -68,7 +68,7 @@ class Plane:
 
 
 def dot_plot(caption: Caption, label: str, dots: Sequence[Dot]) -> Element:
-    """One row for each dot, its value beside it; a deviation is a line to both sides."""
+    """Draw a row for each dot, with its value. A deviation is a line to both sides."""
     reach = [dot.value + sign * (dot.deviation or 0) for dot in dots for sign in (-1, 1)]
     height = 18 * len(dots)
     frame = Frame(linear(label, reach), _unmarked(), left=150, right=40, height=height)
@@ -89,7 +89,7 @@ def dot_plot(caption: Caption, label: str, dots: Sequence[Dot]) -> Element:
 
 
 def bars(caption: Caption, label: str, values: Sequence[Bar], *, digits: int) -> Element:
-    """Horizontal bars from zero, each with its value; an interval is a whisker."""
+    """Draw horizontal bars from zero with their values. An interval is a whisker."""
     reach = [end for bar in values for end in (bar.value, *(bar.interval or ()))]
     frame = Frame(linear(label, reach, from_zero=True), _unmarked(), left=150, right=56, height=24 * len(values))
     parts = [
@@ -115,7 +115,7 @@ def bars(caption: Caption, label: str, values: Sequence[Bar], *, digits: int) ->
 
 
 def lines(caption: Caption, plane: Plane, series: Sequence[Series], *, dots: bool = False) -> Element:
-    """A line for each series; where there are several, each says its name at its end."""
+    """Draw a line for each series. Several lines have their names at their ends."""
     named = len(series) > 1
     frame = Frame(plane.x, plane.y, left=56, right=100 if named else 16)
     parts = [*frame.axes(), *plane.extra(frame)]
@@ -136,7 +136,7 @@ def lines(caption: Caption, plane: Plane, series: Sequence[Series], *, dots: boo
 
 
 def points(caption: Caption, plane: Plane, named: Sequence[Series]) -> Element:
-    """A dot for each series of one point, its name beside it."""
+    """Draw a labelled dot for each series of one point."""
     frame = Frame(plane.x, plane.y, left=56, right=100, height=200)
     places = [(frame.across(x), frame.up(y)) for each in named for x, y in each.points]
     heights = svg.apart([y for _, y in places], LABEL_GAP, within=(frame.top, frame.foot))
@@ -150,7 +150,7 @@ def points(caption: Caption, plane: Plane, named: Sequence[Series]) -> Element:
 
 
 def histogram(caption: Caption, plane: Plane, edges: Sequence[float], shares: Series) -> Element:
-    """Bars from zero between neighbouring edges; `shares` has the height of each as its y."""
+    """Draw bars from zero between neighbouring edges, with the y of `shares` as heights."""
     frame = Frame(plane.x, plane.y, left=56)
     parts = [*frame.axes(), *plane.extra(frame)]
     for left, right, (_, share) in zip(edges[:-1], edges[1:], shares.points, strict=True):
@@ -164,5 +164,5 @@ def _drawn(caption: Caption, frame: Frame, parts: Sequence[Element]) -> Element:
 
 
 def _unmarked() -> Axis:
-    """Of plots whose rows have names in place of a scale."""
+    """Return the y axis of plots whose rows have names instead of a scale."""
     return Axis("", (0.0, 1.0), ("", ""))

@@ -1,4 +1,4 @@
-"""What the papers report, as data: Spearman x 100 ("all") of the STS tasks, accuracy of the transfer tasks."""
+"""The papers' results: Spearman x 100 ("all") of the STS tasks, and accuracy of the transfer tasks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ REPORTED = {
     "roberta-large": ROBERTA_LARGE,
     "bert-large-nli-cls-token": SBERT_LARGE,
 }
-"""The backbones of the rows, by the names under which they are published."""
+"""Backbones of the rows, by their published names."""
 FAMILIES = {
     "bert": BERT,
     "bert-large": BERT_LARGE,
@@ -32,27 +32,27 @@ FAMILIES = {
     "roberta": ROBERTA,
     "roberta-large": ROBERTA_LARGE,
 }
-"""Of backbones whose names begin so, and the rows that are nearest to them; the longest beginning counts."""
+"""Nearest rows for backbones by prefix of their names. The longest matching prefix counts."""
 
 WHITENED = "Zhuo et al. 2023 (WhitenedCSE)"
 SIMCSE_PLUS = "Xu et al. 2023 (SimCSE++)"
 DIFFCSE = "Chuang et al. 2022 (DiffCSE)"
 LISTED = "as listed in github.com/Doragd/Awesome-Sentence-Embedding, README"
 TWICE = f"{LISTED}, and in github.com/Jiahao004/DistillCSE, README"
-"""Second-hand rows; each was checked against its mean."""
+"""Source of second-hand rows. Each was checked against its mean."""
 SEEDS = "github.com/hppRC/simple-simcse, README: the paper's settings over 50 seeds"
 
 
 @dataclass(frozen=True)
 class Row:
-    """A line of a paper's table. Without `tasks`, only the mean of the seven is known."""
+    """A row of a paper's table. Without `tasks`, only the mean of the seven is known."""
 
     backbone: str
     method: str
     mean: float
     source: str
     tasks: tuple[float, ...] | None = None
-    """In the order of `STS` or `TRANSFER`."""
+    """Scores in the order of `STS` or `TRANSFER`."""
     deviation: float | None = None
     """Standard deviation of the mean over seeds."""
 
@@ -190,7 +190,7 @@ STS_ROWS = (
         (73.09, 84.57, 76.13, 85.15, 81.99, 82.35, 71.80),
     ),
 )
-"""BERT-flow and -whitening fitted to NLI. All unsupervised."""
+"""Unsupervised results on the STS tasks. BERT-flow and -whitening are fitted to NLI."""
 
 TRANSFER_ROWS = (
     Row(BERT, "GloVe, mean", 81.52, f"{SIMCSE}, Table E.1", (77.25, 78.30, 91.17, 87.85, 80.18, 83.00, 72.87)),
@@ -214,12 +214,12 @@ TRANSFER_ROWS = (
 
 
 def reported(backbone: str) -> str | None:
-    """The papers' name of a backbone: `BERT-base` of `bert-base-uncased`; None of one that they don't report."""
+    """Return the papers' name of a backbone (`BERT-base` for `bert-base-uncased`), or None if they don't report it."""
     return REPORTED.get(_own_name(backbone))
 
 
 def family(backbone: str) -> str | None:
-    """The rows nearest to a backbone: `BERT-base` of `bert-base-cased` too; None of one of no family of theirs."""
+    """Return the family whose rows are nearest to a backbone, or None. `BERT-base` also fits `bert-base-cased`."""
     name = _own_name(backbone)
     beginnings = [each for each in FAMILIES if name == each or name.startswith(f"{each}-")]
     return FAMILIES[max(beginnings, key=len)] if beginnings else None
@@ -230,7 +230,7 @@ def _own_name(backbone: str) -> str:
 
 
 def papers(backbones: Iterable[str]) -> dict[str, Any]:
-    """The rows beside encoders on these backbones, as JSON; `unreported`: the backbones that have none of their own."""
+    """Return the rows for these backbones as JSON. `unreported` has the backbones without rows of their own."""
     backbones = list(backbones)
 
     def family_of(tasks: Iterable[str], all_rows: Iterable[Row]) -> dict[str, Any]:
@@ -243,9 +243,9 @@ def papers(backbones: Iterable[str]) -> dict[str, Any]:
 
 
 def beside(rows: Iterable[Row], backbones: Iterable[str]) -> list[Row]:
-    """The rows on the backbones' families, of BERT-base where there are none.
+    """Return the rows of the backbones' families, or BERT-base's if there are none.
 
-    They are rows on the same backbone only where it is `reported`.
+    They are rows of the same backbone only if it is `reported`.
     """
     rows, families = list(rows), set(map(family, backbones))
     return [row for row in rows if row.backbone in families] or [row for row in rows if row.backbone == BERT]

@@ -14,18 +14,18 @@ from training.report.plots import Caption, Dot, dot_plot
 from training.report.published import STS, TRANSFER, Row
 
 NAMES = {"STSB": "STS-B", "SICKR": "SICK-R", "SST2": "SST-2"}
-"""Of tasks, where the papers write them otherwise."""
+"""Names of tasks that the papers spell otherwise."""
 AGGREGATES = ("all", "mean", "wmean")
 UNIT_VECTORS = (
     "Ours: a logistic regression on unit vectors, which is what is served. The papers' rows: SentEval's, on vectors of "
     "the length that the encoder gave them."
 )
 REACH = 12
-"""Points below our lowest mean at which a dot plot ends: further, and differences of seeds could not be seen in it."""
+"""Points below our lowest mean at which a dot plot ends. A larger range would hide differences between seeds."""
 
 
 def sts(judged: Sequence[Judged]) -> Element | None:
-    """The seven tasks beside the papers' rows, the mean as a dot plot, each subset for those who ask."""
+    """Show the seven tasks beside the papers' rows, a dot plot of the means, and the subsets as collapsible tables."""
     measured = [each for each in judged if each.get("sts", "tasks")]
     if not measured:
         return None
@@ -48,7 +48,7 @@ def sts(judged: Sequence[Judged]) -> Element | None:
 
 
 def transfer(judged: Sequence[Judged]) -> Element | None:
-    """Accuracy of a logistic regression on fixed embeddings; on the dev part too, and the C of each fold."""
+    """Show the accuracy of logistic regression on frozen embeddings, also on dev, and the C of each fold."""
     measured = [each for each in judged if each.get("transfer", "tasks")]
     if not measured:
         return None
@@ -67,7 +67,7 @@ def transfer(judged: Sequence[Judged]) -> Element | None:
 
 
 def retrieval(judged: Sequence[Judged]) -> Element | None:
-    """What a search finds, over the whole collection, and how much of what was judged relevant no search can find."""
+    """Show search results on whole collections, and the number of relevant documents that are missing."""
     searched = [
         (f"{each.name}, {collection}", found)
         for each in judged
@@ -96,7 +96,7 @@ def _backbones(judged: Iterable[Judged]) -> list[str]:
 
 
 def _apology(judged: Sequence[Judged], papers: Sequence[Row]) -> Part:
-    """Where the papers' backbone is another."""
+    """Explain that the papers use another backbone, if they do."""
     theirs = {paper.backbone for paper in papers}
     others = {name or "an unnamed backbone" for name in _backbones(judged) if published.reported(name) not in theirs}
     if not others:
@@ -118,7 +118,7 @@ def _mean(paper: Row) -> str:
 
 
 def _paper_names(papers: Sequence[Row]) -> list[str]:
-    """With the backbone where the method alone would be ambiguous."""
+    """Return the methods' names, with the backbone if the method alone is ambiguous."""
     count = Counter(paper.method for paper in papers)
     return [paper.method if count[paper.method] == 1 else f"{paper.method}, {paper.backbone}" for paper in papers]
 
@@ -168,7 +168,7 @@ def _subsets(judged: Judged) -> Element:
 
 
 def _accuracies(judged: Judged) -> list[Element]:
-    """On the test part, and on the dev part where it is known."""
+    """Make the row of test accuracies, and a row of dev accuracies if they are known."""
 
     def found(task: str) -> Mapping[str, Any]:
         return judged.get("transfer", "tasks", task) or {}

@@ -1,4 +1,4 @@
-"""The shape of an evaluation: what the page reads of it, and of which kind each part must be."""
+"""The expected shape of an evaluation: the parts that the page reads, with their types."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from enum import Enum
 
 MOST = 1e15
-"""Numbers are below it: no measure is near, and sums and differences of them stay finite."""
+"""Upper bound of all numbers. No measure comes near, and their sums and differences stay finite."""
 DEEPEST = 16
-"""Objects and lists within each other."""
+"""Maximum depth of nested objects and lists."""
 SIZE = re.compile(r"[1-9][0-9]{0,8}", re.ASCII)
 
 
 class Kind(Enum):
-    """Of a single value; what it is called."""
+    """Types of single values, with their names."""
 
     NUMBER = "a number"
     TEXT = "text"
@@ -24,25 +24,25 @@ class Kind(Enum):
 
 @dataclass(frozen=True)
 class Fields:
-    """An object whose fields, as far as they are there and not null, have these shapes; it may have others."""
+    """An object whose listed fields, if present and not null, have these shapes. Other fields are allowed."""
 
     of: Mapping[str, Shape]
     whole: bool = False
-    """Whether all of them must be there."""
+    """True if all listed fields are required."""
 
 
 @dataclass(frozen=True)
 class Each:
-    """An object of any names, all of one shape."""
+    """An object with any names and values of one shape."""
 
     of: Shape
     sized: bool = False
-    """Whether the names are whole numbers, from 1."""
+    """True if the names are whole numbers from 1."""
 
 
 @dataclass(frozen=True)
 class Listed:
-    """A list of values of one shape, or a tuple, as it is before it was written."""
+    """A list, or a tuple before it is written, of values of one shape."""
 
     of: Shape
 
@@ -121,7 +121,7 @@ EVALUATION = Fields(
 
 
 def misshapen(value: object, shape: Shape, path: str) -> Iterator[str]:
-    """What is not of its shape, each a line that begins with the path of names to it."""
+    """Yield a line for each value of the wrong shape. It begins with the path to the value."""
     match shape:
         case Kind():
             if not _is(value, shape):
@@ -143,7 +143,7 @@ def misshapen(value: object, shape: Shape, path: str) -> Iterator[str]:
 
 
 def _parts(value: Mapping[str, object], shape: Fields | Each) -> Iterator[tuple[str, object, Shape]]:
-    """The fields of an object that have a shape, with it."""
+    """Yield the fields of an object that have a shape, with the shape."""
     if isinstance(shape, Each):
         yield from ((name, each, shape.of) for name, each in value.items())
     else:
@@ -158,7 +158,7 @@ def _is(value: object, kind: Kind) -> bool:
 
 
 def unshowable(value: object, path: str, depth: int = 0) -> Iterator[str]:
-    """Numbers and texts that no page can show, wherever they stand, each a line that begins with the path to it."""
+    """Yield a line for each number or text that no page can show. It begins with the path to the value."""
     if depth > DEEPEST:
         yield f"{path[:100]}… is nested deeper than {DEEPEST}"
     elif isinstance(value, float | int):

@@ -1,4 +1,4 @@
-"""What an encoder costs: time, size, and what lower precision does to its scores."""
+"""The cost of an encoder: time and size, and the effect of lower precision on scores."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from training.report.plots import Bar, Caption, bars
 
 
 def speed(judged: Sequence[Judged]) -> Element | None:
-    """Latency and throughput, and the precisions beside each other."""
+    """Show latency and throughput, and the precisions side by side."""
     timed = [each for each in judged if each.get("speed")]
     rounded = [each for each in judged if each.get("precisions")]
     if not timed and not rounded:

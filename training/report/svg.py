@@ -1,4 +1,4 @@
-"""Shapes of plots. Colours and type are the style sheet's: a shape says only what kind of thing it is."""
+"""Shapes of plots. The style sheet sets colours and type. A shape has only its kind."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from training.report.markup import Part, element
 
 WIDTH = 380
 MARKS = 4
-"""Kinds of marks that the style sheet tells apart."""
+"""Number of marks that the style sheet distinguishes."""
 
 Point = tuple[float, float]
 
 
 @dataclass(frozen=True)
 class Frame:
-    """The rectangle between the axes, in units of the drawing; y grows downwards."""
+    """The rectangle between the axes, in units of the drawing. y grows downwards."""
 
     x: Axis
     y: Axis
@@ -27,23 +27,23 @@ class Frame:
     right: float = 14
     top: float = 14
     height: float = 170
-    """From the top of the y axis to its foot."""
+    """Height of the y axis."""
 
     @property
     def foot(self) -> float:
-        """Where y begins."""
+        """Return the y coordinate of the x axis."""
         return self.top + self.height
 
     def across(self, value: float) -> float:
-        """Of a value on the x axis."""
+        """Return the x coordinate of a value."""
         return self.left + self.x.at(value) * (WIDTH - self.left - self.right)
 
     def up(self, value: float) -> float:
-        """Of a value on the y axis."""
+        """Return the y coordinate of a value."""
         return self.foot - self.y.at(value) * self.height
 
     def axes(self) -> list[Element]:
-        """Both axes: hairlines, ticks and what they measure."""
+        """Draw both axes: hairlines, ticks and labels."""
         end = WIDTH - self.right
         levels = zip(self.y.ticks, self.y.names, strict=True)
         return [
@@ -63,7 +63,7 @@ class Frame:
         ]  # fmt: skip
 
     def below(self) -> list[Element]:
-        """The x axis."""
+        """Draw the x axis."""
         places = [self.across(tick) for tick in self.x.ticks]
         middle = (self.left + WIDTH - self.right) / 2
         return [
@@ -78,7 +78,7 @@ class Frame:
 
 
 def figure(name: str, title: str, description: str, height: float, parts: Iterable[Part]) -> Element:
-    """A drawing with its caption: `name` is unique on the page, the description says to the blind what is seen."""
+    """Make a drawing with its caption. `name` is unique on the page, and the description is for screen readers."""
     drawing = element(
         "svg",
         element("title", title, id=f"{name}-title"),
@@ -91,27 +91,26 @@ def figure(name: str, title: str, description: str, height: float, parts: Iterab
 
 
 def text(at: Point, content: str, kind: str, *, anchor: str = "start") -> Element:
-    """A line of text that begins, has its middle, or ends at a point of its base line."""
+    """Make a line of text that starts, is centred, or ends at a point of its base line."""
     return element("text", content, x=_n(at[0]), y=_n(at[1]), class_=kind, text_anchor=anchor)
 
 
 def line(start: Point, end: Point, kind: str) -> Element:
-    """A straight line."""
     return element("line", x1=_n(start[0]), y1=_n(start[1]), x2=_n(end[0]), y2=_n(end[1]), class_=kind)
 
 
 def dot(at: Point, kind: str, tooltip: str) -> Element:
-    """A measurement."""
+    """Draw a measurement."""
     return element("circle", element("title", tooltip), cx=_n(at[0]), cy=_n(at[1]), r="4", class_=f"dot {kind}")
 
 
 def curve(points: Iterable[Point], kind: str) -> Element:
-    """Measurements in order, joined by straight lines."""
+    """Draw measurements in order, joined by straight lines."""
     return element("polyline", points=" ".join(f"{_n(x)},{_n(y)}" for x, y in points), class_=f"curve {kind}")
 
 
 def bar(start: Point, end: Point, kind: str, tooltip: str) -> Element:
-    """A rectangle between two opposite corners."""
+    """Draw a rectangle between two opposite corners."""
     (left, right), (top, foot) = sorted((start[0], end[0])), sorted((start[1], end[1]))
     return element(
         "rect", element("title", tooltip), x=_n(left), y=_n(top), width=_n(right - left), height=_n(foot - top),
@@ -120,25 +119,25 @@ def bar(start: Point, end: Point, kind: str, tooltip: str) -> Element:
 
 
 def whisker(low: float, high: float, y: float) -> list[Element]:
-    """A horizontal interval with caps; its colour stands out from a bar's and from the paper's."""
+    """Draw a horizontal interval with caps, in a colour that differs from a bar's and the background's."""
     caps = [line((x, y - 4), (x, y + 4), "whisker") for x in (low, high)]
     return [line((low, y), (high, y), "whisker"), *caps]
 
 
 def mark(index: int) -> str:
-    """The kind of the marks of an evaluation: after `MARKS` colours they come again, their lines dashed."""
+    """Return the style of an evaluation's marks. After `MARKS` colours they repeat with dashed lines."""
     turn, colour = divmod(index, MARKS)
     return f"mark-{colour} again" if turn % 2 else f"mark-{colour}"
 
 
 def apart(places: Iterable[float], gap: float, *, within: tuple[float, float]) -> list[float]:
-    """The places nearest to these, in least squares, at which labels stand `gap` or more apart.
+    """Return the nearest positions, in least squares, at which labels are at least `gap` apart.
 
-    They stay `within` its first and its last place, but for labels that don't fit there, which go on below it.
+    Labels stay `within` the bounds. Labels that do not fit continue below the second bound.
     """
     wanted = list(places)
     order = sorted(range(len(wanted)), key=wanted.__getitem__)
-    runs: list[list[float]] = []  # isotonic regression of what is left when the gaps are taken out
+    runs: list[list[float]] = []  # This is isotonic regression of the positions after subtraction of the gaps.
     for rank, i in enumerate(order):
         runs.append([wanted[i] - rank * gap])
         while len(runs) > 1 and fmean(runs[-1]) < fmean(runs[-2]):
@@ -154,7 +153,7 @@ def apart(places: Iterable[float], gap: float, *, within: tuple[float, float]) -
 
 
 def short(names: Sequence[str], most: int) -> list[str]:
-    """Each of at most `most` characters: its beginning and its end, and more of the one that tells them apart."""
+    """Shorten names to `most` characters each: start and end are kept, in the most distinctive proportion."""
 
     def cut(name: str, beginning: int) -> str:
         return name if len(name) <= most else f"{name[:beginning]}…{name[len(name) - most + 1 + beginning :]}"
@@ -164,7 +163,7 @@ def short(names: Sequence[str], most: int) -> list[str]:
         [cut(name, beginning) for name in names]
         for beginning in sorted(range(most), key=lambda beginning: abs(beginning - even))
     ]
-    return max(cuts, key=lambda shown: len(set(shown)))  # of equals the first
+    return max(cuts, key=lambda shown: len(set(shown)))  # The first of equal candidates wins.
 
 
 def _n(value: float) -> str:
